@@ -1,0 +1,106 @@
+"""pagequeue: a persistent, memory-mapped, fixed-page queue for Python processes on one host.
+
+    from pagequeue import Queue
+
+    with Queue("events") as queue, queue.producer() as producer:
+        producer.send(b"hello")
+"""
+
+from pagequeue._core import Message
+from pagequeue.batch import Batch
+from pagequeue.consumer import Consumer, Replay
+from pagequeue.errors import (
+    AccessDenied,
+    AccessError,
+    ClosedError,
+    ConcurrentUse,
+    CorruptFrame,
+    CorruptMeta,
+    CorruptPage,
+    DamageError,
+    DiskFull,
+    Expired,
+    FlushTimeout,
+    ForeignLock,
+    ForkedError,
+    InvalidOption,
+    LockTimeout,
+    MessageTooLarge,
+    MissingPage,
+    NaiveDatetime,
+    NewerFormat,
+    NotADirectory,
+    NothingReceived,
+    PageQueueError,
+    PageSizeMismatch,
+    QueueFull,
+    QueueNotFound,
+    ReadOnlyQueue,
+    RetryError,
+    SeekError,
+    SequenceOutOfRange,
+    SequencesExhausted,
+    SyncFailed,
+    SystemLimit,
+    TimestampOrder,
+    UnsafePath,
+    UpgradeError,
+    UsageError,
+)
+from pagequeue.info import Info
+from pagequeue.producer import Producer
+from pagequeue.queue import Queue
+from pagequeue.recover import RecoveryReport
+from pagequeue.verify import Problem, VerifyReport
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AccessDenied",
+    "AccessError",
+    "Batch",
+    "ClosedError",
+    "ConcurrentUse",
+    "Consumer",
+    "CorruptFrame",
+    "CorruptMeta",
+    "CorruptPage",
+    "DamageError",
+    "DiskFull",
+    "Expired",
+    "FlushTimeout",
+    "ForeignLock",
+    "ForkedError",
+    "Info",
+    "InvalidOption",
+    "LockTimeout",
+    "Message",
+    "MessageTooLarge",
+    "MissingPage",
+    "NaiveDatetime",
+    "NewerFormat",
+    "NotADirectory",
+    "NothingReceived",
+    "PageQueueError",
+    "PageSizeMismatch",
+    "Problem",
+    "Producer",
+    "Queue",
+    "QueueFull",
+    "QueueNotFound",
+    "ReadOnlyQueue",
+    "RecoveryReport",
+    "Replay",
+    "RetryError",
+    "SeekError",
+    "SequenceOutOfRange",
+    "SequencesExhausted",
+    "SyncFailed",
+    "SystemLimit",
+    "TimestampOrder",
+    "UnsafePath",
+    "UpgradeError",
+    "UsageError",
+    "VerifyReport",
+    "__version__",
+]

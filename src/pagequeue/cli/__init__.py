@@ -1,0 +1,39 @@
+"""The `pagequeue` command.
+
+- exit codes: 0 done, 1 an error told in one line on stderr, 2 wrong usage, 130 interrupted, 141
+  the reader of our output has gone; never a traceback for any of these.
+- data goes to stdout, everything else to stderr.
+- importing this package imports no command and nothing of an extra; a missing extra is named.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_EXTRA_MODULES = frozenset({"click", "rich"})
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Args:
+        arguments: what stands after the program's name; None takes `sys.argv`.
+
+    Returns:
+        The exit code, as the package's contract says.
+    """
+    try:
+        from pagequeue.cli import app  # noqa: PLC0415 - a missing extra must be told, not raised
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] not in _EXTRA_MODULES:
+            raise
+        print(
+            f"pagequeue: the command line needs {missing.name}: pip install 'pagequeue[cli]'",
+            file=sys.stderr,
+        )
+        return 1
+    return app.run(arguments)

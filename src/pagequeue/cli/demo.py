@@ -1,0 +1,97 @@
+"""`pagequeue demo`: a year of flights through one queue, by five processes, checked to the last."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+import tempfile
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from pagequeue.cli import demo_flights, shared
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def _directory(kept: str | None) -> Iterator[str]:
+    """Give the queue's directory: the one asked for, or one that goes away again."""
+    if kept is not None:
+        yield kept
+        return
+    with tempfile.TemporaryDirectory(prefix="pagequeue-demo-") as directory:
+        yield directory
+
+
+@contextlib.contextmanager
+def _terminated_tidily() -> Iterator[None]:
+    """Make SIGTERM an exception, so that children and the temporary directory go too."""
+
+    def leave(number: int, frame: object) -> NoReturn:
+        del frame
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@click.command()
+@click.option(
+    "--directory",
+    type=click.Path(path_type=str),
+    help="Keep the queue and the event log here. Without it they are removed.",
+)
+@click.option(
+    "--limit", "limit_count", type=click.IntRange(min=1), help="Only the first rows of the source."
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Spread the year over so many seconds; otherwise as fast as it goes.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(
+    directory: str | None, limit_count: int | None, seconds: float | None, *, as_json: bool
+) -> int:
+    """Replay the flights that left New York in 2013, and check every one.
+
+    Three producer processes, one for each airport, send their flights in event order into one
+    queue. Two consumer processes follow live: one keeps delay statistics by carrier, one writes an
+    event log. Then half of it is replayed by time, and all of it compared with the source. Ends
+    with exit code 1, and says which, if one flight is missing, doubled, changed or out of order.
+    """
+    # Only here: the other commands, and this one's help, should not wait for it.
+    from pagequeue.cli import demo_run, demo_view  # noqa: PLC0415
+
+    try:
+        source = demo_flights.source_path()
+        with (
+            _terminated_tidily(),
+            _directory(directory) as chosen,
+            demo_view.progress_bars() as prepared,
+        ):
+            report = demo_run.run(
+                chosen, source, limit_count=limit_count, seconds=seconds, prepared=prepared
+            )
+    except demo_flights.SourceError as error:
+        raise shared.CommandError(str(error)) from None
+    except demo_run.DemoError as error:
+        if as_json:
+            click.echo(json.dumps({"ok": False, "faults": error.faults}))
+        for fault in error.faults:
+            shared.note(fault)
+        raise shared.CommandError("the demo failed; the lines above say where") from None
+    if as_json:
+        click.echo(json.dumps(report.figures()))
+        return 0
+    demo_view.show(report, demo_flights.carrier_names())
+    if directory is not None:
+        shared.note(f"kept in {directory}; look with: pagequeue receive {directory} --last 5")
+    return 0

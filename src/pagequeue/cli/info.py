@@ -1,0 +1,53 @@
+"""`pagequeue info`: what a queue holds, read without writing a byte to it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from datetime import datetime, timedelta
+
+import click
+
+from pagequeue.cli import shared
+
+
+def jsonable(value: object) -> object:
+    """Return a time as ISO 8601, a duration as seconds, for `json.dumps`."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return str(value)
+
+
+def _text(name: str, value: object) -> str:
+    """Return one of the queue's figures for a person."""
+    if value is None or isinstance(value, bool):
+        return {None: "-", True: "yes", False: "no"}[value]
+    if isinstance(value, int):
+        exact = f"{value:,}"
+        return f"{exact} ({shared.human_bytes(value)})" if name.endswith("_bytes") else exact
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="microseconds")
+    if isinstance(value, list | tuple):
+        return ", ".join(_text(name, item) for item in value) or "-"
+    if isinstance(value, dict):
+        return " ".join(f"{key}={_text(key, item)}" for key, item in value.items())
+    return str(value)
+
+
+@click.command()
+@shared.directory_argument
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@shared.prefix_option
+def command(directory: str, prefix: str, *, as_json: bool) -> None:
+    """Show pages, messages, bytes and times of the queue in DIR."""
+    with shared.open_to_read(directory, prefix) as queue:
+        figures = dataclasses.asdict(queue.info())
+    if as_json:
+        click.echo(json.dumps(figures, default=jsonable, ensure_ascii=False))
+        return
+    width = max(map(len, figures))
+    for name, value in figures.items():
+        label = click.style(f"{name.replace('_', ' '):<{width}}", fg="cyan")
+        click.echo(f"{label}  {_text(name, value)}")

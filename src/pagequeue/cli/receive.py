@@ -1,0 +1,205 @@
+"""`pagequeue receive`: a queue's messages to stdout. Opens read-only and writes no byte to it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import select
+import sys
+import time
+from typing import TYPE_CHECKING, Final, TypedDict
+
+import click
+
+from pagequeue.cli import framing, shared
+from pagequeue.cli.times import NS_PER_SECOND, iso_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pagequeue import Batch, Queue
+
+    Render = Callable[[Batch], bytes]
+
+BATCH_COUNT: Final = 4096
+LOOK_UP_SECONDS: Final = 0.5
+"""How often a follower that nothing comes to looks whether its own reader is still there."""
+EARLY_NS: Final = 10**17
+"""A bare number below it, in 1973, was probably meant as seconds or milliseconds."""
+
+
+def render_json(batch: Batch) -> bytes:
+    """Return one JSON object for each message: `payload` if it is UTF-8, else `payload_base64`."""
+    lines = []
+    columns = zip(batch.sequences.tolist(), batch.timestamps.tolist(), batch.payloads, strict=True)
+    for sequence, timestamp, payload in columns:
+        row = {"sequence": sequence, "timestamp": timestamp, "time": iso_time(timestamp)}
+        try:
+            row["payload"] = payload.decode()
+        except UnicodeDecodeError:
+            row["payload_base64"] = base64.b64encode(payload).decode("ascii")
+        lines.append(json.dumps(row, ensure_ascii=False))
+    return "\n".join((*lines, "")).encode()
+
+
+def printable(payload: bytes) -> str:
+    """Return a payload as text that cannot steer a terminal."""
+    text = payload.decode(errors="backslashreplace")
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char == "\t" else char.encode("unicode_escape").decode()
+        for char in text
+    )
+
+
+def render_for_people(batch: Batch) -> bytes:
+    """Return a line for each message: sequence, time, payload, in the terminal's colours."""
+    lines = []
+    columns = zip(batch.sequences.tolist(), batch.timestamps.tolist(), batch.payloads, strict=True)
+    for sequence, timestamp, payload in columns:
+        number = click.style(f"{sequence:>8}", fg="cyan")
+        moment = click.style(iso_time(timestamp), dim=True)
+        lines.append(f"{number}  {moment}  {printable(payload)}\n")
+    return "".join(lines).encode(errors="backslashreplace")
+
+
+def _renderer(output_format: str, chosen: framing.Framing) -> Render:
+    """Return what turns a batch into bytes."""
+    if output_format == "json":
+        return render_json
+    if output_format == "text" and sys.stdout.isatty():
+        return render_for_people
+    return lambda batch: framing.encode(chosen, batch.payloads)
+
+
+class _Start(TypedDict, total=False):
+    """A place in a queue; the head when it is empty."""
+
+    since: int
+    sequence: int
+
+
+class _Span:
+    """Which messages were asked for."""
+
+    def __init__(
+        self, *, since: int | None, until: int | None, sequence: int | None, last: int | None
+    ) -> None:
+        if sum(choice is not None for choice in (since, sequence, last)) > 1:
+            raise click.UsageError("--since, --sequence and --last exclude each other; give one")
+        self.since = since
+        self.until = until
+        self.sequence = sequence
+        self.last = last
+
+    def start(self, queue: Queue) -> _Start:
+        """Return where to start, as the queue's methods take it."""
+        if self.last is not None:
+            return {"sequence": max(queue.head_sequence, queue.tail_sequence - self.last)}
+        if self.sequence is not None:
+            return {"sequence": self.sequence}
+        return {} if self.since is None else {"since": self.since}
+
+
+def _retained(queue: Queue, span: _Span) -> Iterator[Batch]:
+    """Give what is there now."""
+    return queue.batches(**span.start(queue), until=span.until, limit_count=BATCH_COUNT)
+
+
+def _followed(queue: Queue, span: _Span) -> Iterator[Batch]:
+    """Give what is there and what comes, up to `until` or for ever."""
+    watch = select.poll()
+    watch.register(sys.stdout, 0)  # POLLERR and POLLHUP come unasked
+    with queue.consumer(**span.start(queue)) as consumer:
+        while True:
+            try:
+                batch = consumer.receive_many(BATCH_COUNT, timeout=LOOK_UP_SECONDS)
+            except TimeoutError:
+                if watch.poll(0):
+                    raise BrokenPipeError from None
+                if span.until is not None and time.time_ns() >= span.until:
+                    return
+                continue
+            if span.until is not None and batch.timestamps[-1] >= span.until:
+                yield batch[: int(batch.timestamps.searchsorted(span.until))]
+                return
+            yield batch
+
+
+def _warn_of_early(name: str, timestamp: int | None) -> None:
+    """Say what a bare number means when it was probably meant otherwise."""
+    if timestamp is not None and 0 < timestamp < EARLY_NS:
+        shared.note(
+            f"{name} is {iso_time(timestamp)}: a bare number counts nanoseconds since 1970"
+            f" (seconds times {NS_PER_SECOND:,})"
+        )
+
+
+@click.command()
+@shared.directory_argument
+@click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until interrupted.")
+@click.option(
+    "--since",
+    metavar="TIME",
+    callback=shared.parsed(shared.parse_moment),
+    help="Start at this time: 10m (ago), 2026-01-31T08:00Z, or nanoseconds since 1970.",
+)
+@click.option(
+    "--until",
+    metavar="TIME",
+    callback=shared.parsed(shared.parse_moment),
+    help="End before this time, given likewise.",
+)
+@click.option("--sequence", type=click.IntRange(min=0), help="Start at this sequence.")
+@click.option(
+    "-n",
+    "--last",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Start at the last N messages; with --follow, 0 is only what comes.",
+)
+@click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(["text", "json", "raw"]),
+    default="text",
+    show_default=True,
+    help="text: with time on a terminal, else payload lines. json: an object a line. "
+    "raw: payload bytes, framed.",
+)
+@shared.framing_options
+@shared.prefix_option
+def command(
+    directory: str,
+    *,
+    since: int | None,
+    until: int | None,
+    sequence: int | None,
+    last: int | None,
+    output_format: str,
+    prefix: str,
+    follow: bool,
+    null: bool,
+    length_prefixed: bool,
+) -> None:
+    r"""Print the messages of the queue in DIR, the oldest first.
+
+    \b
+    pagequeue receive events --since 10m
+    pagequeue receive events --follow --last 0 --format json
+    pagequeue receive a --format raw --length-prefixed | pagequeue send b --length-prefixed
+    """
+    span = _Span(since=since, until=until, sequence=sequence, last=last)
+    chosen = shared.chosen_framing(null=null, length_prefixed=length_prefixed)
+    if chosen is not framing.Framing.NEWLINE and output_format != "raw":
+        raise click.UsageError("--null and --length-prefixed frame --format raw; give that too")
+    _warn_of_early("--since", since)
+    _warn_of_early("--until", until)
+    out = shared.output()
+    render = _renderer(output_format, chosen)
+    with shared.open_to_read(directory, prefix) as queue:
+        for batch in _followed(queue, span) if follow else _retained(queue, span):
+            out.write(render(batch))
+            if follow:
+                out.flush()

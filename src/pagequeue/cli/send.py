@@ -1,0 +1,179 @@
+"""`pagequeue send`: a byte stream's messages into a queue, as they come.
+
+Each read takes what is there and its whole messages are sent before the next read: so a fast stream
+goes in large batches, and a slow one waits for nothing. When it ends with an error, everything
+before the message that is named was sent, and nothing of that message or behind it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+
+from pagequeue import format as fmt
+from pagequeue.cli import framing, shared
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pagequeue import Producer, Queue
+
+READ_BYTES: Final = 1 << 20
+BATCHES_PER_PAGE: Final = 16
+"""A batch does not go on in the next page, so a small part of a page leaves little of it unused."""
+
+
+class Sender:
+    """Sends the messages of one stream, batch by batch.
+
+    Args:
+        queue: where they go.
+        decoder: takes the stream apart.
+        producer: sends to that queue.
+    """
+
+    def __init__(self, queue: Queue, decoder: framing.Decoder, producer: Producer) -> None:
+        page_bytes = queue.page_bytes
+        self.sent_count = 0
+        self._decoder = decoder
+        self._producer = producer
+        self._payload_limit_bytes = fmt.payload_bytes_max(page_bytes)
+        self._batch_limit_bytes = page_bytes // BATCHES_PER_PAGE
+        self._batch_limit_count = max(fmt.index_capacity(page_bytes) // BATCHES_PER_PAGE, 1)
+
+    def send_stream(self, descriptor: int, advanced: Callable[[int], object]) -> None:
+        """Send all messages up to the end of the stream.
+
+        Args:
+            descriptor: what to read from.
+            advanced: called with the bytes of each piece when its messages are sent.
+        """
+        while piece := os.read(descriptor, READ_BYTES):
+            self._send(self._decoder.feed(piece))
+            if self._decoder.pending_bytes > self._payload_limit_bytes:
+                raise self._too_long(f"{self._decoder.pending_bytes:,} bytes or more")
+            advanced(len(piece))
+        self._send(self._decoder.finish())
+
+    def _send(self, messages: list[bytes]) -> None:
+        limit_bytes = self._payload_limit_bytes
+        too_long = None
+        if max(map(len, messages), default=0) > limit_bytes:
+            too_long = next(i for i, message in enumerate(messages) if len(message) > limit_bytes)
+        for batch in self._batches(messages[:too_long]):
+            self._producer.send_many(batch)
+            self.sent_count += len(batch)
+        if too_long is not None:
+            raise self._too_long(f"{len(messages[too_long]):,} bytes")
+
+    def _batches(self, messages: list[bytes]) -> Iterator[list[bytes]]:
+        """Cut messages into runs that are a small part of a page, or one message."""
+        first = 0
+        batch_bytes = 0
+        for index, message in enumerate(messages):
+            message_bytes = fmt.frame_bytes(len(message))
+            full = (
+                batch_bytes + message_bytes > self._batch_limit_bytes
+                or index - first == self._batch_limit_count
+            )
+            if full and index > first:
+                yield messages[first:index]
+                first = index
+                batch_bytes = 0
+            batch_bytes += message_bytes
+        if messages[first:]:
+            yield messages[first:]
+
+    def _too_long(self, size: str) -> shared.CommandError:
+        return shared.CommandError(
+            f"{self._decoder.unit} {self.sent_count + 1} has {size}, but a message in this queue "
+            f"has at most {self._payload_limit_bytes:,}; send it to a new queue made with a larger "
+            "--page-bytes, or check that the input is framed as the options say"
+        )
+
+
+@contextlib.contextmanager
+def _progress(descriptor: int) -> Iterator[Callable[[int], object]]:
+    """Show how far a regular file has been read, where somebody looks."""
+    status = os.fstat(descriptor)
+    if not (stat.S_ISREG(status.st_mode) and status.st_size and sys.stderr.isatty()):
+        yield lambda _: None
+        return
+    columns = ("sending", BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
+    with Progress(*columns, console=shared.messages_console(), transient=True) as progress:
+        task = progress.add_task("sending", total=status.st_size)
+        yield lambda size_bytes: progress.advance(task, size_bytes)
+
+
+@contextlib.contextmanager
+def _source(file: str | None) -> Iterator[int]:
+    """Give the descriptor to read from."""
+    if file is None or file == "-":
+        if sys.stdin is None:  # its number can be a queue's file by now
+            raise shared.CommandError("standard input is closed; give the command one, or --file")
+        yield sys.stdin.fileno()
+        return
+    with Path(file).open("rb", buffering=0) as stream:
+        yield stream.fileno()
+
+
+@click.command()
+@shared.directory_argument
+@click.option("--file", metavar="FILE", help="Read this file; '-' is stdin, as without it.")
+@shared.framing_options
+@shared.prefix_option
+@click.option(
+    "--page-bytes",
+    callback=shared.parsed(shared.parse_size),
+    metavar="SIZE",
+    help="The size of each page of a new queue, like 64M.",
+)
+@click.option("--flush", is_flag=True, help="End only when everything is on stable storage.")
+def command(
+    directory: str,
+    file: str | None,
+    prefix: str,
+    page_bytes: int | None,
+    *,
+    null: bool,
+    length_prefixed: bool,
+    flush: bool,
+) -> None:
+    r"""Send each line of stdin, or of a file, to the queue in DIR.
+
+    The queue is made if it is not there. What is read is sent at once, so that
+    'tail -f log | pagequeue send DIR' keeps up.
+
+    \b
+    printf 'hello\n' | pagequeue send events
+    find . -print0 | pagequeue send files --null
+    """
+    chosen = shared.chosen_framing(null=null, length_prefixed=length_prefixed)
+    with (
+        _source(file) as descriptor,
+        shared.open_to_write(directory, prefix, page_bytes=page_bytes) as queue,
+        queue.producer() as producer,
+    ):
+        sender = Sender(queue, framing.decoder(chosen), producer)
+        failed = True
+        try:
+            with _progress(descriptor) as advanced:
+                sender.send_stream(descriptor, advanced)
+            if flush:
+                producer.flush()
+            failed = False
+        except framing.FramingError as error:
+            raise shared.CommandError(str(error)) from None
+        except KeyboardInterrupt:
+            failed = False
+            raise
+        finally:
+            if failed or sys.stderr.isatty():
+                shared.note(f"{shared.counted(sender.sent_count, 'message')} sent")

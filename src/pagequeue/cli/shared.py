@@ -1,0 +1,141 @@
+"""What several commands use: their options, how a queue is opened, where output goes."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar
+
+import click
+from rich.console import Console
+
+from pagequeue import Queue
+from pagequeue.cli.framing import Framing
+from pagequeue.cli.times import parse_time
+from pagequeue.errors import InvalidOption, PageSizeMismatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+_Value = TypeVar("_Value")
+_Function = TypeVar("_Function", bound="Callable[..., Any]")
+_SIZE: Final = re.compile(r"(\d{1,18})([KMG]?)(?:i?B)?", re.ASCII | re.IGNORECASE)
+_SIZE_SHIFTS: Final = {"": 0, "K": 10, "M": 20, "G": 30}
+
+
+class CommandError(click.ClickException):
+    """An error that ends a command with exit code 1; its message ends with the remedy."""
+
+
+def parsed(
+    parse: Callable[[str], _Value],
+) -> Callable[[click.Context, click.Parameter, str | None], _Value | None]:
+    """Return an option's callback that gives its text to `parse`; ValueError is wrong usage."""
+
+    def callback(ctx: click.Context, param: click.Parameter, value: str | None) -> _Value | None:
+        if value is None:
+            return None
+        try:
+            return parse(value)
+        except ValueError as error:
+            raise click.BadParameter(str(error), ctx, param) from None
+
+    return callback
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes that a text means: a number, with K, M or G for powers of 1024."""
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no size; write one like 65536, 64K, 64M or 1G")
+    return int(match[1]) << _SIZE_SHIFTS[match[2].upper()]
+
+
+def parse_moment(text: str) -> int:
+    """Return the time that a text means, as of now."""
+    return parse_time(text, time.time_ns())
+
+
+def directory_argument(function: _Function) -> _Function:
+    """Add the queue's directory."""
+    return click.argument("directory", metavar="DIR", type=click.Path(path_type=str))(function)
+
+
+def prefix_option(function: _Function) -> _Function:
+    """Add the queue's prefix."""
+    return click.option(
+        "--prefix", default="queue", show_default=True, help="How the queue's files are called."
+    )(function)
+
+
+def framing_options(function: _Function) -> _Function:
+    """Add the options that say how messages are kept apart."""
+    function = click.option(
+        "--length-prefixed",
+        is_flag=True,
+        help="Before each message its length, 4 bytes little-endian. Loses nothing.",
+    )(function)
+    return click.option(
+        "-0", "--null", is_flag=True, help="A zero byte behind each message, not a newline."
+    )(function)
+
+
+def chosen_framing(*, null: bool, length_prefixed: bool) -> Framing:
+    """Return what the framing options say."""
+    if null and length_prefixed:
+        raise click.UsageError("--null and --length-prefixed exclude each other; give one of them")
+    if length_prefixed:
+        return Framing.LENGTH
+    return Framing.NULL if null else Framing.NEWLINE
+
+
+def open_to_read(directory: str, prefix: str) -> Queue:
+    """Return the queue, opened without write permission."""
+    try:
+        return Queue(directory, prefix=prefix, create=False, read_only=True)
+    except InvalidOption as error:
+        raise click.UsageError(str(error)) from None
+
+
+def open_to_write(directory: str, prefix: str, *, page_bytes: int | None) -> Queue:
+    """Return the queue, made if it is not there."""
+    try:
+        return Queue(directory, prefix=prefix, page_bytes=page_bytes)
+    except PageSizeMismatch:
+        raise  # that depends on the queue, not on how the option is written
+    except InvalidOption as error:
+        raise click.UsageError(str(error)) from None
+
+
+def output() -> BinaryIO:
+    """Return stdout for bytes.
+
+    A closed stdout is an error, because its number can be a queue's file by now.
+    """
+    if sys.stdout is None:
+        raise CommandError("standard output is closed; give the command one, or >/dev/null")
+    return sys.stdout.buffer
+
+
+def messages_console() -> Console:
+    """Return the console for what is said to a person, which is stderr."""
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def note(text: str) -> None:
+    """Say one line on stderr."""
+    click.echo(f"pagequeue: {text}", err=True)
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, in the plural where that is right."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def human_bytes(size_bytes: float) -> str:
+    """Return a size in the largest binary unit that leaves something before the point."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size_bytes < 1024:
+            return f"{size_bytes:,.0f} {unit}" if unit == "B" else f"{size_bytes:,.1f} {unit}"
+        size_bytes /= 1024
+    return f"{size_bytes:,.1f} TiB"

@@ -1,0 +1,89 @@
+"""Times as people type and read them: `10m`, ISO 8601 with its zone, or nanoseconds.
+
+Nothing here asks the clock; the caller says what time it is.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+from pagequeue.format import TIMESTAMP_MAX
+
+NS_PER_SECOND: Final = 1_000_000_000
+_UNITS_NS: Final = {
+    "ns": 1,
+    "us": 1_000,
+    "ms": 1_000_000,
+    "s": NS_PER_SECOND,
+    "m": 60 * NS_PER_SECOND,
+    "h": 3_600 * NS_PER_SECOND,
+    "d": 86_400 * NS_PER_SECOND,
+    "w": 604_800 * NS_PER_SECOND,
+}
+_DURATION_PART: Final = re.compile(r"(\d{1,18})(ns|us|ms|s|m|h|d|w)", re.ASCII)
+_DURATION: Final = re.compile(rf"(?:{_DURATION_PART.pattern})+", re.ASCII)
+_INTEGER: Final = re.compile(r"\d{1,20}", re.ASCII)
+_FRACTION: Final = re.compile(r":\d\d[.,](\d+)", re.ASCII)
+_EXAMPLES: Final = "10m, 1h30m, 2026-01-31T08:00:00Z or nanoseconds since 1970"
+
+
+def parse_duration(text: str) -> int:
+    """Return the nanoseconds that a text such as `10m` or `1h30m` means.
+
+    Raises:
+        ValueError: it is no duration; the message ends with what is.
+    """
+    if _DURATION.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is no duration; write one like 90s, 10m, 2h, 1d or 1h30m")
+    return sum(int(count) * _UNITS_NS[unit] for count, unit in _DURATION_PART.findall(text))
+
+
+def parse_time(text: str, now_ns: int) -> int:
+    """Return the time that a text means, in nanoseconds since 1970, UTC.
+
+    Args:
+        text: a duration, meaning that long ago; ISO 8601 with a zone; or nanoseconds.
+        now_ns: what time it is, nanoseconds since 1970, UTC.
+
+    Returns:
+        The time, 0 for all that lies before 1970.
+
+    Raises:
+        ValueError: it is none of these, lacks its zone, or cannot be held; says what to write.
+    """
+    if _INTEGER.fullmatch(text):
+        result = int(text)
+    elif _DURATION.fullmatch(text):
+        result = now_ns - parse_duration(text)
+    else:
+        result = _parse_iso(text)
+    if result > TIMESTAMP_MAX:
+        raise ValueError(f"{text!r} lies after the year 2262; write an earlier time")
+    return max(result, 0)
+
+
+def _parse_iso(text: str) -> int:
+    """Return the nanoseconds of an ISO 8601 text, all nine digits of its fraction kept."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no time; write one like {_EXAMPLES}") from None
+    if moment.tzinfo is None:
+        raise ValueError(
+            f"{text!r} does not say its time zone; write "
+            f"{moment.isoformat()}Z for UTC, or end it with an offset like +02:00"
+        )
+    nanoseconds = moment.microsecond * 1_000
+    fraction = _FRACTION.search(text)
+    if fraction is not None and int(f"{fraction[1]:0<9}"[:6]) == moment.microsecond:
+        nanoseconds = int(f"{fraction[1]:0<9}"[:9])
+    seconds = moment.astimezone(UTC).replace(microsecond=0) - datetime.fromtimestamp(0, UTC)
+    return (seconds.days * 86_400 + seconds.seconds) * NS_PER_SECOND + nanoseconds
+
+
+def iso_time(timestamp_ns: int) -> str:
+    """Return a timestamp as ISO 8601 in UTC with nine digits, which `parse_time` reads back."""
+    seconds, nanoseconds = divmod(timestamp_ns, NS_PER_SECOND)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanoseconds:09d}Z"

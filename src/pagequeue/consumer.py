@@ -1,0 +1,229 @@
+"""Consumer and Replay: read messages in order, without a lock and without writing to any page.
+
+The hot path is the core's `Reader`; here stands what it cannot settle by itself: the next page,
+damage, and where to begin.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Self
+
+from pagequeue import _core, errors
+from pagequeue import format as fmt
+from pagequeue.batch import Batch
+from pagequeue.moments import Moment, to_ns
+from pagequeue.page import REASONS, REMEDY
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from pagequeue.store import Place, Store
+
+log = logging.getLogger("pagequeue")
+NO_LIMIT = -(2**63)
+"""Stands for no `since` and no `until` in the core."""
+
+
+class PageReader(_core.Reader):
+    """What Consumer and Replay share: going from page to page."""
+
+    __slots__ = ("__weakref__", "_kind", "_store", "_warned")
+
+    _store: Store
+    _kind: str
+
+    def __new__(cls, store: Store, *, waits: bool, kind: str) -> Self:
+        """Read an open store; the place to begin is set by `_go`."""
+        self = super().__new__(cls, store.write_meta.region, waits)
+        self._store = store
+        self._kind = kind
+        self._warned = False
+        return self
+
+    def _go(self, place: Place) -> None:
+        self._enter(place.page.region, place.page.number, place.position, place.sequence)
+
+    def _on_event(self, event: int, value: int) -> bool:
+        """Settle what the core could not; True = go on, False = there is nothing to read yet."""
+        store = self._store
+        if event == _core.EVENT_PAGE_END:
+            return self._turn()
+        if event == _core.EVENT_DAMAGED:
+            return self._damaged(value)
+        path = store.folder.path
+        if event == _core.EVENT_TIMEOUT:
+            raise errors.NothingReceived(
+                f"no message within {value / 1e9:g} s: call again", path=path
+            )
+        if event == _core.EVENT_FORKED:
+            raise errors.ForkedError(
+                f"this {self._kind} belongs to the parent process: open the queue in the child",
+                path=path,
+            )
+        if event == _core.EVENT_BUSY:
+            raise errors.ConcurrentUse(
+                f"another thread is inside this {self._kind}: give each thread its own",
+                path=path,
+            )
+        raise errors.ClosedError(f"this {self._kind} is closed: make another one", path=path)
+
+    def _turn(self) -> bool:
+        """Go on in the next page."""
+        old = self._store.page(self._page_number)
+        page = self._store.page(self._page_number + 1)
+        if page.first_sequence != self.sequence:
+            raise errors.CorruptPage(
+                f"begins with message {page.first_sequence}, must be {self.sequence}: {REMEDY}",
+                path=page.path, position=0, reason="wrong first sequence",
+            )  # fmt: skip
+        self._enter(page.region, page.number, fmt.PAGE_HEADER_BYTES, self.sequence)
+        self._store.background.drop(old)
+        return True
+
+    def _damaged(self, found: int) -> bool:
+        """Raise; but a torn tail of a queue that was not yet recovered is not damage."""
+        meta = self._store.write_meta
+        if self.sequence >= meta.durable_sequence and not meta.is_this_boot:
+            self._warn_unrecovered()
+            return False
+        page = self._store.page(self._page_number)
+        reason = REASONS.get(found, "unknown")
+        raise errors.CorruptFrame(
+            f"message {self.sequence} at position {self._position}: {reason}: {REMEDY}",
+            path=page.path, position=self._position, sequence=self.sequence, reason=reason,
+        )  # fmt: skip
+
+    def _warn_unrecovered(self) -> None:
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "%s: read up to message %d; what follows awaits recovery by a writer",
+                self._store.folder.path, self.sequence,
+            )  # fmt: skip
+
+    def _batch(self, limit_count: int, timeout: float | None) -> Batch | None:
+        """Return the next messages; None at the end that was set."""
+        columns = self._read_many(limit_count, timeout)
+        return None if columns is None else Batch(*columns)
+
+    def close(self) -> None:
+        """Let go of the page; closing again does nothing."""
+        self._leave()
+
+
+class Consumer(PageReader):
+    """Receives messages in order, each once; any number of consumers see all of them.
+
+    It belongs to one thread at a time. Made by `Queue.consumer()`. Iterating waits for ever.
+
+    Attributes:
+        sequence: of the next message.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, store: Store) -> Self:
+        """Stand at the head of an open store."""
+        return super().__new__(cls, store, waits=True, kind="consumer")
+
+    def __init__(self, store: Store) -> None:
+        """Everything is done in `__new__`."""
+
+    def receive_many(self, limit_count: int = 1024, timeout: float | None = None) -> Batch:
+        """Return the next published messages, oldest first.
+
+        Args:
+            limit_count: most messages to return, 1 to 1_048_576. A batch also ends with its page,
+                and after about 1 MiB.
+            timeout: seconds to wait for the first one; None waits for ever, 0 never waits.
+
+        Returns:
+            1 to `limit_count` messages with consecutive sequences.
+
+        Raises:
+            TimeoutError: nothing was published in time; the consumer has not moved.
+            Expired: retention passed this consumer; carries `head_sequence`.
+            CorruptFrame: a published frame fails its checksum; carries file, position, reason.
+
+        Source: FORMAT.md, "Reading"; keeps I1, I2.
+        """
+        batch = self._batch(limit_count, timeout)
+        assert batch is not None  # a consumer has no end
+        return batch
+
+    def seek(
+        self, *, since: Moment | None = None, sequence: int | None = None, latest: bool = False
+    ) -> None:
+        """Go to another place: one of the three, or the head when none is given.
+
+        Args:
+            since: the first message that is not older; int ns, aware datetime, or timedelta ago.
+            sequence: this message; up to the tail.
+            latest: behind the last message, so that only new ones come.
+
+        Raises:
+            Expired: the sequence is before the head. SequenceOutOfRange: it is behind the tail.
+            InvalidOption: more than one was given.
+        """
+        store = self._store
+        if self._closed:
+            self._on_event(_core.EVENT_CLOSED, 0)
+        if (since is not None) + (sequence is not None) + bool(latest) > 1:
+            raise errors.InvalidOption("since, sequence and latest: give one of them")
+        oldest = NO_LIMIT
+        if since is not None:
+            oldest = to_ns(since, store.clock)
+            place = store.seek_since(oldest)
+        elif sequence is not None:
+            place = store.seek_sequence(sequence)
+        elif latest:
+            place = store.seek_sequence(store.tail.sequence)
+        else:
+            place = store.seek_head()
+        self._go(place)
+        self._bound(oldest, NO_LIMIT, fmt.SEQUENCE_MAX)
+
+    @property
+    def lag(self) -> int:
+        """Messages published and not yet received."""
+        return max(0, self._store.tail.sequence - self.sequence)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Replay(PageReader):
+    """A finite iterator of messages: from somewhere up to the tail as it was at the beginning."""
+
+    __slots__ = ()
+
+    def __new__(
+        cls, store: Store, since: Moment | None, until: Moment | None, sequence: int | None
+    ) -> Self:
+        """Stand at the first message wanted."""
+        return super().__new__(cls, store, waits=False, kind="replay")
+
+    def __init__(
+        self, store: Store, since: Moment | None, until: Moment | None, sequence: int | None
+    ) -> None:
+        """Stand at the first message wanted; with both `since` and `sequence`, the later one."""
+        end_sequence = store.tail.sequence
+        oldest = NO_LIMIT if since is None else to_ns(since, store.clock)
+        newest = NO_LIMIT if until is None else to_ns(until, store.clock, name="until")
+        if sequence is not None:
+            place = store.seek_sequence(sequence)
+        elif since is not None:
+            place = store.seek_since(oldest)
+        else:
+            place = store.seek_head()
+        self._go(place)
+        self._bound(oldest, newest, end_sequence)

@@ -1,0 +1,180 @@
+/* What the core can do without Python: checksums, frames, the writers' lock, the sleeping wait.
+ *
+ * Everything here takes plain memory and bounds, so that it can be fuzzed and run under sanitizers
+ * by itself. No function opens, makes or removes a file, and none decides what to do next: it
+ * returns a code, and the Python rooms above decide.
+ */
+#ifndef PAGEQUEUE_CORE_H
+#define PAGEQUEUE_CORE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "layout.h"
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the files are little-endian, and so must the machine be"
+#endif
+
+/* Kill points and planted bugs exist only in builds made for the torture suite. */
+#ifdef PAGEQUEUE_KILL_POINTS
+void pq_kill_point(int number);
+void pq_kill_set(int number, long pass);
+#define PQ_KILL_POINT(number) pq_kill_point(number)
+#else
+#define PQ_KILL_POINT(number) ((void)0)
+#endif
+#ifdef PAGEQUEUE_PLANT
+#define PQ_PLANTED(bug) (strcmp(PAGEQUEUE_PLANT, #bug) == 0)
+#else
+#define PQ_PLANTED(bug) 0
+#endif
+
+static inline uint32_t pq_load_u32(const void *at) {
+    return __atomic_load_n((const uint32_t *)at, __ATOMIC_ACQUIRE);
+}
+static inline uint64_t pq_load_u64(const void *at) {
+    return __atomic_load_n((const uint64_t *)at, __ATOMIC_ACQUIRE);
+}
+static inline void pq_store_u32(void *at, uint32_t value) {
+    __atomic_store_n((uint32_t *)at, value, __ATOMIC_RELEASE);
+}
+static inline void pq_store_u64(void *at, uint64_t value) {
+    __atomic_store_n((uint64_t *)at, value, __ATOMIC_RELEASE);
+}
+static inline uint64_t pq_aligned(uint64_t bytes) {
+    return (bytes + PQ_FRAME_ALIGN_BYTES - 1) & ~(uint64_t)(PQ_FRAME_ALIGN_BYTES - 1);
+}
+
+/* --- checksum.c: CRC-32C, by the CPU's instruction where there is one --------------------------- */
+
+#define PQ_CRC_START 0xffffffffu
+void pq_crc_choose(int allow_hardware);
+const char *pq_crc_name(void);
+uint32_t pq_crc_update(uint32_t state, const void *data, size_t bytes);
+
+/* --- frames.c: reading and laying down frames inside one mapped page ---------------------------- */
+
+typedef enum {
+    PQ_READ_FRAME = 0,    /* a frame */
+    PQ_READ_NOTHING,      /* the commit word is 0 */
+    PQ_READ_END,          /* the end-of-page mark */
+    PQ_READ_BAD_LENGTH,   /* the length cannot be */
+    PQ_READ_BAD_CHECKSUM, /* the bytes are not what was sent */
+    PQ_READ_BAD_TIME,     /* older than the frame before it */
+} pq_read_result;
+
+typedef struct {
+    uint32_t word;          /* the commit word, flags included */
+    uint32_t checksum;      /* as it stands in the frame */
+    int64_t timestamp;      /* ns */
+    const uint8_t *payload; /* in the map */
+    uint32_t payload_bytes;
+    uint64_t next; /* position of the frame after it */
+} pq_frame;
+
+pq_read_result pq_frame_look(const uint8_t *page, uint64_t page_bytes, uint64_t position,
+                             pq_frame *frame);
+pq_read_result pq_frame_check(const uint8_t *page, uint64_t page_bytes, uint64_t position,
+                              uint64_t sequence, pq_frame *frame);
+uint32_t pq_frame_checksum(uint32_t payload_state, int64_t timestamp, uint64_t sequence,
+                           uint32_t word);
+
+typedef struct {
+    uint8_t *meta; /* the write meta */
+    uint8_t *page;
+    uint64_t page_bytes;
+    uint64_t page_number;
+    uint64_t first_sequence;
+    uint8_t *index;
+    uint64_t index_capacity;
+} pq_place;
+
+typedef struct {
+    const void *data;
+    size_t bytes;
+    uint32_t state; /* checksum of the payload alone, computed before the lock is taken */
+} pq_payload;
+
+typedef enum {
+    PQ_APPEND_DONE = 0,
+    PQ_APPEND_MOVED,     /* another page is active now */
+    PQ_APPEND_FULL,      /* no room, or the page must be left: roll */
+    PQ_APPEND_FAILED,    /* the failure latch is set */
+    PQ_APPEND_OLD,       /* the timestamp asked for is earlier than the last one */
+    PQ_APPEND_DAMAGED,   /* what stands at the tail is neither a frame nor nothing */
+    PQ_APPEND_EXHAUSTED, /* no sequence number is left */
+} pq_append_result;
+
+typedef struct {
+    uint64_t sequence; /* of the first message */
+    uint64_t position; /* behind the last one */
+    int64_t timestamp;
+} pq_appended;
+
+#define PQ_TIMESTAMP_NOW INT64_MIN
+
+pq_append_result pq_append(const pq_place *at, const pq_payload *items, size_t item_count,
+                           int64_t now, int64_t exact, pq_appended *out);
+pq_append_result pq_roll(const pq_place *at, uint8_t *next_page);
+
+typedef struct {
+    uint64_t page_number;
+    uint64_t position;
+    uint64_t count;
+    uint64_t first_sequence;
+    int64_t last_timestamp;
+} pq_tail;
+
+void pq_tail_load(const uint8_t *meta, pq_tail *tail);
+void pq_tail_store(uint8_t *meta, const pq_tail *tail);
+
+/* --- scan.c: walking a page, and finding a frame by time or number ------------------------------ */
+
+typedef struct {
+    uint64_t position; /* where the scan stopped */
+    uint64_t sequence; /* the sequence that would stand there */
+    int64_t timestamp; /* of the last frame */
+    uint64_t whole_position; /* the same, behind the last complete batch */
+    uint64_t whole_sequence;
+    int64_t whole_timestamp;
+    uint64_t index_wrong; /* records that were not what the frames say */
+    pq_read_result stopped;
+} pq_scanned;
+
+typedef enum { PQ_INDEX_NONE = 0, PQ_INDEX_WRITE, PQ_INDEX_CHECK } pq_index_use;
+
+void pq_scan(const pq_place *at, uint64_t position, uint64_t sequence, uint64_t end_sequence,
+             int64_t floor_timestamp, pq_index_use use, pq_scanned *out);
+int pq_find(const pq_place *at, uint64_t count, int64_t since, uint64_t *ordinal,
+            uint64_t *position);
+int pq_locate(const pq_place *at, uint64_t count, uint64_t ordinal, uint64_t *position);
+
+/* --- lock.c: the writers' lock, released by the kernel when its holder dies --------------------- */
+
+typedef struct {
+    uint8_t *mutex; /* in the write meta */
+    int fd;         /* of the write meta, for the kind that needs it */
+    int held;       /* threads that share one descriptor, for the same kind */
+} pq_lock;
+
+uint32_t pq_lock_abi(void);
+int pq_lock_needs_fd(void);
+int pq_lock_reset(uint8_t *mutex);
+int pq_lock_try(pq_lock *lock);
+void pq_lock_release(pq_lock *lock);
+
+/* --- wait.c: clocks, spinning, sleeping and waking --------------------------------------------- */
+
+int64_t pq_clock_realtime(void);
+int64_t pq_clock_monotonic(void);
+void pq_pause(void);
+void pq_yield(void);
+void pq_nap(int64_t ns);
+uint32_t pq_doorbell(const uint8_t *meta);
+void pq_register(uint8_t *meta);
+void pq_sleep(const uint8_t *meta, uint32_t doorbell, int64_t ns);
+void pq_wake(uint8_t *meta);
+
+#endif

@@ -1,0 +1,131 @@
+/* The writers' lock: one for each queue, in its write meta.
+ *
+ * It is released by the kernel when its holder dies, at any instruction, and is never taken away by
+ * time or by process id. Two kinds; which one a queue uses stands beside it (`lock_abi`), because
+ * the layout of a mutex belongs to the C library:
+ *
+ * - a robust process-shared mutex, taken only by trylock (a *blocking* lock on one loses wake-ups
+ *   when a woken waiter dies: measured, every kill campaign hung);
+ * - flock on the write meta, where robust mutexes are missing: macOS, and Linux emulators that do
+ *   not implement robust lists. It is slower and knows no dead holder; nor need it, because the
+ *   append settles what a dead holder left by looking at the tail.
+ */
+#include "core.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sys/file.h>
+#include <unistd.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#endif
+
+_Static_assert(sizeof(pthread_mutex_t) <= 64, "the mutex must fit its place in the write meta");
+_Static_assert(PQ_WRITE_META_MUTEX % 64 == 0, "the mutex stands in a cache line of its own");
+
+enum { KIND_FLOCK = 1, KIND_ROBUST = 2 };
+
+static int kind(void) {
+    static int known;
+    if (known == 0) {
+#if defined(__linux__)
+        void *head = NULL;
+        size_t bytes = 0;
+        known = syscall(SYS_get_robust_list, 0, &head, &bytes) == 0 ? KIND_ROBUST : KIND_FLOCK;
+#else
+        known = KIND_FLOCK;
+#endif
+    }
+    return known;
+}
+
+uint32_t pq_lock_abi(void) {
+    if (kind() == KIND_FLOCK) {
+        return KIND_FLOCK;
+    }
+    uint32_t library = 0;
+#if defined(__GLIBC__)
+    library = 1;
+#endif
+    return KIND_ROBUST | library << 8 | (uint32_t)sizeof(pthread_mutex_t) << 16;
+}
+
+int pq_lock_needs_fd(void) { return kind() == KIND_FLOCK; }
+
+/* Only while the caller alone has the queue open. */
+int pq_lock_reset(uint8_t *mutex) {
+    memset(mutex, 0, 64);
+    if (kind() == KIND_FLOCK) {
+        return 0;
+    }
+#if defined(__linux__)
+    pthread_mutexattr_t attributes;
+    int error = pthread_mutexattr_init(&attributes);
+    if (error == 0) {
+        error = pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+        if (error == 0) {
+            error = pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+        }
+        if (error == 0) {
+            error = pthread_mutex_init((pthread_mutex_t *)mutex, &attributes);
+        }
+        pthread_mutexattr_destroy(&attributes);
+    }
+    return error;
+#else
+    return 0;
+#endif
+}
+
+/* 0 = taken, EBUSY = somebody has it, else what went wrong. */
+int pq_lock_try(pq_lock *lock) {
+    if (kind() == KIND_FLOCK) {
+        if (__atomic_exchange_n(&lock->held, 1, __ATOMIC_ACQUIRE)) {
+            return EBUSY;
+        }
+        if (flock(lock->fd, LOCK_EX | LOCK_NB) == 0) {
+            return 0;
+        }
+        int error = errno;
+        __atomic_store_n(&lock->held, 0, __ATOMIC_RELEASE);
+        return error == EWOULDBLOCK || error == EINTR ? EBUSY : error;
+    }
+#if defined(__linux__)
+    int error = pthread_mutex_trylock((pthread_mutex_t *)lock->mutex);
+    if (error == EOWNERDEAD) {
+        /* Dies here: the next one is told the same. What the dead holder left is settled by
+         * whoever appends next (I3), so there is nothing to mend before saying so. */
+        error = pthread_mutex_consistent((pthread_mutex_t *)lock->mutex);
+    }
+    return error;
+#else
+    return ENOSYS;
+#endif
+}
+
+void pq_lock_release(pq_lock *lock) {
+    if (kind() == KIND_FLOCK) {
+        flock(lock->fd, LOCK_UN);
+        __atomic_store_n(&lock->held, 0, __ATOMIC_RELEASE);
+        return;
+    }
+    pthread_mutex_unlock((pthread_mutex_t *)lock->mutex);
+}
+
+#ifdef PAGEQUEUE_KILL_POINTS
+#include <signal.h>
+
+static int kill_number;
+static long kill_pass;
+
+void pq_kill_set(int number, long pass) {
+    kill_number = number;
+    kill_pass = pass;
+}
+
+void pq_kill_point(int number) {
+    if (number == kill_number && --kill_pass <= 0) {
+        kill(getpid(), SIGKILL);
+    }
+}
+#endif

@@ -1,0 +1,356 @@
+/* The module: its types, the functions on whole pages, and the constants. */
+#include "objects.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sys/stat.h>
+#if defined(__linux__)
+#include <fcntl.h>
+#include <linux/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+#ifndef STATX_MNT_ID_UNIQUE
+#define STATX_MNT_ID_UNIQUE 0x00004000u
+#endif
+
+PyTypeObject *pq_region_type, *pq_message_type, *pq_writer_type, *pq_reader_type;
+unsigned pq_fork_count;
+
+static void forked(void) { pq_fork_count += 1; }
+
+/* --- what the objects share -------------------------------------------------------------------- */
+
+int pq_event_raise(PyObject *self, pq_event event, int64_t value) {
+    PyObject *answer =
+        PyObject_CallMethod(self, "_on_event", "iL", (int)event, (long long)value);
+    if (answer == NULL) {
+        return -1;
+    }
+    int more = PyObject_IsTrue(answer);
+    Py_DECREF((PyObject *)answer);
+    return more;
+}
+
+int64_t pq_timeout_ns(PyObject *seconds) {
+    if (seconds == Py_None) {
+        return -1;
+    }
+    double value = PyFloat_AsDouble(seconds);
+    if (PyErr_Occurred()) {
+        return -2;
+    }
+    if (!(value >= 0)) {
+        PyErr_SetString(PyExc_ValueError, "a timeout is seconds, 0 or more, or None for ever");
+        return -2;
+    }
+    return value >= 9e9 ? -1 : (int64_t)(value * 1e9);
+}
+
+void pq_type_free(PyObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(self);
+    Py_DECREF((PyObject *)type);
+}
+
+/* --- functions ----------------------------------------------------------------------------------- */
+
+static PyObject *core_crc32c(PyObject *Py_UNUSED(module), PyObject *args) {
+    Py_buffer data;
+    unsigned int before = 0;
+    if (!PyArg_ParseTuple(args, "y*|I:crc32c", &data, &before)) {
+        return NULL;
+    }
+    uint32_t sum = ~pq_crc_update(~before, data.buf, (size_t)data.len);
+    PyBuffer_Release(&data);
+    return PyLong_FromUnsignedLong(sum);
+}
+
+static PyObject *core_frame_checksum(PyObject *Py_UNUSED(module), PyObject *args) {
+    Py_buffer payload;
+    long long timestamp;
+    unsigned long long sequence;
+    unsigned int word;
+    if (!PyArg_ParseTuple(args, "y*LKI:frame_checksum", &payload, &timestamp, &sequence, &word)) {
+        return NULL;
+    }
+    uint32_t state = pq_crc_update(PQ_CRC_START, payload.buf, (size_t)payload.len);
+    PyBuffer_Release(&payload);
+    return PyLong_FromUnsignedLong(pq_frame_checksum(state, timestamp, sequence, word));
+}
+
+static PyObject *core_crc_choose(PyObject *Py_UNUSED(module), PyObject *allow) {
+    int allowed = PyObject_IsTrue(allow);
+    if (allowed < 0) {
+        return NULL;
+    }
+    pq_crc_choose(allowed);
+    return PyUnicode_FromString(pq_crc_name());
+}
+
+static int meta_of(PyObject *args, const char *format, Region **meta) {
+    return PyArg_ParseTuple(args, format, pq_region_type, meta) &&
+           pq_region_check(*meta, PQ_WRITE_META_BYTES, 0, "write meta") == 0;
+}
+
+static PyObject *core_tail(PyObject *Py_UNUSED(module), PyObject *args) {
+    Region *meta;
+    if (!meta_of(args, "O!:tail", &meta)) {
+        return NULL;
+    }
+    pq_tail tail;
+    pq_tail_load(meta->base, &tail);
+    return Py_BuildValue("(KKKKL)", (unsigned long long)tail.page_number,
+                         (unsigned long long)tail.position, (unsigned long long)tail.count,
+                         (unsigned long long)tail.first_sequence, (long long)tail.last_timestamp);
+}
+
+static PyObject *core_set_tail(PyObject *Py_UNUSED(module), PyObject *args) {
+    Region *meta;
+    unsigned long long number, position, count, first;
+    long long last;
+    if (!PyArg_ParseTuple(args, "O!(KKKKL):set_tail", pq_region_type, &meta, &number, &position,
+                          &count, &first, &last) ||
+        pq_region_check(meta, PQ_WRITE_META_BYTES, 1, "write meta") < 0) {
+        return NULL;
+    }
+    pq_tail tail = {number, position, count, first, last};
+    pq_tail_store(meta->base, &tail);
+    Py_RETURN_NONE;
+}
+
+static PyObject *core_reset_lock(PyObject *Py_UNUSED(module), PyObject *args) {
+    Region *meta;
+    if (!meta_of(args, "O!:reset_lock", &meta) ||
+        pq_region_check(meta, PQ_WRITE_META_BYTES, 1, "write meta") < 0) {
+        return NULL;
+    }
+    int error = pq_lock_reset(meta->base + PQ_WRITE_META_MUTEX);
+    if (error != 0) {
+        errno = error;
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *core_wake(PyObject *Py_UNUSED(module), PyObject *args) {
+    Region *meta;
+    if (!meta_of(args, "O!:wake", &meta) ||
+        pq_region_check(meta, PQ_WRITE_META_BYTES, 1, "write meta") < 0) {
+        return NULL;
+    }
+    pq_wake(meta->base);
+    Py_RETURN_NONE;
+}
+
+static PyObject *core_mount_id(PyObject *Py_UNUSED(module), PyObject *args) {
+    int fd;
+    if (!PyArg_ParseTuple(args, "i:mount_id", &fd)) {
+        return NULL;
+    }
+    unsigned long long id = 0;
+#if defined(__linux__) && defined(SYS_statx)
+    struct statx found;
+    memset(&found, 0, sizeof found);
+    if (syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_MNT_ID_UNIQUE, &found) == 0 &&
+        (found.stx_mask & STATX_MNT_ID_UNIQUE)) {
+        id = ((const unsigned long long *)&found)[18]; /* stx_mnt_id, at byte 144 */
+    }
+#endif
+    return PyLong_FromUnsignedLongLong(id);
+}
+
+static int place_of(PyObject *page, PyObject *index, unsigned long long first, pq_place *at) {
+    if (!PyObject_TypeCheck(page, pq_region_type) ||
+        (index != Py_None && !PyObject_TypeCheck(index, pq_region_type))) {
+        PyErr_SetString(PyExc_TypeError, "a page and an index are regions");
+        return 0;
+    }
+    memset(at, 0, sizeof *at);
+    at->page = ((Region *)page)->base;
+    at->page_bytes = ((Region *)page)->bytes;
+    at->first_sequence = first;
+    if (index != Py_None) {
+        at->index = ((Region *)index)->base;
+        at->index_capacity = ((Region *)index)->bytes / PQ_INDEX_RECORD_BYTES;
+    }
+    return 1;
+}
+
+/* (position, sequence, timestamp, whole position, whole sequence, whole timestamp, wrong index
+ * records, why it stopped) */
+static PyObject *core_scan(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *page, *index;
+    unsigned long long first, position, sequence, end;
+    long long floor;
+    int use;
+    pq_place at;
+    if (!PyArg_ParseTuple(args, "OOKKKKLi:scan", &page, &index, &first, &position, &sequence, &end,
+                          &floor, &use) ||
+        !place_of(page, index, first, &at)) {
+        return NULL;
+    }
+    if (use == PQ_INDEX_WRITE && index != Py_None && !((Region *)index)->writable) {
+        PyErr_SetString(PyExc_ValueError, "the index is mapped read-only");
+        return NULL;
+    }
+    pq_scanned out;
+    Py_BEGIN_ALLOW_THREADS
+    pq_scan(&at, position, sequence, end, floor, (pq_index_use)use, &out);
+    Py_END_ALLOW_THREADS
+    return Py_BuildValue("(KKLKKLKi)", (unsigned long long)out.position,
+                         (unsigned long long)out.sequence, (long long)out.timestamp,
+                         (unsigned long long)out.whole_position,
+                         (unsigned long long)out.whole_sequence, (long long)out.whole_timestamp,
+                         (unsigned long long)out.index_wrong, (int)out.stopped);
+}
+
+/* (ordinal, position), or None: the index is wrong */
+static PyObject *core_find(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *page, *index;
+    unsigned long long first, count;
+    long long since;
+    pq_place at;
+    uint64_t ordinal, position;
+    if (!PyArg_ParseTuple(args, "OOKKL:find", &page, &index, &first, &count, &since) ||
+        !place_of(page, index, first, &at)) {
+        return NULL;
+    }
+    if (!pq_find(&at, count, since, &ordinal, &position)) {
+        Py_RETURN_NONE;
+    }
+    return Py_BuildValue("(KK)", (unsigned long long)ordinal, (unsigned long long)position);
+}
+
+/* position, or None: the index is wrong */
+static PyObject *core_locate(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *page, *index;
+    unsigned long long first, count, ordinal;
+    pq_place at;
+    uint64_t position;
+    if (!PyArg_ParseTuple(args, "OOKKK:locate", &page, &index, &first, &count, &ordinal) ||
+        !place_of(page, index, first, &at)) {
+        return NULL;
+    }
+    if (!pq_locate(&at, count, ordinal, &position)) {
+        Py_RETURN_NONE;
+    }
+    return PyLong_FromUnsignedLongLong(position);
+}
+
+/* (what stands there, timestamp, payload bytes, next position), checked */
+static PyObject *core_look(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *page;
+    unsigned long long position, sequence;
+    pq_place at;
+    if (!PyArg_ParseTuple(args, "OKK:look", &page, &position, &sequence) ||
+        !place_of(page, Py_None, 0, &at)) {
+        return NULL;
+    }
+    pq_frame frame;
+    memset(&frame, 0, sizeof frame);
+    pq_read_result found = pq_frame_check(at.page, at.page_bytes, position, sequence, &frame);
+    return Py_BuildValue("(iLIK)", (int)found, (long long)frame.timestamp, frame.payload_bytes,
+                         (unsigned long long)frame.next);
+}
+
+#ifdef PAGEQUEUE_KILL_POINTS
+static PyObject *core_set_kill_point(PyObject *Py_UNUSED(module), PyObject *args) {
+    int number;
+    long pass;
+    if (!PyArg_ParseTuple(args, "il:set_kill_point", &number, &pass)) {
+        return NULL;
+    }
+    pq_kill_set(number, pass);
+    Py_RETURN_NONE;
+}
+#endif
+
+static PyMethodDef functions[] = {
+    {"crc32c", core_crc32c, METH_VARARGS, "Return the CRC-32C of bytes, going on from another."},
+    {"frame_checksum", core_frame_checksum, METH_VARARGS, "Return what a frame's checksum is."},
+    {"choose_crc", core_crc_choose, METH_O, "Allow the CPU's instruction or not; return the form."},
+    {"tail", core_tail, METH_VARARGS, "Return where writing stands."},
+    {"set_tail", core_set_tail, METH_VARARGS, "Set where writing stands; only when alone."},
+    {"reset_lock", core_reset_lock, METH_VARARGS, "Make the writers' lock anew; only when alone."},
+    {"wake", core_wake, METH_VARARGS, "Wake everyone who sleeps on the doorbell."},
+    {"mount_id", core_mount_id, METH_VARARGS, "Return a mount's unique id, 0 when not known."},
+    {"scan", core_scan, METH_VARARGS, "Walk the frames of a page that validate."},
+    {"find", core_find, METH_VARARGS, "Find the first frame of a page that is not older."},
+    {"locate", core_locate, METH_VARARGS, "Find a frame of a page by its ordinal."},
+    {"look", core_look, METH_VARARGS, "Say what stands at a position."},
+#ifdef PAGEQUEUE_KILL_POINTS
+    {"set_kill_point", core_set_kill_point, METH_VARARGS, "Die at a step, the n-th time."},
+#endif
+    {NULL, NULL, 0, NULL},
+};
+
+static int add_constants(PyObject *module) {
+#define ADD_EVENT(name) \
+    if (PyModule_AddIntConstant(module, "EVENT_" #name, EVENT_##name) < 0) return -1;
+    PQ_EVENTS(ADD_EVENT)
+#undef ADD_EVENT
+#define ADD(prefix, name) \
+    if (PyModule_AddIntConstant(module, #name, prefix##name) < 0) return -1;
+    ADD(PQ_, READ_FRAME)
+    ADD(PQ_, READ_NOTHING)
+    ADD(PQ_, READ_END)
+    ADD(PQ_, READ_BAD_LENGTH)
+    ADD(PQ_, READ_BAD_CHECKSUM)
+    ADD(PQ_, READ_BAD_TIME)
+    ADD(PQ_, APPEND_DONE)
+    ADD(PQ_, APPEND_MOVED)
+    ADD(PQ_, APPEND_FULL)
+    ADD(PQ_, APPEND_FAILED)
+    ADD(PQ_, APPEND_DAMAGED)
+    ADD(PQ_, INDEX_NONE)
+    ADD(PQ_, INDEX_WRITE)
+    ADD(PQ_, INDEX_CHECK)
+#undef ADD
+    if (PyModule_AddIntConstant(module, "LOCK_ABI", (long)pq_lock_abi()) < 0 ||
+        PyModule_AddIntConstant(module, "LOCK_NEEDS_FD", pq_lock_needs_fd()) < 0) {
+        return -1;
+    }
+    return 0;
+}
+
+static int add_type(PyObject *module, const char *name, PyTypeObject **type,
+                    PyTypeObject *(*make)(void)) {
+    *type = make();
+    if (*type == NULL) {
+        return -1;
+    }
+    Py_INCREF((PyObject *)*type);
+    return PyModule_AddObject(module, name, (PyObject *)*type);
+}
+
+static struct PyModuleDef definition = {
+    .m_base = PyModuleDef_HEAD_INIT,
+    .m_name = "pagequeue._core",
+    .m_doc = "The compiled core: maps, frames, the writers' lock, the sleeping wait.",
+    .m_size = -1,
+    .m_methods = functions,
+};
+
+PyMODINIT_FUNC PyInit__core(void) {
+    pq_crc_choose(1);
+    if (pq_message_prepare() < 0) {
+        return NULL;
+    }
+    PyObject *module = PyModule_Create(&definition);
+    if (module == NULL) {
+        return NULL;
+    }
+    if (add_type(module, "Region", &pq_region_type, pq_region_make) < 0 ||
+        add_type(module, "Message", &pq_message_type, pq_message_make) < 0 ||
+        add_type(module, "Writer", &pq_writer_type, pq_writer_make) < 0 ||
+        add_type(module, "Reader", &pq_reader_type, pq_reader_make) < 0 ||
+        add_constants(module) < 0) {
+        Py_DECREF((PyObject *)module);
+        return NULL;
+    }
+    pthread_atfork(NULL, NULL, forked);
+    return module;
+}

@@ -1,0 +1,60 @@
+/* The Python objects of the core, and what they share. */
+#ifndef PAGEQUEUE_OBJECTS_H
+#define PAGEQUEUE_OBJECTS_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#include "core.h"
+
+/* What a handle cannot settle by itself goes to its Python method `_on_event(event, value)`, which
+ * raises, or mends and returns true ("go on"), or returns false ("there is nothing to read"). */
+#define PQ_EVENTS(EVENT) \
+    EVENT(CLOSED)          /* the handle was closed */ \
+    EVENT(FORKED)          /* the handle belongs to the parent process */ \
+    EVENT(BUSY)            /* another thread is inside this consumer */ \
+    EVENT(TIMEOUT)         /* nothing came in time; value: ns waited */ \
+    EVENT(MOVED)           /* writer: another page is active */ \
+    EVENT(FULL)            /* writer: the page must be left; value: frame bytes wanted */ \
+    EVENT(FAILED)          /* writer: the failure latch is set */ \
+    EVENT(OLD_TIMESTAMP)   /* writer: value: the timestamp asked for */ \
+    EVENT(DAMAGED)         /* writer: damage at the tail; reader: value: pq_read_result */ \
+    EVENT(EXHAUSTED)       /* writer: no sequence is left */ \
+    EVENT(TOO_LARGE)       /* writer: value: bytes of the payload */ \
+    EVENT(BATCH_TOO_LARGE) /* writer: value: bytes of the batch's frames */ \
+    EVENT(STALLED)         /* writer: the lock was not to be had; value: ns waited */ \
+    EVENT(AHEAD)           /* writer: the page is so full that the next should be made ready */ \
+    EVENT(SYNC)            /* writer: a sync is due; value: sequence to sync up to */ \
+    EVENT(PAGE_END)        /* reader: goes on in the next page */
+
+typedef enum {
+#define PQ_EVENT_MEMBER(name) EVENT_##name,
+    PQ_EVENTS(PQ_EVENT_MEMBER)
+#undef PQ_EVENT_MEMBER
+} pq_event;
+
+typedef struct {
+    PyObject_HEAD
+    uint8_t *base;
+    uint64_t bytes;
+    char writable;
+} Region;
+
+extern PyTypeObject *pq_region_type, *pq_message_type, *pq_writer_type, *pq_reader_type;
+extern unsigned pq_fork_count; /* moves in the child of a fork: older handles are the parent's */
+
+PyTypeObject *pq_region_make(void);
+PyTypeObject *pq_message_make(void);
+PyTypeObject *pq_writer_make(void);
+PyTypeObject *pq_reader_make(void);
+int pq_message_prepare(void);
+PyObject *pq_message_new(PyObject *payload, int64_t timestamp, uint64_t sequence);
+
+/* 1 = go on, 0 = nothing to read, -1 = raised */
+int pq_event_raise(PyObject *self, pq_event event, int64_t value);
+int pq_region_check(Region *region, uint64_t bytes, int writable, const char *what);
+int64_t pq_timeout_ns(PyObject *seconds); /* -1 = for ever, -2 = raised */
+void pq_type_free(PyObject *self);
+
+#endif

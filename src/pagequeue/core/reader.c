@@ -1,0 +1,531 @@
+/* Reader: polls one page after the other. It takes no lock and writes no byte of any page.
+ *
+ * Its place is a position in a mapped page and the sequence that must stand there; both only move
+ * when a frame was taken whole. At the end of a page, and at damage, its Python method `_on_event`
+ * goes on (by `_enter`), raises, or says that there is nothing to read yet.
+ *
+ * Waiting has three phases: a few looks with the GIL, looks without it for as long as lately paid
+ * off (5 to 100 us), then sleep in slices on the doorbell, or naps where it may not write that it
+ * sleeps.
+ */
+#include "objects.h"
+
+#define HELD_LOOKS 32
+#define PAUSES_A_LOOK 4
+#define SPIN_NS_MIN 5000
+#define SPIN_NS_MAX 100000
+#define YIELD_FROM_NS 10000
+#define SLICE_NS 100000000 /* longest sleep: covers a publisher that died before it woke anyone */
+#define NAP_NS_MIN 50000
+#define NAP_NS_MAX 10000000
+
+typedef struct {
+    PyObject_HEAD
+    Region *meta, *page;
+    uint64_t position, sequence;
+    uint64_t page_number;
+    uint64_t end_sequence; /* stops before it */
+    int64_t since;         /* older messages are passed over */
+    int64_t until;         /* stops at it; INT64_MIN = no end, because any time may come */
+    int64_t spin_ns;       /* how long spinning lately paid off */
+    unsigned fork_count;
+    char registers; /* may write that it sleeps */
+    char waits;     /* iterating waits for ever */
+    char busy, closed, stuck;
+} Reader;
+
+typedef enum { TAKEN, EMPTY, ENDED, RAISED } outcome;
+
+static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"meta", "waits", NULL};
+    Region *meta;
+    int waits;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!p:Reader", names, pq_region_type, &meta,
+                                     &waits) ||
+        pq_region_check(meta, PQ_WRITE_META_BYTES, 0, "write meta") < 0) {
+        return NULL;
+    }
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    Reader *self = (Reader *)allocate(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    Py_INCREF((PyObject *)meta);
+    self->meta = meta;
+    self->registers = meta->writable;
+    self->waits = (char)waits;
+    self->end_sequence = PQ_SEQUENCE_MAX;
+    self->since = self->until = INT64_MIN;
+    self->spin_ns = SPIN_NS_MAX;
+    self->fork_count = pq_fork_count;
+    return (PyObject *)self;
+}
+
+static void reader_dealloc(Reader *self) {
+    Py_XDECREF((PyObject *)self->meta);
+    Py_XDECREF((PyObject *)self->page);
+    pq_type_free((PyObject *)self);
+}
+
+/* --- looking ----------------------------------------------------------------------------------- */
+
+static int begin(Reader *self) {
+    pq_event wrong;
+    if (self->fork_count != pq_fork_count) {
+        wrong = EVENT_FORKED;
+    } else if (self->closed || self->page == NULL) {
+        wrong = EVENT_CLOSED;
+    } else if (self->busy) {
+        wrong = EVENT_BUSY;
+    } else {
+        self->busy = 1;
+        return 1;
+    }
+    pq_event_raise((PyObject *)self, wrong, 0);
+    return 0;
+}
+
+/* Find the next frame, going on over page ends. */
+static outcome look(Reader *self, pq_frame *frame) {
+    for (;;) {
+        if (self->sequence >= self->end_sequence) {
+            return ENDED;
+        }
+        pq_read_result found =
+            pq_frame_look(self->page->base, self->page->bytes, self->position, frame);
+        if (found == PQ_READ_FRAME) {
+            return TAKEN;
+        }
+        self->stuck = found != PQ_READ_NOTHING;
+        if (found == PQ_READ_NOTHING) {
+            return EMPTY;
+        }
+        if (found == PQ_READ_END && pq_frame_check(self->page->base, self->page->bytes,
+                                                   self->position, self->sequence, frame) != found) {
+            found = PQ_READ_BAD_CHECKSUM;
+        }
+        int more = pq_event_raise((PyObject *)self,
+                                  found == PQ_READ_END ? EVENT_PAGE_END : EVENT_DAMAGED, found);
+        if (more <= 0) {
+            return more == 0 ? EMPTY : RAISED;
+        }
+    }
+}
+
+/* A copy of the payload, checked against the checksum: what is checked is what is handed out. */
+static PyObject *copy_checked(const pq_frame *frame, uint64_t sequence, int *good) {
+    PyObject *payload = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)frame->payload_bytes);
+    if (payload == NULL) {
+        return NULL;
+    }
+    char *copy = PyBytes_AsString(payload);
+    memcpy(copy, frame->payload, frame->payload_bytes);
+    uint32_t state = pq_crc_update(PQ_CRC_START, copy, frame->payload_bytes);
+    *good = pq_frame_checksum(state, frame->timestamp, sequence, frame->word) == frame->checksum ||
+            PQ_PLANTED(no_checksum);
+    return payload;
+}
+
+/* Find the next message that is wanted: `payload` is its checked copy. Only passes over what is not
+ * wanted; the message itself is taken by `step`. */
+static outcome reach(Reader *self, pq_frame *frame, PyObject **payload) {
+    for (;;) {
+        outcome found = look(self, frame);
+        if (found != TAKEN) {
+            return found;
+        }
+        int good;
+        *payload = copy_checked(frame, self->sequence, &good);
+        if (*payload == NULL) {
+            return RAISED;
+        }
+        if (good && self->until != INT64_MIN && frame->timestamp >= self->until) {
+            Py_CLEAR(*payload);
+            return ENDED;
+        }
+        if (good && frame->timestamp >= self->since) {
+            return TAKEN;
+        }
+        Py_CLEAR(*payload);
+        if (good) {
+            self->position = frame->next;
+            self->sequence += 1;
+            continue;
+        }
+        self->stuck = 1;
+        int more = pq_event_raise((PyObject *)self, EVENT_DAMAGED, PQ_READ_BAD_CHECKSUM);
+        if (more <= 0) {
+            return more == 0 ? EMPTY : RAISED;
+        }
+    }
+}
+
+/* Go on behind `count` messages, the last of which is `frame`. */
+static void step(Reader *self, const pq_frame *frame, uint64_t count) {
+    self->position = frame->next;
+    self->sequence += count;
+    self->since = INT64_MIN; /* time never goes back, so nothing older follows */
+}
+
+/* --- waiting ----------------------------------------------------------------------------------- */
+
+static int arrived(const Reader *self, const Region *page) {
+    return pq_load_u32(page->base + self->position) != 0;
+}
+
+/* Without the GIL. 1 = something arrived while spinning. */
+static int spin(Reader *self, const Region *page, int64_t deadline) {
+    int64_t start = pq_clock_monotonic(), now = start;
+    while (now - start < self->spin_ns && now < deadline) {
+        for (int i = 0; i < PAUSES_A_LOOK; i++) {
+            if (arrived(self, page)) {
+                self->spin_ns = self->spin_ns * 2 < SPIN_NS_MAX ? self->spin_ns * 2 : SPIN_NS_MAX;
+                return 1;
+            }
+            pq_pause();
+        }
+        now = pq_clock_monotonic();
+        if (now - start > YIELD_FROM_NS) {
+            pq_yield();
+        }
+    }
+    self->spin_ns = self->spin_ns / 2 > SPIN_NS_MIN ? self->spin_ns / 2 : SPIN_NS_MIN;
+    return 0;
+}
+
+/* Without the GIL: one slice. */
+static void sleep_slice(Reader *self, const Region *page, int64_t remaining, int64_t *nap) {
+    int64_t slice = remaining < SLICE_NS ? remaining : SLICE_NS;
+    if (self->registers && !self->stuck) {
+        uint32_t doorbell = pq_doorbell(self->meta->base);
+        pq_register(self->meta->base);
+        if (!arrived(self, page)) {
+            pq_sleep(self->meta->base, doorbell, slice);
+        }
+        return;
+    }
+    pq_nap(slice < *nap ? slice : *nap);
+    *nap = *nap * 2 < NAP_NS_MAX ? *nap * 2 : NAP_NS_MAX;
+}
+
+/* 1 = look again, 0 = the deadline passed, -1 = raised */
+static int wait(Reader *self, int64_t deadline, int64_t *nap) {
+    if (!self->stuck) {
+        for (int i = 0; i < HELD_LOOKS; i++) {
+            if (arrived(self, self->page)) {
+                return 1;
+            }
+            pq_pause();
+        }
+    }
+    Region *page = self->page;
+    Py_INCREF((PyObject *)page);
+    int64_t now;
+    PyThreadState *state = PyEval_SaveThread();
+    if (self->stuck || *nap > NAP_NS_MIN || !spin(self, page, deadline)) {
+        now = pq_clock_monotonic();
+        if (now < deadline) {
+            sleep_slice(self, page, deadline - now, nap);
+        }
+    }
+    now = pq_clock_monotonic();
+    PyEval_RestoreThread(state);
+    Py_DECREF((PyObject *)page);
+    if (PyErr_CheckSignals() < 0) {
+        return -1;
+    }
+    return now < deadline;
+}
+
+static int64_t deadline_of(int64_t timeout) {
+    if (timeout < 0) {
+        return INT64_MAX;
+    }
+    int64_t now = pq_clock_monotonic();
+    return timeout > INT64_MAX - now ? INT64_MAX : now + timeout;
+}
+
+/* Reach a message, waiting for it: EMPTY when none came. */
+static outcome reach_waiting(Reader *self, int64_t timeout, pq_frame *frame, PyObject **payload) {
+    outcome found = reach(self, frame, payload);
+    if (found != EMPTY || timeout == 0) {
+        return found;
+    }
+    int64_t deadline = deadline_of(timeout), nap = NAP_NS_MIN;
+    for (;;) {
+        int more = wait(self, deadline, &nap);
+        if (more < 0) {
+            return RAISED;
+        }
+        found = reach(self, frame, payload);
+        if (found != EMPTY || more == 0) {
+            return found;
+        }
+    }
+}
+
+static outcome take(Reader *self, int64_t timeout, PyObject **message) {
+    pq_frame frame;
+    PyObject *payload = NULL;
+    outcome found = reach_waiting(self, timeout, &frame, &payload);
+    if (found == TAKEN) {
+        *message = pq_message_new(payload, frame.timestamp, self->sequence);
+        if (*message == NULL) {
+            return RAISED;
+        }
+        step(self, &frame, 1);
+    }
+    return found;
+}
+
+/* --- what users call --------------------------------------------------------------------------- */
+
+static PyObject *reader_poll(Reader *self, PyObject *Py_UNUSED(unused)) {
+    PyObject *message = NULL;
+    if (!begin(self)) {
+        return NULL;
+    }
+    outcome found = take(self, 0, &message);
+    self->busy = 0;
+    if (found == RAISED) {
+        return NULL;
+    }
+    if (found != TAKEN) {
+        Py_RETURN_NONE;
+    }
+    return message;
+}
+
+static PyObject *timed_out(Reader *self, int64_t timeout) {
+    if (!PyErr_Occurred()) {
+        pq_event_raise((PyObject *)self, EVENT_TIMEOUT, timeout);
+    }
+    return NULL;
+}
+
+static PyObject *reader_receive(Reader *self, PyObject *const *args, Py_ssize_t arg_count,
+                                PyObject *names) {
+    Py_ssize_t named = names == NULL ? 0 : PyTuple_Size(names);
+    if (arg_count + named > 1 ||
+        (named == 1 &&
+         PyUnicode_CompareWithASCIIString(PyTuple_GetItem(names, 0), "timeout") != 0)) {
+        PyErr_SetString(PyExc_TypeError, "receive takes one argument, timeout");
+        return NULL;
+    }
+    int64_t timeout = pq_timeout_ns(arg_count + named == 1 ? args[0] : Py_None);
+    if (timeout < -1 || !begin(self)) {
+        return NULL;
+    }
+    PyObject *message = NULL;
+    outcome found = take(self, timeout, &message);
+    self->busy = 0;
+    return found == TAKEN ? message : timed_out(self, timeout);
+}
+
+static PyObject *reader_next(PyObject *object) {
+    Reader *self = (Reader *)object;
+    PyObject *message = NULL;
+    if (!begin(self)) {
+        return NULL;
+    }
+    take(self, self->waits ? -1 : 0, &message);
+    self->busy = 0;
+    return message;
+}
+
+/* --- many at once ------------------------------------------------------------------------------ */
+
+typedef struct {
+    pq_frame *frames;
+    Py_ssize_t count;
+} gathered;
+
+/* The frames that stand in this page from here on, unchecked but inside the page. */
+static void gather(const Reader *self, Py_ssize_t limit, gathered *run) {
+    uint64_t position = self->position, start = position;
+    run->count = 0;
+    while (run->count < limit && self->sequence + (uint64_t)run->count < self->end_sequence &&
+           position - start < PQ_READ_BYTES_MAX) {
+        pq_frame *frame = &run->frames[run->count];
+        if (pq_frame_look(self->page->base, self->page->bytes, position, frame) != PQ_READ_FRAME ||
+            (self->until != INT64_MIN && frame->timestamp >= self->until)) {
+            break;
+        }
+        position = frame->next;
+        run->count += 1;
+    }
+}
+
+static PyObject *gathered_payloads(const Reader *self, gathered *run) {
+    PyObject *list = PyList_New(run->count);
+    for (Py_ssize_t i = 0; list != NULL && i < run->count; i++) {
+        int good;
+        PyObject *payload = copy_checked(&run->frames[i], self->sequence + (uint64_t)i, &good);
+        if (payload == NULL) {
+            Py_CLEAR(list);
+        } else if (good) {
+            PyList_SetItem(list, i, payload);
+        } else {
+            /* Hand out what is good; the next read starts at the damage and says so. */
+            Py_DECREF((PyObject *)payload);
+            if (PyList_SetSlice(list, i, run->count, NULL) < 0) {
+                Py_CLEAR(list);
+            }
+            run->count = i;
+        }
+    }
+    return list;
+}
+
+/* (payloads, first sequence, timestamps as bytes, lengths as bytes) */
+static PyObject *gathered_columns(Reader *self, gathered *run) {
+    PyObject *payloads = gathered_payloads(self, run);
+    PyObject *times = PyBytes_FromStringAndSize(NULL, run->count * 8);
+    PyObject *lengths = PyBytes_FromStringAndSize(NULL, run->count * 8);
+    PyObject *result = NULL;
+    if (payloads != NULL && times != NULL && lengths != NULL) {
+        char *time = PyBytes_AsString(times), *length = PyBytes_AsString(lengths);
+        for (Py_ssize_t i = 0; i < run->count; i++) {
+            int64_t bytes = run->frames[i].payload_bytes;
+            memcpy(time + 8 * i, &run->frames[i].timestamp, 8);
+            memcpy(length + 8 * i, &bytes, 8);
+        }
+        result = Py_BuildValue("(OKOO)", payloads, (unsigned long long)self->sequence, times,
+                               lengths);
+    }
+    if (result != NULL && run->count > 0) {
+        step(self, &run->frames[run->count - 1], (uint64_t)run->count);
+    }
+    Py_XDECREF((PyObject *)payloads);
+    Py_XDECREF((PyObject *)times);
+    Py_XDECREF((PyObject *)lengths);
+    return result;
+}
+
+static PyObject *read_many(Reader *self, Py_ssize_t limit, int64_t timeout) {
+    /* The first message is reached the ordinary way: that waits, turns pages, passes over old ones
+     * and says what is wrong. */
+    pq_frame frame;
+    PyObject *payload = NULL;
+    outcome found = reach_waiting(self, timeout, &frame, &payload);
+    if (found == ENDED) {
+        Py_RETURN_NONE;
+    }
+    if (found != TAKEN) {
+        return timed_out(self, timeout);
+    }
+    Py_DECREF((PyObject *)payload);
+    gathered run = {.frames = PyMem_Malloc((size_t)limit * sizeof(pq_frame))};
+    if (run.frames == NULL) {
+        return PyErr_NoMemory();
+    }
+    gather(self, limit, &run);
+    PyObject *result = gathered_columns(self, &run);
+    PyMem_Free(run.frames);
+    return result;
+}
+
+static PyObject *reader_read_many(Reader *self, PyObject *args) {
+    Py_ssize_t limit;
+    PyObject *seconds;
+    if (!PyArg_ParseTuple(args, "nO:_read_many", &limit, &seconds)) {
+        return NULL;
+    }
+    int64_t timeout = pq_timeout_ns(seconds);
+    if (timeout < -1) {
+        return NULL;
+    }
+    if (limit < 1 || limit > (Py_ssize_t)PQ_READ_COUNT_MAX) {
+        PyErr_Format(PyExc_ValueError, "limit_count is 1 to %llu, not %zd",
+                     (unsigned long long)PQ_READ_COUNT_MAX, limit);
+        return NULL;
+    }
+    if (!begin(self)) {
+        return NULL;
+    }
+    PyObject *result = read_many(self, limit, timeout);
+    self->busy = 0;
+    return result;
+}
+
+/* --- what the Python rooms call ------------------------------------------------------------------ */
+
+static PyObject *reader_enter(Reader *self, PyObject *args) {
+    Region *page;
+    unsigned long long number, position, sequence;
+    if (!PyArg_ParseTuple(args, "O!KKK:_enter", pq_region_type, &page, &number, &position,
+                          &sequence) ||
+        pq_region_check(page, PQ_PAGE_BYTES_MIN, 0, "page") < 0) {
+        return NULL;
+    }
+    if (position > page->bytes - PQ_FRAME_BYTES || position % PQ_FRAME_ALIGN_BYTES != 0) {
+        PyErr_Format(PyExc_ValueError, "no frame can stand at position %llu", position);
+        return NULL;
+    }
+    Region *old = self->page;
+    Py_INCREF((PyObject *)page);
+    self->page = page;
+    self->page_number = number;
+    self->position = position;
+    self->sequence = sequence;
+    self->stuck = 0;
+    Py_XDECREF((PyObject *)old);
+    Py_RETURN_NONE;
+}
+
+static PyObject *reader_bound(Reader *self, PyObject *args) {
+    long long since, until;
+    unsigned long long end_sequence;
+    if (!PyArg_ParseTuple(args, "LLK:_bound", &since, &until, &end_sequence)) {
+        return NULL;
+    }
+    self->since = since;
+    self->until = until;
+    self->end_sequence = end_sequence;
+    Py_RETURN_NONE;
+}
+
+static PyObject *reader_leave(Reader *self, PyObject *Py_UNUSED(unused)) {
+    self->closed = 1;
+    if (!self->busy) { /* else another thread is reading it: it goes with the reader */
+        Py_CLEAR(self->page);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef reader_methods[] = {
+    {"poll", (PyCFunction)reader_poll, METH_NOARGS,
+     "poll($self, /)\n--\n\nReturn the next message, or None when there is none yet."},
+    {"receive", (PyCFunction)(void (*)(void))reader_receive, METH_FASTCALL | METH_KEYWORDS,
+     "receive($self, /, timeout=None)\n--\n\nReturn the next message, waiting for it."},
+    {"_read_many", (PyCFunction)reader_read_many, METH_VARARGS, NULL},
+    {"_enter", (PyCFunction)reader_enter, METH_VARARGS, NULL},
+    {"_bound", (PyCFunction)reader_bound, METH_VARARGS, NULL},
+    {"_leave", (PyCFunction)reader_leave, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef reader_members[] = {
+    {"sequence", T_ULONGLONG, offsetof(Reader, sequence), READONLY,
+     "The sequence of the next message."},
+    {"_position", T_ULONGLONG, offsetof(Reader, position), READONLY, NULL},
+    {"_page_number", T_ULONGLONG, offsetof(Reader, page_number), READONLY, NULL},
+    {"_closed", T_BOOL, offsetof(Reader, closed), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+PyTypeObject *pq_reader_make(void) {
+    static PyType_Slot slots[] = {
+        {Py_tp_doc, "Reader(meta, waits)"},
+        {Py_tp_new, reader_new},
+        {Py_tp_dealloc, reader_dealloc},
+        {Py_tp_methods, reader_methods},
+        {Py_tp_members, reader_members},
+        {Py_tp_iter, PyObject_SelfIter},
+        {Py_tp_iternext, reader_next},
+        {0, NULL},
+    };
+    static PyType_Spec spec = {"pagequeue._core.Reader", sizeof(Reader), 0,
+                               Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, slots};
+    return (PyTypeObject *)PyType_FromSpec(&spec);
+}

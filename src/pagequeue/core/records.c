@@ -1,0 +1,159 @@
+/* Message: what a consumer gets. A payload, its timestamp and its sequence; nothing can be set. */
+#include "objects.h"
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *payload;
+    long long timestamp;
+    unsigned long long sequence;
+} Message;
+
+static PyObject *epoch, *timedelta;
+
+int pq_message_prepare(void) {
+    PyObject *datetime = PyImport_ImportModule("datetime");
+    if (datetime == NULL) {
+        return -1;
+    }
+    PyObject *zone = PyObject_GetAttrString(datetime, "timezone");
+    PyObject *utc = zone == NULL ? NULL : PyObject_GetAttrString(zone, "utc");
+    timedelta = PyObject_GetAttrString(datetime, "timedelta");
+    if (utc != NULL && timedelta != NULL) {
+        epoch = PyObject_CallMethod(datetime, "datetime", "iiiiiiiO", 1970, 1, 1, 0, 0, 0, 0, utc);
+    }
+    Py_XDECREF((PyObject *)zone);
+    Py_XDECREF((PyObject *)utc);
+    Py_DECREF((PyObject *)datetime);
+    return epoch == NULL ? -1 : 0;
+}
+
+/* Steals the payload. */
+static PyObject *make(PyTypeObject *type, PyObject *payload, int64_t timestamp, uint64_t sequence) {
+    Message *self = PyObject_New(Message, type);
+    if (self == NULL) {
+        Py_DECREF((PyObject *)payload);
+        return NULL;
+    }
+    self->payload = payload;
+    self->timestamp = timestamp;
+    self->sequence = sequence;
+    return (PyObject *)self;
+}
+
+PyObject *pq_message_new(PyObject *payload, int64_t timestamp, uint64_t sequence) {
+    return make(pq_message_type, payload, timestamp, sequence);
+}
+
+static PyObject *message_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"payload", "timestamp", "sequence", NULL};
+    PyObject *payload;
+    long long timestamp;
+    unsigned long long sequence;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "SLK:Message", names, &payload, &timestamp,
+                                     &sequence)) {
+        return NULL;
+    }
+    Py_INCREF((PyObject *)payload);
+    return make(type, payload, timestamp, sequence);
+}
+
+static void message_dealloc(Message *self) {
+    Py_DECREF((PyObject *)self->payload);
+    pq_type_free((PyObject *)self);
+}
+
+static PyObject *message_time(Message *self, void *Py_UNUSED(closure)) {
+    long long microseconds = self->timestamp / 1000;
+    if (self->timestamp % 1000 < 0) {
+        microseconds -= 1;
+    }
+    PyObject *since_epoch = PyObject_CallFunction(timedelta, "iiL", 0, 0, microseconds);
+    if (since_epoch == NULL) {
+        return NULL;
+    }
+    PyObject *result = PyNumber_Add(epoch, since_epoch);
+    Py_DECREF((PyObject *)since_epoch);
+    return result;
+}
+
+static PyObject *message_repr(Message *self) {
+    return PyUnicode_FromFormat("Message(payload=%R, timestamp=%lld, sequence=%llu)",
+                                self->payload, self->timestamp, self->sequence);
+}
+
+static PyObject *message_reduce(Message *self, PyObject *Py_UNUSED(unused)) {
+    return Py_BuildValue("O(OLK)", (PyObject *)Py_TYPE((PyObject *)self), self->payload, self->timestamp,
+                         self->sequence);
+}
+
+static PyObject *message_compare(PyObject *left, PyObject *right, int operation) {
+    if (Py_TYPE(left) != Py_TYPE(right) || (operation != Py_EQ && operation != Py_NE)) {
+        Py_RETURN_NOTIMPLEMENTED;
+    }
+    Message *a = (Message *)left, *b = (Message *)right;
+    int equal = a->sequence == b->sequence && a->timestamp == b->timestamp;
+    if (equal) {
+        equal = PyObject_RichCompareBool(a->payload, b->payload, Py_EQ);
+        if (equal < 0) {
+            return NULL;
+        }
+    }
+    return PyBool_FromLong(equal == (operation == Py_EQ));
+}
+
+static Py_hash_t message_hash(Message *self) {
+    Py_hash_t hash = PyObject_Hash(self->payload);
+    if (hash != -1) {
+        hash ^= (Py_hash_t)(self->sequence * 1000003u) ^ (Py_hash_t)self->timestamp;
+        hash = hash == -1 ? -2 : hash;
+    }
+    return hash;
+}
+
+static PyMemberDef message_members[] = {
+    {"payload", T_OBJECT_EX, offsetof(Message, payload), READONLY, "The bytes that were sent."},
+    {"timestamp", T_LONGLONG, offsetof(Message, timestamp), READONLY, "ns since 1970, UTC."},
+    {"sequence", T_ULONGLONG, offsetof(Message, sequence), READONLY, "Its number in the queue."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef message_getset[] = {
+    {"time", (getter)message_time, NULL, "The timestamp as an aware datetime, in UTC.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMethodDef message_methods[] = {
+    {"__reduce__", (PyCFunction)message_reduce, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject *pq_message_make(void) {
+    static PyType_Slot slots[] = {
+        {Py_tp_doc, "Message(payload, timestamp, sequence): bytes, ns since 1970 in UTC, number."},
+        {Py_tp_new, message_new},
+        {Py_tp_dealloc, message_dealloc},
+        {Py_tp_repr, message_repr},
+        {Py_tp_hash, message_hash},
+        {Py_tp_richcompare, message_compare},
+        {Py_tp_members, message_members},
+        {Py_tp_getset, message_getset},
+        {Py_tp_methods, message_methods},
+        {0, NULL},
+    };
+    static PyType_Spec spec = {"pagequeue._core.Message", sizeof(Message), 0, Py_TPFLAGS_DEFAULT,
+                               slots};
+    PyTypeObject *type = (PyTypeObject *)PyType_FromSpec(&spec);
+    if (type == NULL) {
+        return NULL;
+    }
+    PyObject *names = Py_BuildValue("(sss)", "payload", "timestamp", "sequence");
+    PyObject *home = PyUnicode_FromString("pagequeue");
+    if (names == NULL || home == NULL ||
+        PyObject_SetAttrString((PyObject *)type, "__match_args__", names) < 0 ||
+        PyObject_SetAttrString((PyObject *)type, "__module__", home) < 0) {
+        Py_CLEAR(type);
+    }
+    Py_XDECREF((PyObject *)names);
+    Py_XDECREF((PyObject *)home);
+    return type;
+}

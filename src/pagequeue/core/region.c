@@ -1,0 +1,258 @@
+/* Region: one mapped file, or the beginning of one.
+ *
+ * It is unmapped when the last reference goes, without the GIL, because unmapping a page takes
+ * milliseconds. The buffer it exports is read-only and holds a reference, so that a view keeps the
+ * bytes mapped. Shared words are read and written here, never through a buffer: CPython's
+ * struct.pack_into clears the bytes first, and readers would see that.
+ */
+#include "objects.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#define MADV_POPULATE_WRITE 23
+#endif
+#define OS_PAGE_BYTES_ASSUMED 4096u
+
+static PyObject *region_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"fd", "length", "writable", NULL};
+    int fd, writable;
+    unsigned long long bytes;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iKp:Region", names, &fd, &bytes, &writable)) {
+        return NULL;
+    }
+    if (bytes == 0 || bytes > PQ_PAGE_BYTES_MAX) {
+        PyErr_Format(PyExc_ValueError, "a region has 1 to %llu bytes, not %llu",
+                     (unsigned long long)PQ_PAGE_BYTES_MAX, bytes);
+        return NULL;
+    }
+    Region *self = PyObject_New(Region, type);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->base = NULL;
+    self->bytes = bytes;
+    self->writable = writable;
+    void *base;
+    Py_BEGIN_ALLOW_THREADS
+    base = mmap(NULL, (size_t)bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd,
+                0);
+    Py_END_ALLOW_THREADS
+    if (base == MAP_FAILED) {
+        PyErr_SetFromErrno(PyExc_OSError);
+        Py_DECREF((PyObject *)self);
+        return NULL;
+    }
+    self->base = base;
+    return (PyObject *)self;
+}
+
+static void region_dealloc(Region *self) {
+    if (self->base != NULL) {
+        void *base = self->base;
+        size_t bytes = (size_t)self->bytes;
+        Py_BEGIN_ALLOW_THREADS
+        munmap(base, bytes);
+        Py_END_ALLOW_THREADS
+    }
+    pq_type_free((PyObject *)self);
+}
+
+static int region_getbuffer(PyObject *self, Py_buffer *view, int flags) {
+    Region *region = (Region *)self;
+    return PyBuffer_FillInfo(view, self, region->base, (Py_ssize_t)region->bytes, 1, flags);
+}
+
+static Py_ssize_t region_length(PyObject *self) { return (Py_ssize_t)((Region *)self)->bytes; }
+
+int pq_region_check(Region *region, uint64_t bytes, int writable, const char *what) {
+    if (region->bytes < bytes || (writable && !region->writable)) {
+        PyErr_Format(PyExc_ValueError, "the %s must be %s%llu bytes or more, not %llu", what,
+                     writable ? "writable and have " : "", (unsigned long long)bytes,
+                     (unsigned long long)region->bytes);
+        return -1;
+    }
+    return 0;
+}
+
+static int in_bounds(Region *self, unsigned long long at, unsigned long long bytes, int word) {
+    if (at > self->bytes || bytes > self->bytes - at || (word && at % bytes != 0)) {
+        PyErr_Format(PyExc_IndexError, "%llu bytes at %llu are not in a region of %llu", bytes, at,
+                     (unsigned long long)self->bytes);
+        return 0;
+    }
+    return 1;
+}
+
+static int is_writable(Region *self) {
+    if (!self->writable) {
+        PyErr_SetString(PyExc_ValueError, "the region is mapped read-only");
+    }
+    return self->writable;
+}
+
+static PyObject *region_read(Region *self, PyObject *args) {
+    unsigned long long at, bytes;
+    if (!PyArg_ParseTuple(args, "KK:read", &at, &bytes) || !in_bounds(self, at, bytes, 0)) {
+        return NULL;
+    }
+    return PyBytes_FromStringAndSize((char *)self->base + at, (Py_ssize_t)bytes);
+}
+
+static PyObject *region_write(Region *self, PyObject *args) {
+    unsigned long long at;
+    Py_buffer data;
+    if (!PyArg_ParseTuple(args, "Ky*:write", &at, &data)) {
+        return NULL;
+    }
+    int good = is_writable(self) && in_bounds(self, at, (unsigned long long)data.len, 0);
+    if (good) {
+        memcpy(self->base + at, data.buf, (size_t)data.len);
+    }
+    PyBuffer_Release(&data);
+    if (!good) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *region_load(Region *self, PyObject *args) {
+    unsigned long long at;
+    if (!PyArg_ParseTuple(args, "K:load", &at) || !in_bounds(self, at, 8, 1)) {
+        return NULL;
+    }
+    return PyLong_FromUnsignedLongLong(pq_load_u64(self->base + at));
+}
+
+static PyObject *region_store(Region *self, PyObject *args) {
+    unsigned long long at, value;
+    if (!PyArg_ParseTuple(args, "KK:store", &at, &value) || !is_writable(self) ||
+        !in_bounds(self, at, 8, 1)) {
+        return NULL;
+    }
+    pq_store_u64(self->base + at, value);
+    Py_RETURN_NONE;
+}
+
+static PyObject *region_load_half(Region *self, PyObject *args) {
+    unsigned long long at;
+    if (!PyArg_ParseTuple(args, "K:load_half", &at) || !in_bounds(self, at, 4, 1)) {
+        return NULL;
+    }
+    return PyLong_FromUnsignedLong(pq_load_u32(self->base + at));
+}
+
+static PyObject *region_store_half(Region *self, PyObject *args) {
+    unsigned long long at;
+    unsigned int value;
+    if (!PyArg_ParseTuple(args, "KI:store_half", &at, &value) || !is_writable(self) ||
+        !in_bounds(self, at, 4, 1)) {
+        return NULL;
+    }
+    pq_store_u32(self->base + at, value);
+    Py_RETURN_NONE;
+}
+
+/* Zero from `at` to the end, but only what is not zero yet, so that clean OS pages stay clean. */
+static PyObject *region_zero(Region *self, PyObject *args) {
+    static const uint8_t zeros[OS_PAGE_BYTES_ASSUMED];
+    unsigned long long at, zeroed = 0;
+    if (!PyArg_ParseTuple(args, "K:zero", &at) || !is_writable(self) ||
+        !in_bounds(self, at, self->bytes > at ? self->bytes - at : 0, 0)) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    while (at < self->bytes) {
+        size_t step = OS_PAGE_BYTES_ASSUMED - (size_t)(at % OS_PAGE_BYTES_ASSUMED);
+        step = step < self->bytes - at ? step : (size_t)(self->bytes - at);
+        if (memcmp(self->base + at, zeros, step) != 0) {
+            memset(self->base + at, 0, step);
+            zeroed += step;
+        }
+        at += step;
+    }
+    Py_END_ALLOW_THREADS
+    return PyLong_FromUnsignedLongLong(zeroed);
+}
+
+static PyObject *advise(Region *self, PyObject *args, int advice, const char *format) {
+    unsigned long long at, bytes;
+    if (!PyArg_ParseTuple(args, format, &at, &bytes) || !in_bounds(self, at, bytes, 0)) {
+        return NULL;
+    }
+    int result, error;
+    uint64_t start = at - at % OS_PAGE_BYTES_ASSUMED;
+    Py_BEGIN_ALLOW_THREADS
+    result = madvise(self->base + start, (size_t)(bytes + (at - start)), advice);
+    error = errno;
+    Py_END_ALLOW_THREADS
+    if (result != 0) {
+        errno = error;
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *region_populate(Region *self, PyObject *args) {
+    return advise(self, args, self->writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ,
+                  "KK:populate");
+}
+
+static PyObject *region_will_need(Region *self, PyObject *args) {
+    return advise(self, args, MADV_WILLNEED, "KK:will_need");
+}
+
+static PyObject *region_sync(Region *self, PyObject *args) {
+    unsigned long long at, bytes;
+    if (!PyArg_ParseTuple(args, "KK:sync", &at, &bytes) || !in_bounds(self, at, bytes, 0)) {
+        return NULL;
+    }
+    int result, error;
+    uint64_t start = at - at % OS_PAGE_BYTES_ASSUMED;
+    Py_BEGIN_ALLOW_THREADS
+    result = msync(self->base + start, (size_t)(bytes + (at - start)), MS_SYNC);
+    error = errno;
+    Py_END_ALLOW_THREADS
+    if (result != 0) {
+        errno = error;
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef region_methods[] = {
+    {"read", (PyCFunction)region_read, METH_VARARGS, "Return a copy of some bytes."},
+    {"write", (PyCFunction)region_write, METH_VARARGS, "Copy bytes in; not for shared words."},
+    {"load", (PyCFunction)region_load, METH_VARARGS, "Load 8 bytes with acquire order."},
+    {"store", (PyCFunction)region_store, METH_VARARGS, "Store 8 bytes with release order."},
+    {"load_half", (PyCFunction)region_load_half, METH_VARARGS, "Load 4 bytes, acquire order."},
+    {"store_half", (PyCFunction)region_store_half, METH_VARARGS, "Store 4 bytes, release order."},
+    {"zero", (PyCFunction)region_zero, METH_VARARGS, "Zero to the end; return the bytes changed."},
+    {"populate", (PyCFunction)region_populate, METH_VARARGS, "Take the page faults of a range now."},
+    {"will_need", (PyCFunction)region_will_need, METH_VARARGS, "Ask the system to read ahead."},
+    {"sync", (PyCFunction)region_sync, METH_VARARGS, "Put a range on stable storage."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef region_members[] = {
+    {"writable", T_BOOL, offsetof(Region, writable), READONLY, "Whether bytes can be written."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+PyTypeObject *pq_region_make(void) {
+    static PyType_Slot slots[] = {
+        {Py_tp_doc, "A mapped file: Region(fd, length, writable)."},
+        {Py_tp_new, region_new},
+        {Py_tp_dealloc, region_dealloc},
+        {Py_tp_methods, region_methods},
+        {Py_tp_members, region_members},
+        {Py_bf_getbuffer, region_getbuffer},
+        {Py_sq_length, region_length},
+        {0, NULL},
+    };
+    static PyType_Spec spec = {"pagequeue._core.Region", sizeof(Region), 0, Py_TPFLAGS_DEFAULT,
+                               slots};
+    return (PyTypeObject *)PyType_FromSpec(&spec);
+}

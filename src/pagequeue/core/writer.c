@@ -1,0 +1,481 @@
+/* Writer: lays messages down in the active page, under the writers' lock.
+ *
+ * It holds three maps: the write meta, the active page and its index. It decides nothing: when the
+ * page is full, another is active, or the queue failed, its Python method `_on_event` mends that
+ * (by `_attach`, after `_roll`) or raises, and the writer tries again.
+ *
+ * Small payloads are laid down with the GIL held, because taking it back costs more than they do;
+ * large ones, and every wait for the lock, without it. The GIL is never waited for while the lock
+ * is held.
+ */
+#include "objects.h"
+
+#include <errno.h>
+
+#define FREE_GIL_BYTES (256u << 10) /* from here on copying takes longer than the GIL is worth */
+#define HELD_TRIES 100              /* for the lock, before the GIL is given up */
+#define YIELDS 40                   /* after that, before naps */
+#define NAP_NS_MAX 1000000
+#define SIGNAL_CHECK_NS 50000000
+
+typedef struct {
+    PyObject_HEAD
+    Region *meta, *page, *index;
+    pq_place at;
+    pq_lock lock;
+    uint64_t ahead_at;     /* position from which the next page should be made ready */
+    uint64_t sync_every;   /* messages, 0 = never */
+    uint64_t unsynced;     /* messages since the last sync was asked for */
+    int64_t lock_timeout;  /* ns */
+    PyObject *clock;       /* None = the system's */
+    unsigned fork_count;
+    int closed;
+} Writer;
+
+static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"meta", "fd", "lock_timeout", "clock", "sync_every", NULL};
+    Region *meta;
+    int fd;
+    double lock_timeout;
+    PyObject *clock;
+    unsigned long long sync_every;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!idOK:Writer", names, pq_region_type, &meta,
+                                     &fd, &lock_timeout, &clock, &sync_every) ||
+        pq_region_check(meta, PQ_WRITE_META_BYTES, 1, "write meta") < 0) {
+        return NULL;
+    }
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    Writer *self = (Writer *)allocate(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    Py_INCREF((PyObject *)meta);
+    self->meta = meta;
+    self->at.meta = meta->base;
+    self->lock.mutex = meta->base + PQ_WRITE_META_MUTEX;
+    self->lock.fd = fd;
+    self->ahead_at = UINT64_MAX;
+    self->sync_every = sync_every;
+    self->lock_timeout = (int64_t)(lock_timeout * 1e9);
+    Py_INCREF((PyObject *)clock);
+    self->clock = clock;
+    self->fork_count = pq_fork_count;
+    return (PyObject *)self;
+}
+
+static void writer_dealloc(Writer *self) {
+    Py_XDECREF((PyObject *)self->meta);
+    Py_XDECREF((PyObject *)self->page);
+    Py_XDECREF((PyObject *)self->index);
+    Py_XDECREF((PyObject *)self->clock);
+    pq_type_free((PyObject *)self);
+}
+
+/* --- one attempt, without Python ----------------------------------------------------------------- */
+
+typedef struct {
+    pq_place at; /* a copy: another thread may attach the next page meanwhile */
+    pq_lock *lock;
+    const pq_payload *items;
+    size_t item_count;
+    int64_t now; /* PQ_TIMESTAMP_NOW = take it when the lock is held */
+    int64_t exact;
+    uint8_t *next_page; /* not NULL = roll instead */
+    pq_appended out;
+} attempt;
+
+static pq_append_result with_lock(attempt *try) {
+    pq_append_result result;
+    if (try->next_page != NULL) {
+        result = pq_roll(&try->at, try->next_page);
+    } else {
+        int64_t now = try->now == PQ_TIMESTAMP_NOW ? pq_clock_realtime() : try->now;
+        result = pq_append(&try->at, try->items, try->item_count, now, try->exact, &try->out);
+    }
+    pq_lock_release(try->lock);
+    PQ_KILL_POINT(8);
+    if (result == PQ_APPEND_DONE) {
+        /* P5. Wake. Dies before: sleepers look again by themselves after a slice (I7). */
+        pq_wake(try->at.meta);
+    }
+    return result;
+}
+
+typedef enum { LOCK_TAKEN, LOCK_TIMEOUT, LOCK_ERROR, LOCK_SIGNAL } lock_outcome;
+
+/* Without the GIL, but for signals. */
+static lock_outcome wait_for_lock(pq_lock *lock, int64_t timeout, PyThreadState **state) {
+    int64_t start = pq_clock_monotonic(), checked = start, nap = 10000;
+    for (long round = 0;; round++) {
+        int error = pq_lock_try(lock);
+        if (error != EBUSY) {
+            errno = error;
+            return error == 0 ? LOCK_TAKEN : LOCK_ERROR;
+        }
+        int64_t now = pq_clock_monotonic();
+        if (now - start >= timeout) {
+            return LOCK_TIMEOUT;
+        }
+        if (now - checked >= SIGNAL_CHECK_NS) {
+            checked = now;
+            PyEval_RestoreThread(*state);
+            int raised = PyErr_CheckSignals();
+            *state = PyEval_SaveThread();
+            if (raised != 0) {
+                return LOCK_SIGNAL;
+            }
+        }
+        if (round < YIELDS) {
+            pq_yield();
+        } else {
+            pq_nap(nap);
+            nap = nap * 2 < NAP_NS_MAX ? nap * 2 : NAP_NS_MAX;
+        }
+    }
+}
+
+/* One attempt; returns a pq_append_result, or -1 with an exception set. */
+static int run(Writer *self, attempt *try, int free_gil) {
+    try->at = self->at;
+    try->lock = &self->lock;
+    if (!free_gil) {
+        for (int i = 0; i < HELD_TRIES; i++) {
+            if (pq_lock_try(&self->lock) == 0) {
+                return with_lock(try);
+            }
+            pq_pause();
+        }
+    }
+    Region *meta = self->meta, *page = self->page, *index = self->index;
+    Py_INCREF((PyObject *)meta);
+    Py_INCREF((PyObject *)page);
+    Py_INCREF((PyObject *)index);
+    int64_t timeout = self->lock_timeout;
+    int result = -1, error = 0;
+    PyThreadState *state = PyEval_SaveThread();
+    lock_outcome outcome = wait_for_lock(&self->lock, timeout, &state);
+    if (outcome == LOCK_TAKEN) {
+        result = with_lock(try);
+    } else if (outcome == LOCK_ERROR) {
+        error = errno;
+    }
+    PyEval_RestoreThread(state);
+    Py_DECREF((PyObject *)meta);
+    Py_DECREF((PyObject *)page);
+    Py_DECREF((PyObject *)index);
+    if (outcome == LOCK_ERROR) {
+        errno = error;
+        PyErr_SetFromErrno(PyExc_OSError);
+    } else if (outcome == LOCK_TIMEOUT) {
+        pq_event_raise((PyObject *)self, EVENT_STALLED, timeout);
+    }
+    return result;
+}
+
+/* --- appending --------------------------------------------------------------------------------- */
+
+static int ready(Writer *self) {
+    if (self->fork_count != pq_fork_count) {
+        pq_event_raise((PyObject *)self, EVENT_FORKED, 0);
+        return 0;
+    }
+    if (self->closed) {
+        pq_event_raise((PyObject *)self, EVENT_CLOSED, 0);
+        return 0;
+    }
+    if (self->page == NULL) {
+        return pq_event_raise((PyObject *)self, EVENT_MOVED, 0) > 0;
+    }
+    return 1;
+}
+
+static int64_t clock_now(Writer *self) {
+    if (self->clock == Py_None) {
+        return pq_clock_realtime();
+    }
+    PyObject *value = PyObject_CallNoArgs(self->clock);
+    long long now = value == NULL ? -1 : PyLong_AsLongLong(value);
+    Py_XDECREF((PyObject *)value);
+    return now;
+}
+
+static void free_checksums(pq_payload *items, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        items[i].state = pq_crc_update(PQ_CRC_START, items[i].data, items[i].bytes);
+    }
+}
+
+static pq_event event_of(int result) {
+    switch (result) {
+    case PQ_APPEND_MOVED: return EVENT_MOVED;
+    case PQ_APPEND_FULL: return EVENT_FULL;
+    case PQ_APPEND_FAILED: return EVENT_FAILED;
+    case PQ_APPEND_OLD: return EVENT_OLD_TIMESTAMP;
+    case PQ_APPEND_EXHAUSTED: return EVENT_EXHAUSTED;
+    default: return EVENT_DAMAGED;
+    }
+}
+
+/* What follows a message that is already visible: neither may undo it. */
+static int after(Writer *self, const pq_appended *out, size_t count) {
+    if (out->position >= self->ahead_at) {
+        self->ahead_at = UINT64_MAX;
+        if (pq_event_raise((PyObject *)self, EVENT_AHEAD, (int64_t)out->position) < 0) {
+            return -1;
+        }
+    }
+    if (self->sync_every != 0) {
+        self->unsynced += count;
+        if (self->unsynced >= self->sync_every) {
+            self->unsynced = 0;
+            return pq_event_raise((PyObject *)self, EVENT_SYNC,
+                                  (int64_t)(out->sequence + count)) < 0 ? -1 : 0;
+        }
+    }
+    return 0;
+}
+
+static int append(Writer *self, pq_payload *items, size_t count, int64_t exact,
+                  pq_appended *out) {
+    if (!ready(self)) {
+        return -1;
+    }
+    uint64_t total = 0, room = self->at.page_bytes - PQ_PAGE_HEADER_BYTES - PQ_FRAME_BYTES;
+    for (size_t i = 0; i < count; i++) {
+        if (items[i].bytes > room - PQ_FRAME_BYTES) {
+            pq_event_raise((PyObject *)self, EVENT_TOO_LARGE, (int64_t)items[i].bytes);
+            return -1;
+        }
+        total += pq_aligned(PQ_FRAME_BYTES + items[i].bytes);
+    }
+    if (total > room || count > self->at.index_capacity) {
+        pq_event_raise((PyObject *)self, EVENT_BATCH_TOO_LARGE, (int64_t)total);
+        return -1;
+    }
+    int free_gil = total >= FREE_GIL_BYTES;
+    if (free_gil) {
+        Py_BEGIN_ALLOW_THREADS
+        free_checksums(items, count);
+        Py_END_ALLOW_THREADS
+    } else {
+        free_checksums(items, count);
+    }
+    for (;;) {
+        attempt try = {.items = items, .item_count = count, .exact = exact};
+        try.now = free_gil && self->clock == Py_None ? PQ_TIMESTAMP_NOW : clock_now(self);
+        if (try.now < 0 && try.now != PQ_TIMESTAMP_NOW) {
+            if (!PyErr_Occurred()) {
+                PyErr_SetString(PyExc_ValueError, "the clock is before 1970");
+            }
+            return -1;
+        }
+        int result = ready(self) ? run(self, &try, free_gil) : -1;
+        if (result == PQ_APPEND_DONE) {
+            *out = try.out;
+            return after(self, out, count);
+        }
+        int64_t value = result == PQ_APPEND_OLD ? exact : (int64_t)total;
+        if (result < 0 || pq_event_raise((PyObject *)self, event_of(result), value) <= 0) {
+            return -1;
+        }
+    }
+}
+
+static int payload_of(PyObject *object, pq_payload *item, Py_buffer *view, int *viewed) {
+    *viewed = 0;
+    if (PyBytes_CheckExact(object)) {
+        item->data = PyBytes_AsString(object);
+        item->bytes = (size_t)PyBytes_Size(object);
+        return 0;
+    }
+    if (PyObject_GetBuffer(object, view, PyBUF_SIMPLE) < 0) {
+        if (!PyErr_ExceptionMatches(PyExc_TypeError)) {
+            /* A buffer that is not contiguous is a BufferError: the same mistake to the caller. */
+            PyErr_Clear();
+            PyErr_Format(PyExc_TypeError, "a payload is a C-contiguous bytes-like object, not %R",
+                         (PyObject *)Py_TYPE(object));
+        }
+        return -1;
+    }
+    *viewed = 1;
+    item->data = view->buf;
+    item->bytes = (size_t)view->len;
+    return 0;
+}
+
+static PyObject *writer_send(Writer *self, PyObject *const *args, Py_ssize_t arg_count,
+                             PyObject *names) {
+    int64_t exact = PQ_TIMESTAMP_NOW;
+    if (arg_count != 1) {
+        PyErr_SetString(PyExc_TypeError, "send takes one payload");
+        return NULL;
+    }
+    if (names != NULL && PyTuple_Size(names) > 0) {
+        PyObject *name = PyTuple_GetItem(names, 0);
+        if (PyTuple_Size(names) != 1 || PyUnicode_CompareWithASCIIString(name, "timestamp") != 0) {
+            PyErr_SetString(PyExc_TypeError, "send takes no keyword but timestamp");
+            return NULL;
+        }
+        if (args[1] != Py_None) {
+            exact = PyLong_AsLongLong(args[1]);
+            if (exact < 0) {
+                if (!PyErr_Occurred()) {
+                    PyErr_SetString(PyExc_ValueError, "a timestamp is ns since 1970, 0 or more");
+                }
+                return NULL;
+            }
+        }
+    }
+    pq_payload item;
+    pq_appended out;
+    Py_buffer view;
+    int viewed;
+    if (payload_of(args[0], &item, &view, &viewed) < 0) {
+        return NULL;
+    }
+    int result = append(self, &item, 1, exact, &out);
+    if (viewed) {
+        PyBuffer_Release(&view);
+    }
+    return result < 0 ? NULL : PyLong_FromUnsignedLongLong(out.sequence);
+}
+
+/* (first sequence, count), or None for no payloads at all */
+static PyObject *writer_send_many(Writer *self, PyObject *payloads) {
+    PyObject *held = PySequence_Tuple(payloads);
+    if (held == NULL) {
+        return NULL;
+    }
+    Py_ssize_t count = PyTuple_Size(held), views = 0;
+    pq_payload *items = PyMem_Malloc((size_t)(count + 1) * sizeof *items);
+    Py_buffer *view = NULL;
+    pq_appended out = {0};
+    int good = items != NULL;
+    if (!good) {
+        PyErr_NoMemory();
+    }
+    for (Py_ssize_t i = 0; good && i < count; i++) {
+        PyObject *item = PyTuple_GetItem(held, i);
+        int viewed;
+        if (view == NULL && !PyBytes_CheckExact(item)) {
+            view = PyMem_Malloc((size_t)(count - i) * sizeof *view);
+            good = view != NULL;
+            if (!good) {
+                PyErr_NoMemory();
+                break;
+            }
+        }
+        good = payload_of(item, &items[i], view == NULL ? NULL : &view[views], &viewed) == 0;
+        views += good && viewed;
+    }
+    if (good && count > 0) {
+        good = append(self, items, (size_t)count, PQ_TIMESTAMP_NOW, &out) == 0;
+    } else if (good) {
+        good = ready(self);
+    }
+    while (views > 0) {
+        PyBuffer_Release(&view[--views]);
+    }
+    PyMem_Free(view);
+    PyMem_Free(items);
+    Py_DECREF((PyObject *)held);
+    if (!good) {
+        return NULL;
+    }
+    if (count == 0) {
+        Py_RETURN_NONE;
+    }
+    return Py_BuildValue("(Kn)", (unsigned long long)out.sequence, count);
+}
+
+/* --- what the Python rooms call ------------------------------------------------------------------ */
+
+static PyObject *writer_attach(Writer *self, PyObject *args) {
+    Region *page, *index;
+    unsigned long long number, first_sequence, ahead_at;
+    if (!PyArg_ParseTuple(args, "O!O!KKK:_attach", pq_region_type, &page, pq_region_type, &index,
+                          &number, &first_sequence, &ahead_at) ||
+        pq_region_check(page, PQ_PAGE_BYTES_MIN, 1, "page") < 0 ||
+        pq_region_check(index, PQ_INDEX_RECORD_BYTES, 1, "index") < 0) {
+        return NULL;
+    }
+    Region *old_page = self->page, *old_index = self->index;
+    Py_INCREF((PyObject *)page);
+    Py_INCREF((PyObject *)index);
+    self->page = page;
+    self->index = index;
+    self->at.page = page->base;
+    self->at.page_bytes = page->bytes;
+    self->at.page_number = number;
+    self->at.first_sequence = first_sequence;
+    self->at.index = index->base;
+    self->at.index_capacity = index->bytes / PQ_INDEX_RECORD_BYTES;
+    self->ahead_at = ahead_at;
+    Py_XDECREF((PyObject *)old_page);
+    Py_XDECREF((PyObject *)old_index);
+    Py_RETURN_NONE;
+}
+
+static PyObject *writer_ahead(Writer *self, PyObject *args) {
+    unsigned long long position;
+    if (!PyArg_ParseTuple(args, "K:_ahead", &position)) {
+        return NULL;
+    }
+    self->ahead_at = position;
+    Py_RETURN_NONE;
+}
+
+/* Returns a pq_append_result. */
+static PyObject *writer_roll(Writer *self, PyObject *args) {
+    Region *next_page;
+    if (!PyArg_ParseTuple(args, "O!:_roll", pq_region_type, &next_page) ||
+        pq_region_check(next_page, PQ_PAGE_BYTES_MIN, 1, "next page") < 0) {
+        return NULL;
+    }
+    if (!ready(self)) {
+        return NULL;
+    }
+    attempt try = {.next_page = next_page->base};
+    int result = run(self, &try, 1);
+    return result < 0 ? NULL : PyLong_FromLong(result);
+}
+
+static PyObject *writer_detach(Writer *self, PyObject *Py_UNUSED(unused)) {
+    self->closed = 1;
+    Py_CLEAR(self->page);
+    Py_CLEAR(self->index);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef writer_methods[] = {
+    {"send", (PyCFunction)(void (*)(void))writer_send, METH_FASTCALL | METH_KEYWORDS,
+     "send($self, payload, /, *, timestamp=None)\n--\n\n"
+     "Make a message visible to every process; return its sequence."},
+    {"_send_many", (PyCFunction)writer_send_many, METH_O, NULL},
+    {"_attach", (PyCFunction)writer_attach, METH_VARARGS, NULL},
+    {"_ahead", (PyCFunction)writer_ahead, METH_VARARGS, NULL},
+    {"_roll", (PyCFunction)writer_roll, METH_VARARGS, NULL},
+    {"_detach", (PyCFunction)writer_detach, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef writer_members[] = {
+    {"_page_number", T_ULONGLONG, offsetof(Writer, at.page_number), READONLY, NULL},
+    {"_first_sequence", T_ULONGLONG, offsetof(Writer, at.first_sequence), READONLY, NULL},
+    {"_closed", T_INT, offsetof(Writer, closed), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+PyTypeObject *pq_writer_make(void) {
+    static PyType_Slot slots[] = {
+        {Py_tp_doc, "Writer(meta, fd, lock_timeout, clock, sync_every)"},
+        {Py_tp_new, writer_new},
+        {Py_tp_dealloc, writer_dealloc},
+        {Py_tp_methods, writer_methods},
+        {Py_tp_members, writer_members},
+        {0, NULL},
+    };
+    static PyType_Spec spec = {"pagequeue._core.Writer", sizeof(Writer), 0,
+                               Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, slots};
+    return (PyTypeObject *)PyType_FromSpec(&spec);
+}

@@ -1,0 +1,268 @@
+"""Every error of the package: one base, branches by what the caller does next.
+
+| branch | what to do |
+| --- | --- |
+| `RetryError` | wait, make room, or raise the limit; then call again |
+| `SeekError` | move the consumer; nothing is broken |
+| `DamageError` | verify, then repair or salvage; reading elsewhere goes on |
+| `UpgradeError` | use a version that knows the format |
+| `AccessError` | mend the path, the owner or the permissions |
+| `UsageError` | mend the calling code |
+
+An error that is a builtin's kind inherits from that too. Each carries its numbers as attributes and
+ends its message with the remedy.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+
+def _rebuild(cls: type[PageQueueError], text: str, state: dict[str, Any]) -> PageQueueError:
+    """Make an error again from its pickled parts, without running its own constructor."""
+    error = cls.__new__(cls)
+    Exception.__init__(error, text)
+    error.__dict__.update(state)
+    return error
+
+
+class PageQueueError(Exception):
+    """Base of all errors of this package.
+
+    Attributes:
+        path: the file or directory that it is about, or None.
+    """
+
+    path: str | None = None
+
+    def __init__(self, text: str, *, path: str | None = None, **numbers: object) -> None:
+        super().__init__(text if path is None else f"{path}: {text}")
+        self.path = path
+        self.__dict__.update(numbers)
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), str(self), dict(self.__dict__))
+
+
+# --- wait, then call again -------------------------------------------------------------------------
+
+
+class RetryError(PageQueueError):
+    """Nothing is broken and nothing was done: the same call can succeed later."""
+
+
+class NothingReceived(RetryError, TimeoutError):
+    """No message came in time; the consumer has not moved."""
+
+
+class LockTimeout(RetryError, TimeoutError):
+    """A lock was held for too long, perhaps by a stopped process."""
+
+
+class FlushTimeout(RetryError, TimeoutError):
+    """Messages were not on stable storage in time; they are visible all the same."""
+
+
+class QueueFull(RetryError):
+    """There is no room for another message; nothing was sent."""
+
+
+class DiskFull(QueueFull, OSError):
+    """The file system, a quota or a file size limit leaves no room for the next page."""
+
+
+class SystemLimit(RetryError, OSError):
+    """The system refused a descriptor, memory or an operation; `errno` says which."""
+
+
+# --- move the consumer -----------------------------------------------------------------------------
+
+
+class SeekError(PageQueueError):
+    """The place asked for is not one that can be read."""
+
+
+class Expired(SeekError):
+    """Retention passed this place.
+
+    Attributes:
+        head_sequence: the first sequence that can still be read.
+    """
+
+    head_sequence: int
+
+
+class SequenceOutOfRange(SeekError, ValueError):
+    """No message has this sequence, and none is the next to come.
+
+    Attributes:
+        head_sequence: the first sequence that can be read.
+        tail_sequence: the next to be written.
+    """
+
+    head_sequence: int
+    tail_sequence: int
+
+
+# --- verify, repair, salvage -----------------------------------------------------------------------
+
+
+class DamageError(PageQueueError):
+    """Bytes are not what was written.
+
+    Attributes:
+        position: the place in the file, in bytes.
+        reason: what is wrong there.
+    """
+
+    position: int
+    reason: str
+
+
+class CorruptFrame(DamageError):
+    """A published frame fails its checksum or has a length that cannot be.
+
+    Attributes:
+        sequence: of the message that should stand there.
+    """
+
+    sequence: int
+
+
+class CorruptPage(DamageError):
+    """A page's header or size is wrong."""
+
+
+class CorruptMeta(DamageError):
+    """A meta file is wrong."""
+
+
+class MissingPage(DamageError):
+    """A page that should be there is not."""
+
+
+class SyncFailed(DamageError, OSError):
+    """A sync failed, so what was written since the durable mark may never reach the disk.
+
+    The queue is latched: nothing more can be written to it, by any process. Reading goes on.
+    """
+
+
+# --- upgrade ---------------------------------------------------------------------------------------
+
+
+class UpgradeError(PageQueueError):
+    """The files are of a kind that this version or build cannot take."""
+
+
+class NewerFormat(UpgradeError):
+    """A file was written by a newer version.
+
+    Attributes:
+        version: the file's format version.
+    """
+
+    version: int
+
+
+class ForeignLock(UpgradeError):
+    """The queue is open in a process whose C library lays out locks differently."""
+
+
+# --- mend the path ---------------------------------------------------------------------------------
+
+
+class AccessError(PageQueueError):
+    """The directory or a file in it cannot be used."""
+
+
+class QueueNotFound(AccessError, FileNotFoundError):
+    """There is no queue here."""
+
+
+class NotADirectory(AccessError, NotADirectoryError):
+    """The path is something else than a directory."""
+
+
+class UnsafePath(AccessError):
+    """The path is a symbolic link, or something else than a regular file stands in its place."""
+
+
+class AccessDenied(AccessError, PermissionError):
+    """The permissions of the directory or of a file do not allow this."""
+
+
+# --- mend the calling code -------------------------------------------------------------------------
+
+
+class UsageError(PageQueueError):
+    """The call cannot be right, whatever the state of the queue."""
+
+
+class ClosedError(UsageError, ValueError):
+    """The handle was closed."""
+
+
+class ForkedError(UsageError, RuntimeError):
+    """The handle was inherited through fork; the child must open the queue itself."""
+
+
+class ConcurrentUse(UsageError, RuntimeError):
+    """Two threads used one consumer at a time."""
+
+
+class ReadOnlyQueue(UsageError, PermissionError):
+    """The queue was opened with `read_only=True`."""
+
+
+class InvalidOption(UsageError, ValueError):
+    """An option's value cannot be."""
+
+
+class PageSizeMismatch(InvalidOption):
+    """The queue exists with another page size.
+
+    Attributes:
+        page_bytes: what stands there.
+    """
+
+    page_bytes: int
+
+
+class MessageTooLarge(UsageError, ValueError):
+    """A payload, or a batch as a whole, does not fit into one page.
+
+    Attributes:
+        size_bytes: of what was given.
+        limit_bytes: what fits.
+    """
+
+    size_bytes: int
+    limit_bytes: int
+
+
+class TimestampOrder(UsageError, ValueError):
+    """The timestamp asked for is earlier than the last one in the queue.
+
+    Attributes:
+        last_timestamp: ns since 1970, UTC.
+    """
+
+    last_timestamp: int
+
+
+class NaiveDatetime(UsageError, ValueError):
+    """A datetime without a zone could mean any of 38 moments."""
+
+
+class SequencesExhausted(UsageError, OverflowError):
+    """The queue has used all 2**63 sequences."""
+
+
+def describe(error: OSError) -> str:
+    """Return the system's own words for an error, without path or number."""
+    return os.strerror(error.errno) if error.errno else str(error)

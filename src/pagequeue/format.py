@@ -1,0 +1,208 @@
+"""The bytes of every file, stated once: dtypes, magic words, flags and limits.
+
+FORMAT.md carries tables printed from here, and the C core compiles against `core/layout.h`, which
+is printed from here too (`python -m pagequeue.format_text`); tests compare both. All integers are
+little-endian. Nothing here opens a file or knows a path: only names and numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+
+FORMAT_VERSION: Final = 1
+
+PAGE_MAGIC: Final = b"pgqpage\x1a"
+ALL_MAGIC: Final = b"pgqall\x00\x1a"
+WRITE_MAGIC: Final = b"pgqwrit\x1a"
+READ_MAGIC: Final = b"pgqread\x1a"
+
+FRAME: Final = np.dtype(
+    [
+        ("length", "<u4"),  # the commit word: 0 = nothing here
+        ("checksum", "<u4"),
+        ("timestamp", "<i8"),  # ns since 1970, UTC
+    ]
+)
+"""Frame header; the payload follows it, then zero padding to `FRAME_ALIGN_BYTES`."""
+
+INDEX_RECORD: Final = np.dtype([("timestamp", "<i8"), ("position", "<u4")])
+"""One for each frame of a page, in order; position 0 = no record."""
+
+PAGE_HEADER: Final = np.dtype(
+    [
+        ("magic", "V8"),
+        ("version", "<u4"),
+        ("checksum", "<u4"),  # CRC-32C of this header with this word as zero
+        ("page_number", "<u8"),
+        ("queue_id", "V16"),
+        ("first_sequence", "<u8"),  # UNSET_SEQUENCE while the page is only made ready
+        ("floor_timestamp", "<i8"),  # the last timestamp before this page
+        ("created", "<i8"),  # ns since 1970, UTC
+    ]
+)
+
+ALL_META: Final = np.dtype(
+    [
+        ("magic", "V8"),
+        ("version", "<u4"),
+        ("checksum", "<u4"),  # CRC-32C of the whole file with this word as zero
+        ("queue_id", "V16"),
+        ("created", "<i8"),
+        ("page_bytes", "<u8"),
+        ("index_capacity", "<u8"),  # records in one index file
+        ("options_bytes", "<u4"),  # of JSON text, UTF-8, directly behind this record
+        ("reserved", "<u4"),
+    ]
+)
+
+WRITE_META: Final = np.dtype(
+    {
+        "names": [
+            "magic",
+            "version",
+            "checksum",  # CRC-32C of magic, version and queue_id
+            "queue_id",
+            "lock_boot",  # boot id of the kernel that the lock state belongs to
+            "lock_inode",  # inode number of this file when the lock state was made
+            "lock_mount",  # unique id of the mount it was made through, 0 = unknown
+            "lock_abi",  # which C library's mutex layout `mutex` has
+            "mutex",
+            "page_number",  # the active page
+            "tail_even",  # position << 32 | frame count, of the active page if its number is even
+            "first_even",  # sequence of that page's first frame
+            "tail_odd",
+            "first_odd",
+            "last_timestamp",  # no later frame is older than this
+            "batch_open",  # first sequence + 1 of the batch that was last begun, 0 = none or given up
+            "durable_sequence",  # every message below it is on stable storage
+            "durable_page",  # every page below it is on stable storage, with its directory entry
+            "failed_errno",  # failure latch: not 0 = a sync failed, nothing may be written
+            "failed_page",
+            "doorbell",  # futex word, moves when sleepers are woken
+            "waiters",  # 1 = somebody may be asleep
+        ],
+        "formats": [
+            "V8", "<u4", "<u4", "V16",
+            "V16", "<u8", "<u8", "<u4", "V64",
+            "<u8", "<u8", "<u8", "<u8", "<u8", "<i8", "<u8",
+            "<u8", "<u8", "<u4", "<u8",
+            "<u4", "<u4",
+        ],
+        "offsets": [
+            0, 8, 12, 16,
+            64, 80, 88, 96, 128,
+            192, 200, 208, 216, 224, 232, 240,
+            256, 264, 272, 280,
+            384, 388,
+        ],
+        "itemsize": 512,
+    }
+)  # fmt: skip
+"""Grouped by who writes it, each group in cache lines of its own, all in one 512-byte sector."""
+
+READ_META: Final = np.dtype(
+    [
+        ("magic", "V8"),
+        ("version", "<u4"),
+        ("checksum", "<u4"),  # CRC-32C of magic, version and queue_id
+        ("queue_id", "V16"),
+        ("head_page", "<u8"),  # first readable page
+        ("head_sequence", "<u8"),  # its first sequence
+        ("reserved", "V16"),
+    ]
+)
+
+END_OF_PAGE: Final = 1 << 31
+"""Flag in `length`: no frame follows in this page; the sequence goes on in the next one."""
+MORE_OF_BATCH: Final = 1 << 30
+"""Flag in `length`: the next frame belongs to the same batch."""
+LENGTH_MASK: Final = MORE_OF_BATCH - 1
+"""The bits of `length` that hold the frame's bytes, header included, padding not."""
+
+FRAME_HEADER_BYTES: Final = FRAME.itemsize
+FRAME_ALIGN_BYTES: Final = 8
+PAGE_HEADER_BYTES: Final = PAGE_HEADER.itemsize
+INDEX_RECORD_BYTES: Final = INDEX_RECORD.itemsize
+WRITE_META_FILE_BYTES: Final = 4096
+READ_META_BYTES: Final = READ_META.itemsize
+ALL_META_MAX_BYTES: Final = 65536
+
+FIRST_PAGE: Final = 1
+PAGE_NUMBER_DIGITS: Final = 10
+PAGE_NUMBER_MAX: Final = 10**PAGE_NUMBER_DIGITS - 1
+UNSET_SEQUENCE: Final = 2**64 - 1
+SEQUENCE_MAX: Final = 2**63 - 1
+TIMESTAMP_MIN: Final = 0
+TIMESTAMP_MAX: Final = 2**63 - 1
+
+PAGE_BYTES_MIN: Final = 4096
+PAGE_BYTES_MAX: Final = 1 << 30
+PAGE_BYTES_STEP: Final = 4096
+PAGE_BYTES_DEFAULT: Final = 64 << 20
+INDEX_BYTES_PER_RECORD: Final = 32
+"""A page has room for one index record in each so many of its bytes."""
+
+READ_COUNT_MAX: Final = 1 << 20
+READ_BYTES_MAX: Final = 1 << 20
+"""A batch read ends after the frame that passes this many bytes, so that it stays in cache."""
+
+PREFIX_PATTERN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+
+def frame_bytes(payload_bytes: int) -> int:
+    """Return the bytes that a frame with this payload takes in a page, padding included."""
+    length = FRAME_HEADER_BYTES + payload_bytes
+    return -(-length // FRAME_ALIGN_BYTES) * FRAME_ALIGN_BYTES
+
+
+def payload_bytes_max(page_bytes: int) -> int:
+    """Return the largest payload of one message: alone in a page, before the end-of-page mark."""
+    return page_bytes - PAGE_HEADER_BYTES - 2 * FRAME_HEADER_BYTES
+
+
+def index_capacity(page_bytes: int) -> int:
+    """Return how many records the index of a page has; a page whose index is full is full."""
+    return page_bytes // INDEX_BYTES_PER_RECORD
+
+
+def page_name(prefix: str, page_number: int) -> str:
+    """Return the file name of a page."""
+    return f"{prefix}-{page_number:0{PAGE_NUMBER_DIGITS}d}.page"
+
+
+def index_name(prefix: str, page_number: int) -> str:
+    """Return the file name of a page's index."""
+    return f"{prefix}-{page_number:0{PAGE_NUMBER_DIGITS}d}.idx"
+
+
+def page_name_pattern(prefix: str) -> re.Pattern[str]:
+    """Return the pattern of page and index names: group 1 the number, group 2 the kind."""
+    return re.compile(rf"{re.escape(prefix)}-(\d{{{PAGE_NUMBER_DIGITS}}})\.(page|idx)")
+
+
+def temporary_pattern(prefix: str) -> re.Pattern[str]:
+    """Return the pattern of the temporary names that an interrupted writer can leave behind."""
+    return re.compile(rf"{re.escape(prefix)}-\S+\.tmp-\d+")
+
+
+def all_meta_name(prefix: str) -> str:
+    """Return the name of the file that is written once."""
+    return f"{prefix}-allMeta"
+
+
+def write_meta_name(prefix: str) -> str:
+    """Return the name of the file that writers share."""
+    return f"{prefix}-writeMeta"
+
+
+def read_meta_name(prefix: str) -> str:
+    """Return the name of the file that says what may be read."""
+    return f"{prefix}-readMeta"
+
+
+def lock_name(prefix: str) -> str:
+    """Return the name of the lock file."""
+    return f"{prefix}.lock"

@@ -1,0 +1,109 @@
+"""Info: what a queue looks like from outside, at one moment."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pagequeue import _core
+from pagequeue import format as fmt
+from pagequeue.moments import to_datetime
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from pagequeue.store import Store
+
+
+@dataclass(frozen=True)
+class Info:
+    """A queue at one moment.
+
+    Attributes:
+        directory: its path.
+        prefix: of its file names.
+        format_version: of its files.
+        created: when it was made.
+        page_bytes: size of each page file.
+        page_count: pages that can be read, the active one included.
+        head_page: number of the first of them.
+        tail_page: number of the active one.
+        head_sequence: first message that can be read.
+        tail_sequence: next to be written.
+        durable_sequence: first that is not known to be on stable storage.
+        message_count: messages retained.
+        used_bytes: of frames and page headers.
+        file_bytes: allocated on disk for all files of the queue, spare pages included.
+        head_time: of the first message, None when there is none.
+        tail_time: of the last message, None when there is none.
+        sync_failed: whether the failure latch is set.
+    """
+
+    directory: str
+    prefix: str
+    format_version: int
+    created: datetime
+    page_bytes: int
+    page_count: int
+    head_page: int
+    tail_page: int
+    head_sequence: int
+    tail_sequence: int
+    durable_sequence: int
+    message_count: int
+    used_bytes: int
+    file_bytes: int
+    head_time: datetime | None
+    tail_time: datetime | None
+    sync_failed: bool
+
+
+def info(store: Store) -> Info:
+    """Return what a queue looks like now."""
+    tail = store.tail
+    head_page, head_sequence = store.read_meta.head_page, store.read_meta.head_sequence
+    count = tail.sequence - head_sequence
+    sealed = range(head_page, tail.page_number)
+    return Info(
+        directory=store.folder.path,
+        prefix=store.prefix,
+        format_version=fmt.FORMAT_VERSION,
+        created=to_datetime(store.meta.created),
+        page_bytes=store.meta.page_bytes,
+        page_count=len(sealed) + 1,
+        head_page=head_page,
+        tail_page=tail.page_number,
+        head_sequence=head_sequence,
+        tail_sequence=tail.sequence,
+        durable_sequence=store.write_meta.durable_sequence,
+        message_count=count,
+        used_bytes=tail.position + sum(_used_bytes(store, number) for number in sealed),
+        file_bytes=_file_bytes(store),
+        head_time=_time_at(store, head_sequence) if count else None,
+        tail_time=_time_at(store, tail.sequence - 1) if count else None,
+        sync_failed=store.write_meta.failed_errno != 0,
+    )
+
+
+def _used_bytes(store: Store, number: int) -> int:
+    """Return where the end mark of a sealed page stands."""
+    page = store.page(number)
+    return page.locate(store.end_sequence(number), store.count(number), mend=not store.read_only)
+
+
+def _time_at(store: Store, sequence: int) -> datetime:
+    place = store.seek_sequence(sequence)
+    timestamp = _core.look(place.page.region, place.position, sequence)[1]
+    return to_datetime(timestamp)
+
+
+def _file_bytes(store: Store) -> int:
+    total = 0
+    for name in store.folder.names():
+        if name.startswith(f"{store.prefix}-"):
+            try:
+                total += os.stat(name, dir_fd=store.folder.fd, follow_symlinks=False).st_blocks
+            except FileNotFoundError:
+                continue  # retired in between
+    return total * 512

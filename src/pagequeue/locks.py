@@ -1,0 +1,115 @@
+"""Locks between processes on slow paths: files locked through portalocker.
+
+`queue.lock` says who has the queue open for writing: shared while open, exclusive for recovery and
+repair. The preparation lock (on a descriptor of its own of `queue-allMeta`, which is never written
+again) lets one process at a time make the next page, an index or a flush.
+
+A lock is the kernel's: it goes when its holder dies. A *stopped* holder keeps it, so every wait has
+a limit and ends in a typed error; nothing is ever taken away. A child of a fork shares the parent's
+descriptor and would keep the lock alive after the parent's death, so the child closes it, which
+does not unlock it for the parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING
+
+import portalocker
+
+from pagequeue.errors import LockTimeout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FIRST_PAUSE = 0.0002
+LONGEST_PAUSE = 0.02
+
+_open_locks: weakref.WeakSet[FileLock]
+
+
+class FileLock:
+    """A lock on one open file; it owns the descriptor."""
+
+    def __init__(self, fd: int, path: str) -> None:
+        self.path = path
+        self._file = os.fdopen(fd, "rb", buffering=0)
+        self._threads = threading.Lock()
+        _open_locks.add(self)
+
+    def try_exclusive(self) -> bool:
+        """Take the lock for this process alone, if nobody has it."""
+        return self._try(portalocker.LockFlags.EXCLUSIVE)
+
+    def _try(self, kind: portalocker.LockFlags) -> bool:
+        try:
+            portalocker.lock(self._file, kind | portalocker.LockFlags.NON_BLOCKING)
+        except portalocker.LockException:
+            return False
+        return True
+
+    def _wait(self, kind: portalocker.LockFlags, timeout: float, doing: str) -> None:
+        deadline = time.monotonic() + timeout
+        pause = FIRST_PAUSE
+        while not self._try(kind):
+            if time.monotonic() >= deadline:
+                raise LockTimeout(
+                    f"locked by another process for {timeout:g} s while {doing}: "
+                    "look for a stopped or hanging process that has it open, then call again",
+                    path=self.path,
+                )
+            time.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    def share(self, timeout: float) -> None:
+        """Take or keep the lock together with others; waits while one has it alone."""
+        self._wait(portalocker.LockFlags.SHARED, timeout, "opening the queue")
+
+    @contextlib.contextmanager
+    def exclusive(self, timeout: float, doing: str) -> Iterator[None]:
+        """Hold the lock alone, among threads and processes, for as long as the block runs.
+
+        Raises:
+            LockTimeout: somebody else held it for `timeout` seconds.
+        """
+        if not self._threads.acquire(timeout=min(timeout, threading.TIMEOUT_MAX)):
+            raise LockTimeout(
+                f"locked by another thread for {timeout:g} s while {doing}: call again",
+                path=self.path,
+            )
+        try:
+            self._wait(portalocker.LockFlags.EXCLUSIVE, timeout, doing)
+            try:
+                yield
+            finally:
+                portalocker.unlock(self._file)
+        finally:
+            self._threads.release()
+
+    def release(self) -> None:
+        """Let go of the lock, keep the descriptor."""
+        portalocker.unlock(self._file)
+
+    def close(self) -> None:
+        """Let go of the lock and the descriptor."""
+        self._file.close()
+
+    def forget(self) -> None:
+        """Close the descriptor in the child of a fork, without unlocking for the parent."""
+        self._file.close()
+        self._threads = threading.Lock()
+
+
+_open_locks = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for lock in list(_open_locks):
+        lock.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

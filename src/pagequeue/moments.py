@@ -1,0 +1,63 @@
+"""Moments as users give them, turned into nanoseconds since 1970, UTC.
+
+A moment is an int of nanoseconds, an aware datetime, or a timedelta that means "that long ago".
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from pagequeue import format as fmt
+from pagequeue.errors import InvalidOption, NaiveDatetime
+
+type_text = "an int of ns, an aware datetime or a timedelta"
+Moment = int | datetime | timedelta
+Clock = Callable[[], int]
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+
+
+def system_clock() -> int:
+    """Return now, in ns since 1970, UTC."""
+    return time.time_ns()
+
+
+def to_ns(moment: Moment, clock: Clock, *, name: str = "since") -> int:
+    """Return a moment in ns since 1970, UTC.
+
+    Args:
+        moment: int nanoseconds, an aware datetime, or a timedelta meaning that long ago.
+        clock: what "ago" is counted from, ns since 1970.
+        name: of the option, for the error.
+
+    Raises:
+        NaiveDatetime: the datetime has no zone.
+        TypeError: it is something else.
+        InvalidOption: it lies outside what 64 bits of ns can say.
+    """
+    if isinstance(moment, bool):
+        raise TypeError(f"{name} must be {type_text}, not a bool")
+    if isinstance(moment, int):
+        ns = moment
+    elif isinstance(moment, datetime):
+        if moment.utcoffset() is None:
+            raise NaiveDatetime(
+                f"{name} is a datetime without a zone ({moment.isoformat()}): "
+                "add tzinfo=datetime.UTC, or call .astimezone()"
+            )
+        ns = (moment - EPOCH) // MICROSECOND * 1000
+    elif isinstance(moment, timedelta):
+        ns = clock() - moment // MICROSECOND * 1000
+    else:
+        raise TypeError(f"{name} must be {type_text}, not {type(moment).__name__}")
+    if not -fmt.TIMESTAMP_MAX <= ns <= fmt.TIMESTAMP_MAX:
+        raise InvalidOption(f"{name} is {ns} ns, outside of 64 bits: give ns since 1970")
+    return ns
+
+
+def to_datetime(ns: int) -> datetime:
+    """Return ns since 1970 as an aware datetime, cut to microseconds."""
+    return EPOCH + timedelta(microseconds=ns // 1000)

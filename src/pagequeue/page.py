@@ -1,0 +1,303 @@
+"""One page with its index, mapped: its header, its frames as a whole, its index mended.
+
+The index is derived from the page. When it is missing, of the wrong size, or leads to a frame that
+does not prove itself, it is written again from the frames: in place by whoever may write, in a
+private map by whoever may not.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from pagequeue import _core, errors
+from pagequeue import format as fmt
+from pagequeue.files import raise_typed, write_all
+
+if TYPE_CHECKING:
+    from pagequeue.files import Folder
+    from pagequeue.meta import AllMeta
+
+log = logging.getLogger("pagequeue")
+REMEDY = "run verify; restore the file from a copy, or salvage the queue"
+REASONS = {
+    _core.READ_NOTHING: "nothing stands there",
+    _core.READ_END: "the page ends there",
+    _core.READ_BAD_LENGTH: "its length cannot be",
+    _core.READ_BAD_CHECKSUM: "its checksum is wrong",
+    _core.READ_BAD_TIME: "it is older than the frame before it",
+}
+
+
+class Scan(NamedTuple):
+    """What a walk over a page's frames found.
+
+    `position`, `sequence` and `timestamp` stand behind the last frame that validates; the `whole_`
+    ones behind the last complete batch. `stopped` is one of the core's READ_ codes.
+    """
+
+    position: int
+    sequence: int
+    timestamp: int
+    whole_position: int
+    whole_sequence: int
+    whole_timestamp: int
+    index_wrong: int
+    stopped: int
+
+
+@dataclass(frozen=True)
+class PageHeader:
+    """What a page says of itself. `first_sequence` is None while it is only made ready."""
+
+    page_number: int
+    queue_id: bytes
+    first_sequence: int | None
+    floor_timestamp: int
+    created: int
+
+    def encode(self) -> bytes:
+        """Return the bytes at the beginning of the page."""
+        record = np.zeros(1, fmt.PAGE_HEADER)
+        record["magic"] = np.void(fmt.PAGE_MAGIC)
+        record["version"] = fmt.FORMAT_VERSION
+        record["page_number"] = self.page_number
+        record["queue_id"] = np.void(self.queue_id)
+        first = fmt.UNSET_SEQUENCE if self.first_sequence is None else self.first_sequence
+        record["first_sequence"] = first
+        record["floor_timestamp"] = self.floor_timestamp
+        record["created"] = self.created
+        record["checksum"] = _core.crc32c(record.tobytes())
+        return record.tobytes()
+
+
+def _bad_header(path: str, reason: str) -> errors.CorruptPage:
+    return errors.CorruptPage(
+        f"page header: {reason}: {REMEDY}", path=path, position=0, reason=reason
+    )
+
+
+def decode_header(data: bytes, queue_id: bytes, page_number: int, path: str) -> PageHeader:
+    """Return a page's header.
+
+    Raises:
+        CorruptPage: it is not this page of this queue.
+        NewerFormat: written by a newer version.
+    """
+    record = np.frombuffer(data, fmt.PAGE_HEADER, 1).copy()
+    found = record[0]
+    if found["magic"].tobytes() != fmt.PAGE_MAGIC:
+        raise _bad_header(path, "wrong magic")
+    version = int(found["version"])
+    if version > fmt.FORMAT_VERSION:
+        raise errors.NewerFormat(
+            f"written in format {version}, this is {fmt.FORMAT_VERSION}: upgrade pagequeue",
+            path=path, version=version,
+        )  # fmt: skip
+    stated = int(found["checksum"])
+    record["checksum"] = 0
+    if _core.crc32c(record.tobytes()) != stated:
+        raise _bad_header(path, "wrong checksum")
+    if found["queue_id"].tobytes() != queue_id:
+        raise _bad_header(path, "a page of another queue")
+    if int(found["page_number"]) != page_number:
+        raise _bad_header(path, f"it is page {int(found['page_number'])}, not {page_number}")
+    first = int(found["first_sequence"])
+    return PageHeader(
+        page_number,
+        queue_id,
+        None if first == fmt.UNSET_SEQUENCE else first,
+        int(found["floor_timestamp"]),
+        int(found["created"]),
+    )
+
+
+def map_file(folder: Folder, name: str, size_bytes: int, *, writable: bool) -> _core.Region:
+    """Map a page or an index of exactly this size.
+
+    Raises:
+        CorruptPage: its size is another.
+    """
+    path = folder.full(name)
+    with folder.opened(name, writable=writable) as fd:
+        try:
+            found = os.fstat(fd).st_size
+            if found == size_bytes:
+                return _core.Region(fd, size_bytes, writable)
+        except OSError as error:
+            raise_typed(error, path, "mapping the file")
+    raise errors.CorruptPage(
+        f"{found} bytes, must be {size_bytes}: {REMEDY}",
+        path=path, position=min(found, size_bytes), reason="wrong size",
+    )  # fmt: skip
+
+
+def make_page(folder: Folder, prefix: str, meta: AllMeta, header: PageHeader) -> None:
+    """Make a page's two files, blocks reserved; the page itself appears last.
+
+    Raises:
+        DiskFull: there is no room; nothing is left behind.
+    """
+    # 1. The index. Dies here: an index without a page, which the next one replaces.
+    index_name = fmt.index_name(prefix, header.page_number)
+    with folder.made(index_name, size_bytes=meta.index_bytes):
+        pass
+    # 2. The page. Dies before its rename: the same. It is there: it can be rolled into.
+    page_name = fmt.page_name(prefix, header.page_number)
+    try:
+        with folder.made(page_name, size_bytes=meta.page_bytes) as fd:
+            write_all(fd, header.encode())
+    except errors.DiskFull:
+        folder.remove(index_name)
+        raise
+
+
+class Page:
+    """A page as a reader sees it: mapped without write access.
+
+    Attributes:
+        number: of the page.
+        region: the map of the page.
+        header: as it was when the page was opened.
+    """
+
+    def __init__(self, folder: Folder, prefix: str, meta: AllMeta, number: int) -> None:
+        self.number = number
+        self._folder = folder
+        self._prefix = prefix
+        self._meta = meta
+        name = fmt.page_name(prefix, number)
+        self.path = folder.full(name)
+        self.region = map_file(folder, name, meta.page_bytes, writable=False)
+        data = self.region.read(0, fmt.PAGE_HEADER_BYTES)
+        self.header = decode_header(data, meta.queue_id, number, self.path)
+        self._index: _core.Region | None = None
+
+    @property
+    def first_sequence(self) -> int:
+        """The sequence of the page's first frame."""
+        first = self.header.first_sequence
+        if first is None:
+            raise _bad_header(self.path, "no first sequence")
+        return first
+
+    def first_timestamp(self) -> int | None:
+        """Return the timestamp of the first frame in ns, None when there is none that is right."""
+        found, timestamp, _, _ = _core.look(
+            self.region, fmt.PAGE_HEADER_BYTES, self.first_sequence
+        )
+        return timestamp if found == _core.READ_FRAME else None
+
+    def scan(self, count: int | None = None) -> Scan:
+        """Walk the page's frames from the first on, at most `count` of them, index untouched."""
+        return scan_region(self.region, None, self.header, self.first_sequence, count)
+
+    def check(self, count: int | None, index: _core.Region | None) -> Scan:
+        """Walk the frames and compare the index with them."""
+        first = self.first_sequence
+        return scan_region(self.region, index, self.header, first, count, use=_core.INDEX_CHECK)
+
+    def find(self, since: int, count: int, *, mend: bool) -> tuple[int, int]:
+        """Return ordinal and position of the first of `count` frames that is not older.
+
+        The ordinal is `count`, and the position behind the last frame, when all are older.
+
+        Raises:
+            CorruptFrame: the frames themselves are damaged.
+        """
+        first = self.first_sequence
+        found = _core.find(self.region, self.index(count, mend=mend), first, count, since)
+        if found is None:
+            rebuilt = self.rebuild_index(count, mend=mend)
+            found = _core.find(self.region, rebuilt, first, count, since)
+        if found is None:
+            raise self.damage(count)
+        return found
+
+    def locate(self, sequence: int, count: int, *, mend: bool) -> int:
+        """Return the position of a message of this page, or behind the last of `count`.
+
+        Raises:
+            CorruptFrame: the frames themselves are damaged.
+        """
+        first = self.first_sequence
+        ordinal = sequence - first
+        position = _core.locate(self.region, self.index(count, mend=mend), first, count, ordinal)
+        if position is None:
+            rebuilt = self.rebuild_index(count, mend=mend)
+            position = _core.locate(self.region, rebuilt, first, count, ordinal)
+        if position is None:
+            raise self.damage(count)
+        return position
+
+    def damage(self, count: int) -> errors.CorruptFrame:
+        """Return the error for the first frame, of `count`, that does not validate."""
+        scan = self.scan(count)
+        reason = REASONS.get(scan.stopped, "its index cannot be rebuilt")
+        return errors.CorruptFrame(
+            f"message {scan.sequence} at position {scan.position}: {reason}: {REMEDY}",
+            path=self.path, position=scan.position, sequence=scan.sequence, reason=reason,
+        )  # fmt: skip
+
+    # --- the index ---------------------------------------------------------------------------------
+
+    def index(self, count: int, *, mend: bool) -> _core.Region:
+        """Return the page's index, made again if it is missing or of the wrong size."""
+        if self._index is None:
+            name = fmt.index_name(self._prefix, self.number)
+            try:
+                self._index = map_file(
+                    self._folder, name, self._meta.index_bytes, writable=False
+                )
+            except (errors.QueueNotFound, errors.CorruptPage, errors.UnsafePath):
+                return self.rebuild_index(count, mend=mend)
+        return self._index
+
+    def rebuild_index(self, count: int, *, mend: bool) -> _core.Region:
+        """Write the index of the first `count` frames again; in its file if that is allowed."""
+        if mend:
+            log.warning("%s: its index is missing or wrong and is written again", self.path)
+            region = writable_index(self._folder, self._prefix, self._meta, self.number)
+        else:
+            with tempfile.TemporaryFile() as file:
+                file.truncate(self._meta.index_bytes)
+                region = _core.Region(file.fileno(), self._meta.index_bytes, True)
+        first = self.first_sequence
+        scan_region(self.region, region, self.header, first, count, use=_core.INDEX_WRITE)
+        self._index = region
+        return region
+
+
+def writable_index(folder: Folder, prefix: str, meta: AllMeta, number: int) -> _core.Region:
+    """Map an index for writing; an empty one takes its place if it is missing or of wrong size."""
+    name = fmt.index_name(prefix, number)
+    try:
+        return map_file(folder, name, meta.index_bytes, writable=True)
+    except (errors.QueueNotFound, errors.CorruptPage):
+        with folder.made(name, size_bytes=meta.index_bytes):
+            pass
+    return map_file(folder, name, meta.index_bytes, writable=True)
+
+
+def scan_region(
+    region: _core.Region,
+    index: _core.Region | None,
+    header: PageHeader,
+    first_sequence: int,
+    count: int | None,
+    *,
+    use: int = _core.INDEX_NONE,
+) -> Scan:
+    """Walk a page's frames from the first on, at most `count` of them."""
+    end = fmt.SEQUENCE_MAX if count is None else first_sequence + count
+    return Scan(
+        *_core.scan(
+            region, index, first_sequence, fmt.PAGE_HEADER_BYTES, first_sequence, end,
+            header.floor_timestamp, use,
+        )
+    )  # fmt: skip

@@ -1,0 +1,264 @@
+"""Producer: sends messages, and makes them durable.
+
+The hot path is the core's `Writer.send`; here stands what it cannot settle by itself: another page
+is active, the page is full, the queue failed, the payload does not fit.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Self
+
+from pagequeue import _core, errors
+from pagequeue import format as fmt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+
+    from typing_extensions import Buffer
+
+    from pagequeue.roll import WritablePage
+    from pagequeue.store import Store
+
+FIRST_AHEAD_BYTES = 64 << 10
+"""A producer that sends less than this takes its page faults as they come."""
+AHEAD_BYTES = 4 << 20
+"""Page faults are taken so far ahead of the tail, in steps of as much."""
+INDEX_SPARE = 1.5
+"""Index records are expected to be so many times as frequent as they were in the page so far."""
+
+
+class Producer(_core.Writer):
+    """Sends messages to one queue. Threads may share it; after a fork the child opens its own.
+
+    Made by `Queue.producer()`.
+    """
+
+    __slots__ = ("__weakref__", "_guard", "_lock_fd", "_page", "_populated", "_store")
+
+    _store: Store
+    _page: WritablePage | None
+
+    def __new__(cls, store: Store, clock: object = None) -> Self:
+        """Attach to the active page of an open store; `clock` returns ns, None = the system's."""
+        lock_fd = -1
+        if _core.LOCK_NEEDS_FD:
+            lock_fd = store.folder.open(fmt.write_meta_name(store.prefix), writable=True)
+        self = super().__new__(
+            cls, store.write_meta.region, lock_fd, store.lock_timeout, clock, 0  # type: ignore[arg-type]
+        )
+        self._store = store
+        self._lock_fd = lock_fd
+        self._guard = threading.RLock()
+        self._page = None
+        self._populated = 0
+        self._move()
+        return self
+
+    def __init__(self, store: Store, clock: object = None) -> None:
+        """Everything is done in `__new__`, before the core can be asked for anything."""
+
+    def send_many(self, payloads: Iterable[Buffer]) -> range:
+        """Make messages visible to every process, all at once or not at all.
+
+        Args:
+            payloads: C-contiguous bytes-like objects; together they must fit into one page.
+
+        Returns:
+            Their sequences, consecutive.
+
+        Raises:
+            TypeError: one of them is not bytes-like; nothing was sent.
+            MessageTooLarge: one of them, or all together, do not fit into a page.
+            QueueFull, SyncFailed, LockTimeout, ClosedError, ForkedError: as for `send`.
+
+        Source: FORMAT.md, "Publishing"; keeps I2, I8.
+        """
+        sent = self._send_many(payloads)
+        if sent is None:
+            tail = self._store.tail.sequence
+            return range(tail, tail)
+        first, count = sent
+        return range(first, first + count)
+
+    def flush(self, timeout: float | None = None) -> int:
+        """Put all that this or any other process has sent so far on stable storage.
+
+        Args:
+            timeout: seconds to wait for another process that is flushing; None waits for ever.
+
+        Returns:
+            The durable sequence: every message below it is on stable storage.
+
+        Raises:
+            SyncFailed: a sync failed; the queue is latched and nothing more can be sent.
+            FlushTimeout: another process was flushing for too long.
+
+        Source: FORMAT.md, "Flushing"; keeps I5.
+        """
+        self._check_open()
+        return self._store.flush(timeout)
+
+    def close(self) -> None:
+        """Let go of the page. What was sent stays; closing again does nothing."""
+        with self._guard:
+            page, self._page = self._page, None
+            self._detach()
+            if page is not None:
+                self._store.background.drop(page)
+            if self._lock_fd >= 0:
+                os.close(self._lock_fd)
+                self._lock_fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def rotate(self) -> None:
+        """Seal the active page and go on in a new one; an empty page stays as it is."""
+        self._check_open()
+        tail = self._store.tail
+        if tail.count > 0:
+            self._roll_from(tail.page_number)
+
+    # --- what the core asks ------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise self._closed_error()
+
+    def _closed_error(self) -> errors.ClosedError:
+        return errors.ClosedError(
+            "this producer is closed: make another one with queue.producer()",
+            path=self._store.folder.path,
+        )
+
+    def _on_event(self, event: int, value: int) -> bool:
+        """Settle what the core could not; True = try again."""
+        if event == _core.EVENT_AHEAD:
+            self._look_ahead(value)
+        elif event == _core.EVENT_MOVED:
+            self._move()
+        elif event == _core.EVENT_FULL:
+            self._roll_from(self._page_number)
+        else:
+            raise self._error(event, value)
+        return True
+
+    def _error(self, event: int, value: int) -> errors.PageQueueError:
+        path = self._store.folder.path
+        if event == _core.EVENT_CLOSED:
+            return self._closed_error()
+        if event == _core.EVENT_FORKED:
+            return errors.ForkedError(
+                "this producer belongs to the parent process: open the queue in the child",
+                path=path,
+            )
+        if event in {_core.EVENT_TOO_LARGE, _core.EVENT_BATCH_TOO_LARGE}:
+            return self._too_large(value, batch=event == _core.EVENT_BATCH_TOO_LARGE)
+        if event == _core.EVENT_OLD_TIMESTAMP:
+            last = self._store.tail.last_timestamp
+            return errors.TimestampOrder(
+                f"timestamp {value} is earlier than the last one, {last}: "
+                "send history in order of time, or into a queue of its own",
+                path=path, last_timestamp=last,
+            )  # fmt: skip
+        if event == _core.EVENT_FAILED:
+            return self._store.sync_failed(self._store.write_meta.failed_errno)
+        if event == _core.EVENT_STALLED:
+            return errors.LockTimeout(
+                f"the writers' lock was held for {value / 1e9:g} s: look for a stopped process "
+                "that has the queue open (it can be continued or killed), then call again",
+                path=path,
+            )
+        if event == _core.EVENT_EXHAUSTED:
+            return errors.SequencesExhausted(
+                "no sequence is left: start a new queue", path=path
+            )
+        tail = self._store.tail
+        return self._store.page(tail.page_number).damage(fmt.SEQUENCE_MAX - tail.first_sequence)
+
+    def _too_large(self, size_bytes: int, *, batch: bool) -> errors.MessageTooLarge:
+        page_bytes = self._store.meta.page_bytes
+        if batch:
+            limit = page_bytes - fmt.PAGE_HEADER_BYTES - fmt.FRAME_HEADER_BYTES
+            text = (
+                f"a batch of {size_bytes} bytes with its headers does not fit into a page of "
+                f"{limit} bytes and {self._store.meta.index_capacity} messages: "
+                "send it in parts, or create the queue with larger page_bytes"
+            )
+        else:
+            limit = fmt.payload_bytes_max(page_bytes)
+            text = (
+                f"a payload of {size_bytes} bytes does not fit into a page, {limit} bytes do: "
+                "split it, or create the queue with larger page_bytes"
+            )
+        return errors.MessageTooLarge(
+            text, path=self._store.folder.path, size_bytes=size_bytes, limit_bytes=limit
+        )
+
+    # --- pages -------------------------------------------------------------------------------------
+
+    def _move(self) -> None:
+        """Attach to the page that is active now."""
+        with self._guard:
+            self._check_open()
+            store = self._store
+            tail = store.tail
+            if self._page is not None and self._page.number == tail.page_number:
+                return  # another thread did it
+            page = store.roller.page(tail.page_number)
+            old, self._page = self._page, page
+            self._populated = 0
+            self._attach(
+                page.region, page.index, page.number, tail.first_sequence,
+                tail.position + FIRST_AHEAD_BYTES,
+            )
+            if old is not None:
+                store.background.drop(old)
+
+    def _roll_from(self, number: int) -> None:
+        """Seal page `number`, unless that was done already, and go on in the next one."""
+        with self._guard:
+            while self._store.tail.page_number == number:
+                self._move()
+                next_page = self._store.roller.next_page(number + 1)
+                result = self._roll(next_page.region)
+                if result == _core.APPEND_FAILED:
+                    raise self._error(_core.EVENT_FAILED, 0)
+                if result not in {_core.APPEND_DONE, _core.APPEND_MOVED}:
+                    raise self._error(_core.EVENT_DAMAGED, 0)
+            self._move()
+
+    def _look_ahead(self, position: int) -> None:
+        """Take page faults ahead of the tail, and have the next page made, in the background."""
+        page, store = self._page, self._store
+        if page is None:
+            return
+        page_bytes = len(page.region)
+        start = max(self._populated, position)
+        end = min(position + 2 * AHEAD_BYTES, page_bytes)
+        self._populated = end
+        used = position / max(store.tail.count, 1)
+        index_end = min(int(end / used * fmt.INDEX_RECORD_BYTES * INDEX_SPARE), len(page.index))
+        index_start = min(int(start / used) * fmt.INDEX_RECORD_BYTES, index_end)
+
+        def populate() -> None:
+            page.region.populate(start, end - start)
+            page.index.populate(index_start, index_end - index_start)
+
+        if end > start:
+            store.background.submit(populate)
+        if position >= page_bytes // 2 or end == page_bytes:
+            store.roller.prepare(page.number + 1)
+        if end < page_bytes:
+            self._ahead(position + AHEAD_BYTES)

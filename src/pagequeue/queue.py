@@ -1,0 +1,318 @@
+"""Queue: the directory as users see it."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import TYPE_CHECKING, Self
+
+from pagequeue import errors
+from pagequeue import format as fmt
+from pagequeue.batch import Batch, joined
+from pagequeue.consumer import Consumer, Replay
+from pagequeue.info import Info, info
+from pagequeue.moments import Moment, system_clock
+from pagequeue.producer import Producer
+from pagequeue.store import Store
+from pagequeue.verify import VerifyReport, verify
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+
+    from pagequeue.recover import RecoveryReport
+
+LOCK_TIMEOUT = 10.0
+
+
+class Queue:
+    """A persistent queue in a directory. Threads may share it; processes each open their own.
+
+    Args:
+        directory: its path; made, readable for its owner only, if it is not there.
+        prefix: of all file names, so that one directory can hold several queues.
+        create: make the queue if there is none; False makes that an error.
+        read_only: open without write permission, take no lock and write no byte. A reader then
+            polls with growing pauses of up to 10 ms instead of being woken.
+        page_bytes: size of each page file, a multiple of 4096 from 4096 to 2**30; 64 MiB for a
+            new queue. A message, and a batch, must fit into one page.
+        lock_timeout: seconds to wait for a lock that another process holds.
+        clock: returns ns since 1970, UTC; for tests and simulations.
+
+    Raises:
+        QueueNotFound: there is none, and `create` is False.
+        NotADirectory, UnsafePath, AccessDenied: the path cannot be used.
+        PageSizeMismatch: the queue has another page size.
+        NewerFormat: a newer version wrote it.
+        CorruptMeta, CorruptPage, CorruptFrame, MissingPage: damage that is not a torn tail.
+        DiskFull: there is no room for the first page.
+        LockTimeout: another process is recovering it for too long.
+
+    Source: FORMAT.md, "Opening"; keeps I5, I10.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        prefix: str = "queue",
+        create: bool = True,
+        read_only: bool = False,
+        page_bytes: int | None = None,
+        lock_timeout: float = LOCK_TIMEOUT,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        path = os.path.abspath(os.fspath(directory))
+        _check_options(path, prefix, page_bytes, lock_timeout)
+        self._pid = os.getpid()
+        self._closed = False
+        self._clock = clock
+        self._handles: weakref.WeakSet[Producer | Consumer | Replay] = weakref.WeakSet()
+        self._store = Store(
+            path, prefix, create=create, read_only=read_only, page_bytes=page_bytes,
+            lock_timeout=lock_timeout, clock=clock or system_clock,
+        )  # fmt: skip
+
+    # --- handles -----------------------------------------------------------------------------------
+
+    def producer(self) -> Producer:
+        """Return a new producer.
+
+        Raises:
+            ReadOnlyQueue: the queue was opened with `read_only=True`.
+        """
+        store = self._open()
+        self._check_writable("send")
+        producer = Producer(store, self._clock)
+        self._handles.add(producer)
+        return producer
+
+    def consumer(
+        self, *, since: Moment | None = None, sequence: int | None = None, latest: bool = False
+    ) -> Consumer:
+        """Return a new consumer; at the earliest message unless told otherwise.
+
+        Args:
+            since: begin with the first message that is not older: int ns, aware datetime, or
+                timedelta meaning that long ago.
+            sequence: begin with this message.
+            latest: begin with the next message that is sent.
+
+        Raises:
+            Expired: the sequence is before the head. SequenceOutOfRange: it is behind the tail.
+            NaiveDatetime, InvalidOption, TypeError: what was given cannot be.
+
+        Source: FORMAT.md, "Reading" and "Since"; keeps I2, I6.
+        """
+        consumer = Consumer(self._open())
+        consumer.seek(since=since, sequence=sequence, latest=latest)
+        self._handles.add(consumer)
+        return consumer
+
+    def replay(
+        self,
+        *,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        sequence: int | None = None,
+    ) -> Replay:
+        """Return a finite iterator of messages, up to the tail as of now.
+
+        Args:
+            since: begin with the first message that is not older (inclusive).
+            until: end before the first message that is not older (exclusive).
+            sequence: begin with this message.
+
+        Raises:
+            As for `consumer`; and CorruptFrame, when damage is reached.
+        """
+        replay = Replay(self._open(), since, until, sequence)
+        self._handles.add(replay)
+        return replay
+
+    def batches(
+        self,
+        *,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        sequence: int | None = None,
+        limit_count: int = 65536,
+    ) -> Iterator[Batch]:
+        """Return a finite iterator of batches: the same messages as `replay`, as columns.
+
+        Args:
+            since: begin with the first message that is not older (inclusive).
+            until: end before the first message that is not older (exclusive).
+            sequence: begin with this message.
+            limit_count: most messages in a batch, 1 to 1_048_576; it also ends with its page, and
+                after about 1 MiB.
+        """
+        return _batches(self.replay(since=since, until=until, sequence=sequence), limit_count)
+
+    def last(self, count: int) -> Batch:
+        """Return the last messages, oldest first: `count` of them, or all if there are fewer.
+
+        Args:
+            count: 0 or more.
+        """
+        if count < 0:
+            raise errors.InvalidOption(f"count is {count}: give 0 or more")
+        tail = self.tail_sequence
+        first = max(self.head_sequence, tail - count)
+        return joined(list(self.batches(sequence=first)) if first < tail else [], tail)
+
+    # --- what stands there -------------------------------------------------------------------------
+
+    @property
+    def head_sequence(self) -> int:
+        """The first message retained."""
+        return self._open().read_meta.head_sequence
+
+    @property
+    def tail_sequence(self) -> int:
+        """The next message to be written."""
+        return self._open().tail.sequence
+
+    @property
+    def durable_sequence(self) -> int:
+        """The first message that is not yet known to be on stable storage."""
+        return self._open().write_meta.durable_sequence
+
+    def __len__(self) -> int:
+        """Messages retained."""
+        return self.tail_sequence - self.head_sequence
+
+    def __bool__(self) -> bool:
+        """A queue is true even when it is empty."""
+        return True
+
+    @property
+    def directory(self) -> str:
+        """The absolute path of the directory."""
+        return self._store.folder.path
+
+    @property
+    def prefix(self) -> str:
+        """The prefix of all file names."""
+        return self._store.prefix
+
+    @property
+    def page_bytes(self) -> int:
+        """The size of each page file."""
+        return self._store.meta.page_bytes
+
+    @property
+    def recovery(self) -> RecoveryReport:
+        """What opening the queue had to do; nothing, if another process has it open already."""
+        return self._store.report
+
+    def info(self) -> Info:
+        """Return sizes, times and sequences, as of now."""
+        return info(self._open())
+
+    # --- upkeep ------------------------------------------------------------------------------------
+
+    def rotate(self) -> None:
+        """Seal the active page now and go on in a new one, while others write.
+
+        An empty page stays as it is.
+
+        Raises:
+            DiskFull: there is no room for the next page; nothing changed.
+        """
+        store = self._open()
+        self._check_writable("rotate")
+        with Producer(store, self._clock) as producer:
+            producer.rotate()
+
+    def verify(self, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
+        """Check every page, frame and index; change nothing.
+
+        Args:
+            progress: called with the pages done and the pages in all.
+        """
+        return verify(self._open(), progress)
+
+    def close(self) -> None:
+        """Close the queue and every handle made from it; closing again does nothing.
+
+        What was sent stays visible; what was not flushed is in the system's hands.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if os.getpid() != self._pid:
+            return  # the parent's: its locks and threads are not ours to end
+        for handle in list(self._handles):
+            handle.close()
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open"
+        return f"<Queue {self._store.folder.path!r}, prefix {self.prefix!r}, {state}>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise TypeError("a Queue cannot be pickled: open it by its path in the other process")
+
+    def _open(self) -> Store:
+        if self._closed:
+            raise errors.ClosedError(
+                "this queue is closed: open it again", path=self._store.folder.path
+            )
+        if os.getpid() != self._pid:
+            raise errors.ForkedError(
+                "this queue belongs to the parent process: open it in the child",
+                path=self._store.folder.path,
+            )
+        return self._store
+
+    def _check_writable(self, doing: str) -> None:
+        if self._store.read_only:
+            raise errors.ReadOnlyQueue(
+                f"opened with read_only=True: open it for writing to {doing}",
+                path=self._store.folder.path,
+            )
+
+
+def _batches(replay: Replay, limit_count: int) -> Iterator[Batch]:
+    while True:
+        try:
+            batch = replay._batch(limit_count, 0)  # noqa: SLF001 - its own package
+        except errors.NothingReceived:
+            return  # a tail that awaits recovery
+        if batch is None:
+            return
+        yield batch
+
+
+def _check_options(
+    path: str, prefix: str, page_bytes: int | None, lock_timeout: float
+) -> None:
+    if not fmt.PREFIX_PATTERN.fullmatch(prefix):
+        raise errors.InvalidOption(
+            f"prefix {prefix!r}: use letters, digits, dot, dash and underscore, at most 100, "
+            "not beginning with dot or dash",
+            path=path,
+        )
+    if page_bytes is not None and (
+        not fmt.PAGE_BYTES_MIN <= page_bytes <= fmt.PAGE_BYTES_MAX
+        or page_bytes % fmt.PAGE_BYTES_STEP
+    ):
+        raise errors.InvalidOption(
+            f"page_bytes is {page_bytes}: give a multiple of {fmt.PAGE_BYTES_STEP} from "
+            f"{fmt.PAGE_BYTES_MIN} to {fmt.PAGE_BYTES_MAX}",
+            path=path,
+        )
+    if not lock_timeout >= 0:
+        raise errors.InvalidOption(f"lock_timeout is {lock_timeout}: give 0 or more", path=path)

@@ -1,0 +1,323 @@
+"""Making a queue, and finding its true tail, by whoever has it open alone.
+
+After a kill the shared words are right but for what the dead holder of the writers' lock had begun;
+that is settled from the tail on. After a power cut, a copy or a lost write meta they are not to be
+trusted: from the durable mark on, every frame is checked, and the first that is not whole ends the
+queue. What follows is zeroed and that is synced before anything new is laid down (I5). Each step can
+be repeated, so a recovery that is itself cut short is finished by the next one.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pagequeue import _core, errors
+from pagequeue import format as fmt
+from pagequeue.meta import ReadMeta, Tail, WriteMeta, field_of
+from pagequeue.page import (
+    REASONS,
+    REMEDY,
+    PageHeader,
+    Scan,
+    decode_header,
+    make_page,
+    map_file,
+    scan_region,
+    writable_index,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pagequeue.files import Folder
+    from pagequeue.meta import AllMeta
+
+log = logging.getLogger("pagequeue")
+BATCH_OPEN = field_of(fmt.WRITE_META, "batch_open")
+
+
+@dataclass
+class RecoveryReport:
+    """What opening the queue had to do.
+
+    Attributes:
+        scanned: whether frames were checked from the durable mark on, as after a power cut.
+        messages_settled: published by a producer that was killed before it could say so.
+        messages_checked: frames that validated in the scan.
+        messages_dropped: whole frames of an incomplete batch, dropped.
+        bytes_zeroed: of torn frames, in the last page.
+        pages_removed: numbers of pages behind the true tail.
+        actions: one sentence for each thing done.
+    """
+
+    scanned: bool = False
+    messages_settled: int = 0
+    messages_checked: int = 0
+    messages_dropped: int = 0
+    bytes_zeroed: int = 0
+    pages_removed: list[int] = field(default_factory=list)
+    actions: list[str] = field(default_factory=list)
+
+    def did(self, sentence: str) -> None:
+        """Note one thing that was done."""
+        self.actions.append(sentence)
+
+
+class Recovery:
+    """One recovery; the caller holds `queue.lock` alone."""
+
+    def __init__(
+        self, folder: Folder, prefix: str, meta: AllMeta, clock: Callable[[], int]
+    ) -> None:
+        self.folder = folder
+        self.prefix = prefix
+        self.meta = meta
+        self.clock = clock
+        self.report = RecoveryReport()
+
+    def run(self) -> RecoveryReport:
+        """Bring the queue to where producers can go on."""
+        self._sweep()
+        numbers = self._page_numbers()
+        read = self._read_meta(numbers)
+        write, known = self._write_meta(read)
+        if known and write.is_settled:
+            self._settle(write)
+        else:
+            self._scan(write, read, numbers, durable_known=known)
+        write.settle()
+        if self.report.actions:
+            log.warning("%s: recovered: %s", self.folder.path, "; ".join(self.report.actions))
+        return self.report
+
+    # --- what stands there -------------------------------------------------------------------------
+
+    def _sweep(self) -> None:
+        """Remove what an interrupted maker of a file left under a temporary name."""
+        pattern = fmt.temporary_pattern(self.prefix)
+        for name in self.folder.names():
+            if pattern.fullmatch(name):
+                self.folder.remove(name)
+
+    def _page_numbers(self) -> list[int]:
+        pattern = fmt.page_name_pattern(self.prefix)
+        found = (pattern.fullmatch(name) for name in self.folder.names())
+        return sorted(int(match[1]) for match in found if match and match[2] == "page")
+
+    def _read_meta(self, numbers: list[int]) -> ReadMeta:
+        if not self.folder.exists(fmt.read_meta_name(self.prefix)):
+            head_page, head_sequence = fmt.FIRST_PAGE, 0
+            if numbers:
+                head_page = numbers[0]
+                head_sequence = self._header(head_page).first_sequence or 0
+                self.report.did("made the read meta again from the first page")
+            ReadMeta.make(
+                self.folder, self.prefix, self.meta.queue_id,
+                head_page=head_page, head_sequence=head_sequence,
+            )  # fmt: skip
+        return ReadMeta(self.folder, self.prefix, self.meta.queue_id, writable=True)
+
+    def _write_meta(self, read: ReadMeta) -> tuple[WriteMeta, bool]:
+        """Return the write meta, and whether its durable mark is known."""
+        name = fmt.write_meta_name(self.prefix)
+        known = self.folder.exists(name)
+        if not known:
+            WriteMeta.make(
+                self.folder, self.prefix, self.meta.queue_id, durable_sequence=read.head_sequence
+            )
+        return WriteMeta(self.folder, self.prefix, self.meta.queue_id, writable=True), known
+
+    def _header(self, number: int) -> PageHeader:
+        name = fmt.page_name(self.prefix, number)
+        region = map_file(self.folder, name, self.meta.page_bytes, writable=False)
+        data = region.read(0, fmt.PAGE_HEADER_BYTES)
+        return decode_header(data, self.meta.queue_id, number, self.folder.full(name))
+
+    # --- after a kill ------------------------------------------------------------------------------
+
+    def _settle(self, write: WriteMeta) -> None:
+        """Advance the tail over what a killed producer published."""
+        tail = write.tail
+        page_name = fmt.page_name(self.prefix, tail.page_number)
+        page = map_file(self.folder, page_name, self.meta.page_bytes, writable=False)
+        index = writable_index(self.folder, self.prefix, self.meta, tail.page_number)
+        scan = Scan(
+            *_core.scan(
+                page, index, tail.first_sequence, tail.position, tail.sequence, fmt.SEQUENCE_MAX,
+                tail.last_timestamp, _core.INDEX_WRITE,
+            )
+        )  # fmt: skip
+        settled = scan.sequence - tail.sequence
+        if settled:
+            write.tail = Tail(
+                tail.page_number, scan.position, tail.count + settled, tail.first_sequence,
+                scan.timestamp,
+            )  # fmt: skip
+            self.report.messages_settled = settled
+            self.report.did(f"settled {settled} messages that a killed producer had published")
+
+    # --- after a power cut, a copy or a lost write meta ----------------------------------------------
+
+    def _scan(
+        self, write: WriteMeta, read: ReadMeta, numbers: list[int], *, durable_known: bool
+    ) -> None:
+        durable = max(write.durable_sequence, read.head_sequence)
+        number, header = self._start(read, numbers, durable)
+        pages = []
+        while True:
+            region, index, scan = self._scan_page(number, header)
+            pages.append((region, index))
+            self.report.messages_checked += scan.sequence - (header.first_sequence or 0)
+            if scan.stopped != _core.READ_END:
+                break
+            number += 1
+            header = self._follow(number, scan, durable)
+        if scan.whole_sequence < durable:
+            raise self._damage(number, scan, durable)
+        later = [other for other in numbers if other > number]
+        if not durable_known:
+            self._refuse_lost_pages(number, scan, later)
+        # 1. Zero what is torn, then sync all of it before anything new is acknowledged.
+        #    Cut here: the next recovery finds the same tail and does the same.
+        self._cut(region, index, header, scan)
+        self._remove(later)
+        for mapped, mapped_index in pages:
+            mapped.sync(0, len(mapped))
+            mapped_index.sync(0, len(mapped_index))
+        self.folder.sync()
+        # 2. The words. Cut here: the same again, from the same durable mark.
+        first = header.first_sequence or 0
+        write.region.store(BATCH_OPEN, 0)
+        write.tail = Tail(
+            number, scan.whole_position, scan.whole_sequence - first, first, scan.whole_timestamp
+        )
+        write.set_durable(scan.whole_sequence, number)
+        if write.failed_errno:
+            write.latch(0, 0)
+            self.report.did("cleared the failure latch: all that is left was synced again")
+        write.sync()
+        if durable_known or numbers:
+            self.report.scanned = True
+            self.report.did(
+                f"checked {self.report.messages_checked} messages from page {read.head_page} on; "
+                f"the next sequence is {scan.whole_sequence}"
+            )
+
+    def _start(
+        self, read: ReadMeta, numbers: list[int], durable: int
+    ) -> tuple[int, PageHeader]:
+        """Return the last page that begins at or before the durable mark."""
+        head = read.head_page
+        if not numbers:
+            if durable > 0:
+                raise errors.MissingPage(
+                    f"page {head} is not there: {REMEDY}",
+                    path=self.folder.full(fmt.page_name(self.prefix, head)),
+                    position=0, reason="missing page",
+                )  # fmt: skip
+            return head, self._make(head, 0, 0)
+        low, high = head, max(numbers[-1], head)
+        best = (head, self._header(head))
+        while low < high:
+            middle = (low + high + 1) // 2
+            try:
+                header = self._header(middle)
+            except (errors.DamageError, errors.QueueNotFound):
+                header = None
+            first = None if header is None else header.first_sequence
+            if header is not None and first is not None and first <= durable:
+                best, low = (middle, header), middle
+            else:
+                high = middle - 1
+        return best
+
+    def _scan_page(
+        self, number: int, header: PageHeader
+    ) -> tuple[_core.Region, _core.Region, Scan]:
+        name = fmt.page_name(self.prefix, number)
+        region = map_file(self.folder, name, self.meta.page_bytes, writable=True)
+        index = writable_index(self.folder, self.prefix, self.meta, number)
+        first = header.first_sequence or 0
+        scan = scan_region(region, index, header, first, None, use=_core.INDEX_WRITE)
+        return region, index, scan
+
+    def _make(self, number: int, first_sequence: int, floor: int) -> PageHeader:
+        header = PageHeader(
+            number, self.meta.queue_id, first_sequence, floor, self.clock()
+        )
+        make_page(self.folder, self.prefix, self.meta, header)
+        return header
+
+    def _follow(self, number: int, before: Scan, durable: int) -> PageHeader:
+        """Return the header of the page that follows an end mark, written again if it was lost."""
+        name = fmt.page_name(self.prefix, number)
+        try:
+            header = self._header(number)
+            if header.first_sequence == before.sequence:
+                return header
+        except errors.QueueNotFound as error:
+            if before.sequence < durable:
+                raise errors.MissingPage(
+                    f"page {number} is not there: {REMEDY}",
+                    path=self.folder.full(name), position=0, reason="missing page",
+                ) from error  # fmt: skip
+            return self._make(number, before.sequence, before.timestamp)
+        except errors.CorruptPage as error:
+            if before.sequence < durable:
+                raise
+            if error.reason == "wrong size":
+                self.folder.remove(name)
+                return self._make(number, before.sequence, before.timestamp)
+        region = map_file(self.folder, name, self.meta.page_bytes, writable=True)
+        header = PageHeader(
+            number, self.meta.queue_id, before.sequence, before.timestamp, self.clock()
+        )
+        region.write(0, header.encode())
+        self.report.did(f"wrote the header of page {number} again")
+        return header
+
+    def _damage(self, number: int, scan: Scan, durable: int) -> errors.CorruptFrame:
+        reason = REASONS.get(scan.stopped, "an incomplete batch")
+        return errors.CorruptFrame(
+            f"message {scan.whole_sequence} at position {scan.whole_position}: {reason}, though "
+            f"all below {durable} was on stable storage: {REMEDY}",
+            path=self.folder.full(fmt.page_name(self.prefix, number)),
+            position=scan.whole_position, sequence=scan.whole_sequence, reason=reason,
+        )  # fmt: skip
+
+    def _refuse_lost_pages(self, number: int, scan: Scan, later: list[int]) -> None:
+        """Without a durable mark, damage in the middle must not pass for the tail."""
+        for other in later:
+            try:
+                first = self._header(other).first_sequence
+            except errors.DamageError:
+                continue
+            if first is not None and first >= scan.sequence:
+                raise self._damage(number, scan, first)
+
+    def _cut(
+        self, region: _core.Region, index: _core.Region, header: PageHeader, scan: Scan
+    ) -> None:
+        dropped = scan.sequence - scan.whole_sequence
+        zeroed = region.zero(scan.whole_position)
+        count = scan.whole_sequence - (header.first_sequence or 0)
+        index.zero(count * fmt.INDEX_RECORD_BYTES)
+        self.report.messages_dropped = dropped
+        self.report.bytes_zeroed = zeroed
+        if zeroed:
+            self.report.did(
+                f"zeroed {zeroed} bytes behind position {scan.whole_position} of page "
+                f"{header.page_number}"
+                + (f", an incomplete batch of {dropped} messages among them" if dropped else "")
+            )
+
+    def _remove(self, later: list[int]) -> None:
+        """Remove pages behind the tail, the newest first, so that no hole can be left."""
+        for number in reversed(later):
+            self.folder.remove(fmt.page_name(self.prefix, number))
+            self.folder.remove(fmt.index_name(self.prefix, number))
+        self.report.pages_removed = later
+        if later:
+            self.report.did(f"removed {len(later)} pages behind the tail")

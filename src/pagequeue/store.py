@@ -1,0 +1,386 @@
+"""One open queue directory: its meta files, its pages in order, its locks, its flushes.
+
+Which pages there are is never cached: they run from the read meta's head page to the write meta's
+active page. What is cached cannot change: the headers of pages that are part of the queue.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import uuid
+from collections import OrderedDict
+from typing import TYPE_CHECKING, NamedTuple
+
+from pagequeue import errors
+from pagequeue import format as fmt
+from pagequeue.background import Background
+from pagequeue.files import Folder
+from pagequeue.locks import FileLock
+from pagequeue.meta import AllMeta, ReadMeta, WriteMeta, read_all_meta, write_all_meta
+from pagequeue.page import REMEDY, Page
+from pagequeue.recover import Recovery, RecoveryReport
+from pagequeue.roll import Roller
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pagequeue.meta import Tail
+
+CACHED_PAGES = 4
+OPEN_TRIES = 100
+
+
+class Place(NamedTuple):
+    """A place in the queue: a page, a position in it, and the sequence that stands there."""
+
+    page: Page
+    position: int
+    sequence: int
+
+
+class Store:
+    """An open queue directory.
+
+    Args:
+        path: of the directory.
+        prefix: of all file names.
+        create: make the queue if there is none.
+        read_only: write no byte and take no lock.
+        page_bytes: of a new queue; of an existing one it must be the same; None takes what is.
+        lock_timeout: seconds to wait for any lock before a typed error.
+        clock: ns since 1970, UTC.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        prefix: str,
+        *,
+        create: bool,
+        read_only: bool,
+        page_bytes: int | None,
+        lock_timeout: float,
+        clock: Callable[[], int],
+    ) -> None:
+        self.prefix = prefix
+        self.read_only = read_only
+        self.clock = clock
+        self.lock_timeout = lock_timeout
+        self.report = RecoveryReport()
+        self.background = Background()
+        self._locks: list[FileLock] = []
+        self._cache: OrderedDict[int, Page] = OrderedDict()
+        self._first_timestamps: dict[int, int] = {}
+        self._guard = threading.Lock()
+        self.folder = Folder(path, create=create and not read_only)
+        try:
+            self.meta = self._open_to_read() if read_only else self._open_to_write(
+                page_bytes, create=create
+            )
+            self._check_page_bytes(page_bytes)
+            queue_id, writable = self.meta.queue_id, not read_only
+            self.write_meta = WriteMeta(self.folder, prefix, queue_id, writable=writable)
+            self.read_meta = ReadMeta(self.folder, prefix, queue_id, writable=writable)
+            if not read_only:
+                self._open_writing()
+        except BaseException:
+            self.close()
+            raise
+
+    # --- opening -----------------------------------------------------------------------------------
+
+    def _no_queue(self) -> errors.QueueNotFound:
+        return errors.QueueNotFound(
+            f"no queue with prefix {self.prefix!r} here: check directory and prefix, "
+            "or open with create=True",
+            path=self.folder.path,
+        )
+
+    def _has_meta(self) -> bool:
+        return self.folder.exists(fmt.all_meta_name(self.prefix))
+
+    def _open_to_read(self) -> AllMeta:
+        for name in (fmt.all_meta_name, fmt.write_meta_name, fmt.read_meta_name):
+            if not self.folder.exists(name(self.prefix)):
+                raise self._no_queue()
+        return read_all_meta(self.folder, self.prefix)
+
+    def _open_to_write(self, page_bytes: int | None, *, create: bool) -> AllMeta:
+        """Take `queue.lock`; the first one in, alone, creates or recovers the queue."""
+        if not create and not self._has_meta():
+            raise self._no_queue()
+        if self._has_meta():
+            self.meta = read_all_meta(self.folder, self.prefix)
+            self._check_page_bytes(page_bytes)
+        presence = self._lock_on(fmt.lock_name(self.prefix), make=True)
+        for _ in range(OPEN_TRIES):
+            if presence.try_exclusive():
+                meta = self._create_or_recover(page_bytes)
+                # Another opener can come in between here and recover again: nobody has laid
+                # anything down yet, so that changes nothing.
+                presence.share(self.lock_timeout)
+                return meta
+            presence.share(self.lock_timeout)
+            if self._has_meta():
+                return read_all_meta(self.folder, self.prefix)
+            presence.release()  # its creator died: be the next one
+        raise self._no_queue()
+
+    def _create_or_recover(self, page_bytes: int | None) -> AllMeta:
+        if self._has_meta():
+            meta = read_all_meta(self.folder, self.prefix)
+        else:
+            self._refuse_headless()
+            meta = AllMeta(
+                queue_id=uuid.uuid4().bytes,
+                created=self.clock(),
+                page_bytes=fmt.PAGE_BYTES_DEFAULT if page_bytes is None else page_bytes,
+            )
+            # Dies behind this: a queue without pages, which the next opener completes.
+            write_all_meta(self.folder, self.prefix, meta)
+        self.report = Recovery(self.folder, self.prefix, meta, self.clock).run()
+        return meta
+
+    def _refuse_headless(self) -> None:
+        """Pages without their allMeta are somebody's data: never start a new queue over them."""
+        pattern = fmt.page_name_pattern(self.prefix)
+        if any(pattern.fullmatch(name) for name in self.folder.names()):
+            raise errors.CorruptMeta(
+                f"missing, though there are pages with this prefix: {REMEDY}",
+                path=self.folder.full(fmt.all_meta_name(self.prefix)),
+                position=0, reason="missing",
+            )  # fmt: skip
+
+    def _check_page_bytes(self, page_bytes: int | None) -> None:
+        if page_bytes is not None and page_bytes != self.meta.page_bytes:
+            raise errors.PageSizeMismatch(
+                f"the queue has pages of {self.meta.page_bytes} bytes, not {page_bytes}: "
+                "leave page_bytes out, or choose another directory or prefix",
+                path=self.folder.path, page_bytes=self.meta.page_bytes,
+            )  # fmt: skip
+
+    def _lock_on(self, name: str, *, make: bool = False) -> FileLock:
+        fd = self.folder.open(name, writable=make, make=make)
+        lock = FileLock(fd, self.folder.full(name))
+        self._locks.append(lock)
+        return lock
+
+    def _open_writing(self) -> None:
+        self.write_meta.check_lock()
+        self._flush_lock = self._lock_on(fmt.read_meta_name(self.prefix))
+        self.roller = Roller(
+            self.folder,
+            self.prefix,
+            self.meta,
+            self.write_meta,
+            self._lock_on(fmt.all_meta_name(self.prefix)),
+            self.background,
+            self.clock,
+            self.lock_timeout,
+        )
+
+    def close(self) -> None:
+        """Let go of everything; readers that hold a page keep it."""
+        self.background.close()
+        if not self.read_only and hasattr(self, "roller"):
+            self.roller.close()
+        for lock in self._locks:
+            lock.close()
+        self._cache.clear()
+        self.folder.close()
+
+    # --- pages -------------------------------------------------------------------------------------
+
+    @property
+    def tail(self) -> Tail:
+        """Where writing stands."""
+        return self.write_meta.tail
+
+    def page(self, number: int) -> Page:
+        """Return a page of the queue, mapped for reading.
+
+        Raises:
+            Expired: it is before the head.
+            MissingPage: it should be there.
+        """
+        with self._guard:
+            cached = self._cache.get(number)
+            if cached is not None and number >= self.read_meta.head_page:
+                self._cache.move_to_end(number)
+                return cached
+        try:
+            page = Page(self.folder, self.prefix, self.meta, number)
+        except errors.QueueNotFound as error:
+            head_page = self.read_meta.head_page
+            if number < head_page:
+                raise self.expired() from error
+            raise errors.MissingPage(
+                f"page {number} is not there: {REMEDY}",
+                path=self.folder.full(fmt.page_name(self.prefix, number)),
+                position=0, reason="missing page",
+            ) from error  # fmt: skip
+        with self._guard:
+            self._cache[number] = page
+            if len(self._cache) > CACHED_PAGES:
+                self.background.drop(self._cache.popitem(last=False))
+        return page
+
+    def expired(self) -> errors.Expired:
+        """Return the error for a place that retention passed."""
+        head = self.read_meta.head_sequence
+        return errors.Expired(
+            f"retention passed this place: seek to {head}, the head",
+            path=self.folder.path, head_sequence=head,
+        )  # fmt: skip
+
+    def count(self, number: int) -> int:
+        """Return how many messages a page holds, as of now."""
+        return self.end_sequence(number) - self.first_sequence(number)
+
+    def first_sequence(self, number: int) -> int:
+        """Return the first sequence of a page."""
+        tail = self.tail
+        return tail.first_sequence if number == tail.page_number else self.page(number).first_sequence
+
+    def end_sequence(self, number: int) -> int:
+        """Return the sequence behind a page's last message, as of now."""
+        tail = self.tail
+        return tail.sequence if number == tail.page_number else self.first_sequence(number + 1)
+
+    def page_of_sequence(self, sequence: int) -> int:
+        """Return the number of the page that holds a sequence, or where it will come."""
+        low, high = self.read_meta.head_page, self.tail.page_number
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.first_sequence(middle) <= sequence:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def seek_sequence(self, sequence: int) -> Place:
+        """Return the place of a message, or of the next to come.
+
+        Raises:
+            Expired: it is before the head. SequenceOutOfRange: it is behind the tail.
+        """
+        if sequence < self.read_meta.head_sequence:
+            raise self.expired()
+        tail = self.tail
+        if sequence > tail.sequence:
+            raise errors.SequenceOutOfRange(
+                f"no message has sequence {sequence}: seek to {self.read_meta.head_sequence} "
+                f"up to {tail.sequence}",
+                path=self.folder.path, head_sequence=self.read_meta.head_sequence,
+                tail_sequence=tail.sequence,
+            )  # fmt: skip
+        number = self.page_of_sequence(sequence)
+        page = self.page(number)
+        position = page.locate(sequence, self.count(number), mend=not self.read_only)
+        return Place(page, position, sequence)
+
+    def seek_head(self) -> Place:
+        """Return the place of the first message that can be read."""
+        while True:
+            number = self.read_meta.head_page
+            try:
+                page = self.page(number)
+            except errors.Expired:
+                continue  # retention went on in between
+            return Place(page, fmt.PAGE_HEADER_BYTES, page.first_sequence)
+
+    def seek_since(self, since: int) -> Place:
+        """Return the place of the first message that is not older than `since` ns."""
+        low, high = self.read_meta.head_page, self.tail.page_number
+        while low < high:  # the last page whose first message is older, if there is one
+            middle = (low + high + 1) // 2
+            first = self._first_timestamp(middle)
+            if first is not None and first < since:
+                low = middle
+            else:
+                high = middle - 1
+        page = self.page(low)
+        count = self.count(low)
+        ordinal, position = page.find(since, count, mend=not self.read_only)
+        return Place(page, position, page.first_sequence + ordinal)
+
+    def _first_timestamp(self, number: int) -> int | None:
+        """Return the timestamp of a page's first message; None when it has none yet."""
+        known = self._first_timestamps.get(number)
+        if known is not None:
+            return known
+        while True:
+            found = self.page(number).first_timestamp()
+            if found is not None:
+                self._first_timestamps[number] = found
+                return found
+            if number == self.tail.page_number:
+                return None
+            number += 1  # an empty page: what follows it decides
+
+    # --- durability --------------------------------------------------------------------------------
+
+    def flush(self, timeout: float | None) -> int:
+        """Put all that is published on stable storage; return the durable sequence.
+
+        Whoever waits here while another one syncs finds its own messages covered by that.
+
+        Raises:
+            SyncFailed: a sync failed, now or before. FlushTimeout: another one took too long.
+        """
+        target = self.tail.sequence
+        wait = threading.TIMEOUT_MAX if timeout is None else timeout
+        if self._durable(target):
+            return self.write_meta.durable_sequence
+        try:
+            with self._flush_lock.exclusive(wait, "flushing"):
+                if not self._durable(target):
+                    self._sync_to_tail()
+        except errors.LockTimeout as error:
+            raise errors.FlushTimeout(
+                f"not on stable storage within {timeout:g} s: call again", path=self.folder.path
+            ) from error
+        return self.write_meta.durable_sequence
+
+    def _durable(self, target: int) -> bool:
+        failed = self.write_meta.failed_errno
+        if failed:
+            raise self.sync_failed(failed)
+        return self.write_meta.durable_sequence >= target
+
+    def _sync_to_tail(self) -> None:
+        """Data before mark, from the queue's durable mark on, whoever wrote it."""
+        tail = self.tail
+        known = self.write_meta.durable_page
+        number = max(known, self.read_meta.head_page)
+        try:
+            # 1. The pages. Cut here: the mark still says less than is there.
+            for number in range(number, tail.page_number + 1):
+                page = self.page(number)
+                last = number == tail.page_number
+                page.region.sync(0, tail.position if last else len(page.region))
+            # 2. Their names.
+            if known < tail.page_number:
+                self.folder.sync()
+            # 3. The mark. Cut before it is on disk: recovery checks more than it must.
+            self.write_meta.set_durable(tail.sequence, tail.page_number)
+            self.write_meta.sync()
+        except OSError as error:
+            if isinstance(error, errors.PageQueueError):
+                raise
+            number_of_error = error.errno or errno.EIO
+            self.write_meta.latch(number_of_error, number)
+            raise self.sync_failed(number_of_error) from error
+
+    def sync_failed(self, number: int) -> errors.SyncFailed:
+        """Return the error for a queue whose failure latch is set."""
+        error = errors.SyncFailed(
+            f"a sync failed ({os.strerror(number)}), so messages from "
+            f"{self.write_meta.durable_sequence} on may never reach the disk and nothing more is "
+            "written: mend the disk, then copy what can be read into a new queue",
+            path=self.folder.path, position=0, reason=os.strerror(number),
+        )  # fmt: skip
+        error.errno = number
+        return error

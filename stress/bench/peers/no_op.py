@@ -1,0 +1,49 @@
+"""The floor: the same loops around C methods that do nothing.
+
+`send` is the bound method `[].count`: a C call of one argument that takes the message, returns an
+int and touches nothing. `receive(x)` is `list.pop(-1)` on a list of ready-made messages: a C call
+of one number that hands over an object, whose slot `payload` is read as one reads a `Message`.
+The list is filled between blocks, while the clock stands. What is left in the clock is the
+interpreter: building each message, the two calls, the checks, freeing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stress.bench.peers.base import Peer
+from stress.bench.wire import pack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Ready:
+    """A message that is already there."""
+
+    __slots__ = ("payload",)
+
+    def __init__(self, payload: bytes) -> None:
+        self.payload = payload
+
+
+class NoOp(Peer):
+    """Sends nothing and receives what is already there."""
+
+    gives_messages = True
+    receive_argument = -1
+
+    def open_send(self, channel: str = "main") -> Callable[[bytes], object]:
+        """Return a C method that takes a message and does nothing."""
+        del channel
+        nothing: list[bytes] = []
+        return nothing.count
+
+    def open_receive(self) -> Callable[..., Any]:
+        """Return a C method that hands over a ready-made message."""
+        self._ready: list[Ready] = []
+        return self._ready.pop
+
+    def refill(self, first: int, last: int, tail: bytes) -> None:
+        """Make messages `first` to `last` ready to be received."""
+        self._ready.extend(Ready(pack(value) + tail) for value in range(last - 1, first - 1, -1))

@@ -1,0 +1,84 @@
+"""What a campaign is: a module of this package, named after the outcome that it forbids.
+
+Its name starts with `no_`, the first line of its docstring says what is forbidden, and it has
+
+    SHORT_SECONDS = 20.0                     # budget of a `--short` run
+    def run(budget: Budget) -> Outcome: ...
+
+`run` tries to bring the forbidden outcome about until the budget is used up. Each try is a case,
+and everything random comes from `budget.seed`, so that a run can be repeated. A campaign that ran
+no case has shown nothing, and counts as failed.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+CAMPAIGN_PREFIX = "no_"
+PACKAGE_DIRECTORY = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long to try, at most how many cases (None: no bound), and where randomness starts."""
+
+    seconds: float
+    cases: int | None
+    seed: int
+
+
+@dataclass
+class Outcome:
+    """Cases run, one sentence for each forbidden outcome seen, and figures worth printing."""
+
+    cases: int
+    violations: list[str] = field(default_factory=list)
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> bool:
+        """Whether something forbidden was seen, or nothing was tried."""
+        return bool(self.violations) or self.cases <= 0
+
+
+class Campaign(Protocol):
+    """A campaign module, as the runner sees it."""
+
+    SHORT_SECONDS: float
+
+    def run(self, budget: Budget) -> Outcome:
+        """Try to bring the forbidden outcome about."""
+
+
+def campaign_names() -> list[str]:
+    """Return the names of all campaigns, sorted."""
+    found = pkgutil.iter_modules([str(PACKAGE_DIRECTORY)])
+    return sorted(module.name for module in found if module.name.startswith(CAMPAIGN_PREFIX))
+
+
+def summary(name: str) -> str:
+    """Return what a campaign forbids: its docstring's first line, read without importing it."""
+    path = PACKAGE_DIRECTORY / f"{name}.py"
+    if not path.exists():
+        path = PACKAGE_DIRECTORY / name / "__init__.py"
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return docstring.partition("\n")[0]
+
+
+def load(name: str) -> Campaign:
+    """Import a campaign.
+
+    Raises:
+        TypeError: the module lacks `SHORT_SECONDS` or `run`.
+    """
+    module = importlib.import_module(f"stress.{name}")
+    if not isinstance(getattr(module, "SHORT_SECONDS", None), int | float):
+        raise TypeError(f"stress/{name}.py needs SHORT_SECONDS, a number of seconds")
+    if not callable(getattr(module, "run", None)):
+        raise TypeError(f"stress/{name}.py needs run(budget)")
+    return cast("Campaign", module)

@@ -1,0 +1,146 @@
+"""The stress runner: listing, budgets, exit codes, and what counts as a failure."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import stress
+from stress import campaign
+from stress.__main__ import main
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+HEAD = '''"""Forbids {name}.
+
+More of it.
+"""
+from stress.campaign import Outcome
+SHORT_SECONDS = 2.5
+def run(budget):
+    '''
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: ANN401  a generator, see `add`
+    """Return a function that adds a campaign, in a directory of its own, and returns its name."""
+    monkeypatch.setattr(campaign, "PACKAGE_DIRECTORY", tmp_path)
+    monkeypatch.setattr(stress, "__path__", [str(tmp_path)])
+    before = set(sys.modules)
+
+    def add(name: str, body: str) -> str:
+        (tmp_path / f"{name}.py").write_text(HEAD.format(name=name) + body, encoding="utf-8")
+        return name
+
+    yield add
+    for name in set(sys.modules) - before:
+        if name.startswith("stress.no_"):
+            del sys.modules[name]
+            delattr(stress, name.removeprefix("stress."))
+
+
+def records(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    """Return what was printed, one object a line."""
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_list_shows_what_each_campaign_forbids(
+    write: Callable[[str, str], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only modules named after what they forbid are campaigns; listing imports none."""
+    write("no_b", "raise SystemExit\nraise SystemExit\n")
+    write("no_a", "return Outcome(1)\n")
+    (tmp_path / "helper.py").write_text("raise RuntimeError\n", encoding="utf-8")
+    assert main([]) == 0
+    assert capsys.readouterr().out.splitlines() == ["no_a  Forbids no_a.", "no_b  Forbids no_b."]
+    assert main(["--json"]) == 0
+    assert [record["campaign"] for record in records(capsys)] == ["no_a", "no_b"]
+
+
+def test_clean_campaign_leaves_with_zero_and_prints_its_seed(
+    write: Callable[[str, str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The seed of a run without `--seed` is printed, so that it can be repeated."""
+    write("no_a", "return Outcome(7, notes={'kills': 3})\n")
+    assert main(["no_a"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("seed ")
+    assert "ok     no_a: 7 cases in " in printed
+    assert "kills: 3" in printed
+
+
+def test_budget_reaches_the_campaign(
+    write: Callable[[str, str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Options are handed on as they stand; `--short` takes the campaign's own seconds."""
+    write("no_a", "return Outcome(1, notes={'budget': [budget.seconds, budget.cases]})\n")
+    assert main(["no_a", "--json", "--seed", "5", "--seconds", "9", "--cases", "4"]) == 0
+    assert main(["no_a", "--json", "--seed", "5", "--short"]) == 0
+    assert main(["no_a", "--json", "--seed", "5"]) == 0
+    found = records(capsys)
+    assert [record["notes"]["budget"] for record in found] == [[9.0, 4], [2.5, None], [60.0, None]]
+    assert {record["seed"] for record in found} == {5}
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("return Outcome(3, ['lost message 4'])\n", "VIOLATION (seed 5): lost message 4"),
+        ("return Outcome(0)\n", "no case was run"),
+        ("raise ValueError('broken')\n", "raised ValueError: broken"),
+    ],
+)
+def test_violation_and_nothing_tried_and_an_error_all_fail(
+    write: Callable[[str, str], str], capsys: pytest.CaptureFixture[str], body: str, says: str
+) -> None:
+    """Exit code 1, and the other campaigns of the run still get their turn."""
+    write("no_a", body)
+    write("no_b", "return Outcome(1)\n")
+    assert main(["all", "--seed", "5"]) == 1
+    printed = capsys.readouterr().out
+    assert "FAILED no_a" in printed
+    assert says in printed
+    assert "ok     no_b" in printed
+
+
+def test_campaign_without_its_contract_fails(
+    write: Callable[[str, str], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A module that lacks `SHORT_SECONDS` or `run` is told so."""
+    write("no_a", "return Outcome(1)\n")
+    (tmp_path / "no_a.py").write_text('"""Forbids nothing."""\n', encoding="utf-8")
+    assert main(["no_a"]) == 1
+    assert "needs SHORT_SECONDS" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["no_such"],
+        ["all", "--seconds", "0"],
+        ["all", "--seconds", "inf"],
+        ["all", "--cases", "0"],
+        ["all", "--short", "--seconds", "3"],
+        ["all", "--bogus"],
+    ],
+)
+def test_wrong_usage_leaves_with_two(
+    write: Callable[[str, str], str], arguments: list[str]
+) -> None:
+    """Nothing is run."""
+    write("no_a", "raise AssertionError\n")
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert left.value.code == 2
+
+
+def test_every_campaign_of_the_package_says_what_it_forbids() -> None:
+    """A campaign's first line is its promise."""
+    assert campaign.campaign_names()
+    for name in campaign.campaign_names():
+        assert campaign.summary(name), name
