@@ -1,17 +1,27 @@
-"""How the command line takes byte streams apart, puts them together, and reads times."""
+"""Byte streams to messages and back: the framings, `send` as a whole, and how times are written."""
 
 from __future__ import annotations
 
 import itertools
+import os
+import signal
+import subprocess
+import sys
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_cli import PAGE_BYTES, WAIT_SECONDS, Capture, call, payloads, run, start, wait_for
 
+from pagequeue import Queue
 from pagequeue.cli.framing import Decoder, Framing, FramingError, decoder, encode
 from pagequeue.cli.times import NS_PER_SECOND, iso_time, parse_duration, parse_time
 from pagequeue.format import TIMESTAMP_MAX
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NOW_NS = 1_800_000_000 * NS_PER_SECOND
 HOUR_NS = 3_600 * NS_PER_SECOND
@@ -161,3 +171,145 @@ def test_time_far_away_is_still_a_date() -> None:
     """The latest timestamp that a frame holds can be printed."""
     assert iso_time(TIMESTAMP_MAX).startswith("2262-04-11T23:47:16.8547")
     assert datetime.fromisoformat(iso_time(0)) == datetime.fromtimestamp(0, UTC)
+
+
+# --- send -------------------------------------------------------------------------------------
+
+
+def test_each_line_of_stdin_is_sent(tmp_path: Path) -> None:
+    """Lines become messages without their newline; the last one needs none; a CR stays."""
+    code, out, err = run("send", tmp_path / "q", stdin=b"a\n\nb \xff\r\nlast")
+    assert (code, out, err) == (0, b"", "")
+    assert payloads(tmp_path / "q") == [b"a", b"", b"b \xff\r", b"last"]
+
+
+def test_file_is_sent_in_order_over_many_pages(tmp_path: Path, capfdbinary: Capture) -> None:
+    """Every line of a file larger than one read arrives, whatever the size of the pages."""
+    lines = [b"line %d " % number + b"x" * (number % 97) for number in range(30_000)]
+    (tmp_path / "file").write_bytes(b"\n".join(lines))
+    code, _, _ = call(
+        capfdbinary, "send", tmp_path / "q", "--file", tmp_path / "file", "--page-bytes", "64K"
+    )
+    assert code == 0
+    assert payloads(tmp_path / "q") == lines
+    with Queue(tmp_path / "q", create=False, read_only=True) as queue:
+        assert queue.info().page_bytes == PAGE_BYTES
+
+
+def test_null_keeps_newlines_inside(tmp_path: Path) -> None:
+    """`find -print0 | pagequeue send --null` works."""
+    assert run("send", tmp_path / "q", "--null", stdin=b"a\nb\0c\0")[0] == 0
+    assert payloads(tmp_path / "q") == [b"a\nb", b"c"]
+
+
+def test_slow_input_is_sent_before_it_ends(tmp_path: Path) -> None:
+    """`tail -f log | pagequeue send` buffers no whole line."""
+    with start("send", tmp_path / "q", "--page-bytes", "64K") as process:
+        assert process.stdin is not None
+        for count in (1, 2):
+            process.stdin.write(b"line\nhalf")
+            process.stdin.flush()
+            found = wait_for(tmp_path / "q", count)
+        assert found == [b"line", b"halfline"]
+        process.communicate(timeout=WAIT_SECONDS)
+        assert process.returncode == 0
+    assert payloads(tmp_path / "q") == [b"line", b"halfline", b"half"]
+
+
+def test_too_long_line_is_named_and_everything_before_it_sent(tmp_path: Path) -> None:
+    """Nothing of the long line or behind it is sent, and the count that was sent is told."""
+    stdin = b"a\nb\n" + b"x" * 5000 + b"\nc\n"
+    code, _, err = run("send", tmp_path / "q", "--page-bytes", "4096", stdin=stdin)
+    assert code == 1
+    assert "2 messages sent" in err
+    assert "error: line 3 has 5,000 bytes" in err
+    assert "--page-bytes" in err
+    assert payloads(tmp_path / "q") == [b"a", b"b"]
+
+
+def test_endless_line_is_refused_before_memory_is_full(tmp_path: Path) -> None:
+    """A stream without separators fails after about one page, not at its end."""
+    with (tmp_path / "zeros").open("wb") as sparse:
+        sparse.truncate(1 << 40)
+    code, _, err = run("send", tmp_path / "q", "--file", tmp_path / "zeros", "--page-bytes", "64K")
+    assert code == 1
+    assert "line 1 has" in err
+    assert payloads(tmp_path / "q") == []
+
+
+def test_record_of_absurd_length_is_refused_at_its_length(tmp_path: Path) -> None:
+    """Wrongly framed input is not waited for."""
+    code, _, err = run("send", tmp_path / "q", "--length-prefixed", stdin=b"not framed at all")
+    assert code == 1
+    assert "record 1 has" in err
+
+
+def test_cut_off_record_is_an_error_after_the_whole_ones(tmp_path: Path) -> None:
+    """Half a record at the end is never sent."""
+    stdin = b"\x01\0\0\0a\x05\0\0\0abc"
+    code, _, err = run("send", tmp_path / "q", "--length-prefixed", stdin=stdin)
+    assert code == 1
+    assert "1 message sent" in err
+    assert "record 2: the input ends after 3 of its 5 bytes" in err
+    assert payloads(tmp_path / "q") == [b"a"]
+
+
+def test_flush_makes_messages_durable(tmp_path: Path, capfdbinary: Capture) -> None:
+    """With --flush all of it is on stable storage when the command ends."""
+    (tmp_path / "file").write_bytes(b"a\nb\n")
+    code, _, _ = call(capfdbinary, "send", tmp_path / "q", "--file", tmp_path / "file", "--flush")
+    assert code == 0
+    with Queue(tmp_path / "q", create=False, read_only=True) as queue:
+        assert queue.durable_sequence == 2
+
+
+def test_interrupted_sender_keeps_what_came(tmp_path: Path) -> None:
+    """Ctrl-C ends a sender with 130, quietly, and every whole line before it was sent."""
+    with start("send", tmp_path / "q") as process:
+        assert process.stdin is not None
+        process.stdin.write(b"a\nb\n")
+        process.stdin.flush()
+        wait_for(tmp_path / "q", 2)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=WAIT_SECONDS)
+    assert (process.returncode, err) == (130, b"")
+    assert payloads(tmp_path / "q") == [b"a", b"b"]
+
+
+def test_length_prefixed_pipe_copies_a_queue_exactly(tmp_path: Path) -> None:
+    """`receive --format raw --length-prefixed | send --length-prefixed` loses nothing."""
+    sent = [b"", b"\n", b"\0\n\0", bytes(range(256)), b"x" * 40_000]
+    with Queue(tmp_path / "a", page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
+        producer.send_many(sent)
+    code, stream, _ = run("receive", tmp_path / "a", "--format", "raw", "--length-prefixed")
+    assert code == 0
+    assert run("send", tmp_path / "b", "--length-prefixed", stdin=stream)[0] == 0
+    assert payloads(tmp_path / "b") == sent
+
+
+def test_closed_stdin_is_an_error_and_not_some_other_file(tmp_path: Path) -> None:
+    """Descriptor 0 could be one of the queue's own files by then."""
+    code = f"'{sys.executable}' -m pagequeue.cli send '{tmp_path / 'q'}' <&-"
+    done = subprocess.run(["/bin/sh", "-c", code], capture_output=True, check=False)
+    assert done.returncode == 1
+    assert b"standard input is closed" in done.stderr
+
+
+def test_missing_file_is_one_line_and_exit_code_1(tmp_path: Path, capfdbinary: Capture) -> None:
+    """The operating system's errors name their file, and no queue is made."""
+    code, _, err = call(capfdbinary, "send", tmp_path / "q", "--file", tmp_path / "absent")
+    assert code == 1
+    assert "absent: No such file or directory" in err
+    assert not (tmp_path / "q").exists()
+
+
+def test_other_page_size_than_what_stands_there_is_an_error(
+    tmp_path: Path, capfdbinary: Capture
+) -> None:
+    """A given --page-bytes is never ignored."""
+    Queue(tmp_path / "q", page_bytes=PAGE_BYTES).close()
+    code, _, err = call(
+        capfdbinary, "send", tmp_path / "q", "--page-bytes", "1M", "--file", os.devnull
+    )
+    assert code == 1
+    assert len(err.splitlines()) == 1

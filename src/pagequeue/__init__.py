@@ -1,9 +1,9 @@
 """pagequeue: a persistent, memory-mapped, fixed-page queue for Python processes on one host.
 
-    from pagequeue import Queue
+from pagequeue import Queue
 
-    with Queue("events") as queue, queue.producer() as producer:
-        producer.send(b"hello")
+with Queue("events") as queue, queue.producer() as producer:
+    producer.send(b"hello")
 """
 
 from pagequeue._core import Message

@@ -44,6 +44,18 @@ class Region:
     """A mapped file: Region(fd, length, writable)."""
 
     def __new__(cls, fd: int, length: int, writable: bool) -> Self: ...
+    @classmethod
+    def make(
+        cls,
+        folder: int,
+        temporary: str,
+        name: str,
+        length: int,
+        data: Buffer,
+        mode: int,
+        synced: bool,
+        /,
+    ) -> Self: ...
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     @property

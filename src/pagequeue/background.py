@@ -43,9 +43,12 @@ class Background:
         with contextlib.suppress(RuntimeError):  # the interpreter is ending
             self._executor.submit(run)
 
-    def drop(self, *things: object) -> None:
-        """Let the last references to these go in the worker, where unmapping hurts nobody."""
-        held = list(things)
+    def drop(self, held: list[object]) -> None:
+        """Empty a list in the worker, where unmapping what it held hurts nobody.
+
+        The caller keeps the list only: were one of the things still in a variable of its, and the
+        worker quick, the last reference would go on the caller's path.
+        """
         self.submit(held.clear)
 
     def close(self) -> None:

@@ -104,7 +104,7 @@ def joined(batches: list[Batch], next_sequence: int) -> Batch:
         return Batch([], next_sequence, b"", b"")
     return Batch(
         [payload for batch in batches for payload in batch.payloads],
-        batches[0]._first_sequence,
-        b"".join(batch._timestamps for batch in batches),
-        b"".join(batch._lengths for batch in batches),
+        int(batches[0].sequences[0]),
+        b"".join(batch.timestamps.tobytes() for batch in batches),
+        b"".join(batch.lengths.tobytes() for batch in batches),
     )

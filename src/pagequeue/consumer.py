@@ -32,6 +32,7 @@ class PageReader(_core.Reader):
 
     _store: Store
     _kind: str
+    _warned: bool
 
     def __new__(cls, store: Store, *, waits: bool, kind: str) -> Self:
         """Read an open store; the place to begin is set by `_go`."""
@@ -70,7 +71,7 @@ class PageReader(_core.Reader):
 
     def _turn(self) -> bool:
         """Go on in the next page."""
-        old = self._store.page(self._page_number)
+        old: list[object] = [self._store.page(self._page_number)]
         page = self._store.page(self._page_number + 1)
         if page.first_sequence != self.sequence:
             raise errors.CorruptPage(
@@ -209,13 +210,17 @@ class Replay(PageReader):
     def __new__(
         cls, store: Store, since: Moment | None, until: Moment | None, sequence: int | None
     ) -> Self:
-        """Stand at the first message wanted."""
-        return super().__new__(cls, store, waits=False, kind="replay")
+        """Stand at the first message wanted; with both `since` and `sequence`, the later one."""
+        self = super().__new__(cls, store, waits=False, kind="replay")
+        self._begin(store, since, until, sequence)
+        return self
 
-    def __init__(
+    def __init__(self, *begin: object) -> None:
+        """Everything is done in `__new__`."""
+
+    def _begin(
         self, store: Store, since: Moment | None, until: Moment | None, sequence: int | None
     ) -> None:
-        """Stand at the first message wanted; with both `since` and `sequence`, the later one."""
         end_sequence = store.tail.sequence
         oldest = NO_LIMIT if since is None else to_ns(since, store.clock)
         newest = NO_LIMIT if until is None else to_ns(until, store.clock, name="until")

@@ -48,7 +48,7 @@ class PageQueueError(Exception):
         return _rebuild, (type(self), str(self), dict(self.__dict__))
 
 
-# --- wait, then call again -------------------------------------------------------------------------
+# --- wait, then call again ------------------------------------------------------------------------
 
 
 class RetryError(PageQueueError):
@@ -79,7 +79,7 @@ class SystemLimit(RetryError, OSError):
     """The system refused a descriptor, memory or an operation; `errno` says which."""
 
 
-# --- move the consumer -----------------------------------------------------------------------------
+# --- move the consumer ----------------------------------------------------------------------------
 
 
 class SeekError(PageQueueError):
@@ -108,7 +108,7 @@ class SequenceOutOfRange(SeekError, ValueError):
     tail_sequence: int
 
 
-# --- verify, repair, salvage -----------------------------------------------------------------------
+# --- verify, repair, salvage ----------------------------------------------------------------------
 
 
 class DamageError(PageQueueError):
@@ -152,7 +152,7 @@ class SyncFailed(DamageError, OSError):
     """
 
 
-# --- upgrade ---------------------------------------------------------------------------------------
+# --- upgrade --------------------------------------------------------------------------------------
 
 
 class UpgradeError(PageQueueError):
@@ -173,7 +173,7 @@ class ForeignLock(UpgradeError):
     """The queue is open in a process whose C library lays out locks differently."""
 
 
-# --- mend the path ---------------------------------------------------------------------------------
+# --- mend the path --------------------------------------------------------------------------------
 
 
 class AccessError(PageQueueError):
@@ -196,7 +196,7 @@ class AccessDenied(AccessError, PermissionError):
     """The permissions of the directory or of a file do not allow this."""
 
 
-# --- mend the calling code -------------------------------------------------------------------------
+# --- mend the calling code ------------------------------------------------------------------------
 
 
 class UsageError(PageQueueError):

@@ -14,7 +14,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, NoReturn
 
-from pagequeue import errors
+from pagequeue import _core, errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -172,44 +172,31 @@ class Folder:
         except OSError as error:
             raise_typed(error, self.full(name), "removing the file")
 
-    @contextlib.contextmanager
-    def made(self, name: str, *, size_bytes: int) -> Iterator[int]:
-        """Make a file of reserved blocks under a temporary name; rename it when the block ends.
+    def make(
+        self, name: str, data: bytes, *, size_bytes: int, maker: str = "", synced: bool = False
+    ) -> _core.Region:
+        """Make a file of reserved blocks, zero behind `data`; return its map.
 
-        Dies in between: a temporary file is left, which nobody opens and `sweep` removes.
+        It is made under a temporary name and renamed when it is whole. Dies in between: a
+        temporary file is left, which nobody opens; the next maker of the same kind removes it.
+
+        Args:
+            name: the file's final name; what stands there is replaced.
+            data: its first bytes.
+            size_bytes: its size.
+            maker: tells makers apart that can run at the same time; this process by default.
+            synced: whether the file must be on stable storage before it gets its name.
+
+        Raises:
+            DiskFull, SystemLimit, AccessDenied: as they say; nothing is left behind.
         """
-        temporary = f"{name}.tmp-{os.getpid()}"
+        temporary = f"{name}.tmp-{maker or os.getpid()}"
         self.remove(temporary)
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = -1
         try:
-            fd = os.open(temporary, flags, FILE_MODE, dir_fd=self.fd)
-            os.posix_fallocate(fd, 0, size_bytes)
-            yield fd
-            os.rename(temporary, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+            return _core.Region.make(self.fd, temporary, name, size_bytes, data, FILE_MODE, synced)
         except OSError as error:
-            self._give_up(temporary)
-            if isinstance(error, errors.PageQueueError):
-                raise
             raise_typed(error, self.full(name), f"making a file of {size_bytes} bytes")
-        except BaseException:
-            self._give_up(temporary)
-            raise
-        finally:
-            if fd >= 0:
-                os.close(fd)
-
-    def _give_up(self, temporary: str) -> None:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary, dir_fd=self.fd)
 
     def sync(self) -> None:
         """Put the directory's entries on stable storage; the error is the system's own."""
         os.fsync(self.fd)
-
-
-def write_all(fd: int, data: bytes) -> None:
-    """Write all of it from the beginning of the file on, whatever the system takes at a time."""
-    done = 0
-    while done < len(data):
-        done += os.pwrite(fd, data[done:], done)

@@ -76,7 +76,7 @@ WRITE_META: Final = np.dtype(
             "tail_odd",
             "first_odd",
             "last_timestamp",  # no later frame is older than this
-            "batch_open",  # first sequence + 1 of the batch that was last begun, 0 = none or given up
+            "batch_open",  # first sequence + 1 of the batch last begun, 0 = none or given up
             "durable_sequence",  # every message below it is on stable storage
             "durable_page",  # every page below it is on stable storage, with its directory entry
             "failed_errno",  # failure latch: not 0 = a sync failed, nothing may be written
@@ -185,7 +185,7 @@ def page_name_pattern(prefix: str) -> re.Pattern[str]:
 
 def temporary_pattern(prefix: str) -> re.Pattern[str]:
     """Return the pattern of the temporary names that an interrupted writer can leave behind."""
-    return re.compile(rf"{re.escape(prefix)}-\S+\.tmp-\d+")
+    return re.compile(rf"{re.escape(prefix)}-\S+\.tmp-\w+")
 
 
 def all_meta_name(prefix: str) -> str:

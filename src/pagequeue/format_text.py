@@ -57,8 +57,7 @@ def header() -> str:
         "#define PAGEQUEUE_LAYOUT_H",
         "",
     ]
-    for name in NUMBERS:
-        lines.append(f"#define PQ_{name} {getattr(fmt, name)}u" + "ll")
+    lines += [f"#define PQ_{name} {getattr(fmt, name)}ull" for name in NUMBERS]
     for record, dtype in RECORDS.items():
         lines.append("")
         lines.append(f"#define PQ_{record.upper()}_BYTES {dtype.itemsize}u")

@@ -15,7 +15,7 @@ import numpy as np
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.files import raise_typed, write_all
+from pagequeue.files import raise_typed
 
 if TYPE_CHECKING:
     from pagequeue.files import Folder
@@ -78,7 +78,7 @@ def _read(folder: Folder, name: str, limit_bytes: int) -> bytes:
             raise_typed(error, folder.full(name), "reading the file")
 
 
-# --- what was fixed at creation --------------------------------------------------------------------
+# --- what was fixed at creation -------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -163,12 +163,10 @@ def write_all_meta(folder: Folder, prefix: str, meta: AllMeta) -> None:
     """Create the file, whole or not at all."""
     name = fmt.all_meta_name(prefix)
     data = meta.encode()
-    with folder.made(name, size_bytes=len(data)) as fd:
-        write_all(fd, data)
-        os.fsync(fd)
+    folder.make(name, data, size_bytes=len(data), synced=True)
 
 
-# --- the shared ones -------------------------------------------------------------------------------
+# --- the shared ones ------------------------------------------------------------------------------
 
 
 def _map_shared(
@@ -213,9 +211,7 @@ def _make_shared(
     for word, value in words.items():
         record[word] = value
     size_bytes = fmt.WRITE_META_FILE_BYTES if dtype is fmt.WRITE_META else dtype.itemsize
-    with folder.made(name, size_bytes=size_bytes) as fd:
-        write_all(fd, record.tobytes())
-        os.fsync(fd)
+    folder.make(name, record.tobytes(), size_bytes=size_bytes, synced=True)
 
 
 @dataclass(frozen=True)

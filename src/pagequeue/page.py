@@ -7,6 +7,7 @@ private map by whoever may not.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import tempfile
@@ -17,13 +18,15 @@ import numpy as np
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.files import raise_typed, write_all
+from pagequeue.files import raise_typed
 
 if TYPE_CHECKING:
     from pagequeue.files import Folder
     from pagequeue.meta import AllMeta
 
 log = logging.getLogger("pagequeue")
+INDEX_SPARE = 1.5
+"""Index records are expected to be so many times as frequent as they were so far."""
 REMEDY = "run verify; restore the file from a copy, or salvage the queue"
 REASONS = {
     _core.READ_NOTHING: "nothing stands there",
@@ -137,24 +140,54 @@ def map_file(folder: Folder, name: str, size_bytes: int, *, writable: bool) -> _
     )  # fmt: skip
 
 
-def make_page(folder: Folder, prefix: str, meta: AllMeta, header: PageHeader) -> None:
+class WritablePage:
+    """A page and its index, mapped for writing; the producers of a process share it.
+
+    Attributes:
+        number: of the page.
+        region: the map of the page.
+        index: the map of its index.
+        populated: the position up to which page faults were taken, or soon are.
+    """
+
+    __slots__ = ("index", "number", "populated", "region")
+
+    def __init__(self, number: int, region: _core.Region, index: _core.Region) -> None:
+        self.number = number
+        self.region = region
+        self.index = index
+        self.populated = 0
+
+    def populate(self, start: int, end: int, frame_bytes: float) -> None:
+        """Take the page faults of a range of the page, and of the index records it will need."""
+        record_bytes = fmt.INDEX_RECORD_BYTES / frame_bytes
+        limit = len(self.index)
+        index_start = min(int(start * record_bytes), limit)
+        index_end = min(int(end * record_bytes * INDEX_SPARE), limit)
+        with contextlib.suppress(OSError):  # an old system, or no memory: faults come by themselves
+            self.region.populate(start, end - start)
+            self.index.populate(index_start, index_end - index_start)
+
+
+def make_page(folder: Folder, prefix: str, meta: AllMeta, header: PageHeader) -> WritablePage:
     """Make a page's two files, blocks reserved; the page itself appears last.
+
+    The caller is the only one that makes this page.
 
     Raises:
         DiskFull: there is no room; nothing is left behind.
     """
     # 1. The index. Dies here: an index without a page, which the next one replaces.
     index_name = fmt.index_name(prefix, header.page_number)
-    with folder.made(index_name, size_bytes=meta.index_bytes):
-        pass
+    index = folder.make(index_name, b"", size_bytes=meta.index_bytes, maker="next")
     # 2. The page. Dies before its rename: the same. It is there: it can be rolled into.
     page_name = fmt.page_name(prefix, header.page_number)
     try:
-        with folder.made(page_name, size_bytes=meta.page_bytes) as fd:
-            write_all(fd, header.encode())
+        region = folder.make(page_name, header.encode(), size_bytes=meta.page_bytes, maker="next")
     except errors.DiskFull:
         folder.remove(index_name)
         raise
+    return WritablePage(header.page_number, region, index)
 
 
 class Page:
@@ -188,9 +221,7 @@ class Page:
 
     def first_timestamp(self) -> int | None:
         """Return the timestamp of the first frame in ns, None when there is none that is right."""
-        found, timestamp, _, _ = _core.look(
-            self.region, fmt.PAGE_HEADER_BYTES, self.first_sequence
-        )
+        found, timestamp, _, _ = _core.look(self.region, fmt.PAGE_HEADER_BYTES, self.first_sequence)
         return timestamp if found == _core.READ_FRAME else None
 
     def scan(self, count: int | None = None) -> Scan:
@@ -235,7 +266,7 @@ class Page:
             raise self.damage(count)
         return position
 
-    def damage(self, count: int) -> errors.CorruptFrame:
+    def damage(self, count: int | None) -> errors.CorruptFrame:
         """Return the error for the first frame, of `count`, that does not validate."""
         scan = self.scan(count)
         reason = REASONS.get(scan.stopped, "its index cannot be rebuilt")
@@ -244,16 +275,14 @@ class Page:
             path=self.path, position=scan.position, sequence=scan.sequence, reason=reason,
         )  # fmt: skip
 
-    # --- the index ---------------------------------------------------------------------------------
+    # --- the index --------------------------------------------------------------------------------
 
     def index(self, count: int, *, mend: bool) -> _core.Region:
         """Return the page's index, made again if it is missing or of the wrong size."""
         if self._index is None:
             name = fmt.index_name(self._prefix, self.number)
             try:
-                self._index = map_file(
-                    self._folder, name, self._meta.index_bytes, writable=False
-                )
+                self._index = map_file(self._folder, name, self._meta.index_bytes, writable=False)
             except (errors.QueueNotFound, errors.CorruptPage, errors.UnsafePath):
                 return self.rebuild_index(count, mend=mend)
         return self._index
@@ -279,9 +308,7 @@ def writable_index(folder: Folder, prefix: str, meta: AllMeta, number: int) -> _
     try:
         return map_file(folder, name, meta.index_bytes, writable=True)
     except (errors.QueueNotFound, errors.CorruptPage):
-        with folder.made(name, size_bytes=meta.index_bytes):
-            pass
-    return map_file(folder, name, meta.index_bytes, writable=True)
+        return folder.make(name, b"", size_bytes=meta.index_bytes)
 
 
 def scan_region(

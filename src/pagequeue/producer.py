@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from typing import TYPE_CHECKING, Self
 
 from pagequeue import _core, errors
@@ -19,15 +20,18 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from pagequeue.roll import WritablePage
+    from pagequeue.moments import Clock
+    from pagequeue.page import WritablePage
     from pagequeue.store import Store
 
 FIRST_AHEAD_BYTES = 64 << 10
 """A producer that sends less than this takes its page faults as they come."""
-AHEAD_BYTES = 4 << 20
-"""Page faults are taken so far ahead of the tail, in steps of as much."""
-INDEX_SPARE = 1.5
-"""Index records are expected to be so many times as frequent as they were in the page so far."""
+SLOW_AHEAD_BYTES = 2 << 20
+"""Page faults are taken so far ahead of the tail. Not further: OS pages that stay untouched for
+long are written to disk as zeros first."""
+FAST_AHEAD_BYTES = 24 << 20
+"""The same for a producer that is fast: enough to last while the next page is made."""
+FAST_BYTES_PER_S = 40 << 20
 
 
 class Producer(_core.Writer):
@@ -36,28 +40,36 @@ class Producer(_core.Writer):
     Made by `Queue.producer()`.
     """
 
-    __slots__ = ("__weakref__", "_guard", "_lock_fd", "_page", "_populated", "_store")
+    __slots__ = ("__weakref__", "_ahead_since", "_guard", "_lock_fd", "_page", "_store")
 
     _store: Store
     _page: WritablePage | None
+    _guard: threading.RLock
+    _lock_fd: int
+    _ahead_since: tuple[float, int]
 
-    def __new__(cls, store: Store, clock: object = None) -> Self:
+    def __new__(cls, store: Store, clock: Clock | None = None) -> Self:
         """Attach to the active page of an open store; `clock` returns ns, None = the system's."""
         lock_fd = -1
         if _core.LOCK_NEEDS_FD:
             lock_fd = store.folder.open(fmt.write_meta_name(store.prefix), writable=True)
         self = super().__new__(
-            cls, store.write_meta.region, lock_fd, store.lock_timeout, clock, 0  # type: ignore[arg-type]
+            cls,
+            store.write_meta.region,
+            lock_fd,
+            store.lock_timeout,
+            clock,
+            0,
         )
         self._store = store
         self._lock_fd = lock_fd
         self._guard = threading.RLock()
         self._page = None
-        self._populated = 0
+        self._ahead_since = (0.0, 0)
         self._move()
         return self
 
-    def __init__(self, store: Store, clock: object = None) -> None:
+    def __init__(self, store: Store, clock: Clock | None = None) -> None:
         """Everything is done in `__new__`, before the core can be asked for anything."""
 
     def send_many(self, payloads: Iterable[Buffer]) -> range:
@@ -104,10 +116,8 @@ class Producer(_core.Writer):
     def close(self) -> None:
         """Let go of the page. What was sent stays; closing again does nothing."""
         with self._guard:
-            page, self._page = self._page, None
+            self._page = None
             self._detach()
-            if page is not None:
-                self._store.background.drop(page)
             if self._lock_fd >= 0:
                 os.close(self._lock_fd)
                 self._lock_fd = -1
@@ -130,7 +140,7 @@ class Producer(_core.Writer):
         if tail.count > 0:
             self._roll_from(tail.page_number)
 
-    # --- what the core asks ------------------------------------------------------------------------
+    # --- what the core asks -----------------------------------------------------------------------
 
     def _check_open(self) -> None:
         if self._closed:
@@ -155,37 +165,39 @@ class Producer(_core.Writer):
         return True
 
     def _error(self, event: int, value: int) -> errors.PageQueueError:
-        path = self._store.folder.path
+        """Return the error for what cannot be settled."""
+        store = self._store
+        path = store.folder.path
+        error: errors.PageQueueError
         if event == _core.EVENT_CLOSED:
-            return self._closed_error()
-        if event == _core.EVENT_FORKED:
-            return errors.ForkedError(
+            error = self._closed_error()
+        elif event == _core.EVENT_FORKED:
+            error = errors.ForkedError(
                 "this producer belongs to the parent process: open the queue in the child",
                 path=path,
             )
-        if event in {_core.EVENT_TOO_LARGE, _core.EVENT_BATCH_TOO_LARGE}:
-            return self._too_large(value, batch=event == _core.EVENT_BATCH_TOO_LARGE)
-        if event == _core.EVENT_OLD_TIMESTAMP:
-            last = self._store.tail.last_timestamp
-            return errors.TimestampOrder(
+        elif event in {_core.EVENT_TOO_LARGE, _core.EVENT_BATCH_TOO_LARGE}:
+            error = self._too_large(value, batch=event == _core.EVENT_BATCH_TOO_LARGE)
+        elif event == _core.EVENT_OLD_TIMESTAMP:
+            last = store.tail.last_timestamp
+            error = errors.TimestampOrder(
                 f"timestamp {value} is earlier than the last one, {last}: "
                 "send history in order of time, or into a queue of its own",
                 path=path, last_timestamp=last,
             )  # fmt: skip
-        if event == _core.EVENT_FAILED:
-            return self._store.sync_failed(self._store.write_meta.failed_errno)
-        if event == _core.EVENT_STALLED:
-            return errors.LockTimeout(
+        elif event == _core.EVENT_FAILED:
+            error = store.sync_failed(store.write_meta.failed_errno)
+        elif event == _core.EVENT_STALLED:
+            error = errors.LockTimeout(
                 f"the writers' lock was held for {value / 1e9:g} s: look for a stopped process "
                 "that has the queue open (it can be continued or killed), then call again",
                 path=path,
             )
-        if event == _core.EVENT_EXHAUSTED:
-            return errors.SequencesExhausted(
-                "no sequence is left: start a new queue", path=path
-            )
-        tail = self._store.tail
-        return self._store.page(tail.page_number).damage(fmt.SEQUENCE_MAX - tail.first_sequence)
+        elif event == _core.EVENT_EXHAUSTED:
+            error = errors.SequencesExhausted("no sequence is left: start a new queue", path=path)
+        else:
+            error = store.page(self._page_number).damage(None)
+        return error
 
     def _too_large(self, size_bytes: int, *, batch: bool) -> errors.MessageTooLarge:
         page_bytes = self._store.meta.page_bytes
@@ -206,7 +218,7 @@ class Producer(_core.Writer):
             text, path=self._store.folder.path, size_bytes=size_bytes, limit_bytes=limit
         )
 
-    # --- pages -------------------------------------------------------------------------------------
+    # --- pages ------------------------------------------------------------------------------------
 
     def _move(self) -> None:
         """Attach to the page that is active now."""
@@ -217,14 +229,18 @@ class Producer(_core.Writer):
             if self._page is not None and self._page.number == tail.page_number:
                 return  # another thread did it
             page = store.roller.page(tail.page_number)
-            old, self._page = self._page, page
-            self._populated = 0
+            old: list[object] = [self._page]
+            self._page = page
+            self._ahead_since = (time.monotonic(), tail.position)
             self._attach(
-                page.region, page.index, page.number, tail.first_sequence,
+                page.region,
+                page.index,
+                page.number,
+                tail.first_sequence,
                 tail.position + FIRST_AHEAD_BYTES,
             )
-            if old is not None:
-                store.background.drop(old)
+            store.roller.let_go(page.number)
+            store.background.drop(old)
 
     def _roll_from(self, number: int) -> None:
         """Seal page `number`, unless that was done already, and go on in the next one."""
@@ -244,21 +260,18 @@ class Producer(_core.Writer):
         page, store = self._page, self._store
         if page is None:
             return
+        then, there = self._ahead_since
+        now = time.monotonic()
+        self._ahead_since = (now, position)
+        fast = position - there > (now - then) * FAST_BYTES_PER_S
+        reach = FAST_AHEAD_BYTES if fast else SLOW_AHEAD_BYTES
         page_bytes = len(page.region)
-        start = max(self._populated, position)
-        end = min(position + 2 * AHEAD_BYTES, page_bytes)
-        self._populated = end
-        used = position / max(store.tail.count, 1)
-        index_end = min(int(end / used * fmt.INDEX_RECORD_BYTES * INDEX_SPARE), len(page.index))
-        index_start = min(int(start / used) * fmt.INDEX_RECORD_BYTES, index_end)
-
-        def populate() -> None:
-            page.region.populate(start, end - start)
-            page.index.populate(index_start, index_end - index_start)
-
+        start = max(page.populated, position)
+        end = min(position + reach, page_bytes)
+        frame_bytes = position / max(store.tail.count, 1)
         if end > start:
-            store.background.submit(populate)
-        if position >= page_bytes // 2 or end == page_bytes:
-            store.roller.prepare(page.number + 1)
-        if end < page_bytes:
-            self._ahead(position + AHEAD_BYTES)
+            page.populated = end
+            store.background.submit(lambda: page.populate(start, end, frame_bytes))
+        if fast or position >= page_bytes // 2:
+            store.roller.prepare(page.number + 1, reach, frame_bytes)
+        self._ahead(position + reach // 4)

@@ -73,7 +73,7 @@ class Queue:
             lock_timeout=lock_timeout, clock=clock or system_clock,
         )  # fmt: skip
 
-    # --- handles -----------------------------------------------------------------------------------
+    # --- handles ----------------------------------------------------------------------------------
 
     def producer(self) -> Producer:
         """Return a new producer.
@@ -161,7 +161,7 @@ class Queue:
         first = max(self.head_sequence, tail - count)
         return joined(list(self.batches(sequence=first)) if first < tail else [], tail)
 
-    # --- what stands there -------------------------------------------------------------------------
+    # --- what stands there ------------------------------------------------------------------------
 
     @property
     def head_sequence(self) -> int:
@@ -210,7 +210,7 @@ class Queue:
         """Return sizes, times and sequences, as of now."""
         return info(self._open())
 
-    # --- upkeep ------------------------------------------------------------------------------------
+    # --- upkeep -----------------------------------------------------------------------------------
 
     def rotate(self) -> None:
         """Seal the active page now and go on in a new one, while others write.
@@ -296,9 +296,7 @@ def _batches(replay: Replay, limit_count: int) -> Iterator[Batch]:
         yield batch
 
 
-def _check_options(
-    path: str, prefix: str, page_bytes: int | None, lock_timeout: float
-) -> None:
+def _check_options(path: str, prefix: str, page_bytes: int | None, lock_timeout: float) -> None:
     if not fmt.PREFIX_PATTERN.fullmatch(prefix):
         raise errors.InvalidOption(
             f"prefix {prefix!r}: use letters, digits, dot, dash and underscore, at most 100, "

@@ -92,7 +92,7 @@ class Recovery:
             log.warning("%s: recovered: %s", self.folder.path, "; ".join(self.report.actions))
         return self.report
 
-    # --- what stands there -------------------------------------------------------------------------
+    # --- what stands there ------------------------------------------------------------------------
 
     def _sweep(self) -> None:
         """Remove what an interrupted maker of a file left under a temporary name."""
@@ -135,7 +135,7 @@ class Recovery:
         data = region.read(0, fmt.PAGE_HEADER_BYTES)
         return decode_header(data, self.meta.queue_id, number, self.folder.full(name))
 
-    # --- after a kill ------------------------------------------------------------------------------
+    # --- after a kill -----------------------------------------------------------------------------
 
     def _settle(self, write: WriteMeta) -> None:
         """Advance the tail over what a killed producer published."""
@@ -158,7 +158,7 @@ class Recovery:
             self.report.messages_settled = settled
             self.report.did(f"settled {settled} messages that a killed producer had published")
 
-    # --- after a power cut, a copy or a lost write meta ----------------------------------------------
+    # --- after a power cut, a copy or a lost write meta -------------------------------------------
 
     def _scan(
         self, write: WriteMeta, read: ReadMeta, numbers: list[int], *, durable_known: bool
@@ -205,9 +205,7 @@ class Recovery:
                 f"the next sequence is {scan.whole_sequence}"
             )
 
-    def _start(
-        self, read: ReadMeta, numbers: list[int], durable: int
-    ) -> tuple[int, PageHeader]:
+    def _start(self, read: ReadMeta, numbers: list[int], durable: int) -> tuple[int, PageHeader]:
         """Return the last page that begins at or before the durable mark."""
         head = read.head_page
         if not numbers:
@@ -244,9 +242,7 @@ class Recovery:
         return region, index, scan
 
     def _make(self, number: int, first_sequence: int, floor: int) -> PageHeader:
-        header = PageHeader(
-            number, self.meta.queue_id, first_sequence, floor, self.clock()
-        )
+        header = PageHeader(number, self.meta.queue_id, first_sequence, floor, self.clock())
         make_page(self.folder, self.prefix, self.meta, header)
         return header
 

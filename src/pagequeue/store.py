@@ -76,8 +76,10 @@ class Store:
         self._guard = threading.Lock()
         self.folder = Folder(path, create=create and not read_only)
         try:
-            self.meta = self._open_to_read() if read_only else self._open_to_write(
-                page_bytes, create=create
+            self.meta = (
+                self._open_to_read()
+                if read_only
+                else self._open_to_write(page_bytes, create=create)
             )
             self._check_page_bytes(page_bytes)
             queue_id, writable = self.meta.queue_id, not read_only
@@ -89,7 +91,7 @@ class Store:
             self.close()
             raise
 
-    # --- opening -----------------------------------------------------------------------------------
+    # --- opening ----------------------------------------------------------------------------------
 
     def _no_queue(self) -> errors.QueueNotFound:
         return errors.QueueNotFound(
@@ -191,7 +193,7 @@ class Store:
         self._cache.clear()
         self.folder.close()
 
-    # --- pages -------------------------------------------------------------------------------------
+    # --- pages ------------------------------------------------------------------------------------
 
     @property
     def tail(self) -> Tail:
@@ -221,10 +223,13 @@ class Store:
                 path=self.folder.full(fmt.page_name(self.prefix, number)),
                 position=0, reason="missing page",
             ) from error  # fmt: skip
+        old: list[object] = []
         with self._guard:
             self._cache[number] = page
             if len(self._cache) > CACHED_PAGES:
-                self.background.drop(self._cache.popitem(last=False))
+                old.append(self._cache.popitem(last=False))
+        if old:
+            self.background.drop(old)
         return page
 
     def expired(self) -> errors.Expired:
@@ -242,7 +247,9 @@ class Store:
     def first_sequence(self, number: int) -> int:
         """Return the first sequence of a page."""
         tail = self.tail
-        return tail.first_sequence if number == tail.page_number else self.page(number).first_sequence
+        return (
+            tail.first_sequence if number == tail.page_number else self.page(number).first_sequence
+        )
 
     def end_sequence(self, number: int) -> int:
         """Return the sequence behind a page's last message, as of now."""
@@ -320,7 +327,7 @@ class Store:
                 return None
             number += 1  # an empty page: what follows it decides
 
-    # --- durability --------------------------------------------------------------------------------
+    # --- durability -------------------------------------------------------------------------------
 
     def flush(self, timeout: float | None) -> int:
         """Put all that is published on stable storage; return the durable sequence.
@@ -354,10 +361,11 @@ class Store:
         """Data before mark, from the queue's durable mark on, whoever wrote it."""
         tail = self.tail
         known = self.write_meta.durable_page
-        number = max(known, self.read_meta.head_page)
+        first = max(known, self.read_meta.head_page)
+        number = first
         try:
             # 1. The pages. Cut here: the mark still says less than is there.
-            for number in range(number, tail.page_number + 1):
+            for number in range(first, tail.page_number + 1):
                 page = self.page(number)
                 last = number == tail.page_number
                 page.region.sync(0, tail.position if last else len(page.region))

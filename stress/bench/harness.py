@@ -32,10 +32,11 @@ END_SECONDS = 10.0  # longest wait for a process that has handed back its outcom
 
 
 def _child(
-    plan: Plan, role: Role, index: int, barrier: Barrier, pipe: Connection, shared: object
+    plan: Plan, place: tuple[Role, int], barrier: Barrier, pipe: Connection, shared: object
 ) -> None:
     """Run one role, and hand back its outcome or how it failed."""
     assert plan.peer is not None
+    role, index = place
     try:
         peer = plan.peer(plan, shared)
         outcome = role(peer, index, lambda: barrier.wait(plan.stall_seconds))
@@ -88,6 +89,7 @@ def _run_stage(plan: Plan, stage: Sequence[Role]) -> list[Outcome]:
     barrier = CONTEXT.Barrier(len(stage))
     places: Counter[Role] = Counter()
     with ExitStack() as stack:
+        stack.callback(plan.peer.unshare, shared)
         processes, pipes = [], []
         for role in stage:
             ours, theirs = CONTEXT.Pipe(duplex=False)
@@ -95,7 +97,7 @@ def _run_stage(plan: Plan, stage: Sequence[Role]) -> list[Outcome]:
             name = f"{role.__name__} {places[role]}"
             process = CONTEXT.Process(
                 target=_child,
-                args=(plan, role, places[role], barrier, theirs, shared),
+                args=(plan, (role, places[role]), barrier, theirs, shared),
                 name=name,
                 daemon=True,
             )
@@ -108,6 +110,8 @@ def _run_stage(plan: Plan, stage: Sequence[Role]) -> list[Outcome]:
         outcomes = _gather(pipes, processes, plan.stall_seconds)
         for process in processes:
             process.join(END_SECONDS)
+            if process.exitcode != 0:
+                raise CheckFailed(f"{process.name} did not end well: {process.exitcode}")
         return outcomes
 
 

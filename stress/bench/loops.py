@@ -64,7 +64,7 @@ def consume(peer: Peer, index: int, gate: Gate) -> Outcome:
     for first in range(0, plan.count, BLOCK_COUNT):
         last = min(first + BLOCK_COUNT, plan.count)
         if peer.gives_messages:
-            check_block_messages(receive, first, last, size_bytes, tail, argument)
+            check_block_messages(receive, first, last, size_bytes, tail, argument=argument)
         else:
             check_block(receive, first, last, size_bytes, tail)
     return Outcome(started_ns, clock())
@@ -83,7 +83,7 @@ def consume_ready(peer: Peer, index: int, gate: Gate) -> Outcome:
         last = min(first + BLOCK_COUNT, plan.count)
         peer.refill(first, last, tail)
         started_ns = clock()
-        check_block_messages(receive, first, last, size_bytes, tail, argument)
+        check_block_messages(receive, first, last, size_bytes, tail, argument=argument)
         elapsed_ns += clock() - started_ns
     return Outcome(0, elapsed_ns)
 

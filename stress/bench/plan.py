@@ -24,7 +24,7 @@ Gate: TypeAlias = Callable[[], object]
 Metrics: TypeAlias = dict[str, float]
 
 
-class CheckFailed(Exception):  # noqa: N818 - reads as what happened
+class CheckFailed(Exception):
     """A message was lost, doubled, torn or out of order, or a process died or stalled."""
 
 
@@ -44,7 +44,7 @@ class Outcome(NamedTuple):
 
 Role: TypeAlias = Callable[["Peer", int, Gate], Outcome]
 Stages: TypeAlias = tuple[tuple[Role, ...], ...]
-Summary: TypeAlias = Callable[["Plan", Sequence[Sequence[Outcome]]], Metrics]
+Summary: TypeAlias = Callable[["Plan", list[list[Outcome]]], Metrics]
 
 
 @dataclass(frozen=True)

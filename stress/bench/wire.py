@@ -52,11 +52,7 @@ def check_block(
     payload = b""
     for value in range(first, last):
         payload = receive()
-        if (
-            len(payload) != size_bytes
-            or payload[-1] != END
-            or number_of(payload)[0] != value
-        ):
+        if len(payload) != size_bytes or payload[-1] != END or number_of(payload)[0] != value:
             complain(payload, value)
     if payload != pack(last - 1) + tail:
         complain(payload, last - 1)
@@ -68,6 +64,7 @@ def check_block_messages(
     last: int,
     size_bytes: int,
     tail: bytes,
+    *,
     argument: float,
 ) -> None:
     """Do the same where messages come as objects with a payload.
@@ -77,11 +74,7 @@ def check_block_messages(
     payload = b""
     for value in range(first, last):
         payload = receive(argument).payload
-        if (
-            len(payload) != size_bytes
-            or payload[-1] != END
-            or number_of(payload)[0] != value
-        ):
+        if len(payload) != size_bytes or payload[-1] != END or number_of(payload)[0] != value:
             complain(payload, value)
     if payload != pack(last - 1) + tail:
         complain(payload, last - 1)
@@ -91,12 +84,8 @@ def check_stream(stream: Iterable[bytes], size_bytes: int, tail: bytes) -> int:
     """Check a finite stream of bytes from number 0 on; return how many came."""
     value = -1
     payload = b""
-    for value, payload in enumerate(stream):  # noqa: B007 - the last one is looked at below
-        if (
-            len(payload) != size_bytes
-            or payload[-1] != END
-            or number_of(payload)[0] != value
-        ):
+    for value, payload in enumerate(stream):
+        if len(payload) != size_bytes or payload[-1] != END or number_of(payload)[0] != value:
             complain(payload, value)
     if value >= 0 and payload != pack(value) + tail:
         complain(payload, value)
@@ -109,11 +98,7 @@ def check_stream_messages(stream: Iterable[Any], size_bytes: int, tail: bytes) -
     payload = b""
     for value, message in enumerate(stream):
         payload = message.payload
-        if (
-            len(payload) != size_bytes
-            or payload[-1] != END
-            or number_of(payload)[0] != value
-        ):
+        if len(payload) != size_bytes or payload[-1] != END or number_of(payload)[0] != value:
             complain(payload, value)
     if value >= 0 and payload != pack(value) + tail:
         complain(payload, value)

@@ -75,10 +75,10 @@ def command(
         with (
             _terminated_tidily(),
             _directory(directory) as chosen,
-            demo_view.progress_bars() as prepared,
+            demo_view.bars() as display,
         ):
             report = demo_run.run(
-                chosen, source, limit_count=limit_count, seconds=seconds, prepared=prepared
+                chosen, source, limit_count=limit_count, seconds=seconds, display=display
             )
     except demo_flights.SourceError as error:
         raise shared.CommandError(str(error)) from None

@@ -13,7 +13,7 @@ import time
 from dataclasses import asdict, dataclass
 from multiprocessing import connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pagequeue import Queue
 from pagequeue.cli import demo_check, demo_flights, demo_workers
@@ -25,13 +25,24 @@ if TYPE_CHECKING:
     from pagequeue.cli.demo_flights import Flight
     from pagequeue.cli.demo_workers import Work
 
-    Progress = Callable[[str, int], None]
-
 STALL_SECONDS: Final = 30.0
 EXIT_SECONDS: Final = 5.0
 LOG_NAME: Final = "demo-events.log"
 STATISTICS: Final = "statistics"
 LOG: Final = "event log"
+
+
+class Display(Protocol):
+    """What is told of a run while it goes on."""
+
+    def phase(self, text: str) -> None:
+        """Tell what is being done now."""
+
+    def totals(self, counts: dict[str, int]) -> None:
+        """Tell how many messages each worker will see, by its name."""
+
+    def count(self, name: str, count: int) -> None:
+        """Tell how many messages a worker has seen; comes after `totals`."""
 
 
 class DemoError(Exception):
@@ -93,7 +104,7 @@ class _Worker:
         self.ready = False
         self.result: dict[str, Any] | None = None
 
-    def hear(self, progress: Progress) -> None:
+    def hear(self, display: Display) -> None:
         """Take one word from the worker; DemoError if it has failed or died."""
         try:
             kind, value = self.connection.recv()
@@ -105,7 +116,7 @@ class _Worker:
         if kind == "ready":
             self.ready = True
         elif kind == "progress":
-            progress(self.name, value)
+            display.count(self.name, value)
         elif kind == "done":
             self.result = value
         else:
@@ -127,12 +138,12 @@ class Crew:
 
     Args:
         plan: what they are told.
-        progress: called with a worker's name and its count.
+        display: is told each worker's count.
         producer: what each producer does.
     """
 
-    def __init__(self, plan: Plan, progress: Progress, producer: Work) -> None:
-        self._progress = progress
+    def __init__(self, plan: Plan, display: Display, producer: Work) -> None:
+        self._display = display
         self._workers: list[_Worker] = []
         # Blocked here and so in them: Ctrl-C goes to the whole group, and they need not tell of it.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -166,7 +177,7 @@ class Crew:
                 raise DemoError([f"nothing moved for {STALL_SECONDS:g} s, waiting for {names}"])
             for line in heard:
                 assert isinstance(line, connection.Connection)
-                lines[line].hear(self._progress)
+                lines[line].hear(self._display)
             missing = [worker for worker in missing if not reached(worker)]
 
     def kill(self) -> None:
@@ -186,8 +197,8 @@ class Crew:
 
 
 @contextlib.contextmanager
-def _crew(plan: Plan, progress: Progress, producer: Work) -> Iterator[Crew]:
-    crew = Crew(plan, progress, producer)
+def _crew(plan: Plan, display: Display, producer: Work) -> Iterator[Crew]:
+    crew = Crew(plan, display, producer)
     try:
         yield crew
         crew.finish()
@@ -201,7 +212,7 @@ def run(
     *,
     limit_count: int | None = None,
     seconds: float | None = None,
-    prepared: Callable[[dict[str, int]], Progress],
+    display: Display,
     producer: Work = demo_workers.produce,
 ) -> Report:
     """Send the flights through a queue in three processes, follow them in two, and check all.
@@ -211,8 +222,7 @@ def run(
         source: the zipped CSV file of the flights.
         limit_count: how many rows of the source; None means all.
         seconds: over how long to spread the flights; None is as fast as it goes.
-        prepared: called with how many messages each worker will see, returns what is told of
-            their progress.
+        display: is told how it goes.
         producer: what each producer does.
 
     Raises:
@@ -220,24 +230,21 @@ def run(
             replay differ from the source, or a worker died.
     """
     began = time.monotonic()
-    shown: Progress | None = None
-
-    def progress(name: str, count: int) -> None:
-        if shown is not None:
-            shown(name, count)
-
+    display.phase("reading the source, starting five processes")
     log = Path(directory) / LOG_NAME
     with Queue(directory) as queue:
         first_sequence = queue.tail_sequence
         plan = Plan(directory, str(source), str(log), first_sequence, limit_count, seconds)
-        with _crew(plan, progress, producer) as crew:
+        with _crew(plan, display, producer) as crew:
             flights = list(demo_flights.read_flights(source, limit_count))
             airports = dict.fromkeys(demo_flights.ORIGINS, 0)
             for flight in flights:
                 airports[flight.origin] += 1
             totals = airports | {STATISTICS: len(flights), LOG: len(flights)}
-            shown = prepared(totals)
-            results = _follow_live(crew, queue, flights)
+            display.totals(totals)
+            display.phase("waiting for all to be ready")
+            results = _follow_live(crew, queue, flights, display)
+        display.phase("checking against the source")
         entries = [demo_check.read_entry(line) for line in log.read_bytes().splitlines()]
         faults = demo_check.check_log(flights, entries, first_sequence)
         faults += demo_check.check_statistics(
@@ -255,12 +262,15 @@ def run(
     return _report(results, airports, replay_rate, since, time.monotonic() - began)
 
 
-def _follow_live(crew: Crew, queue: Queue, flights: Sequence[Flight]) -> dict[str, Any]:
+def _follow_live(
+    crew: Crew, queue: Queue, flights: Sequence[Flight], display: Display
+) -> dict[str, Any]:
     """Start all at once, and return each worker's result by its name."""
     everybody = (*crew.producers, *crew.consumers)
     crew.watch(everybody, lambda worker: worker.ready)
     times = [flight.scheduled for flight in flights] or ["1970-01-01T00:00Z"]
     go = Go(time.monotonic(), min(times), max(times))
+    display.phase("flying")
     for worker in everybody:
         worker.say(go)
     crew.watch(crew.producers, lambda worker: worker.result is not None)

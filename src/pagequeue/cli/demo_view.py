@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 from rich.bar import Bar
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 
 from pagequeue.cli import shared
@@ -15,16 +22,39 @@ from pagequeue.cli.demo_flights import ORIGINS
 from pagequeue.cli.times import iso_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from pagequeue.cli.demo_run import Rate, Report
 
 CHART_WIDTH: Final = 40
 
 
+class Bars:
+    """What is going on, and a bar for each worker."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._tasks: dict[str, TaskID] = {}
+        self._phase = progress.add_task("", total=None)
+
+    def phase(self, text: str) -> None:
+        """Show what is being done now."""
+        self._progress.update(self._phase, description=text)
+
+    def totals(self, counts: dict[str, int]) -> None:
+        """Show an empty bar for each worker."""
+        for name, total in counts.items():
+            kind = "producer" if name in ORIGINS else "consumer"
+            self._tasks[name] = self._progress.add_task(f"{kind} {name}", total=total)
+
+    def count(self, name: str, count: int) -> None:
+        """Show how far a worker has come."""
+        self._progress.update(self._tasks[name], completed=count)
+
+
 @contextlib.contextmanager
-def progress_bars() -> Iterator[Callable[[dict[str, int]], Callable[[str, int], None]]]:
-    """Give what makes a bar for each worker, once it is known how much each will see."""
+def bars() -> Iterator[Bars]:
+    """Show a run's progress on stderr, where somebody looks."""
     console = shared.messages_console()
     columns = (
         TextColumn("{task.description}"),
@@ -32,18 +62,10 @@ def progress_bars() -> Iterator[Callable[[dict[str, int]], Callable[[str, int], 
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-
-        def prepared(totals: dict[str, int]) -> Callable[[str, int], None]:
-            tasks = {
-                name: progress.add_task(
-                    f"{'producer' if name in ORIGINS else 'consumer'} {name}", total=total
-                )
-                for name, total in totals.items()
-            }
-            return lambda name, count: progress.update(tasks[name], completed=count)
-
-        yield prepared
+    with Progress(
+        *columns, console=console, disable=not console.is_terminal, transient=True
+    ) as progress:
+        yield Bars(progress)
 
 
 def show(report: Report, names: Mapping[str, str]) -> None:
@@ -62,12 +84,12 @@ def show(report: Report, names: Mapping[str, str]) -> None:
     rates.add_row(
         "replayed",
         _rate(report.replayed),
-        f"{report.replayed.count:,} since {iso_time(report.replayed_since)}",
+        f"{report.replayed.count:,} since {iso_time(report.replayed_since)[:23]}Z",
     )
     console.print(rates)
     console.print(
-        "[green]checked against the source:[/] each flight once, unchanged, each airport's in "
-        "order; sequences consecutive; times never back; replay and statistics right"
+        "[green]checked against the source:[/] each flight once and unchanged, each airport's in\n"
+        "order, sequences consecutive, times never back, replay and statistics right\n"
     )
     console.print(_chart(report.carriers, names))
     console.print(f"{report.seconds:.1f} s in all", style="dim")

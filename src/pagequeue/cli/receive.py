@@ -26,6 +26,7 @@ LOOK_UP_SECONDS: Final = 0.5
 """How often a follower that nothing comes to looks whether its own reader is still there."""
 EARLY_NS: Final = 10**17
 """A bare number below it, in 1973, was probably meant as seconds or milliseconds."""
+_ENCODE: Final = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def render_json(batch: Batch) -> bytes:
@@ -38,7 +39,7 @@ def render_json(batch: Batch) -> bytes:
             row["payload"] = payload.decode()
         except UnicodeDecodeError:
             row["payload_base64"] = base64.b64encode(payload).decode("ascii")
-        lines.append(json.dumps(row, ensure_ascii=False))
+        lines.append(_ENCODE(row))
     return "\n".join((*lines, "")).encode()
 
 
@@ -183,13 +184,13 @@ def command(
     null: bool,
     length_prefixed: bool,
 ) -> None:
-    r"""Print the messages of the queue in DIR, the oldest first.
+    """Print the messages of the queue in DIR, the oldest first.
 
     \b
     pagequeue receive events --since 10m
     pagequeue receive events --follow --last 0 --format json
     pagequeue receive a --format raw --length-prefixed | pagequeue send b --length-prefixed
-    """
+    """  # noqa: D301 - click's own mark is the character
     span = _Span(since=since, until=until, sequence=sequence, last=last)
     chosen = shared.chosen_framing(null=null, length_prefixed=length_prefixed)
     if chosen is not framing.Framing.NEWLINE and output_format != "raw":

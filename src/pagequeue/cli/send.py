@@ -146,15 +146,15 @@ def command(
     length_prefixed: bool,
     flush: bool,
 ) -> None:
-    r"""Send each line of stdin, or of a file, to the queue in DIR.
+    """Send each line of stdin, or of a file, to the queue in DIR.
 
     The queue is made if it is not there. What is read is sent at once, so that
     'tail -f log | pagequeue send DIR' keeps up.
 
     \b
-    printf 'hello\n' | pagequeue send events
+    printf 'hello\\n' | pagequeue send events
     find . -print0 | pagequeue send files --null
-    """
+    """  # noqa: D301 - click's own mark is the character
     chosen = shared.chosen_framing(null=null, length_prefixed=length_prefixed)
     with (
         _source(file) as descriptor,

@@ -5,6 +5,7 @@ Nothing here asks the clock; the caller says what time it is.
 
 from __future__ import annotations
 
+import functools
 import re
 from datetime import UTC, datetime
 from typing import Final
@@ -86,4 +87,9 @@ def _parse_iso(text: str) -> int:
 def iso_time(timestamp_ns: int) -> str:
     """Return a timestamp as ISO 8601 in UTC with nine digits, which `parse_time` reads back."""
     seconds, nanoseconds = divmod(timestamp_ns, NS_PER_SECOND)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanoseconds:09d}Z"
+    return f"{_iso_second(seconds)}.{nanoseconds:09d}Z"
+
+
+@functools.lru_cache(maxsize=64)  # messages that follow each other mostly share their second
+def _iso_second(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"

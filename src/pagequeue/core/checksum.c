@@ -29,6 +29,14 @@ static inline uint64_t read_u64(const uint8_t *data) {
     return value;
 }
 
+#if defined(__x86_64__) || defined(__aarch64__)
+static inline uint32_t read_u32(const uint8_t *data) {
+    uint32_t value;
+    memcpy(&value, data, sizeof value);
+    return value;
+}
+#endif
+
 static uint32_t update_table(uint32_t crc, const uint8_t *data, size_t bytes) {
     for (; bytes >= 8; data += 8, bytes -= 8) {
         uint64_t word = read_u64(data) ^ crc;
@@ -70,10 +78,12 @@ static void make_shift(uint32_t shift[4][256], size_t zero_bytes) {
 #include <nmmintrin.h>
 #define HARDWARE __attribute__((target("sse4.2")))
 #define CRC_U64(crc, value) ((uint32_t)_mm_crc32_u64((crc), (value)))
+#define CRC_U32(crc, value) _mm_crc32_u32((crc), (value))
 #define CRC_U8(crc, value) _mm_crc32_u8((crc), (value))
 #else
 #define HARDWARE __attribute__((target("+crc")))
 #define CRC_U64(crc, value) __builtin_aarch64_crc32cx((crc), (value))
+#define CRC_U32(crc, value) __builtin_aarch64_crc32cw((crc), (value))
 #define CRC_U8(crc, value) __builtin_aarch64_crc32cb((crc), (value))
 #endif
 
@@ -97,6 +107,11 @@ HARDWARE static uint32_t update_hardware(uint32_t crc, const uint8_t *data, size
     }
     for (; bytes >= 8; data += 8, bytes -= 8) {
         crc = CRC_U64(crc, read_u64(data));
+    }
+    if (bytes >= 4) {
+        crc = CRC_U32(crc, read_u32(data));
+        data += 4;
+        bytes -= 4;
     }
     for (; bytes > 0; data++, bytes--) {
         crc = CRC_U8(crc, *data);

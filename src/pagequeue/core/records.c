@@ -10,6 +10,11 @@ typedef struct {
 
 static PyObject *epoch, *timedelta;
 
+/* Messages come and go by the million: the shells of a few are kept for the next ones. */
+#define KEPT_MAX 64
+static Message *kept[KEPT_MAX];
+static int kept_count;
+
 int pq_message_prepare(void) {
     PyObject *datetime = PyImport_ImportModule("datetime");
     if (datetime == NULL) {
@@ -58,8 +63,14 @@ static PyObject *message_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
 }
 
 static void message_dealloc(Message *self) {
-    Py_DECREF((PyObject *)self->payload);
-    pq_type_free((PyObject *)self);
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
+    Py_DECREF(self->payload);
+    if (kept_count < KEPT_MAX) {
+        kept[kept_count++] = self;
+    } else {
+        PyObject_Free(self);
+    }
+    Py_DECREF((PyObject *)type);
 }
 
 static PyObject *message_time(Message *self, void *Py_UNUSED(closure)) {

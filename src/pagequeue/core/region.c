@@ -8,7 +8,10 @@
 #include "objects.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
@@ -46,6 +49,81 @@ static PyObject *region_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
         return NULL;
     }
     self->base = base;
+    return (PyObject *)self;
+}
+
+/* Make a file: temporary name, reserved blocks, content, rename. Returns its map, or an errno. */
+static int make_file(int folder, const char *temporary, const char *name, int mode, int synced,
+                     const Py_buffer *data, uint64_t bytes, void **base) {
+    int fd = openat(folder, temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+    if (fd < 0) {
+        return errno;
+    }
+    int error;
+    do {
+        error = posix_fallocate(fd, 0, (off_t)bytes);
+    } while (error == EINTR);
+    for (Py_ssize_t done = 0; error == 0 && done < data->len;) {
+        ssize_t step = pwrite(fd, (const char *)data->buf + done, (size_t)(data->len - done), done);
+        if (step >= 0) {
+            done += step;
+        } else if (errno != EINTR) {
+            error = errno;
+        }
+    }
+    if (error == 0 && synced && fsync(fd) != 0) {
+        error = errno;
+    }
+    if (error == 0) {
+        *base = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        error = *base == MAP_FAILED ? errno : 0;
+        if (error == 0 && renameat(folder, temporary, folder, name) != 0) {
+            error = errno;
+            munmap(*base, (size_t)bytes);
+        }
+    }
+    close(fd);
+    if (error != 0) {
+        unlinkat(folder, temporary, 0);
+    }
+    return error;
+}
+
+/* All of it in one call, because a thread that shares the interpreter with a busy producer waits
+ * 5 ms for the GIL after each system call: page by page that was slower than filling a page. */
+static PyObject *region_make(PyTypeObject *type, PyObject *args) {
+    int folder, mode, synced, error;
+    const char *temporary, *name;
+    unsigned long long bytes;
+    Py_buffer data;
+    void *base = NULL;
+    if (!PyArg_ParseTuple(args, "issKy*ip:make", &folder, &temporary, &name, &bytes, &data, &mode,
+                          &synced)) {
+        return NULL;
+    }
+    if (bytes == 0 || bytes > PQ_PAGE_BYTES_MAX || (uint64_t)data.len > bytes) {
+        PyBuffer_Release(&data);
+        PyErr_SetString(PyExc_ValueError, "the content must fit into the file");
+        return NULL;
+    }
+    Region *self = PyObject_New(Region, type);
+    if (self != NULL) {
+        self->base = NULL;
+        self->bytes = bytes;
+        self->writable = 1;
+        Py_BEGIN_ALLOW_THREADS
+        error = make_file(folder, temporary, name, mode, synced, &data, bytes, &base);
+        Py_END_ALLOW_THREADS
+        if (error != 0) {
+            errno = error;
+            PyErr_SetFromErrno(PyExc_OSError);
+            Py_DECREF((PyObject *)self);
+            self = NULL;
+        } else {
+            self->base = base;
+        }
+    }
+    PyBuffer_Release(&data);
     return (PyObject *)self;
 }
 
@@ -223,6 +301,8 @@ static PyObject *region_sync(Region *self, PyObject *args) {
 }
 
 static PyMethodDef region_methods[] = {
+    {"make", (PyCFunction)region_make, METH_VARARGS | METH_CLASS,
+     "Make a file of reserved blocks under a temporary name, rename it, and map it."},
     {"read", (PyCFunction)region_read, METH_VARARGS, "Return a copy of some bytes."},
     {"write", (PyCFunction)region_write, METH_VARARGS, "Copy bytes in; not for shared words."},
     {"load", (PyCFunction)region_load, METH_VARARGS, "Load 8 bytes with acquire order."},

@@ -34,6 +34,11 @@ class Peer:
         """Return what must be made by the parent and handed to every process."""
         del context
 
+    @staticmethod
+    def unshare(shared: Any) -> None:  # noqa: ANN401 - the peer's own
+        """Undo what `share` did, once all processes have ended."""
+        del shared
+
     def open_send(self, channel: str = "main") -> Callable[[bytes], object]:
         """Return what sends one message."""
         raise NotImplementedError

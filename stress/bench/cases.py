@@ -1,0 +1,233 @@
+"""The table: every case, its contenders and what is to be reached.
+
+Counts are such that a measurement takes about a second on the machine the field was measured on;
+`scale` multiplies them. Rates are compared, so contenders of one case may have different counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from stress.bench.figures import append_then_replay, first_to_last, latency, slower_loop
+from stress.bench.loops import (
+    consume,
+    consume_batches,
+    consume_mixed,
+    consume_ready,
+    ping,
+    pong,
+    produce,
+    produce_batches,
+    produce_history,
+    produce_paced,
+    replay,
+    seek,
+)
+from stress.bench.plan import Case, Plan, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from stress.bench.peers.base import Peer
+    from stress.bench.plan import Stages, Summary
+
+LEAST_COUNT = 200
+KIB = 1024
+MIB = 1024 * KIB
+OURS = "pagequeue"
+ZEROMQ = "ZeroMQ"
+FILE = "plain file"
+LMDB = "LMDB"
+MP_QUEUE = "multiprocessing.Queue"
+NO_OPS = "C no-ops"
+
+
+def _peer(module: str, name: str) -> type[Peer] | None:
+    """Return a peer's class, or None where what it needs is not installed."""
+    try:
+        found: Any = getattr(import_module(f"stress.bench.peers.{module}"), name)
+    except ImportError:
+        return None
+    peer: type[Peer] = found
+    return peer
+
+
+PEERS = {
+    OURS: _peer("ours", "PageQueue"),
+    ZEROMQ: _peer("zeromq", "ZeroMQ"),
+    FILE: _peer("plain_file", "PlainFile"),
+    LMDB: _peer("lmdb_store", "LmdbStore"),
+    MP_QUEUE: _peer("mp_queue", "MultiprocessingQueue"),
+    NO_OPS: _peer("no_op", "NoOp"),
+}
+
+
+@dataclass(frozen=True)
+class _Load:
+    """What contenders of a case have in common."""
+
+    stages: Stages
+    summary: Summary
+    options: Mapping[str, int] = field(default_factory=dict)
+    label: str = ""  # where a peer stands in a case more than once
+
+
+class _Scale:
+    """Makes plans with scaled counts."""
+
+    def __init__(self, scale: float) -> None:
+        self._scale = scale
+
+    def count(self, count: int) -> int:
+        """Return a scaled count."""
+        return max(LEAST_COUNT, int(count * self._scale))
+
+    def plan(self, peer: str, count: int, size_bytes: int, load: _Load) -> Plan:
+        """Return a plan with a scaled count."""
+        return Plan(
+            label=load.label or peer,
+            peer=PEERS[peer],
+            stages=load.stages,
+            summary=load.summary,
+            count=self.count(count),
+            size_bytes=size_bytes,
+            options=load.options,
+        )
+
+
+def _one_call(scale: _Scale) -> Case:
+    piped = _Load(((produce, consume),), first_to_last)
+    floor = _Load(((produce, consume_ready),), slower_loop)
+    return Case(
+        "one-call",
+        "one producer, one consumer, one call each, 100 B",
+        (
+            scale.plan(OURS, 4_000_000, 100, piped),
+            scale.plan(ZEROMQ, 1_200_000, 100, piped),
+            scale.plan(MP_QUEUE, 250_000, 100, piped),
+            scale.plan(NO_OPS, 6_000_000, 100, floor),
+            scale.plan(FILE, 600_000, 100, piped),
+        ),
+        (
+            Target("at least 4 x ZeroMQ", "messages_per_s", 4.0, ZEROMQ),
+            Target("at least 25 x multiprocessing.Queue", "messages_per_s", 25.0, MP_QUEUE),
+            Target("at least 60 % of the loop with C no-ops", "messages_per_s", 0.6, NO_OPS),
+        ),
+    )
+
+
+def _batches(scale: _Scale) -> Case:
+    rest = _Load(((produce_batches, consume_batches),), first_to_last)
+    return Case(
+        "batches",
+        "the same in batches of 1024",
+        (scale.plan(OURS, 8_000_000, 100, rest), scale.plan(FILE, 4_000_000, 100, rest)),
+        (Target("at least 4 x a plain file in batches", "messages_per_s", 4.0, FILE),),
+    )
+
+
+def _two_producers(scale: _Scale) -> Case:
+    one, two = f"{OURS}, 1 producer", f"{OURS}, 2 producers"
+    return Case(
+        "two-producers",
+        "2 producers, 1 consumer, 100 B",
+        tuple(
+            scale.plan(OURS, 3_000_000, 100, _Load(stages, first_to_last, label=label))
+            for label, stages in (
+                (one, ((produce, consume_mixed),)),
+                (two, ((produce, produce, consume_mixed),)),
+            )
+        ),
+        (Target("at least 70 % of one producer", "messages_per_s", 0.7, one, ours=two),),
+    )
+
+
+def _fan_out(scale: _Scale) -> Case:
+    rest = _Load(((produce, consume, consume),), first_to_last)
+    return Case(
+        "fan-out",
+        "1 producer, 2 fan-out consumers, 100 B",
+        (scale.plan(OURS, 3_000_000, 100, rest), scale.plan(ZEROMQ, 1_000_000, 100, rest)),
+        (Target("at least 3 x ZeroMQ publish/subscribe", "messages_per_s", 3.0, ZEROMQ),),
+    )
+
+
+def _large(scale: _Scale) -> Case:
+    rest = _Load(((produce, consume),), first_to_last)
+    return Case(
+        "large",
+        "64 KiB messages, one call each",
+        (scale.plan(OURS, 24_000, 64 * KIB, rest), scale.plan(FILE, 24_000, 64 * KIB, rest)),
+        (Target("at least 3 x a plain file", "megabytes_per_s", 3.0, FILE),),
+    )
+
+
+def _round_trip(scale: _Scale) -> Case:
+    rest = _Load(((ping, pong),), latency)
+    return Case(
+        "round-trip",
+        "round trip, 64 B, both spinning",
+        (scale.plan(OURS, 800_000, 64, rest), scale.plan(LMDB, 200_000, 64, rest)),
+        (
+            Target("p50 at most 1.5 us", "round_trip_p50_us", 1.5, at_most=True),
+            Target("p50 under half of LMDB's", "round_trip_p50_us", 0.5, LMDB, at_most=True),
+        ),
+    )
+
+
+def _replay(scale: _Scale) -> Case:
+    rest = _Load(((produce,), (replay,)), append_then_replay)
+    return Case(
+        "replay",
+        "append 1 M, then replay in a new process, 100 B",
+        (scale.plan(OURS, 1_000_000, 100, rest), scale.plan(LMDB, 1_000_000, 100, rest)),
+        (
+            Target("append at least 5 x LMDB", "append_per_s", 5.0, LMDB),
+            Target("replay at least 1.5 x LMDB", "replay_per_s", 1.5, LMDB),
+        ),
+    )
+
+
+def _seek(scale: _Scale) -> Case:
+    rest = _Load(((produce_history,), (seek,)), latency, {"seeks": scale.count(100_000)})
+    return Case(
+        "seek",
+        "seek to a time in 1 M messages, then read one, 100 B",
+        (scale.plan(OURS, 1_000_000, 100, rest), scale.plan(LMDB, 1_000_000, 100, rest)),
+        (Target("p50 at most 5 us", "seek_p50_us", 5.0, at_most=True),),
+    )
+
+
+def _rolls(scale: _Scale) -> Case:
+    rest = _Load(((produce_paced,),), latency, {"pace_ns": 10_000})
+    pages = {"page_bytes": 4 * MIB, **rest.options}
+    small = replace(rest, label=f"{OURS}, 4 MiB pages", options=pages)
+    return Case(
+        "rolls",
+        "send across page rolls, one every 10 us, 1 KiB",
+        (
+            scale.plan(OURS, 200_000, KIB, rest),
+            scale.plan(OURS, 200_000, KIB, small),
+            scale.plan(FILE, 200_000, KIB, rest),
+        ),
+    )
+
+
+CASES = {
+    "one-call": _one_call,
+    "batches": _batches,
+    "two-producers": _two_producers,
+    "fan-out": _fan_out,
+    "large": _large,
+    "round-trip": _round_trip,
+    "replay": _replay,
+    "seek": _seek,
+    "rolls": _rolls,
+}
+
+
+def build_case(name: str, scale: float = 1.0) -> Case:
+    """Return the case of that name, with counts scaled."""
+    return CASES[name](_Scale(scale))

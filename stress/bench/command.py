@@ -1,0 +1,74 @@
+"""The command: which cases, how often, where, and the exit code."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stress.bench.cases import CASES, build_case
+from stress.bench.harness import measure
+from stress.bench.plan import CheckFailed
+from stress.bench.report import Measured, as_json, header, show
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stress.bench.plan import Case
+
+
+def run_case(case: Case, base: Path, repeats: int) -> Measured:
+    """Measure every contender `repeats` times, in turn; each repeat starts with another one."""
+    measured = Measured(case)
+    failed: set[str] = set()
+    for repeat in range(repeats):
+        first = repeat % len(case.plans)
+        for plan in case.plans[first:] + case.plans[:first]:
+            if plan.peer is None or plan.label in failed:
+                continue
+            try:
+                figures = measure(plan, base)
+            except CheckFailed as failure:
+                measured.failures.append(f"{plan.label}: {failure}")
+                measured.runs.pop(plan.label, None)
+                failed.add(plan.label)
+            else:
+                measured.runs[plan.label].append(figures)
+    return measured
+
+
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m stress.bench_core",
+        description="Measure pagequeue against its peers, in one run.",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there too")
+    parser.add_argument("--only", action="append", choices=tuple(CASES), help="can be repeated")
+    parser.add_argument("--scale", type=float, default=1.0, help="of message counts")
+    parser.add_argument("--directory", type=Path, help="for queues and files; default: temporary")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each contender")
+    options = parser.parse_args(arguments)
+    if options.repeats < 1 or options.scale <= 0:
+        parser.error("--repeats must be at least 1 and --scale above 0")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark; return 1 if a check failed, whatever the targets say."""
+    options = _arguments(arguments)
+    if options.directory is not None:
+        options.directory.mkdir(parents=True, exist_ok=True)
+    results = []
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=options.directory) as base:
+        head = header(Path(base), scale=options.scale, repeats=options.repeats)
+        for name in options.only or CASES:
+            print(f"{name} ...", file=sys.stderr, flush=True)
+            results.append(run_case(build_case(name, options.scale), Path(base), options.repeats))
+    show(head, results)
+    report = as_json(head, results)
+    if options.json is not None:
+        options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    return 1 if report["failed"] else 0

@@ -1,0 +1,57 @@
+"""From what the roles measured to the figures of one run; one function for each kind of case."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stress.bench.plan import Metrics, Outcome, percentiles_us
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stress.bench.plan import Plan
+
+Outcomes = list[list[Outcome]]
+BYTES_PER_MB = 1_000_000
+
+
+def _rate(plan: Plan, seconds: float) -> Metrics:
+    per_s = plan.count / seconds
+    return {
+        "messages_per_s": per_s,
+        "megabytes_per_s": per_s * plan.size_bytes / BYTES_PER_MB,
+        "seconds": seconds,
+    }
+
+
+def first_to_last(plan: Plan, outcomes: Outcomes) -> Metrics:
+    """Return the rate from the first send to the last message received, by whoever was last."""
+    roles: Sequence[Outcome] = outcomes[0]
+    started_ns = min(role.started_ns for role in roles)
+    ended_ns = max(role.ended_ns for role in roles)
+    return _rate(plan, Outcome(started_ns, ended_ns).seconds)
+
+
+def slower_loop(plan: Plan, outcomes: Outcomes) -> Metrics:
+    """Return the rate of the slower of two loops that do not wait for each other."""
+    return _rate(plan, max(role.seconds for role in outcomes[0]))
+
+
+def append_then_replay(plan: Plan, outcomes: Outcomes) -> Metrics:
+    """Return the rate of each of the two."""
+    append, replay = outcomes[0][0], outcomes[1][0]
+    return {
+        "append_per_s": plan.count / append.seconds,
+        "replay_per_s": plan.count / replay.seconds,
+        "seconds": append.seconds + replay.seconds,
+    }
+
+
+def latency(plan: Plan, outcomes: Outcomes) -> Metrics:
+    """Return percentiles of all samples of the last stage's first role, and its counts."""
+    del plan
+    role = outcomes[-1][0]
+    figures: Metrics = {"seconds": role.seconds}
+    for name, samples_ns in role.samples_ns.items():
+        figures |= percentiles_us(samples_ns, f"{name}_")
+    return figures | {name: float(count) for name, count in role.counts.items()}

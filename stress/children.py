@@ -1,0 +1,85 @@
+"""Children of a campaign: forked from a process that has no queue open, killed without ceremony.
+
+A child that fails writes its traceback into the campaign's error file, which the parent reads; a
+child whose parent dies is killed by the kernel, so that no campaign leaves anything running.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+import traceback
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+PR_SET_PDEATHSIG = 1
+RECORD_LIMIT_BYTES = 4000
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class ErrorFile:
+    """What children have to say, appended in one write each, so that kills cannot mix it up."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = os.open(path, os.O_CREAT | os.O_APPEND | os.O_RDWR | os.O_CLOEXEC, 0o600)
+
+    def say(self, text: str) -> None:
+        """Append a record."""
+        os.write(self._fd, text.encode()[-RECORD_LIMIT_BYTES:] + b"\0")
+
+    def said(self) -> list[str]:
+        """Return all records."""
+        return [part.decode() for part in self.path.read_bytes().split(b"\0") if part]
+
+    def close(self) -> None:
+        """Let the descriptor go."""
+        os.close(self._fd)
+
+
+def fork(body: Callable[[], None], errors: ErrorFile, name: str) -> int:
+    """Run `body` in a child; return its process id. It ends with 0, or 1 if `body` raised."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == parent:
+            body()
+            code = 0
+    except BaseException:  # noqa: BLE001  whatever it is, the parent must hear of it
+        errors.say(f"{name}: {traceback.format_exc()}")
+    finally:
+        os._exit(code)
+
+
+def ended(pid: int, seconds: float) -> int | None:
+    """Wait for a child to end by itself; return its wait status, None if it does not."""
+    deadline = time.monotonic() + seconds
+    pause = 0.0005
+    while True:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return status
+        if time.monotonic() >= deadline:
+            return None
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.01)
+
+
+def kill(pid: int) -> int:
+    """Kill a child now; return its wait status."""
+    os.kill(pid, signal.SIGKILL)
+    return os.waitpid(pid, 0)[1]
+
+
+def was_killed(status: int | None) -> bool:
+    """Whether a wait status says SIGKILL."""
+    return status is not None and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL

@@ -1,0 +1,83 @@
+"""Runs the body of a campaign in a process of its own, with a variant of the core if one is asked.
+
+The child loads the core before anything imports `pagequeue`, opens no queue before it forks its own
+children, and answers with one JSON object. `python -m stress.driver MODULE BUDGET` is that child.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stress import variant
+from stress.campaign import Budget, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ROOM_BYTES_MIN = 2 << 30
+DIRECTORY_VARIABLE = "PAGEQUEUE_STRESS_DIRECTORY"
+GRACE_SECONDS = 120.0
+"""A child that takes so much longer than its budget hangs."""
+
+
+def scratch_directory() -> str:
+    """Return where queues are made: as told, or in memory where there is room, or on disk."""
+    told = os.environ.get(DIRECTORY_VARIABLE)
+    if told:
+        return told
+    memory = "/dev/shm"
+    if os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= ROOM_BYTES_MIN:
+        return memory
+    return tempfile.gettempdir()
+
+
+def run_apart(module: str, budget: Budget, defines: Mapping[str, str] | None = None) -> Outcome:
+    """Run `campaign(budget)` of a module in a child, on a core that was built with `defines`."""
+    environment = dict(os.environ)
+    environment.pop(variant.CORE_VARIABLE, None)
+    if defines is not None:
+        environment[variant.CORE_VARIABLE] = str(variant.build(defines))
+    root = str(Path(__file__).resolve().parents[1])
+    environment["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [root, environment.get("PYTHONPATH")])
+    )
+    command = [sys.executable, "-m", "stress.driver", module]
+    command.append(json.dumps(dataclasses.asdict(budget)))
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            timeout=budget.seconds + GRACE_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        return Outcome(0, [f"hangs: no end {GRACE_SECONDS:g} s behind its budget ({error.cmd})"])
+    if done.returncode != 0:
+        return Outcome(0, [f"the campaign itself ended with code {done.returncode}"])
+    return Outcome(**json.loads(done.stdout))
+
+
+def main() -> int:
+    """Run the body of a campaign and print its outcome."""
+    variant.bootstrap()
+    module, budget = sys.argv[1:]
+    answer = os.dup(1)
+    os.dup2(2, 1)  # what anybody prints belongs to the user, not into the answer
+    outcome = importlib.import_module(module).campaign(Budget(**json.loads(budget)))
+    with os.fdopen(answer, "w", encoding="utf-8") as file:
+        json.dump(dataclasses.asdict(outcome), file, default=str)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

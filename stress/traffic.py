@@ -1,0 +1,209 @@
+"""What the producers of a campaign send, and the proof that all of it and nothing else is there.
+
+Every operation follows from its producer's uid and its number, so that the parent can make it again
+and compare byte for byte. What returned is recorded by the producer in a file of 32-byte records:
+one `write` each, which SIGKILL cannot undo. Of each producer at most one operation may be visible
+without a record: the one in which it died.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import struct
+import zlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from pagequeue import Message, Producer
+
+HEADER = struct.Struct("<QIHHII")  # uid, number, place in the batch, its count, bytes, CRC-32
+RECORD = struct.Struct("<QIIQQ")  # uid, number, count, first sequence, 0
+SEEN = struct.Struct("<QQIIQ")  # uid, next sequence, digest, 0, 0
+BLOB = random.Random(1).randbytes(1 << 16)
+VIOLATIONS_MAX = 5
+
+
+class Op(NamedTuple):
+    """One call: payloads to send, at once if there are several; none of them means rotate."""
+
+    payloads: list[bytes]
+
+    def run(self, producer: Producer) -> tuple[int, int]:
+        """Do it; return the first sequence and the count."""
+        if not self.payloads:
+            producer.rotate()
+            return 0, 0
+        if len(self.payloads) == 1:
+            return producer.send(self.payloads[0]), 1
+        sent = producer.send_many(self.payloads)
+        return sent.start, len(sent)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What producers send: sizes, and how often what; the parts are of 256."""
+
+    payload_bytes_max: int = 8192
+    batch_bytes_max: int = 24 << 10
+    batch_count_max: int = 12
+    batch_parts: int = 64
+    rotate_parts: int = 6
+
+    def op(self, uid: int, number: int) -> Op:
+        """Return operation `number` of producer `uid`."""
+        seed = hashlib.blake2b(b"%d %d" % (uid, number), digest_size=64).digest()
+        kind = seed[0]
+        if kind < self.rotate_parts:
+            return Op([])
+        count = 1
+        if kind < self.rotate_parts + self.batch_parts:
+            count = 2 + seed[1] % (self.batch_count_max - 1)
+        limit = min(self.payload_bytes_max, self.batch_bytes_max // count)
+        sizes = [self._size(seed, i, limit) for i in range(count)]
+        if count > 1:
+            sizes[0] = max(sizes[0], HEADER.size)  # a batch says whose it is
+        return Op([_payload(uid, number, i, count, size) for i, size in enumerate(sizes)])
+
+    def _size(self, seed: bytes, place: int, limit: int) -> int:
+        draw = seed[2 + place]
+        if draw < 12:
+            return 0
+        if draw < 224:
+            return min(HEADER.size + draw, limit)
+        return HEADER.size + (seed[16 + place] << 8 | seed[40 - place]) % (limit - HEADER.size + 1)
+
+
+def _payload(uid: int, number: int, place: int, count: int, size: int) -> bytes:
+    if size == 0:
+        return b""
+    start = (uid * 7919 + number * 31 + place) % (len(BLOB) - size)
+    body = BLOB[start : start + size - HEADER.size]
+    head = HEADER.pack(uid, number, place, count, size, 0)[:-4]
+    return head + zlib.crc32(body, zlib.crc32(head)).to_bytes(4, "little") + body
+
+
+class Log:
+    """Records of 32 bytes, appended by one writer at a time."""
+
+    def __init__(self, path: Path, kind: struct.Struct) -> None:
+        self.path = path
+        self.kind = kind
+        self._fd = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+
+    def put(self, *values: int) -> None:
+        """Append a record; when this returns, no kill can undo it."""
+        os.write(self._fd, self.kind.pack(*values))
+
+    def records(self) -> list[tuple[int, ...]]:
+        """Return all whole records."""
+        data = self.path.read_bytes()
+        return list(self.kind.iter_unpack(data[: len(data) // self.kind.size * self.kind.size]))
+
+    def close(self) -> None:
+        """Let the descriptor go."""
+        os.close(self._fd)
+
+
+def chained(digest: int, message: Message) -> int:
+    """Return the digest of a stream that goes on with this message."""
+    head = struct.pack("<Qq", message.sequence, message.timestamp)
+    return zlib.crc32(message.payload, zlib.crc32(head, digest))
+
+
+@dataclass
+class Proof:
+    """Compares a replay with what was acknowledged.
+
+    Attributes:
+        violations: one sentence for each thing that must not be.
+        digests: by sequence, the digest of all messages before it.
+        unacknowledged: operations that are there though their producer died in them.
+    """
+
+    shape: Shape
+    uids: list[int]
+    records: list[tuple[int, ...]]
+    violations: list[str] = field(default_factory=list)
+    digests: list[int] = field(default_factory=lambda: [0])
+    unacknowledged: int = 0
+
+    def __post_init__(self) -> None:
+        self._first = {record[3]: record for record in self.records if record[2]}
+        self._next = dict.fromkeys(self.uids, 0)
+        for uid, number, *_ in self.records:
+            self._next[uid] = max(self._next[uid], number + 1)
+        self._died_in: set[int] = set()
+        self._last_timestamp = 0
+
+    def wrong(self, sentence: str) -> None:
+        """Note what must not be."""
+        self.violations.append(sentence)
+
+    def run(self, messages: Iterable[Message]) -> None:
+        """Walk the whole queue, from its first message on."""
+        stream = self._counted(messages)
+        for message in stream:
+            payloads = self._op_at(message)
+            if payloads is None:
+                return
+            for place, payload in enumerate(payloads):
+                found = message if place == 0 else next(stream, None)
+                if found is None:
+                    self.wrong(f"the batch at {message.sequence} ends after {place} messages")
+                    return
+                if found.payload != payload:
+                    self.wrong(f"message {found.sequence} is not what was sent: {_words(found)}")
+                    return
+        for sequence, record in self._first.items():
+            self.wrong(f"acknowledged, and not there: {sequence}, operation {record[:3]}")
+
+    def _counted(self, messages: Iterable[Message]) -> Iterator[Message]:
+        for expected, message in enumerate(messages):
+            if message.sequence != expected:
+                self.wrong(f"sequence {message.sequence} stands where {expected} should")
+                return
+            if message.timestamp < self._last_timestamp:
+                self.wrong(f"message {expected} is older than the one before it")
+            self._last_timestamp = message.timestamp
+            self.digests.append(chained(self.digests[-1], message))
+            yield message
+
+    def _op_at(self, message: Message) -> list[bytes] | None:
+        """Return what stands from here on: acknowledged, or the last act of somebody killed."""
+        record = self._first.pop(message.sequence, None)
+        if record is not None:
+            return self.shape.op(record[0], record[1]).payloads
+        self.unacknowledged += 1
+        if message.payload:
+            uid, number = HEADER.unpack_from(message.payload.ljust(HEADER.size, b"\0"))[:2]
+        else:
+            uid, number = self._who_died_in_empty(), -1
+        if uid not in self._next or uid in self._died_in:
+            self.wrong(f"message {message.sequence} was sent by nobody, or twice: {_words(message)}")
+            return None
+        if number not in {-1, self._next[uid]}:
+            self.wrong(
+                f"message {message.sequence} is operation {number} of {uid}, which is past "
+                f"or was never reached: {self._next[uid]} was next"
+            )
+            return None
+        self._died_in.add(uid)
+        return self.shape.op(uid, self._next[uid]).payloads
+
+    def _who_died_in_empty(self) -> int:
+        for uid, number in self._next.items():
+            if uid not in self._died_in and self.shape.op(uid, number).payloads == [b""]:
+                return uid
+        return -1
+
+
+def _words(message: Message) -> str:
+    if len(message.payload) < HEADER.size:
+        return f"{len(message.payload)} bytes"
+    return f"{len(message.payload)} bytes, header {HEADER.unpack_from(message.payload)}"

@@ -1,0 +1,148 @@
+"""Variants of the compiled core: with kill points, with a planted bug, under sanitizers.
+
+The library knows nothing of this. A child of a campaign that finds a path in the environment
+variable `CORE_VARIABLE` loads the core from there, before it imports `pagequeue`; everybody else
+gets the core that was installed. Builds are kept in a temporary directory, by the hash of what went
+into them.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.machinery
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+CORE_VARIABLE = "PAGEQUEUE_STRESS_CORE"
+CORE_DIRECTORY = Path(__file__).resolve().parents[1] / "src" / "pagequeue" / "core"
+CORE_MODULE = "pagequeue._core"
+PYTHON_FREE = ("checksum.c", "frames.c", "scan.c", "lock.c", "wait.c")
+"""The sources that take plain memory only."""
+BASE_DEFINES = {"_GNU_SOURCE": "1"}
+BASE_FLAGS = ("-std=c11", "-g", "-Wall", "-Wextra", "-Werror")
+SANITIZE = (
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+    "-fno-omit-frame-pointer",
+    "-O1",
+)
+KILL_POINTS: Mapping[str, str] = {"PAGEQUEUE_KILL_POINTS": "1"}
+
+
+def planted(bug: str) -> dict[str, str]:
+    """Return the defines of a build with kill points and one bug that the campaigns must find."""
+    return {**KILL_POINTS, "PAGEQUEUE_PLANT": f'"{bug}"'}
+
+
+def compiler() -> list[str]:
+    """Return the C compiler's command: $CC, or `cc`."""
+    return shlex.split(os.environ.get("CC", "")) or ["cc"]
+
+
+def cache_directory() -> Path:
+    """Return where builds are kept; nobody else may write there."""
+    path = Path(tempfile.gettempdir()) / f"pagequeue-variants-{os.getuid()}"
+    path.mkdir(mode=0o700, exist_ok=True)
+    if path.is_symlink() or path.stat().st_uid != os.getuid():
+        raise PermissionError(f"{path} belongs to somebody else: remove it")
+    return path
+
+
+@functools.cache
+def _version(command: tuple[str, ...]) -> bytes:
+    return subprocess.run([*command, "--version"], capture_output=True, check=True).stdout
+
+
+def compiled(command: Sequence[str], sources: Sequence[Path], arguments: Sequence[str]) -> Path:
+    """Compile and link sources with a compiler's command, or take what was built from the same.
+
+    Raises:
+        subprocess.CalledProcessError: it did not compile; the compiler's words went to stderr.
+    """
+    digest = hashlib.blake2b(digest_size=12)
+    digest.update(repr((list(command), list(arguments))).encode() + _version(tuple(command)))
+    for source in [*sources, *sorted(CORE_DIRECTORY.glob("*.h"))]:
+        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    path = cache_directory() / digest.hexdigest()
+    if not path.exists():
+        temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+        subprocess.run(
+            [*command, *arguments, "-o", str(temporary), *map(str, sources), "-lpthread"],
+            check=True,
+        )
+        temporary.rename(path)
+    return path
+
+
+def define_flags(defines: Mapping[str, str]) -> list[str]:
+    """Return defines as a compiler takes them."""
+    return [f"-D{name}={value}" for name, value in sorted(defines.items())]
+
+
+def build(defines: Mapping[str, str], flags: Sequence[str] = ("-O2",)) -> Path:
+    """Build the core as an extension module with these defines and flags; return its path."""
+    all_defines = {**BASE_DEFINES, "Py_LIMITED_API": "0x030B0000", **defines}
+    arguments = [
+        *("-shared", "-fPIC", "-fvisibility=hidden", *BASE_FLAGS, *flags),
+        *define_flags(all_defines),
+        f"-I{sysconfig.get_path('include')}",
+        f"-I{CORE_DIRECTORY}",
+    ]
+    return compiled(compiler(), sorted(CORE_DIRECTORY.glob("*.c")), arguments)
+
+
+def build_program(
+    sources: Sequence[Path], flags: Sequence[str], command: Sequence[str] | None = None
+) -> Path:
+    """Build a program of these sources and of the core's parts that need no Python."""
+    core = [CORE_DIRECTORY / name for name in PYTHON_FREE]
+    arguments = [*BASE_FLAGS, *flags, *define_flags(BASE_DEFINES), f"-I{CORE_DIRECTORY}"]
+    return compiled(command or compiler(), [*sources, *core], arguments)
+
+
+def can_sanitize() -> bool:
+    """Whether the compiler can build and run a program under ASan and UBSan."""
+    if shutil.which(compiler()[0]) is None:
+        return False
+    source = cache_directory() / "probe.c"
+    source.write_text("int main(void) { return 0; }\n", encoding="ascii")
+    try:
+        program = compiled(compiler(), [source], SANITIZE)
+    except subprocess.CalledProcessError:
+        return False
+    return subprocess.run([program], check=False).returncode == 0
+
+
+def install(path: Path) -> None:
+    """Make this build the core of this process, before `pagequeue` is imported.
+
+    Raises:
+        RuntimeError: another core is in use already.
+    """
+    if CORE_MODULE in sys.modules:
+        raise RuntimeError(f"{CORE_MODULE} is imported already: install the variant before it")
+    loader = importlib.machinery.ExtensionFileLoader(CORE_MODULE, str(path))
+    spec = importlib.util.spec_from_file_location(CORE_MODULE, path, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    sys.modules[CORE_MODULE] = module
+
+
+def bootstrap() -> None:
+    """Install what the environment names, if it names anything."""
+    path = os.environ.get(CORE_VARIABLE)
+    if path:
+        install(Path(path))

@@ -1,0 +1,138 @@
+"""What several test files share: a queue's directory that can be looked into and damaged."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from pagequeue import Queue
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+START = 1_700_000_000_000_000_000
+LOCK_BOOT_AT = 64
+DURABLE_SEQUENCE_AT = 256
+
+
+def slow_crc32c(data: bytes) -> int:
+    """Return the CRC-32C of bytes, bit by bit, independently of the package."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+class Frame(NamedTuple):
+    """One frame as it stands in a page."""
+
+    position: int
+    word: int
+    checksum: int
+    timestamp: int
+    payload: bytes
+
+    def checksum_for(self, sequence: int) -> int:
+        """Return what the checksum must be."""
+        rest = struct.pack("<qQI", self.timestamp, sequence, self.word)
+        return slow_crc32c(self.payload + rest)
+
+
+def frames_of(page: bytes) -> list[Frame]:
+    """Return all frames of a page, its end-of-page mark included, without checking them."""
+    frames = []
+    position = 64
+    while position + 16 <= len(page):
+        word, checksum, timestamp = struct.unpack_from("<IIq", page, position)
+        if word == 0:
+            break
+        length = word & 0x3FFFFFFF
+        payload = page[position + 16 : position + length]
+        frames.append(Frame(position, word, checksum, timestamp, payload))
+        if word >> 31:
+            break
+        position += (length + 7) // 8 * 8
+    return frames
+
+
+@dataclass
+class Ticks:
+    """A clock that goes on by one step at each look; tests set it as they like."""
+
+    now: int = START
+    step: int = 1000
+
+    def __call__(self) -> int:
+        """Return now, then go on."""
+        now = self.now
+        self.now += self.step
+        return now
+
+
+@dataclass
+class Disk:
+    """One queue directory with pages of 4096 bytes, and what can befall it."""
+
+    directory: Path
+    page_bytes: int = 4096
+    clock: Ticks = field(default_factory=Ticks)
+
+    def open(self, **options: object) -> Queue:
+        """Open the queue with this disk's clock and page size."""
+        return Queue(self.directory, page_bytes=self.page_bytes, clock=self.clock, **options)
+
+    def send(self, *payloads: bytes, flush: bool = False) -> None:
+        """Open the queue, send messages one by one, close it."""
+        with self.open() as queue, queue.producer() as producer:
+            for payload in payloads:
+                producer.send(payload)
+            if flush:
+                producer.flush()
+
+    def payloads(self, **options: object) -> list[bytes]:
+        """Return all messages' payloads; opening recovers."""
+        with self.open(**options) as queue:
+            return [message.payload for message in queue.replay()]
+
+    def path(self, name: str) -> Path:
+        """Return `queue-NAME`."""
+        return self.directory / f"queue-{name}"
+
+    def page(self, number: int) -> Path:
+        """Return the path of a page."""
+        return self.path(f"{number:010d}.page")
+
+    def index(self, number: int) -> Path:
+        """Return the path of an index."""
+        return self.path(f"{number:010d}.idx")
+
+    def frames(self, number: int) -> list[Frame]:
+        """Return the frames of a page."""
+        return frames_of(self.page(number).read_bytes())
+
+    def poke(self, path: Path, at: int, data: bytes) -> None:
+        """Overwrite bytes of a file."""
+        with path.open("r+b") as file:
+            file.seek(at)
+            file.write(data)
+
+    def cut_power(self, durable: int | None = None) -> None:
+        """Make the shared words those of an earlier boot, perhaps with an older durable mark."""
+        self.poke(self.path("writeMeta"), LOCK_BOOT_AT, bytes(16))
+        if durable is not None:
+            self.poke(self.path("writeMeta"), DURABLE_SEQUENCE_AT, struct.pack("<Q", durable))
+
+    def contents(self) -> dict[str, bytes]:
+        """Return every file's bytes."""
+        return {path.name: path.read_bytes() for path in sorted(self.directory.iterdir())}
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Disk:
+    """A directory where no queue was made yet."""
+    return Disk(tmp_path / "events")

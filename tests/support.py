@@ -1,0 +1,371 @@
+"""What several tests share: clocks, other processes, and what those processes run."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import multiprocessing
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import portalocker
+
+from pagequeue import Queue
+from pagequeue import format as fmt
+from pagequeue.meta import WriteMeta, field_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+HERE = str(Path(__file__).resolve().parent)
+SMALL = 4096
+"""The smallest page, so that rolls are frequent."""
+WAITERS = field_of(fmt.WRITE_META, "waiters")
+MUTEX = field_of(fmt.WRITE_META, "mutex")
+LABEL = struct.Struct("<IIII")
+"""Producer, number of the message, number of its batch, messages of the batch."""
+
+
+class Clock:
+    """A clock that stands where it is put; ns since 1970."""
+
+    def __init__(self, now: int = 1_000_000) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def payloads(messages: Any) -> list[bytes]:  # noqa: ANN401 - anything that yields messages
+    """Return the payloads of messages."""
+    return [message.payload for message in messages]
+
+
+def files(directory: Path | str) -> dict[str, bytes]:
+    """Return every file of a directory."""
+    return {path.name: path.read_bytes() for path in sorted(Path(directory).iterdir())}
+
+
+def overwrite(path: Path | str, position: int, data: bytes) -> None:
+    """Write bytes into a file, as damage would."""
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        os.pwrite(fd, data, position)
+    finally:
+        os.close(fd)
+
+
+def flip(path: Path | str, position: int) -> None:
+    """Change one byte of a file."""
+    overwrite(path, position, bytes([Path(path).read_bytes()[position] ^ 0xFF]))
+
+
+def pretend_power_cut(directory: Path | str) -> None:
+    """Make the shared words look as if they came from another boot; the queue must be closed."""
+    path = Path(directory) / fmt.write_meta_name("queue")
+    overwrite(path, WriteMeta.LOCK_KEY, b"\x55" * WriteMeta.LOCK_KEY_BYTES)
+
+
+def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    """Wait until something holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.002)
+
+
+# --- other processes -----------------------------------------------------------------------------
+
+
+def start(name: str, *args: object, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    """Run a function of this module in a fresh process; the arguments travel as JSON."""
+    code = (
+        f"import json, sys; sys.path.insert(0, {HERE!r}); import support; "
+        f"support.{name}(*json.loads(sys.argv[1]))"
+    )
+    command = [*before, sys.executable, "-W", "error", "-c", code, json.dumps(args, default=str)]
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def ready(process: subprocess.Popen[str]) -> str:
+    """Wait for the first line that a process prints, and return it."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    line = process.stdout.readline()
+    assert line, process.stderr.read()
+    return line.strip()
+
+
+def finish(process: subprocess.Popen[str], seconds: float = 60.0) -> str:
+    """Wait for the end of a process that must end well; return what it printed."""
+    try:
+        out, err = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+        raise AssertionError(f"it did not end in time: {out}{err}") from None
+    assert process.returncode == 0, out + err
+    return out.strip()
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """Kill a process and wait for it."""
+    process.kill()
+    process.communicate()
+
+
+def say(text: object) -> None:
+    """Print at once."""
+    print(text, flush=True)
+
+
+# --- what they run -------------------------------------------------------------------------------
+
+
+def hold_writers_lock(directory: str, *, stop: bool = False) -> None:
+    """Take the writers' lock as a producer does in the middle of a send; keep it until killed."""
+    path = Path(directory) / fmt.write_meta_name("queue")
+    with path.open("r+b") as file:
+        shared = mmap.mmap(file.fileno(), fmt.WRITE_META_FILE_BYTES)
+    mutex = ctypes.c_char.from_buffer(shared, MUTEX)
+    assert ctypes.CDLL(None).pthread_mutex_trylock(ctypes.byref(mutex)) == 0
+    say("held")
+    if stop:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(60)
+
+
+def hold_file_lock(path: str) -> None:
+    """Lock a file alone; keep it until killed."""
+    with Path(path).open("rb") as file:
+        portalocker.lock(file, portalocker.LockFlags.EXCLUSIVE)
+        say("held")
+        time.sleep(60)
+
+
+def send_for_ever(directory: str, acked_path: str, batch: int) -> None:
+    """Send numbered messages until killed; the count of those acknowledged stands in a file."""
+    with Path(acked_path).open("r+b") as file:
+        acked = mmap.mmap(file.fileno(), 8)
+    with Queue(directory) as queue, queue.producer() as producer:
+        count = 0
+        while True:
+            items = [
+                b"%d:%d:" % (os.getpid(), count + i) + b"." * (count % 90) for i in range(batch)
+            ]
+            if batch == 1:
+                producer.send(items[0])
+            else:
+                producer.send_many(items)
+            count += batch
+            acked[:] = count.to_bytes(8, "little")
+            if count == batch:
+                say("sending")
+
+
+def send_lines(directory: str, prefix: str = "queue") -> None:
+    """Send each line of the input, and print its sequence."""
+    with Queue(directory, prefix=prefix) as queue, queue.producer() as producer:
+        say("open")
+        for line in sys.stdin:
+            say(producer.send(line.strip().encode()))
+
+
+def send_counted(directory: str, count: int, *, sleeper: bool) -> None:
+    """Send small messages; with `sleeper`, somebody seems to sleep before each of them."""
+    with Queue(directory) as queue, queue.producer() as producer:
+        region = queue._store.write_meta.region
+        for _ in range(count):
+            if sleeper:
+                region.store_half(WAITERS, 1)
+            producer.send(b"x" * 50)
+
+
+def wait_for_message(directory: str, how: str) -> None:
+    """Block in one of the ways to wait, and say how that ended."""
+    with Queue(directory, read_only=how == "read_only", lock_timeout=60) as queue:
+        consumer = queue.consumer(latest=True)
+        waits: dict[str, Callable[[], object]] = {
+            "receive": consumer.receive,
+            "read_only": consumer.receive,
+            "receive_many": consumer.receive_many,
+            "iterate": lambda: next(consumer),
+            "send": lambda: queue.producer().send(b"x"),
+        }
+        say("waiting")
+        try:
+            waits[how]()
+        except KeyboardInterrupt:
+            say("interrupted")
+
+
+def answer_commands() -> None:
+    """Open a queue and send, for each line of the input: directory, payload, clock."""
+    for line in sys.stdin:
+        directory, text, now = json.loads(line)
+        with Queue(directory, clock=Clock(now)) as queue, queue.producer() as producer:
+            say(producer.send(bytes.fromhex(text)))
+
+
+def outcome(call: Callable[[], object]) -> str:
+    """Return the name of the error that a call raises, or what it returns."""
+    try:
+        return repr(call())
+    except Exception as error:  # noqa: BLE001 - that is the question
+        return type(error).__name__
+
+
+def use_after_fork(directory: str, leave: str) -> None:
+    """Fork with everything open; print what each use gives in the child, then in the parent."""
+    queue = Queue(directory, page_bytes=SMALL)
+    producer, consumer = queue.producer(), queue.consumer()
+    producer.send_many([b"a", b"b", b"c"])
+    replay = queue.replay()
+    uses: dict[str, Callable[[], object]] = {
+        "send": lambda: producer.send(b"child"),
+        "send_many": lambda: producer.send_many([b"child"]),
+        "flush": producer.flush,
+        "poll": consumer.poll,
+        "receive": lambda: consumer.receive(0),
+        "receive_many": lambda: consumer.receive_many(1, 0),
+        "next": lambda: next(consumer),
+        "seek": consumer.seek,
+        "replay": lambda: next(replay),
+        "producer": queue.producer,
+        "consumer": queue.consumer,
+        "batches": queue.batches,
+        "last": lambda: queue.last(1),
+        "len": lambda: len(queue),
+        "info": queue.info,
+        "verify": queue.verify,
+        "rotate": queue.rotate,
+        "producer.rotate": producer.rotate,
+    }
+    pid = os.fork()
+    if pid == 0:
+        say(json.dumps({name: outcome(use) for name, use in uses.items()}))
+        if leave == "close":
+            consumer.close()
+            producer.close()
+            queue.close()
+        if leave == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if leave == "reopen":
+            with Queue(directory) as again, again.producer() as sender:
+                sender.send(b"from the child")
+        sys.exit(0)  # with all that an ending interpreter does
+    os.waitpid(pid, 0)
+    sent = producer.send(b"parent")
+    producer.flush()
+    received = [consumer.receive(5).payload.decode() for _ in range(sent + 1)]
+    producer.rotate()
+    producer.send(b"rotated")
+    received.append(consumer.receive(5).payload.decode())
+    say(json.dumps([received, queue.verify().ok]))
+    queue.close()
+
+
+# --- many producers and consumers ----------------------------------------------------------------
+
+
+def label(producer: int, number: int, batch: int, count: int) -> bytes:
+    """Return a message that says whose it is, with a tail that follows from that."""
+    head = LABEL.pack(producer, number, batch, count)
+    return head + bytes([(producer * 31 + number) & 0xFF]) * (number * 7 % 120)
+
+
+def _produce(queue: Queue, producer: Any, who: int, count: int) -> None:  # noqa: ANN401
+    number = batch = 0
+    while number < count:
+        size = min(who % 3 * 5 + 1, count - number)
+        items = [label(who, number + i, batch, size) for i in range(size)]
+        if size == 1:
+            producer.send(items[0])
+        else:
+            producer.send_many(items)
+        number, batch = number + size, batch + 1
+        if number % 101 == 0:
+            producer.flush()
+        if number % 307 == 0:
+            queue.rotate()
+
+
+def _taken(consumer: Any, style: int) -> Iterator[Any]:  # noqa: ANN401
+    """Yield what a consumer receives, in one of four ways."""
+    while True:
+        if style == 0:
+            yield consumer.receive(60)
+        elif style == 1:
+            yield from consumer.receive_many(37, 60)
+        elif style == 2:
+            yield next(consumer)
+        else:
+            message = consumer.poll()
+            if message is None:
+                time.sleep(0.0005)
+            else:
+                yield message
+
+
+def _consume(consumer: Any, total: int, style: int, path: str) -> None:  # noqa: ANN401
+    rows = []
+    for message in _taken(consumer, style):
+        who, number, batch, size = LABEL.unpack_from(message.payload)
+        assert message.payload == label(who, number, batch, size)
+        rows.append((message.sequence, message.timestamp, who, number, batch, size))
+        if len(rows) == total:
+            break
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("wb") as file:
+        np.save(file, np.array(rows, np.int64))
+    temporary.rename(path)
+
+
+def work(directory: str, out: str, me: int, processes: int, count: int) -> None:
+    """Be one process of many: two threads send, three receive, one of them read-only.
+
+    In every second process the threads that send share a producer.
+    """
+    total = processes * 2 * count
+    with Queue(directory) as queue, Queue(directory, read_only=True) as reading:
+        first = queue.producer()
+        second = first if me % 2 else queue.producer()
+        threads = [
+            threading.Thread(target=_produce, args=(queue, sender, me * 2 + i, count))
+            for i, sender in enumerate((first, second))
+        ]
+        for i in range(3):
+            consumer = (reading if i == 2 else queue).consumer()
+            path = Path(out) / f"{me}-{i}.npy"
+            args = (consumer, total, (me + i) % 4, path)
+            threads.append(threading.Thread(target=_consume, args=args))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+def drive(method: str, directory: str, out: str, processes: int, count: int) -> None:
+    """Start the processes by fork or by spawn, from a process that has no threads."""
+    context = multiprocessing.get_context(method)
+    Queue(directory, page_bytes=4 * SMALL).close()
+    children = [
+        context.Process(target=work, args=(directory, out, me, processes, count))
+        for me in range(processes)
+    ]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(50)
+    sys.exit(any(child.exitcode != 0 for child in children))

@@ -1,0 +1,216 @@
+"""The benchmark itself: it runs every case, reports all, and catches a peer that cheats."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stress.bench import command
+from stress.bench.cases import CASES, PEERS, build_case
+from stress.bench.figures import first_to_last
+from stress.bench.harness import measure
+from stress.bench.loops import consume, consume_batches, produce, produce_batches
+from stress.bench.peers.plain_file import PlainFile
+from stress.bench.plan import Case, CheckFailed, Plan, Target, percentile, percentiles_us
+from stress.bench.report import file_system_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from stress.bench.plan import Stages
+
+COUNT = 3_000
+ONE_CALL: Stages = ((produce, consume),)
+BATCHES: Stages = ((produce_batches, consume_batches),)
+
+
+class Dropping(PlainFile):
+    """A peer that loses one message, or the last of one batch."""
+
+    dropped = COUNT // 2
+
+    def open_send(self, channel: str = "main") -> Callable[[bytes], object]:
+        """Return what sends all messages but one."""
+        send = super().open_send(channel)
+        number = 0
+
+        def send_most(payload: bytes) -> None:
+            nonlocal number
+            if number != self.dropped:
+                send(payload)
+            number += 1
+
+        return send_most
+
+    def open_send_many(self) -> Callable[[list[bytes]], object]:
+        """Return what sends all messages but the last of the first batch."""
+        send_many = super().open_send_many()
+        first = True
+
+        def send_most(payloads: list[bytes]) -> None:
+            nonlocal first
+            send_many(payloads[:-1] if first else payloads)
+            first = False
+
+        return send_most
+
+
+class DroppingLast(Dropping):
+    """A peer that loses the very last message, after which nothing comes to show it."""
+
+    dropped = COUNT - 1
+
+
+class Doubling(PlainFile):
+    """A peer that delivers every message twice."""
+
+    def open_send(self, channel: str = "main") -> Callable[[bytes], object]:
+        """Return what sends twice."""
+        send = super().open_send(channel)
+        return lambda payload: (send(payload), send(payload))
+
+
+class Tearing(PlainFile):
+    """A peer that changes one byte in the middle of every message."""
+
+    def open_send(self, channel: str = "main") -> Callable[[bytes], object]:
+        """Return what sends something else."""
+        send = super().open_send(channel)
+        return lambda payload: send(payload[:50] + b"\0" + payload[51:])
+
+
+class Dying(PlainFile):
+    """A peer whose producer is gone without a word."""
+
+    def open_send(self, channel: str = "main") -> Callable[[bytes], object]:
+        """Return what ends the process."""
+        del channel
+        return lambda _payload: os._exit(7)
+
+
+def plan_of(peer: type[PlainFile], stages: Stages, stall_seconds: float = 30.0) -> Plan:
+    """Return a small plan for a peer."""
+    return Plan("peer", peer, stages, first_to_last, COUNT, 100, stall_seconds=stall_seconds)
+
+
+@pytest.mark.parametrize("stages", [ONE_CALL, BATCHES], ids=["one call", "batches"])
+def test_peer_that_keeps_all_is_measured(stages: Stages, tmp_path: Path) -> None:
+    """An honest peer passes the checks that the wrong ones below fail, and leaves nothing."""
+    figures = measure(plan_of(PlainFile, stages), tmp_path)
+    assert figures["messages_per_s"] == pytest.approx(COUNT / figures["seconds"])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("peer", "stages", "said"),
+    [
+        (Dropping, ONE_CALL, "message 1500 expected, got 1501"),
+        (Dropping, BATCHES, "differ"),
+        (Doubling, ONE_CALL, "message 1 expected, got 0"),
+        (Tearing, ONE_CALL, "message 255 expected, got 255 in 100 bytes"),
+        (Dying, ONE_CALL, "produce 0 died"),
+    ],
+)
+def test_wrong_peer_is_caught(
+    peer: type[PlainFile], stages: Stages, said: str, tmp_path: Path
+) -> None:
+    """A message lost, doubled or torn fails the measurement and says which, and so does a death."""
+    with pytest.raises(CheckFailed, match=said):
+        measure(plan_of(peer, stages), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_loss_of_the_last_message_is_caught(tmp_path: Path) -> None:
+    """Nothing comes after it, so the stall limit is what shows it."""
+    with pytest.raises(CheckFailed, match=r"no more messages came|a message was lost"):
+        measure(plan_of(DroppingLast, ONE_CALL, stall_seconds=2.0), tmp_path)
+
+
+def test_failed_check_fails_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The exit code is 1, the failure is printed, and the figures of that peer are withheld."""
+    target = Target("at least 0", "messages_per_s", 0.0, ours="peer")
+    case = Case("one-call", "one call", (plan_of(Dropping, ONE_CALL),), (target,))
+    monkeypatch.setattr(command, "build_case", lambda *_: case)
+    path = tmp_path / "report.json"
+    arguments = ["--only", "one-call", "--json", str(path), "--directory", str(tmp_path / "new")]
+    assert command.main(arguments) == 1
+    printed = capsys.readouterr().out
+    assert "FAILED one-call: peer" in printed
+    assert "not measured" in printed
+    report = json.loads(path.read_text(encoding="utf-8"))
+    assert report["failed"] is True
+    assert report["cases"][0]["contenders"][0]["median"] == {}
+    assert report["cases"][0]["contenders"][0]["runs"] == []
+
+
+def test_every_case_runs_and_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """At a tiny scale all contenders pass their checks, and each target gets a verdict."""
+    path = tmp_path / "report.json"
+    options = ["--scale", "0.001", "--repeats", "1", "--json", str(path)]
+    assert command.main([*options, "--directory", str(tmp_path / "queues")]) == 0
+    report = json.loads(path.read_text(encoding="utf-8"))
+    assert set(report) == {"schema", "header", "cases", "failed"}
+    assert {"date", "cpus", "kernel", "python", "libraries", "file_system"} <= set(report["header"])
+    assert [case["name"] for case in report["cases"]] == list(CASES)
+    for case in report["cases"]:
+        assert case["failures"] == []
+        for contender in case["contenders"]:
+            if contender["installed"]:
+                assert len(contender["runs"]) == 1
+                assert all(value >= 0 for value in contender["median"].values())
+                assert contender["median"]["seconds"] > 0
+    printed = capsys.readouterr().out
+    for case in report["cases"]:
+        for target in case["targets"]:
+            assert target["verdict"] in {"reached", "NOT reached", "not measured"}
+            assert target["text"] in printed
+    assert not list((tmp_path / "queues").iterdir())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_targets_name_contenders_of_their_case(name: str) -> None:
+    """A target that compares with nobody would never be reached nor missed."""
+    case = build_case(name)
+    labels = [plan.label for plan in case.plans]
+    assert len(set(labels)) == len(labels)
+    for target in case.targets:
+        assert target.ours in labels
+        assert target.peer is None or target.peer in labels
+
+
+def test_our_own_peer_is_there() -> None:
+    """A peer that cannot be imported is left out; ours must not be."""
+    assert PEERS["pagequeue"] is not None
+
+
+def test_target_compares_medians() -> None:
+    """Ratios and fixed figures, at least and at most, and what was not measured."""
+    medians = {"pagequeue": {"rate": 9.0, "p50": 1.0}, "other": {"rate": 3.0}}
+    assert Target("", "rate", 3.0, "other").reached(medians) is True
+    assert Target("", "rate", 3.1, "other").reached(medians) is False
+    assert Target("", "p50", 1.0, at_most=True).reached(medians) is True
+    assert Target("", "p50", 0.9, at_most=True).reached(medians) is False
+    assert Target("", "p50", 0.9, "other").reached(medians) is None
+    assert Target("", "rate", 1.0, "absent").reached(medians) is None
+
+
+def test_percentiles_are_nearest_rank() -> None:
+    """Of a hundred samples the 50th is the median and the last one is p99.99."""
+    samples = list(range(1_000, 101_000, 1_000))
+    assert percentile(samples, 0.5) == 50_000
+    assert percentile(samples[:1], 0.5) == 1_000
+    figures = percentiles_us(samples[::-1], "send_")
+    assert figures["send_p50_us"] == 50.0
+    assert figures["send_p99_us"] == 99.0
+    assert figures["send_p99.99_us"] == figures["send_max_us"] == 100.0
+
+
+def test_file_system_is_named(tmp_path: Path) -> None:
+    """Figures mean little without the file system they were taken on."""
+    assert file_system_of(tmp_path) != "unknown"

@@ -1,0 +1,403 @@
+"""Producer: sends in order, all or nothing, rolls on, and makes durable what was sent."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import errno
+import mmap
+import resource
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from support import SMALL, Clock, end, files, hold_file_lock, payloads, ready, start
+
+from pagequeue import (
+    DiskFull,
+    FlushTimeout,
+    LockTimeout,
+    MessageTooLarge,
+    Queue,
+    ReadOnlyQueue,
+    SyncFailed,
+    TimestampOrder,
+)
+from pagequeue import format as fmt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Return a clock that stands."""
+    return Clock()
+
+
+@pytest.fixture
+def queue(tmp_path: Path, clock: Clock) -> Iterator[Queue]:
+    """Return a queue of the smallest pages."""
+    with Queue(tmp_path / "q", page_bytes=SMALL, clock=clock, lock_timeout=0.3) as queue:
+        yield queue
+
+
+def test_sequences_are_consecutive_from_zero_over_all_producers(queue: Queue) -> None:
+    """I1: every message, by whichever producer and call, takes the next sequence."""
+    with queue.producer() as one, queue.producer() as two:
+        assert one.send(b"a") == 0
+        assert two.send(b"b") == 1
+        assert one.send_many([b"c", b"d", b"e"]) == range(2, 5)
+        assert two.send(b"f") == 5
+    assert [(m.sequence, m.payload) for m in queue.replay()] == list(
+        enumerate([b"a", b"b", b"c", b"d", b"e", b"f"])
+    )
+
+
+def test_sequences_stay_consecutive_when_pages_roll(queue: Queue) -> None:
+    """I1: a roll leaves no gap, and every producer follows to the page that another rolled to."""
+    with queue.producer() as one, queue.producer() as two:
+        for i in range(0, 120, 3):
+            assert one.send(b"%d" % i + b"." * 200) == i
+            assert two.send_many([b"%d" % j + b"." * 150 for j in (i + 1, i + 2)]) == range(
+                i + 1, i + 3
+            )
+    assert queue.info().page_count > 4
+    assert [int(m.payload.strip(b".")) for m in queue.replay()] == list(range(120))
+    assert queue.verify().ok
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"bytes",
+        bytearray(b"bytearray"),
+        memoryview(b"-view-")[1:5],
+        array.array("i", [1, 2, 3]),
+        np.arange(6, dtype=np.int16).reshape(2, 3),
+        np.float64(1.5),
+        b"",
+        bytes(range(256)),
+        b"\0" * 64,
+    ],
+    ids=lambda payload: type(payload).__name__,
+)
+def test_any_contiguous_bytes_like_is_sent_as_its_bytes(queue: Queue, payload: Any) -> None:  # noqa: ANN401
+    """What comes out is `bytes(memoryview(payload))`, alone and inside a batch."""
+    expected = memoryview(payload).tobytes()
+    with queue.producer() as producer:
+        producer.send(payload)
+        producer.send_many([b"first", payload, payload])
+    assert payloads(queue.replay()) == [expected, b"first", expected, expected]
+
+
+def test_a_map_can_be_sent_and_its_buffer_is_let_go(queue: Queue) -> None:
+    """Sending holds a buffer no longer than the call, whether it succeeds or not."""
+    with queue.producer() as producer:
+        shared = mmap.mmap(-1, 4096)
+        producer.send(memoryview(shared)[:10])
+        grown = bytearray(b"abc")
+        producer.send(grown)
+        producer.send_many([grown, grown])
+        with pytest.raises(TypeError):
+            producer.send_many([grown, "text"])  # type: ignore[list-item]
+        with pytest.raises(TimestampOrder):
+            producer.send(grown, timestamp=1)
+        grown.append(4)
+        shared.close()
+
+
+def test_payload_may_be_changed_after_it_was_sent(queue: Queue) -> None:
+    """A send copies."""
+    payload = bytearray(b"before")
+    with queue.producer() as producer:
+        producer.send(payload)
+        payload[:] = b"after!"
+    assert payloads(queue.replay()) == [b"before"]
+
+
+def test_timestamp_is_the_clock_but_never_goes_back(queue: Queue, clock: Clock) -> None:
+    """I1: a clock that steps back leaves the last timestamp standing."""
+    with queue.producer() as producer:
+        for now in (100, 200, 150, 0, 201):
+            clock.now = now
+            producer.send(b"")
+    assert [m.timestamp for m in queue.replay()] == [100, 200, 200, 200, 201]
+
+
+def test_timestamp_of_history_is_taken_as_it_is(queue: Queue, clock: Clock) -> None:
+    """An explicit timestamp equal to the last one or later is stored, also ahead of the clock."""
+    clock.now = 50
+    with queue.producer() as producer:
+        for timestamp in (0, 0, 7, 10**18, None):
+            producer.send(b"", timestamp=timestamp)
+    assert [m.timestamp for m in queue.replay()] == [0, 0, 7, 10**18, 10**18]
+
+
+def test_timestamp_earlier_than_the_last_is_refused_and_nothing_is_sent(queue: Queue) -> None:
+    """I1: timestamps never go back, and the error carries the last one."""
+    with queue.producer() as producer:
+        producer.send(b"kept", timestamp=10**9)
+        with pytest.raises(TimestampOrder, match=r"999999999 .* 1000000000.*: send") as caught:
+            producer.send(b"lost", timestamp=10**9 - 1)
+        assert caught.value.last_timestamp == 10**9
+        assert producer.send(b"next", timestamp=10**9) == 1
+    assert payloads(queue.replay()) == [b"kept", b"next"]
+
+
+@pytest.mark.parametrize("page_bytes", [SMALL, 3 * SMALL, 1 << 20])
+def test_largest_message_fits_exactly(tmp_path: Path, page_bytes: int) -> None:
+    """`payload_bytes_max` bytes go in, one more do not, and the error says how many would."""
+    limit = fmt.payload_bytes_max(page_bytes)
+    largest = bytes(i * 7 & 0xFF for i in range(256)) * (limit // 256 + 1)
+    with Queue(tmp_path / "q", page_bytes=page_bytes) as queue, queue.producer() as producer:
+        for payload in (b"small", largest[:limit], largest[: limit - 1], largest[:limit], b"small"):
+            producer.send(payload)
+        with pytest.raises(MessageTooLarge, match="split it, or create") as caught:
+            producer.send(largest[: limit + 1])
+        assert (caught.value.size_bytes, caught.value.limit_bytes) == (limit + 1, limit)
+        with pytest.raises(MessageTooLarge):
+            producer.send_many([b"a", largest[: limit + 1]])
+        assert [len(m.payload) for m in queue.replay()] == [5, limit, limit - 1, limit, 5]
+        assert queue.last(2)[0].payload == largest[:limit]
+        assert queue.verify().ok
+
+
+def test_largest_batch_fits_exactly(queue: Queue) -> None:
+    """I8: a batch that fills a page goes in whole; a byte or a message more and nothing does."""
+    room = SMALL - fmt.PAGE_HEADER_BYTES - fmt.FRAME_HEADER_BYTES
+    each = room // 2 - fmt.FRAME_HEADER_BYTES
+    most = fmt.index_capacity(SMALL)
+    with queue.producer() as producer:
+        producer.send_many([b"a" * each, b"b" * each])
+        with pytest.raises(MessageTooLarge, match="in parts") as caught:
+            producer.send_many([b"a" * each, b"b" * (each + 1)])
+        assert caught.value.size_bytes > caught.value.limit_bytes == room
+        producer.send_many([b""] * most)
+        with pytest.raises(MessageTooLarge, match=f"{most} messages"):
+            producer.send_many([b""] * (most + 1))
+    assert len(queue) == 2 + most
+    assert queue.verify().ok
+
+
+def test_batch_that_does_not_fit_behind_others_goes_whole_into_the_next_page(queue: Queue) -> None:
+    """I8: a batch never lies across two pages."""
+    with queue.producer() as producer:
+        producer.send(b"." * 3000)
+        producer.send_many([b"x" * 1000, b"y" * 1000])
+    consumer = queue.consumer(sequence=1)
+    assert payloads(consumer.receive_many()) == [b"x" * 1000, b"y" * 1000]
+    assert queue.info().page_count == 2
+
+
+def test_empty_batch_sends_nothing(queue: Queue) -> None:
+    """No payloads is an empty range at the tail."""
+    with queue.producer() as producer:
+        producer.send(b"a")
+        assert producer.send_many([]) == range(1, 1)
+        assert producer.send_many(iter(())) == range(1, 1)
+    assert len(queue) == 1
+
+
+def test_batch_from_a_generator_that_fails_sends_nothing(queue: Queue) -> None:
+    """I8: all or nothing, also when the payloads themselves fail."""
+
+    def items() -> Iterator[bytes]:
+        yield b"a"
+        raise KeyError
+
+    with queue.producer() as producer:
+        with pytest.raises(KeyError):
+            producer.send_many(items())
+        assert producer.send(b"only") == 0
+
+
+def test_messages_of_a_batch_share_one_timestamp(queue: Queue, clock: Clock) -> None:
+    """A batch is one moment."""
+    with queue.producer() as producer:
+        producer.send_many([b"a", b"b"])
+        clock.now += 5
+        producer.send_many([b"c", b"d"])
+    first = clock.now - 5
+    assert [m.timestamp for m in queue.replay()] == [first, first, first + 5, first + 5]
+
+
+def test_clock_that_fails_or_lies_sends_nothing(tmp_path: Path) -> None:
+    """What an injected clock raises comes out; a time before 1970 or no int at all is an error."""
+    answers: list[Any] = [5, ZeroDivisionError(), -5, "noon", 6]
+
+    def clock() -> Any:  # noqa: ANN401
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    Queue(tmp_path / "q", page_bytes=SMALL).close()
+    with Queue(tmp_path / "q", clock=clock) as queue, queue.producer() as producer:
+        producer.send(b"a")
+        for kind in (ZeroDivisionError, ValueError, TypeError):
+            with pytest.raises(kind):
+                producer.send(b"lost")
+        producer.send(b"b")
+    with Queue(tmp_path / "q") as queue:
+        assert [(m.payload, m.timestamp) for m in queue.replay()] == [(b"a", 5), (b"b", 6)]
+
+
+def test_threads_share_a_producer(queue: Queue) -> None:
+    """I1: four threads through one producer: every message once, each thread's own in order."""
+    producer = queue.producer()
+
+    def send(name: int) -> None:
+        for i in range(300):
+            producer.send(b"%d %d" % (name, i))
+
+    threads = [threading.Thread(target=send, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seen = [tuple(map(int, payload.split())) for payload in payloads(queue.replay())]
+    assert sorted(seen) == [(name, i) for name in range(4) for i in range(300)]
+    for name in range(4):
+        assert [i for who, i in seen if who == name] == list(range(300))
+
+
+def test_rotate_seals_the_page_and_every_producer_goes_on_behind_it(queue: Queue) -> None:
+    """A rotation moves on at once; an empty page is not rotated away."""
+    with queue.producer() as one, queue.producer() as two:
+        one.rotate()
+        assert queue.info().tail_page == 1
+        one.send(b"a")
+        one.rotate()
+        one.rotate()
+        assert queue.info().tail_page == 2
+        assert two.send(b"b") == 1
+    assert payloads(queue.replay()) == [b"a", b"b"]
+    assert queue.verify().ok
+
+
+@contextlib.contextmanager
+def no_room() -> Iterator[None]:
+    """Let no file of this process grow or be made larger than nothing."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_end_mark_is_published_only_when_the_next_page_is_there(queue: Queue) -> None:
+    """I10: without room for the next page nothing changes; once there is room, sending goes on."""
+    with queue.producer() as producer:
+        producer.send(b"." * 3000)
+        before = files(queue.directory)
+        for call in (
+            lambda: producer.send(b"x" * 3000),
+            lambda: producer.send_many([b"x" * 1500] * 2),
+            producer.rotate,
+            queue.rotate,
+        ):
+            with no_room(), pytest.raises(DiskFull, match="make room") as caught:
+                call()
+            assert queue.directory in str(caught.value)
+            assert caught.value.errno == errno.EFBIG
+        assert files(queue.directory) == before
+        consumer = queue.consumer()
+        assert len(consumer.receive(0).payload) == 3000
+        assert consumer.poll() is None
+        assert producer.send(b"small") == 1
+        assert producer.send(b"x" * 3000) == 2
+        assert payloads(consumer.receive_many()) == [b"small"]
+        assert queue.verify().ok
+
+
+def test_page_that_another_process_is_making_for_too_long_is_a_lock_timeout(queue: Queue) -> None:
+    """A stopped maker of pages stops nobody for ever, and nothing is half sent."""
+    with queue.producer() as producer:
+        producer.send(b"." * 3000)
+        holder = start(hold_file_lock.__name__, f"{queue.directory}/queue-allMeta")
+        try:
+            ready(holder)
+            with pytest.raises(LockTimeout, match=r"queue-allMeta.*making the next page.*again"):
+                producer.send(b"x" * 3000)
+        finally:
+            end(holder)
+        assert producer.send(b"x" * 3000) == 1
+    assert queue.verify().ok
+
+
+def test_flush_returns_the_durable_sequence(queue: Queue) -> None:
+    """I5: the mark is where the tail was, over pages and producers, and never moves back."""
+    with queue.producer() as one, queue.producer() as two:
+        assert one.flush() == 0
+        one.send(b"a")
+        assert queue.durable_sequence == 0
+        assert two.flush() == 1 == queue.durable_sequence
+        two.send_many([b"." * 900] * 4)
+        two.send_many([b"." * 900] * 4)
+        assert queue.durable_sequence == 1
+        assert one.flush(timeout=5) == 9
+        assert one.flush() == 9
+    assert queue.durable_sequence == 9
+
+
+def test_flush_behind_another_flush_that_hangs_times_out(queue: Queue) -> None:
+    """A stopped flusher delays others no longer than they want, and sending goes on."""
+    with queue.producer() as producer:
+        producer.send(b"a")
+        holder = start(hold_file_lock.__name__, f"{queue.directory}/queue-readMeta")
+        try:
+            ready(holder)
+            with pytest.raises(FlushTimeout, match=r"0\.1 s: call again"):
+                producer.flush(timeout=0.1)
+            producer.send(b"b")
+            assert queue.durable_sequence == 0
+        finally:
+            end(holder)
+        assert producer.flush(timeout=5) == 2
+
+
+def test_failed_sync_latches_the_queue_for_all_writers(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I5: after a sync failed nothing is written or synced any more; reading goes on."""
+    tries = []
+
+    def fail(_folder: object) -> None:
+        tries.append(1)
+        raise OSError(errno.EIO, "Input/output error")
+
+    with queue.producer() as producer, Queue(queue.directory) as other:
+        producer.send(b"a")
+        producer.rotate()
+        producer.send(b"b")
+        monkeypatch.setattr("pagequeue.files.Folder.sync", fail)
+        with pytest.raises(SyncFailed, match="mend the disk") as caught:
+            producer.flush()
+        assert caught.value.errno == errno.EIO
+        second = other.producer()
+        for call in (
+            producer.flush,
+            second.flush,
+            lambda: producer.send(b"c"),
+            lambda: second.send_many([b"c", b"d"]),
+            lambda: producer.send(b"x" * 4000),
+            other.rotate,
+        ):
+            with pytest.raises(SyncFailed):
+                call()
+        assert len(tries) == 1
+        assert other.durable_sequence == 0
+        assert other.info().sync_failed
+        assert payloads(other.replay()) == [b"a", b"b"]
+
+
+def test_read_only_queue_has_no_producer(queue: Queue) -> None:
+    """Who opened to read cannot send or rotate, and is told how to."""
+    with Queue(queue.directory, read_only=True) as reading:
+        for call in (reading.producer, reading.rotate):
+            with pytest.raises(ReadOnlyQueue, match=f"{queue.directory}.*open it for writing"):
+                call()

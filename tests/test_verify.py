@@ -1,0 +1,195 @@
+"""Verify: every byte that the format says something about, compared with what it says."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from support import SMALL, files, flip, overwrite
+
+from pagequeue import Problem, Queue
+from pagequeue import format as fmt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+EACH = 976  # four messages a page
+FRAME = fmt.frame_bytes(EACH)
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[Queue]:
+    """Return a queue of three pages: 4, 4 and 2 messages."""
+    with Queue(tmp_path / "q", page_bytes=SMALL) as queue:
+        with queue.producer() as producer:
+            for i in range(10):
+                producer.send(bytes([i]) * EACH)
+        yield queue
+
+
+def file(queue: Queue, number: int, kind: str = "page") -> Path:
+    """Return the path of a page or an index."""
+    name = fmt.page_name if kind == "page" else fmt.index_name
+    return Path(queue.directory) / name("queue", number)
+
+
+def only(queue: Queue) -> Problem:
+    """Return the one problem that there is."""
+    report = queue.verify()
+    assert not report.ok
+    assert len(report.problems) == 1, report.problems
+    return report.problems[0]
+
+
+def test_good_queue_has_no_problem(queue: Queue) -> None:
+    """Every page and message is counted."""
+    report = queue.verify()
+    assert report.ok
+    assert report.problems == []
+    assert (report.pages_checked, report.messages_checked) == (3, 10)
+
+
+def test_empty_queue_has_no_problem(tmp_path: Path) -> None:
+    """Nothing sent is nothing wrong."""
+    with Queue(tmp_path / "q", page_bytes=SMALL) as queue:
+        assert queue.verify().ok
+
+
+def test_progress_runs_from_nothing_to_all_pages(queue: Queue) -> None:
+    """The caller can show how far it is."""
+    steps: list[tuple[int, int]] = []
+    queue.verify(lambda done, total: steps.append((done, total)))
+    assert steps == [(0, 3), (1, 3), (2, 3), (3, 3)]
+
+
+@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize("ordinal", [0, 1])
+@pytest.mark.parametrize("inside", [4, 8, 16, 16 + EACH - 1])
+def test_changed_byte_of_a_frame_is_found_where_it_is(
+    queue: Queue, number: int, ordinal: int, inside: int
+) -> None:
+    """I2: checksum, timestamp and every payload byte are covered, in sealed and active pages."""
+    position = fmt.PAGE_HEADER_BYTES + ordinal * FRAME
+    flip(file(queue, number), position + inside)
+    problem = only(queue)
+    assert problem.file == str(file(queue, number))
+    assert (problem.position, problem.sequence) == (position, 4 * (number - 1) + ordinal)
+    assert problem.reason in {"its checksum is wrong", "it is older than the frame before it"}
+
+
+@pytest.mark.parametrize("word", [0, 5, 0x3FFFFFFF, 0x80000010, 0x40000010 + EACH, 0xFFFFFFFF])
+def test_changed_length_is_found(queue: Queue, word: int) -> None:
+    """I2, I9: whatever stands in the commit word, the walk stays in the page and says where."""
+    position = fmt.PAGE_HEADER_BYTES + FRAME
+    overwrite(file(queue, 1), position, word.to_bytes(4, "little"))
+    problem = only(queue)
+    assert (problem.file, problem.position) == (str(file(queue, 1)), position)
+    assert problem.sequence == 1
+
+
+def test_changed_end_mark_is_found(queue: Queue) -> None:
+    """The mark at the end of a sealed page has a checksum too."""
+    position = fmt.PAGE_HEADER_BYTES + 4 * FRAME
+    flip(file(queue, 2), position + 4)
+    problem = only(queue)
+    assert (problem.file, problem.position) == (str(file(queue, 2)), position)
+
+
+@pytest.mark.parametrize("position", [0, 8, 12, 16, 24, 40, 48, 56])
+def test_changed_page_header_is_found(tmp_path: Path, position: int) -> None:
+    """Every field of a page's header is checked."""
+    with Queue(tmp_path / "q", page_bytes=SMALL) as queue:
+        queue.producer().send(b"." * EACH)
+        queue.rotate()
+        queue.producer().send(b"." * EACH)
+    with Queue(tmp_path / "q") as queue:
+        flip(file(queue, 1), position)
+        assert only(queue).file == str(file(queue, 1))
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_missing_page_is_found(queue: Queue, number: int) -> None:
+    """A page that is not there is one problem, and the rest is checked all the same."""
+    with Queue(queue.directory, read_only=True) as reading:
+        file(queue, number).rename(file(queue, number).with_suffix(".gone"))
+        report = reading.verify()
+    assert str(file(queue, number)) in {problem.file for problem in report.problems}
+    assert (report.pages_checked, report.messages_checked) == (2, 6)
+
+
+def test_page_of_another_size_is_found(queue: Queue) -> None:
+    """A page that was cut short is reported, not read behind its end."""
+    with Queue(queue.directory, read_only=True) as reading:
+        with file(queue, 1).open("r+b") as opened:
+            opened.truncate(1000)
+        problem = next(p for p in reading.verify().problems if p.file == str(file(queue, 1)))
+        assert problem.reason == "wrong size"
+        with file(queue, 1).open("r+b") as opened:
+            opened.truncate(SMALL)
+
+
+def test_wrong_index_is_found_and_named_as_index(queue: Queue) -> None:
+    """I6: records that differ from the frames are counted; they are no damage to any message."""
+    overwrite(file(queue, 1, "index"), 12, b"\1" * 24)
+    problem = only(queue)
+    assert problem.file == str(file(queue, 1, "index"))
+    assert problem.reason == "index: 2 records differ from the frames"
+    assert queue.verify().messages_checked == 10
+
+
+def test_missing_index_is_found_and_put_back_by_its_use(queue: Queue) -> None:
+    """I6: an index is derived; a seek makes it again, and then all is well."""
+    with Queue(queue.directory) as other:
+        file(queue, 1, "index").unlink()
+        assert only(other).file == str(file(queue, 1, "index"))
+        assert other.consumer(sequence=2).receive(0).payload == bytes([2]) * EACH
+        assert other.verify().ok
+
+
+def test_all_problems_are_reported_in_order_of_pages(queue: Queue) -> None:
+    """One bad page does not hide the next."""
+    for number in (3, 1, 2):
+        flip(file(queue, number), fmt.PAGE_HEADER_BYTES + 20)
+    report = queue.verify()
+    assert [p.file for p in report.problems] == [str(file(queue, n)) for n in (1, 2, 3)]
+
+
+def test_verify_changes_nothing(queue: Queue) -> None:
+    """Looking at a queue, good or bad, leaves every byte as it is."""
+    flip(file(queue, 1), fmt.PAGE_HEADER_BYTES + 20)
+    file(queue, 2, "index").unlink()
+    before = files(queue.directory)
+    assert len(queue.verify().problems) == 2
+    assert files(queue.directory) == before
+
+
+def test_reader_without_write_permission_can_verify(queue: Queue) -> None:
+    """Verify needs to read only."""
+    with Queue(queue.directory, read_only=True) as reading:
+        assert reading.verify().messages_checked == 10
+        assert reading.verify().ok
+
+
+def test_verify_runs_while_others_write(queue: Queue) -> None:
+    """I1, I2: the active page is checked up to the tail, wherever that is by then."""
+    stop = threading.Event()
+
+    def write() -> None:
+        with Queue(queue.directory) as other, other.producer() as producer:
+            count = 0
+            while not stop.is_set():
+                producer.send(b"." * (count % 500))
+                producer.send_many([b"x" * (count % 90)] * 5)
+                count += 1
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for _ in range(60):
+            report = queue.verify()
+            assert report.ok, report.problems
+    finally:
+        stop.set()
+        thread.join()
