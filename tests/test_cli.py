@@ -191,7 +191,7 @@ def test_idle_follower_whose_reader_has_gone_ends(directory: Path) -> None:
 
 def test_full_disk_behind_stdout_is_one_line(directory: Path) -> None:
     """A stdout that cannot be written is told once, without a traceback."""
-    with open("/dev/full", "wb") as full:  # noqa: PTH123 - a device
+    with open("/dev/full", "wb") as full:
         process = start("receive", directory, stdout=full.fileno())
         _, err = process.communicate(timeout=WAIT_SECONDS)
     assert process.returncode == 1

@@ -88,7 +88,7 @@ def test_sequence_that_no_message_has_is_an_error_with_the_bounds(queue: Queue) 
 def test_since_is_inclusive_and_takes_the_first_of_equal_times(
     queue: Queue, producer: Producer, spread: int
 ) -> None:
-    """I6: with runs of equal timestamps, also over page ends, `since` gives the first of the run."""
+    """I6: of runs of equal timestamps, also over page ends, `since` gives the first of the run."""
     for i in range(60):
         producer.send(b"." * 300, timestamp=1000 + i // spread * 10)
     for i in range(60):

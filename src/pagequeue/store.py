@@ -240,16 +240,20 @@ class Store:
             path=self.folder.path, head_sequence=head,
         )  # fmt: skip
 
-    def count(self, number: int) -> int:
-        """Return how many messages a page holds, as of now."""
-        return self.end_sequence(number) - self.first_sequence(number)
+    def count(self, number: int, tail: Tail | None = None) -> int:
+        """Return how many messages a page holds, as of now, or as of a tail."""
+        tail = tail or self.tail
+        if number == tail.page_number:
+            return tail.count
+        if number + 1 == tail.page_number:
+            return tail.first_sequence - self.page(number).first_sequence
+        return self.page(number + 1).first_sequence - self.page(number).first_sequence
 
     def first_sequence(self, number: int) -> int:
         """Return the first sequence of a page."""
         tail = self.tail
-        return (
-            tail.first_sequence if number == tail.page_number else self.page(number).first_sequence
-        )
+        at_tail = number == tail.page_number
+        return tail.first_sequence if at_tail else self.page(number).first_sequence
 
     def end_sequence(self, number: int) -> int:
         """Return the sequence behind a page's last message, as of now."""
@@ -300,7 +304,8 @@ class Store:
 
     def seek_since(self, since: int) -> Place:
         """Return the place of the first message that is not older than `since` ns."""
-        low, high = self.read_meta.head_page, self.tail.page_number
+        tail = self.write_meta.tail
+        low, high = self.read_meta.head_page, tail.page_number
         while low < high:  # the last page whose first message is older, if there is one
             middle = (low + high + 1) // 2
             first = self._first_timestamp(middle)
@@ -309,23 +314,19 @@ class Store:
             else:
                 high = middle - 1
         page = self.page(low)
-        count = self.count(low)
-        ordinal, position = page.find(since, count, mend=not self.read_only)
+        ordinal, position = page.find(since, self.count(low, tail), mend=not self.read_only)
         return Place(page, position, page.first_sequence + ordinal)
 
     def _first_timestamp(self, number: int) -> int | None:
         """Return the timestamp of a page's first message; None when it has none yet."""
         known = self._first_timestamps.get(number)
-        if known is not None:
-            return known
-        while True:
-            found = self.page(number).first_timestamp()
-            if found is not None:
-                self._first_timestamps[number] = found
-                return found
-            if number == self.tail.page_number:
-                return None
-            number += 1  # an empty page: what follows it decides
+        if known is None:
+            known = self.page(number).first_timestamp()
+            if known is not None:
+                self._first_timestamps[number] = known
+            elif number < self.tail.page_number:
+                return self._first_timestamp(number + 1)  # empty: what follows it decides
+        return known
 
     # --- durability -------------------------------------------------------------------------------
 

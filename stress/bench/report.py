@@ -34,19 +34,10 @@ class Measured:
     def medians(self) -> dict[str, Metrics]:
         """Return the median of every figure of every contender that ran."""
         return {
-            label: {name: statistics.median(run[name] for run in runs) for name in runs[0]}
-            for label, runs in self.runs.items()
-        }
-
-    def ratios(self) -> dict[str, Metrics]:
-        """Return every figure of the first contender, ours, over the same one of the others."""
-        medians = self.medians()
-        ours = medians.get(self.case.plans[0].label, {})
-        return {
             label: {
                 name: ours[name] / value
                 for name, value in figures.items()
-                if name in ours and value
+                if name.endswith(("_per_s", "_us")) and name in ours and value
             }
             for label, figures in medians.items()
         }
@@ -198,4 +189,4 @@ def show(head: dict[str, Any], results: list[Measured]) -> None:
     console.print(_targets_table(results))
     for measured in results:
         for failure in measured.failures:
-            console.print(f"FAILED {measured.case.name}: {failure}", markup=False)
+            console.print(f"FAILED {measured.case.name}: {failure}", markup=False, soft_wrap=True)

@@ -8,7 +8,7 @@
  * off (5 to 100 us), then sleep in slices on the doorbell, or naps where it may not write that it
  * sleeps.
  */
-#include "objects.h"
+#include "reader.h"
 
 #define HELD_LOOKS 32
 #define PAUSES_A_LOOK 4
@@ -18,23 +18,6 @@
 #define SLICE_NS 100000000 /* longest sleep: covers a publisher that died before it woke anyone */
 #define NAP_NS_MIN 50000
 #define NAP_NS_MAX 10000000
-
-typedef struct {
-    PyObject_HEAD
-    Region *meta, *page;
-    uint64_t position, sequence;
-    uint64_t page_number;
-    uint64_t end_sequence; /* stops before it */
-    int64_t since;         /* older messages are passed over */
-    int64_t until;         /* stops at it; INT64_MIN = no end, because any time may come */
-    int64_t spin_ns;       /* how long spinning lately paid off */
-    unsigned fork_count;
-    char registers; /* may write that it sleeps */
-    char waits;     /* iterating waits for ever */
-    char busy, closed, stuck;
-} Reader;
-
-typedef enum { TAKEN, EMPTY, ENDED, RAISED } outcome;
 
 static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"meta", "waits", NULL};
@@ -69,7 +52,7 @@ static void reader_dealloc(Reader *self) {
 
 /* --- looking ----------------------------------------------------------------------------------- */
 
-static int begin(Reader *self) {
+int pq_reader_begin(Reader *self) {
     pq_event wrong;
     if (self->fork_count != pq_fork_count) {
         wrong = EVENT_FORKED;
@@ -86,19 +69,19 @@ static int begin(Reader *self) {
 }
 
 /* Find the next frame, going on over page ends. */
-static outcome look(Reader *self, pq_frame *frame) {
+static reading look(Reader *self, pq_frame *frame) {
     for (;;) {
         if (self->sequence >= self->end_sequence) {
-            return ENDED;
+            return READ_ENDED;
         }
         pq_read_result found =
             pq_frame_look(self->page->base, self->page->bytes, self->position, frame);
         if (found == PQ_READ_FRAME) {
-            return TAKEN;
+            return READ_TAKEN;
         }
         self->stuck = found != PQ_READ_NOTHING;
         if (found == PQ_READ_NOTHING) {
-            return EMPTY;
+            return READ_EMPTY;
         }
         if (found == PQ_READ_END && pq_frame_check(self->page->base, self->page->bytes,
                                                    self->position, self->sequence, frame) != found) {
@@ -107,13 +90,12 @@ static outcome look(Reader *self, pq_frame *frame) {
         int more = pq_event_raise((PyObject *)self,
                                   found == PQ_READ_END ? EVENT_PAGE_END : EVENT_DAMAGED, found);
         if (more <= 0) {
-            return more == 0 ? EMPTY : RAISED;
+            return more == 0 ? READ_EMPTY : READ_RAISED;
         }
     }
 }
 
-/* A copy of the payload, checked against the checksum: what is checked is what is handed out. */
-static PyObject *copy_checked(const pq_frame *frame, uint64_t sequence, int *good) {
+PyObject *pq_reader_copy(const pq_frame *frame, uint64_t sequence, int *good) {
     PyObject *payload = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)frame->payload_bytes);
     if (payload == NULL) {
         return NULL;
@@ -128,23 +110,23 @@ static PyObject *copy_checked(const pq_frame *frame, uint64_t sequence, int *goo
 
 /* Find the next message that is wanted: `payload` is its checked copy. Only passes over what is not
  * wanted; the message itself is taken by `step`. */
-static outcome reach(Reader *self, pq_frame *frame, PyObject **payload) {
+static reading reach(Reader *self, pq_frame *frame, PyObject **payload) {
     for (;;) {
-        outcome found = look(self, frame);
-        if (found != TAKEN) {
+        reading found = look(self, frame);
+        if (found != READ_TAKEN) {
             return found;
         }
         int good;
-        *payload = copy_checked(frame, self->sequence, &good);
+        *payload = pq_reader_copy(frame, self->sequence, &good);
         if (*payload == NULL) {
-            return RAISED;
+            return READ_RAISED;
         }
         if (good && self->until != INT64_MIN && frame->timestamp >= self->until) {
             Py_CLEAR(*payload);
-            return ENDED;
+            return READ_ENDED;
         }
         if (good && frame->timestamp >= self->since) {
-            return TAKEN;
+            return READ_TAKEN;
         }
         Py_CLEAR(*payload);
         if (good) {
@@ -155,13 +137,12 @@ static outcome reach(Reader *self, pq_frame *frame, PyObject **payload) {
         self->stuck = 1;
         int more = pq_event_raise((PyObject *)self, EVENT_DAMAGED, PQ_READ_BAD_CHECKSUM);
         if (more <= 0) {
-            return more == 0 ? EMPTY : RAISED;
+            return more == 0 ? READ_EMPTY : READ_RAISED;
         }
     }
 }
 
-/* Go on behind `count` messages, the last of which is `frame`. */
-static void step(Reader *self, const pq_frame *frame, uint64_t count) {
+void pq_reader_step(Reader *self, const pq_frame *frame, uint64_t count) {
     self->position = frame->next;
     self->sequence += count;
     self->since = INT64_MIN; /* time never goes back, so nothing older follows */
@@ -245,35 +226,35 @@ static int64_t deadline_of(int64_t timeout) {
     return timeout > INT64_MAX - now ? INT64_MAX : now + timeout;
 }
 
-/* Reach a message, waiting for it: EMPTY when none came. */
-static outcome reach_waiting(Reader *self, int64_t timeout, pq_frame *frame, PyObject **payload) {
-    outcome found = reach(self, frame, payload);
-    if (found != EMPTY || timeout == 0) {
+/* Reach a message, waiting for it: READ_EMPTY when none came. */
+reading pq_reader_reach(Reader *self, int64_t timeout, pq_frame *frame, PyObject **payload) {
+    reading found = reach(self, frame, payload);
+    if (found != READ_EMPTY || timeout == 0) {
         return found;
     }
     int64_t deadline = deadline_of(timeout), nap = NAP_NS_MIN;
     for (;;) {
         int more = wait(self, deadline, &nap);
         if (more < 0) {
-            return RAISED;
+            return READ_RAISED;
         }
         found = reach(self, frame, payload);
-        if (found != EMPTY || more == 0) {
+        if (found != READ_EMPTY || more == 0) {
             return found;
         }
     }
 }
 
-static outcome take(Reader *self, int64_t timeout, PyObject **message) {
+static reading take(Reader *self, int64_t timeout, PyObject **message) {
     pq_frame frame;
     PyObject *payload = NULL;
-    outcome found = reach_waiting(self, timeout, &frame, &payload);
-    if (found == TAKEN) {
+    reading found = pq_reader_reach(self, timeout, &frame, &payload);
+    if (found == READ_TAKEN) {
         *message = pq_message_new(payload, frame.timestamp, self->sequence);
         if (*message == NULL) {
-            return RAISED;
+            return READ_RAISED;
         }
-        step(self, &frame, 1);
+        pq_reader_step(self, &frame, 1);
     }
     return found;
 }
@@ -282,21 +263,21 @@ static outcome take(Reader *self, int64_t timeout, PyObject **message) {
 
 static PyObject *reader_poll(Reader *self, PyObject *Py_UNUSED(unused)) {
     PyObject *message = NULL;
-    if (!begin(self)) {
+    if (!pq_reader_begin(self)) {
         return NULL;
     }
-    outcome found = take(self, 0, &message);
+    reading found = take(self, 0, &message);
     self->busy = 0;
-    if (found == RAISED) {
+    if (found == READ_RAISED) {
         return NULL;
     }
-    if (found != TAKEN) {
+    if (found != READ_TAKEN) {
         Py_RETURN_NONE;
     }
     return message;
 }
 
-static PyObject *timed_out(Reader *self, int64_t timeout) {
+PyObject *pq_reader_timed_out(Reader *self, int64_t timeout) {
     if (!PyErr_Occurred()) {
         pq_event_raise((PyObject *)self, EVENT_TIMEOUT, timeout);
     }
@@ -313,139 +294,24 @@ static PyObject *reader_receive(Reader *self, PyObject *const *args, Py_ssize_t 
         return NULL;
     }
     int64_t timeout = pq_timeout_ns(arg_count + named == 1 ? args[0] : Py_None);
-    if (timeout < -1 || !begin(self)) {
+    if (timeout < -1 || !pq_reader_begin(self)) {
         return NULL;
     }
     PyObject *message = NULL;
-    outcome found = take(self, timeout, &message);
+    reading found = take(self, timeout, &message);
     self->busy = 0;
-    return found == TAKEN ? message : timed_out(self, timeout);
+    return found == READ_TAKEN ? message : pq_reader_timed_out(self, timeout);
 }
 
 static PyObject *reader_next(PyObject *object) {
     Reader *self = (Reader *)object;
     PyObject *message = NULL;
-    if (!begin(self)) {
+    if (!pq_reader_begin(self)) {
         return NULL;
     }
     take(self, self->waits ? -1 : 0, &message);
     self->busy = 0;
     return message;
-}
-
-/* --- many at once ------------------------------------------------------------------------------ */
-
-typedef struct {
-    pq_frame *frames;
-    Py_ssize_t count;
-} gathered;
-
-/* The frames that stand in this page from here on, unchecked but inside the page. */
-static void gather(const Reader *self, Py_ssize_t limit, gathered *run) {
-    uint64_t position = self->position, start = position;
-    run->count = 0;
-    while (run->count < limit && self->sequence + (uint64_t)run->count < self->end_sequence &&
-           position - start < PQ_READ_BYTES_MAX) {
-        pq_frame *frame = &run->frames[run->count];
-        if (pq_frame_look(self->page->base, self->page->bytes, position, frame) != PQ_READ_FRAME ||
-            (self->until != INT64_MIN && frame->timestamp >= self->until)) {
-            break;
-        }
-        position = frame->next;
-        run->count += 1;
-    }
-}
-
-static PyObject *gathered_payloads(const Reader *self, gathered *run) {
-    PyObject *list = PyList_New(run->count);
-    for (Py_ssize_t i = 0; list != NULL && i < run->count; i++) {
-        int good;
-        PyObject *payload = copy_checked(&run->frames[i], self->sequence + (uint64_t)i, &good);
-        if (payload == NULL) {
-            Py_CLEAR(list);
-        } else if (good) {
-            PyList_SetItem(list, i, payload);
-        } else {
-            /* Hand out what is good; the next read starts at the damage and says so. */
-            Py_DECREF((PyObject *)payload);
-            if (PyList_SetSlice(list, i, run->count, NULL) < 0) {
-                Py_CLEAR(list);
-            }
-            run->count = i;
-        }
-    }
-    return list;
-}
-
-/* (payloads, first sequence, timestamps as bytes, lengths as bytes) */
-static PyObject *gathered_columns(Reader *self, gathered *run) {
-    PyObject *payloads = gathered_payloads(self, run);
-    PyObject *times = PyBytes_FromStringAndSize(NULL, run->count * 8);
-    PyObject *lengths = PyBytes_FromStringAndSize(NULL, run->count * 8);
-    PyObject *result = NULL;
-    if (payloads != NULL && times != NULL && lengths != NULL) {
-        char *time = PyBytes_AsString(times), *length = PyBytes_AsString(lengths);
-        for (Py_ssize_t i = 0; i < run->count; i++) {
-            int64_t bytes = run->frames[i].payload_bytes;
-            memcpy(time + 8 * i, &run->frames[i].timestamp, 8);
-            memcpy(length + 8 * i, &bytes, 8);
-        }
-        result = Py_BuildValue("(OKOO)", payloads, (unsigned long long)self->sequence, times,
-                               lengths);
-    }
-    if (result != NULL && run->count > 0) {
-        step(self, &run->frames[run->count - 1], (uint64_t)run->count);
-    }
-    Py_XDECREF((PyObject *)payloads);
-    Py_XDECREF((PyObject *)times);
-    Py_XDECREF((PyObject *)lengths);
-    return result;
-}
-
-static PyObject *read_many(Reader *self, Py_ssize_t limit, int64_t timeout) {
-    /* The first message is reached the ordinary way: that waits, turns pages, passes over old ones
-     * and says what is wrong. */
-    pq_frame frame;
-    PyObject *payload = NULL;
-    outcome found = reach_waiting(self, timeout, &frame, &payload);
-    if (found == ENDED) {
-        Py_RETURN_NONE;
-    }
-    if (found != TAKEN) {
-        return timed_out(self, timeout);
-    }
-    Py_DECREF((PyObject *)payload);
-    gathered run = {.frames = PyMem_Malloc((size_t)limit * sizeof(pq_frame))};
-    if (run.frames == NULL) {
-        return PyErr_NoMemory();
-    }
-    gather(self, limit, &run);
-    PyObject *result = gathered_columns(self, &run);
-    PyMem_Free(run.frames);
-    return result;
-}
-
-static PyObject *reader_read_many(Reader *self, PyObject *args) {
-    Py_ssize_t limit;
-    PyObject *seconds;
-    if (!PyArg_ParseTuple(args, "nO:_read_many", &limit, &seconds)) {
-        return NULL;
-    }
-    int64_t timeout = pq_timeout_ns(seconds);
-    if (timeout < -1) {
-        return NULL;
-    }
-    if (limit < 1 || limit > (Py_ssize_t)PQ_READ_COUNT_MAX) {
-        PyErr_Format(PyExc_ValueError, "limit_count is 1 to %llu, not %zd",
-                     (unsigned long long)PQ_READ_COUNT_MAX, limit);
-        return NULL;
-    }
-    if (!begin(self)) {
-        return NULL;
-    }
-    PyObject *result = read_many(self, limit, timeout);
-    self->busy = 0;
-    return result;
 }
 
 /* --- what the Python rooms call ------------------------------------------------------------------ */
@@ -498,7 +364,7 @@ static PyMethodDef reader_methods[] = {
      "poll($self, /)\n--\n\nReturn the next message, or None when there is none yet."},
     {"receive", (PyCFunction)(void (*)(void))reader_receive, METH_FASTCALL | METH_KEYWORDS,
      "receive($self, /, timeout=None)\n--\n\nReturn the next message, waiting for it."},
-    {"_read_many", (PyCFunction)reader_read_many, METH_VARARGS, NULL},
+    {"_read_many", pq_reader_read_many, METH_VARARGS, NULL},
     {"_enter", (PyCFunction)reader_enter, METH_VARARGS, NULL},
     {"_bound", (PyCFunction)reader_bound, METH_VARARGS, NULL},
     {"_leave", (PyCFunction)reader_leave, METH_NOARGS, NULL},

@@ -4,33 +4,11 @@
  * page is full, another is active, or the queue failed, its Python method `_on_event` mends that
  * (by `_attach`, after `_roll`) or raises, and the writer tries again.
  *
- * Small payloads are laid down with the GIL held, because taking it back costs more than they do;
- * large ones, and every wait for the lock, without it. The GIL is never waited for while the lock
- * is held.
+ * Small payloads are laid down with the GIL held, because taking it back costs more than they do.
  */
-#include "objects.h"
-
-#include <errno.h>
+#include "writer.h"
 
 #define FREE_GIL_BYTES (256u << 10) /* from here on copying takes longer than the GIL is worth */
-#define HELD_TRIES 100              /* for the lock, before the GIL is given up */
-#define YIELDS 40                   /* after that, before naps */
-#define NAP_NS_MAX 1000000
-#define SIGNAL_CHECK_NS 50000000
-
-typedef struct {
-    PyObject_HEAD
-    Region *meta, *page, *index;
-    pq_place at;
-    pq_lock lock;
-    uint64_t ahead_at;     /* position from which the next page should be made ready */
-    uint64_t sync_every;   /* messages, 0 = never */
-    uint64_t unsynced;     /* messages since the last sync was asked for */
-    int64_t lock_timeout;  /* ns */
-    PyObject *clock;       /* None = the system's */
-    unsigned fork_count;
-    int closed;
-} Writer;
 
 static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"meta", "fd", "lock_timeout", "clock", "sync_every", NULL};
@@ -56,7 +34,7 @@ static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     self->lock.fd = fd;
     self->ahead_at = UINT64_MAX;
     self->sync_every = sync_every;
-    self->lock_timeout = (int64_t)(lock_timeout * 1e9);
+    self->lock_timeout = lock_timeout < 9e9 ? (int64_t)(lock_timeout * 1e9) : INT64_MAX;
     Py_INCREF((PyObject *)clock);
     self->clock = clock;
     self->fork_count = pq_fork_count;
@@ -69,107 +47,6 @@ static void writer_dealloc(Writer *self) {
     Py_XDECREF((PyObject *)self->index);
     Py_XDECREF((PyObject *)self->clock);
     pq_type_free((PyObject *)self);
-}
-
-/* --- one attempt, without Python ----------------------------------------------------------------- */
-
-typedef struct {
-    pq_place at; /* a copy: another thread may attach the next page meanwhile */
-    pq_lock *lock;
-    const pq_payload *items;
-    size_t item_count;
-    int64_t now; /* PQ_TIMESTAMP_NOW = take it when the lock is held */
-    int64_t exact;
-    uint8_t *next_page; /* not NULL = roll instead */
-    pq_appended out;
-} attempt;
-
-static pq_append_result with_lock(attempt *try) {
-    pq_append_result result;
-    if (try->next_page != NULL) {
-        result = pq_roll(&try->at, try->next_page);
-    } else {
-        int64_t now = try->now == PQ_TIMESTAMP_NOW ? pq_clock_realtime() : try->now;
-        result = pq_append(&try->at, try->items, try->item_count, now, try->exact, &try->out);
-    }
-    pq_lock_release(try->lock);
-    PQ_KILL_POINT(8);
-    if (result == PQ_APPEND_DONE) {
-        /* P5. Wake. Dies before: sleepers look again by themselves after a slice (I7). */
-        pq_wake(try->at.meta);
-    }
-    return result;
-}
-
-typedef enum { LOCK_TAKEN, LOCK_TIMEOUT, LOCK_ERROR, LOCK_SIGNAL } lock_outcome;
-
-/* Without the GIL, but for signals. */
-static lock_outcome wait_for_lock(pq_lock *lock, int64_t timeout, PyThreadState **state) {
-    int64_t start = pq_clock_monotonic(), checked = start, nap = 10000;
-    for (long round = 0;; round++) {
-        int error = pq_lock_try(lock);
-        if (error != EBUSY) {
-            errno = error;
-            return error == 0 ? LOCK_TAKEN : LOCK_ERROR;
-        }
-        int64_t now = pq_clock_monotonic();
-        if (now - start >= timeout) {
-            return LOCK_TIMEOUT;
-        }
-        if (now - checked >= SIGNAL_CHECK_NS) {
-            checked = now;
-            PyEval_RestoreThread(*state);
-            int raised = PyErr_CheckSignals();
-            *state = PyEval_SaveThread();
-            if (raised != 0) {
-                return LOCK_SIGNAL;
-            }
-        }
-        if (round < YIELDS) {
-            pq_yield();
-        } else {
-            pq_nap(nap);
-            nap = nap * 2 < NAP_NS_MAX ? nap * 2 : NAP_NS_MAX;
-        }
-    }
-}
-
-/* One attempt; returns a pq_append_result, or -1 with an exception set. */
-static int run(Writer *self, attempt *try, int free_gil) {
-    try->at = self->at;
-    try->lock = &self->lock;
-    if (!free_gil) {
-        for (int i = 0; i < HELD_TRIES; i++) {
-            if (pq_lock_try(&self->lock) == 0) {
-                return with_lock(try);
-            }
-            pq_pause();
-        }
-    }
-    Region *meta = self->meta, *page = self->page, *index = self->index;
-    Py_INCREF((PyObject *)meta);
-    Py_INCREF((PyObject *)page);
-    Py_INCREF((PyObject *)index);
-    int64_t timeout = self->lock_timeout;
-    int result = -1, error = 0;
-    PyThreadState *state = PyEval_SaveThread();
-    lock_outcome outcome = wait_for_lock(&self->lock, timeout, &state);
-    if (outcome == LOCK_TAKEN) {
-        result = with_lock(try);
-    } else if (outcome == LOCK_ERROR) {
-        error = errno;
-    }
-    PyEval_RestoreThread(state);
-    Py_DECREF((PyObject *)meta);
-    Py_DECREF((PyObject *)page);
-    Py_DECREF((PyObject *)index);
-    if (outcome == LOCK_ERROR) {
-        errno = error;
-        PyErr_SetFromErrno(PyExc_OSError);
-    } else if (outcome == LOCK_TIMEOUT) {
-        pq_event_raise((PyObject *)self, EVENT_STALLED, timeout);
-    }
-    return result;
 }
 
 /* --- appending --------------------------------------------------------------------------------- */
@@ -269,7 +146,7 @@ static int append(Writer *self, pq_payload *items, size_t count, int64_t exact,
             }
             return -1;
         }
-        int result = ready(self) ? run(self, &try, free_gil) : -1;
+        int result = ready(self) ? pq_writer_run(self, &try, free_gil) : -1;
         if (result == PQ_APPEND_DONE) {
             *out = try.out;
             return after(self, out, count);
@@ -436,7 +313,7 @@ static PyObject *writer_roll(Writer *self, PyObject *args) {
         return NULL;
     }
     attempt try = {.next_page = next_page->base};
-    int result = run(self, &try, 1);
+    int result = pq_writer_run(self, &try, 1);
     return result < 0 ? NULL : PyLong_FromLong(result);
 }
 

@@ -1,0 +1,100 @@
+/* One attempt to append or to roll, under the writers' lock, with or without the GIL.
+ *
+ * The GIL is given up when the lock is not free at once, and for large payloads; it is never waited
+ * for while the lock is held, because that would stop every other producer for as long.
+ */
+#include "writer.h"
+
+#include <errno.h>
+
+#define HELD_TRIES 100              /* for the lock, before the GIL is given up */
+#define YIELDS 40                   /* after that, before naps */
+#define NAP_NS_MAX 1000000
+#define SIGNAL_CHECK_NS 50000000
+
+static pq_append_result with_lock(attempt *try) {
+    pq_append_result result;
+    if (try->next_page != NULL) {
+        result = pq_roll(&try->at, try->next_page);
+    } else {
+        int64_t now = try->now == PQ_TIMESTAMP_NOW ? pq_clock_realtime() : try->now;
+        result = pq_append(&try->at, try->items, try->item_count, now, try->exact, &try->out);
+    }
+    pq_lock_release(try->lock);
+    PQ_KILL_POINT(8);
+    if (result == PQ_APPEND_DONE) {
+        /* P5. Wake. Dies before: sleepers look again by themselves after a slice (I7). */
+        pq_wake(try->at.meta);
+    }
+    return result;
+}
+
+typedef enum { LOCK_TAKEN, LOCK_TIMEOUT, LOCK_ERROR, LOCK_SIGNAL } lock_outcome;
+
+/* Without the GIL, but for signals. */
+static lock_outcome wait_for_lock(pq_lock *lock, int64_t timeout, PyThreadState **state) {
+    int64_t start = pq_clock_monotonic(), checked = start, nap = 10000;
+    for (long round = 0;; round++) {
+        int error = pq_lock_try(lock);
+        if (error != EBUSY) {
+            errno = error;
+            return error == 0 ? LOCK_TAKEN : LOCK_ERROR;
+        }
+        int64_t now = pq_clock_monotonic();
+        if (now - start >= timeout) {
+            return LOCK_TIMEOUT;
+        }
+        if (now - checked >= SIGNAL_CHECK_NS) {
+            checked = now;
+            PyEval_RestoreThread(*state);
+            int raised = PyErr_CheckSignals();
+            *state = PyEval_SaveThread();
+            if (raised != 0) {
+                return LOCK_SIGNAL;
+            }
+        }
+        if (round < YIELDS) {
+            pq_yield();
+        } else {
+            pq_nap(nap);
+            nap = nap * 2 < NAP_NS_MAX ? nap * 2 : NAP_NS_MAX;
+        }
+    }
+}
+
+int pq_writer_run(Writer *self, attempt *try, int free_gil) {
+    try->at = self->at;
+    try->lock = &self->lock;
+    if (!free_gil) {
+        for (int i = 0; i < HELD_TRIES; i++) {
+            if (pq_lock_try(&self->lock) == 0) {
+                return with_lock(try);
+            }
+            pq_pause();
+        }
+    }
+    Region *meta = self->meta, *page = self->page, *index = self->index;
+    Py_INCREF((PyObject *)meta);
+    Py_INCREF((PyObject *)page);
+    Py_INCREF((PyObject *)index);
+    int64_t timeout = self->lock_timeout;
+    int result = -1, error = 0;
+    PyThreadState *state = PyEval_SaveThread();
+    lock_outcome outcome = wait_for_lock(&self->lock, timeout, &state);
+    if (outcome == LOCK_TAKEN) {
+        result = with_lock(try);
+    } else if (outcome == LOCK_ERROR) {
+        error = errno;
+    }
+    PyEval_RestoreThread(state);
+    Py_DECREF((PyObject *)meta);
+    Py_DECREF((PyObject *)page);
+    Py_DECREF((PyObject *)index);
+    if (outcome == LOCK_ERROR) {
+        errno = error;
+        PyErr_SetFromErrno(PyExc_OSError);
+    } else if (outcome == LOCK_TIMEOUT) {
+        pq_event_raise((PyObject *)self, EVENT_STALLED, timeout);
+    }
+    return result;
+}

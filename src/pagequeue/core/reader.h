@@ -1,0 +1,36 @@
+/* What reader.c and batch.c share: a Reader, and how it reaches the next message. */
+#ifndef PAGEQUEUE_READER_H
+#define PAGEQUEUE_READER_H
+
+#include "objects.h"
+
+typedef struct {
+    PyObject_HEAD
+    Region *meta, *page;
+    uint64_t position, sequence;
+    uint64_t page_number;
+    uint64_t end_sequence; /* stops before it */
+    int64_t since;         /* older messages are passed over */
+    int64_t until;         /* stops at it; INT64_MIN = no end, because any time may come */
+    int64_t spin_ns;       /* how long spinning lately paid off */
+    unsigned fork_count;
+    char registers; /* may write that it sleeps */
+    char waits;     /* iterating waits for ever */
+    char busy, closed, stuck;
+} Reader;
+
+typedef enum { READ_TAKEN, READ_EMPTY, READ_ENDED, READ_RAISED } reading;
+
+/* 1 = the reader is ours until `busy` is 0 again, 0 = raised */
+int pq_reader_begin(Reader *self);
+/* Find the next message that is wanted, without taking it; `payload` is its checked copy. */
+reading pq_reader_reach(Reader *self, int64_t timeout, pq_frame *frame, PyObject **payload);
+/* Go on behind `count` messages, the last of which is `frame`. */
+void pq_reader_step(Reader *self, const pq_frame *frame, uint64_t count);
+/* Raise that nothing came in time, unless something else was raised already. */
+PyObject *pq_reader_timed_out(Reader *self, int64_t timeout);
+/* A copy of the payload, checked against the checksum: what is checked is what is handed out. */
+PyObject *pq_reader_copy(const pq_frame *frame, uint64_t sequence, int *good);
+PyObject *pq_reader_read_many(PyObject *self, PyObject *args);
+
+#endif

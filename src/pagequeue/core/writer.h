@@ -1,0 +1,35 @@
+/* What writer.c and attempt.c share: a Writer, and one attempt under the writers' lock. */
+#ifndef PAGEQUEUE_WRITER_H
+#define PAGEQUEUE_WRITER_H
+
+#include "objects.h"
+
+typedef struct {
+    PyObject_HEAD
+    Region *meta, *page, *index;
+    pq_place at;
+    pq_lock lock;
+    uint64_t ahead_at;     /* position from which the next page should be made ready */
+    uint64_t sync_every;   /* messages, 0 = never */
+    uint64_t unsynced;     /* messages since the last sync was asked for */
+    int64_t lock_timeout;  /* ns */
+    PyObject *clock;       /* None = the system's */
+    unsigned fork_count;
+    int closed;
+} Writer;
+
+typedef struct {
+    pq_place at; /* a copy: another thread may attach the next page meanwhile */
+    pq_lock *lock;
+    const pq_payload *items;
+    size_t item_count;
+    int64_t now; /* PQ_TIMESTAMP_NOW = take it when the lock is held */
+    int64_t exact;
+    uint8_t *next_page; /* not NULL = roll instead */
+    pq_appended out;
+} attempt;
+
+/* One attempt; returns a pq_append_result, or -1 with an exception set. */
+int pq_writer_run(Writer *self, attempt *try, int free_gil);
+
+#endif
