@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -70,6 +71,7 @@ def run_apart(module: str, budget: Budget, defines: Mapping[str, str] | None = N
 def main() -> int:
     """Run the body of a campaign and print its outcome."""
     variant.bootstrap()
+    logging.getLogger("pagequeue").setLevel(logging.ERROR)  # recoveries are what it is about
     module, budget = sys.argv[1:]
     answer = os.dup(1)
     os.dup2(2, 1)  # what anybody prints belongs to the user, not into the answer

@@ -184,7 +184,7 @@ class Round:
                 producer.rotate()
             self.took(time.monotonic() - started)
             records = [record for log in self.acked for record in log.records()]
-            proof = Proof(SHAPE, self.uids, records)
+            proof = Proof(SHAPE.op, self.uids, records)
             proof.run(message for batch in queue.batches() for message in batch)
             report = queue.verify()
             strays = [name for name in os.listdir(self.path) if ".tmp-" in name]

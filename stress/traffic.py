@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from pagequeue import Message, Producer
@@ -121,12 +121,15 @@ class Proof:
     """Compares a replay with what was acknowledged.
 
     Attributes:
+        op: makes an operation again, by uid and number.
+        uids: of all producers there were.
+        records: of all operations that returned.
         violations: one sentence for each thing that must not be.
         digests: by sequence, the digest of all messages before it.
         unacknowledged: operations that are there though their producer died in them.
     """
 
-    shape: Shape
+    op: Callable[[int, int], Op]
     uids: list[int]
     records: list[tuple[int, ...]]
     violations: list[str] = field(default_factory=list)
@@ -178,7 +181,7 @@ class Proof:
         """Return what stands from here on: acknowledged, or the last act of somebody killed."""
         record = self._first.pop(message.sequence, None)
         if record is not None:
-            return self.shape.op(record[0], record[1]).payloads
+            return self.op(record[0], record[1]).payloads
         self.unacknowledged += 1
         if message.payload:
             uid, number = HEADER.unpack_from(message.payload.ljust(HEADER.size, b"\0"))[:2]
@@ -194,11 +197,11 @@ class Proof:
             )
             return None
         self._died_in.add(uid)
-        return self.shape.op(uid, self._next[uid]).payloads
+        return self.op(uid, self._next[uid]).payloads
 
     def _who_died_in_empty(self) -> int:
         for uid, number in self._next.items():
-            if uid not in self._died_in and self.shape.op(uid, number).payloads == [b""]:
+            if uid not in self._died_in and self.op(uid, number).payloads == [b""]:
                 return uid
         return -1
 

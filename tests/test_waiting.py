@@ -52,10 +52,7 @@ def test_idle_consumer_uses_less_than_one_percent_of_a_core(
             consumer.receive(0.05)
         before_thread, before_process = time.thread_time(), time.process_time()
         with pytest.raises(NothingReceived):
-            if many:
-                consumer.receive_many(10, timeout=IDLE_SECONDS)
-            else:
-                consumer.receive(timeout=IDLE_SECONDS)
+            (consumer.receive_many if many else consumer.receive)(timeout=IDLE_SECONDS)
         assert time.thread_time() - before_thread < IDLE_SECONDS / 100
         assert time.process_time() - before_process < IDLE_SECONDS / 50  # with all other threads
 

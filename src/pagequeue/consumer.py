@@ -109,8 +109,13 @@ class PageReader(_core.Reader):
         return None if columns is None else Batch(*columns)
 
     def close(self) -> None:
-        """Let go of the page; closing again does nothing."""
+        """Let go of the page; closing again does nothing.
+
+        Another thread may close it: a `receive` that is waiting then ends in `ClosedError`.
+        """
         self._leave()
+        if not self._store.read_only:
+            self._store.write_meta.wake()
 
 
 class Consumer(PageReader):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -214,7 +214,8 @@ def _make_shared(
     folder.make(name, record.tobytes(), size_bytes=size_bytes, synced=True)
 
 
-class Tail(NamedTuple):
+@dataclass(slots=True)
+class Tail:
     """Where writing stands: the active page, the next position in it, its frames so far."""
 
     page_number: int
@@ -265,11 +266,14 @@ class WriteMeta:
     @property
     def tail(self) -> Tail:
         """Where writing stands, as of now."""
-        return Tail._make(_core.tail(self.region))
+        return Tail(*_core.tail(self.region))
 
     @tail.setter
     def tail(self, tail: Tail) -> None:
-        _core.set_tail(self.region, tail)
+        _core.set_tail(
+            self.region,
+            (tail.page_number, tail.position, tail.count, tail.first_sequence, tail.last_timestamp),
+        )
 
     @property
     def durable_sequence(self) -> int:

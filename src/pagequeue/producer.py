@@ -247,6 +247,8 @@ class Producer(_core.Writer):
         with self._guard:
             while self._store.tail.page_number == number:
                 self._move()
+                if self._page_number != number:
+                    return  # another process rolled in between
                 next_page = self._store.roller.next_page(number + 1)
                 result = self._roll(next_page.region)
                 if result == _core.APPEND_FAILED:

@@ -3,8 +3,8 @@
 After a kill the shared words are right but for what the dead holder of the writers' lock had begun;
 that is settled from the tail on. After a power cut, a copy or a lost write meta they are not to be
 trusted: from the durable mark on, every frame is checked, and the first that is not whole ends the
-queue. What follows is zeroed and that is synced before anything new is laid down (I5). Each step can
-be repeated, so a recovery that is itself cut short is finished by the next one.
+queue. What follows is zeroed, and that is synced before anything new is laid down (I5). Each step
+can be repeated, so a recovery that is itself cut short is finished by the next one.
 """
 
 from __future__ import annotations
@@ -141,7 +141,10 @@ class Recovery:
         """Advance the tail over what a killed producer published."""
         tail = write.tail
         page_name = fmt.page_name(self.prefix, tail.page_number)
-        page = map_file(self.folder, page_name, self.meta.page_bytes, writable=False)
+        try:
+            page = map_file(self.folder, page_name, self.meta.page_bytes, writable=False)
+        except errors.QueueNotFound as error:
+            raise self._missing(tail.page_number) from error
         index = writable_index(self.folder, self.prefix, self.meta, tail.page_number)
         scan = Scan(
             *_core.scan(
@@ -165,13 +168,12 @@ class Recovery:
     ) -> None:
         durable = max(write.durable_sequence, read.head_sequence)
         number, header = self._start(read, numbers, durable)
-        pages = []
         while True:
             region, index, scan = self._scan_page(number, header)
-            pages.append((region, index))
             self.report.messages_checked += scan.sequence - (header.first_sequence or 0)
             if scan.stopped != _core.READ_END:
                 break
+            self._sync(region, index)
             number += 1
             header = self._follow(number, scan, durable)
         if scan.whole_sequence < durable:
@@ -183,9 +185,7 @@ class Recovery:
         #    Cut here: the next recovery finds the same tail and does the same.
         self._cut(region, index, header, scan)
         self._remove(later)
-        for mapped, mapped_index in pages:
-            mapped.sync(0, len(mapped))
-            mapped_index.sync(0, len(mapped_index))
+        self._sync(region, index)
         self.folder.sync()
         # 2. The words. Cut here: the same again, from the same durable mark.
         first = header.first_sequence or 0
@@ -210,14 +210,13 @@ class Recovery:
         head = read.head_page
         if not numbers:
             if durable > 0:
-                raise errors.MissingPage(
-                    f"page {head} is not there: {REMEDY}",
-                    path=self.folder.full(fmt.page_name(self.prefix, head)),
-                    position=0, reason="missing page",
-                )  # fmt: skip
+                raise self._missing(head)
             return head, self._make(head, 0, 0)
         low, high = head, max(numbers[-1], head)
-        best = (head, self._header(head))
+        try:
+            best = (head, self._header(head))
+        except errors.QueueNotFound as error:
+            raise self._missing(head) from error
         while low < high:
             middle = (low + high + 1) // 2
             try:
@@ -241,6 +240,11 @@ class Recovery:
         scan = scan_region(region, index, header, first, None, use=_core.INDEX_WRITE)
         return region, index, scan
 
+    @staticmethod
+    def _sync(region: _core.Region, index: _core.Region) -> None:
+        region.sync(0, len(region))
+        index.sync(0, len(index))
+
     def _make(self, number: int, first_sequence: int, floor: int) -> PageHeader:
         header = PageHeader(number, self.meta.queue_id, first_sequence, floor, self.clock())
         make_page(self.folder, self.prefix, self.meta, header)
@@ -255,10 +259,7 @@ class Recovery:
                 return header
         except errors.QueueNotFound as error:
             if before.sequence < durable:
-                raise errors.MissingPage(
-                    f"page {number} is not there: {REMEDY}",
-                    path=self.folder.full(name), position=0, reason="missing page",
-                ) from error  # fmt: skip
+                raise self._missing(number) from error
             return self._make(number, before.sequence, before.timestamp)
         except errors.CorruptPage as error:
             if before.sequence < durable:
@@ -273,6 +274,14 @@ class Recovery:
         region.write(0, header.encode())
         self.report.did(f"wrote the header of page {number} again")
         return header
+
+    def _missing(self, number: int) -> errors.MissingPage:
+        return errors.MissingPage(
+            f"page {number} is not there: {REMEDY}",
+            path=self.folder.full(fmt.page_name(self.prefix, number)),
+            position=0,
+            reason="missing page",
+        )
 
     def _damage(self, number: int, scan: Scan, durable: int) -> errors.CorruptFrame:
         reason = REASONS.get(scan.stopped, "an incomplete batch")

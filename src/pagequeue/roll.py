@@ -2,8 +2,8 @@
 
 A page is made under the preparation lock by whichever process needs it first, off the writer's path
 if there is time: blocks reserved, page faults taken a few MiB ahead of the tail. It stands under
-its final name before any end-of-page mark leads to it (I10). Rolling itself is one call into the core,
-under the writers' lock.
+its final name before any end-of-page mark leads to it (I10). Rolling itself is one call into the
+core, under the writers' lock.
 """
 
 from __future__ import annotations

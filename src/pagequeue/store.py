@@ -85,6 +85,8 @@ class Store:
             queue_id, writable = self.meta.queue_id, not read_only
             self.write_meta = WriteMeta(self.folder, prefix, queue_id, writable=writable)
             self.read_meta = ReadMeta(self.folder, prefix, queue_id, writable=writable)
+            if self.tail.page_number == 0:
+                raise self._no_queue()  # it is being made right now
             if not read_only:
                 self._open_writing()
         except BaseException:

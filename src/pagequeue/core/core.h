@@ -47,14 +47,14 @@ static inline uint64_t pq_aligned(uint64_t bytes) {
     return (bytes + PQ_FRAME_ALIGN_BYTES - 1) & ~(uint64_t)(PQ_FRAME_ALIGN_BYTES - 1);
 }
 
-/* --- checksum.c: CRC-32C, by the CPU's instruction where there is one --------------------------- */
+/* --- checksum.c: CRC-32C, by the CPU's instruction where there is one ------------------------- */
 
 #define PQ_CRC_START 0xffffffffu
 void pq_crc_choose(int allow_hardware);
 const char *pq_crc_name(void);
 uint32_t pq_crc_update(uint32_t state, const void *data, size_t bytes);
 
-/* --- frames.c: reading and laying down frames inside one mapped page ---------------------------- */
+/* --- frames.c: reading and laying down frames inside one mapped page -------------------------- */
 
 typedef enum {
     PQ_READ_FRAME = 0,    /* a frame */
@@ -130,7 +130,7 @@ typedef struct {
 void pq_tail_load(const uint8_t *meta, pq_tail *tail);
 void pq_tail_store(uint8_t *meta, const pq_tail *tail);
 
-/* --- scan.c: walking a page, and finding a frame by time or number ------------------------------ */
+/* --- scan.c: walking a page, and finding a frame by time or number ---------------------------- */
 
 typedef struct {
     uint64_t position; /* where the scan stopped */
@@ -151,7 +151,7 @@ int pq_find(const pq_place *at, uint64_t count, int64_t since, uint64_t *ordinal
             uint64_t *position);
 int pq_locate(const pq_place *at, uint64_t count, uint64_t ordinal, uint64_t *position);
 
-/* --- lock.c: the writers' lock, released by the kernel when its holder dies --------------------- */
+/* --- lock.c: the writers' lock, released by the kernel when its holder dies ------------------- */
 
 typedef struct {
     uint8_t *mutex; /* in the write meta */
@@ -165,7 +165,7 @@ int pq_lock_reset(uint8_t *mutex);
 int pq_lock_try(pq_lock *lock);
 void pq_lock_release(pq_lock *lock);
 
-/* --- wait.c: clocks, spinning, sleeping and waking --------------------------------------------- */
+/* --- wait.c: clocks, spinning, sleeping and waking -------------------------------------------- */
 
 int64_t pq_clock_realtime(void);
 int64_t pq_clock_monotonic(void);

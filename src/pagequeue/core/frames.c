@@ -11,7 +11,7 @@
 #define HEADER PQ_FRAME_BYTES
 #define END_MARK_BYTES PQ_FRAME_BYTES
 
-/* --- looking ----------------------------------------------------------------------------------- */
+/* --- looking ---------------------------------------------------------------------------------- */
 
 /* The payload comes first, so that its part can be computed before the lock is taken. */
 uint32_t pq_frame_checksum(uint32_t payload_state, int64_t timestamp, uint64_t sequence,
@@ -66,7 +66,7 @@ pq_read_result pq_frame_check(const uint8_t *page, uint64_t page_bytes, uint64_t
     return result;
 }
 
-/* --- the tail ---------------------------------------------------------------------------------- */
+/* --- the tail --------------------------------------------------------------------------------- */
 
 static uint8_t *tail_word(uint8_t *meta, uint64_t page_number) {
     return meta + (page_number & 1 ? PQ_WRITE_META_TAIL_ODD : PQ_WRITE_META_TAIL_EVEN);
@@ -104,7 +104,7 @@ void pq_tail_store(uint8_t *meta, const pq_tail *tail) {
     pq_store_u64(meta + PQ_WRITE_META_PAGE_NUMBER, tail->page_number);
 }
 
-/* --- laying down ------------------------------------------------------------------------------- */
+/* --- laying down ------------------------------------------------------------------------------ */
 
 /* Under the lock: bring the tail word up to what is published. Costs one load when, as nearly
  * always, no holder died. */
@@ -141,9 +141,10 @@ static pq_append_result settle(const pq_place *at, uint64_t *position, uint64_t 
         }
     }
     if (pq_load_u64(at->meta + PQ_WRITE_META_BATCH_OPEN) > at->first_sequence + *count) {
-        /* That batch was begun and not published: a holder died while it laid down a batch. Its later frames stand there with their
-         * lengths; after a power cut they could join what the next producer lays down before
-         * them. So this page is left for good: nothing behind its end mark is ever read (I8). */
+        /* That batch was begun and not published: a holder died while it laid it down. Its later
+         * frames stand there with their lengths; after a power cut they could join what the next
+         * producer lays down before them. So this page is left for good: nothing behind its end
+         * mark is ever read (I8). */
         return PQ_APPEND_FULL;
     }
     return PQ_APPEND_DONE;

@@ -4,7 +4,8 @@
 
 #include "core.h"
 
-static inline void index_put(const pq_place *at, uint64_t ordinal, int64_t timestamp, uint64_t position) {
+static inline void index_put(const pq_place *at, uint64_t ordinal, int64_t timestamp,
+                             uint64_t position) {
     if (at->index == NULL || ordinal >= at->index_capacity) {
         return;
     }
@@ -19,7 +20,8 @@ static inline void index_end(const pq_place *at, uint64_t ordinal) {
     }
 }
 
-static inline int index_get(const pq_place *at, uint64_t ordinal, int64_t *timestamp, uint64_t *position) {
+static inline int index_get(const pq_place *at, uint64_t ordinal, int64_t *timestamp,
+                            uint64_t *position) {
     if (at->index == NULL || ordinal >= at->index_capacity) {
         return 0;
     }

@@ -20,7 +20,7 @@ unsigned pq_fork_count;
 
 static void forked(void) { pq_fork_count += 1; }
 
-/* --- what the objects share -------------------------------------------------------------------- */
+/* --- what the objects share ------------------------------------------------------------------- */
 
 int pq_event_raise(PyObject *self, pq_event event, int64_t value) {
     PyObject *answer =
@@ -55,7 +55,7 @@ void pq_type_free(PyObject *self) {
     Py_DECREF((PyObject *)type);
 }
 
-/* --- functions ----------------------------------------------------------------------------------- */
+/* --- functions -------------------------------------------------------------------------------- */
 
 static PyObject *core_crc32c(PyObject *Py_UNUSED(module), PyObject *args) {
     Py_buffer data;

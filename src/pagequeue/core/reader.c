@@ -50,7 +50,7 @@ static void reader_dealloc(Reader *self) {
     pq_type_free((PyObject *)self);
 }
 
-/* --- looking ----------------------------------------------------------------------------------- */
+/* --- looking ---------------------------------------------------------------------------------- */
 
 int pq_reader_begin(Reader *self) {
     pq_event wrong;
@@ -83,9 +83,9 @@ static reading look(Reader *self, pq_frame *frame) {
         if (found == PQ_READ_NOTHING) {
             return READ_EMPTY;
         }
-        if (found == PQ_READ_END && pq_frame_check(self->page->base, self->page->bytes,
-                                                   self->position, self->sequence, frame) != found) {
-            found = PQ_READ_BAD_CHECKSUM;
+        if (found == PQ_READ_END) {
+            found = pq_frame_check(self->page->base, self->page->bytes, self->position,
+                                   self->sequence, frame);
         }
         int more = pq_event_raise((PyObject *)self,
                                   found == PQ_READ_END ? EVENT_PAGE_END : EVENT_DAMAGED, found);
@@ -148,7 +148,7 @@ void pq_reader_step(Reader *self, const pq_frame *frame, uint64_t count) {
     self->since = INT64_MIN; /* time never goes back, so nothing older follows */
 }
 
-/* --- waiting ----------------------------------------------------------------------------------- */
+/* --- waiting ---------------------------------------------------------------------------------- */
 
 static int arrived(const Reader *self, const Region *page) {
     return pq_load_u32(page->base + self->position) != 0;
@@ -235,6 +235,9 @@ reading pq_reader_reach(Reader *self, int64_t timeout, pq_frame *frame, PyObject
     int64_t deadline = deadline_of(timeout), nap = NAP_NS_MIN;
     for (;;) {
         int more = wait(self, deadline, &nap);
+        if (more >= 0 && self->closed) { /* by another thread, to end this wait */
+            more = pq_event_raise((PyObject *)self, EVENT_CLOSED, 0) < 0 ? -1 : 0;
+        }
         if (more < 0) {
             return READ_RAISED;
         }
@@ -259,7 +262,7 @@ static reading take(Reader *self, int64_t timeout, PyObject **message) {
     return found;
 }
 
-/* --- what users call --------------------------------------------------------------------------- */
+/* --- what users call -------------------------------------------------------------------------- */
 
 static PyObject *reader_poll(Reader *self, PyObject *Py_UNUSED(unused)) {
     PyObject *message = NULL;
@@ -314,7 +317,7 @@ static PyObject *reader_next(PyObject *object) {
     return message;
 }
 
-/* --- what the Python rooms call ------------------------------------------------------------------ */
+/* --- what the Python rooms call --------------------------------------------------------------- */
 
 static PyObject *reader_enter(Reader *self, PyObject *args) {
     Region *page;

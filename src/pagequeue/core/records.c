@@ -93,8 +93,8 @@ static PyObject *message_repr(Message *self) {
 }
 
 static PyObject *message_reduce(Message *self, PyObject *Py_UNUSED(unused)) {
-    return Py_BuildValue("O(OLK)", (PyObject *)Py_TYPE((PyObject *)self), self->payload, self->timestamp,
-                         self->sequence);
+    return Py_BuildValue("O(OLK)", (PyObject *)Py_TYPE((PyObject *)self), self->payload,
+                         self->timestamp, self->sequence);
 }
 
 static PyObject *message_compare(PyObject *left, PyObject *right, int operation) {

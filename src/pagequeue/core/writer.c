@@ -49,7 +49,7 @@ static void writer_dealloc(Writer *self) {
     pq_type_free((PyObject *)self);
 }
 
-/* --- appending --------------------------------------------------------------------------------- */
+/* --- appending -------------------------------------------------------------------------------- */
 
 static int ready(Writer *self) {
     if (self->fork_count != pq_fork_count) {
@@ -265,7 +265,7 @@ static PyObject *writer_send_many(Writer *self, PyObject *payloads) {
     return Py_BuildValue("(Kn)", (unsigned long long)out.sequence, count);
 }
 
-/* --- what the Python rooms call ------------------------------------------------------------------ */
+/* --- what the Python rooms call --------------------------------------------------------------- */
 
 static PyObject *writer_attach(Writer *self, PyObject *args) {
     Region *page, *index;

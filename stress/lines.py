@@ -1,0 +1,212 @@
+"""Dying at the N-th executed Python line of the rooms that make, roll and recover.
+
+Each scenario begins with the copy of a queue that was made once. The copy alone is already what a
+power cut or a copied directory is to the library: its lock state is another file's, so the opener
+recovers. What the power cut took is taken from the copy.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from stress.steps import BATCH, MIXED, PAGE_BYTES, ROTATE, SINGLE, Scene, op_of, uid_of
+from stress.traffic import RECORD, Log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+ROOMS: Final = ("roll", "store", "recover", "page", "files", "meta", "producer")
+TEMPLATE_UID = uid_of(MIXED, 1)
+TEMPLATE_OPS = 60
+FLUSH_AFTER = 20
+SENDS = 14
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What the victim does, and with which queue.
+
+    Attributes:
+        name: for people.
+        kind: of the victim's traffic.
+        cut: what the power cut took, done to the copy; None: the copy was opened in peace before.
+        fresh: there is no queue yet.
+    """
+
+    name: str
+    kind: int
+    cut: Callable[[Path], None] | None = None
+    fresh: bool = False
+
+    @property
+    def recovers(self) -> bool:
+        """Whether the victim is the first to open the queue after a power cut."""
+        return self.cut is not None
+
+
+def _nothing(_path: Path) -> None:
+    """Only the lock state is another file's."""
+
+
+def _pages(path: Path) -> list[Path]:
+    return sorted(path.glob("queue-*.page"))
+
+
+def _tear_last(path: Path) -> None:
+    _overwrite(_pages(path)[-1], 64 + 8, b"torn")
+
+
+def _tear_middle(path: Path) -> None:
+    """A frame in the last page but one: pages behind it must go."""
+    _overwrite(_pages(path)[-2], 64 + 8, b"torn")
+
+
+def _lose_last_page(path: Path) -> None:
+    last = _pages(path)[-1]
+    last.unlink()
+    last.with_suffix(".idx").unlink()
+
+
+def _lose_write_meta(path: Path) -> None:
+    (path / "queue-writeMeta").unlink()
+
+
+def _lose_header_and_index(path: Path) -> None:
+    last = _pages(path)[-1]
+    _overwrite(last, 0, bytes(64))
+    last.with_suffix(".idx").unlink()
+
+
+def _leave_temporaries(path: Path) -> None:
+    (path / "queue-0000000099.page.tmp-1").write_bytes(b"half")
+    (path / "queue-readMeta.tmp-2").write_bytes(b"half")
+    (path / "queue-readMeta").unlink()
+
+
+SCENARIOS = (
+    Scenario("create", SINGLE, fresh=True),
+    Scenario("send and roll", SINGLE),
+    Scenario("send batches and roll", BATCH),
+    Scenario("rotate", ROTATE),
+    Scenario("recover a copy", SINGLE, _nothing),
+    Scenario("recover a torn last page", BATCH, _tear_last),
+    Scenario("recover a page torn in the middle", SINGLE, _tear_middle),
+    Scenario("recover a lost page", SINGLE, _lose_last_page),
+    Scenario("recover without write meta", SINGLE, _lose_write_meta),
+    Scenario("recover a lost header and index", SINGLE, _lose_header_and_index),
+    Scenario("recover among temporaries", SINGLE, _leave_temporaries),
+)
+
+
+class Template:
+    """A queue of some pages, flushed in the middle, and what its producer was told."""
+
+    def __init__(self, directory: Path) -> None:
+        from pagequeue import Queue  # noqa: PLC0415  the core is chosen by now
+
+        self.path = directory / "template"
+        log = Log(directory / "template-acked", RECORD)
+        with Queue(self.path, page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
+            for number in range(TEMPLATE_OPS):
+                first, count = op_of(TEMPLATE_UID, number).run(producer)
+                log.put(TEMPLATE_UID, number, count, first, 0)
+                if number == FLUSH_AFTER:
+                    self.durable = producer.flush()
+        self.records = log.records()
+        log.close()
+
+    def place(self, scene: Scene, scenario: Scenario) -> None:
+        """Put a copy where the scene wants its queue."""
+        if scenario.fresh:
+            return
+        shutil.copytree(self.path, scene.path)
+        scene.uids.append(TEMPLATE_UID)
+        for record in self.records:
+            scene.acked.put(*record)
+        if scenario.cut is not None:
+            scenario.cut(Path(scene.path))
+        else:
+            from pagequeue import Queue  # noqa: PLC0415
+
+            Queue(scene.path).close()
+
+    def end_sequence(self, scene: Scene, scenario: Scenario) -> int | None:
+        """Return where a recovery that nobody interrupts ends; None if nothing may be cut off.
+
+        Raises:
+            AssertionError: it cuts off what was on stable storage.
+        """
+        if not scenario.recovers:
+            return None
+        from pagequeue import Queue  # noqa: PLC0415
+
+        self.place(scene, scenario)
+        with Queue(scene.path) as queue:
+            end = queue.tail_sequence
+        assert end >= self.durable, f"{scenario.name}: cut at {end}, durable was {self.durable}"
+        return end
+
+
+def _room_files() -> set[str]:
+    import pagequeue  # noqa: PLC0415
+
+    here = os.path.dirname(pagequeue.__file__)
+    return {os.path.join(here, f"{room}.py") for room in ROOMS}
+
+
+def count_lines(stop_at: int) -> Callable[[], int]:
+    """Count executed lines of the rooms, in all threads, from now on; die at one of them.
+
+    Returns:
+        a function that ends this and returns how many there were.
+    """
+    files = _room_files()
+    count = 0
+
+    def line(_frame: FrameType, event: str, _value: Any) -> Any:  # noqa: ANN401
+        nonlocal count
+        if event == "line":
+            count += 1
+            if count == stop_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return line
+
+    def call(frame: FrameType, _event: str, _value: Any) -> Any:  # noqa: ANN401
+        return line if frame.f_code.co_filename in files else None
+
+    threading.settrace(call)
+    sys.settrace(call)
+
+    def end() -> int:
+        sys.settrace(None)
+        threading.settrace(None)  # type: ignore[arg-type]
+        return count
+
+    return end
+
+
+def act(scene: Scene, scenario: Scenario, uid: int, stop_at: int) -> None:
+    """Be the victim: open and send, dying at line `stop_at`; else record how many lines it took."""
+    from pagequeue import Queue  # noqa: PLC0415
+
+    end = count_lines(stop_at)
+    with Queue(scene.path, page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
+        for number in range(2 if scenario.recovers or scenario.fresh else SENDS):
+            scene.send(producer, uid, number)
+    lines = end()
+    if stop_at == 0:
+        (scene.directory / "lines").write_text(str(lines), encoding="ascii")
+
+
+def _overwrite(path: Path, position: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(data)

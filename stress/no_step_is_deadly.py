@@ -1,0 +1,211 @@
+"""Forbids that dying at any one step harms anybody else.
+
+A child is killed by a real SIGKILL at a chosen step: at each numbered point of the core's publish
+and roll, and at each executed Python line of the rooms that make, roll and recover a queue. Then
+whoever had the queue open must send within a second and receive whole frames in order, and an
+opener must find every message that was acknowledged, once, byte for byte, batches whole, nothing
+invented (I2, I3, I4, I8, I10). Recovery itself is killed too, twice in a row. A case is a death.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+import time
+from itertools import count, product
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stress import driver, variant
+from stress.campaign import Budget, Outcome
+from stress.lines import SCENARIOS, Scenario, Template, act
+from stress.steps import KINDS, PAGE_BYTES, Scene, uid_of
+from stress.traffic import VIOLATIONS_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+SHORT_SECONDS = 40.0
+
+PUBLISH_POINTS = range(1, 9)
+ROLL_POINTS = range(11, 16)
+POINTS = (*PUBLISH_POINTS, *ROLL_POINTS)
+PASSES_MAX = 12
+VICTIM_OPS = 600
+
+
+class Campaign:
+    """All steps in an order of the seed, until the budget is used up."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+        self.rng = random.Random(budget.seed)
+        self.base = driver.scratch_directory()
+        self.deadline = time.monotonic() + budget.seconds
+        self.numbers = count(2)
+        self.outcome = Outcome(0, notes={"points": {}, "lines": {}})
+
+    def run(self) -> Outcome:
+        """Take points of the core and lines of Python in turn."""
+        with tempfile.TemporaryDirectory(prefix="pagequeue-step-", dir=self.base) as directory:
+            template = Template(Path(directory))
+            points = self.points()
+            lines = self.lines(template)
+            for turn in count():
+                if self.finished():
+                    break
+                next(points if turn % 2 == 0 else lines)
+        return self.outcome
+
+    def finished(self) -> bool:
+        """Whether the budget is used up, or there is enough to look at."""
+        enough = self.budget.cases is not None and self.outcome.cases >= self.budget.cases
+        failed = len(self.outcome.violations) >= VIOLATIONS_MAX
+        return enough or failed or time.monotonic() >= self.deadline
+
+    def scene(self, name: str, play: Callable[[Scene], None]) -> None:
+        """Play one scene in a directory of its own and count its deaths."""
+        with (
+            tempfile.TemporaryDirectory(prefix="pagequeue-step-", dir=self.base) as directory,
+            Scene(directory) as scene,
+        ):
+            try:
+                play(scene)
+            except Exception as error:  # noqa: BLE001  opening or proving failed: that is the case
+                scene.violations.append(f"{type(error).__name__}: {error}")
+                scene.violations += scene.errors.said()
+            self.outcome.cases += scene.killed
+            self.outcome.violations += [f"{name}: {text}" for text in scene.violations]
+
+    # --- points of the core -----------------------------------------------------------------------
+
+    def points(self) -> Iterator[None]:
+        """Every point, by every kind of traffic, at its first pass and at random later ones."""
+        notes = self.outcome.notes["points"]
+        for turn in count():
+            steps = list(product(POINTS, ("single", "batch", "rotate")))
+            self.rng.shuffle(steps)
+            for point, kind in steps:
+                at_pass = 1 + turn if turn < 2 else self.rng.randint(1, PASSES_MAX)
+                name = f"point {point}, pass {at_pass}, {kind}"
+                survivor = self.rng.random() < 0.75
+                again = self.rng.choice([None, None, self.rng.choice(POINTS)])
+                self.scene(name, self.at_point(point, at_pass, kind, again, survivor=survivor))
+                notes[f"{kind} {point}"] = notes.get(f"{kind} {point}", 0) + 1
+                yield
+
+    def at_point(
+        self, point: int, at_pass: int, kind: str, again: int | None, *, survivor: bool
+    ) -> Callable[[Scene], None]:
+        """Return the scene in which victims die at points of the core."""
+
+        def play(scene: Scene) -> None:
+            if survivor:
+                scene.start_survivor(next(self.numbers))
+            if not self.victim(scene, point, at_pass, kind):
+                scene.violations.append("the victim did not come to that point")
+            if again is not None:
+                self.victim(scene, again, 1, "mixed")
+            if survivor:
+                scene.let_survivor_go_on()
+            scene.prove()
+
+        return play
+
+    def victim(self, scene: Scene, point: int, at_pass: int, kind: str) -> bool:
+        """Have a producer die at a point of the core; return whether it did."""
+        uid = uid_of(KINDS[kind], next(self.numbers))
+
+        def body() -> None:
+            from pagequeue import Queue, _core  # noqa: PLC0415  the core is chosen by now
+
+            with Queue(scene.path, page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
+                _core.set_kill_point(point, at_pass)  # type: ignore[attr-defined]
+                for number in range(VICTIM_OPS):
+                    scene.send(producer, uid, number)
+
+        return scene.sacrifice(uid, body, f"victim at point {point}")
+
+    # --- lines of Python --------------------------------------------------------------------------
+
+    def lines(self, template: Template) -> Iterator[None]:
+        """Every line of every scenario, in an order of the seed; then the same again."""
+        ends: dict[str, int | None] = {}
+        steps: list[tuple[Scenario, int]] = []
+        for scenario in SCENARIOS:
+            counted = self.counted(template, scenario, ends)
+            steps += [(scenario, line) for line in range(1, counted + 1)]
+            yield
+        notes = self.outcome.notes["lines"]
+        notes["all"] = len(steps)
+        notes["tried"] = 0
+        while steps:
+            self.rng.shuffle(steps)
+            for scenario, line in steps:
+                again = self.rng.choice([0, self.rng.randint(1, line)])
+                survivor = not scenario.fresh and not scenario.recovers and self.rng.random() < 0.7
+                play = self.at_line(template, scenario, line, again, survivor=survivor)
+                ending = ends[scenario.name]
+                self.scene(f"{scenario.name}, line {line}, then {again}", lambda s: play(s, ending))
+                notes["tried"] += 1
+                yield
+        raise AssertionError("no line was executed at all")
+
+    def counted(
+        self, template: Template, scenario: Scenario, ends: dict[str, int | None]
+    ) -> int:
+        """Play a scenario without a death; return how many lines it takes."""
+        lines = 0
+
+        def play(scene: Scene) -> None:
+            nonlocal lines
+            ends[scenario.name] = template.end_sequence(scene, scenario)
+            shutil.rmtree(scene.path, ignore_errors=True)
+            with Scene(str(scene.directory / "counted")) as counted:
+                template.place(counted, scenario)
+                uid = uid_of(scenario.kind, next(self.numbers))
+                counted.sacrifice(uid, lambda: act(counted, scenario, uid, 0), "nobody")
+                counted.prove(ends[scenario.name])
+                scene.violations += counted.violations
+                lines = int((counted.directory / "lines").read_text(encoding="ascii"))
+
+        self.scene(scenario.name, play)
+        return lines
+
+    def at_line(
+        self, template: Template, scenario: Scenario, line: int, again: int, *, survivor: bool
+    ) -> Callable[[Scene, int | None], None]:
+        """Return the scene in which victims die at a Python line."""
+
+        def play(scene: Scene, ending: int | None) -> None:
+            template.place(scene, scenario)
+            if survivor:
+                scene.start_survivor(next(self.numbers))
+            for stop_at in filter(None, (line, again)):
+                uid = uid_of(scenario.kind, next(self.numbers))
+                scene.sacrifice(
+                    uid,
+                    lambda uid=uid, stop_at=stop_at: act(scene, scenario, uid, stop_at),  # type: ignore[misc]
+                    f"victim at line {stop_at}",
+                )
+            if survivor:
+                scene.let_survivor_go_on()
+            scene.prove(ending)
+
+        return play
+
+
+def campaign(budget: Budget) -> Outcome:
+    """Run the steps; in a process that has no queue open and a core with kill points."""
+    return Campaign(budget).run()
+
+
+def run_with(budget: Budget, defines: Mapping[str, str]) -> Outcome:
+    """Run the campaign on a core that was built with these defines."""
+    return driver.run_apart(__name__, budget, defines)
+
+
+def run(budget: Budget) -> Outcome:
+    """Run the campaign on the core as it is, with kill points."""
+    return run_with(budget, variant.KILL_POINTS)

@@ -1,0 +1,194 @@
+"""One queue in which somebody dies at a chosen step, and the proof that nobody else minds.
+
+Before the victim starts, a survivor may have the queue open; afterwards it must be able to send at
+once, and to receive whole frames only. Then the queue is opened again and proved.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from stress import children
+from stress.traffic import RECORD, SEEN, Log, Op, Proof, Shape, chained
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from pagequeue import Consumer, Producer
+
+PAGE_BYTES = 4096
+STALL_SECONDS = 1.0
+HANG_SECONDS = 10.0
+SURVIVOR_OPS = 8
+
+MIXED, SINGLE, BATCH, ROTATE = range(4)
+KINDS = {"mixed": MIXED, "single": SINGLE, "batch": BATCH, "rotate": ROTATE}
+_SIZES = {"payload_bytes_max": 1200, "batch_bytes_max": 2600, "batch_count_max": 8}
+SHAPES = (
+    Shape(**_SIZES, batch_parts=80, rotate_parts=20),
+    Shape(**_SIZES, batch_parts=0, rotate_parts=0),
+    Shape(**_SIZES, batch_parts=256, rotate_parts=0),
+    Shape(**_SIZES, batch_parts=20, rotate_parts=128),
+)
+
+
+def uid_of(kind: int, number: int) -> int:
+    """Return a producer's uid; what it sends follows from it."""
+    return number * len(SHAPES) + kind
+
+
+def op_of(uid: int, number: int) -> Op:
+    """Return operation `number` of producer `uid`."""
+    return SHAPES[uid % len(SHAPES)].op(uid, number)
+
+
+class Scene:
+    """One queue with its survivor, its victims and what they were told."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = Path(directory)
+        self.directory.mkdir(exist_ok=True)
+        self.path = str(self.directory / "queue")
+        self.errors = children.ErrorFile(self.directory / "errors")
+        self.acked = Log(self.directory / "acked", RECORD)
+        self.seen = Log(self.directory / "seen", SEEN)
+        self.uids: list[int] = []
+        self.violations: list[str] = []
+        self.killed = 0
+        self._survivor = 0
+        self._command = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._survivor:
+            os.close(self._command)
+            children.kill(self._survivor)
+        for log in (self.acked, self.seen, self.errors):
+            log.close()
+
+    # --- what children do -------------------------------------------------------------------------
+
+    def send(self, producer: Producer, uid: int, number: int) -> int:
+        """Run one operation and record it; return how many messages it sent."""
+        first, count = op_of(uid, number).run(producer)
+        self.acked.put(uid, number, count, first, 0)
+        return count
+
+    def _survive(self, uid: int, ready: int, command: int) -> None:
+        from pagequeue import Queue  # noqa: PLC0415  the core is chosen by now
+
+        with Queue(self.path, page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
+            consumer = queue.consumer()
+            number = sum(self.send(producer, uid, i) >= 0 for i in range(2))
+            os.write(ready, b"r")
+            os.read(command, 1)
+            while True:
+                started = time.monotonic()
+                sent = self.send(producer, uid, number)
+                self.stalled(time.monotonic() - started, "a survivor's send")
+                number += 1
+                if sent and number >= SURVIVOR_OPS:
+                    break
+            self._receive(consumer, uid)
+
+    def _receive(self, consumer: Consumer, uid: int) -> None:
+        digest = 0
+        while True:
+            message = consumer.poll()
+            if message is None:
+                break
+            digest = chained(digest, message)
+        self.seen.put(uid, consumer.sequence, digest, 0, 0)
+        if consumer.lag:
+            self.errors.say(f"poll returns nothing at {consumer.sequence}, and the lag is not 0")
+
+    def stalled(self, seconds: float, doing: str) -> None:
+        """Say so if somebody waited too long."""
+        if seconds > STALL_SECONDS:
+            self.errors.say(f"{doing} took {seconds:.3f} s")
+
+    # --- what the parent does ---------------------------------------------------------------------
+
+    def start_survivor(self, number: int) -> None:
+        """Have a process open the queue, send and wait."""
+        uid = uid_of(MIXED, number)
+        self.uids.append(uid)
+        ready, say_ready = os.pipe()
+        command, self._command = os.pipe()
+
+        def body() -> None:
+            os.close(self._command)
+            self._survive(uid, say_ready, command)
+
+        self._survivor = children.fork(body, self.errors, "survivor")
+        os.close(say_ready)
+        os.close(command)
+        if os.read(ready, 1) != b"r":
+            self.violations.append("the survivor could not even open the queue")
+        os.close(ready)
+
+    def let_survivor_go_on(self) -> None:
+        """Have it send and receive all, and wait for its end."""
+        pid, self._survivor = self._survivor, 0
+        os.write(self._command, b"g")
+        os.close(self._command)
+        if children.ended(pid, HANG_SECONDS) is None:
+            self.violations.append(f"a survivor hangs for {HANG_SECONDS:g} s")
+            children.kill(pid)
+
+    def sacrifice(self, uid: int, body: Callable[[], None], name: str) -> bool:
+        """Run a victim; return whether it died as it should."""
+        self.uids.append(uid)
+        pid = children.fork(body, self.errors, name)
+        status = children.ended(pid, HANG_SECONDS)
+        if status is None:
+            self.violations.append(f"{name} hangs for {HANG_SECONDS:g} s")
+            children.kill(pid)
+        died = children.was_killed(status)
+        self.killed += died
+        return died
+
+    def prove(self, end_sequence: int | None = None) -> None:
+        """Open the queue again, go on, and compare all of it.
+
+        Args:
+            end_sequence: what a power cut took of the first producer's begins here; None: nothing.
+        """
+        from pagequeue import Queue  # noqa: PLC0415
+
+        uid = uid_of(SINGLE, 1 << 40)
+        records = self.acked.records()
+        if end_sequence is not None:
+            records = [r for r in records if r[0] != self.uids[0] or r[3] < end_sequence]
+        self.uids.append(uid)
+        started = time.monotonic()
+        with Queue(self.path, page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
+            sequence, count = op_of(uid, 0).run(producer)
+            took = time.monotonic() - started
+            records.append((uid, 0, count, sequence, 0))
+            if took > STALL_SECONDS:
+                self.violations.append(f"opening again and sending took {took:.3f} s")
+            if end_sequence is not None and sequence < end_sequence:
+                self.violations.append(f"recovered up to {sequence}, not up to {end_sequence}")
+            proof = Proof(op_of, self.uids, records)
+            proof.run(queue.replay())
+            report = queue.verify()
+            strays = [name for name in os.listdir(self.path) if ".tmp-" in name]
+        self.violations += proof.violations
+        self.violations += [f"verify: {problem}" for problem in report.problems]
+        self.violations += [f"left behind: {name}" for name in strays]
+        for _, seen, digest, *_ in self.seen.records():
+            if seen >= len(proof.digests) or proof.digests[seen] != digest:
+                self.violations.append(f"the survivor received another stream up to {seen}")
+        self.violations += self.errors.said()

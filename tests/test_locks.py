@@ -1,0 +1,172 @@
+"""Locks between processes: the kernel's, never stolen, every wait with a limit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pagequeue import errors
+from pagequeue.locks import FileLock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+HOLDER = """
+import os, sys, time
+from pagequeue.locks import FileLock
+lock = FileLock(os.open(sys.argv[1], os.O_RDONLY), sys.argv[1])
+with lock.exclusive(5, "holding"):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A file to lock."""
+    made = tmp_path / "lock"
+    made.write_bytes(b"")
+    return made
+
+
+@pytest.fixture
+def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the lock."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def locks(path: Path) -> Iterator[list[FileLock]]:
+    """Two handles of the same file, as two processes would have them."""
+    made = [FileLock(os.open(path, os.O_RDONLY), str(path)) for _ in range(2)]
+    yield made
+    for lock in made:
+        lock.close()
+
+
+def test_only_one_has_it_alone(locks: list[FileLock]) -> None:
+    """Recovery runs in one process at a time."""
+    first, second = locks
+    assert first.try_exclusive()
+    assert not second.try_exclusive()
+    first.release()
+    assert second.try_exclusive()
+
+
+def test_many_share_it_and_none_has_it_alone_meanwhile(locks: list[FileLock]) -> None:
+    """While anyone has the queue open, nobody recovers it."""
+    first, second = locks
+    first.share(1)
+    second.share(1)
+    assert not first.try_exclusive()
+
+
+def test_waiting_ends_in_a_typed_error_and_steals_nothing(locks: list[FileLock]) -> None:
+    """A lock is never taken away by time."""
+    first, second = locks
+    assert first.try_exclusive()
+    start = time.monotonic()
+    with pytest.raises(errors.LockTimeout, match="stopped or hanging") as caught:
+        second.share(0.05)
+    assert 0.04 < time.monotonic() - start < 5
+    assert caught.value.path == first.path
+    with (
+        pytest.raises(TimeoutError, match="while testing"),
+        second.exclusive(0, "testing"),
+    ):
+        pass
+    assert not second.try_exclusive()
+
+
+def test_exclusive_lets_go_whatever_happens_inside(locks: list[FileLock]) -> None:
+    """An error under the lock does not keep it."""
+    first, second = locks
+    with pytest.raises(KeyError), first.exclusive(1, "testing"):
+        assert not second.try_exclusive()
+        raise KeyError
+    with second.exclusive(0, "testing"):
+        pass
+    with first.exclusive(0, "testing"):
+        pass
+
+
+def test_threads_of_one_process_exclude_each_other(locks: list[FileLock]) -> None:
+    """The kernel's lock belongs to the descriptor, so threads need one of their own."""
+    lock = locks[0]
+    inside, most = 0, 0
+
+    def work() -> None:
+        nonlocal inside, most
+        for _ in range(20):
+            with lock.exclusive(30, "testing"):
+                inside += 1
+                most = max(most, inside)
+                inside -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1
+    with (
+        lock.exclusive(1, "testing"),
+        pytest.raises(errors.LockTimeout, match="another thread"),
+        lock.exclusive(0.01, "testing"),
+    ):
+        pass
+
+
+def test_killed_holder_lets_go(holder: subprocess.Popen[str], locks: list[FileLock]) -> None:
+    """I3: the kernel releases it when its holder dies."""
+    assert not locks[0].try_exclusive()
+    holder.kill()
+    with locks[0].exclusive(5, "testing"):
+        pass
+
+
+def test_stopped_holder_keeps_it(holder: subprocess.Popen[str], locks: list[FileLock]) -> None:
+    """A stopped process could go on at any time: a timeout error, never theft."""
+    holder.send_signal(signal.SIGSTOP)
+    with pytest.raises(errors.LockTimeout), locks[0].exclusive(0.05, "testing"):
+        pass
+    holder.send_signal(signal.SIGCONT)
+    assert not locks[0].try_exclusive()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_child_of_a_fork_neither_unlocks_nor_keeps_the_parents_lock(
+    locks: list[FileLock],
+) -> None:
+    """What the parent holds goes with the parent, not with its child, and not before."""
+    first, second = locks
+    assert first.try_exclusive()
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:  # pragma: no cover - another process
+        os.close(write)
+        os.read(read, 1)
+        os._exit(0)
+    os.close(read)
+    try:
+        assert not second.try_exclusive()  # the child closed its copy; the lock stays
+        first.close()
+        with second.exclusive(5, "testing"):  # the child is alive and keeps nothing
+            pass
+    finally:
+        os.close(write)
+        assert os.waitpid(child, 0)[1] == 0
