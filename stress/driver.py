@@ -48,9 +48,7 @@ def run_apart(module: str, budget: Budget, defines: Mapping[str, str] | None = N
     if defines is not None:
         environment[variant.CORE_VARIABLE] = str(variant.build(defines))
     root = str(Path(__file__).resolve().parents[1])
-    environment["PYTHONPATH"] = os.pathsep.join(
-        filter(None, [root, environment.get("PYTHONPATH")])
-    )
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH")]))
     command = [sys.executable, "-m", "stress.driver", module]
     command.append(json.dumps(dataclasses.asdict(budget)))
     try:

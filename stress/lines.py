@@ -187,7 +187,7 @@ def count_lines(stop_at: int) -> Callable[[], int]:
 
     def end() -> int:
         sys.settrace(None)
-        threading.settrace(None)  # type: ignore[arg-type]
+        threading.settrace(None)
         return count
 
     return end

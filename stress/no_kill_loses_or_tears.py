@@ -63,7 +63,7 @@ class Round:
         self.messages = 0
         self.violations: list[str] = []
 
-    # --- what the children do ----------------------------------------------------------------------
+    # --- what the children do ---------------------------------------------------------------------
 
     def produce(self, slot: int, uid: int) -> None:
         """Send until told to stop."""
@@ -110,7 +110,7 @@ class Round:
         if seconds > STALL_SECONDS + STOPPED_SECONDS:
             self.errors.say(f"{doing} took {seconds:.3f} s")
 
-    # --- what the killer does ----------------------------------------------------------------------
+    # --- what the killer does ---------------------------------------------------------------------
 
     def start(self, kind: str, slot: int) -> None:
         """Start a process in a slot."""

@@ -31,6 +31,7 @@ SHORT_SECONDS = 40.0
 PUBLISH_POINTS = range(1, 9)
 ROLL_POINTS = range(11, 16)
 POINTS = (*PUBLISH_POINTS, *ROLL_POINTS)
+BEFORE_HEADER, BEHIND_ROLL = 11, 15
 PASSES_MAX = 12
 VICTIM_OPS = 600
 
@@ -91,6 +92,8 @@ class Campaign:
                 name = f"point {point}, pass {at_pass}, {kind}"
                 survivor = self.rng.random() < 0.75
                 again = self.rng.choice([None, None, self.rng.choice(POINTS)])
+                if point == BEFORE_HEADER:
+                    again = self.rng.choice([again, BEHIND_ROLL])
                 self.scene(name, self.at_point(point, at_pass, kind, again, survivor=survivor))
                 notes[f"{kind} {point}"] = notes.get(f"{kind} {point}", 0) + 1
                 yield
@@ -105,6 +108,8 @@ class Campaign:
                 scene.start_survivor(next(self.numbers))
             if not self.victim(scene, point, at_pass, kind):
                 scene.violations.append("the victim did not come to that point")
+            if again == BEHIND_ROLL and point == BEFORE_HEADER:
+                scene.tear_next_header()
             if again is not None:
                 self.victim(scene, again, 1, "mixed")
             if survivor:
@@ -145,16 +150,16 @@ class Campaign:
             for scenario, line in steps:
                 again = self.rng.choice([0, self.rng.randint(1, line)])
                 survivor = not scenario.fresh and not scenario.recovers and self.rng.random() < 0.7
-                play = self.at_line(template, scenario, line, again, survivor=survivor)
-                ending = ends[scenario.name]
-                self.scene(f"{scenario.name}, line {line}, then {again}", lambda s: play(s, ending))
+                at_lines = (line, again) if again else (line,)
+                play = self.at_line(
+                    template, scenario, at_lines, ends[scenario.name], survivor=survivor
+                )
+                self.scene(f"{scenario.name}, lines {at_lines}", play)
                 notes["tried"] += 1
                 yield
         raise AssertionError("no line was executed at all")
 
-    def counted(
-        self, template: Template, scenario: Scenario, ends: dict[str, int | None]
-    ) -> int:
+    def counted(self, template: Template, scenario: Scenario, ends: dict[str, int | None]) -> int:
         """Play a scenario without a death; return how many lines it takes."""
         lines = 0
 
@@ -174,15 +179,21 @@ class Campaign:
         return lines
 
     def at_line(
-        self, template: Template, scenario: Scenario, line: int, again: int, *, survivor: bool
-    ) -> Callable[[Scene, int | None], None]:
-        """Return the scene in which victims die at a Python line."""
+        self,
+        template: Template,
+        scenario: Scenario,
+        at_lines: tuple[int, ...],
+        ending: int | None,
+        *,
+        survivor: bool,
+    ) -> Callable[[Scene], None]:
+        """Return the scene in which victims die at Python lines."""
 
-        def play(scene: Scene, ending: int | None) -> None:
+        def play(scene: Scene) -> None:
             template.place(scene, scenario)
             if survivor:
                 scene.start_survivor(next(self.numbers))
-            for stop_at in filter(None, (line, again)):
+            for stop_at in at_lines:
                 uid = uid_of(scenario.kind, next(self.numbers))
                 scene.sacrifice(
                     uid,

@@ -188,7 +188,7 @@ class Proof:
         else:
             uid, number = self._who_died_in_empty(), -1
         if uid not in self._next or uid in self._died_in:
-            self.wrong(f"message {message.sequence} was sent by nobody, or twice: {_words(message)}")
+            self.wrong(f"message {message.sequence} is nobody's, or there twice: {_words(message)}")
             return None
         if number not in {-1, self._next[uid]}:
             self.wrong(

@@ -104,10 +104,20 @@ def build(defines: Mapping[str, str], flags: Sequence[str] = ("-O2",)) -> Path:
 
 
 def build_program(
-    sources: Sequence[Path], flags: Sequence[str], command: Sequence[str] | None = None
+    sources: Sequence[Path],
+    flags: Sequence[str],
+    command: Sequence[str] | None = None,
+    replaced: Mapping[str, Path] | None = None,
 ) -> Path:
-    """Build a program of these sources and of the core's parts that need no Python."""
-    core = [CORE_DIRECTORY / name for name in PYTHON_FREE]
+    """Build a program of these sources and of the core's parts that need no Python.
+
+    Args:
+        sources: of the program.
+        flags: for compiling and linking.
+        command: the compiler's; $CC or `cc` by default.
+        replaced: other files to take for some of the core's.
+    """
+    core = [(replaced or {}).get(name, CORE_DIRECTORY / name) for name in PYTHON_FREE]
     arguments = [*BASE_FLAGS, *flags, *define_flags(BASE_DEFINES), f"-I{CORE_DIRECTORY}"]
     return compiled(command or compiler(), [*sources, *core], arguments)
 

@@ -13,6 +13,8 @@ from pagequeue import Queue
 if TYPE_CHECKING:
     from pathlib import Path
 
+MESSAGES = [bytes([65 + n]) * 1300 for n in range(8)]
+"""Three of them fit into a page of 4096 bytes: pages of 3, 3 and 2."""
 START = 1_700_000_000_000_000_000
 LOCK_BOOT_AT = 64
 DURABLE_SEQUENCE_AT = 256
@@ -127,6 +129,18 @@ class Disk:
         if durable is not None:
             self.poke(self.path("writeMeta"), DURABLE_SEQUENCE_AT, struct.pack("<Q", durable))
 
+    def tear(self, page: int, ordinal: int) -> int:
+        """Damage the payload of one frame; return the frame's position."""
+        position = self.frames(page)[ordinal].position
+        self.poke(self.page(page), position + 20, b"\xfe")
+        return position
+
+    def zero(self, page: int, ordinal: int) -> int:
+        """Zero a page from a frame on, as if that was never written; return its position."""
+        position = self.frames(page)[ordinal].position
+        self.poke(self.page(page), position, bytes(self.page_bytes - position))
+        return position
+
     def contents(self) -> dict[str, bytes]:
         """Return every file's bytes."""
         return {path.name: path.read_bytes() for path in sorted(self.directory.iterdir())}
@@ -136,3 +150,26 @@ class Disk:
 def disk(tmp_path: Path) -> Disk:
     """A directory where no queue was made yet."""
     return Disk(tmp_path / "events")
+
+
+@pytest.fixture
+def written(disk: Disk) -> Disk:
+    """Eight messages on three pages, the first four of them flushed, then a power cut."""
+    disk.send(*MESSAGES[:4], flush=True)
+    disk.send(*MESSAGES[4:])
+    disk.cut_power()
+    return disk
+
+
+def check_recovered(disk: Disk, expected: list[bytes]) -> None:
+    """Check that a queue reads as expected, verifies, and takes the next message."""
+    with disk.open() as queue:
+        assert not queue.recovery.scanned
+        assert [m.payload for m in queue.replay()] == expected
+        assert [m.sequence for m in queue.replay()] == list(range(len(expected)))
+        assert queue.durable_sequence == len(expected)
+        report = queue.verify()
+        assert report.problems == []
+        with queue.producer() as producer:
+            assert producer.send(b"next") == len(expected)
+        assert queue.last(1)[0].payload == b"next"

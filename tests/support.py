@@ -11,6 +11,7 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -86,13 +87,16 @@ def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
 # --- other processes -----------------------------------------------------------------------------
 
 
-def start(name: str, *args: object, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+def start(
+    name: str, *args: object, before: tuple[str, ...] = (), **options: object
+) -> subprocess.Popen[str]:
     """Run a function of this module in a fresh process; the arguments travel as JSON."""
     code = (
         f"import json, sys; sys.path.insert(0, {HERE!r}); import support; "
-        f"support.{name}(*json.loads(sys.argv[1]))"
+        f"args, options = json.loads(sys.argv[1]); support.{name}(*args, **options)"
     )
-    command = [*before, sys.executable, "-W", "error", "-c", code, json.dumps(args, default=str)]
+    travel = json.dumps([args, options], default=str)
+    command = [*before, sys.executable, "-W", "error", "-c", code, travel]
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -215,7 +219,8 @@ def answer_commands() -> None:
     for line in sys.stdin:
         directory, text, now = json.loads(line)
         with Queue(directory, clock=Clock(now)) as queue, queue.producer() as producer:
-            say(producer.send(bytes.fromhex(text)))
+            sequence = producer.send(bytes.fromhex(text))
+        say(sequence)
 
 
 def outcome(call: Callable[[], object]) -> str:
@@ -369,3 +374,30 @@ def drive(method: str, directory: str, out: str, processes: int, count: int) -> 
     for child in children:
         child.join(50)
     sys.exit(any(child.exitcode != 0 for child in children))
+
+
+def open_as_nobody() -> None:
+    """Make queues as root, then become another user and try to open them; print what came."""
+    if os.geteuid() != 0:
+        say("{}")
+        return
+    with tempfile.TemporaryDirectory() as base:
+        for name in ("closed", "readable", "listed"):
+            with Queue(f"{base}/{name}", page_bytes=SMALL) as queue:
+                queue.producer().send(b"a")
+        for path in (base, f"{base}/readable", f"{base}/listed"):
+            Path(path).chmod(0o755)
+        for path in Path(base, "readable").iterdir():
+            path.chmod(0o644)
+        os.seteuid(65534)
+        denied: dict[str, object] = {}
+        for name in ("new", "closed", "readable", "listed", "closed:read", "listed:read"):
+            directory, _, read = name.partition(":")
+            try:
+                Queue(f"{base}/{directory}", read_only=bool(read))
+            except OSError as error:
+                denied[name] = type(error).__name__, str(error), error.errno
+        with Queue(f"{base}/readable", read_only=True) as queue:
+            found = [message.payload.decode() for message in queue.replay()]
+        os.seteuid(0)
+        say(json.dumps({"denied": denied, "read": found}))

@@ -213,8 +213,11 @@ def test_removing_what_is_not_there_is_no_error(tmp_path: Path) -> None:
 # --- another user ---------------------------------------------------------------------------------
 
 OTHER_USER = """
-import sys
+import concurrent.futures.thread, encodings.ascii, os, sys  # while they may still be read
 from pagequeue import Queue, errors
+os.setgroups([])
+os.setgid(int(sys.argv[3]))
+os.setuid(int(sys.argv[3]))
 try:
     with Queue(sys.argv[1], read_only=sys.argv[2] == "read_only") as queue:
         if sys.argv[2] == "send":
@@ -237,11 +240,10 @@ def public() -> Iterator[Path]:
 
 
 def as_nobody(directory: Path, how: str) -> str:
-    """Open the queue in a process of another user; return what it prints."""
+    """Open the queue in a process that becomes another user; return what it prints."""
     result = subprocess.run(
-        [sys.executable, "-c", OTHER_USER, str(directory), how],
-        user=NOBODY, group=NOBODY, extra_groups=[], cwd="/",
-        capture_output=True, text=True, check=False, timeout=30,
+        [sys.executable, "-c", OTHER_USER, str(directory), how, str(NOBODY)],
+        cwd="/", capture_output=True, text=True, check=False, timeout=30,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     return result.stdout.strip()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -60,7 +61,7 @@ def test_write_meta_has_these_offsets_without_overlap() -> None:
         0, 8, 12, 16, 64, 80, 88, 96, 128, 192, 200, 208, 216, 224, 232, 240, 256, 264, 272, 280,
         384, 388,
     ]  # fmt: skip
-    assert all(at + size <= after for (at, size), (after, _) in zip(spans, spans[1:], strict=False))
+    assert all(at + size <= after for (at, size), (after, _) in pairwise(spans))
     assert all(at % size == 0 for at, size in spans if size in {4, 8})
     assert fmt.WRITE_META.itemsize == 512
 
@@ -130,9 +131,7 @@ def test_meta_files_have_exactly_these_bytes(disk: Disk) -> None:
     tail_odd = (64 + 2 * 24) << 32 | 2
     assert struct.unpack_from("<QQQQQqQ", write, 192) == (1, 0, 0, tail_odd, 0, START, 0)
     assert struct.unpack_from("<QQI", write, 256) == (1, 1, 0)
-    assert disk.path("readMeta").read_bytes() == head(b"pgqread\x1a") + struct.pack(
-        "<QQ16x", 1, 0
-    )
+    assert disk.path("readMeta").read_bytes() == head(b"pgqread\x1a") + struct.pack("<QQ16x", 1, 0)
 
 
 def test_files_have_these_names_and_sizes(disk: Disk) -> None:

@@ -294,12 +294,8 @@ def test_end_mark_is_published_only_when_the_next_page_is_there(queue: Queue) ->
     with queue.producer() as producer:
         producer.send(b"." * 3000)
         before = files(queue.directory)
-        for call in (
-            lambda: producer.send(b"x" * 3000),
-            lambda: producer.send_many([b"x" * 1500] * 2),
-            producer.rotate,
-            queue.rotate,
-        ):
+        large = b"x" * 3000
+        for call in (lambda: producer.send(large), producer.rotate, queue.rotate):
             with no_room(), pytest.raises(DiskFull, match="make room") as caught:
                 call()
             assert queue.directory in str(caught.value)

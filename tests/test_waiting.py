@@ -212,7 +212,7 @@ def test_other_threads_run_while_one_waits_for_the_lock(queue: Queue) -> None:
 def futex_calls(queue: Queue, out: Path, count: int, *, sleeper: bool) -> int:
     """Return how many futex calls a process makes that sends so many messages."""
     strace = ("strace", "-f", "-qq", "-e", "trace=futex", "-o", str(out))
-    process = start(send_counted.__name__, queue.directory, count, sleeper, before=strace)
+    process = start(send_counted.__name__, queue.directory, count, before=strace, sleeper=sleeper)
     _, err = process.communicate(timeout=60)
     if process.returncode != 0:
         pytest.skip(f"strace does not work here: {err.strip()}")

@@ -50,8 +50,9 @@ class Region:
         folder: int,
         temporary: str,
         name: str,
-        length: int,
         data: Buffer,
+        length: int,
+        filled: int,
         mode: int,
         synced: bool,
         /,
@@ -126,6 +127,8 @@ class Reader:
     def _page_number(self) -> int: ...
     @property
     def _closed(self) -> bool: ...
+    @property
+    def _busy(self) -> bool: ...
     def poll(self) -> Message | None: ...
     def receive(self, timeout: float | None = None) -> Message: ...
     def _read_many(

@@ -51,9 +51,9 @@ class Background:
         """
         self.submit(held.clear)
 
-    def close(self) -> None:
-        """Finish what was begun and end the thread."""
+    def close(self, *, wait: bool = True) -> None:
+        """Finish what was begun and end the thread; wait for it, unless a collector calls."""
         self._closed = True
         if self._executor is not None and os.getpid() == self._pid:
-            self._executor.shutdown(wait=True)
+            self._executor.shutdown(wait=wait)
         self._executor = None

@@ -173,8 +173,11 @@ class Consumer(PageReader):
             InvalidOption: more than one was given.
         """
         store = self._store
+        store.check_process(self._kind)
         if self._closed:
             self._on_event(_core.EVENT_CLOSED, 0)
+        if self._busy:
+            self._on_event(_core.EVENT_BUSY, 0)
         if (since is not None) + (sequence is not None) + bool(latest) > 1:
             raise errors.InvalidOption("since, sequence and latest: give one of them")
         oldest = NO_LIMIT

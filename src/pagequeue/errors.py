@@ -23,7 +23,8 @@ def _rebuild(cls: type[PageQueueError], text: str, state: dict[str, Any]) -> Pag
     """Make an error again from its pickled parts, without running its own constructor."""
     error = cls.__new__(cls)
     Exception.__init__(error, text)
-    error.__dict__.update(state)
+    for name, value in state.items():
+        setattr(error, name, value)
     return error
 
 
@@ -45,7 +46,10 @@ class PageQueueError(Exception):
         return str(self.args[0]) if self.args else ""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), str(self), dict(self.__dict__))
+        state = dict(self.__dict__)
+        if isinstance(self, OSError):  # these three are not in __dict__
+            state.update(errno=self.errno, strerror=self.strerror, filename=self.filename)
+        return _rebuild, (type(self), str(self), state)
 
 
 # --- wait, then call again ------------------------------------------------------------------------

@@ -61,7 +61,12 @@ def raise_typed(error: OSError, path: str, doing: str) -> NoReturn:
         made.errno = number
         made.strerror = words
         made.filename = path
-    raise made from error
+    try:
+        raise made from error
+    finally:
+        # Else error, traceback and this frame would hold each other, and by that every caller's
+        # variables, pages among them, until the garbage collector comes.
+        del made, error
 
 
 class Folder:
@@ -173,7 +178,14 @@ class Folder:
             raise_typed(error, self.full(name), "removing the file")
 
     def make(
-        self, name: str, data: bytes, *, size_bytes: int, maker: str = "", synced: bool = False
+        self,
+        name: str,
+        data: bytes,
+        *,
+        size_bytes: int,
+        filled_bytes: int = 0,
+        maker: str = "",
+        synced: bool = False,
     ) -> _core.Region:
         """Make a file of reserved blocks, zero behind `data`; return its map.
 
@@ -184,6 +196,7 @@ class Folder:
             name: the file's final name; what stands there is replaced.
             data: its first bytes.
             size_bytes: its size.
+            filled_bytes: of these not only blocks are reserved: their memory is there as well.
             maker: tells makers apart that can run at the same time; this process by default.
             synced: whether the file must be on stable storage before it gets its name.
 
@@ -193,7 +206,9 @@ class Folder:
         temporary = f"{name}.tmp-{maker or os.getpid()}"
         self.remove(temporary)
         try:
-            return _core.Region.make(self.fd, temporary, name, size_bytes, data, FILE_MODE, synced)
+            return _core.Region.make(
+                self.fd, temporary, name, data, size_bytes, filled_bytes, FILE_MODE, synced
+            )
         except OSError as error:
             raise_typed(error, self.full(name), f"making a file of {size_bytes} bytes")
 

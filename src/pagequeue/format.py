@@ -185,7 +185,8 @@ def page_name_pattern(prefix: str) -> re.Pattern[str]:
 
 def temporary_pattern(prefix: str) -> re.Pattern[str]:
     """Return the pattern of the temporary names that an interrupted writer can leave behind."""
-    return re.compile(rf"{re.escape(prefix)}-\S+\.tmp-\w+")
+    names = rf"\d{{{PAGE_NUMBER_DIGITS}}}\.(?:page|idx)|allMeta|writeMeta|readMeta"
+    return re.compile(rf"{re.escape(prefix)}-(?:{names})\.tmp-\w+")
 
 
 def all_meta_name(prefix: str) -> str:

@@ -95,8 +95,14 @@ class FileLock:
         portalocker.unlock(self._file)
 
     def close(self) -> None:
-        """Let go of the lock and the descriptor."""
-        self._file.close()
+        """Let go of the lock and the descriptor.
+
+        Unlocking says so for every copy of the descriptor, also one that a child still has which
+        was forked and has not yet begun its own program.
+        """
+        if not self._file.closed:
+            portalocker.unlock(self._file)
+            self._file.close()
 
     def forget(self) -> None:
         """Close the descriptor in the child of a fork, without unlocking for the parent."""

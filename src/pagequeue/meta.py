@@ -145,11 +145,20 @@ class AllMeta:
                 f"a page size of {page_bytes} bytes cannot be: {REPAIR}",
                 path=path, position=field_of(fmt.ALL_META, "page_bytes"), reason="page size",
             )  # fmt: skip
+        try:
+            options = json.loads(text) if text else {}
+        except (ValueError, RecursionError):
+            options = None
+        if not isinstance(options, dict):
+            raise errors.CorruptMeta(
+                f"its options are not a JSON object: {REPAIR}",
+                path=path, position=fmt.ALL_META.itemsize, reason="options",
+            )  # fmt: skip
         return cls(
             queue_id=record["queue_id"].tobytes(),
             created=int(record["created"]),
             page_bytes=page_bytes,
-            options=json.loads(text) if text else {},
+            options=options,
         )
 
 
@@ -342,7 +351,7 @@ class WriteMeta:
 def _lock_key(folder: Folder, inode: int) -> bytes:
     """Return what tells this boot, file and mount from all others."""
     try:
-        with open(BOOT_ID_PATH, encoding="ascii") as file:
+        with open(BOOT_ID_PATH, encoding="utf-8") as file:
             boot = bytes.fromhex(file.read().strip().replace("-", ""))
     except (OSError, ValueError):
         boot = b""

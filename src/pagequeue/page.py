@@ -160,34 +160,65 @@ class WritablePage:
 
     def populate(self, start: int, end: int, frame_bytes: float) -> None:
         """Take the page faults of a range of the page, and of the index records it will need."""
-        record_bytes = fmt.INDEX_RECORD_BYTES / frame_bytes
-        limit = len(self.index)
-        index_start = min(int(start * record_bytes), limit)
-        index_end = min(int(end * record_bytes * INDEX_SPARE), limit)
+        index_start = _index_bytes(start / INDEX_SPARE, frame_bytes, len(self.index))
+        index_end = _index_bytes(end, frame_bytes, len(self.index))
         with contextlib.suppress(OSError):  # an old system, or no memory: faults come by themselves
             self.region.populate(start, end - start)
             self.index.populate(index_start, index_end - index_start)
 
 
-def make_page(folder: Folder, prefix: str, meta: AllMeta, header: PageHeader) -> WritablePage:
+def make_page(
+    folder: Folder,
+    prefix: str,
+    meta: AllMeta,
+    header: PageHeader,
+    *,
+    filled_bytes: int = 0,
+    frame_bytes: float = 1.0,
+) -> WritablePage:
     """Make a page's two files, blocks reserved; the page itself appears last.
 
     The caller is the only one that makes this page.
+
+    Args:
+        folder: of the queue.
+        prefix: of its file names.
+        meta: what was fixed at creation.
+        header: of the new page.
+        filled_bytes: of the page that will be needed soon; their memory is had at once.
+        frame_bytes: what a frame takes, as far as known; the index is filled accordingly.
 
     Raises:
         DiskFull: there is no room; nothing is left behind.
     """
     # 1. The index. Dies here: an index without a page, which the next one replaces.
     index_name = fmt.index_name(prefix, header.page_number)
-    index = folder.make(index_name, b"", size_bytes=meta.index_bytes, maker="next")
+    index = folder.make(
+        index_name,
+        b"",
+        size_bytes=meta.index_bytes,
+        filled_bytes=_index_bytes(filled_bytes, frame_bytes, meta.index_bytes),
+        maker="next",
+    )
     # 2. The page. Dies before its rename: the same. It is there: it can be rolled into.
     page_name = fmt.page_name(prefix, header.page_number)
     try:
-        region = folder.make(page_name, header.encode(), size_bytes=meta.page_bytes, maker="next")
+        region = folder.make(
+            page_name,
+            header.encode(),
+            size_bytes=meta.page_bytes,
+            filled_bytes=filled_bytes,
+            maker="next",
+        )
     except errors.DiskFull:
         folder.remove(index_name)
         raise
     return WritablePage(header.page_number, region, index)
+
+
+def _index_bytes(used_bytes: float, frame_bytes: float, limit_bytes: int) -> int:
+    """Return how much of an index belongs to so many bytes of frames, with some to spare."""
+    return min(int(used_bytes / frame_bytes * INDEX_SPARE) * fmt.INDEX_RECORD_BYTES, limit_bytes)
 
 
 class Page:

@@ -143,6 +143,7 @@ class Producer(_core.Writer):
     # --- what the core asks -----------------------------------------------------------------------
 
     def _check_open(self) -> None:
+        self._store.check_process("producer")
         if self._closed:
             raise self._closed_error()
 
@@ -275,5 +276,10 @@ class Producer(_core.Writer):
             page.populated = end
             store.background.submit(lambda: page.populate(start, end, frame_bytes))
         if fast or position >= page_bytes // 2:
-            store.roller.prepare(page.number + 1, reach, frame_bytes)
+            store.roller.prepare(
+                page.number + 1,
+                reach=reach,
+                filled_bytes=page_bytes if fast else 0,
+                frame_bytes=frame_bytes,
+            )
         self._ahead(position + reach // 4)

@@ -64,7 +64,6 @@ class Queue:
     ) -> None:
         path = os.path.abspath(os.fspath(directory))
         _check_options(path, prefix, page_bytes, lock_timeout)
-        self._pid = os.getpid()
         self._closed = False
         self._clock = clock
         self._handles: weakref.WeakSet[Producer | Consumer | Replay] = weakref.WeakSet()
@@ -159,7 +158,8 @@ class Queue:
             raise errors.InvalidOption(f"count is {count}: give 0 or more")
         tail = self.tail_sequence
         first = max(self.head_sequence, tail - count)
-        return joined(list(self.batches(sequence=first)) if first < tail else [], tail)
+        batches = list(self.batches(sequence=first)) if first < tail else []
+        return joined(batches, tail)[: tail - first]  # more can have come meanwhile
 
     # --- what stands there ------------------------------------------------------------------------
 
@@ -241,7 +241,7 @@ class Queue:
         if self._closed:
             return
         self._closed = True
-        if os.getpid() != self._pid:
+        if self._store.is_forked:
             return  # the parent's: its locks and threads are not ours to end
         for handle in list(self._handles):
             handle.close()
@@ -270,11 +270,7 @@ class Queue:
             raise errors.ClosedError(
                 "this queue is closed: open it again", path=self._store.folder.path
             )
-        if os.getpid() != self._pid:
-            raise errors.ForkedError(
-                "this queue belongs to the parent process: open it in the child",
-                path=self._store.folder.path,
-            )
+        self._store.check_process("queue")
         return self._store
 
     def _check_writable(self, doing: str) -> None:

@@ -82,19 +82,20 @@ class Roller:
         """
         with self._guard:
             page = self._pages.get(number)
-        return page or self._keep(self._make(number))
+        return page or self._keep(self._make(number, 0, 1.0))
 
     def _keep(self, page: WritablePage) -> WritablePage:
         """Share a page with the other threads; the first one mapped is the one that counts."""
         with self._guard:
             return self._pages.setdefault(page.number, page)
 
-    def prepare(self, number: int, reach: int, frame_bytes: float) -> None:
+    def prepare(self, number: int, *, reach: int, filled_bytes: int, frame_bytes: float) -> None:
         """Make a page ready in the background; what goes wrong shows when it is needed.
 
         Args:
             number: of the page.
             reach: bytes whose page faults are taken at once.
+            filled_bytes: bytes whose memory is had at once.
             frame_bytes: what a frame has taken so far.
         """
         with self._guard:
@@ -103,7 +104,7 @@ class Roller:
             self._asked = number
 
         def job() -> None:
-            page = self.next_page(number)
+            page = self._keep(self._make(number, filled_bytes, frame_bytes))
             end = min(reach, len(page.region))
             if end > page.populated:
                 page.populated = end
@@ -119,22 +120,28 @@ class Roller:
         index = writable_index(self._folder, self._prefix, self._meta, number)
         return WritablePage(number, region, index)
 
-    def _make(self, number: int) -> WritablePage:
+    def _make(self, number: int, filled_bytes: int, frame_bytes: float) -> WritablePage:
         if number > fmt.PAGE_NUMBER_MAX:
             raise errors.SequencesExhausted(
                 "no page number is left: start a new queue", path=self._folder.path
             )
         with self._lock.exclusive(self._lock_timeout, "making the next page"):
             if number > self._write_meta.tail.page_number:
-                try:
-                    return self._map(number)
-                except errors.QueueNotFound:
-                    pass
-                except errors.CorruptPage as error:
-                    # Nothing was ever written to it: no end-of-page mark leads here yet.
-                    log.warning("%s; it held nothing and is made again", error)
+                if self._folder.exists(fmt.page_name(self._prefix, number)):
+                    try:
+                        return self._map(number)
+                    except errors.CorruptPage as error:
+                        # Nothing was ever written to it: no end-of-page mark leads here yet.
+                        log.warning("%s; it held nothing and is made again", error)
                 header = PageHeader(number, self._meta.queue_id, None, 0, self._clock())
-                return make_page(self._folder, self._prefix, self._meta, header)
+                return make_page(
+                    self._folder,
+                    self._prefix,
+                    self._meta,
+                    header,
+                    filled_bytes=filled_bytes,
+                    frame_bytes=frame_bytes,
+                )
         return self._map(number)
 
     def close(self) -> None:

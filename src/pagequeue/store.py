@@ -69,6 +69,7 @@ class Store:
         self.clock = clock
         self.lock_timeout = lock_timeout
         self.report = RecoveryReport()
+        self._pid = os.getpid()
         self.background = Background()
         self._locks: list[FileLock] = []
         self._cache: OrderedDict[int, Page] = OrderedDict()
@@ -85,8 +86,7 @@ class Store:
             queue_id, writable = self.meta.queue_id, not read_only
             self.write_meta = WriteMeta(self.folder, prefix, queue_id, writable=writable)
             self.read_meta = ReadMeta(self.folder, prefix, queue_id, writable=writable)
-            if self.tail.page_number == 0:
-                raise self._no_queue()  # it is being made right now
+            self._check_made()
             if not read_only:
                 self._open_writing()
         except BaseException:
@@ -101,6 +101,10 @@ class Store:
             "or open with create=True",
             path=self.folder.path,
         )
+
+    def _check_made(self) -> None:
+        if self.tail.page_number == 0:
+            raise self._no_queue()  # it is being made right now
 
     def _has_meta(self) -> bool:
         return self.folder.exists(fmt.all_meta_name(self.prefix))
@@ -185,9 +189,27 @@ class Store:
             self.lock_timeout,
         )
 
-    def close(self) -> None:
+    @property
+    def is_forked(self) -> bool:
+        """Whether this process is a child that inherited the store."""
+        return os.getpid() != self._pid
+
+    def check_process(self, kind: str) -> None:
+        """Raise if this process is a child that inherited the handle."""
+        if self.is_forked:
+            raise errors.ForkedError(
+                f"this {kind} belongs to the parent process: open the queue in the child",
+                path=self.folder.path,
+            )
+
+    def __del__(self) -> None:
+        """Every handle was dropped without being closed."""
+        if hasattr(self, "folder") and not self.is_forked:
+            self.close(wait=False)
+
+    def close(self, *, wait: bool = True) -> None:
         """Let go of everything; readers that hold a page keep it."""
-        self.background.close()
+        self.background.close(wait=wait)
         if not self.read_only and hasattr(self, "roller"):
             self.roller.close()
         for lock in self._locks:

@@ -67,7 +67,7 @@ def verify(store: Store, progress: Callable[[int, int], None] | None = None) -> 
     tail = store.tail
     head = store.read_meta.head_page
     numbers = range(head, tail.page_number + 1)
-    expected = store.read_meta.head_sequence
+    expected: int | None = store.read_meta.head_sequence
     floor = 0
     for done, number in enumerate(numbers):
         if progress is not None:
@@ -78,15 +78,16 @@ def verify(store: Store, progress: Callable[[int, int], None] | None = None) -> 
             first = page.first_sequence
         except errors.PageQueueError as error:
             report.problems.append(_problem_of(error))
+            expected = None  # what should follow is not known
             continue
-        if first != expected:
+        if expected is not None and first != expected:
             reason = f"begins with message {first}, must be {expected}"
             report.problems.append(Problem(page.path, 0, first, reason))
         if page.header.floor_timestamp < floor:
             reason = "begins earlier than the page before it ended"
             report.problems.append(Problem(page.path, 0, first, reason))
-        scan = _verify_page(store, page, tail.sequence - first if active else None, report)
-        expected, floor = scan.sequence, scan.timestamp
+        scan, whole = _verify_page(store, page, tail.sequence - first if active else None, report)
+        expected, floor = scan.sequence if whole else None, scan.timestamp
     if progress is not None:
         progress(len(numbers), len(numbers))
     return report
@@ -99,7 +100,9 @@ def _problem_of(error: errors.PageQueueError) -> Problem:
     return Problem(error.path or "", position, sequence, reason)
 
 
-def _verify_page(store: Store, page: Page, count: int | None, report: VerifyReport) -> Scan:
+def _verify_page(
+    store: Store, page: Page, count: int | None, report: VerifyReport
+) -> tuple[Scan, bool]:
     """Walk one page; `count` frames of the active one, all up to the end mark of a sealed one."""
     index_path = store.folder.full(fmt.index_name(store.prefix, page.number))
     try:
@@ -125,4 +128,4 @@ def _verify_page(store: Store, page: Page, count: int | None, report: VerifyRepo
     if index is not None and scan.index_wrong:
         reason = f"index: {scan.index_wrong} records differ from the frames"
         report.problems.append(Problem(index_path, None, page.first_sequence, reason))
-    return scan
+    return scan, whole

@@ -34,6 +34,15 @@ class Measured:
     def medians(self) -> dict[str, Metrics]:
         """Return the median of every figure of every contender that ran."""
         return {
+            label: {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+            for label, runs in self.runs.items()
+        }
+
+    def ratios(self) -> dict[str, Metrics]:
+        """Return every rate and time of the first contender, ours, over the others'."""
+        medians = self.medians()
+        ours = medians.get(self.case.plans[0].label, {})
+        return {
             label: {
                 name: ours[name] / value
                 for name, value in figures.items()

@@ -380,6 +380,7 @@ static PyMemberDef reader_members[] = {
     {"_position", T_ULONGLONG, offsetof(Reader, position), READONLY, NULL},
     {"_page_number", T_ULONGLONG, offsetof(Reader, page_number), READONLY, NULL},
     {"_closed", T_BOOL, offsetof(Reader, closed), READONLY, NULL},
+    {"_busy", T_BOOL, offsetof(Reader, busy), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 

@@ -11,6 +11,10 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#if defined(__linux__)
+#include <linux/magic.h>
+#include <sys/vfs.h>
+#endif
 #include <unistd.h>
 
 #ifndef MADV_POPULATE_READ
@@ -18,6 +22,7 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 #define OS_PAGE_BYTES_ASSUMED 4096u
+#define FILL_BYTES (256u << 10)
 
 static PyObject *region_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"fd", "length", "writable", NULL};
@@ -52,34 +57,77 @@ static PyObject *region_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     return (PyObject *)self;
 }
 
-/* Make a file: temporary name, reserved blocks, content, rename. Returns its map, or an errno. */
-static int make_file(int folder, const char *temporary, const char *name, int mode, int synced,
-                     const Py_buffer *data, uint64_t bytes, void **base) {
-    int fd = openat(folder, temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+/* What a file is made of: `data`, then zeros; the first `filled` bytes are written and not only
+ * reserved, so that their memory is there: by large writes it is had at half the cost of page
+ * faults. */
+typedef struct {
+    Py_buffer data;
+    uint64_t bytes, filled;
+    int mode, synced;
+} content;
+
+static int write_at(int fd, const void *data, size_t bytes, uint64_t at) {
+    for (size_t done = 0; done < bytes;) {
+        ssize_t step = pwrite(fd, (const char *)data + done, bytes - done, (off_t)(at + done));
+        if (step >= 0) {
+            done += (size_t)step;
+        } else if (errno != EINTR) {
+            return errno;
+        }
+    }
+    return 0;
+}
+
+/* Blocks for all of it: no room is an error here, never a signal later. */
+static int reserve(int fd, const content *wanted) {
+    uint64_t from = 0;
+#if defined(__linux__)
+    struct statfs system;
+    if (fstatfs(fd, &system) == 0 && system.f_type == TMPFS_MAGIC) {
+        from = wanted->filled; /* there reserving costs as much as writing */
+    }
+#endif
+    int error = 0;
+    while (from < wanted->bytes) {
+        error = posix_fallocate(fd, (off_t)from, (off_t)(wanted->bytes - from));
+        if (error != EINTR) {
+            break;
+        }
+    }
+    return error;
+}
+
+static int fill(int fd, const content *wanted) {
+    static const uint8_t zeros[FILL_BYTES];
+    int error = 0;
+    for (uint64_t at = 0; error == 0 && at < wanted->filled; at += FILL_BYTES) {
+        uint64_t step = wanted->filled - at < FILL_BYTES ? wanted->filled - at : FILL_BYTES;
+        error = write_at(fd, zeros, (size_t)step, at);
+    }
+    return error != 0 ? error : write_at(fd, wanted->data.buf, (size_t)wanted->data.len, 0);
+}
+
+/* Temporary name, blocks, content, map, rename. Returns an errno; nothing is left behind then. */
+static int make_file(int folder, const char *temporary, const char *name, const content *wanted,
+                     void **base) {
+    int fd = openat(folder, temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+                    wanted->mode);
     if (fd < 0) {
         return errno;
     }
-    int error;
-    do {
-        error = posix_fallocate(fd, 0, (off_t)bytes);
-    } while (error == EINTR);
-    for (Py_ssize_t done = 0; error == 0 && done < data->len;) {
-        ssize_t step = pwrite(fd, (const char *)data->buf + done, (size_t)(data->len - done), done);
-        if (step >= 0) {
-            done += step;
-        } else if (errno != EINTR) {
-            error = errno;
-        }
+    int error = reserve(fd, wanted);
+    if (error == 0) {
+        error = fill(fd, wanted);
     }
-    if (error == 0 && synced && fsync(fd) != 0) {
+    if (error == 0 && wanted->synced && fsync(fd) != 0) {
         error = errno;
     }
     if (error == 0) {
-        *base = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        *base = mmap(NULL, (size_t)wanted->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         error = *base == MAP_FAILED ? errno : 0;
         if (error == 0 && renameat(folder, temporary, folder, name) != 0) {
             error = errno;
-            munmap(*base, (size_t)bytes);
+            munmap(*base, (size_t)wanted->bytes);
         }
     }
     close(fd);
@@ -92,27 +140,30 @@ static int make_file(int folder, const char *temporary, const char *name, int mo
 /* All of it in one call, because a thread that shares the interpreter with a busy producer waits
  * 5 ms for the GIL after each system call: page by page that was slower than filling a page. */
 static PyObject *region_make(PyTypeObject *type, PyObject *args) {
-    int folder, mode, synced, error;
+    int folder, error;
     const char *temporary, *name;
-    unsigned long long bytes;
-    Py_buffer data;
+    unsigned long long bytes, filled;
+    content wanted;
     void *base = NULL;
-    if (!PyArg_ParseTuple(args, "issKy*ip:make", &folder, &temporary, &name, &bytes, &data, &mode,
-                          &synced)) {
+    if (!PyArg_ParseTuple(args, "issy*KKii:make", &folder, &temporary, &name, &wanted.data, &bytes,
+                          &filled, &wanted.mode, &wanted.synced)) {
         return NULL;
     }
-    if (bytes == 0 || bytes > PQ_PAGE_BYTES_MAX || (uint64_t)data.len > bytes) {
-        PyBuffer_Release(&data);
+    wanted.bytes = bytes;
+    wanted.filled = filled;
+    Region *self = NULL;
+    if (bytes == 0 || bytes > PQ_PAGE_BYTES_MAX || (uint64_t)wanted.data.len > bytes ||
+        filled > bytes) {
         PyErr_SetString(PyExc_ValueError, "the content must fit into the file");
-        return NULL;
+    } else {
+        self = PyObject_New(Region, type);
     }
-    Region *self = PyObject_New(Region, type);
     if (self != NULL) {
         self->base = NULL;
         self->bytes = bytes;
         self->writable = 1;
         Py_BEGIN_ALLOW_THREADS
-        error = make_file(folder, temporary, name, mode, synced, &data, bytes, &base);
+        error = make_file(folder, temporary, name, &wanted, &base);
         Py_END_ALLOW_THREADS
         if (error != 0) {
             errno = error;
@@ -123,7 +174,7 @@ static PyObject *region_make(PyTypeObject *type, PyObject *args) {
             self->base = base;
         }
     }
-    PyBuffer_Release(&data);
+    PyBuffer_Release(&wanted.data);
     return (PyObject *)self;
 }
 

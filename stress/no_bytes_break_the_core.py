@@ -1,0 +1,157 @@
+"""Forbids that bytes of a page, an index or a write meta lead the core out of its memory or astray.
+
+`harness/hostile.c` lays down hostile lengths, flags, positions, tails and records, some with right
+checksums, between two OS pages without access, calls everything in the core that needs no Python,
+and compares what comes back with the bounds that `core.h` states (I9). It runs under ASan and
+UBSan; with clang's libFuzzer if that is there; and, without sanitizers, as a program for aarch64
+under an emulator if there is one. A case is one set of files.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stress import variant
+from stress.campaign import Budget, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SHORT_SECONDS = 12.0
+
+HARNESS = Path(__file__).resolve().parent / "harness"
+HOSTILE = HARNESS / "hostile.c"
+INCLUDE = f"-I{HARNESS}"
+CHUNK_CASES = 20_000
+CHUNK_SECONDS_MAX = 600.0
+ARM_COMPILER = "aarch64-linux-gnu-gcc"
+ARM_EMULATOR = "qemu-aarch64"
+ARM_LIBRARIES = "/usr/aarch64-linux-gnu"
+ARM_CASES = 5_000
+FUZZ_SHARE = 0.3
+FUZZ_SECONDS_MIN = 2
+WORDS_LIMIT = 3000
+SANITIZER_OPTIONS = {
+    "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1",
+    "UBSAN_OPTIONS": "print_stacktrace=1",
+}
+
+
+def executed(command: Sequence[str | Path], directory: str | None = None) -> tuple[str, str | None]:
+    """Run a program; return what it printed, and what went wrong."""
+    try:
+        done = subprocess.run(
+            [str(part) for part in command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **SANITIZER_OPTIONS},
+            timeout=CHUNK_SECONDS_MAX,
+            cwd=directory,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return "", f"no end after {CHUNK_SECONDS_MAX:g} s"
+    text = done.stdout.decode(errors="replace")
+    if done.returncode == 0:
+        return text, None
+    return text, f"ended with {done.returncode}:\n{text[:WORDS_LIMIT]}"
+
+
+def program(*, sanitized: bool = True) -> Path:
+    """Build the harness for this machine."""
+    flags = variant.SANITIZE if sanitized else ("-O2",)
+    return variant.build_program([HOSTILE, HARNESS / "main.c"], [*flags, INCLUDE])
+
+
+def arm_program() -> Path | None:
+    """Build the harness for aarch64; None where it could not run."""
+    if shutil.which(ARM_COMPILER) is None or shutil.which(ARM_EMULATOR) is None:
+        return None
+    sources = [HOSTILE, HARNESS / "main.c"]
+    return variant.build_program(sources, ["-O2", INCLUDE], [ARM_COMPILER])
+
+
+def fuzz_program() -> Path | None:
+    """Build the harness with libFuzzer; None where clang or its runtime is missing."""
+    if shutil.which("clang") is None:
+        return None
+    flags = ["-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all", "-O1", INCLUDE]
+    try:
+        return variant.build_program([HOSTILE, HARNESS / "fuzz.c"], flags, ["clang"])
+    except subprocess.CalledProcessError:
+        return None
+
+
+def fuzz(budget: Budget, outcome: Outcome) -> None:
+    """Let libFuzzer choose, for a part of the time."""
+    path = fuzz_program()
+    if path is None:
+        outcome.notes["libFuzzer"] = "not run: install clang and its runtime (libclang-rt-*-dev)"
+        return
+    seconds = max(FUZZ_SECONDS_MIN, int(budget.seconds * FUZZ_SHARE))
+    limits = [f"-max_total_time={seconds}", f"-seed={budget.seed % (1 << 31) or 1}"]
+    if budget.cases is not None:
+        limits.append(f"-runs={budget.cases}")
+    with tempfile.TemporaryDirectory(prefix="pagequeue-fuzz-") as directory:
+        text, wrong = executed([path, *limits, "-print_final_stats=1", "-timeout=10"], directory)
+    found = re.search(r"stat::number_of_executed_units:\s*(\d+)", text)
+    runs = int(found[1]) if found else 0
+    outcome.cases += runs
+    outcome.notes["libFuzzer"] = f"{runs} cases in {seconds} s"
+    if wrong or not runs:
+        outcome.violations.append(f"libFuzzer: {wrong or 'ran no case'}")
+
+
+def emulate(seed: int, outcome: Outcome) -> None:
+    """Run the harness as aarch64 runs it; robust mutexes are missing in the emulator."""
+    path = arm_program()
+    if path is None:
+        outcome.notes["aarch64"] = (
+            f"not run: install {ARM_COMPILER} (gcc-aarch64-linux-gnu, libc6-dev-arm64-cross) "
+            f"and {ARM_EMULATOR} (qemu-user)"
+        )
+        return
+    command: list[str | Path] = [ARM_EMULATOR, "-L", ARM_LIBRARIES, path, str(seed), str(ARM_CASES)]
+    text, wrong = executed(command)
+    outcome.notes["aarch64"] = text.strip()[-WORDS_LIMIT:]
+    if wrong:
+        outcome.violations.append(f"aarch64: {wrong}")
+    elif not text.endswith("lock flock\n"):
+        outcome.violations.append(f"aarch64: no robust mutex there, yet it says {text.strip()!r}")
+    else:
+        outcome.cases += ARM_CASES
+
+
+def run(budget: Budget) -> Outcome:
+    """Run the harness in chunks until the budget is used up."""
+    started = time.monotonic()
+    rng = random.Random(budget.seed)
+    outcome = Outcome(0)
+    if not variant.can_sanitize():
+        return Outcome(0, [f"{variant.compiler()[0]} cannot build under ASan and UBSan"])
+    hostile = program()
+    emulate(budget.seed % (1 << 32), outcome)
+    fuzz(budget, outcome)
+    ran = 0
+    while not outcome.violations:
+        cases = min(CHUNK_CASES, budget.cases - ran if budget.cases is not None else CHUNK_CASES)
+        if cases <= 0:
+            break
+        seed = rng.getrandbits(32)
+        text, wrong = executed([hostile, str(seed), str(cases)])
+        ran += cases
+        if wrong:
+            outcome.violations.append(f"`hostile {seed} {cases}` {wrong}")
+        outcome.notes["sanitized"] = f"{ran} cases{text.strip().partition(' cases')[2]}"
+        if time.monotonic() - started >= budget.seconds:
+            break
+    outcome.cases += ran
+    return outcome

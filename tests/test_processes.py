@@ -1,0 +1,117 @@
+"""Many processes and threads on one queue: one order, the same for all; forks disturb nobody."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from support import SMALL, drive, end, finish, payloads, ready, send_lines, start, use_after_fork
+
+from pagequeue import Queue
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PROCESSES = 3
+COUNT = 700
+SEQUENCE, TIMESTAMP, WHO, NUMBER, BATCH, SIZE = range(6)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_all_consumers_see_one_order_of_all_that_all_producers_sent(
+    tmp_path: Path, method: str
+) -> None:
+    """I1, I2, I8: no gap, no double, no tear, no batch taken apart, no timestamp that goes back.
+
+    Six producing threads, half of them sharing a producer, and nine consumers in three processes,
+    which poll, receive, iterate and receive many; a third of them read-only.
+    """
+    (out := tmp_path / "out").mkdir()
+    finish(start(drive.__name__, method, tmp_path / "q", out, PROCESSES, COUNT), 55)
+    seen = [np.load(path) for path in sorted(out.glob("*.npy"))]
+    assert len(seen) == PROCESSES * 3
+    first = seen[0]
+    for other in seen[1:]:
+        np.testing.assert_array_equal(other, first)
+    total = PROCESSES * 2 * COUNT
+    np.testing.assert_array_equal(first[:, SEQUENCE], np.arange(total))
+    assert (np.diff(first[:, TIMESTAMP]) >= 0).all()
+    for who in range(PROCESSES * 2):
+        own = first[first[:, WHO] == who]
+        np.testing.assert_array_equal(own[:, NUMBER], np.arange(COUNT))
+    starts = np.flatnonzero(np.diff(first[:, (WHO, BATCH)], axis=0, prepend=-1).any(axis=1))
+    sizes = np.diff(starts, append=total)
+    np.testing.assert_array_equal(sizes, first[starts, SIZE])
+    with Queue(tmp_path / "q", create=False) as queue:
+        assert queue.verify().ok
+        assert queue.info().page_count > 20
+        assert [m.sequence for m in queue.replay()] == list(range(total))
+
+
+def test_message_is_there_for_other_processes_when_send_returns(tmp_path: Path) -> None:
+    """I2: no wait is needed between the return of a send and a poll elsewhere, either way."""
+    with Queue(tmp_path / "q", page_bytes=SMALL) as queue, queue.producer() as producer:
+        other = start(send_lines.__name__, queue.directory)
+        assert other.stdin is not None
+        try:
+            assert ready(other) == "open"
+            consumer = queue.consumer()
+            for i in range(0, 300, 2):
+                assert producer.send(b"." * (i % 200)) == i
+                assert consumer.poll() is not None
+                other.stdin.write(f"{i}\n")
+                other.stdin.flush()
+                assert ready(other) == str(i + 1)
+                message = consumer.poll()
+                assert message is not None
+                assert (message.sequence, message.payload) == (i + 1, b"%d" % i)
+        finally:
+            end(other)
+        assert queue.verify().ok
+
+
+def test_processes_that_open_a_new_queue_at_once_make_one_queue(tmp_path: Path) -> None:
+    """Whoever comes first creates it; nobody overwrites it, and nobody fails."""
+    for round_ in range(3):
+        prefix = f"new{round_}"
+        others = [start(send_lines.__name__, tmp_path / "q", prefix) for _ in range(4)]
+        for i, other in enumerate(others):
+            assert other.stdin is not None
+            other.stdin.write(f"{i}\n")
+            other.stdin.close()
+            other.stdin = None
+        for other in others:
+            finish(other)
+        with Queue(tmp_path / "q", prefix=prefix, create=False) as queue:
+            assert sorted(payloads(queue.replay())) == [b"0", b"1", b"2", b"3"]
+            assert queue.verify().ok
+
+
+def test_spawned_child_opens_by_path(tmp_path: Path) -> None:
+    """A spawned process has nothing but the path, and needs nothing else."""
+    context = multiprocessing.get_context("spawn")
+    with Queue(tmp_path / "q", page_bytes=SMALL) as queue:
+        with context.Pool(1) as pool:
+            pool.apply(_send_one, (queue.directory,))
+        assert payloads(queue.replay()) == [b"spawned"]
+
+
+def _send_one(directory: str) -> None:
+    with Queue(directory) as queue:
+        queue.producer().send(b"spawned")
+
+
+@pytest.mark.parametrize("leave", ["exit", "close", "kill", "reopen"])
+def test_handles_of_a_forked_child_raise_and_leave_the_parent_alone(
+    tmp_path: Path, leave: str
+) -> None:
+    """A child's inherited handles raise ForkedError; however it ends, the parent's go on."""
+    said = finish(start(use_after_fork.__name__, tmp_path / "q", leave), 20).splitlines()
+    child, (received, good) = json.loads(said[0]), json.loads(said[1])
+    extra = ["from the child"] if leave == "reopen" else []
+    assert received == ["a", "b", "c", *extra, "parent", "rotated"]
+    assert good
+    assert {name: result for name, result in child.items() if result != "ForkedError"} == {}
