@@ -104,8 +104,7 @@ def start(
 
 def ready(process: subprocess.Popen[str]) -> str:
     """Wait for the first line that a process prints, and return it."""
-    assert process.stdout is not None
-    assert process.stderr is not None
+    assert process.stdout is not None and process.stderr is not None  # noqa: PT018
     line = process.stdout.readline()
     assert line, process.stderr.read()
     return line.strip()
@@ -257,8 +256,7 @@ def use_after_fork(directory: str, leave: str) -> None:
         "rotate": queue.rotate,
         "producer.rotate": producer.rotate,
     }
-    pid = os.fork()
-    if pid == 0:
+    if (pid := os.fork()) == 0:
         say(json.dumps({name: outcome(use) for name, use in uses.items()}))
         if leave == "close":
             consumer.close()
@@ -286,8 +284,8 @@ def use_after_fork(directory: str, leave: str) -> None:
 
 def label(producer: int, number: int, batch: int, count: int) -> bytes:
     """Return a message that says whose it is, with a tail that follows from that."""
-    head = LABEL.pack(producer, number, batch, count)
-    return head + bytes([(producer * 31 + number) & 0xFF]) * (number * 7 % 120)
+    rest = bytes([(producer * 31 + number) & 0xFF]) * (number * 7 % 120)
+    return LABEL.pack(producer, number, batch, count) + rest
 
 
 def _produce(queue: Queue, producer: Any, who: int, count: int) -> None:  # noqa: ANN401
@@ -365,10 +363,8 @@ def drive(method: str, directory: str, out: str, processes: int, count: int) -> 
     """Start the processes by fork or by spawn, from a process that has no threads."""
     context = multiprocessing.get_context(method)
     Queue(directory, page_bytes=4 * SMALL).close()
-    children = [
-        context.Process(target=work, args=(directory, out, me, processes, count))
-        for me in range(processes)
-    ]
+    args = [(directory, out, me, processes, count) for me in range(processes)]
+    children = [context.Process(target=work, args=own) for own in args]
     for child in children:
         child.start()
     for child in children:

@@ -174,8 +174,8 @@ def test_file_is_made_whole_and_zero_behind_its_content(tmp_path: Path) -> None:
     """I10: a file stands under its final name only with all its blocks and content."""
     folder = Folder(str(tmp_path), create=False)
     (tmp_path / "name").write_bytes(b"old")
-    (tmp_path / f"name.tmp-{os.getpid()}").write_bytes(b"left by one that was killed")
-    region = folder.make("name", b"content", size_bytes=8192, synced=True)
+    (tmp_path / "name.tmp-next").write_bytes(b"left by one that was killed")
+    region = folder.make("name", b"content", size_bytes=8192, maker="next", synced=True)
     assert (tmp_path / "name").read_bytes() == b"content".ljust(8192, b"\0")
     assert (tmp_path / "name").stat().st_blocks * 512 >= 8192
     assert os.listdir(tmp_path) == ["name"]

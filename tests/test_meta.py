@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 from conftest import Disk, slow_crc32c
@@ -15,8 +17,10 @@ from pagequeue.files import Folder
 from pagequeue.meta import AllMeta, ReadMeta, Tail, WriteMeta, read_all_meta
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from pagequeue import Queue
 
 META = AllMeta(queue_id=bytes(range(16)), created=5, page_bytes=8192, options={"a": [1, "b"]})
 FILES = ["allMeta", "writeMeta", "readMeta"]
@@ -218,3 +222,60 @@ def test_lock_of_another_library_is_refused_while_the_queue_is_open(disk: Disk) 
             assert len(reader) == 0
     disk.send(b"x")  # alone, the opener makes the lock anew
     assert disk.payloads() == [b"x"]
+
+
+@pytest.fixture
+def _alarm() -> Iterator[None]:
+    """Whoever goes on for ever fails instead of hanging."""
+
+    def late(*_: object) -> NoReturn:
+        raise AssertionError("not done after five seconds")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(5)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("_alarm")
+@pytest.mark.parametrize("page_number", [0, 2, 2**40, 2**64 - 1])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda queue: list(queue.replay()),
+        lambda queue: list(queue.replay(since=1)),
+        lambda queue: list(queue.replay(sequence=0)),
+        lambda queue: queue.last(1),
+        lambda queue: queue.info(),
+        lambda queue: queue.verify(),
+    ],
+    ids=["replay", "since", "sequence", "last", "info", "verify"],
+)
+def test_active_page_that_cannot_be_ends_in_bounded_time(
+    disk: Disk, page_number: int, call: Callable[[Queue], object]
+) -> None:
+    """I9: a hostile word gives an answer or a typed error, never an endless walk."""
+    disk.send(b"x")
+    disk.poke(disk.path("writeMeta"), 192, struct.pack("<Q", page_number))
+    for read_only in (True, False):
+        with contextlib.suppress(errors.PageQueueError), disk.open(read_only=read_only) as queue:
+            call(queue)
+
+
+@pytest.mark.usefixtures("_alarm")
+@pytest.mark.parametrize("tail", [0, 2**64 - 1, 65 << 32, 4096 << 32 | 1, 64 << 32 | 2**32 - 1])
+def test_tail_word_that_cannot_be_is_a_typed_error(disk: Disk, tail: int) -> None:
+    """I9: no position from a file leads a producer out of its page."""
+    disk.send(b"x")
+    disk.poke(disk.path("writeMeta"), 216, struct.pack("<Q", tail))
+    frames = disk.page(1).read_bytes()[:88]
+    for _ in range(2):
+        with (
+            contextlib.suppress(errors.PageQueueError),
+            disk.open() as queue,
+            queue.producer() as producer,
+        ):
+            producer.send(b"y")
+    assert disk.page(1).read_bytes()[:88] == frames
+    assert disk.page(1).stat().st_size == 4096

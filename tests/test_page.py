@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import struct
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +19,8 @@ from pagequeue.page import Page, PageHeader, decode_header, map_file, writable_i
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from pagequeue import Queue
 
 HEADER = PageHeader(7, bytes(range(16)), 100, START, START + 1)
 TIMES = [10, 20, 20, 20, 30, 40]
@@ -237,3 +240,29 @@ def test_check_counts_index_records_that_differ(page: Page) -> None:
     index.write(24 + 8, b"\xff")
     scan = page.check(6, index)
     assert (scan.index_wrong, scan.sequence, scan.stopped) == (2, 8, _core.READ_FRAME)
+
+
+def test_threads_that_miss_an_index_at_once_all_find_their_place(disk: Disk) -> None:
+    """I6: making it again is no error for whoever comes second."""
+    disk.send(*[b"x"] * 20)
+    failed: list[Exception] = []
+    with disk.open() as one, disk.open() as two:
+        barrier = threading.Barrier(4)
+
+        def look(queue: Queue) -> None:
+            barrier.wait()
+            try:
+                assert len(list(queue.replay(sequence=5))) == 15
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is told below
+                failed.append(error)
+
+        for _ in range(150):
+            disk.index(1).unlink(missing_ok=True)
+            for queue in (one, two):
+                queue._store._cache.clear()
+            threads = [threading.Thread(target=look, args=(queue,)) for queue in (one, two) * 2]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    assert failed == []

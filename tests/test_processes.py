@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from support import SMALL, drive, end, finish, payloads, ready, send_lines, start, use_after_fork
+from support import (
+    SMALL,
+    drive,
+    end,
+    finish,
+    payloads,
+    ready,
+    send_for_ever,
+    send_lines,
+    start,
+    use_after_fork,
+)
 
 from pagequeue import Queue
 
@@ -71,6 +82,25 @@ def test_message_is_there_for_other_processes_when_send_returns(tmp_path: Path) 
         finally:
             end(other)
         assert queue.verify().ok
+
+
+def test_batch_is_visible_whole_to_a_reader_that_looks_all_the_time(tmp_path: Path) -> None:
+    """I8: whoever sees the first message of a batch finds the others without waiting."""
+    size, acked = 120, tmp_path / "acked"
+    acked.write_bytes(bytes(8))
+    with Queue(tmp_path / "q", page_bytes=1 << 20) as queue:
+        other = start(send_for_ever.__name__, queue.directory, acked, size)
+        try:
+            ready(other)
+            consumer = queue.consumer(latest=True)
+            for _ in range(400):
+                while (message := consumer.poll()) is None:
+                    pass
+                batch = [message, *(consumer.poll() for _ in range(size - 1))]
+                assert None not in batch
+                assert message.sequence % size == 0
+        finally:
+            end(other)
 
 
 def test_processes_that_open_a_new_queue_at_once_make_one_queue(tmp_path: Path) -> None:

@@ -128,3 +128,17 @@ def test_reader_goes_on_when_a_writer_has_recovered(written: Disk) -> None:
         assert consumer.receive(timeout=5).payload == b"after"
         assert consumer.sequence == 8
         assert len(reader) == 8
+
+
+@pytest.mark.parametrize("how", READS)
+@pytest.mark.parametrize("lost", ["page", "header"])
+def test_lost_last_page_is_not_damage_before_recovery(written: Disk, how: str, lost: str) -> None:
+    """I10: the end mark can be on disk without the next page; a reader stops there."""
+    if lost == "page":
+        written.page(3).unlink()
+    else:
+        written.poke(written.page(3), 0, bytes(64))
+    before = written.contents()
+    with written.open(read_only=True) as queue:
+        assert READS[how](queue) == MESSAGES[:6]
+    assert written.contents() == before

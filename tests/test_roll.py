@@ -181,8 +181,8 @@ def test_prepared_page_is_the_one_that_is_rolled_into(disk: Disk) -> None:
     with disk.open() as queue, queue.producer() as producer:
         producer.send(b"x")
         roller = queue._store.roller
-        roller.prepare(2, 4096, 24.0)
-        roller.prepare(2, 4096, 24.0)
+        roller.prepare(2, reach=4096, filled_bytes=0, frame_bytes=24.0)
+        roller.prepare(2, reach=4096, filled_bytes=0, frame_bytes=24.0)
         page = roller.next_page(2)
         inode = disk.page(2).stat().st_ino
         assert struct.unpack_from("<Q", disk.page(2).read_bytes(), 40)[0] == fmt.UNSET_SEQUENCE

@@ -6,7 +6,6 @@ damage, and where to begin.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Self
 
 from pagequeue import _core, errors
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
     from pagequeue.store import Place, Store
 
-log = logging.getLogger("pagequeue")
 NO_LIMIT = -(2**63)
 """Stands for no `since` and no `until` in the core."""
 
@@ -28,18 +26,16 @@ NO_LIMIT = -(2**63)
 class PageReader(_core.Reader):
     """What Consumer and Replay share: going from page to page."""
 
-    __slots__ = ("__weakref__", "_kind", "_store", "_warned")
+    __slots__ = ("__weakref__", "_kind", "_store")
 
     _store: Store
     _kind: str
-    _warned: bool
 
     def __new__(cls, store: Store, *, waits: bool, kind: str) -> Self:
         """Read an open store; the place to begin is set by `_go`."""
         self = super().__new__(cls, store.write_meta.region, waits)
         self._store = store
         self._kind = kind
-        self._warned = False
         return self
 
     def _go(self, place: Place) -> None:
@@ -71,6 +67,8 @@ class PageReader(_core.Reader):
 
     def _turn(self) -> bool:
         """Go on in the next page."""
+        if self._store.awaits_recovery and self._page_number >= self._store.tail.page_number:
+            return False
         old: list[object] = [self._store.page(self._page_number)]
         page = self._store.page(self._page_number + 1)
         if page.first_sequence != self.sequence:
@@ -84,24 +82,15 @@ class PageReader(_core.Reader):
 
     def _damaged(self, found: int) -> bool:
         """Raise; but a torn tail of a queue that was not yet recovered is not damage."""
-        meta = self._store.write_meta
-        if self.sequence >= meta.durable_sequence and not meta.is_this_boot:
-            self._warn_unrecovered()
+        store = self._store
+        if store.awaits_recovery and self.sequence >= store.tail.sequence:
             return False
-        page = self._store.page(self._page_number)
+        page = store.page(self._page_number)
         reason = REASONS.get(found, "unknown")
         raise errors.CorruptFrame(
             f"message {self.sequence} at position {self._position}: {reason}: {REMEDY}",
             path=page.path, position=self._position, sequence=self.sequence, reason=reason,
         )  # fmt: skip
-
-    def _warn_unrecovered(self) -> None:
-        if not self._warned:
-            self._warned = True
-            log.warning(
-                "%s: read up to message %d; what follows awaits recovery by a writer",
-                self._store.folder.path, self.sequence,
-            )  # fmt: skip
 
     def _batch(self, limit_count: int, timeout: float | None) -> Batch | None:
         """Return the next messages; None at the end that was set."""

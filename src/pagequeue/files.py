@@ -12,6 +12,7 @@ import contextlib
 import errno
 import os
 import stat
+import uuid
 from typing import TYPE_CHECKING, NoReturn
 
 from pagequeue import _core, errors
@@ -197,13 +198,13 @@ class Folder:
             data: its first bytes.
             size_bytes: its size.
             filled_bytes: of these not only blocks are reserved: their memory is there as well.
-            maker: tells makers apart that can run at the same time; this process by default.
+            maker: names the maker, when there can be only one at a time; else any number can.
             synced: whether the file must be on stable storage before it gets its name.
 
         Raises:
             DiskFull, SystemLimit, AccessDenied: as they say; nothing is left behind.
         """
-        temporary = f"{name}.tmp-{maker or os.getpid()}"
+        temporary = f"{name}.tmp-{maker or uuid.uuid4().hex}"
         self.remove(temporary)
         try:
             return _core.Region.make(

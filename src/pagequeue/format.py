@@ -183,10 +183,19 @@ def page_name_pattern(prefix: str) -> re.Pattern[str]:
     return re.compile(rf"{re.escape(prefix)}-(\d{{{PAGE_NUMBER_DIGITS}}})\.(page|idx)")
 
 
+def file_pattern(prefix: str) -> re.Pattern[str]:
+    """Return the pattern of the names of all files of a queue, the lock file left out."""
+    return re.compile(_final_names(prefix) + r"(?:\.tmp-\w+)?")
+
+
 def temporary_pattern(prefix: str) -> re.Pattern[str]:
-    """Return the pattern of the temporary names that an interrupted writer can leave behind."""
-    names = rf"\d{{{PAGE_NUMBER_DIGITS}}}\.(?:page|idx)|allMeta|writeMeta|readMeta"
-    return re.compile(rf"{re.escape(prefix)}-(?:{names})\.tmp-\w+")
+    """Return the pattern of the temporary names that an interrupted maker can leave behind."""
+    return re.compile(_final_names(prefix) + r"\.tmp-\w+")
+
+
+def _final_names(prefix: str) -> str:
+    pages = rf"\d{{{PAGE_NUMBER_DIGITS}}}\.(?:page|idx)"
+    return rf"{re.escape(prefix)}-(?:{pages}|allMeta|writeMeta|readMeta)"
 
 
 def all_meta_name(prefix: str) -> str:

@@ -100,8 +100,9 @@ def _time_at(store: Store, sequence: int) -> datetime:
 
 def _file_bytes(store: Store) -> int:
     total = 0
+    pattern = fmt.file_pattern(store.prefix)
     for name in store.folder.names():
-        if name.startswith(f"{store.prefix}-"):
+        if pattern.fullmatch(name):
             try:
                 total += os.stat(name, dir_fd=store.folder.fd, follow_symlinks=False).st_blocks
             except FileNotFoundError:

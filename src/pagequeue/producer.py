@@ -111,7 +111,7 @@ class Producer(_core.Writer):
         Source: FORMAT.md, "Flushing"; keeps I5.
         """
         self._check_open()
-        return self._store.flush(timeout)
+        return self._store.flusher.flush(timeout)
 
     def close(self) -> None:
         """Let go of the page. What was sent stays; closing again does nothing."""
@@ -187,7 +187,7 @@ class Producer(_core.Writer):
                 path=path, last_timestamp=last,
             )  # fmt: skip
         elif event == _core.EVENT_FAILED:
-            error = store.sync_failed(store.write_meta.failed_errno)
+            error = store.flusher.failed(store.write_meta.failed_errno)
         elif event == _core.EVENT_STALLED:
             error = errors.LockTimeout(
                 f"the writers' lock was held for {value / 1e9:g} s: look for a stopped process "
@@ -251,7 +251,7 @@ class Producer(_core.Writer):
                 if self._page_number != number:
                     return  # another process rolled in between
                 next_page = self._store.roller.next_page(number + 1)
-                result = self._roll(next_page.region)
+                result = self._roll(next_page.region, self._store.roller.header(next_page))
                 if result == _core.APPEND_FAILED:
                     raise self._error(_core.EVENT_FAILED, 0)
                 if result not in {_core.APPEND_DONE, _core.APPEND_MOVED}:

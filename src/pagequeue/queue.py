@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import weakref
 from typing import TYPE_CHECKING, Self
@@ -300,7 +301,8 @@ def _check_options(path: str, prefix: str, page_bytes: int | None, lock_timeout:
             path=path,
         )
     if page_bytes is not None and (
-        not fmt.PAGE_BYTES_MIN <= page_bytes <= fmt.PAGE_BYTES_MAX
+        operator.index(page_bytes) != page_bytes
+        or not fmt.PAGE_BYTES_MIN <= page_bytes <= fmt.PAGE_BYTES_MAX
         or page_bytes % fmt.PAGE_BYTES_STEP
     ):
         raise errors.InvalidOption(

@@ -121,19 +121,46 @@ class Recovery:
 
     def _write_meta(self, read: ReadMeta) -> tuple[WriteMeta, bool]:
         """Return the write meta, and whether its durable mark is known."""
-        name = fmt.write_meta_name(self.prefix)
-        known = self.folder.exists(name)
-        if not known:
+        if not self.folder.exists(fmt.write_meta_name(self.prefix)):
             WriteMeta.make(
                 self.folder, self.prefix, self.meta.queue_id, durable_sequence=read.head_sequence
             )
-        return WriteMeta(self.folder, self.prefix, self.meta.queue_id, writable=True), known
+        write = WriteMeta(self.folder, self.prefix, self.meta.queue_id, writable=True)
+        # Every recovery that was finished has set the durable page; one that was cut short right
+        # behind the line above, or ended in an error, has not.
+        return write, write.durable_page > 0
 
     def _header(self, number: int) -> PageHeader:
         name = fmt.page_name(self.prefix, number)
         region = map_file(self.folder, name, self.meta.page_bytes, writable=False)
         data = region.read(0, fmt.PAGE_HEADER_BYTES)
         return decode_header(data, self.meta.queue_id, number, self.folder.full(name))
+
+    def prefix_tail(self, read: ReadMeta, write: WriteMeta) -> Tail:
+        """Return the tail that `run` would find, without changing anything."""
+        numbers = self._page_numbers()
+        durable = max(write.durable_sequence, read.head_sequence)
+        if not numbers:
+            raise self._missing(read.head_page)
+        number, header = self._start(read, numbers, durable)
+        while True:
+            name = fmt.page_name(self.prefix, number)
+            region = map_file(self.folder, name, self.meta.page_bytes, writable=False)
+            first = header.first_sequence or 0
+            scan = scan_region(region, None, header, first, None)
+            tail = Tail(
+                number, scan.whole_position, scan.whole_sequence - first, first,
+                scan.whole_timestamp,
+            )  # fmt: skip
+            if scan.stopped != _core.READ_END:
+                return tail
+            try:
+                header = self._header(number + 1)
+            except (errors.DamageError, errors.QueueNotFound):
+                return tail
+            if header.first_sequence != scan.sequence:
+                return tail
+            number += 1
 
     # --- after a kill -----------------------------------------------------------------------------
 
@@ -167,9 +194,10 @@ class Recovery:
         self, write: WriteMeta, read: ReadMeta, numbers: list[int], *, durable_known: bool
     ) -> None:
         durable = max(write.durable_sequence, read.head_sequence)
-        number, header = self._start(read, numbers, durable)
+        begin, header = self._start(read, numbers, durable)
+        number = begin
         while True:
-            region, index, scan = self._scan_page(number, header)
+            region, index, scan = self._scan_page(number, header, durable)
             self.report.messages_checked += scan.sequence - (header.first_sequence or 0)
             if scan.stopped != _core.READ_END:
                 break
@@ -186,7 +214,7 @@ class Recovery:
         self._cut(region, index, header, scan)
         self._remove(later)
         self._sync(region, index)
-        self.folder.sync()
+        self._sync()
         # 2. The words. Cut here: the same again, from the same durable mark.
         first = header.first_sequence or 0
         write.region.store(BATCH_OPEN, 0)
@@ -197,16 +225,16 @@ class Recovery:
         if write.failed_errno:
             write.latch(0, 0)
             self.report.did("cleared the failure latch: all that is left was synced again")
-        write.sync()
+        self._sync(write.region)
         if durable_known or numbers:
             self.report.scanned = True
             self.report.did(
-                f"checked {self.report.messages_checked} messages from page {read.head_page} on; "
+                f"checked {self.report.messages_checked} messages from page {begin} on; "
                 f"the next sequence is {scan.whole_sequence}"
             )
 
     def _start(self, read: ReadMeta, numbers: list[int], durable: int) -> tuple[int, PageHeader]:
-        """Return the last page that begins at or before the durable mark."""
+        """Return the last page that begins before the durable mark, or the head."""
         head = read.head_page
         if not numbers:
             if durable > 0:
@@ -224,26 +252,44 @@ class Recovery:
             except (errors.DamageError, errors.QueueNotFound):
                 header = None
             first = None if header is None else header.first_sequence
-            if header is not None and first is not None and first <= durable:
+            if header is not None and first is not None and first < durable:
                 best, low = (middle, header), middle
             else:
                 high = middle - 1
         return best
 
     def _scan_page(
-        self, number: int, header: PageHeader
+        self, number: int, header: PageHeader, durable: int
     ) -> tuple[_core.Region, _core.Region, Scan]:
+        """Check a page's frames and write its index; raise before that if durable ones are bad."""
         name = fmt.page_name(self.prefix, number)
         region = map_file(self.folder, name, self.meta.page_bytes, writable=True)
-        index = writable_index(self.folder, self.prefix, self.meta, number)
         first = header.first_sequence or 0
+        if first < durable:
+            scan = scan_region(region, None, header, first, durable - first)
+            if scan.whole_sequence < durable and scan.stopped != _core.READ_END:
+                raise self._damage(number, scan, durable)
+        index = writable_index(self.folder, self.prefix, self.meta, number)
         scan = scan_region(region, index, header, first, None, use=_core.INDEX_WRITE)
         return region, index, scan
 
-    @staticmethod
-    def _sync(region: _core.Region, index: _core.Region) -> None:
-        region.sync(0, len(region))
-        index.sync(0, len(index))
+    def _sync(self, *maps: _core.Region) -> None:
+        """Sync maps in full, and with none the directory.
+
+        Raises:
+            SyncFailed: nothing was acknowledged yet, so opening again begins anew.
+        """
+        try:
+            for region in maps:
+                region.sync(0, len(region))
+            if not maps:
+                self.folder.sync()
+        except OSError as error:
+            words = errors.describe(error)
+            raise errors.SyncFailed(
+                f"a sync failed during recovery ({words}): mend the disk, then open again",
+                path=self.folder.path, position=0, reason=words,
+            ) from error  # fmt: skip
 
     def _make(self, number: int, first_sequence: int, floor: int) -> PageHeader:
         header = PageHeader(number, self.meta.queue_id, first_sequence, floor, self.clock())
@@ -295,10 +341,7 @@ class Recovery:
     def _refuse_lost_pages(self, number: int, scan: Scan, later: list[int]) -> None:
         """Without a durable mark, damage in the middle must not pass for the tail."""
         for other in later:
-            try:
-                first = self._header(other).first_sequence
-            except errors.DamageError:
-                continue
+            first = self._header(other).first_sequence
             if first is not None and first >= scan.sequence:
                 raise self._damage(number, scan, first)
 

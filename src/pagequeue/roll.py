@@ -112,11 +112,26 @@ class Roller:
 
         self._background.submit(job)
 
+    def header(self, page: WritablePage) -> bytes:
+        """Return the header of a next page, but for what only the roll knows."""
+        data = page.region.read(0, fmt.PAGE_HEADER_BYTES)
+        path = self._folder.full(fmt.page_name(self._prefix, page.number))
+        try:
+            decode_header(data, self._meta.queue_id, page.number, path)
+        except errors.CorruptPage:  # a producer was killed while it wrote it
+            return PageHeader(page.number, self._meta.queue_id, None, 0, self._clock()).encode()
+        return data
+
     def _map(self, number: int) -> WritablePage:
+        page = self._mapped(number)
+        path = self._folder.full(fmt.page_name(self._prefix, number))
+        data = page.region.read(0, fmt.PAGE_HEADER_BYTES)
+        decode_header(data, self._meta.queue_id, number, path)
+        return page
+
+    def _mapped(self, number: int) -> WritablePage:
         name = fmt.page_name(self._prefix, number)
         region = map_file(self._folder, name, self._meta.page_bytes, writable=True)
-        data = region.read(0, fmt.PAGE_HEADER_BYTES)
-        decode_header(data, self._meta.queue_id, number, self._folder.full(name))
         index = writable_index(self._folder, self._prefix, self._meta, number)
         return WritablePage(number, region, index)
 
@@ -129,9 +144,10 @@ class Roller:
             if number > self._write_meta.tail.page_number:
                 if self._folder.exists(fmt.page_name(self._prefix, number)):
                     try:
-                        return self._map(number)
+                        # Whatever stands in it: the roll writes the header. It must not be made
+                        # again, because another process can have mapped it and roll into it.
+                        return self._mapped(number)
                     except errors.CorruptPage as error:
-                        # Nothing was ever written to it: no end-of-page mark leads here yet.
                         log.warning("%s; it held nothing and is made again", error)
                 header = PageHeader(number, self._meta.queue_id, None, 0, self._clock())
                 return make_page(
@@ -142,7 +158,7 @@ class Roller:
                     filled_bytes=filled_bytes,
                     frame_bytes=frame_bytes,
                 )
-        return self._map(number)
+        return self._mapped(number)
 
     def close(self) -> None:
         """Let the pages go."""

@@ -6,9 +6,11 @@ active page. What is cached cannot change: the headers of pages that are part of
 
 from __future__ import annotations
 
-import errno
+import logging
 import os
+import random
 import threading
+import time
 import uuid
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,6 +19,7 @@ from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.background import Background
 from pagequeue.files import Folder
+from pagequeue.flush import Flusher
 from pagequeue.locks import FileLock
 from pagequeue.meta import AllMeta, ReadMeta, WriteMeta, read_all_meta, write_all_meta
 from pagequeue.page import REMEDY, Page
@@ -28,8 +31,9 @@ if TYPE_CHECKING:
 
     from pagequeue.meta import Tail
 
+log = logging.getLogger("pagequeue")
 CACHED_PAGES = 4
-OPEN_TRIES = 100
+RETRY_SECONDS = 0.01
 
 
 class Place(NamedTuple):
@@ -87,6 +91,7 @@ class Store:
             self.write_meta = WriteMeta(self.folder, prefix, queue_id, writable=writable)
             self.read_meta = ReadMeta(self.folder, prefix, queue_id, writable=writable)
             self._check_made()
+            self._prefix_tail = self._unrecovered_tail() if read_only else None
             if not read_only:
                 self._open_writing()
         except BaseException:
@@ -103,8 +108,39 @@ class Store:
         )
 
     def _check_made(self) -> None:
-        if self.tail.page_number == 0:
+        number = self.write_meta.tail.page_number
+        if number == 0:
             raise self._no_queue()  # it is being made right now
+        if not self.read_meta.head_page <= number <= fmt.PAGE_NUMBER_MAX:
+            raise errors.CorruptMeta(
+                f"page {number} cannot be the active one: remove this file and open the queue for "
+                "writing, it is made again from the pages",
+                path=self.write_meta.path, position=0, reason="page number",
+            )  # fmt: skip
+
+    def _unrecovered_tail(self) -> Tail | None:
+        """Return where the valid prefix ends, if a writer must recover the queue first."""
+        if self.write_meta.is_this_boot:
+            return None
+        tail = Recovery(self.folder, self.prefix, self.meta, self.clock).prefix_tail(
+            self.read_meta, self.write_meta
+        )
+        log.warning(
+            "%s: read up to message %d; what follows awaits recovery by a writer",
+            self.folder.path, tail.sequence,
+        )  # fmt: skip
+        return tail
+
+    @property
+    def awaits_recovery(self) -> bool:
+        """Whether this read-only store shows the valid prefix of a queue that was cut off.
+
+        It ends when a writer has recovered the queue.
+        """
+        if self._prefix_tail is not None and self.write_meta.is_this_boot:
+            self._prefix_tail = None
+            self._cache.clear()
+        return self._prefix_tail is not None
 
     def _has_meta(self) -> bool:
         return self.folder.exists(fmt.all_meta_name(self.prefix))
@@ -123,7 +159,8 @@ class Store:
             self.meta = read_all_meta(self.folder, self.prefix)
             self._check_page_bytes(page_bytes)
         presence = self._lock_on(fmt.lock_name(self.prefix), make=True)
-        for _ in range(OPEN_TRIES):
+        deadline = time.monotonic() + self.lock_timeout
+        while True:
             if presence.try_exclusive():
                 meta = self._create_or_recover(page_bytes)
                 # Another opener can come in between here and recover again: nobody has laid
@@ -131,10 +168,26 @@ class Store:
                 presence.share(self.lock_timeout)
                 return meta
             presence.share(self.lock_timeout)
-            if self._has_meta():
+            if self._is_recovered():
                 return read_all_meta(self.folder, self.prefix)
-            presence.release()  # its creator died: be the next one
-        raise self._no_queue()
+            # Whoever was creating or recovering it died: one of those who waited does it.
+            presence.release()
+            if time.monotonic() > deadline:
+                raise errors.LockTimeout(
+                    "it must be recovered, and other processes keep it open: close it there, "
+                    "then open it again",
+                    path=self.folder.path,
+                )
+            time.sleep(random.uniform(0, RETRY_SECONDS))  # noqa: S311 - only not in step
+
+    def _is_recovered(self) -> bool:
+        """Whether somebody finished creating or recovering the queue, in this boot."""
+        names = (fmt.all_meta_name, fmt.read_meta_name, fmt.write_meta_name)
+        if not all(self.folder.exists(name(self.prefix)) for name in names):
+            return False
+        meta = read_all_meta(self.folder, self.prefix)
+        write = WriteMeta(self.folder, self.prefix, meta.queue_id, writable=False)
+        return write.is_this_boot and write.tail.page_number > 0
 
     def _create_or_recover(self, page_bytes: int | None) -> AllMeta:
         if self._has_meta():
@@ -177,7 +230,13 @@ class Store:
 
     def _open_writing(self) -> None:
         self.write_meta.check_lock()
-        self._flush_lock = self._lock_on(fmt.read_meta_name(self.prefix))
+        self.flusher = Flusher(
+            self.folder,
+            self.write_meta,
+            self.read_meta,
+            self._lock_on(fmt.read_meta_name(self.prefix)),
+            self.page,
+        )
         self.roller = Roller(
             self.folder,
             self.prefix,
@@ -221,7 +280,9 @@ class Store:
 
     @property
     def tail(self) -> Tail:
-        """Where writing stands."""
+        """Where writing stands; before recovery, where the valid prefix ends."""
+        if self._prefix_tail is not None and self.awaits_recovery:
+            return self._prefix_tail
         return self.write_meta.tail
 
     def page(self, number: int) -> Page:
@@ -301,10 +362,10 @@ class Store:
         Raises:
             Expired: it is before the head. SequenceOutOfRange: it is behind the tail.
         """
-        if sequence < self.read_meta.head_sequence:
+        if 0 <= sequence < self.read_meta.head_sequence:
             raise self.expired()
         tail = self.tail
-        if sequence > tail.sequence:
+        if not 0 <= sequence <= tail.sequence:
             raise errors.SequenceOutOfRange(
                 f"no message has sequence {sequence}: seek to {self.read_meta.head_sequence} "
                 f"up to {tail.sequence}",
@@ -328,7 +389,7 @@ class Store:
 
     def seek_since(self, since: int) -> Place:
         """Return the place of the first message that is not older than `since` ns."""
-        tail = self.write_meta.tail
+        tail = self.tail
         low, high = self.read_meta.head_page, tail.page_number
         while low < high:  # the last page whose first message is older, if there is one
             middle = (low + high + 1) // 2
@@ -351,69 +412,3 @@ class Store:
             elif number < self.tail.page_number:
                 return self._first_timestamp(number + 1)  # empty: what follows it decides
         return known
-
-    # --- durability -------------------------------------------------------------------------------
-
-    def flush(self, timeout: float | None) -> int:
-        """Put all that is published on stable storage; return the durable sequence.
-
-        Whoever waits here while another one syncs finds its own messages covered by that.
-
-        Raises:
-            SyncFailed: a sync failed, now or before. FlushTimeout: another one took too long.
-        """
-        target = self.tail.sequence
-        wait = threading.TIMEOUT_MAX if timeout is None else timeout
-        if self._durable(target):
-            return self.write_meta.durable_sequence
-        try:
-            with self._flush_lock.exclusive(wait, "flushing"):
-                if not self._durable(target):
-                    self._sync_to_tail()
-        except errors.LockTimeout as error:
-            raise errors.FlushTimeout(
-                f"not on stable storage within {timeout:g} s: call again", path=self.folder.path
-            ) from error
-        return self.write_meta.durable_sequence
-
-    def _durable(self, target: int) -> bool:
-        failed = self.write_meta.failed_errno
-        if failed:
-            raise self.sync_failed(failed)
-        return self.write_meta.durable_sequence >= target
-
-    def _sync_to_tail(self) -> None:
-        """Data before mark, from the queue's durable mark on, whoever wrote it."""
-        tail = self.tail
-        known = self.write_meta.durable_page
-        first = max(known, self.read_meta.head_page)
-        number = first
-        try:
-            # 1. The pages. Cut here: the mark still says less than is there.
-            for number in range(first, tail.page_number + 1):
-                page = self.page(number)
-                last = number == tail.page_number
-                page.region.sync(0, tail.position if last else len(page.region))
-            # 2. Their names.
-            if known < tail.page_number:
-                self.folder.sync()
-            # 3. The mark. Cut before it is on disk: recovery checks more than it must.
-            self.write_meta.set_durable(tail.sequence, tail.page_number)
-            self.write_meta.sync()
-        except OSError as error:
-            if isinstance(error, errors.PageQueueError):
-                raise
-            number_of_error = error.errno or errno.EIO
-            self.write_meta.latch(number_of_error, number)
-            raise self.sync_failed(number_of_error) from error
-
-    def sync_failed(self, number: int) -> errors.SyncFailed:
-        """Return the error for a queue whose failure latch is set."""
-        error = errors.SyncFailed(
-            f"a sync failed ({os.strerror(number)}), so messages from "
-            f"{self.write_meta.durable_sequence} on may never reach the disk and nothing more is "
-            "written: mend the disk, then copy what can be read into a new queue",
-            path=self.folder.path, position=0, reason=os.strerror(number),
-        )  # fmt: skip
-        error.errno = number
-        return error

@@ -13,7 +13,7 @@ from pagequeue import format as fmt
 from pagequeue.page import REASONS, map_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pagequeue.page import Page, Scan
     from pagequeue.store import Store
@@ -69,9 +69,13 @@ def verify(store: Store, progress: Callable[[int, int], None] | None = None) -> 
     numbers = range(head, tail.page_number + 1)
     expected: int | None = store.read_meta.head_sequence
     floor = 0
-    for done, number in enumerate(numbers):
+    last = head - 1
+    for number in _present(store, numbers, report):
+        if number != last + 1:
+            expected = None  # what stood in the missing pages is not known
+        last = number
         if progress is not None:
-            progress(done, len(numbers))
+            progress(number - head, len(numbers))
         active = number == tail.page_number
         try:
             page = store.page(number)
@@ -91,6 +95,22 @@ def verify(store: Store, progress: Callable[[int, int], None] | None = None) -> 
     if progress is not None:
         progress(len(numbers), len(numbers))
     return report
+
+
+def _present(store: Store, numbers: range, report: VerifyReport) -> Iterator[int]:
+    """Give the pages that are there; a run of missing ones is one problem."""
+    pattern = fmt.page_name_pattern(store.prefix)
+    found = (pattern.fullmatch(name) for name in store.folder.names())
+    there = sorted({int(match[1]) for match in found if match and match[2] == "page"})
+    expected = numbers.start
+    for number in [*(number for number in there if number in numbers), numbers.stop]:
+        if number > expected:
+            path = store.folder.full(fmt.page_name(store.prefix, expected))
+            reason = f"{number - expected} pages are missing, from this one on"
+            report.problems.append(Problem(path, None, None, reason))
+        if number < numbers.stop:
+            yield number
+        expected = number + 1
 
 
 def _problem_of(error: errors.PageQueueError) -> Problem:

@@ -353,7 +353,7 @@ static void try_append(source *from, const pq_place *at) {
 static void try_roll(source *from, const pq_place *at) {
     uint8_t *next = place(&next_arena, at->page_bytes, (int)below(from, 2));
     fill(from, next, at->page_bytes);
-    pq_append_result result = pq_roll(at, next);
+    pq_append_result result = pq_roll(at, next, next);
     MUST(result <= PQ_APPEND_EXHAUSTED);
     if (result == PQ_APPEND_DONE) {
         pq_tail tail;

@@ -15,7 +15,7 @@
 static pq_append_result with_lock(attempt *try) {
     pq_append_result result;
     if (try->next_page != NULL) {
-        result = pq_roll(&try->at, try->next_page);
+        result = pq_roll(&try->at, try->next_page, try->header);
     } else {
         int64_t now = try->now == PQ_TIMESTAMP_NOW ? pq_clock_realtime() : try->now;
         result = pq_append(&try->at, try->items, try->item_count, now, try->exact, &try->out);

@@ -117,7 +117,7 @@ typedef struct {
 
 pq_append_result pq_append(const pq_place *at, const pq_payload *items, size_t item_count,
                            int64_t now, int64_t exact, pq_appended *out);
-pq_append_result pq_roll(const pq_place *at, uint8_t *next_page);
+pq_append_result pq_roll(const pq_place *at, uint8_t *next_page, const uint8_t *header);
 
 typedef struct {
     uint64_t page_number;

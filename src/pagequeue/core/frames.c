@@ -249,9 +249,30 @@ pq_append_result pq_append(const pq_place *at, const pq_payload *items, size_t i
     return PQ_APPEND_DONE;
 }
 
-/* Under the lock: go on in `next_page`, which was made ready and stands under its final name. Every
- * step can be done again, so a roll whose holder died is finished by doing all of it once more. */
-pq_append_result pq_roll(const pq_place *at, uint8_t *next_page) {
+static uint32_t header_checksum(const uint8_t *header) {
+    uint8_t cleared[PQ_PAGE_HEADER_BYTES];
+    memcpy(cleared, header, sizeof cleared);
+    memset(cleared + PQ_PAGE_HEADER_CHECKSUM, 0, 4);
+    return ~pq_crc_update(PQ_CRC_START, cleared, sizeof cleared);
+}
+
+/* Whether a page has its final header: valid, of this page of this queue, with this sequence. */
+static int header_stands(const uint8_t *page, const uint8_t *wanted, uint64_t sequence) {
+    uint8_t found[PQ_PAGE_HEADER_BYTES];
+    uint32_t checksum;
+    memcpy(found, page, sizeof found);
+    memcpy(&checksum, found + PQ_PAGE_HEADER_CHECKSUM, 4);
+    return checksum == header_checksum(found) &&
+           memcmp(found + PQ_PAGE_HEADER_FIRST_SEQUENCE, &sequence, 8) == 0 &&
+           memcmp(found + PQ_PAGE_HEADER_PAGE_NUMBER, wanted + PQ_PAGE_HEADER_PAGE_NUMBER, 8) == 0 &&
+           memcmp(found + PQ_PAGE_HEADER_QUEUE_ID, wanted + PQ_PAGE_HEADER_QUEUE_ID, 16) == 0;
+}
+
+/* Under the lock: go on in `next_page`, which was made ready and stands under its final name, of
+ * full size; what else is in it does not matter. `header` is all of its header but what only the
+ * roll knows. Every step can be done again, so a roll whose holder died is finished by doing all of
+ * it once more. */
+pq_append_result pq_roll(const pq_place *at, uint8_t *next_page, const uint8_t *header) {
     uint64_t position, count;
     pq_append_result allowed = append_allowed(at);
     if (allowed != PQ_APPEND_DONE) {
@@ -264,19 +285,18 @@ pq_append_result pq_roll(const pq_place *at, uint8_t *next_page) {
     int64_t last = (int64_t)pq_load_u64(at->meta + PQ_WRITE_META_LAST_TIMESTAMP);
     uint64_t sequence = at->first_sequence + count;
     PQ_KILL_POINT(11);
-    /* R1. The next page's header gets its first sequence. Not again if it has it: when R3 was done
-     *     before, readers are there already.
-     *     Dies here: the next page is not yet part of the queue; this is done again. */
-    uint8_t header[PQ_PAGE_HEADER_BYTES];
-    uint32_t zero = 0, sum;
-    memcpy(header, next_page, sizeof header);
-    memcpy(header + PQ_PAGE_HEADER_FIRST_SEQUENCE, &sequence, 8);
-    memcpy(header + PQ_PAGE_HEADER_FLOOR_TIMESTAMP, &last, 8);
-    memcpy(header + PQ_PAGE_HEADER_CHECKSUM, &zero, 4);
-    sum = ~pq_crc_update(PQ_CRC_START, header, sizeof header);
-    memcpy(header + PQ_PAGE_HEADER_CHECKSUM, &sum, 4);
-    if (memcmp(header, next_page, sizeof header) != 0) {
-        memcpy(next_page, header, sizeof header);
+    /* R1. The next page's header, with its first sequence. Not again if it is there: when R3 was
+     *     done before, readers are in that page already.
+     *     Dies here, or in the middle: nobody reads that page yet; this is done again. */
+    if (!header_stands(next_page, header, sequence)) {
+        uint8_t complete[PQ_PAGE_HEADER_BYTES];
+        memcpy(complete, header, sizeof complete);
+        memcpy(complete + PQ_PAGE_HEADER_FIRST_SEQUENCE, &sequence, 8);
+        memcpy(complete + PQ_PAGE_HEADER_FLOOR_TIMESTAMP, &last, 8);
+        uint32_t checksum = header_checksum(complete);
+        memcpy(complete + PQ_PAGE_HEADER_CHECKSUM, &checksum, 4);
+        memcpy(next_page, complete, sizeof complete);
+        pq_store_u32(next_page + PQ_PAGE_HEADER_BYTES, 0);
     }
     PQ_KILL_POINT(12);
     /* R2. Its tail words, in the half of the write meta that the active page does not use.
@@ -289,7 +309,7 @@ pq_append_result pq_roll(const pq_place *at, uint8_t *next_page) {
      *     Dies here: the next producer finds the mark at its tail and does all of this again. */
     uint8_t *mark = at->page + position;
     uint32_t word = PQ_END_OF_PAGE | END_MARK_BYTES;
-    sum = pq_frame_checksum(PQ_CRC_START, last, sequence, word);
+    uint32_t sum = pq_frame_checksum(PQ_CRC_START, last, sequence, word);
     memcpy(mark + PQ_FRAME_CHECKSUM, &sum, 4);
     memcpy(mark + PQ_FRAME_TIMESTAMP, &last, 8);
     pq_store_u32(mark, word);

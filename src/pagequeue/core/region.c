@@ -21,7 +21,7 @@
 #define MADV_POPULATE_READ 22
 #define MADV_POPULATE_WRITE 23
 #endif
-#define OS_PAGE_BYTES_ASSUMED 4096u
+#define ZERO_STEP_BYTES 4096u
 #define FILL_BYTES (256u << 10)
 
 static PyObject *region_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
@@ -286,7 +286,7 @@ static PyObject *region_store_half(Region *self, PyObject *args) {
 
 /* Zero from `at` to the end, but only what is not zero yet, so that clean OS pages stay clean. */
 static PyObject *region_zero(Region *self, PyObject *args) {
-    static const uint8_t zeros[OS_PAGE_BYTES_ASSUMED];
+    static const uint8_t zeros[ZERO_STEP_BYTES];
     unsigned long long at, zeroed = 0;
     if (!PyArg_ParseTuple(args, "K:zero", &at) || !is_writable(self) ||
         !in_bounds(self, at, self->bytes > at ? self->bytes - at : 0, 0)) {
@@ -294,7 +294,7 @@ static PyObject *region_zero(Region *self, PyObject *args) {
     }
     Py_BEGIN_ALLOW_THREADS
     while (at < self->bytes) {
-        size_t step = OS_PAGE_BYTES_ASSUMED - (size_t)(at % OS_PAGE_BYTES_ASSUMED);
+        size_t step = ZERO_STEP_BYTES - (size_t)(at % ZERO_STEP_BYTES);
         step = step < self->bytes - at ? step : (size_t)(self->bytes - at);
         if (memcmp(self->base + at, zeros, step) != 0) {
             memset(self->base + at, 0, step);
@@ -306,13 +306,18 @@ static PyObject *region_zero(Region *self, PyObject *args) {
     return PyLong_FromUnsignedLongLong(zeroed);
 }
 
+static uint64_t os_page_start(uint64_t at) {
+    uint64_t os_page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
+    return at - at % os_page_bytes;
+}
+
 static PyObject *advise(Region *self, PyObject *args, int advice, const char *format) {
     unsigned long long at, bytes;
     if (!PyArg_ParseTuple(args, format, &at, &bytes) || !in_bounds(self, at, bytes, 0)) {
         return NULL;
     }
     int result, error;
-    uint64_t start = at - at % OS_PAGE_BYTES_ASSUMED;
+    uint64_t start = os_page_start(at);
     Py_BEGIN_ALLOW_THREADS
     result = madvise(self->base + start, (size_t)(bytes + (at - start)), advice);
     error = errno;
@@ -339,7 +344,7 @@ static PyObject *region_sync(Region *self, PyObject *args) {
         return NULL;
     }
     int result, error;
-    uint64_t start = at - at % OS_PAGE_BYTES_ASSUMED;
+    uint64_t start = os_page_start(at);
     Py_BEGIN_ALLOW_THREADS
     result = msync(self->base + start, (size_t)(bytes + (at - start)), MS_SYNC);
     error = errno;

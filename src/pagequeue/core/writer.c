@@ -305,15 +305,18 @@ static PyObject *writer_ahead(Writer *self, PyObject *args) {
 /* Returns a pq_append_result. */
 static PyObject *writer_roll(Writer *self, PyObject *args) {
     Region *next_page;
-    if (!PyArg_ParseTuple(args, "O!:_roll", pq_region_type, &next_page) ||
-        pq_region_check(next_page, PQ_PAGE_BYTES_MIN, 1, "next page") < 0) {
+    Py_buffer header;
+    if (!PyArg_ParseTuple(args, "O!y*:_roll", pq_region_type, &next_page, &header)) {
         return NULL;
     }
-    if (!ready(self)) {
-        return NULL;
+    int result = -1;
+    if (header.len != (Py_ssize_t)PQ_PAGE_HEADER_BYTES) {
+        PyErr_SetString(PyExc_ValueError, "a page header has another size");
+    } else if (pq_region_check(next_page, PQ_PAGE_BYTES_MIN, 1, "next page") == 0 && ready(self)) {
+        attempt try = {.next_page = next_page->base, .header = header.buf};
+        result = pq_writer_run(self, &try, 1);
     }
-    attempt try = {.next_page = next_page->base};
-    int result = pq_writer_run(self, &try, 1);
+    PyBuffer_Release(&header);
     return result < 0 ? NULL : PyLong_FromLong(result);
 }
 
