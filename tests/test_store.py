@@ -257,7 +257,7 @@ def test_sync_that_fails_latches_the_queue_for_all(
         with one.producer() as first, two.producer() as second:
             first.send(b"x")
             page = one._store.page
-            monkeypatch.setattr(one._store, "page", lambda number: Failing(page(number)))
+            monkeypatch.setattr(one._store.flusher, "_page", lambda number: Failing(page(number)))
             with pytest.raises(errors.SyncFailed) as caught:
                 first.flush()
             monkeypatch.undo()
