@@ -397,3 +397,25 @@ def test_read_only_queue_has_no_producer(queue: Queue) -> None:
         for call in (reading.producer, reading.rotate):
             with pytest.raises(ReadOnlyQueue, match=f"{queue.directory}.*open it for writing"):
                 call()
+
+
+def test_payload_that_changes_while_it_is_sent_is_still_a_whole_frame(tmp_path: Path) -> None:
+    """I2: the checksum is that of the bytes that were laid down, whoever writes to the buffer."""
+    payload = bytearray(1 << 20)  # large enough to be sent without the GIL
+    stop = threading.Event()
+
+    def scribble() -> None:
+        value = 0
+        while not stop.is_set():
+            value = (value + 1) % 256
+            payload[:] = bytes([value]) * len(payload)
+
+    thread = threading.Thread(target=scribble)
+    with Queue(tmp_path / "q", page_bytes=4 << 20) as queue, queue.producer() as producer:
+        thread.start()
+        for _ in range(60):
+            producer.send(memoryview(payload))
+            producer.send_many([memoryview(payload)] * 2)
+        stop.set()
+        thread.join()
+        assert len(list(queue.replay())) == 180

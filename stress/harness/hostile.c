@@ -310,6 +310,7 @@ static size_t draw_items(source *from, const pq_place *at, pq_payload *items) {
         items[count].data = bytes;
         items[count].bytes = size;
         items[count].state = pq_crc_update(PQ_CRC_START, bytes, size);
+        items[count].fixed = (int)(size & 1);
     }
     return count;
 }

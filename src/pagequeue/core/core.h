@@ -94,7 +94,8 @@ typedef struct {
 typedef struct {
     const void *data;
     size_t bytes;
-    uint32_t state; /* checksum of the payload alone, computed before the lock is taken */
+    int fixed;      /* nobody can change the bytes, so that `state` was computed beforehand */
+    uint32_t state; /* checksum of the payload alone; else it is computed from the copy */
 } pq_payload;
 
 typedef enum {

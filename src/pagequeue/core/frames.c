@@ -153,11 +153,13 @@ static pq_append_result settle(const pq_place *at, uint64_t *position, uint64_t 
 static uint32_t frame_put(const pq_place *at, uint64_t position, uint64_t sequence,
                           const pq_payload *item, int64_t timestamp, uint32_t flags) {
     uint32_t word = (uint32_t)(HEADER + item->bytes) | flags;
-    uint32_t sum = pq_frame_checksum(item->state, timestamp, sequence, word);
     uint8_t *frame = at->page + position;
+    memcpy(frame + HEADER, item->data, item->bytes);
+    uint32_t state = item->fixed ? item->state
+                                 : pq_crc_update(PQ_CRC_START, frame + HEADER, item->bytes);
+    uint32_t sum = pq_frame_checksum(state, timestamp, sequence, word);
     memcpy(frame + PQ_FRAME_CHECKSUM, &sum, 4);
     memcpy(frame + PQ_FRAME_TIMESTAMP, &timestamp, 8);
-    memcpy(frame + HEADER, item->data, item->bytes);
     memset(frame + HEADER + item->bytes, 0, (size_t)(pq_aligned(item->bytes) - item->bytes));
     return word;
 }
@@ -264,7 +266,8 @@ static int header_stands(const uint8_t *page, const uint8_t *wanted, uint64_t se
     memcpy(&checksum, found + PQ_PAGE_HEADER_CHECKSUM, 4);
     return checksum == header_checksum(found) &&
            memcmp(found + PQ_PAGE_HEADER_FIRST_SEQUENCE, &sequence, 8) == 0 &&
-           memcmp(found + PQ_PAGE_HEADER_PAGE_NUMBER, wanted + PQ_PAGE_HEADER_PAGE_NUMBER, 8) == 0 &&
+           memcmp(found + PQ_PAGE_HEADER_PAGE_NUMBER, wanted + PQ_PAGE_HEADER_PAGE_NUMBER, 8) ==
+               0 &&
            memcmp(found + PQ_PAGE_HEADER_QUEUE_ID, wanted + PQ_PAGE_HEADER_QUEUE_ID, 16) == 0;
 }
 

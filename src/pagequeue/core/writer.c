@@ -76,9 +76,13 @@ static int64_t clock_now(Writer *self) {
     return now;
 }
 
-static void free_checksums(pq_payload *items, size_t count) {
+/* Outside of the lock, but only for what nobody can change meanwhile: a frame whose checksum was
+ * computed from other bytes than were copied would be damage that we made ourselves. */
+static void checksum_fixed(pq_payload *items, size_t count) {
     for (size_t i = 0; i < count; i++) {
-        items[i].state = pq_crc_update(PQ_CRC_START, items[i].data, items[i].bytes);
+        if (items[i].fixed) {
+            items[i].state = pq_crc_update(PQ_CRC_START, items[i].data, items[i].bytes);
+        }
     }
 }
 
@@ -132,10 +136,10 @@ static int append(Writer *self, pq_payload *items, size_t count, int64_t exact,
     int free_gil = total >= FREE_GIL_BYTES;
     if (free_gil) {
         Py_BEGIN_ALLOW_THREADS
-        free_checksums(items, count);
+        checksum_fixed(items, count);
         Py_END_ALLOW_THREADS
     } else {
-        free_checksums(items, count);
+        checksum_fixed(items, count);
     }
     for (;;) {
         attempt try = {.items = items, .item_count = count, .exact = exact};
@@ -160,7 +164,8 @@ static int append(Writer *self, pq_payload *items, size_t count, int64_t exact,
 
 static int payload_of(PyObject *object, pq_payload *item, Py_buffer *view, int *viewed) {
     *viewed = 0;
-    if (PyBytes_CheckExact(object)) {
+    item->fixed = PyBytes_CheckExact(object);
+    if (item->fixed) {
         item->data = PyBytes_AsString(object);
         item->bytes = (size_t)PyBytes_Size(object);
         return 0;
