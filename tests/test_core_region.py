@@ -53,11 +53,10 @@ def test_region_reads_and_writes_the_file(path: Path) -> None:
     region.sync(0, SIZE)
     region.sync(100, 7)
     region.populate(0, SIZE)
-    region.will_need(4097, 10)
 
 
 @pytest.mark.parametrize(("at", "size"), OUTSIDE)
-@pytest.mark.parametrize("name", ["read", "populate", "will_need", "sync"])
+@pytest.mark.parametrize("name", ["read", "populate", "sync"])
 def test_ranges_outside_are_refused(path: Path, name: str, at: int, size: int) -> None:
     """I9: no operation of the core touches memory outside of the map."""
     region = mapped(path, writable=True)

@@ -11,7 +11,7 @@ import pagequeue
 
 ROOT = Path(pagequeue.__file__).parent
 FLOORS = {
-    0: {"format", "format_text", "errors", "moments"},
+    0: {"closing", "format", "format_text", "errors", "moments"},
     1: {"_core", "background", "files", "locks"},
     2: {"meta", "page", "batch"},
     3: {"flush", "recover", "roll", "store"},

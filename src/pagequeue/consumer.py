@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING, Self
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.batch import Batch
+from pagequeue.closing import Closing
 from pagequeue.moments import Moment, to_ns
 from pagequeue.page import REASONS, REMEDY
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from pagequeue.store import Place, Store
 
 NO_LIMIT = -(2**63)
 """Stands for no `since` and no `until` in the core."""
 
 
-class PageReader(_core.Reader):
+class PageReader(_core.Reader, Closing):
     """What Consumer and Replay share: going from page to page."""
 
     __slots__ = ("__weakref__", "_kind", "_store")
@@ -186,17 +185,6 @@ class Consumer(PageReader):
     def lag(self) -> int:
         """Messages published and not yet received."""
         return max(0, self._store.tail.sequence - self.sequence)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 class Replay(PageReader):

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Self
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue.closing import Closing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from types import TracebackType
 
     from typing_extensions import Buffer
 
@@ -34,7 +34,7 @@ FAST_AHEAD_BYTES = 24 << 20
 FAST_BYTES_PER_S = 40 << 20
 
 
-class Producer(_core.Writer):
+class Producer(_core.Writer, Closing):
     """Sends messages to one queue. Threads may share it; after a fork the child opens its own.
 
     Made by `Queue.producer()`.
@@ -121,17 +121,6 @@ class Producer(_core.Writer):
             if self._lock_fd >= 0:
                 os.close(self._lock_fd)
                 self._lock_fd = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def rotate(self) -> None:
         """Seal the active page and go on in a new one; an empty page stays as it is."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import operator
 import os
 import weakref
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.batch import Batch, joined
+from pagequeue.closing import Closing
 from pagequeue.consumer import Consumer, Replay
 from pagequeue.info import Info, info
 from pagequeue.moments import Moment, system_clock
@@ -19,14 +20,13 @@ from pagequeue.verify import VerifyReport, verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import TracebackType
 
     from pagequeue.recover import RecoveryReport
 
 LOCK_TIMEOUT = 10.0
 
 
-class Queue:
+class Queue(Closing):
     """A persistent queue in a directory. Threads may share it; processes each open their own.
 
     Args:
@@ -247,17 +247,6 @@ class Queue:
         for handle in list(self._handles):
             handle.close()
         self._store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"

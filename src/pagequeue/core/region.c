@@ -311,15 +311,17 @@ static uint64_t os_page_start(uint64_t at) {
     return at - at % os_page_bytes;
 }
 
-static PyObject *advise(Region *self, PyObject *args, int advice, const char *format) {
+/* madvise or msync over a range, without the GIL. */
+static PyObject *over_range(Region *self, PyObject *args, int (*apply)(void *, size_t, int),
+                            int how) {
     unsigned long long at, bytes;
-    if (!PyArg_ParseTuple(args, format, &at, &bytes) || !in_bounds(self, at, bytes, 0)) {
+    if (!PyArg_ParseTuple(args, "KK", &at, &bytes) || !in_bounds(self, at, bytes, 0)) {
         return NULL;
     }
     int result, error;
     uint64_t start = os_page_start(at);
     Py_BEGIN_ALLOW_THREADS
-    result = madvise(self->base + start, (size_t)(bytes + (at - start)), advice);
+    result = apply(self->base + start, (size_t)(bytes + (at - start)), how);
     error = errno;
     Py_END_ALLOW_THREADS
     if (result != 0) {
@@ -330,30 +332,12 @@ static PyObject *advise(Region *self, PyObject *args, int advice, const char *fo
 }
 
 static PyObject *region_populate(Region *self, PyObject *args) {
-    return advise(self, args, self->writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ,
-                  "KK:populate");
-}
-
-static PyObject *region_will_need(Region *self, PyObject *args) {
-    return advise(self, args, MADV_WILLNEED, "KK:will_need");
+    return over_range(self, args, madvise,
+                      self->writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
 }
 
 static PyObject *region_sync(Region *self, PyObject *args) {
-    unsigned long long at, bytes;
-    if (!PyArg_ParseTuple(args, "KK:sync", &at, &bytes) || !in_bounds(self, at, bytes, 0)) {
-        return NULL;
-    }
-    int result, error;
-    uint64_t start = os_page_start(at);
-    Py_BEGIN_ALLOW_THREADS
-    result = msync(self->base + start, (size_t)(bytes + (at - start)), MS_SYNC);
-    error = errno;
-    Py_END_ALLOW_THREADS
-    if (result != 0) {
-        errno = error;
-        return PyErr_SetFromErrno(PyExc_OSError);
-    }
-    Py_RETURN_NONE;
+    return over_range(self, args, msync, MS_SYNC);
 }
 
 static PyMethodDef region_methods[] = {
@@ -368,7 +352,6 @@ static PyMethodDef region_methods[] = {
     {"zero", (PyCFunction)region_zero, METH_VARARGS, "Zero to the end; return the bytes changed."},
     {"populate", (PyCFunction)region_populate, METH_VARARGS,
      "Take the page faults of a range now."},
-    {"will_need", (PyCFunction)region_will_need, METH_VARARGS, "Ask the system to read ahead."},
     {"sync", (PyCFunction)region_sync, METH_VARARGS, "Put a range on stable storage."},
     {NULL, NULL, 0, NULL},
 };

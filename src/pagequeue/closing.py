@@ -1,0 +1,28 @@
+"""What every handle has in common: it is closed when its `with` block ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+class Closing:
+    """A context manager that closes itself."""
+
+    __slots__ = ()
+
+    def close(self) -> None:
+        """Let go of everything; closing again does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
