@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Final, Self, SupportsIndex, final
 
-from typing_extensions import Buffer
+from typing_extensions import Buffer, disjoint_base
 
 EVENT_CLOSED: Final[int]
 EVENT_FORKED: Final[int]
@@ -86,6 +86,7 @@ class Message:
     @property
     def time(self) -> datetime: ...
 
+@disjoint_base
 class Writer:
     """Lays messages down in the active page, under the writers' lock."""
 
@@ -112,6 +113,7 @@ class Writer:
     def _roll(self, next_page: Region, header: Buffer, /) -> int: ...
     def _detach(self) -> None: ...
 
+@disjoint_base
 class Reader:
     """Polls one page after the other."""
 
