@@ -30,9 +30,9 @@ class PageReader(_core.Reader, Closing):
     _store: Store
     _kind: str
 
-    def __new__(cls, store: Store, *, waits: bool, kind: str) -> Self:
+    def __new__(cls, store: Store, *, waits: bool, kind: str, durable_only: bool = False) -> Self:
         """Read an open store; the place to begin is set by `_go`."""
-        self = super().__new__(cls, store.write_meta.region, waits)
+        self = super().__new__(cls, store.write_meta.region, waits, durable_only)
         self._store = store
         self._kind = kind
         return self
@@ -117,11 +117,11 @@ class Consumer(PageReader):
 
     __slots__ = ()
 
-    def __new__(cls, store: Store) -> Self:
+    def __new__(cls, store: Store, *, durable_only: bool = False) -> Self:
         """Stand at the head of an open store."""
-        return super().__new__(cls, store, waits=True, kind="consumer")
+        return super().__new__(cls, store, waits=True, kind="consumer", durable_only=durable_only)
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, durable_only: bool = False) -> None:
         """Everything is done in `__new__`."""
 
     def receive_many(self, limit_count: int = 1024, timeout: float | None = None) -> Batch:

@@ -8,11 +8,16 @@ not write and say nothing the next time. The queue is latched instead, for every
 from __future__ import annotations
 
 import errno
+import math
+import operator
 import os
 import threading
+import time
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from pagequeue import errors
+from pagequeue.format import SEQUENCE_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +26,35 @@ if TYPE_CHECKING:
     from pagequeue.locks import FileLock
     from pagequeue.meta import ReadMeta, WriteMeta
     from pagequeue.page import Page
+
+
+Sync = str | int | timedelta
+PAUSE_SECONDS = 0.0001
+
+
+def sync_policy(sync: Sync) -> tuple[int, float | None]:
+    """Return after how many messages, and after how many seconds, a sync is due.
+
+    Raises:
+        InvalidOption, TypeError: `sync` is none of "none", "always", an int, a timedelta.
+    """
+    remedy = 'give "none", "always", an int of 1 or more, or a timedelta above 0'
+    every, seconds = 0, None
+    if isinstance(sync, bool):
+        raise TypeError(f"sync is a bool: {remedy}")
+    if isinstance(sync, str):
+        if sync not in {"none", "always"}:
+            raise errors.InvalidOption(f"sync is {sync!r}: {remedy}")
+        every = 1 if sync == "always" else 0
+    elif isinstance(sync, timedelta):
+        seconds = sync.total_seconds()
+        if seconds <= 0:
+            raise errors.InvalidOption(f"sync is {sync!r}: {remedy}")
+    else:
+        every = operator.index(sync)
+        if not 1 <= every <= SEQUENCE_MAX:
+            raise errors.InvalidOption(f"sync is {every}: {remedy}")
+    return every, seconds
 
 
 class Flusher:
@@ -39,6 +73,8 @@ class Flusher:
         self._read_meta = read_meta
         self._lock = lock
         self._page = page
+        self._timer: threading.Thread | None = None
+        self._ended = threading.Event()
 
     def flush(self, timeout: float | None) -> int:
         """Put all that is published on stable storage; return the durable sequence.
@@ -55,18 +91,39 @@ class Flusher:
                 path=self._folder.path,
             )
         target = self._write_meta.tail.sequence
-        wait = threading.TIMEOUT_MAX if timeout is None else timeout
-        if self._durable(target):
-            return self._write_meta.durable_sequence
-        try:
-            with self._lock.exclusive(wait, "flushing"):
-                if not self._durable(target):
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        while not self._durable(target):
+            with self._lock.attempt() as taken:
+                if taken and not self._durable(target):
                     self._sync_to_tail()
-        except errors.LockTimeout as error:
-            raise errors.FlushTimeout(
-                f"not on stable storage within {timeout} s: call again", path=self._folder.path
-            ) from error
+            if not taken:
+                if time.monotonic() >= deadline:
+                    raise errors.FlushTimeout(
+                        f"not on stable storage within {timeout} s: call again",
+                        path=self._folder.path,
+                    )
+                time.sleep(PAUSE_SECONDS)
         return self._write_meta.durable_sequence
+
+    def flush_every(self, seconds: float) -> None:
+        """Flush in the background, so that nothing stays unflushed for longer than this."""
+        self._timer = threading.Thread(
+            target=self._keep_flushing, args=(seconds / 2,), name="pagequeue-sync", daemon=True
+        )
+        self._timer.start()
+
+    def _keep_flushing(self, seconds: float) -> None:
+        while not self._ended.wait(seconds):
+            try:
+                self.flush(None)
+            except errors.SyncFailed:
+                return  # the queue is latched: whoever sends is told
+
+    def close(self) -> None:
+        """End flushing in the background."""
+        self._ended.set()
+        if self._timer is not None:
+            self._timer.join()
 
     def _durable(self, target: int) -> bool:
         failed = self._write_meta.failed_errno
@@ -90,15 +147,18 @@ class Flusher:
             # 2. Their names.
             if known < tail.page_number:
                 self._folder.sync()
-            # 3. The mark. Cut before it is on disk: recovery checks more than it must.
+            # 3. The mark. Cut before it is on disk: recovery checks more than it must. That is
+            #    why it is only synced with a new page; it follows by itself within seconds.
             meta.set_durable(tail.sequence, tail.page_number)
-            meta.sync()
+            if known < tail.page_number:
+                meta.sync()
         except OSError as error:
             if isinstance(error, errors.PageQueueError):
                 raise
             number_of_error = error.errno or errno.EIO
             meta.latch(number_of_error, number)
             raise self.failed(number_of_error) from error
+        meta.wake()  # consumers that take only what is durable
 
     def failed(self, number: int) -> errors.SyncFailed:
         """Return the error for a queue whose failure latch is set."""

@@ -90,6 +90,22 @@ class FileLock:
         finally:
             self._threads.release()
 
+    @contextlib.contextmanager
+    def attempt(self) -> Iterator[bool]:
+        """Hold the lock alone for as long as the block runs, if it is free; give whether it was."""
+        if not self._threads.acquire(blocking=False):
+            yield False
+            return
+        try:
+            taken = self.try_exclusive()
+            try:
+                yield taken
+            finally:
+                if taken:
+                    portalocker.unlock(self._file)
+        finally:
+            self._threads.release()
+
     def release(self) -> None:
         """Let go of the lock, keep the descriptor."""
         portalocker.unlock(self._file)

@@ -48,7 +48,7 @@ class Producer(_core.Writer, Closing):
     _lock_fd: int
     _ahead_since: tuple[float, int]
 
-    def __new__(cls, store: Store, clock: Clock | None = None) -> Self:
+    def __new__(cls, store: Store, clock: Clock | None = None, sync_every: int = 0) -> Self:
         """Attach to the active page of an open store; `clock` returns ns, None = the system's."""
         lock_fd = -1
         if _core.LOCK_NEEDS_FD:
@@ -59,7 +59,7 @@ class Producer(_core.Writer, Closing):
             lock_fd,
             store.lock_timeout,
             clock,
-            0,
+            sync_every,
         )
         self._store = store
         self._lock_fd = lock_fd
@@ -69,7 +69,7 @@ class Producer(_core.Writer, Closing):
         self._move()
         return self
 
-    def __init__(self, store: Store, clock: Clock | None = None) -> None:
+    def __init__(self, store: Store, clock: Clock | None = None, sync_every: int = 0) -> None:
         """Everything is done in `__new__`, before the core can be asked for anything."""
 
     def send_many(self, payloads: Iterable[Buffer]) -> range:
@@ -150,6 +150,8 @@ class Producer(_core.Writer, Closing):
             self._move()
         elif event == _core.EVENT_FULL:
             self._roll_from(self._page_number)
+        elif event == _core.EVENT_SYNC:
+            self._store.flusher.flush(None)
         else:
             raise self._error(event, value)
         return True

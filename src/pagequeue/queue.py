@@ -12,6 +12,7 @@ from pagequeue import format as fmt
 from pagequeue.batch import Batch, joined
 from pagequeue.closing import Closing
 from pagequeue.consumer import Consumer, Replay
+from pagequeue.flush import Sync, sync_policy
 from pagequeue.info import Info, info
 from pagequeue.moments import Moment, system_clock
 from pagequeue.producer import Producer
@@ -37,6 +38,10 @@ class Queue(Closing):
             polls with growing pauses of up to 10 ms instead of being woken.
         page_bytes: size of each page file, a multiple of 4096 from 4096 to 2**30; 64 MiB for a
             new queue. A message, and a batch, must fit into one page.
+        sync: what this process's producers do for a power cut. `"none"`: a prefix survives it, as
+            far as the system has written. `"always"`: all that was sent survives it. An int N: at
+            most the last N - 1 messages of each producer do not. A timedelta: at most what was
+            sent within that time does not. Closing flushes, except for `"none"`.
         lock_timeout: seconds to wait for a lock that another process holds.
         clock: returns ns since 1970, UTC; for tests and simulations.
 
@@ -60,11 +65,13 @@ class Queue(Closing):
         create: bool = True,
         read_only: bool = False,
         page_bytes: int | None = None,
+        sync: Sync = "none",
         lock_timeout: float = LOCK_TIMEOUT,
         clock: Callable[[], int] | None = None,
     ) -> None:
         path = os.path.abspath(os.fspath(directory))
         _check_options(path, prefix, page_bytes, lock_timeout)
+        self._sync_every, interval = sync_policy(sync)
         self._closed = False
         self._clock = clock
         self._handles: weakref.WeakSet[Producer | Consumer | Replay] = weakref.WeakSet()
@@ -72,6 +79,9 @@ class Queue(Closing):
             path, prefix, create=create, read_only=read_only, page_bytes=page_bytes,
             lock_timeout=lock_timeout, clock=clock or system_clock,
         )  # fmt: skip
+        self._flushes_on_close = sync != "none" and not read_only
+        if interval is not None and not read_only:
+            self._store.flusher.flush_every(interval)
 
     # --- handles ----------------------------------------------------------------------------------
 
@@ -83,12 +93,17 @@ class Queue(Closing):
         """
         store = self._open()
         self._check_writable("send")
-        producer = Producer(store, self._clock)
+        producer = Producer(store, self._clock, self._sync_every)
         self._handles.add(producer)
         return producer
 
     def consumer(
-        self, *, since: Moment | None = None, sequence: int | None = None, latest: bool = False
+        self,
+        *,
+        since: Moment | None = None,
+        sequence: int | None = None,
+        latest: bool = False,
+        durable_only: bool = False,
     ) -> Consumer:
         """Return a new consumer; at the earliest message unless told otherwise.
 
@@ -97,6 +112,8 @@ class Queue(Closing):
                 timedelta meaning that long ago.
             sequence: begin with this message.
             latest: begin with the next message that is sent.
+            durable_only: receive a message only when it is on stable storage, so that nothing is
+                acted on that a power cut could take back. Somebody must flush.
 
         Raises:
             Expired: the sequence is before the head. SequenceOutOfRange: it is behind the tail.
@@ -104,7 +121,7 @@ class Queue(Closing):
 
         Source: FORMAT.md, "Reading" and "Since"; keeps I2, I6.
         """
-        consumer = Consumer(self._open())
+        consumer = Consumer(self._open(), durable_only=durable_only)
         consumer.seek(since=since, sequence=sequence, latest=latest)
         self._handles.add(consumer)
         return consumer
@@ -238,6 +255,10 @@ class Queue(Closing):
         """Close the queue and every handle made from it; closing again does nothing.
 
         What was sent stays visible; what was not flushed is in the system's hands.
+
+        Raises:
+            SyncFailed: the queue was opened with another `sync` than "none", and its last flush
+                failed; it is closed all the same.
         """
         if self._closed:
             return
@@ -246,7 +267,11 @@ class Queue(Closing):
             return  # the parent's: its locks and threads are not ours to end
         for handle in list(self._handles):
             handle.close()
-        self._store.close()
+        try:
+            if self._flushes_on_close:
+                self._store.flusher.flush(None)
+        finally:
+            self._store.close()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"

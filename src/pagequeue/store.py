@@ -268,9 +268,10 @@ class Store:
 
     def close(self, *, wait: bool = True) -> None:
         """Let go of everything; readers that hold a page keep it."""
-        self.background.close(wait=wait)
         if not self.read_only and hasattr(self, "roller"):
+            self.flusher.close()
             self.roller.close()
+        self.background.close(wait=wait)
         for lock in self._locks:
             lock.close()
         self._cache.clear()

@@ -9,8 +9,10 @@ typedef struct {
 /* The frames that stand in this page from here on, unchecked but inside the page. */
 static void gather(const Reader *self, Py_ssize_t limit, gathered *run) {
     uint64_t position = self->position, start = position;
+    uint64_t allowed = pq_reader_limit(self);
+    uint64_t end = self->end_sequence < allowed ? self->end_sequence : allowed;
     run->count = 0;
-    while (run->count < limit && self->sequence + (uint64_t)run->count < self->end_sequence &&
+    while (run->count < limit && self->sequence + (uint64_t)run->count < end &&
            position - start < PQ_READ_BYTES_MAX) {
         pq_frame *frame = &run->frames[run->count];
         if (pq_frame_look(self->page->base, self->page->bytes, position, frame) != PQ_READ_FRAME ||

@@ -20,11 +20,11 @@
 #define NAP_NS_MAX 10000000
 
 static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"meta", "waits", NULL};
+    static char *names[] = {"meta", "waits", "durable_only", NULL};
     Region *meta;
-    int waits;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!p:Reader", names, pq_region_type, &meta,
-                                     &waits) ||
+    int waits, durable_only;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!pp:Reader", names, pq_region_type, &meta,
+                                     &waits, &durable_only) ||
         pq_region_check(meta, PQ_WRITE_META_BYTES, 0, "write meta") < 0) {
         return NULL;
     }
@@ -37,6 +37,7 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     self->meta = meta;
     self->registers = meta->writable;
     self->waits = (char)waits;
+    self->durable_only = (char)durable_only;
     self->end_sequence = PQ_SEQUENCE_MAX;
     self->since = self->until = INT64_MIN;
     self->spin_ns = SPIN_NS_MAX;
@@ -68,11 +69,20 @@ int pq_reader_begin(Reader *self) {
     return 0;
 }
 
+uint64_t pq_reader_limit(const Reader *self) {
+    return self->durable_only ? pq_load_u64(self->meta->base + PQ_WRITE_META_DURABLE_SEQUENCE)
+                              : UINT64_MAX;
+}
+
 /* Find the next frame, going on over page ends. */
 static reading look(Reader *self, pq_frame *frame) {
     for (;;) {
         if (self->sequence >= self->end_sequence) {
             return READ_ENDED;
+        }
+        if (self->sequence >= pq_reader_limit(self)) {
+            self->stuck = 0;
+            return READ_EMPTY;
         }
         pq_read_result found =
             pq_frame_look(self->page->base, self->page->bytes, self->position, frame);
@@ -151,7 +161,8 @@ void pq_reader_step(Reader *self, const pq_frame *frame, uint64_t count) {
 /* --- waiting ---------------------------------------------------------------------------------- */
 
 static int arrived(const Reader *self, const Region *page) {
-    return pq_load_u32(page->base + self->position) != 0;
+    return pq_load_u32(page->base + self->position) != 0 &&
+           self->sequence < pq_reader_limit(self);
 }
 
 /* Without the GIL. 1 = something arrived while spinning. */
@@ -386,7 +397,7 @@ static PyMemberDef reader_members[] = {
 
 PyTypeObject *pq_reader_make(void) {
     static PyType_Slot slots[] = {
-        {Py_tp_doc, "Reader(meta, waits)"},
+        {Py_tp_doc, "Reader(meta, waits, durable_only)"},
         {Py_tp_new, reader_new},
         {Py_tp_dealloc, reader_dealloc},
         {Py_tp_methods, reader_methods},

@@ -14,6 +14,7 @@ typedef struct {
     int64_t until;         /* stops at it; INT64_MIN = no end, because any time may come */
     int64_t spin_ns;       /* how long spinning lately paid off */
     unsigned fork_count;
+    char durable_only; /* nothing is handed out that is not on stable storage */
     char registers; /* may write that it sleeps */
     char waits;     /* iterating waits for ever */
     char busy, closed, stuck;
@@ -27,6 +28,8 @@ int pq_reader_begin(Reader *self);
 reading pq_reader_reach(Reader *self, int64_t timeout, pq_frame *frame, PyObject **payload);
 /* Go on behind `count` messages, the last of which is `frame`. */
 void pq_reader_step(Reader *self, const pq_frame *frame, uint64_t count);
+/* The sequence from which on nothing may be handed out yet. */
+uint64_t pq_reader_limit(const Reader *self);
 /* Raise that nothing came in time, unless something else was raised already. */
 PyObject *pq_reader_timed_out(Reader *self, int64_t timeout);
 /* A copy of the payload, checked against the checksum: what is checked is what is handed out. */
