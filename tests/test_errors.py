@@ -116,5 +116,5 @@ def test_usage_errors_end_with_a_remedy(tmp_path: object) -> None:
     """The last words of a message say what to do."""
     with pytest.raises(errors.InvalidOption, match=r"give a multiple of 4096"):
         Queue(tmp_path, page_bytes=5000)
-    with pytest.raises(errors.QueueNotFound, match=r"create=True$"):
+    with pytest.raises(errors.QueueNotFound, match=r"create=True$|for writing$"):
         Queue(tmp_path / "none", create=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from datetime import timedelta
@@ -166,13 +167,11 @@ def test_send_whose_sync_fails_says_so_and_the_queue_is_latched(
     queue = Queue(tmp_path / "q", page_bytes=SMALL, sync="always")
     producer = queue.producer()
     producer.send(b"x")
-    flusher = queue._store.flusher
 
-    class Failing:
-        def __getattr__(self, name: str) -> object:
-            raise OSError(5, "I/O error")
+    def failing(_: int) -> None:
+        raise OSError(5, "I/O error")
 
-    monkeypatch.setattr(flusher, "_page", lambda _: Failing())
+    monkeypatch.setattr(os, "fdatasync", failing)
     with pytest.raises(SyncFailed):
         producer.send(b"y")
     monkeypatch.undo()

@@ -124,7 +124,7 @@ def test_threads_of_one_process_exclude_each_other(locks: list[FileLock]) -> Non
     assert most == 1
     with (
         lock.exclusive(1, "testing"),
-        pytest.raises(errors.LockTimeout, match="another thread"),
+        pytest.raises(errors.LockTimeout, match="called again"),
         lock.exclusive(0.01, "testing"),
     ):
         pass

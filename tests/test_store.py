@@ -242,22 +242,13 @@ def test_sync_that_fails_latches_the_queue_for_all(
 ) -> None:
     """I5: a failed sync is never tried again; reading goes on."""
 
-    class Failing:
-        def __init__(self, page: object) -> None:
-            self.region = self
-            self.length = len(page.region)
-
-        def __len__(self) -> int:
-            return self.length
-
-        def sync(self, *_: int) -> None:
-            raise OSError(errno.EIO, "I/O error")
+    def failing(_: int) -> None:
+        raise OSError(errno.EIO, "I/O error")
 
     with disk.open() as one, disk.open() as two:
         with one.producer() as first, two.producer() as second:
             first.send(b"x")
-            page = one._store.page
-            monkeypatch.setattr(one._store.flusher, "_page", lambda number: Failing(page(number)))
+            monkeypatch.setattr(os, "fdatasync", failing)
             with pytest.raises(errors.SyncFailed) as caught:
                 first.flush()
             monkeypatch.undo()

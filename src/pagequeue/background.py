@@ -2,7 +2,8 @@
 
 Pages are made ready and unmapped there. The thread starts when the first job comes, and a job that
 cannot be taken any more, because the interpreter is ending or the process is a fork, is dropped:
-nothing may depend on a job being done.
+nothing may depend on a job being done. Handing over a job is safe inside signal handlers and
+finalizers, which an executor's is not: its locks would be taken twice by one thread.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,7 +25,8 @@ class Background:
     """Runs jobs one after the other in a thread of its own."""
 
     def __init__(self) -> None:
-        self._executor: ThreadPoolExecutor | None = None
+        self._jobs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
         self._pid = os.getpid()
         self._closed = False
 
@@ -31,17 +34,13 @@ class Background:
         """Have a job done soon, or never; its errors are logged."""
         if self._closed or os.getpid() != self._pid:
             return
-        if self._executor is None:
-            self._executor = ThreadPoolExecutor(1, thread_name_prefix="pagequeue")
-
-        def run() -> None:
-            try:
-                job()
-            except Exception as error:  # noqa: BLE001 - no job may end the thread
-                log.debug("a background job failed: %s", error)
-
-        with contextlib.suppress(RuntimeError):  # the interpreter is ending
-            self._executor.submit(run)
+        self._jobs.put(job)
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=_work, args=(self._jobs,), name="pagequeue", daemon=True
+            )
+            with contextlib.suppress(RuntimeError):  # the interpreter is ending
+                self._thread.start()
 
     def drop(self, held: list[object]) -> None:
         """Empty a list in the worker, where unmapping what it held hurts nobody.
@@ -54,6 +53,18 @@ class Background:
     def close(self, *, wait: bool = True) -> None:
         """Finish what was begun and end the thread; wait for it, unless a collector calls."""
         self._closed = True
-        if self._executor is not None and os.getpid() == self._pid:
-            self._executor.shutdown(wait=wait)
-        self._executor = None
+        thread = self._thread
+        if thread is None or os.getpid() != self._pid:
+            return
+        self._jobs.put(None)
+        if wait and thread.is_alive() and thread is not threading.current_thread():
+            thread.join()
+
+
+def _work(jobs: SimpleQueue[Callable[[], object] | None]) -> None:
+    while (job := jobs.get()) is not None:
+        try:
+            job()
+        except Exception as error:  # noqa: BLE001 - no job may end the thread
+            log.debug("a background job failed: %s", error)
+        del job

@@ -18,6 +18,7 @@ from pagequeue.page import REASONS, REMEDY
 if TYPE_CHECKING:
     from pagequeue.store import Place, Store
 
+NO_END = 2**64 - 1
 NO_LIMIT = -(2**63)
 """Stands for no `since` and no `until` in the core."""
 
@@ -47,6 +48,8 @@ class PageReader(_core.Reader, Closing):
             return self._turn()
         if event == _core.EVENT_DAMAGED:
             return self._damaged(value)
+        if event == _core.EVENT_LIMIT:
+            return self._lift_limit()
         path = store.folder.path
         if event == _core.EVENT_TIMEOUT:
             raise errors.NothingReceived(
@@ -79,6 +82,13 @@ class PageReader(_core.Reader, Closing):
         self._store.background.drop(old)
         return True
 
+    def _lift_limit(self) -> bool:
+        """Go on behind the valid prefix, once a writer has recovered what follows it."""
+        if self._store.awaits_recovery:
+            return False
+        self._limit(NO_END)
+        return True
+
     def _damaged(self, found: int) -> bool:
         """Raise; but a torn tail of a queue that was not yet recovered is not damage."""
         store = self._store
@@ -101,6 +111,8 @@ class PageReader(_core.Reader, Closing):
 
         Another thread may close it: a `receive` that is waiting then ends in `ClosedError`.
         """
+        if self._closed:
+            return
         self._leave()
         if not self._store.read_only:
             self._store.write_meta.wake()
@@ -180,10 +192,13 @@ class Consumer(PageReader):
             place = store.seek_head()
         self._go(place)
         self._bound(oldest, NO_LIMIT, fmt.SEQUENCE_MAX)
+        self._limit(store.tail.sequence if store.awaits_recovery else NO_END)
 
     @property
     def lag(self) -> int:
         """Messages published and not yet received."""
+        if self._closed:
+            self._on_event(_core.EVENT_CLOSED, 0)
         return max(0, self._store.tail.sequence - self.sequence)
 
 

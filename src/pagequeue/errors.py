@@ -260,7 +260,7 @@ class TimestampOrder(UsageError, ValueError):
 
 
 class NaiveDatetime(UsageError, ValueError):
-    """A datetime without a zone could mean any of 38 moments."""
+    """A datetime without a zone does not say which moment it means: give it one."""
 
 
 class SequencesExhausted(UsageError, OverflowError):

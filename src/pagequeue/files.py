@@ -44,8 +44,8 @@ def raise_typed(error: OSError, path: str, doing: str) -> NoReturn:
         )
     elif number in DENIED:
         made = errors.AccessDenied(
-            f"not allowed while {doing} ({words}): change owner or permissions, "
-            "or open with read_only=True to read only",
+            f"not allowed while {doing} ({words}): change owner or permissions; "
+            "to read only, permission to read and read_only=True are enough",
             path=path,
         )
     elif number in NOT_REGULAR:
@@ -82,7 +82,7 @@ class Folder:
             self.fd = os.open(path, flags)
         except FileNotFoundError as error:
             raise errors.QueueNotFound(
-                "no queue here: check the path, or open with create=True", path=path
+                "no queue here: check the path; it is made when opened for writing", path=path
             ) from error
         except OSError as error:
             self._refuse(error)

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pagequeue.files import Folder
     from pagequeue.locks import FileLock
     from pagequeue.meta import ReadMeta, WriteMeta
-    from pagequeue.page import Page
 
 
 Sync = str | int | timedelta
@@ -66,13 +65,16 @@ class Flusher:
         write_meta: WriteMeta,
         read_meta: ReadMeta,
         lock: FileLock,
-        page: Callable[[int], Page],
+        page_name: Callable[[int], str],
+        index_name: Callable[[int], str],
     ) -> None:
         self._folder = folder
+        self._page_name = page_name
+        self._index_name = index_name
+        self._synced = (0, -1)  # page number and descriptor of the page that was synced last
         self._write_meta = write_meta
         self._read_meta = read_meta
         self._lock = lock
-        self._page = page
         self._timer: threading.Thread | None = None
         self._ended = threading.Event()
 
@@ -124,6 +126,7 @@ class Flusher:
         self._ended.set()
         if self._timer is not None:
             self._timer.join()
+        self._forget_page()
 
     def _durable(self, target: int) -> bool:
         failed = self._write_meta.failed_errno
@@ -141,9 +144,9 @@ class Flusher:
         try:
             # 1. The pages. Cut here: the mark still says less than is there.
             for number in range(first, tail.page_number + 1):
-                page = self._page(number)
-                last = number == tail.page_number
-                page.region.sync(0, tail.position if last else len(page.region))
+                self._sync_page(number)
+                if number < tail.page_number:
+                    self._sync_index(number)
             # 2. Their names.
             if known < tail.page_number:
                 self._folder.sync()
@@ -159,6 +162,25 @@ class Flusher:
             meta.latch(number_of_error, number)
             raise self.failed(number_of_error) from error
         meta.wake()  # consumers that take only what is durable
+
+    def _sync_page(self, number: int) -> None:
+        """Sync a page by a descriptor: msync through a reader's map does nothing at all."""
+        synced, fd = self._synced
+        if synced != number:
+            self._forget_page()
+            fd = self._folder.open(self._page_name(number), writable=False)
+            self._synced = (number, fd)
+        os.fdatasync(fd)
+
+    def _sync_index(self, number: int) -> None:
+        """Sync the index of a sealed page, so that it need not be made again after a power cut."""
+        with self._folder.opened(self._index_name(number), writable=False) as fd:
+            os.fdatasync(fd)
+
+    def _forget_page(self) -> None:
+        fd, self._synced = self._synced[1], (0, -1)
+        if fd >= 0:
+            os.close(fd)
 
     def failed(self, number: int) -> errors.SyncFailed:
         """Return the error for a queue whose failure latch is set."""

@@ -39,6 +39,7 @@ class FileLock:
         self.path = path
         self._file = os.fdopen(fd, "rb", buffering=0)
         self._threads = threading.Lock()
+        self._owner = 0
         _open_locks.add(self)
 
     def try_exclusive(self) -> bool:
@@ -73,38 +74,39 @@ class FileLock:
     def exclusive(self, timeout: float, doing: str) -> Iterator[None]:
         """Hold the lock alone, among threads and processes, for as long as the block runs.
 
+        An exception that a signal handler raises at any point of it lets go of the lock as well.
+
         Raises:
-            LockTimeout: somebody else held it for `timeout` seconds.
+            LockTimeout: another process held it for `timeout` seconds, or this very thread has it.
         """
-        if not self._threads.acquire(timeout=min(timeout, threading.TIMEOUT_MAX)):
+        if self._owner == threading.get_ident():
             raise LockTimeout(
-                f"locked by another thread for {timeout:g} s while {doing}: call again",
+                f"called again while {doing}, from a signal handler or finalizer: "
+                "do that outside of it",
                 path=self.path,
             )
-        try:
-            self._wait(portalocker.LockFlags.EXCLUSIVE, timeout, doing)
+        with self._threads:
             try:
+                self._owner = threading.get_ident()
+                self._wait(portalocker.LockFlags.EXCLUSIVE, timeout, doing)
                 yield
             finally:
+                self._owner = 0
                 portalocker.unlock(self._file)
-        finally:
-            self._threads.release()
 
     @contextlib.contextmanager
     def attempt(self) -> Iterator[bool]:
         """Hold the lock alone for as long as the block runs, if it is free; give whether it was."""
-        if not self._threads.acquire(blocking=False):
+        if self._threads.locked():
             yield False
             return
-        try:
-            taken = self.try_exclusive()
+        with self._threads:
             try:
-                yield taken
+                self._owner = threading.get_ident()
+                yield self.try_exclusive()
             finally:
-                if taken:
-                    portalocker.unlock(self._file)
-        finally:
-            self._threads.release()
+                self._owner = 0
+                portalocker.unlock(self._file)
 
     def release(self) -> None:
         """Let go of the lock, keep the descriptor."""

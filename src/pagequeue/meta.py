@@ -6,6 +6,7 @@ used. The shared words of the write meta are only touched through the core, whol
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from dataclasses import dataclass, field
@@ -302,7 +303,8 @@ class WriteMeta:
     @property
     def failed_errno(self) -> int:
         """The failure latch: 0, or the system's error number of the sync that failed."""
-        return self.region.load_half(self.FAILED_ERRNO)
+        number = self.region.load_half(self.FAILED_ERRNO)
+        return number if number in errno.errorcode or number == 0 else errno.EIO
 
     def latch(self, number: int, page_number: int) -> None:
         """Set the failure latch: nothing is written any more, by any process."""
@@ -338,6 +340,10 @@ class WriteMeta:
                 "use one C library for all processes of a queue, or close it everywhere first",
                 path=self.path,
             )
+
+    def close(self) -> None:
+        """Let go of the map."""
+        del self.region
 
     def wake(self) -> None:
         """Wake every sleeper, so that it looks again."""
@@ -383,6 +389,10 @@ class ReadMeta:
             folder, fmt.read_meta_name(prefix), fmt.READ_META, fmt.READ_MAGIC, queue_id,
             head_page=head_page, head_sequence=head_sequence,
         )  # fmt: skip
+
+    def close(self) -> None:
+        """Let go of the map."""
+        del self.region
 
     @property
     def head_page(self) -> int:

@@ -5,6 +5,7 @@ A moment is an int of nanoseconds, an aware datetime, or a timedelta that means 
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -40,8 +41,8 @@ def to_ns(moment: Moment, clock: Clock, *, name: str = "since") -> int:
     """
     if isinstance(moment, bool):
         raise TypeError(f"{name} must be {type_text}, not a bool")
-    if isinstance(moment, int):
-        ns = moment
+    if hasattr(moment, "__index__"):  # NumPy's integers too
+        ns = operator.index(moment)
     elif isinstance(moment, datetime):
         if moment.utcoffset() is None:
             raise NaiveDatetime(

@@ -129,8 +129,12 @@ def map_file(folder: Folder, name: str, size_bytes: int, *, writable: bool) -> _
     path = folder.full(name)
     with folder.opened(name, writable=writable) as fd:
         try:
-            found = os.fstat(fd).st_size
+            status = os.fstat(fd)
+            found = status.st_size
             if found == size_bytes:
+                if writable and status.st_blocks * 512 < size_bytes:
+                    # A copy that left holes: without blocks a full disk would be a signal (I10).
+                    os.posix_fallocate(fd, 0, size_bytes)
                 return _core.Region(fd, size_bytes, writable)
         except OSError as error:
             raise_typed(error, path, "mapping the file")

@@ -32,6 +32,7 @@ long are written to disk as zeros first."""
 FAST_AHEAD_BYTES = 24 << 20
 """The same for a producer that is fast: enough to last while the next page is made."""
 FAST_BYTES_PER_S = 40 << 20
+PAUSE_SECONDS = 0.0005
 
 
 class Producer(_core.Writer, Closing):
@@ -114,7 +115,20 @@ class Producer(_core.Writer, Closing):
         return self._store.flusher.flush(timeout)
 
     def close(self) -> None:
-        """Let go of the page. What was sent stays; closing again does nothing."""
+        """Let go of the page. What was sent stays; closing again does nothing.
+
+        A `send` of another thread that is under way is waited for, or ends in `ClosedError`.
+        """
+        if self._store.is_forked:
+            return  # the parent's: another thread of it may have been inside when it forked
+        self._detach_all()
+        # Whoever is inside still holds the writers' lock, or is about to: the queue must not be
+        # given up for others to recover before.
+        deadline = time.monotonic() + self._store.lock_timeout
+        while self._inside and time.monotonic() < deadline:
+            time.sleep(PAUSE_SECONDS)
+
+    def _detach_all(self) -> None:
         with self._guard:
             self._page = None
             self._detach()
@@ -218,11 +232,9 @@ class Producer(_core.Writer, Closing):
             self._check_open()
             store = self._store
             tail = store.tail
-            if self._page is not None and self._page.number == tail.page_number:
+            if self._page_number == tail.page_number:
                 return  # another thread did it
             page = store.roller.page(tail.page_number)
-            old: list[object] = [self._page]
-            self._page = page
             self._ahead_since = (time.monotonic(), tail.position)
             self._attach(
                 page.region,
@@ -231,6 +243,9 @@ class Producer(_core.Writer, Closing):
                 tail.first_sequence,
                 tail.position + FIRST_AHEAD_BYTES,
             )
+            # The core has it: only now is it ours. An exception before leaves all as it was.
+            old: list[object] = [self._page]
+            self._page = page
             store.roller.let_go(page.number)
             store.background.drop(old)
 

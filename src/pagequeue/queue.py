@@ -69,7 +69,9 @@ class Queue(Closing):
         lock_timeout: float = LOCK_TIMEOUT,
         clock: Callable[[], int] | None = None,
     ) -> None:
-        path = os.path.abspath(os.fspath(directory))
+        if not os.fspath(directory):
+            raise errors.InvalidOption("directory is empty: give a path, '.' for this one")
+        path = os.path.abspath(os.fsdecode(directory))
         _check_options(path, prefix, page_bytes, lock_timeout)
         self._sync_every, interval = sync_policy(sync)
         self._closed = False
@@ -95,6 +97,8 @@ class Queue(Closing):
         self._check_writable("send")
         producer = Producer(store, self._clock, self._sync_every)
         self._handles.add(producer)
+        if self._closed:  # by another thread, meanwhile
+            producer.close()
         return producer
 
     def consumer(
@@ -172,6 +176,7 @@ class Queue(Closing):
         Args:
             count: 0 or more.
         """
+        count = operator.index(count)
         if count < 0:
             raise errors.InvalidOption(f"count is {count}: give 0 or more")
         tail = self.tail_sequence
@@ -308,10 +313,10 @@ def _batches(replay: Replay, limit_count: int) -> Iterator[Batch]:
 
 
 def _check_options(path: str, prefix: str, page_bytes: int | None, lock_timeout: float) -> None:
-    if not fmt.PREFIX_PATTERN.fullmatch(prefix):
+    if not fmt.PREFIX_PATTERN.fullmatch(prefix) or ".tmp" in prefix:
         raise errors.InvalidOption(
             f"prefix {prefix!r}: use letters, digits, dot, dash and underscore, at most 100, "
-            "not beginning with dot or dash",
+            "not beginning with dot or dash, and without '.tmp'",
             path=path,
         )
     if page_bytes is not None and (

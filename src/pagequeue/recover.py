@@ -83,9 +83,7 @@ class Recovery:
         numbers = self._page_numbers()
         read = self._read_meta(numbers)
         write, known = self._write_meta(read)
-        if known and write.is_settled:
-            self._settle(write)
-        else:
+        if not (known and write.is_settled and self._settle(write)):
             self._scan(write, read, numbers, durable_known=known)
         write.settle()
         if self.report.actions:
@@ -164,8 +162,12 @@ class Recovery:
 
     # --- after a kill -----------------------------------------------------------------------------
 
-    def _settle(self, write: WriteMeta) -> None:
-        """Advance the tail over what a killed producer published."""
+    def _settle(self, write: WriteMeta) -> bool:
+        """Advance the tail over what a killed producer published.
+
+        Returns:
+            Whether the tail is where the page says; if not, somebody put older files in place.
+        """
         tail = write.tail
         page_name = fmt.page_name(self.prefix, tail.page_number)
         try:
@@ -173,6 +175,13 @@ class Recovery:
         except errors.QueueNotFound as error:
             raise self._missing(tail.page_number) from error
         index = writable_index(self.folder, self.prefix, self.meta, tail.page_number)
+        first = tail.first_sequence
+        if _core.locate(page, index, first, tail.count, tail.count) != tail.position:
+            # The index may be wrong: what the frames say counts.
+            end = first + tail.count
+            found = _core.scan(page, None, first, fmt.PAGE_HEADER_BYTES, first, end, 0, 0)
+            if found[:2] != (tail.position, end):
+                return False
         scan = Scan(
             *_core.scan(
                 page, index, tail.first_sequence, tail.position, tail.sequence, fmt.SEQUENCE_MAX,
@@ -187,6 +196,7 @@ class Recovery:
             )  # fmt: skip
             self.report.messages_settled = settled
             self.report.did(f"settled {settled} messages that a killed producer had published")
+        return True
 
     # --- after a power cut, a copy or a lost write meta -------------------------------------------
 

@@ -58,7 +58,7 @@ class Roller:
         self._lock_timeout = lock_timeout
         self._pages: dict[int, WritablePage] = {}  # the active one, and the next if it is there
         self._asked = 0
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()  # a finalizer may come back in
 
     def page(self, number: int) -> WritablePage:
         """Return the active page."""

@@ -7,12 +7,14 @@ active page. What is cached cannot change: the headers of pages that are part of
 from __future__ import annotations
 
 import logging
+import operator
 import os
 import random
 import threading
 import time
 import uuid
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from pagequeue import errors
@@ -78,7 +80,7 @@ class Store:
         self._locks: list[FileLock] = []
         self._cache: OrderedDict[int, Page] = OrderedDict()
         self._first_timestamps: dict[int, int] = {}
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()  # a finalizer may come back in
         self.folder = Folder(path, create=create and not read_only)
         try:
             self.meta = (
@@ -103,19 +105,23 @@ class Store:
     def _no_queue(self) -> errors.QueueNotFound:
         return errors.QueueNotFound(
             f"no queue with prefix {self.prefix!r} here: check directory and prefix, "
-            "or open with create=True",
+            "it is made when opened for writing with create=True",
             path=self.folder.path,
         )
 
     def _check_made(self) -> None:
-        number = self.write_meta.tail.page_number
-        if number == 0:
+        tail = self.write_meta.tail
+        if tail.page_number == 0:
             raise self._no_queue()  # it is being made right now
-        if not self.read_meta.head_page <= number <= fmt.PAGE_NUMBER_MAX:
+        if not (
+            self.read_meta.head_page <= tail.page_number <= fmt.PAGE_NUMBER_MAX
+            and fmt.PAGE_HEADER_BYTES <= tail.position < self.meta.page_bytes
+            and self.read_meta.head_sequence <= tail.sequence <= fmt.SEQUENCE_MAX
+        ):
             raise errors.CorruptMeta(
-                f"page {number} cannot be the active one: remove this file and open the queue for "
-                "writing, it is made again from the pages",
-                path=self.write_meta.path, position=0, reason="page number",
+                f"it says that writing stands at {tail}, which cannot be: remove this file and "
+                "open the queue for writing, it is made again from the pages",
+                path=self.write_meta.path, position=0, reason="tail",
             )  # fmt: skip
 
     def _unrecovered_tail(self) -> Tail | None:
@@ -235,7 +241,8 @@ class Store:
             self.write_meta,
             self.read_meta,
             self._lock_on(fmt.read_meta_name(self.prefix)),
-            self.page,
+            partial(fmt.page_name, self.prefix),
+            partial(fmt.index_name, self.prefix),
         )
         self.roller = Roller(
             self.folder,
@@ -275,6 +282,10 @@ class Store:
         for lock in self._locks:
             lock.close()
         self._cache.clear()
+        for meta in ("write_meta", "read_meta"):
+            if hasattr(self, meta):
+                getattr(self, meta).close()
+                delattr(self, meta)
         self.folder.close()
 
     # --- pages ------------------------------------------------------------------------------------
@@ -363,6 +374,7 @@ class Store:
         Raises:
             Expired: it is before the head. SequenceOutOfRange: it is behind the tail.
         """
+        sequence = operator.index(sequence)
         if 0 <= sequence < self.read_meta.head_sequence:
             raise self.expired()
         tail = self.tail
@@ -405,11 +417,12 @@ class Store:
 
     def _first_timestamp(self, number: int) -> int | None:
         """Return the timestamp of a page's first message; None when it has none yet."""
-        known = self._first_timestamps.get(number)
-        if known is None:
-            known = self.page(number).first_timestamp()
+        last = self.tail.page_number
+        for page_number in range(number, last + 1):  # an empty page: what follows it decides
+            known = self._first_timestamps.get(page_number)
+            if known is None:
+                known = self.page(page_number).first_timestamp()
             if known is not None:
-                self._first_timestamps[number] = known
-            elif number < self.tail.page_number:
-                return self._first_timestamp(number + 1)  # empty: what follows it decides
-        return known
+                self._first_timestamps[page_number] = known
+                return known
+        return None

@@ -145,8 +145,9 @@ class Crew:
     def __init__(self, plan: Plan, display: Display, producer: Work) -> None:
         self._display = display
         self._workers: list[_Worker] = []
-        # Blocked here and so in them: Ctrl-C goes to the whole group, and they need not tell of it.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        # Blocked here and so in them: Ctrl-C goes to the whole group, and they need not tell of it;
+        # nor may we end while one of them still reads from us what it is to do.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         try:
             self.consumers = [
                 self._start(STATISTICS, demo_workers.keep_statistics, plan, ""),

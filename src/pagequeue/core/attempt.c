@@ -29,16 +29,20 @@ static pq_append_result with_lock(attempt *try) {
     return result;
 }
 
-typedef enum { LOCK_TAKEN, LOCK_TIMEOUT, LOCK_ERROR, LOCK_SIGNAL } lock_outcome;
+typedef enum { LOCK_TAKEN, LOCK_TIMEOUT, LOCK_ERROR, LOCK_SIGNAL, LOCK_CLOSED } lock_outcome;
 
 /* Without the GIL, but for signals. */
-static lock_outcome wait_for_lock(pq_lock *lock, int64_t timeout, PyThreadState **state) {
+static lock_outcome wait_for_lock(pq_lock *lock, const int *closed, int64_t timeout,
+                                  PyThreadState **state) {
     int64_t start = pq_clock_monotonic(), checked = start, nap = 10000;
     for (long round = 0;; round++) {
         int error = pq_lock_try(lock);
         if (error != EBUSY) {
             errno = error;
             return error == 0 ? LOCK_TAKEN : LOCK_ERROR;
+        }
+        if (__atomic_load_n(closed, __ATOMIC_RELAXED)) {
+            return LOCK_CLOSED;
         }
         int64_t now = pq_clock_monotonic();
         if (now - start >= timeout) {
@@ -77,16 +81,18 @@ int pq_writer_run(Writer *self, attempt *try, int free_gil) {
     Py_INCREF((PyObject *)meta);
     Py_INCREF((PyObject *)page);
     Py_INCREF((PyObject *)index);
+    self->inside += 1;
     int64_t timeout = self->lock_timeout;
     int result = -1, error = 0;
     PyThreadState *state = PyEval_SaveThread();
-    lock_outcome outcome = wait_for_lock(&self->lock, timeout, &state);
+    lock_outcome outcome = wait_for_lock(&self->lock, &self->closed, timeout, &state);
     if (outcome == LOCK_TAKEN) {
         result = with_lock(try);
     } else if (outcome == LOCK_ERROR) {
         error = errno;
     }
     PyEval_RestoreThread(state);
+    self->inside -= 1;
     Py_DECREF((PyObject *)meta);
     Py_DECREF((PyObject *)page);
     Py_DECREF((PyObject *)index);
@@ -95,6 +101,8 @@ int pq_writer_run(Writer *self, attempt *try, int free_gil) {
         PyErr_SetFromErrno(PyExc_OSError);
     } else if (outcome == LOCK_TIMEOUT) {
         pq_event_raise((PyObject *)self, EVENT_STALLED, timeout);
+    } else if (outcome == LOCK_CLOSED) {
+        pq_event_raise((PyObject *)self, EVENT_CLOSED, 0);
     }
     return result;
 }

@@ -276,8 +276,12 @@ static int header_stands(const uint8_t *page, const uint8_t *wanted, uint64_t se
  * roll knows. Every step can be done again, so a roll whose holder died is finished by doing all of
  * it once more. */
 pq_append_result pq_roll(const pq_place *at, uint8_t *next_page, const uint8_t *header) {
-    uint64_t position, count;
+    uint64_t position, count, next_number;
+    memcpy(&next_number, header + PQ_PAGE_HEADER_PAGE_NUMBER, 8);
     pq_append_result allowed = append_allowed(at);
+    if (allowed == PQ_APPEND_DONE && (next_number != at->page_number + 1 || next_page == at->page)) {
+        allowed = PQ_APPEND_MOVED; /* the caller was interrupted by a roll of its own thread */
+    }
     if (allowed != PQ_APPEND_DONE) {
         return allowed;
     }

@@ -26,7 +26,8 @@
     EVENT(STALLED)         /* writer: the lock was not to be had; value: ns waited */ \
     EVENT(AHEAD)           /* writer: the page is so full that the next should be made ready */ \
     EVENT(SYNC)            /* writer: a sync is due; value: sequence to sync up to */ \
-    EVENT(PAGE_END)        /* reader: goes on in the next page */
+    EVENT(PAGE_END)        /* reader: goes on in the next page */ \
+    EVENT(LIMIT)           /* reader: came to the limit that was set */
 
 typedef enum {
 #define PQ_EVENT_MEMBER(name) EVENT_##name,

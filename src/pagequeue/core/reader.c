@@ -12,6 +12,7 @@
 
 #define HELD_LOOKS 32
 #define PAUSES_A_LOOK 4
+#define HOLE_LOOKS 1023 /* of so many empty looks one asks whether there is a hole */
 #define SPIN_NS_MIN 5000
 #define SPIN_NS_MAX 100000
 #define YIELD_FROM_NS 10000
@@ -39,6 +40,7 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     self->waits = (char)waits;
     self->durable_only = (char)durable_only;
     self->end_sequence = PQ_SEQUENCE_MAX;
+    self->limit = UINT64_MAX;
     self->since = self->until = INT64_MIN;
     self->spin_ns = SPIN_NS_MAX;
     self->fork_count = pq_fork_count;
@@ -70,8 +72,22 @@ int pq_reader_begin(Reader *self) {
 }
 
 uint64_t pq_reader_limit(const Reader *self) {
-    return self->durable_only ? pq_load_u64(self->meta->base + PQ_WRITE_META_DURABLE_SEQUENCE)
-                              : UINT64_MAX;
+    uint64_t durable = self->durable_only
+                           ? pq_load_u64(self->meta->base + PQ_WRITE_META_DURABLE_SEQUENCE)
+                           : UINT64_MAX;
+    return durable < self->limit ? durable : self->limit;
+}
+
+/* Whether nothing stands where the tail words say that a message was published: a hole. They are
+ * only looked at when it was quiet for long, or when the end is known. */
+static int is_hole(Reader *self) {
+    if (self->end_sequence == PQ_SEQUENCE_MAX && (++self->empty_looks & HOLE_LOOKS) != 0) {
+        return 0;
+    }
+    pq_tail tail;
+    pq_tail_load(self->meta->base, &tail);
+    return tail.first_sequence + tail.count > self->sequence &&
+           pq_load_u32(self->page->base + self->position) == 0;
 }
 
 /* Find the next frame, going on over page ends. */
@@ -79,6 +95,14 @@ static reading look(Reader *self, pq_frame *frame) {
     for (;;) {
         if (self->sequence >= self->end_sequence) {
             return READ_ENDED;
+        }
+        if (self->sequence >= self->limit) {
+            self->stuck = 1;
+            int more = pq_event_raise((PyObject *)self, EVENT_LIMIT, 0);
+            if (more <= 0) {
+                return more == 0 ? READ_EMPTY : READ_RAISED;
+            }
+            continue;
         }
         if (self->sequence >= pq_reader_limit(self)) {
             self->stuck = 0;
@@ -90,7 +114,7 @@ static reading look(Reader *self, pq_frame *frame) {
             return READ_TAKEN;
         }
         self->stuck = found != PQ_READ_NOTHING;
-        if (found == PQ_READ_NOTHING) {
+        if (found == PQ_READ_NOTHING && !is_hole(self)) {
             return READ_EMPTY;
         }
         if (found == PQ_READ_END) {
@@ -189,6 +213,7 @@ static int spin(Reader *self, const Region *page, int64_t deadline) {
 static void sleep_slice(Reader *self, const Region *page, int64_t remaining, int64_t *nap) {
     int64_t slice = remaining < SLICE_NS ? remaining : SLICE_NS;
     if (self->registers && !self->stuck) {
+        self->empty_looks = HOLE_LOOKS; /* the next look asks */
         uint32_t doorbell = pq_doorbell(self->meta->base);
         pq_register(self->meta->base);
         if (!arrived(self, page)) {
@@ -196,6 +221,7 @@ static void sleep_slice(Reader *self, const Region *page, int64_t remaining, int
         }
         return;
     }
+    self->empty_looks = HOLE_LOOKS;
     pq_nap(slice < *nap ? slice : *nap);
     *nap = *nap * 2 < NAP_NS_MAX ? *nap * 2 : NAP_NS_MAX;
 }
@@ -365,22 +391,53 @@ static PyObject *reader_bound(Reader *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+static PyObject *reader_limit(Reader *self, PyObject *args) {
+    unsigned long long limit;
+    if (!PyArg_ParseTuple(args, "K:_limit", &limit)) {
+        return NULL;
+    }
+    self->limit = limit;
+    Py_RETURN_NONE;
+}
+
 static PyObject *reader_leave(Reader *self, PyObject *Py_UNUSED(unused)) {
     self->closed = 1;
-    if (!self->busy) { /* else another thread is reading it: it goes with the reader */
+    if (!self->busy) { /* else another thread is reading them: they go with the reader */
         Py_CLEAR(self->page);
+        Py_CLEAR(self->meta);
     }
     Py_RETURN_NONE;
 }
 
+#define READ_ERRORS \
+    "    Expired: retention passed this place; carries `head_sequence`.\n" \
+    "    CorruptFrame: a published frame fails its checksum; carries file, position, reason.\n" \
+    "    ConcurrentUse: another thread is inside this handle.\n" \
+    "    ClosedError, ForkedError: the handle cannot be used.\n\n" \
+    "Source: FORMAT.md, \"Reading\"; keeps I1, I2, I7."
+
+PyDoc_STRVAR(poll_doc,
+    "poll($self, /)\n--\n\n"
+    "Return the next message, or None when there is none yet. Never waits.\n\n"
+    "Raises:\n" READ_ERRORS);
+
+PyDoc_STRVAR(receive_doc,
+    "receive($self, /, timeout=None)\n--\n\n"
+    "Return the next message, waiting for it.\n\n"
+    "Args:\n"
+    "    timeout: seconds to wait; None waits for ever, 0 never waits.\n\n"
+    "Raises:\n"
+    "    TimeoutError: nothing was published in time; the consumer has not moved.\n" READ_ERRORS);
+
 static PyMethodDef reader_methods[] = {
     {"poll", (PyCFunction)reader_poll, METH_NOARGS,
-     "poll($self, /)\n--\n\nReturn the next message, or None when there is none yet."},
+     poll_doc},
     {"receive", (PyCFunction)(void (*)(void))reader_receive, METH_FASTCALL | METH_KEYWORDS,
-     "receive($self, /, timeout=None)\n--\n\nReturn the next message, waiting for it."},
+     receive_doc},
     {"_read_many", pq_reader_read_many, METH_VARARGS, NULL},
     {"_enter", (PyCFunction)reader_enter, METH_VARARGS, NULL},
     {"_bound", (PyCFunction)reader_bound, METH_VARARGS, NULL},
+    {"_limit", (PyCFunction)reader_limit, METH_VARARGS, NULL},
     {"_leave", (PyCFunction)reader_leave, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -10,6 +10,8 @@ typedef struct {
     uint64_t position, sequence;
     uint64_t page_number;
     uint64_t end_sequence; /* stops before it */
+    uint64_t limit;        /* nothing from here on is there yet: asks before it goes on */
+    uint64_t empty_looks;
     int64_t since;         /* older messages are passed over */
     int64_t until;         /* stops at it; INT64_MIN = no end, because any time may come */
     int64_t spin_ns;       /* how long spinning lately paid off */

@@ -34,7 +34,13 @@ int pq_message_prepare(void) {
 
 /* Steals the payload. */
 static PyObject *make(PyTypeObject *type, PyObject *payload, int64_t timestamp, uint64_t sequence) {
-    Message *self = PyObject_New(Message, type);
+    Message *self;
+    if (kept_count > 0) {
+        self = kept[--kept_count];
+        PyObject_Init((PyObject *)self, type);
+    } else {
+        self = PyObject_New(Message, type);
+    }
     if (self == NULL) {
         Py_DECREF((PyObject *)payload);
         return NULL;

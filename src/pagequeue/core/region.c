@@ -336,7 +336,12 @@ static PyObject *region_populate(Region *self, PyObject *args) {
                       self->writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
 }
 
+/* Only through a map that can be written: on any other the system does nothing, and says so to
+ * nobody. */
 static PyObject *region_sync(Region *self, PyObject *args) {
+    if (!is_writable(self)) {
+        return NULL;
+    }
     return over_range(self, args, msync, MS_SYNC);
 }
 

@@ -144,7 +144,7 @@ static int append(Writer *self, pq_payload *items, size_t count, int64_t exact,
     for (;;) {
         attempt try = {.items = items, .item_count = count, .exact = exact};
         try.now = free_gil && self->clock == Py_None ? PQ_TIMESTAMP_NOW : clock_now(self);
-        if (try.now < 0 && try.now != PQ_TIMESTAMP_NOW) {
+        if (try.now < 0 && (try.now != PQ_TIMESTAMP_NOW || self->clock != Py_None)) {
             if (!PyErr_Occurred()) {
                 PyErr_SetString(PyExc_ValueError, "the clock is before 1970");
             }
@@ -326,16 +326,37 @@ static PyObject *writer_roll(Writer *self, PyObject *args) {
 }
 
 static PyObject *writer_detach(Writer *self, PyObject *Py_UNUSED(unused)) {
-    self->closed = 1;
+    self->closed = 1; /* a thread that is inside holds references of its own */
     Py_CLEAR(self->page);
     Py_CLEAR(self->index);
+    Py_CLEAR(self->meta);
     Py_RETURN_NONE;
 }
 
+PyDoc_STRVAR(send_doc,
+    "send($self, payload, /, *, timestamp=None)\n--\n\n"
+    "Make a message visible to every process.\n\n"
+    "Args:\n"
+    "    payload: a C-contiguous bytes-like object; it must fit into one page.\n"
+    "    timestamp: ns since 1970, UTC, for replaying history; not earlier than the last one in\n"
+    "        the queue. No later message is older, so one far in the future stays the time of all\n"
+    "        that follow until then. None: now, or the last one if the clock stepped back.\n\n"
+    "Returns:\n"
+    "    Its sequence: its 0-based number in the queue.\n\n"
+    "Raises:\n"
+    "    TypeError: the payload is not bytes-like; nothing was sent.\n"
+    "    MessageTooLarge: it does not fit into a page.\n"
+    "    TimestampOrder: the timestamp is earlier than the last one.\n"
+    "    DiskFull: there is no room for the next page; send again when there is.\n"
+    "    LockTimeout: the writers' lock was held for `lock_timeout` seconds.\n"
+    "    SyncFailed: a sync failed, now or before; nothing is written any more. What a sync that\n"
+    "        `sync=` asked for failed on is visible all the same.\n"
+    "    ClosedError, ForkedError: the handle cannot be used.\n\n"
+    "Source: FORMAT.md, \"Publishing\"; keeps I1, I2, I4.");
+
 static PyMethodDef writer_methods[] = {
     {"send", (PyCFunction)(void (*)(void))writer_send, METH_FASTCALL | METH_KEYWORDS,
-     "send($self, payload, /, *, timestamp=None)\n--\n\n"
-     "Make a message visible to every process; return its sequence."},
+     send_doc},
     {"_send_many", (PyCFunction)writer_send_many, METH_O, NULL},
     {"_attach", (PyCFunction)writer_attach, METH_VARARGS, NULL},
     {"_ahead", (PyCFunction)writer_ahead, METH_VARARGS, NULL},
@@ -348,6 +369,7 @@ static PyMemberDef writer_members[] = {
     {"_page_number", T_ULONGLONG, offsetof(Writer, at.page_number), READONLY, NULL},
     {"_first_sequence", T_ULONGLONG, offsetof(Writer, at.first_sequence), READONLY, NULL},
     {"_closed", T_INT, offsetof(Writer, closed), READONLY, NULL},
+    {"_inside", T_INT, offsetof(Writer, inside), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 

@@ -16,6 +16,7 @@ typedef struct {
     PyObject *clock;       /* None = the system's */
     unsigned fork_count;
     int closed;
+    int inside; /* threads that are in an attempt without the GIL */
 } Writer;
 
 typedef struct {
