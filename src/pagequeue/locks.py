@@ -38,7 +38,9 @@ class FileLock:
     def __init__(self, fd: int, path: str) -> None:
         self.path = path
         self._file = os.fdopen(fd, "rb", buffering=0)
-        self._threads = threading.Lock()
+        # One that lets its own thread in again: a signal handler that comes before `_owner` is set
+        # then does all of its work in between, and later it is refused.
+        self._threads = threading.RLock()
         self._owner = 0
         _open_locks.add(self)
 
@@ -97,7 +99,7 @@ class FileLock:
     @contextlib.contextmanager
     def attempt(self) -> Iterator[bool]:
         """Hold the lock alone for as long as the block runs, if it is free; give whether it was."""
-        if self._threads.locked():
+        if self._owner != 0:
             yield False
             return
         with self._threads:
@@ -125,7 +127,7 @@ class FileLock:
     def forget(self) -> None:
         """Close the descriptor in the child of a fork, without unlocking for the parent."""
         self._file.close()
-        self._threads = threading.Lock()
+        self._threads = threading.RLock()
 
 
 _open_locks = weakref.WeakSet()

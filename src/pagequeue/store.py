@@ -6,6 +6,7 @@ active page. What is cached cannot change: the headers of pages that are part of
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import operator
 import os
@@ -307,7 +308,8 @@ class Store:
         with self._guard:
             cached = self._cache.get(number)
             if cached is not None and number >= self.read_meta.head_page:
-                self._cache.move_to_end(number)
+                with contextlib.suppress(KeyError):  # a finalizer came in between
+                    self._cache.move_to_end(number)
                 return cached
         try:
             page = Page(self.folder, self.prefix, self.meta, number)
