@@ -6,7 +6,6 @@ active page. What is cached cannot change: the headers of pages that are part of
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import operator
 import os
@@ -305,12 +304,13 @@ class Store:
             Expired: it is before the head.
             MissingPage: it should be there.
         """
-        with self._guard:
-            cached = self._cache.get(number)
-            if cached is not None and number >= self.read_meta.head_page:
-                with contextlib.suppress(KeyError):  # a finalizer came in between
-                    self._cache.move_to_end(number)
-                return cached
+        cached = self._cache.get(number)
+        if cached is not None and number >= self.read_meta.head_page:
+            try:  # noqa: SIM105 - a hot path
+                self._cache.move_to_end(number)
+            except KeyError:
+                pass  # another thread, or a finalizer, came in between
+            return cached
         try:
             page = Page(self.folder, self.prefix, self.meta, number)
         except errors.QueueNotFound as error:
@@ -419,11 +419,12 @@ class Store:
 
     def _first_timestamp(self, number: int) -> int | None:
         """Return the timestamp of a page's first message; None when it has none yet."""
+        known = self._first_timestamps.get(number)
+        if known is not None:
+            return known
         last = self.tail.page_number
         for page_number in range(number, last + 1):  # an empty page: what follows it decides
-            known = self._first_timestamps.get(page_number)
-            if known is None:
-                known = self.page(page_number).first_timestamp()
+            known = self.page(page_number).first_timestamp()
             if known is not None:
                 self._first_timestamps[page_number] = known
                 return known

@@ -8,7 +8,7 @@
  */
 #include "writer.h"
 
-#define FREE_GIL_BYTES (256u << 10) /* from here on copying takes longer than the GIL is worth */
+#define FREE_GIL_BYTES (16u << 10) /* from here on copying takes longer than the GIL is worth */
 
 static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"meta", "fd", "lock_timeout", "clock", "sync_every", NULL};
