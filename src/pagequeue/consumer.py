@@ -38,6 +38,11 @@ class PageReader(_core.Reader, Closing):
         self._kind = kind
         return self
 
+    def __repr__(self) -> str:
+        path = self._store.folder.path
+        state = "closed" if self._closed else f"next sequence {self.sequence}"
+        return f"<{type(self).__name__} of {path!r}, {state}>"
+
     def _go(self, place: Place) -> None:
         self._enter(place.page.region, place.page.number, place.position, place.sequence)
 
@@ -51,6 +56,8 @@ class PageReader(_core.Reader, Closing):
         if event == _core.EVENT_LIMIT:
             return self._lift_limit()
         path = store.folder.path
+        if event == _core.EVENT_TIMEOUT and self._kind == "replay":
+            raise errors.NothingReceived("this replay has ended: make another one", path=path)
         if event == _core.EVENT_TIMEOUT:
             raise errors.NothingReceived(
                 f"no message within {value / 1e9:g} s: call again", path=path

@@ -73,6 +73,10 @@ class Producer(_core.Writer, Closing):
     def __init__(self, store: Store, clock: Clock | None = None, sync_every: int = 0) -> None:
         """Everything is done in `__new__`, before the core can be asked for anything."""
 
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"page {self._page_number}"
+        return f"<Producer of {self._store.folder.path!r}, {state}>"
+
     def send_many(self, payloads: Iterable[Buffer]) -> range:
         """Make messages visible to every process, all at once or not at all.
 
