@@ -133,6 +133,27 @@ class _Worker:
             ) from None
 
 
+@contextlib.contextmanager
+def _signals_later() -> Iterator[None]:
+    """Put off Ctrl-C and SIGTERM until the block ends: a worker that is starting reads from us.
+
+    Blocked, so that the workers inherit that: Ctrl-C goes to the whole group, and they need not
+    tell of it. And noted by handlers, because another thread of ours can be given the signal.
+    """
+    ending = (signal.SIGINT, signal.SIGTERM)
+    came: list[int] = []
+    handlers = {number: signal.signal(number, lambda n, _: came.append(n)) for number in ending}
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ending)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(signal.Signals(came[0]))
+
+
 class Crew:
     """The workers of one run.
 
@@ -145,22 +166,18 @@ class Crew:
     def __init__(self, plan: Plan, display: Display, producer: Work) -> None:
         self._display = display
         self._workers: list[_Worker] = []
-        # Blocked here and so in them: Ctrl-C goes to the whole group, and they need not tell of it;
-        # nor may we end while one of them still reads from us what it is to do.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-        try:
-            self.consumers = [
-                self._start(STATISTICS, demo_workers.keep_statistics, plan, ""),
-                self._start(LOG, demo_workers.write_log, plan, ""),
-            ]
-            self.producers = [
-                self._start(origin, producer, plan, origin) for origin in demo_flights.ORIGINS
-            ]
-        except BaseException:
-            self.kill()
-            raise
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        with _signals_later():
+            try:
+                self.consumers = [
+                    self._start(STATISTICS, demo_workers.keep_statistics, plan, ""),
+                    self._start(LOG, demo_workers.write_log, plan, ""),
+                ]
+                self.producers = [
+                    self._start(origin, producer, plan, origin) for origin in demo_flights.ORIGINS
+                ]
+            except BaseException:
+                self.kill()
+                raise
 
     def _start(self, name: str, work: Work, plan: Plan, argument: str) -> _Worker:
         worker = _Worker(name, work, plan, argument)
