@@ -13,9 +13,9 @@ ROOT = Path(pagequeue.__file__).parent
 FLOORS = {
     0: {"closing", "format", "format_text", "errors", "moments"},
     1: {"_core", "background", "files", "locks"},
-    2: {"meta", "page", "batch"},
-    3: {"flush", "recover", "roll", "store"},
-    4: {"producer", "consumer", "info", "verify"},
+    2: {"meta", "page", "batch", "walk"},
+    3: {"flush", "recover", "roll", "store", "survey"},
+    4: {"producer", "consumer", "info", "verify", "rewrite"},
     5: {"queue", "__init__"},
 }
 TOP = 6

@@ -51,7 +51,8 @@ from pagequeue.info import Info
 from pagequeue.producer import Producer
 from pagequeue.queue import Queue
 from pagequeue.recover import RecoveryReport
-from pagequeue.verify import Problem, VerifyReport
+from pagequeue.survey import Problem
+from pagequeue.verify import VerifyReport, verify_queue
 
 __version__ = "0.1.0"
 
@@ -103,4 +104,5 @@ __all__ = [
     "UsageError",
     "VerifyReport",
     "__version__",
+    "verify_queue",
 ]

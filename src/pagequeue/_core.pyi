@@ -168,4 +168,15 @@ def find(
 def locate(
     page: Region, index: Region, first_sequence: int, count: int, ordinal: int, /
 ) -> int | None: ...
+def resync(
+    page: Region,
+    index: Region | None,
+    first_sequence: int,
+    position: int,
+    sequence: int,
+    end_sequence: int,
+    floor_timestamp: int,
+    ceiling_timestamp: int,
+    /,
+) -> tuple[int, int] | None: ...
 def look(page: Region, position: int, sequence: int, /) -> tuple[int, int, int, int]: ...

@@ -152,8 +152,16 @@ class MissingPage(DamageError):
 class SyncFailed(DamageError, OSError):
     """A sync failed, so what was written since the durable mark may never reach the disk.
 
-    The queue is latched: nothing more can be written to it, by any process. Reading goes on.
+    The queue is latched: nothing more can be written to it, by any process. Reading goes on. What
+    is at risk is still in memory: `repair` writes it again, if it comes before a power cut.
+
+    Attributes:
+        first_sequence: the first message that may be lost.
+        end_sequence: behind the last one.
     """
+
+    first_sequence: int
+    end_sequence: int
 
 
 # --- upgrade --------------------------------------------------------------------------------------

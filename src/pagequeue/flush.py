@@ -77,6 +77,8 @@ class Flusher:
         self._lock = lock
         self._timer: threading.Thread | None = None
         self._ended = threading.Event()
+        self.rewrite: Callable[[], object] | None = None
+        """Puts all that is published on stable storage in another way; None: stop instead."""
 
     def flush(self, timeout: float | None) -> int:
         """Put all that is published on stable storage; return the durable sequence.
@@ -93,11 +95,26 @@ class Flusher:
                 path=self._folder.path,
             )
         target = self._write_meta.tail.sequence
+        self._alone(self._sync_to_tail, lambda: self._durable(target), timeout)
+        return self._write_meta.durable_sequence
+
+    def go_on(self) -> None:
+        """Go on after a failed sync, if that was chosen at opening and is possible.
+
+        Raises:
+            SyncFailed: it is not; the queue stays latched.
+        """
+        self._alone(self._rewrite, lambda: not self._is_failed(), None)
+
+    def _alone(
+        self, act: Callable[[], None], is_done: Callable[[], bool], timeout: float | None
+    ) -> None:
+        """Act under the flush lock, unless another one did meanwhile."""
         deadline = math.inf if timeout is None else time.monotonic() + timeout
-        while not self._durable(target):
+        while not is_done():
             with self._lock.attempt() as taken:
-                if taken and not self._durable(target):
-                    self._sync_to_tail()
+                if taken and not is_done():
+                    act()
             if not taken:
                 if time.monotonic() >= deadline:
                     raise errors.FlushTimeout(
@@ -105,7 +122,6 @@ class Flusher:
                         path=self._folder.path,
                     )
                 time.sleep(PAUSE_SECONDS)
-        return self._write_meta.durable_sequence
 
     def flush_every(self, seconds: float) -> None:
         """Flush in the background, so that nothing stays unflushed for longer than this."""
@@ -119,7 +135,8 @@ class Flusher:
             try:
                 self.flush(None)
             except errors.SyncFailed:
-                return  # the queue is latched: whoever sends is told
+                if self.rewrite is None:
+                    return  # the queue is latched: whoever sends is told
 
     def close(self) -> None:
         """End flushing in the background."""
@@ -128,15 +145,22 @@ class Flusher:
             self._timer.join()
         self._forget_page()
 
-    def _durable(self, target: int) -> bool:
+    def _is_failed(self) -> bool:
+        """Whether the failure latch is set; raises when nothing can be done about it here."""
         failed = self._write_meta.failed_errno
-        if failed:
+        if failed and self.rewrite is None:
             raise self.failed(failed)
-        return self._write_meta.durable_sequence >= target
+        return failed != 0
+
+    def _durable(self, target: int) -> bool:
+        return not self._is_failed() and self._write_meta.durable_sequence >= target
 
     def _sync_to_tail(self) -> None:
         """Data before mark, from the queue's durable mark on, whoever wrote it (I5)."""
         meta = self._write_meta
+        if meta.failed_errno:
+            self._rewrite()
+            return
         tail = meta.tail
         known = meta.durable_page
         first = max(known, self._read_meta.head_page)
@@ -158,10 +182,21 @@ class Flusher:
         except OSError as error:
             if isinstance(error, errors.PageQueueError):
                 raise
-            number_of_error = error.errno or errno.EIO
-            meta.latch(number_of_error, number)
-            raise self.failed(number_of_error) from error
+            meta.latch(error.errno or errno.EIO, number)
+            if self.rewrite is None:
+                raise self.failed(meta.failed_errno) from error
+            self._rewrite()
+            return
         meta.wake()  # consumers that take only what is durable
+
+    def _rewrite(self) -> None:
+        """Put what is at risk into new files; the latch stays set until that is done."""
+        assert self.rewrite is not None
+        self._forget_page()
+        try:
+            self.rewrite()
+        except (errors.PageQueueError, OSError) as error:
+            raise self.failed(self._write_meta.failed_errno or errno.EIO) from error
 
     def _sync_page(self, number: int) -> None:
         """Sync a page by a descriptor: msync through a reader's map does nothing at all."""
@@ -184,11 +219,13 @@ class Flusher:
 
     def failed(self, number: int) -> errors.SyncFailed:
         """Return the error for a queue whose failure latch is set."""
+        first, end = self._write_meta.durable_sequence, self._write_meta.tail.sequence
         error = errors.SyncFailed(
-            f"a sync failed ({os.strerror(number)}), so messages from "
-            f"{self._write_meta.durable_sequence} on may never reach the disk and nothing more is "
-            "written: mend the disk, then copy what can be read into a new queue",
+            f"a sync failed ({os.strerror(number)}), so messages {first} to {end - 1} may be lost "
+            "at a power cut and nothing more is written: mend the disk, close the queue "
+            "everywhere and repair it, before the machine is restarted",
             path=self._folder.path, position=0, reason=os.strerror(number),
+            first_sequence=first, end_sequence=end,
         )  # fmt: skip
         error.errno = number
         return error

@@ -85,13 +85,15 @@ def _bad_header(path: str, reason: str) -> errors.CorruptPage:
     )
 
 
-def decode_header(data: bytes, queue_id: bytes, page_number: int, path: str) -> PageHeader:
-    """Return a page's header.
+def parse_header(data: bytes, path: str) -> PageHeader:
+    """Return what a page says of itself, whichever page of whichever queue it is.
 
     Raises:
-        CorruptPage: it is not this page of this queue.
+        CorruptPage: it is not a page's header, or its checksum is wrong.
         NewerFormat: written by a newer version.
     """
+    if len(data) < fmt.PAGE_HEADER_BYTES:
+        raise _bad_header(path, "too short")
     record = np.frombuffer(data, fmt.PAGE_HEADER, 1).copy()
     found = record[0]
     if found["magic"].tobytes() != fmt.PAGE_MAGIC:
@@ -106,18 +108,29 @@ def decode_header(data: bytes, queue_id: bytes, page_number: int, path: str) -> 
     record["checksum"] = 0
     if _core.crc32c(record.tobytes()) != stated:
         raise _bad_header(path, "wrong checksum")
-    if found["queue_id"].tobytes() != queue_id:
-        raise _bad_header(path, "a page of another queue")
-    if int(found["page_number"]) != page_number:
-        raise _bad_header(path, f"it is page {int(found['page_number'])}, not {page_number}")
     first = int(found["first_sequence"])
     return PageHeader(
-        page_number,
-        queue_id,
+        int(found["page_number"]),
+        found["queue_id"].tobytes(),
         None if first == fmt.UNSET_SEQUENCE else first,
         int(found["floor_timestamp"]),
         int(found["created"]),
     )
+
+
+def decode_header(data: bytes, queue_id: bytes, page_number: int, path: str) -> PageHeader:
+    """Return a page's header.
+
+    Raises:
+        CorruptPage: it is not this page of this queue.
+        NewerFormat: written by a newer version.
+    """
+    header = parse_header(data, path)
+    if header.queue_id != queue_id:
+        raise _bad_header(path, "a page of another queue")
+    if header.page_number != page_number:
+        raise _bad_header(path, f"it is page {header.page_number}, not {page_number}")
+    return header
 
 
 def map_file(folder: Folder, name: str, size_bytes: int, *, writable: bool) -> _core.Region:
@@ -142,6 +155,15 @@ def map_file(folder: Folder, name: str, size_bytes: int, *, writable: bool) -> _
         f"{found} bytes, must be {size_bytes}: {REMEDY}",
         path=path, position=min(found, size_bytes), reason="wrong size",
     )  # fmt: skip
+
+
+def private_region(data: bytes, size_bytes: int) -> _core.Region:
+    """Map memory of this process alone: `data`, cut off or filled up with zeros."""
+    with tempfile.TemporaryFile() as file:
+        file.write(data[:size_bytes])
+        file.flush()
+        file.truncate(size_bytes)
+        return _core.Region(file.fileno(), size_bytes, True)
 
 
 class WritablePage:
@@ -328,9 +350,7 @@ class Page:
             log.warning("%s: its index is missing or wrong and is written again", self.path)
             region = writable_index(self._folder, self._prefix, self._meta, self.number)
         else:
-            with tempfile.TemporaryFile() as file:
-                file.truncate(self._meta.index_bytes)
-                region = _core.Region(file.fileno(), self._meta.index_bytes, True)
+            region = private_region(b"", self._meta.index_bytes)
         first = self.first_sequence
         scan_region(self.region, region, self.header, first, count, use=_core.INDEX_WRITE)
         self._index = region

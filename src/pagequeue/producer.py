@@ -143,9 +143,15 @@ class Producer(_core.Writer, Closing):
     def rotate(self) -> None:
         """Seal the active page and go on in a new one; an empty page stays as it is."""
         self._check_open()
-        tail = self._store.tail
-        if tail.count > 0:
-            self._roll_from(tail.page_number)
+        store = self._store
+        if store.write_meta.failed_errno:
+            self._on_event(_core.EVENT_FAILED, 0)
+        if store.tail.count > 0:
+            self.seal()
+
+    def seal(self) -> None:
+        """Seal the active page, also an empty one, and also after a failed sync."""
+        self._roll_from(self._store.tail.page_number)
 
     # --- what the core asks -----------------------------------------------------------------------
 
@@ -170,6 +176,8 @@ class Producer(_core.Writer, Closing):
             self._roll_from(self._page_number)
         elif event == _core.EVENT_SYNC:
             self._store.flusher.flush(None)
+        elif event == _core.EVENT_FAILED:
+            self._store.flusher.go_on()
         else:
             raise self._error(event, value)
         return True
@@ -195,8 +203,6 @@ class Producer(_core.Writer, Closing):
                 "send history in order of time, or into a queue of its own",
                 path=path, last_timestamp=last,
             )  # fmt: skip
-        elif event == _core.EVENT_FAILED:
-            error = store.flusher.failed(store.write_meta.failed_errno)
         elif event == _core.EVENT_STALLED:
             error = errors.LockTimeout(
                 f"the writers' lock was held for {value / 1e9:g} s: look for a stopped process "
@@ -262,8 +268,6 @@ class Producer(_core.Writer, Closing):
                     return  # another process rolled in between
                 next_page = self._store.roller.next_page(number + 1)
                 result = self._roll(next_page.region, self._store.roller.header(next_page))
-                if result == _core.APPEND_FAILED:
-                    raise self._error(_core.EVENT_FAILED, 0)
                 if result not in {_core.APPEND_DONE, _core.APPEND_MOVED}:
                     raise self._error(_core.EVENT_DAMAGED, 0)
             self._move()

@@ -16,6 +16,7 @@ from pagequeue.flush import Sync, sync_policy
 from pagequeue.info import Info, info
 from pagequeue.moments import Moment, system_clock
 from pagequeue.producer import Producer
+from pagequeue.rewrite import rewrite_undurable
 from pagequeue.store import Store
 from pagequeue.verify import VerifyReport, verify
 
@@ -42,6 +43,10 @@ class Queue(Closing):
             far as the system has written. `"always"`: all that was sent survives it. An int N: at
             most the last N - 1 messages of each producer do not. A timedelta: at most what was
             sent within that time does not. Closing flushes, except for `"none"`.
+        on_sync_failure: what this process does when a sync fails. `"stop"`: nothing more is
+            written, by anybody, until the queue is repaired. `"seal"`: the page is sealed and what
+            is at risk is written again to new files; if that works nothing is lost and writing
+            goes on, if not it is tried again at the next flush or send.
         lock_timeout: seconds to wait for a lock that another process holds.
         clock: returns ns since 1970, UTC; for tests and simulations.
 
@@ -66,6 +71,7 @@ class Queue(Closing):
         read_only: bool = False,
         page_bytes: int | None = None,
         sync: Sync = "none",
+        on_sync_failure: str = "stop",
         lock_timeout: float = LOCK_TIMEOUT,
         clock: Callable[[], int] | None = None,
     ) -> None:
@@ -74,6 +80,10 @@ class Queue(Closing):
         path = os.path.abspath(os.fsdecode(directory))
         _check_options(path, prefix, page_bytes, lock_timeout)
         self._sync_every, interval = sync_policy(sync)
+        if on_sync_failure not in {"stop", "seal"}:
+            raise errors.InvalidOption(
+                f'on_sync_failure is {on_sync_failure!r}: give "stop" or "seal"', path=path
+            )
         self._closed = False
         self._clock = clock
         self._handles: weakref.WeakSet[Producer | Consumer | Replay] = weakref.WeakSet()
@@ -82,6 +92,8 @@ class Queue(Closing):
             lock_timeout=lock_timeout, clock=clock or system_clock,
         )  # fmt: skip
         self._flushes_on_close = sync != "none" and not read_only
+        if on_sync_failure == "seal" and not read_only:
+            self._store.flusher.rewrite = _rewriter(self._store)
         if interval is not None and not read_only:
             self._store.flusher.flush_every(interval)
 
@@ -254,7 +266,8 @@ class Queue(Closing):
         Args:
             progress: called with the pages done and the pages in all.
         """
-        return verify(self._open(), progress)
+        store = self._open()
+        return verify(store.folder, store.prefix, progress)
 
     def close(self) -> None:
         """Close the queue and every handle made from it; closing again does nothing.
@@ -299,6 +312,17 @@ class Queue(Closing):
                 f"opened with read_only=True: open it for writing to {doing}",
                 path=self._store.folder.path,
             )
+
+
+def _rewriter(store: Store) -> Callable[[], object]:
+    """Return what goes on after a failed sync, without keeping the store alive."""
+    known = weakref.ref(store)
+
+    def rewrite() -> None:
+        if (alive := known()) is not None:
+            rewrite_undurable(alive)
+
+    return rewrite
 
 
 def _batches(replay: Replay, limit_count: int) -> Iterator[Batch]:

@@ -231,8 +231,11 @@ class Recovery:
         write.tail = Tail(
             number, scan.whole_position, scan.whole_sequence - first, first, scan.whole_timestamp
         )
-        write.set_durable(scan.whole_sequence, number)
-        if write.failed_errno:
+        if not write.failed_errno:
+            write.set_durable(scan.whole_sequence, number)
+        elif not write.is_this_boot:
+            # What was read came from the disk, or is a copy: a sync of it says the truth again.
+            write.set_durable(scan.whole_sequence, number)
             write.latch(0, 0)
             self.report.did("cleared the failure latch: all that is left was synced again")
         self._sync(write.region)

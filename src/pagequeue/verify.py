@@ -1,39 +1,25 @@
 """Verify: every byte that the format says something about, compared with what it says.
 
-It changes nothing and can run while others write: the active page is checked up to the tail.
+It changes nothing, takes no lock, and can run while others write: the active page is checked up to
+the tail. A queue that cannot be opened can be verified too. Behind damage the walk goes on, so that
+one damaged frame does not hide the next.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.page import REASONS, map_file
+from pagequeue.files import Folder
+from pagequeue.page import REASONS, PageHeader, Scan, map_file, scan_region
+from pagequeue.survey import Problem, Survey, page_numbers, problem_of, survey
+from pagequeue.walk import stretches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from pagequeue.page import Page, Scan
-    from pagequeue.store import Store
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One thing that is wrong.
-
-    Attributes:
-        file: its path.
-        position: place in the file in bytes, None when the file as a whole is meant.
-        sequence: of the message that should stand there, None when none is meant.
-        reason: what is wrong.
-    """
-
-    file: str
-    position: int | None
-    sequence: int | None
-    reason: str
+    from collections.abc import Callable
 
 
 @dataclass
@@ -43,12 +29,15 @@ class VerifyReport:
     Attributes:
         pages_checked: pages walked from end to end.
         messages_checked: frames whose checksums are right.
-        problems: in the order of the pages.
+        problems: those of the meta files, then those of the pages in their order.
+        awaits_recovery: whether the next opener must look for the tail, as after a power cut; what
+            is torn behind the durable mark is no problem then, because nothing promised it.
     """
 
     pages_checked: int = 0
     messages_checked: int = 0
     problems: list[Problem] = field(default_factory=list)
+    awaits_recovery: bool = False
 
     @property
     def ok(self) -> bool:
@@ -56,96 +45,274 @@ class VerifyReport:
         return not self.problems
 
 
-def verify(store: Store, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
-    """Check all pages of a queue.
+def verify_queue(
+    directory: str | os.PathLike[str],
+    *,
+    prefix: str = "queue",
+    trust: tuple[str, ...] = (),
+    progress: Callable[[int, int], None] | None = None,
+) -> VerifyReport:
+    """Check a queue, also one that is too damaged to be opened; change nothing.
 
     Args:
-        store: the open queue.
+        directory: its path.
+        prefix: of its file names.
+        trust: as for `Queue`.
         progress: called with pages done and pages in all.
+
+    Raises:
+        QueueNotFound: nothing there looks like a queue.
+        UnsafePath, AccessDenied, NotADirectory: the directory cannot be used.
     """
-    report = VerifyReport()
-    tail = store.tail
-    head = store.read_meta.head_page
-    numbers = range(head, tail.page_number + 1)
-    expected: int | None = store.read_meta.head_sequence
-    floor = 0
-    last = head - 1
-    for number in _present(store, numbers, report):
-        if number != last + 1:
-            expected = None  # what stood in the missing pages is not known
-        last = number
-        if progress is not None:
-            progress(number - head, len(numbers))
-        active = number == tail.page_number
-        try:
-            page = store.page(number)
-            first = page.first_sequence
-        except errors.PageQueueError as error:
-            report.problems.append(_problem_of(error))
-            expected = None  # what should follow is not known
-            continue
-        if expected is not None and first != expected:
-            reason = f"begins with message {first}, must be {expected}"
-            report.problems.append(Problem(page.path, 0, first, reason))
-        if page.header.floor_timestamp < floor:
-            reason = "begins earlier than the page before it ended"
-            report.problems.append(Problem(page.path, 0, first, reason))
-        scan, whole = _verify_page(store, page, tail.sequence - first if active else None, report)
-        expected, floor = scan.sequence if whole else None, scan.timestamp
-    if progress is not None:
-        progress(len(numbers), len(numbers))
+    del trust
+    folder = Folder(os.path.abspath(os.fsdecode(directory)), create=False)
+    try:
+        return verify(folder, prefix, progress)
+    finally:
+        folder.close()
+
+
+def verify(
+    folder: Folder, prefix: str, progress: Callable[[int, int], None] | None = None
+) -> VerifyReport:
+    """Check all pages of the queue in an open directory."""
+    found = survey(folder, prefix)
+    report = VerifyReport(problems=found.problems, awaits_recovery=found.awaits_recovery)
+    if found.meta is not None:
+        _Verification(found, report).run(progress)
     return report
 
 
-def _present(store: Store, numbers: range, report: VerifyReport) -> Iterator[int]:
-    """Give the pages that are there; a run of missing ones is one problem."""
-    pattern = fmt.page_name_pattern(store.prefix)
-    found = (pattern.fullmatch(name) for name in store.folder.names())
-    there = sorted({int(match[1]) for match in found if match and match[2] == "page"})
-    expected = numbers.start
-    for number in [*(number for number in there if number in numbers), numbers.stop]:
-        if number > expected:
-            path = store.folder.full(fmt.page_name(store.prefix, expected))
-            reason = f"{number - expected} pages are missing, from this one on"
-            report.problems.append(Problem(path, None, None, reason))
-        if number < numbers.stop:
-            yield number
-        expected = number + 1
+@dataclass
+class _State:
+    """What the page before said about the next one."""
+
+    expected: int | None  # its first sequence
+    floor: int
+    last: int  # the number of the page before
 
 
-def _problem_of(error: errors.PageQueueError) -> Problem:
-    position = getattr(error, "position", None)
-    sequence = getattr(error, "sequence", None)
-    reason = getattr(error, "reason", None) or str(error)
-    return Problem(error.path or "", position, sequence, reason)
+class _Verification:
+    def __init__(self, found: Survey, report: VerifyReport) -> None:
+        assert found.meta is not None
+        self.found = found
+        self.meta = found.meta
+        self.report = report
+        self.state = _State(found.head_sequence, 0, found.head_page - 1)
+        tail = None if found.awaits_recovery or found.written is None else found.written.tail
+        self.tail = tail
+        self.last = tail.page_number if tail else self._last_begun()
+        # Listed behind the tail: pages can have come meanwhile.
+        self.present = page_numbers(found.prefix, found.folder.names())
 
+    def _last_begun(self) -> int:
+        """Return the last page that was rolled into, as far as the pages say."""
+        for number in reversed(self.found.numbers):
+            if self.found.first_sequence(number) is not None:
+                return number
+        return max(self.found.numbers[-1:], default=self.found.head_page)
 
-def _verify_page(
-    store: Store, page: Page, count: int | None, report: VerifyReport
-) -> tuple[Scan, bool]:
-    """Walk one page; `count` frames of the active one, all up to the end mark of a sealed one."""
-    index_path = store.folder.full(fmt.index_name(store.prefix, page.number))
-    try:
-        index = map_file(
-            store.folder, fmt.index_name(store.prefix, page.number), store.meta.index_bytes,
-            writable=False,
+    def run(self, progress: Callable[[int, int], None] | None) -> None:
+        head = self.found.head_page
+        total = max(0, self.last + 1 - head)
+        for number in [n for n in self.present if head <= n <= self.last]:
+            if progress is not None:
+                progress(number - head, total)
+            if not (self._follows(number) and self._check(number)):
+                break  # the tail of a queue that awaits recovery: what follows will be removed
+            self.state.last = number
+        else:
+            self._follows(self.last + 1)
+        self._look_behind()
+        if progress is not None:
+            progress(total, total)
+
+    def problem(self, number: int, position: int | None, sequence: int | None, reason: str) -> None:
+        """Note what is wrong with a page."""
+        self.report.problems.append(Problem(self.found.path(number), position, sequence, reason))
+
+    def _is_promised(self, sequence: int | None) -> bool:
+        """Whether a power cut could not have taken what stands there."""
+        written = self.found.written
+        if self.tail is not None or written is None or written.durable_page == 0:
+            return True
+        return sequence is None or sequence < self.found.durable_sequence
+
+    def _follows(self, number: int) -> bool:
+        """Whether a page belongs to the queue; a run of missing ones before it is one problem."""
+        first = self.state.last + 1
+        if number > first:
+            if not self._is_promised(self.state.expected):
+                return False
+            reason = f"{number - first} pages are missing, from this one on"
+            self.problem(first, None, self.state.expected, reason)
+            self.state.expected = None  # what stood in them is not known
+        return True
+
+    def _look_behind(self) -> None:
+        """Look at the files behind the last page: one may be made ready, no more."""
+        folder, prefix = self.found.folder, self.found.prefix
+        spare = self.last + 1
+        if self.tail is not None and spare not in self.found.numbers:
+            self._look_for_early_mark(self.tail.page_number, self.tail.position)
+        for number in [n for n in self.found.numbers if n >= spare]:
+            if number > spare and not self.found.awaits_recovery:
+                self.problem(number, None, None, "behind the page that comes next: never read")
+                continue
+            try:
+                map_file(
+                    folder, fmt.page_name(prefix, number), self.meta.page_bytes, writable=False
+                )
+            except errors.QueueNotFound:
+                continue  # removed meanwhile
+            except errors.PageQueueError as error:
+                self.report.problems.append(problem_of(error))
+
+    def _look_for_early_mark(self, number: int, position: int) -> None:
+        """An end mark leads to a page that is there (I10)."""
+        tail = self.tail
+        assert tail is not None
+        try:
+            name = fmt.page_name(self.found.prefix, number)
+            page = map_file(self.found.folder, name, self.meta.page_bytes, writable=False)
+        except errors.PageQueueError:
+            return  # it was noted
+        if _core.look(page, position, tail.sequence)[0] == _core.READ_END:
+            name = fmt.page_name(self.found.prefix, number + 1)
+            if not self.found.folder.exists(name):
+                reason = "an end mark, and the page that follows is missing"
+                self.problem(number, position, tail.sequence, reason)
+
+    # --- one page ---------------------------------------------------------------------------------
+
+    def _check(self, number: int) -> bool:
+        """Check one page; return whether others follow."""
+        state, found = self.state, self.found
+        try:
+            name = fmt.page_name(found.prefix, number)
+            page = map_file(found.folder, name, self.meta.page_bytes, writable=False)
+        except errors.PageQueueError as error:
+            if number < found.head_page:
+                return True
+            self.report.problems.append(problem_of(error))
+            state.expected = None
+            return True
+        header = self._header(number, page)
+        if header is None:
+            torn = not self._is_promised(state.expected)
+            state.expected = None
+            return not torn
+        first = header.first_sequence
+        assert first is not None
+        if state.expected is not None and first != state.expected and number != found.head_page:
+            reason = f"begins with message {first}, must be {state.expected}"
+            self.problem(number, 0, first, reason)
+        if header.floor_timestamp < state.floor:
+            self.problem(number, 0, first, "begins earlier than the page before it ended")
+        return self._check_frames(number, page, header, first)
+
+    def _header(self, number: int, page: _core.Region) -> PageHeader | None:
+        """Return a page's header; of a damaged one, what the frames prove of it."""
+        try:
+            header = self.found.header(number)
+        except errors.PageQueueError as error:
+            first = self.state.expected
+            if self._is_promised(first):
+                self.report.problems.append(problem_of(error))
+            if isinstance(error, errors.NewerFormat) or first is None:
+                return None
+            stands = _core.look(page, fmt.PAGE_HEADER_BYTES, first)[0]
+            if stands not in {_core.READ_FRAME, _core.READ_END}:
+                return None
+            return PageHeader(number, self.meta.queue_id, first, self.state.floor, 0)
+        if header.first_sequence is None:
+            if not self._is_promised(self.state.expected):
+                return None
+            self.problem(number, 0, self.state.expected, "page header: no first sequence")
+            return None
+        return header
+
+    def _check_frames(
+        self, number: int, page: _core.Region, header: PageHeader, first: int
+    ) -> bool:
+        at_tail = self.tail is not None and number == self.tail.page_number
+        end = self.tail.sequence if self.tail is not None and at_tail else None
+        count = None if end is None else max(0, end - first)
+        index = self._index(number, first)
+        use = _core.INDEX_NONE if index is None else _core.INDEX_CHECK
+        scan = scan_region(page, index, header, first, count, use=use)
+        self.report.pages_checked += 1
+        ended = self._is_end(number, scan, count, first)
+        if not ended:
+            self._damage(number, page, index, header, first, end)
+        else:
+            self.report.messages_checked += scan.sequence - first
+            complete = scan.whole_sequence == scan.sequence
+            if not complete and (at_tail or scan.stopped == _core.READ_END):
+                reason = "an incomplete batch"
+                self.problem(number, scan.whole_position, scan.whole_sequence, reason)
+        if index is not None and scan.index_wrong:
+            path = self.found.folder.full(fmt.index_name(self.found.prefix, number))
+            reason = f"index: {scan.index_wrong} records differ from the frames"
+            self.report.problems.append(Problem(path, None, first, reason))
+        self.state.expected = scan.sequence if ended else None
+        self.state.floor = scan.timestamp
+        return not (ended and scan.stopped != _core.READ_END and not at_tail)
+
+    def _is_end(self, number: int, scan: Scan, count: int | None, first: int) -> bool:
+        """Whether a page ends where and as it may."""
+        if count is not None:
+            return scan.sequence - first == count
+        if scan.stopped == _core.READ_END:
+            return True
+        found = self.found
+        if self.tail is not None or scan.whole_sequence < found.durable_sequence:
+            return False
+        # The queue awaits recovery, and what is torn here was promised to nobody. Without a durable
+        # mark that holds only where the frames of the last page end.
+        known = found.written is not None and found.written.durable_page > 0
+        return known or (number == self.last and scan.stopped == _core.READ_NOTHING)
+
+    def _damage(
+        self,
+        number: int,
+        page: _core.Region,
+        index: _core.Region | None,
+        header: PageHeader,
+        first: int,
+        end: int | None,
+    ) -> None:
+        """Note every damaged place of a page, and count what is good around them."""
+        is_last = number == self.last
+        if end is None and not is_last:
+            end = self.found.first_sequence(number + 1)
+            end = None if end is None or end < first else end
+        good = 0
+        walked = list(
+            stretches(
+                page, index, first, header.floor_timestamp, end_sequence=end,
+                is_sealed=not is_last,
+            )
         )  # fmt: skip
-    except errors.PageQueueError as error:
-        reason = getattr(error, "reason", "missing")
-        report.problems.append(Problem(index_path, None, None, f"index: {reason}"))
-        index = None
-    scan = page.check(count, index)
-    good = scan.sequence - page.first_sequence
-    report.pages_checked += 1
-    report.messages_checked += good
-    whole = good == count if count is not None else scan.stopped == _core.READ_END
-    if not whole:
-        reason = REASONS.get(scan.stopped, "unknown")
-        report.problems.append(Problem(page.path, scan.position, scan.sequence, reason))
-    elif scan.whole_sequence != scan.sequence:
-        reason = "an incomplete batch"
-        report.problems.append(Problem(page.path, scan.whole_position, scan.whole_sequence, reason))
-    if index is not None and scan.index_wrong:
-        reason = f"index: {scan.index_wrong} records differ from the frames"
-        report.problems.append(Problem(index_path, None, page.first_sequence, reason))
-    return scan, whole
+        for stretch in walked:
+            good += stretch.end - stretch.first
+            reason = REASONS.get(stretch.stopped, "it cannot be read")
+            if stretch is walked[-1]:
+                if stretch.stopped == _core.READ_END and end in {None, stretch.end}:
+                    break
+                if end is not None and stretch.end == end:
+                    if is_last:
+                        break
+                    reason = f"the end mark is damaged or missing: {reason}"
+            self.problem(number, stretch.end_position, stretch.end, reason)
+        self.report.messages_checked += good
+
+    def _index(self, number: int, first: int) -> _core.Region | None:
+        name = fmt.index_name(self.found.prefix, number)
+        try:
+            return map_file(self.found.folder, name, self.meta.index_bytes, writable=False)
+        except errors.PageQueueError as error:
+            reason = f"index: {problem_of(error).reason}"
+            path = self.found.folder.full(name)
+            self.report.problems.append(Problem(path, None, first, reason))
+            return None

@@ -151,6 +151,9 @@ void pq_scan(const pq_place *at, uint64_t position, uint64_t sequence, uint64_t 
 int pq_find(const pq_place *at, uint64_t count, int64_t since, uint64_t *ordinal,
             uint64_t *position);
 int pq_locate(const pq_place *at, uint64_t count, uint64_t ordinal, uint64_t *position);
+int pq_resync(const pq_place *at, uint64_t position, uint64_t sequence, uint64_t end_sequence,
+              int64_t floor_timestamp, int64_t ceiling_timestamp, uint64_t *found_position,
+              uint64_t *found_sequence);
 
 /* --- lock.c: the writers' lock, released by the kernel when its holder dies ------------------- */
 

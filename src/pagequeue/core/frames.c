@@ -164,24 +164,21 @@ static uint32_t frame_put(const pq_place *at, uint64_t position, uint64_t sequen
     return word;
 }
 
-static pq_append_result append_allowed(const pq_place *at) {
-    if (pq_load_u32(at->meta + PQ_WRITE_META_FAILED_ERRNO) != 0) {
-        return PQ_APPEND_FAILED;
-    }
-    if (pq_load_u64(at->meta + PQ_WRITE_META_PAGE_NUMBER) != at->page_number) {
-        return PQ_APPEND_MOVED;
-    }
-    return PQ_APPEND_DONE;
+static int is_active(const pq_place *at) {
+    return pq_load_u64(at->meta + PQ_WRITE_META_PAGE_NUMBER) == at->page_number;
 }
 
 /* Under the lock. All of the items or none: they become visible at once, by the first length. */
 pq_append_result pq_append(const pq_place *at, const pq_payload *items, size_t item_count,
                            int64_t now, int64_t exact, pq_appended *out) {
     uint64_t position, count;
-    pq_append_result allowed = append_allowed(at);
-    if (allowed == PQ_APPEND_DONE) {
-        allowed = settle(at, &position, &count);
+    if (pq_load_u32(at->meta + PQ_WRITE_META_FAILED_ERRNO) != 0) {
+        return PQ_APPEND_FAILED;
     }
+    if (!is_active(at)) {
+        return PQ_APPEND_MOVED;
+    }
+    pq_append_result allowed = settle(at, &position, &count);
     if (allowed != PQ_APPEND_DONE) {
         return allowed;
     }
@@ -278,16 +275,11 @@ static int header_stands(const uint8_t *page, const uint8_t *wanted, uint64_t se
 pq_append_result pq_roll(const pq_place *at, uint8_t *next_page, const uint8_t *header) {
     uint64_t position, count, next_number;
     memcpy(&next_number, header + PQ_PAGE_HEADER_PAGE_NUMBER, 8);
-    pq_append_result allowed = append_allowed(at);
-    if (allowed == PQ_APPEND_DONE && (next_number != at->page_number + 1 || next_page == at->page)) {
-        allowed = PQ_APPEND_MOVED; /* the caller was interrupted by a roll of its own thread */
+    if (!is_active(at) || next_number != at->page_number + 1 || next_page == at->page) {
+        return PQ_APPEND_MOVED; /* or the caller was interrupted by a roll of its own thread */
     }
-    if (allowed != PQ_APPEND_DONE) {
-        return allowed;
-    }
-    allowed = settle(at, &position, &count);
-    if (allowed == PQ_APPEND_DAMAGED) {
-        return allowed;
+    if (settle(at, &position, &count) == PQ_APPEND_DAMAGED) {
+        return PQ_APPEND_DAMAGED;
     }
     int64_t last = (int64_t)pq_load_u64(at->meta + PQ_WRITE_META_LAST_TIMESTAMP);
     uint64_t sequence = at->first_sequence + count;

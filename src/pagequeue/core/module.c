@@ -240,6 +240,34 @@ static PyObject *core_locate(PyObject *Py_UNUSED(module), PyObject *args) {
     return PyLong_FromUnsignedLongLong(position);
 }
 
+/* (position, sequence) of the next frame or end mark that validates, or None */
+static PyObject *core_resync(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *page, *index;
+    unsigned long long first, position, sequence, end;
+    long long floor, ceiling;
+    pq_place at;
+    uint64_t found_position, found_sequence;
+    if (!PyArg_ParseTuple(args, "OOKKKKLL:resync", &page, &index, &first, &position, &sequence,
+                          &end, &floor, &ceiling) ||
+        !place_of(page, index, first, &at)) {
+        return NULL;
+    }
+    if (sequence < first || end < sequence || end > PQ_SEQUENCE_MAX) {
+        PyErr_SetString(PyExc_ValueError, "the sequences are not in order");
+        return NULL;
+    }
+    int found;
+    Py_BEGIN_ALLOW_THREADS
+    found = pq_resync(&at, position, sequence, end, floor, ceiling, &found_position,
+                      &found_sequence);
+    Py_END_ALLOW_THREADS
+    if (!found) {
+        Py_RETURN_NONE;
+    }
+    return Py_BuildValue("(KK)", (unsigned long long)found_position,
+                         (unsigned long long)found_sequence);
+}
+
 /* (what stands there, timestamp, payload bytes, next position), checked */
 static PyObject *core_look(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *page;
@@ -280,6 +308,7 @@ static PyMethodDef functions[] = {
     {"scan", core_scan, METH_VARARGS, "Walk the frames of a page that validate."},
     {"find", core_find, METH_VARARGS, "Find the first frame of a page that is not older."},
     {"locate", core_locate, METH_VARARGS, "Find a frame of a page by its ordinal."},
+    {"resync", core_resync, METH_VARARGS, "Find the next frame behind damage."},
     {"look", core_look, METH_VARARGS, "Say what stands at a position."},
 #ifdef PAGEQUEUE_KILL_POINTS
     {"set_kill_point", core_set_kill_point, METH_VARARGS, "Die at a step, the n-th time."},

@@ -1,4 +1,5 @@
-/* Reading a page as a whole: walking its frames, and finding one by time or by number.
+/* Reading a page as a whole: walking its frames, finding one by time or by number, and finding the
+ * next one that validates behind damage.
  *
  * The index is only a hint here. What it leads to is proved by the frames themselves, whose
  * checksums contain their sequence, so that a wrong index can cost time and never correctness (I6).
@@ -124,4 +125,127 @@ int pq_find(const pq_place *at, uint64_t count, int64_t since, uint64_t *ordinal
         }
     }
     return 1;
+}
+
+/* --- behind damage ---------------------------------------------------------------------------- */
+
+#define RESYNC_WORK_PAGES 64 /* of checksummed bytes; forged lengths must not make it endless */
+#define SURE_SEQUENCES 65536 /* so few can be meant: then a checksum alone is proof enough */
+
+/* What a byte did to a CRC-32C, undone: by the top byte of the state behind it. */
+static void make_undo(uint8_t undo[256], uint32_t table[256]) {
+    for (uint32_t value = 0; value < 256; value++) {
+        uint8_t byte = (uint8_t)value;
+        /* The table itself: the state of one byte from a state of 0. */
+        table[value] = pq_crc_update(0, &byte, 1);
+        undo[table[value] >> 24] = byte;
+    }
+}
+
+static uint32_t undone(const uint8_t undo[256], const uint32_t table[256], uint32_t state,
+                       const uint8_t *bytes, size_t count) {
+    for (size_t i = count; i-- > 0;) {
+        uint8_t from = undo[state >> 24];
+        state = (state ^ table[from]) << 8 | (uint32_t)(from ^ bytes[i]);
+    }
+    return state;
+}
+
+typedef struct {
+    const pq_place *at;
+    uint64_t first, end;    /* sequences that can stand there, `end` not included */
+    int64_t floor, ceiling; /* times that can */
+    uint64_t work;          /* bytes that may still be checksummed */
+    uint8_t undo[256];
+    uint32_t table[256];
+} resync;
+
+/* The one sequence in range that gives a frame's checksum: a CRC can be run backwards from its end
+ * to the place of the four low bytes, and forwards from its beginning. */
+static int sequence_of(resync *self, const pq_frame *frame, uint64_t *sequence) {
+    uint32_t begin = pq_crc_update(PQ_CRC_START, frame->payload, frame->payload_bytes);
+    begin = pq_crc_update(begin, &frame->timestamp, 8);
+    uint64_t high = self->first >> 32, last_high = (self->end - 1) >> 32;
+    for (int turn = 0; turn < 2 && high + (uint64_t)turn <= last_high; turn++) {
+        uint8_t rest[12] = {0};
+        uint32_t upper = (uint32_t)(high + (uint64_t)turn);
+        memcpy(rest + 4, &upper, 4);
+        memcpy(rest + 8, &frame->word, 4);
+        uint32_t low = begin ^ undone(self->undo, self->table, ~frame->checksum, rest, 12);
+        *sequence = (uint64_t)upper << 32 | low;
+        if (*sequence >= self->first && *sequence < self->end) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Whether a frame that was found is confirmed by what follows it, or by its index record. */
+static int is_confirmed(const resync *self, const pq_frame *frame, uint64_t position,
+                        uint64_t sequence) {
+    const pq_place *at = self->at;
+    pq_frame next;
+    pq_read_result behind =
+        pq_frame_check(at->page, at->page_bytes, frame->next, sequence + 1, &next);
+    if (behind == PQ_READ_FRAME || behind == PQ_READ_END ||
+        self->end - self->first <= SURE_SEQUENCES) {
+        return 1;
+    }
+    int64_t timestamp;
+    uint64_t known;
+    return sequence >= at->first_sequence &&
+           index_get(at, sequence - at->first_sequence, &timestamp, &known) && known == position;
+}
+
+/* What stands at `position` is not the frame with `sequence`: find the next place where a frame, or
+ * the end mark, validates. Its sequence is `sequence` or later, and before `end_sequence`; the end
+ * mark's can be `end_sequence`. By trying every place in turn, and the index where that gives up.
+ * 0 = there is none. */
+int pq_resync(const pq_place *at, uint64_t position, uint64_t sequence, uint64_t end_sequence,
+              int64_t floor_timestamp, int64_t ceiling_timestamp, uint64_t *found_position,
+              uint64_t *found_sequence) {
+    resync self = {.at = at, .first = sequence, .end = end_sequence + 1,
+                   .floor = floor_timestamp, .ceiling = ceiling_timestamp,
+                   .work = at->page_bytes * RESYNC_WORK_PAGES};
+    make_undo(self.undo, self.table);
+    pq_frame frame;
+    for (uint64_t place = (position | (PQ_FRAME_ALIGN_BYTES - 1)) + 1;
+         place + PQ_FRAME_BYTES <= at->page_bytes; place += PQ_FRAME_ALIGN_BYTES) {
+        pq_read_result found = pq_frame_look(at->page, at->page_bytes, place, &frame);
+        if ((found != PQ_READ_FRAME && found != PQ_READ_END) || frame.timestamp < self.floor ||
+            frame.timestamp > self.ceiling || frame.payload_bytes > self.work) {
+            continue;
+        }
+        self.work -= frame.payload_bytes;
+        if (sequence_of(&self, &frame, found_sequence) &&
+            (found == PQ_READ_END
+                 ? self.end - self.first <= SURE_SEQUENCES || *found_sequence == end_sequence
+                 : *found_sequence < end_sequence &&
+                       is_confirmed(&self, &frame, place, *found_sequence))) {
+            *found_position = place;
+            return 1;
+        }
+    }
+    self.work = at->page_bytes * RESYNC_WORK_PAGES;
+    for (uint64_t ordinal = sequence - at->first_sequence; ordinal < at->index_capacity;
+         ordinal++) {
+        int64_t timestamp;
+        uint64_t place;
+        if (!index_get(at, ordinal, &timestamp, &place) || place <= position ||
+            at->first_sequence + ordinal >= end_sequence) {
+            continue;
+        }
+        if (pq_frame_look(at->page, at->page_bytes, place, &frame) != PQ_READ_FRAME ||
+            frame.payload_bytes > self.work) {
+            continue;
+        }
+        self.work -= frame.payload_bytes;
+        if (pq_frame_check(at->page, at->page_bytes, place, at->first_sequence + ordinal,
+                           &frame) == PQ_READ_FRAME) {
+            *found_position = place;
+            *found_sequence = at->first_sequence + ordinal;
+            return 1;
+        }
+    }
+    return 0;
 }

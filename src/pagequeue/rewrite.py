@@ -1,0 +1,107 @@
+"""Going on after a failed sync: what may not be on the disk is written again, into new files.
+
+A sync that failed is never tried again on the same file: the system may have dropped what it could
+not write, keep showing it from memory, and report success the next time. But memory still has it.
+So the active page is sealed, everything from the durable mark on is copied into new files, checked
+frame by frame and synced, and only then takes the place of the old ones. Readers that have an old
+file mapped finish in it; it has the same bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from pagequeue import _core, errors
+from pagequeue import format as fmt
+from pagequeue.files import raise_typed
+from pagequeue.page import REASONS, PageHeader, decode_header, private_region, scan_region
+from pagequeue.producer import Producer
+
+if TYPE_CHECKING:
+    from pagequeue.store import Store
+
+log = logging.getLogger("pagequeue")
+
+
+def rewrite_undurable(store: Store) -> range:
+    """Put all that is published on stable storage through new files; the caller has the flush lock.
+
+    Returns:
+        The sequences that were at risk and are durable now.
+
+    Raises:
+        PageQueueError: it cannot be done now; the queue stays latched and nothing is worse.
+    """
+    write = store.write_meta
+    first = write.durable_sequence
+    begin = max(write.durable_page, store.read_meta.head_page)
+    # 1. Seal the active page, so that nobody writes to any of these files again.
+    #    Dies here: a queue that is latched, with one page more.
+    with Producer(store) as producer:
+        producer.seal()
+    tail = store.tail
+    # 2. Each page into a new file, which takes the old one's name when it is on stable storage.
+    #    Dies or cut in between: some pages are new, the mark is where it was.
+    for number in range(begin, tail.page_number):
+        _rewrite_page(store, number, store.first_sequence(number + 1))
+    # 3. The new active page, and all the names.
+    _sync_file(store, fmt.page_name(store.prefix, tail.page_number))
+    store.folder.sync()
+    # 4. The mark, and only then the latch.
+    write.set_durable(tail.first_sequence, tail.page_number)
+    write.sync()
+    write.latch(0, 0)
+    write.wake()
+    log.warning(
+        "%s: messages %d to %d were at risk after a failed sync; they were written again to new "
+        "files and are on stable storage now",
+        store.folder.path, first, tail.first_sequence - 1,
+    )  # fmt: skip
+    return range(first, tail.first_sequence)
+
+
+def _rewrite_page(store: Store, number: int, end_sequence: int) -> None:
+    """Copy a sealed page into a new file, checked before it takes the old one's name."""
+    name = fmt.page_name(store.prefix, number)
+    path = store.folder.full(name)
+    data = _read_all(store, name, store.meta.page_bytes)
+    header = decode_header(data[: fmt.PAGE_HEADER_BYTES], store.meta.queue_id, number, path)
+    _check(data, header, end_sequence, path)
+    store.folder.make(name, data, size_bytes=store.meta.page_bytes, maker="again", synced=True)
+
+
+def _read_all(store: Store, name: str, size_bytes: int) -> bytes:
+    parts = []
+    left = size_bytes
+    with store.folder.opened(name, writable=False) as fd:
+        try:
+            while left > 0 and (part := os.pread(fd, left, size_bytes - left)):
+                parts.append(part)
+                left -= len(part)
+        except OSError as error:
+            raise_typed(error, store.folder.full(name), "reading the page")
+    return b"".join(parts)
+
+
+def _check(data: bytes, header: PageHeader, end_sequence: int, path: str) -> None:
+    first = header.first_sequence
+    assert first is not None
+    scan = scan_region(private_region(data, len(data)), None, header, first, None)
+    if scan.stopped != _core.READ_END or scan.whole_sequence != end_sequence:
+        reason = REASONS.get(scan.stopped, "it ends too early")
+        raise errors.CorruptFrame(
+            f"message {scan.sequence} at position {scan.position}: {reason}: what the failed sync "
+            f"left is not all there, messages up to {end_sequence - 1} may be lost; "
+            "salvage the queue",
+            path=path, position=scan.position, sequence=scan.sequence, reason=reason,
+        )  # fmt: skip
+
+
+def _sync_file(store: Store, name: str) -> None:
+    with store.folder.opened(name, writable=False) as fd:
+        try:
+            os.fdatasync(fd)
+        except OSError as error:
+            raise_typed(error, store.folder.full(name), "syncing the page")

@@ -1,0 +1,288 @@
+"""What stands in a queue's directory, trusting none of it.
+
+Opening a queue stops at the first thing that is wrong; verify, repair and salvage must go on. So
+here every file is looked at by itself, and what is wrong with it is noted. Nothing is written and
+no lock is taken.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from pagequeue import errors
+from pagequeue import format as fmt
+from pagequeue.files import raise_typed
+from pagequeue.meta import AllMeta, ReadMeta, Tail, WriteMeta, field_of, read_all_meta
+from pagequeue.page import PageHeader, decode_header, parse_header
+
+if TYPE_CHECKING:
+    from pagequeue.files import Folder
+
+TAIL_POSITION: Final = field_of(fmt.WRITE_META, "page_number")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong.
+
+    Attributes:
+        file: its path.
+        position: place in the file in bytes, None when the file as a whole is meant.
+        sequence: of the message that should stand there, None when none is meant.
+        reason: what is wrong.
+    """
+
+    file: str
+    position: int | None
+    sequence: int | None
+    reason: str
+
+
+def problem_of(error: errors.PageQueueError) -> Problem:
+    """Return what an error says, as a problem."""
+    position = getattr(error, "position", None)
+    sequence = getattr(error, "sequence", None)
+    reason = getattr(error, "reason", None)
+    if reason is None:
+        reason = "missing" if isinstance(error, errors.QueueNotFound) else _without_path(error)
+    return Problem(error.path or "", position, sequence, reason)
+
+
+def _without_path(error: errors.PageQueueError) -> str:
+    return str(error).removeprefix(f"{error.path}: ")
+
+
+@dataclass
+class Written:
+    """What the write meta says, if it can be.
+
+    Attributes:
+        tail: where writing stands.
+        durable_sequence: the durable mark.
+        durable_page: the page that it stands in; 0 = no mark was ever set.
+        failed_errno: the failure latch.
+        is_this_boot: whether the words can be trusted; otherwise the frames say where the end is.
+    """
+
+    tail: Tail
+    durable_sequence: int
+    durable_page: int
+    failed_errno: int
+    is_this_boot: bool
+
+
+@dataclass
+class Survey:
+    """All that can be said of a directory without opening the queue.
+
+    Attributes:
+        folder: the directory.
+        prefix: of the queue's file names.
+        names: of all that stands there.
+        numbers: of the page files, sorted.
+        meta: what was fixed at creation; from the pages, if its own file is damaged; None if
+            nothing says it.
+        head_page: the first readable page.
+        head_sequence: its first sequence; None if nothing says it.
+        written: what the write meta says; None if it is missing or damaged.
+        problems: what is wrong with all these files, pages apart.
+    """
+
+    folder: Folder
+    prefix: str
+    names: list[str] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    meta: AllMeta | None = None
+    head_page: int = fmt.FIRST_PAGE
+    head_sequence: int | None = None
+    written: Written | None = None
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def awaits_recovery(self) -> bool:
+        """Whether the frames, and not the write meta, say where the end is."""
+        return self.written is None or not self.written.is_this_boot
+
+    @property
+    def durable_sequence(self) -> int:
+        """No message below it may be damaged."""
+        known = 0 if self.written is None else self.written.durable_sequence
+        return max(known, self.head_sequence or 0)
+
+    def path(self, number: int) -> str:
+        """Return the path of a page."""
+        return self.folder.full(fmt.page_name(self.prefix, number))
+
+    def header(self, number: int) -> PageHeader:
+        """Return a page's header.
+
+        Raises:
+            PageQueueError: whatever is wrong with it.
+        """
+        assert self.meta is not None
+        name = fmt.page_name(self.prefix, number)
+        data = first_bytes(self.folder, name)
+        return decode_header(data, self.meta.queue_id, number, self.folder.full(name))
+
+    def first_sequence(self, number: int) -> int | None:
+        """Return a page's first sequence, None when it does not say."""
+        try:
+            return self.header(number).first_sequence
+        except errors.PageQueueError:
+            return None
+
+
+def first_bytes(folder: Folder, name: str) -> bytes:
+    """Return the bytes that a page's header takes, or as many as there are."""
+    with folder.opened(name, writable=False) as fd:
+        try:
+            return os.pread(fd, fmt.PAGE_HEADER_BYTES, 0)
+        except OSError as error:
+            raise_typed(error, folder.full(name), "reading the file")
+
+
+def page_numbers(prefix: str, names: list[str]) -> list[int]:
+    """Return the numbers of the pages among these file names, sorted."""
+    pattern = fmt.page_name_pattern(prefix)
+    matches = [match for match in map(pattern.fullmatch, names) if match]
+    return sorted(int(match[1]) for match in matches if match[2] == "page")
+
+
+def survey(folder: Folder, prefix: str) -> Survey:
+    """Look at a directory.
+
+    Raises:
+        QueueNotFound: there is no file of such a queue at all.
+    """
+    found = Survey(folder, prefix, names=sorted(folder.names()))
+    found.numbers = page_numbers(prefix, found.names)
+    metas = (fmt.all_meta_name, fmt.write_meta_name, fmt.read_meta_name)
+    if not found.numbers and not any(name(prefix) in found.names for name in metas):
+        raise errors.QueueNotFound(
+            f"no queue with prefix {prefix!r} here: check directory and prefix", path=folder.path
+        )
+    _look_at_names(found)
+    try:
+        found.meta = read_all_meta(folder, prefix)
+    except errors.PageQueueError as error:
+        found.problems.append(problem_of(error))
+        if not isinstance(error, errors.NewerFormat):
+            found.meta = meta_from_pages(folder, prefix, found.numbers)
+    if found.meta is not None:
+        _look_at_head(found, found.meta)
+        _look_at_tail(found, found.meta)
+    return found
+
+
+def meta_from_pages(folder: Folder, prefix: str, numbers: list[int]) -> AllMeta | None:
+    """Return what was fixed at creation as the pages' headers and sizes say it."""
+    votes: Counter[tuple[bytes, int]] = Counter()
+    created = []
+    for number in numbers:
+        name = fmt.page_name(prefix, number)
+        try:
+            header = parse_header(first_bytes(folder, name), folder.full(name))
+            size_bytes = os.stat(name, dir_fd=folder.fd, follow_symlinks=False).st_size
+        except (errors.PageQueueError, OSError):
+            continue
+        if fmt.PAGE_BYTES_MIN <= size_bytes <= fmt.PAGE_BYTES_MAX and not (
+            size_bytes % fmt.PAGE_BYTES_STEP
+        ):
+            votes[header.queue_id, size_bytes] += 1
+            created.append(header.created)
+    if not votes:
+        return None
+    (queue_id, page_bytes), _ = votes.most_common(1)[0]
+    return AllMeta(queue_id, min(created), page_bytes)
+
+
+def _look_at_names(found: Survey) -> None:
+    """Note files whose names are nearly those of pages: nobody will ever read them."""
+    nearly = re.compile(rf"{re.escape(found.prefix)}-\d+\.(?:page|idx)", re.IGNORECASE)
+    exactly = fmt.page_name_pattern(found.prefix)
+    for name in found.names:
+        if nearly.fullmatch(name) and (
+            not (match := exactly.fullmatch(name)) or int(match[1]) < fmt.FIRST_PAGE
+        ):
+            reason = f"not a page's name, which has {fmt.PAGE_NUMBER_DIGITS} digits: never read"
+            found.problems.append(Problem(found.folder.full(name), None, None, reason))
+
+
+def _look_at_head(found: Survey, meta: AllMeta) -> None:
+    try:
+        read = ReadMeta(found.folder, found.prefix, meta.queue_id, writable=False)
+    except errors.PageQueueError as error:
+        found.problems.append(problem_of(error))
+        if found.numbers:
+            found.head_page = found.numbers[0]
+            found.head_sequence = found.first_sequence(found.head_page)
+        return
+    found.head_page, found.head_sequence = read.head_page, read.head_sequence
+    read.close()
+    position = ReadMeta.HEAD_PAGE
+    first = found.first_sequence(found.head_page) if found.head_page in found.numbers else None
+    reason = None
+    if not fmt.FIRST_PAGE <= found.head_page <= fmt.PAGE_NUMBER_MAX:
+        reason = f"page {found.head_page} cannot be the first"
+    elif found.numbers and found.head_page > found.numbers[-1]:
+        reason = f"says that reading begins in page {found.head_page}, and there is none"
+    elif first is not None and first != found.head_sequence:
+        position = ReadMeta.HEAD_SEQUENCE
+        reason = f"says that reading begins with message {found.head_sequence}, the page {first}"
+    if reason is not None:
+        path = found.folder.full(fmt.read_meta_name(found.prefix))
+        found.problems.append(Problem(path, position, found.head_sequence, reason))
+        if found.numbers:
+            if position == ReadMeta.HEAD_PAGE:
+                found.head_page = found.numbers[0]
+            found.head_sequence = found.first_sequence(found.head_page)
+
+
+def _look_at_tail(found: Survey, meta: AllMeta) -> None:
+    try:
+        write = WriteMeta(found.folder, found.prefix, meta.queue_id, writable=False)
+    except errors.PageQueueError as error:
+        found.problems.append(problem_of(error))
+        return
+    tail = write.tail
+    written = Written(
+        tail, write.durable_sequence, write.durable_page, write.failed_errno, write.is_this_boot
+    )
+    write.close()
+    if not written.is_this_boot:
+        found.written = written
+        _look_at_latch(found, written)
+        return
+    reason = None
+    if not (
+        found.head_page <= tail.page_number <= fmt.PAGE_NUMBER_MAX
+        and fmt.PAGE_HEADER_BYTES <= tail.position < meta.page_bytes
+        and (found.head_sequence or 0) <= tail.sequence <= fmt.SEQUENCE_MAX
+    ):
+        reason = f"says that writing stands at {tail}, which cannot be"
+    elif written.durable_sequence > tail.sequence:
+        reason = (
+            f"says that all below message {written.durable_sequence} is durable, "
+            f"and message {tail.sequence} is not sent yet"
+        )
+    if reason is not None:
+        path = found.folder.full(fmt.write_meta_name(found.prefix))
+        found.problems.append(Problem(path, TAIL_POSITION, None, reason))
+        return
+    found.written = written
+    _look_at_latch(found, written)
+
+
+def _look_at_latch(found: Survey, written: Written) -> None:
+    if written.failed_errno:
+        path = found.folder.full(fmt.write_meta_name(found.prefix))
+        reason = (
+            f"a sync failed ({os.strerror(written.failed_errno)}): what was sent from here on "
+            "may not be on stable storage"
+        )
+        sequence = written.durable_sequence
+        found.problems.append(Problem(path, WriteMeta.FAILED_ERRNO, sequence, reason))

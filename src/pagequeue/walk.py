@@ -1,0 +1,80 @@
+"""Walking a page that may be damaged: the stretches of frames that validate.
+
+Behind damage the walk goes on where the next frame proves itself by its checksum, which has its
+sequence: found by trying every place, and through the index. Nothing is taken for a frame that is
+not one, and what cannot be a part of the queue, because its sequence is another page's, is left.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from pagequeue import _core
+from pagequeue import format as fmt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Stretch(NamedTuple):
+    """Frames that validate, one directly behind the other; there can be none of them.
+
+    Attributes:
+        first: sequence of the first.
+        end: sequence behind the last.
+        position: of the first.
+        end_position: behind the last.
+        timestamp: of the last, in ns; of the frame before the stretch, when it is empty.
+        stopped: one of the core's READ_ codes: what stands behind the last.
+    """
+
+    first: int
+    end: int
+    position: int
+    end_position: int
+    timestamp: int
+    stopped: int
+
+
+def stretches(
+    page: _core.Region,
+    index: _core.Region | None,
+    first_sequence: int,
+    floor_timestamp: int,
+    *,
+    end_sequence: int | None,
+    is_sealed: bool,
+    ceiling_timestamp: int = fmt.TIMESTAMP_MAX,
+) -> Iterator[Stretch]:
+    """Give the stretches of one page in order; the first begins at its beginning.
+
+    Args:
+        page: its map.
+        index: of the same page, if there is one; it is only a hint.
+        first_sequence: of the page.
+        floor_timestamp: no frame of it is older.
+        end_sequence: what follows the page begins with this one; None: not known.
+        is_sealed: whether an end mark must stand in it. In a page that is not, and whose end is not
+            known, the first empty place is the end: behind it can stand what was never sent.
+        ceiling_timestamp: no frame of it is younger.
+    """
+    position, sequence, floor = fmt.PAGE_HEADER_BYTES, first_sequence, floor_timestamp
+    limit = fmt.SEQUENCE_MAX if end_sequence is None else max(end_sequence, first_sequence)
+    while True:
+        end_position, end, timestamp, _, _, _, _, stopped = _core.scan(
+            page, None, first_sequence, position, sequence, limit, floor, _core.INDEX_NONE
+        )
+        if end == limit:  # then it looked no further
+            stopped = _core.look(page, end_position, end)[0]
+        yield Stretch(sequence, end, position, end_position, timestamp, stopped)
+        if stopped == _core.READ_END or (end == limit and not is_sealed):
+            return
+        if stopped == _core.READ_NOTHING and not is_sealed and end_sequence is None:
+            return
+        found = _core.resync(
+            page, index, first_sequence, end_position, end, limit, timestamp, ceiling_timestamp
+        )
+        if found is None:
+            return
+        position, sequence = found
+        floor = timestamp
