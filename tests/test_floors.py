@@ -14,7 +14,7 @@ FLOORS = {
     0: {"closing", "format", "format_text", "errors", "moments"},
     1: {"_core", "background", "files", "locks"},
     2: {"meta", "page", "batch"},
-    3: {"flush", "recover", "roll", "store"},
+    3: {"flush", "opening", "recover", "roll", "store"},
     4: {"producer", "consumer", "info", "verify"},
     5: {"queue", "__init__"},
 }
