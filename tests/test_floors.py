@@ -12,7 +12,7 @@ import pagequeue
 ROOT = Path(pagequeue.__file__).parent
 FLOORS = {
     0: {"closing", "format", "format_text", "errors", "moments"},
-    1: {"_core", "background", "files", "locks"},
+    1: {"_core", "background", "files", "locks", "trust"},
     2: {"meta", "page", "batch"},
     3: {"flush", "opening", "recover", "roll", "store"},
     4: {"producer", "consumer", "info", "verify"},

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 
 from pagequeue import errors
 from pagequeue import format as fmt
-from pagequeue.files import Folder
+from pagequeue.files import FILE_MODE, Folder
 from pagequeue.locks import FileLock
 from pagequeue.meta import AllMeta, ReadMeta, WriteMeta, read_all_meta, write_all_meta
 from pagequeue.page import REMEDY
 from pagequeue.recover import Recovery, RecoveryReport
+from pagequeue.trust import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +42,8 @@ class Opening:
         page_bytes: of a new queue; of an existing one it must be the same; None takes what is.
         lock_timeout: seconds to wait for any lock before a typed error.
         clock: ns since 1970, UTC.
+        file_mode: permission bits of what is made, whatever the umask.
+        trust: names of circumstances that are accepted; see `trust.py`.
 
     Attributes:
         folder: the directory.
@@ -61,6 +64,8 @@ class Opening:
         page_bytes: int | None,
         lock_timeout: float,
         clock: Callable[[], int],
+        file_mode: int = FILE_MODE,
+        trust: frozenset[str] = NOTHING,
     ) -> None:
         self._prefix = prefix
         self._clock = clock
@@ -68,15 +73,22 @@ class Opening:
         self._page_bytes = page_bytes
         self._locks: list[FileLock] = []
         self.report = RecoveryReport()
-        self.folder = Folder(path, create=create and not read_only)
+        self.folder = Folder(
+            path, create=create and not read_only, read_only=read_only, file_mode=file_mode,
+            trust=trust,
+        )  # fmt: skip
         try:
             self.meta = self._open_to_read() if read_only else self._open_to_write(create=create)
             self._check_page_bytes(self.meta)
             queue_id, writable = self.meta.queue_id, not read_only
+            if not read_only:  # before it is mapped, so that it was this very file all the time
+                name = fmt.write_meta_name(prefix)
+                self.folder.watch(name, self.folder.identity(name))
             self.write_meta = WriteMeta(self.folder, prefix, queue_id, writable=writable)
             self.read_meta = ReadMeta(self.folder, prefix, queue_id, writable=writable)
             self._check_made()
             self.prefix_tail = self._unrecovered_tail() if read_only else None
+            self.folder.check()
         except BaseException:
             self.close()
             raise
@@ -127,20 +139,30 @@ class Opening:
             raise self._no_queue()
         if self._has_meta():
             self._check_page_bytes(read_all_meta(self.folder, self._prefix))
-        presence = self.lock_on(fmt.lock_name(self._prefix), make=True)
+        name = fmt.lock_name(self._prefix)
+        presence = self.lock_on(name, make=True)
         deadline = time.monotonic() + self._lock_timeout
         while True:
-            if presence.try_exclusive():
-                meta = self._create_or_recover()
-                # Another opener can come in between here and recover again: nobody has laid
-                # anything down yet, so that changes nothing.
+            alone = presence.try_exclusive()
+            if not alone:
                 presence.share(self._lock_timeout)
-                return meta
-            presence.share(self._lock_timeout)
-            if self._is_recovered():
-                return read_all_meta(self.folder, self._prefix)
-            # Whoever was creating or recovering it died: one of those who waited does it.
-            presence.release()
+            if self.folder.identity(name) != presence.identity():
+                # It was removed or replaced before it was locked: that keeps nobody out.
+                presence.close()
+                self._locks.remove(presence)
+                presence = self.lock_on(name, make=True)
+            else:
+                self.folder.watch(name, presence.identity())
+                if alone:
+                    meta = self._create_or_recover()
+                    # Another opener can come in between here and recover again: nobody has laid
+                    # anything down yet, so that changes nothing.
+                    presence.share(self._lock_timeout)
+                    return meta
+                if self._is_recovered():
+                    return read_all_meta(self.folder, self._prefix)
+                # Whoever was creating or recovering it died: one of those who waited does it.
+                presence.release()
             if time.monotonic() > deadline:
                 raise errors.LockTimeout(
                     "it must be recovered, and other processes keep it open: close it there, "
@@ -168,6 +190,7 @@ class Opening:
                 created=self._clock(),
                 page_bytes=self._page_bytes or fmt.PAGE_BYTES_DEFAULT,
             )
+            self.folder.sync_name()
             # Dies behind this: a queue without pages, which the next opener completes.
             write_all_meta(self.folder, self._prefix, meta)
         self.report = Recovery(self.folder, self._prefix, meta, self._clock).run()

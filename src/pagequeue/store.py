@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.background import Background
+from pagequeue.files import FILE_MODE
 from pagequeue.flush import Flusher
 from pagequeue.opening import Opening
 from pagequeue.page import REMEDY, Page
 from pagequeue.roll import Roller
+from pagequeue.trust import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,6 +50,8 @@ class Store:
         page_bytes: of a new queue; of an existing one it must be the same; None takes what is.
         lock_timeout: seconds to wait for any lock before a typed error.
         clock: ns since 1970, UTC.
+        file_mode: permission bits of what is made, whatever the umask.
+        trust: names of circumstances that are accepted; see `trust.py`.
     """
 
     def __init__(
@@ -60,6 +64,8 @@ class Store:
         page_bytes: int | None,
         lock_timeout: float,
         clock: Callable[[], int],
+        file_mode: int = FILE_MODE,
+        trust: frozenset[str] = NOTHING,
     ) -> None:
         self.prefix = prefix
         self.read_only = read_only
@@ -72,7 +78,7 @@ class Store:
         self._guard = threading.RLock()  # a finalizer may come back in
         self._opening = opening = Opening(
             path, prefix, create=create, read_only=read_only, page_bytes=page_bytes,
-            lock_timeout=lock_timeout, clock=clock,
+            lock_timeout=lock_timeout, clock=clock, file_mode=file_mode, trust=trust,
         )  # fmt: skip
         self.folder, self.meta, self.report = opening.folder, opening.meta, opening.report
         self.write_meta, self.read_meta = opening.write_meta, opening.read_meta
@@ -115,6 +121,11 @@ class Store:
             self.clock,
             self.lock_timeout,
         )
+
+    @property
+    def may_mend(self) -> bool:
+        """Whether an index that is found to be wrong may be written again."""
+        return not self.read_only and not self.folder.is_replaced
 
     @property
     def is_forked(self) -> bool:
@@ -247,7 +258,7 @@ class Store:
             )  # fmt: skip
         number = self.page_of_sequence(sequence)
         page = self.page(number)
-        position = page.locate(sequence, self.count(number), mend=not self.read_only)
+        position = page.locate(sequence, self.count(number), mend=self.may_mend)
         return Place(page, position, sequence)
 
     def seek_head(self) -> Place:
@@ -272,7 +283,7 @@ class Store:
             else:
                 high = middle - 1
         page = self.page(low)
-        ordinal, position = page.find(since, self.count(low, tail), mend=not self.read_only)
+        ordinal, position = page.find(since, self.count(low, tail), mend=self.may_mend)
         return Place(page, position, page.first_sequence + ordinal)
 
     def _first_timestamp(self, number: int) -> int | None:
