@@ -12,9 +12,9 @@ import pagequeue
 ROOT = Path(pagequeue.__file__).parent
 FLOORS = {
     0: {"closing", "format", "format_text", "errors", "moments"},
-    1: {"_core", "background", "files", "locks"},
+    1: {"_core", "background", "files", "locks", "trust"},
     2: {"meta", "page", "batch", "walk"},
-    3: {"flush", "recover", "roll", "store", "survey"},
+    3: {"flush", "opening", "recover", "roll", "store", "survey"},
     4: {"producer", "consumer", "info", "verify", "rewrite"},
     5: {"queue", "__init__"},
 }

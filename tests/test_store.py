@@ -367,7 +367,7 @@ def test_opener_waits_only_so_long_for_a_recovery(disk: Disk) -> None:
     """A stopped recovery gives a typed error to the others."""
     disk.send(b"x")
     with disk.open() as queue:
-        lock = queue._store._locks[0]
+        lock = queue._store._opening._locks[0]
         assert lock.try_exclusive()
         with pytest.raises(errors.LockTimeout, match="opening the queue"):
             disk.open(lock_timeout=0.02)

@@ -201,7 +201,14 @@ class NotADirectory(AccessError, NotADirectoryError):
 
 
 class UnsafePath(AccessError):
-    """The path is a symbolic link, or something else than a regular file stands in its place."""
+    """The directory, its file system or a file in it could be changed by others, or is no file."""
+
+
+class LockReplaced(UnsafePath):
+    """The lock file or the write meta was replaced while the queue was open.
+
+    This process writes nothing more: another one can be inside that knows nothing of it.
+    """
 
 
 class AccessDenied(AccessError, PermissionError):

@@ -1,9 +1,10 @@
 """Opening, making, renaming and removing files in one directory, safely.
 
 Every name is looked up below one directory descriptor, never through a symbolic link, and only
-regular files are taken. Every system error becomes a typed error that names the path. Making a file
-means: a temporary name, blocks reserved, content, then a rename; whoever dies in between leaves a
-temporary file, which the next one to hold the preparation lock removes.
+regular files of owners that are trusted are taken. Every system error becomes a typed error that
+names the path. Making a file means: a temporary name, blocks reserved, content, then a rename;
+whoever dies in between leaves a temporary file, which the next one to hold the preparation lock
+removes.
 """
 
 from __future__ import annotations
@@ -13,15 +14,20 @@ import errno
 import os
 import stat
 import uuid
-from typing import TYPE_CHECKING, NoReturn
+import weakref
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from pagequeue import _core, errors
+from pagequeue.trust import NOTHING, check_directory, check_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FILE_MODE = 0o600
-DIRECTORY_MODE = 0o700
+FILE_MODE_MAX = 0o666
+OPEN_TRIES = 100
+Identity = tuple[int, int]
+"""Device and inode: which file it is, whatever its name."""
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 NO_RESOURCE = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
 NOT_REGULAR = {errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENODEV}
@@ -70,11 +76,66 @@ def raise_typed(error: OSError, path: str, doing: str) -> NoReturn:
         del made, error
 
 
-class Folder:
-    """One directory, opened once; all files of a queue are reached through it."""
+def directory_mode(file_mode: int) -> int:
+    """Return the permission bits of a directory for files with these: x where the file has r.
 
-    def __init__(self, path: str, *, create: bool) -> None:
+    Where everybody may write it is sticky, so that nobody removes another's files.
+    """
+    sticky = stat.S_ISVTX if file_mode & stat.S_IWOTH else 0
+    return file_mode | (file_mode & 0o444) >> 2 | sticky
+
+
+def sync_directory(path: str) -> None:
+    """Put the entries of a directory on stable storage."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except PermissionError:
+        # It may be entered and not be listed, as homes of other users often are. It cannot be
+        # synced then, and refusing would forbid a queue there altogether.
+        return
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class Stoppable(Protocol):
+    """Something that writes, and can be stopped from any thread at any time."""
+
+    def _detach(self) -> None: ...
+
+
+class Folder:
+    """One directory, opened once; all files of a queue are reached through it.
+
+    Args:
+        path: of the directory.
+        create: make it if it is not there.
+        read_only: nothing will be written to it.
+        file_mode: permission bits of what is made, whatever the umask.
+        trust: names of circumstances that are accepted; see `trust.py`.
+
+    Attributes:
+        fd: the descriptor of the directory.
+        writers: who is stopped when a watched file is found replaced.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        create: bool,
+        read_only: bool = False,
+        file_mode: int = FILE_MODE,
+        trust: frozenset[str] = NOTHING,
+    ) -> None:
         self.path = path
+        self.fd = -1
+        self.writers: weakref.WeakSet[Stoppable] = weakref.WeakSet()
+        self._file_mode = file_mode
+        self._trust = trust
+        self._watched: dict[str, Identity] = {}
+        self._replaced = ""
         if create:
             self._create()
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -86,19 +147,53 @@ class Folder:
             ) from error
         except OSError as error:
             self._refuse(error)
+        try:
+            self._owner = check_directory(self.fd, path, trust=trust, read_only=read_only)
+        except BaseException:
+            self.close()
+            raise
 
     def _create(self) -> None:
+        """Make the directory, and those above it, each durable before anything is put into it."""
+        missing = [self.path]
+        while not os.path.lexists(parent := os.path.dirname(missing[-1])):
+            missing.append(parent)
         try:
-            os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
-            os.mkdir(self.path, DIRECTORY_MODE)
-        except FileExistsError:
-            return
+            for path in reversed(missing):
+                self._make_directory(path)
         except NotADirectoryError as error:
             raise errors.NotADirectory(
                 "a part of this path is not a directory: choose another path", path=self.path
             ) from error
         except OSError as error:
             raise_typed(error, self.path, "making the directory")
+
+    def _make_directory(self, path: str) -> None:
+        mode = directory_mode(self._file_mode)
+        try:
+            os.mkdir(path, mode)
+        except FileExistsError:
+            return
+        # Without permission to read it, which the umask may have taken even from its owner; and
+        # by descriptor, because by name it could be another one by now.
+        fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
+                os.chmod(f"/proc/self/fd/{fd}", mode)
+        finally:
+            os.close(fd)
+        sync_directory(os.path.dirname(path))
+
+    def sync_name(self) -> None:
+        """Put the directory's own entry on stable storage: it can have been made by one that died.
+
+        Raises:
+            SystemLimit: the sync failed.
+        """
+        try:
+            sync_directory(os.path.dirname(self.path))
+        except OSError as error:
+            raise_typed(error, self.path, "syncing the directory that it stands in")
 
     def _refuse(self, error: OSError) -> NoReturn:
         if os.path.islink(self.path):
@@ -139,28 +234,83 @@ class Folder:
         """Open a regular file, without following links or blocking; return its descriptor."""
         flags = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         flags |= os.O_RDWR if writable else os.O_RDONLY
-        if make:
-            flags |= os.O_CREAT
+        path = self.full(name)
         try:
-            fd = os.open(name, flags, FILE_MODE, dir_fd=self.fd)
+            fd = self._open_or_make(name, flags) if make else os.open(name, flags, dir_fd=self.fd)
         except OSError as error:
-            raise_typed(error, self.full(name), "opening the file")
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise_typed(error, path, "opening the file")
+        try:
+            check_file(
+                os.fstat(fd), path, directory_owner=self._owner, trust=self._trust,
+                writable=writable,
+            )  # fmt: skip
+        except BaseException:
             os.close(fd)
-            raise errors.UnsafePath(
-                "not a regular file: put the real file there", path=self.full(name)
-            )
+            raise
         return fd
+
+    def _open_or_make(self, name: str, flags: int) -> int:
+        """Open a file, or make it; what it is made with is known only when it is certain who did.
+
+        Others can make and remove it all the while, but not for ever.
+        """
+        for _ in range(OPEN_TRIES):
+            with contextlib.suppress(FileNotFoundError):
+                return os.open(name, flags, dir_fd=self.fd)
+            try:
+                fd = os.open(name, flags | os.O_CREAT | os.O_EXCL, self._file_mode, dir_fd=self.fd)
+            except FileExistsError:
+                continue
+            try:
+                os.fchmod(fd, self._file_mode)
+            except BaseException:
+                os.close(fd)
+                raise
+            return fd
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    def identity(self, name: str) -> Identity | None:
+        """Return which file has this name now; None when there is none."""
+        try:
+            status = os.stat(name, dir_fd=self.fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise_typed(error, self.full(name), "looking at the file")
+        return status.st_dev, status.st_ino
+
+    def watch(self, name: str, identity: Identity | None) -> None:
+        """From now on this name must stand for this file: `check` looks."""
+        self._watched[name] = identity or (0, 0)
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether a watched file was found to be another one: nothing more may be written."""
+        return bool(self._replaced)
+
+    def check(self) -> None:
+        """Raise if a watched file is another one than it was, and stop all who write.
+
+        Whoever opens the queue meanwhile locks the new file and believes to be alone.
+
+        Raises:
+            LockReplaced: one is, or was at an earlier look.
+        """
+        for name, identity in self._watched.items():
+            if not self._replaced and self.identity(name) != identity:
+                self._replaced = name
+                for writer in list(self.writers):
+                    writer._detach()  # noqa: SLF001 - one package, and nothing else is safe here
+        if self._replaced:
+            raise errors.LockReplaced(
+                "it was replaced or removed while the queue was open, so that another process "
+                "could believe to be alone with it: close the queue everywhere, then open it again",
+                path=self.full(self._replaced),
+            )
 
     def exists(self, name: str) -> bool:
         """Return whether something of that name stands there."""
-        try:
-            os.stat(name, dir_fd=self.fd, follow_symlinks=False)
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise_typed(error, self.full(name), "looking at the file")
-        return True
+        return self.identity(name) is not None
 
     def names(self) -> list[str]:
         """Return the names of all that stands there."""
@@ -208,7 +358,7 @@ class Folder:
         self.remove(temporary)
         try:
             return _core.Region.make(
-                self.fd, temporary, name, data, size_bytes, filled_bytes, FILE_MODE, synced
+                self.fd, temporary, name, data, size_bytes, filled_bytes, self._file_mode, synced
             )
         except OSError as error:
             raise_typed(error, self.full(name), f"making a file of {size_bytes} bytes")

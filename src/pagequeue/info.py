@@ -89,7 +89,7 @@ def info(store: Store) -> Info:
 def _used_bytes(store: Store, number: int) -> int:
     """Return where the end mark of a sealed page stands."""
     page = store.page(number)
-    return page.locate(store.end_sequence(number), store.count(number), mend=not store.read_only)
+    return page.locate(store.end_sequence(number), store.count(number), mend=store.may_mend)
 
 
 def _time_at(store: Store, sequence: int) -> datetime:

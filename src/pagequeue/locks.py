@@ -44,6 +44,11 @@ class FileLock:
         self._owner = 0
         _open_locks.add(self)
 
+    def identity(self) -> tuple[int, int]:
+        """Return device and inode of the file that is locked, whatever has its name by now."""
+        status = os.fstat(self._file.fileno())
+        return status.st_dev, status.st_ino
+
     def try_exclusive(self) -> bool:
         """Take the lock for this process alone, if nobody has it."""
         return self._try(portalocker.LockFlags.EXCLUSIVE)

@@ -51,6 +51,7 @@ class Producer(_core.Writer, Closing):
 
     def __new__(cls, store: Store, clock: Clock | None = None, sync_every: int = 0) -> Self:
         """Attach to the active page of an open store; `clock` returns ns, None = the system's."""
+        store.folder.check()
         lock_fd = -1
         if _core.LOCK_NEEDS_FD:
             lock_fd = store.folder.open(fmt.write_meta_name(store.prefix), writable=True)
@@ -67,6 +68,7 @@ class Producer(_core.Writer, Closing):
         self._guard = threading.RLock()
         self._page = None
         self._ahead_since = (0.0, 0)
+        store.folder.writers.add(self)
         self._move()
         return self
 
@@ -161,6 +163,13 @@ class Producer(_core.Writer, Closing):
             raise self._closed_error()
 
     def _closed_error(self) -> errors.ClosedError:
+        """Return the error for a producer that was closed, or stopped: then it says why.
+
+        Raises:
+            LockReplaced: that is why.
+        """
+        if self._store.folder.is_replaced:
+            self._store.folder.check()
         return errors.ClosedError(
             "this producer is closed: make another one with queue.producer()",
             path=self._store.folder.path,

@@ -12,16 +12,18 @@ from pagequeue import format as fmt
 from pagequeue.batch import Batch, joined
 from pagequeue.closing import Closing
 from pagequeue.consumer import Consumer, Replay
+from pagequeue.files import FILE_MODE, FILE_MODE_MAX
 from pagequeue.flush import Sync, sync_policy
 from pagequeue.info import Info, info
 from pagequeue.moments import Moment, system_clock
 from pagequeue.producer import Producer
 from pagequeue.rewrite import rewrite_undurable
 from pagequeue.store import Store
+from pagequeue.trust import trusted
 from pagequeue.verify import VerifyReport, verify
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from pagequeue.recover import RecoveryReport
 
@@ -49,10 +51,18 @@ class Queue(Closing):
             goes on, if not it is tried again at the next flush or send.
         lock_timeout: seconds to wait for a lock that another process holds.
         clock: returns ns since 1970, UTC; for tests and simulations.
+        file_mode: permission bits of the files that are made, whatever the umask, from 0o600 to
+            0o666; the directory gets x where they have r. Not stored: each opening has its own.
+        trust: what is refused unless it is named here. `"other_owner"`: a directory that belongs
+            to another user than this one or root (root may read any), or a file in it that belongs
+            to neither these nor the directory's owner. `"world_writable"`: a directory that
+            everybody may write to, without the sticky bit. `"network_file_system"`: NFS, SMB, FUSE
+            and the like; never for a queue that two hosts use.
 
     Raises:
         QueueNotFound: there is none, and `create` is False.
-        NotADirectory, UnsafePath, AccessDenied: the path cannot be used.
+        NotADirectory, UnsafePath, AccessDenied: the path cannot be used, or others than its owner
+            could exchange what stands there.
         PageSizeMismatch: the queue has another page size.
         NewerFormat: a newer version wrote it.
         CorruptMeta, CorruptPage, CorruptFrame, MissingPage: damage that is not a torn tail.
@@ -74,11 +84,14 @@ class Queue(Closing):
         on_sync_failure: str = "stop",
         lock_timeout: float = LOCK_TIMEOUT,
         clock: Callable[[], int] | None = None,
+        file_mode: int = FILE_MODE,
+        trust: Collection[str] = (),
     ) -> None:
         if not os.fspath(directory):
             raise errors.InvalidOption("directory is empty: give a path, '.' for this one")
         path = os.path.abspath(os.fsdecode(directory))
         _check_options(path, prefix, page_bytes, lock_timeout)
+        _check_file_mode(path, file_mode)
         self._sync_every, interval = sync_policy(sync)
         if on_sync_failure not in {"stop", "seal"}:
             raise errors.InvalidOption(
@@ -89,7 +102,8 @@ class Queue(Closing):
         self._handles: weakref.WeakSet[Producer | Consumer | Replay] = weakref.WeakSet()
         self._store = Store(
             path, prefix, create=create, read_only=read_only, page_bytes=page_bytes,
-            lock_timeout=lock_timeout, clock=clock or system_clock,
+            lock_timeout=lock_timeout, clock=clock or system_clock, file_mode=file_mode,
+            trust=trusted(trust, path),
         )  # fmt: skip
         self._flushes_on_close = sync != "none" and not read_only
         if on_sync_failure == "seal" and not read_only:
@@ -355,3 +369,12 @@ def _check_options(path: str, prefix: str, page_bytes: int | None, lock_timeout:
         )
     if not lock_timeout >= 0:
         raise errors.InvalidOption(f"lock_timeout is {lock_timeout}: give 0 or more", path=path)
+
+
+def _check_file_mode(path: str, mode: int) -> None:
+    if operator.index(mode) & ~FILE_MODE_MAX or mode & FILE_MODE != FILE_MODE:
+        raise errors.InvalidOption(
+            f"file_mode is {oct(mode)}: give permission bits to read and write, from "
+            f"{oct(FILE_MODE)} to {oct(FILE_MODE_MAX)}",
+            path=path,
+        )

@@ -79,9 +79,11 @@ class Roller:
         Raises:
             DiskFull: there is no room for it.
             LockTimeout: another process holds the preparation lock.
+            LockReplaced: the lock file is another one than it was when the queue was opened.
         """
         with self._guard:
             page = self._pages.get(number)
+        self._folder.check()
         return page or self._keep(self._make(number, 0, 1.0))
 
     def _keep(self, page: WritablePage) -> WritablePage:
@@ -141,6 +143,7 @@ class Roller:
                 "no page number is left: start a new queue", path=self._folder.path
             )
         with self._lock.exclusive(self._lock_timeout, "making the next page"):
+            self._folder.check()
             if number > self._write_meta.tail.page_number:
                 if self._folder.exists(fmt.page_name(self._prefix, number)):
                     try:

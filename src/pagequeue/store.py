@@ -1,4 +1,4 @@
-"""One open queue directory: its meta files, its pages in order, its locks, its flushes.
+"""One open queue directory: its pages in order, its searches, its flushes.
 
 Which pages there are is never cached: they run from the read meta's head page to the write meta's
 active page. What is cached cannot change: the headers of pages that are part of the queue.
@@ -6,13 +6,9 @@ active page. What is cached cannot change: the headers of pages that are part of
 
 from __future__ import annotations
 
-import logging
 import operator
 import os
-import random
 import threading
-import time
-import uuid
 from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,22 +16,19 @@ from typing import TYPE_CHECKING, NamedTuple
 from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.background import Background
-from pagequeue.files import Folder
+from pagequeue.files import FILE_MODE
 from pagequeue.flush import Flusher
-from pagequeue.locks import FileLock
-from pagequeue.meta import AllMeta, ReadMeta, WriteMeta, read_all_meta, write_all_meta
+from pagequeue.opening import Opening
 from pagequeue.page import REMEDY, Page
-from pagequeue.recover import Recovery, RecoveryReport
 from pagequeue.roll import Roller
+from pagequeue.trust import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pagequeue.meta import Tail
 
-log = logging.getLogger("pagequeue")
 CACHED_PAGES = 4
-RETRY_SECONDS = 0.01
 
 
 class Place(NamedTuple):
@@ -57,6 +50,8 @@ class Store:
         page_bytes: of a new queue; of an existing one it must be the same; None takes what is.
         lock_timeout: seconds to wait for any lock before a typed error.
         clock: ns since 1970, UTC.
+        file_mode: permission bits of what is made, whatever the umask.
+        trust: names of circumstances that are accepted; see `trust.py`.
     """
 
     def __init__(
@@ -69,73 +64,31 @@ class Store:
         page_bytes: int | None,
         lock_timeout: float,
         clock: Callable[[], int],
+        file_mode: int = FILE_MODE,
+        trust: frozenset[str] = NOTHING,
     ) -> None:
         self.prefix = prefix
         self.read_only = read_only
         self.clock = clock
         self.lock_timeout = lock_timeout
-        self.report = RecoveryReport()
         self._pid = os.getpid()
         self.background = Background()
-        self._locks: list[FileLock] = []
         self._cache: OrderedDict[int, Page] = OrderedDict()
         self._first_timestamps: dict[int, int] = {}
         self._guard = threading.RLock()  # a finalizer may come back in
-        self.folder = Folder(path, create=create and not read_only)
+        self._opening = opening = Opening(
+            path, prefix, create=create, read_only=read_only, page_bytes=page_bytes,
+            lock_timeout=lock_timeout, clock=clock, file_mode=file_mode, trust=trust,
+        )  # fmt: skip
+        self.folder, self.meta, self.report = opening.folder, opening.meta, opening.report
+        self.write_meta, self.read_meta = opening.write_meta, opening.read_meta
+        self._prefix_tail = opening.prefix_tail
         try:
-            self.meta = (
-                self._open_to_read()
-                if read_only
-                else self._open_to_write(page_bytes, create=create)
-            )
-            self._check_page_bytes(page_bytes)
-            queue_id, writable = self.meta.queue_id, not read_only
-            self.write_meta = WriteMeta(self.folder, prefix, queue_id, writable=writable)
-            self.read_meta = ReadMeta(self.folder, prefix, queue_id, writable=writable)
-            self._check_made()
-            self._prefix_tail = self._unrecovered_tail() if read_only else None
             if not read_only:
                 self._open_writing()
         except BaseException:
             self.close()
             raise
-
-    # --- opening ----------------------------------------------------------------------------------
-
-    def _no_queue(self) -> errors.QueueNotFound:
-        return errors.QueueNotFound(
-            f"no queue with prefix {self.prefix!r} here: check directory and prefix, "
-            "it is made when opened for writing with create=True",
-            path=self.folder.path,
-        )
-
-    def _check_made(self) -> None:
-        tail = self.write_meta.tail
-        if tail.page_number == 0:
-            raise self._no_queue()  # it is being made right now
-        if not (
-            self.read_meta.head_page <= tail.page_number <= fmt.PAGE_NUMBER_MAX
-            and fmt.PAGE_HEADER_BYTES <= tail.position < self.meta.page_bytes
-            and self.read_meta.head_sequence <= tail.sequence <= fmt.SEQUENCE_MAX
-        ):
-            raise errors.CorruptMeta(
-                f"it says that writing stands at {tail}, which cannot be: remove this file and "
-                "open the queue for writing, it is made again from the pages",
-                path=self.write_meta.path, position=0, reason="tail",
-            )  # fmt: skip
-
-    def _unrecovered_tail(self) -> Tail | None:
-        """Return where the valid prefix ends, if a writer must recover the queue first."""
-        if self.write_meta.is_this_boot:
-            return None
-        tail = Recovery(self.folder, self.prefix, self.meta, self.clock).prefix_tail(
-            self.read_meta, self.write_meta
-        )
-        log.warning(
-            "%s: read up to message %d; what follows awaits recovery by a writer",
-            self.folder.path, tail.sequence,
-        )  # fmt: skip
-        return tail
 
     @property
     def awaits_recovery(self) -> bool:
@@ -148,99 +101,13 @@ class Store:
             self._cache.clear()
         return self._prefix_tail is not None
 
-    def _has_meta(self) -> bool:
-        return self.folder.exists(fmt.all_meta_name(self.prefix))
-
-    def _open_to_read(self) -> AllMeta:
-        for name in (fmt.all_meta_name, fmt.write_meta_name, fmt.read_meta_name):
-            if not self.folder.exists(name(self.prefix)):
-                raise self._no_queue()
-        return read_all_meta(self.folder, self.prefix)
-
-    def _open_to_write(self, page_bytes: int | None, *, create: bool) -> AllMeta:
-        """Take `queue.lock`; the first one in, alone, creates or recovers the queue."""
-        if not create and not self._has_meta():
-            raise self._no_queue()
-        if self._has_meta():
-            self.meta = read_all_meta(self.folder, self.prefix)
-            self._check_page_bytes(page_bytes)
-        presence = self._lock_on(fmt.lock_name(self.prefix), make=True)
-        deadline = time.monotonic() + self.lock_timeout
-        while True:
-            if presence.try_exclusive():
-                meta = self._create_or_recover(page_bytes)
-                # Another opener can come in between here and recover again: nobody has laid
-                # anything down yet, so that changes nothing.
-                presence.share(self.lock_timeout)
-                return meta
-            presence.share(self.lock_timeout)
-            if self._is_recovered():
-                return read_all_meta(self.folder, self.prefix)
-            # Whoever was creating or recovering it died: one of those who waited does it.
-            presence.release()
-            if time.monotonic() > deadline:
-                raise errors.LockTimeout(
-                    "it must be recovered, and other processes keep it open: close it there, "
-                    "then open it again",
-                    path=self.folder.path,
-                )
-            time.sleep(random.uniform(0, RETRY_SECONDS))  # noqa: S311 - only not in step
-
-    def _is_recovered(self) -> bool:
-        """Whether somebody finished creating or recovering the queue, in this boot."""
-        names = (fmt.all_meta_name, fmt.read_meta_name, fmt.write_meta_name)
-        if not all(self.folder.exists(name(self.prefix)) for name in names):
-            return False
-        meta = read_all_meta(self.folder, self.prefix)
-        write = WriteMeta(self.folder, self.prefix, meta.queue_id, writable=False)
-        return write.is_this_boot and write.tail.page_number > 0
-
-    def _create_or_recover(self, page_bytes: int | None) -> AllMeta:
-        if self._has_meta():
-            meta = read_all_meta(self.folder, self.prefix)
-        else:
-            self._refuse_headless()
-            meta = AllMeta(
-                queue_id=uuid.uuid4().bytes,
-                created=self.clock(),
-                page_bytes=fmt.PAGE_BYTES_DEFAULT if page_bytes is None else page_bytes,
-            )
-            # Dies behind this: a queue without pages, which the next opener completes.
-            write_all_meta(self.folder, self.prefix, meta)
-        self.report = Recovery(self.folder, self.prefix, meta, self.clock).run()
-        return meta
-
-    def _refuse_headless(self) -> None:
-        """Pages without their allMeta are somebody's data: never start a new queue over them."""
-        pattern = fmt.page_name_pattern(self.prefix)
-        if any(pattern.fullmatch(name) for name in self.folder.names()):
-            raise errors.CorruptMeta(
-                f"missing, though there are pages with this prefix: {REMEDY}",
-                path=self.folder.full(fmt.all_meta_name(self.prefix)),
-                position=0, reason="missing",
-            )  # fmt: skip
-
-    def _check_page_bytes(self, page_bytes: int | None) -> None:
-        if page_bytes is not None and page_bytes != self.meta.page_bytes:
-            raise errors.PageSizeMismatch(
-                f"the queue has pages of {self.meta.page_bytes} bytes, not {page_bytes}: "
-                "leave page_bytes out, or choose another directory or prefix",
-                path=self.folder.path, page_bytes=self.meta.page_bytes,
-            )  # fmt: skip
-
-    def _lock_on(self, name: str, *, make: bool = False) -> FileLock:
-        fd = self.folder.open(name, writable=make, make=make)
-        lock = FileLock(fd, self.folder.full(name))
-        self._locks.append(lock)
-        return lock
-
     def _open_writing(self) -> None:
         self.write_meta.check_lock()
         self.flusher = Flusher(
             self.folder,
             self.write_meta,
             self.read_meta,
-            self._lock_on(fmt.read_meta_name(self.prefix)),
+            self._opening.lock_on(fmt.read_meta_name(self.prefix)),
             partial(fmt.page_name, self.prefix),
             partial(fmt.index_name, self.prefix),
         )
@@ -249,11 +116,16 @@ class Store:
             self.prefix,
             self.meta,
             self.write_meta,
-            self._lock_on(fmt.all_meta_name(self.prefix)),
+            self._opening.lock_on(fmt.all_meta_name(self.prefix)),
             self.background,
             self.clock,
             self.lock_timeout,
         )
+
+    @property
+    def may_mend(self) -> bool:
+        """Whether an index that is found to be wrong may be written again."""
+        return not self.read_only and not self.folder.is_replaced
 
     @property
     def is_forked(self) -> bool:
@@ -279,14 +151,11 @@ class Store:
             self.flusher.close()
             self.roller.close()
         self.background.close(wait=wait)
-        for lock in self._locks:
-            lock.close()
         self._cache.clear()
         for meta in ("write_meta", "read_meta"):
             if hasattr(self, meta):
-                getattr(self, meta).close()
                 delattr(self, meta)
-        self.folder.close()
+        self._opening.close()
 
     # --- pages ------------------------------------------------------------------------------------
 
@@ -389,7 +258,7 @@ class Store:
             )  # fmt: skip
         number = self.page_of_sequence(sequence)
         page = self.page(number)
-        position = page.locate(sequence, self.count(number), mend=not self.read_only)
+        position = page.locate(sequence, self.count(number), mend=self.may_mend)
         return Place(page, position, sequence)
 
     def seek_head(self) -> Place:
@@ -414,7 +283,7 @@ class Store:
             else:
                 high = middle - 1
         page = self.page(low)
-        ordinal, position = page.find(since, self.count(low, tail), mend=not self.read_only)
+        ordinal, position = page.find(since, self.count(low, tail), mend=self.may_mend)
         return Place(page, position, page.first_sequence + ordinal)
 
     def _first_timestamp(self, number: int) -> int | None:

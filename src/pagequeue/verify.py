@@ -16,10 +16,11 @@ from pagequeue import format as fmt
 from pagequeue.files import Folder
 from pagequeue.page import REASONS, PageHeader, Scan, map_file, scan_region
 from pagequeue.survey import Problem, Survey, page_numbers, problem_of, survey
+from pagequeue.trust import trusted
 from pagequeue.walk import stretches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
 
 @dataclass
@@ -49,7 +50,7 @@ def verify_queue(
     directory: str | os.PathLike[str],
     *,
     prefix: str = "queue",
-    trust: tuple[str, ...] = (),
+    trust: Collection[str] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> VerifyReport:
     """Check a queue, also one that is too damaged to be opened; change nothing.
@@ -64,8 +65,8 @@ def verify_queue(
         QueueNotFound: nothing there looks like a queue.
         UnsafePath, AccessDenied, NotADirectory: the directory cannot be used.
     """
-    del trust
-    folder = Folder(os.path.abspath(os.fsdecode(directory)), create=False)
+    path = os.path.abspath(os.fsdecode(directory))
+    folder = Folder(path, create=False, read_only=True, trust=trusted(trust, path))
     try:
         return verify(folder, prefix, progress)
     finally:

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <linux/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 #endif
 
@@ -162,6 +163,25 @@ static PyObject *core_mount_id(PyObject *Py_UNUSED(module), PyObject *args) {
     return PyLong_FromUnsignedLongLong(id);
 }
 
+static PyObject *core_file_system_type(PyObject *Py_UNUSED(module), PyObject *args) {
+    int fd;
+    if (!PyArg_ParseTuple(args, "i:file_system_type", &fd)) {
+        return NULL;
+    }
+    unsigned long type = 0;
+#if defined(__linux__)
+    struct statfs found;
+    int result;
+    Py_BEGIN_ALLOW_THREADS /* a server that is gone can keep this waiting */
+    result = fstatfs(fd, &found);
+    Py_END_ALLOW_THREADS
+    if (result == 0) {
+        type = (unsigned long)found.f_type & 0xFFFFFFFFul;
+    }
+#endif
+    return PyLong_FromUnsignedLong(type);
+}
+
 static int place_of(PyObject *page, PyObject *index, unsigned long long first, pq_place *at) {
     if (!PyObject_TypeCheck(page, pq_region_type) ||
         (index != Py_None && !PyObject_TypeCheck(index, pq_region_type))) {
@@ -305,6 +325,8 @@ static PyMethodDef functions[] = {
     {"reset_lock", core_reset_lock, METH_VARARGS, "Make the writers' lock anew; only when alone."},
     {"wake", core_wake, METH_VARARGS, "Wake everyone who sleeps on the doorbell."},
     {"mount_id", core_mount_id, METH_VARARGS, "Return a mount's unique id, 0 when not known."},
+    {"file_system_type", core_file_system_type, METH_VARARGS,
+     "Return the magic number of a file system, 0 when not known."},
     {"scan", core_scan, METH_VARARGS, "Walk the frames of a page that validate."},
     {"find", core_find, METH_VARARGS, "Find the first frame of a page that is not older."},
     {"locate", core_locate, METH_VARARGS, "Find a frame of a page by its ordinal."},

@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #if defined(__linux__)
 #include <linux/magic.h>
 #include <sys/vfs.h>
@@ -115,7 +116,10 @@ static int make_file(int folder, const char *temporary, const char *name, const 
     if (fd < 0) {
         return errno;
     }
-    int error = reserve(fd, wanted);
+    int error = fchmod(fd, (mode_t)wanted->mode) == 0 ? 0 : errno; /* whatever the umask */
+    if (error == 0) {
+        error = reserve(fd, wanted);
+    }
     if (error == 0) {
         error = fill(fd, wanted);
     }

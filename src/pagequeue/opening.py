@@ -1,0 +1,242 @@
+"""Opening a queue directory: who may go in, who makes or recovers it, what it must look like then.
+
+To write, `queue.lock` is taken: alone by the first one in, which creates or recovers the queue, and
+together with all others after that. To read, nothing is taken and nothing is written; what awaits
+recovery by a writer is read as far as it is valid.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+import uuid
+from typing import TYPE_CHECKING
+
+from pagequeue import errors
+from pagequeue import format as fmt
+from pagequeue.files import FILE_MODE, Folder
+from pagequeue.locks import FileLock
+from pagequeue.meta import AllMeta, ReadMeta, WriteMeta, read_all_meta, write_all_meta
+from pagequeue.page import REMEDY
+from pagequeue.recover import Recovery, RecoveryReport
+from pagequeue.trust import NOTHING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pagequeue.meta import Tail
+
+log = logging.getLogger("pagequeue")
+RETRY_SECONDS = 0.01
+
+
+class Opening:
+    """One opening of a queue directory; it owns what it opened.
+
+    Args:
+        path: of the directory.
+        prefix: of all file names.
+        create: make the queue if there is none.
+        read_only: write no byte and take no lock.
+        page_bytes: of a new queue; of an existing one it must be the same; None takes what is.
+        lock_timeout: seconds to wait for any lock before a typed error.
+        clock: ns since 1970, UTC.
+        file_mode: permission bits of what is made, whatever the umask.
+        trust: names of circumstances that are accepted; see `trust.py`.
+
+    Attributes:
+        folder: the directory.
+        meta: what was fixed at creation.
+        write_meta: where writing stands, mapped.
+        read_meta: what can be read, mapped.
+        report: what had to be done.
+        prefix_tail: where the valid prefix ends, if a writer must recover the queue first.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        prefix: str,
+        *,
+        create: bool,
+        read_only: bool,
+        page_bytes: int | None,
+        lock_timeout: float,
+        clock: Callable[[], int],
+        file_mode: int = FILE_MODE,
+        trust: frozenset[str] = NOTHING,
+    ) -> None:
+        self._prefix = prefix
+        self._clock = clock
+        self._lock_timeout = lock_timeout
+        self._page_bytes = page_bytes
+        self._locks: list[FileLock] = []
+        self.report = RecoveryReport()
+        self.folder = Folder(
+            path, create=create and not read_only, read_only=read_only, file_mode=file_mode,
+            trust=trust,
+        )  # fmt: skip
+        try:
+            self.meta = self._open_to_read() if read_only else self._open_to_write(create=create)
+            self._check_page_bytes(self.meta)
+            queue_id, writable = self.meta.queue_id, not read_only
+            if not read_only:  # before it is mapped, so that it was this very file all the time
+                name = fmt.write_meta_name(prefix)
+                self.folder.watch(name, self.folder.identity(name))
+            self.write_meta = WriteMeta(self.folder, prefix, queue_id, writable=writable)
+            self.read_meta = ReadMeta(self.folder, prefix, queue_id, writable=writable)
+            self._check_made()
+            self.prefix_tail = self._unrecovered_tail() if read_only else None
+            self.folder.check()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of locks, maps and directory."""
+        for lock in self._locks:
+            lock.close()
+        for meta in ("write_meta", "read_meta"):
+            if hasattr(self, meta):
+                getattr(self, meta).close()
+                delattr(self, meta)
+        self.folder.close()
+
+    def lock_on(self, name: str, *, make: bool = False) -> FileLock:
+        """Return a lock on a file, with a descriptor of its own; it is closed with this."""
+        fd = self.folder.open(name, writable=make, make=make)
+        lock = FileLock(fd, self.folder.full(name))
+        self._locks.append(lock)
+        return lock
+
+    # --- to read ----------------------------------------------------------------------------------
+
+    def _open_to_read(self) -> AllMeta:
+        for name in (fmt.all_meta_name, fmt.write_meta_name, fmt.read_meta_name):
+            if not self.folder.exists(name(self._prefix)):
+                raise self._no_queue()
+        return read_all_meta(self.folder, self._prefix)
+
+    def _unrecovered_tail(self) -> Tail | None:
+        """Return where the valid prefix ends, if a writer must recover the queue first."""
+        if self.write_meta.is_this_boot:
+            return None
+        tail = Recovery(self.folder, self._prefix, self.meta, self._clock).prefix_tail(
+            self.read_meta, self.write_meta
+        )
+        log.warning(
+            "%s: read up to message %d; what follows awaits recovery by a writer",
+            self.folder.path, tail.sequence,
+        )  # fmt: skip
+        return tail
+
+    # --- to write ---------------------------------------------------------------------------------
+
+    def _open_to_write(self, *, create: bool) -> AllMeta:
+        """Take `queue.lock`; the first one in, alone, creates or recovers the queue."""
+        if not create and not self._has_meta():
+            raise self._no_queue()
+        if self._has_meta():
+            self._check_page_bytes(read_all_meta(self.folder, self._prefix))
+        name = fmt.lock_name(self._prefix)
+        presence = self.lock_on(name, make=True)
+        deadline = time.monotonic() + self._lock_timeout
+        while True:
+            alone = presence.try_exclusive()
+            if not alone:
+                presence.share(self._lock_timeout)
+            if self.folder.identity(name) != presence.identity():
+                # It was removed or replaced before it was locked: that keeps nobody out.
+                presence.close()
+                self._locks.remove(presence)
+                presence = self.lock_on(name, make=True)
+            else:
+                self.folder.watch(name, presence.identity())
+                if alone:
+                    meta = self._create_or_recover()
+                    # Another opener can come in between here and recover again: nobody has laid
+                    # anything down yet, so that changes nothing.
+                    presence.share(self._lock_timeout)
+                    return meta
+                if self._is_recovered():
+                    return read_all_meta(self.folder, self._prefix)
+                # Whoever was creating or recovering it died: one of those who waited does it.
+                presence.release()
+            if time.monotonic() > deadline:
+                raise errors.LockTimeout(
+                    "it must be recovered, and other processes keep it open: close it there, "
+                    "then open it again",
+                    path=self.folder.path,
+                )
+            time.sleep(random.uniform(0, RETRY_SECONDS))  # noqa: S311 - only not in step
+
+    def _is_recovered(self) -> bool:
+        """Whether somebody finished creating or recovering the queue, in this boot."""
+        names = (fmt.all_meta_name, fmt.read_meta_name, fmt.write_meta_name)
+        if not all(self.folder.exists(name(self._prefix)) for name in names):
+            return False
+        meta = read_all_meta(self.folder, self._prefix)
+        write = WriteMeta(self.folder, self._prefix, meta.queue_id, writable=False)
+        return write.is_this_boot and write.tail.page_number > 0
+
+    def _create_or_recover(self) -> AllMeta:
+        if self._has_meta():
+            meta = read_all_meta(self.folder, self._prefix)
+        else:
+            self._refuse_headless()
+            meta = AllMeta(
+                queue_id=uuid.uuid4().bytes,
+                created=self._clock(),
+                page_bytes=self._page_bytes or fmt.PAGE_BYTES_DEFAULT,
+            )
+            self.folder.sync_name()
+            # Dies behind this: a queue without pages, which the next opener completes.
+            write_all_meta(self.folder, self._prefix, meta)
+        self.report = Recovery(self.folder, self._prefix, meta, self._clock).run()
+        return meta
+
+    # --- checks -----------------------------------------------------------------------------------
+
+    def _has_meta(self) -> bool:
+        return self.folder.exists(fmt.all_meta_name(self._prefix))
+
+    def _no_queue(self) -> errors.QueueNotFound:
+        return errors.QueueNotFound(
+            f"no queue with prefix {self._prefix!r} here: check directory and prefix, "
+            "it is made when opened for writing with create=True",
+            path=self.folder.path,
+        )
+
+    def _check_made(self) -> None:
+        tail = self.write_meta.tail
+        if tail.page_number == 0:
+            raise self._no_queue()  # it is being made right now
+        if not (
+            self.read_meta.head_page <= tail.page_number <= fmt.PAGE_NUMBER_MAX
+            and fmt.PAGE_HEADER_BYTES <= tail.position < self.meta.page_bytes
+            and self.read_meta.head_sequence <= tail.sequence <= fmt.SEQUENCE_MAX
+        ):
+            raise errors.CorruptMeta(
+                f"it says that writing stands at {tail}, which cannot be: remove this file and "
+                "open the queue for writing, it is made again from the pages",
+                path=self.write_meta.path, position=0, reason="tail",
+            )  # fmt: skip
+
+    def _refuse_headless(self) -> None:
+        """Pages without their allMeta are somebody's data: never start a new queue over them."""
+        pattern = fmt.page_name_pattern(self._prefix)
+        if any(pattern.fullmatch(name) for name in self.folder.names()):
+            raise errors.CorruptMeta(
+                f"missing, though there are pages with this prefix: {REMEDY}",
+                path=self.folder.full(fmt.all_meta_name(self._prefix)),
+                position=0, reason="missing",
+            )  # fmt: skip
+
+    def _check_page_bytes(self, meta: AllMeta) -> None:
+        if self._page_bytes is not None and self._page_bytes != meta.page_bytes:
+            raise errors.PageSizeMismatch(
+                f"the queue has pages of {meta.page_bytes} bytes, not {self._page_bytes}: "
+                "leave page_bytes out, or choose another directory or prefix",
+                path=self.folder.path, page_bytes=meta.page_bytes,
+            )  # fmt: skip
