@@ -12,10 +12,20 @@ import pagequeue
 ROOT = Path(pagequeue.__file__).parent
 FLOORS = {
     0: {"closing", "format", "format_text", "errors", "moments"},
-    1: {"_core", "background", "files", "locks", "trust"},
+    1: {"_core", "background", "files", "locks", "options", "trust"},
     2: {"meta", "page", "batch", "walk"},
     3: {"flush", "opening", "recover", "roll", "store", "survey"},
-    4: {"producer", "consumer", "info", "verify", "rewrite"},
+    4: {
+        "consumer",
+        "info",
+        "producer",
+        "repair",
+        "repair_page",
+        "rewrite",
+        "salvage",
+        "salvage_source",
+        "verify",
+    },
     5: {"queue", "__init__"},
 }
 TOP = 6

@@ -52,6 +52,8 @@ from pagequeue.info import Info
 from pagequeue.producer import Producer
 from pagequeue.queue import Queue
 from pagequeue.recover import RecoveryReport
+from pagequeue.repair import RepairReport, repair_queue
+from pagequeue.salvage import Loss, Run, SalvageReport, salvage_queue
 from pagequeue.survey import Problem
 from pagequeue.verify import VerifyReport, verify_queue
 
@@ -77,6 +79,7 @@ __all__ = [
     "InvalidOption",
     "LockReplaced",
     "LockTimeout",
+    "Loss",
     "Message",
     "MessageTooLarge",
     "MissingPage",
@@ -93,8 +96,11 @@ __all__ = [
     "QueueNotFound",
     "ReadOnlyQueue",
     "RecoveryReport",
+    "RepairReport",
     "Replay",
     "RetryError",
+    "Run",
+    "SalvageReport",
     "SeekError",
     "SequenceOutOfRange",
     "SequencesExhausted",
@@ -106,5 +112,7 @@ __all__ = [
     "UsageError",
     "VerifyReport",
     "__version__",
+    "repair_queue",
+    "salvage_queue",
     "verify_queue",
 ]

@@ -74,7 +74,7 @@ class Flusher:
         self._synced = (0, -1)  # page number and descriptor of the page that was synced last
         self._write_meta = write_meta
         self._read_meta = read_meta
-        self._lock = lock
+        self.lock = lock
         self._timer: threading.Thread | None = None
         self._ended = threading.Event()
         self.rewrite: Callable[[], object] | None = None
@@ -112,7 +112,7 @@ class Flusher:
         """Act under the flush lock, unless another one did meanwhile."""
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         while not is_done():
-            with self._lock.attempt() as taken:
+            with self.lock.attempt() as taken:
                 if taken and not is_done():
                     act()
             if not taken:

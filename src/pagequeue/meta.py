@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 BOOT_ID_PATH: Final = "/proc/sys/kernel/random/boot_id"
 SHARED: Final = ("magic", "version", "queue_id")
-REPAIR: Final = "run verify, then repair it or restore it from a copy"
+REPAIR: Final = "repair the queue, or restore the file from a copy"
 
 
 def field_of(dtype: np.dtype[np.void], name: str) -> int:
@@ -266,11 +266,18 @@ class WriteMeta:
         self._key = _lock_key(folder, inode)
 
     @staticmethod
-    def make(folder: Folder, prefix: str, queue_id: bytes, *, durable_sequence: int) -> None:
-        """Create the file anew; only when alone."""
+    def make(
+        folder: Folder,
+        prefix: str,
+        queue_id: bytes,
+        *,
+        durable_sequence: int,
+        durable_page: int = 0,
+    ) -> None:
+        """Create the file anew; only when alone. Without a durable page the mark is not known."""
         _make_shared(
             folder, fmt.write_meta_name(prefix), fmt.WRITE_META, fmt.WRITE_MAGIC, queue_id,
-            durable_sequence=durable_sequence,
+            durable_sequence=durable_sequence, durable_page=durable_page,
         )  # fmt: skip
 
     @property

@@ -218,8 +218,8 @@ class Opening:
             and self.read_meta.head_sequence <= tail.sequence <= fmt.SEQUENCE_MAX
         ):
             raise errors.CorruptMeta(
-                f"it says that writing stands at {tail}, which cannot be: remove this file and "
-                "open the queue for writing, it is made again from the pages",
+                f"it says that writing stands at {tail}, which cannot be: "
+                "repair the queue, which makes this file again from the pages",
                 path=self.write_meta.path, position=0, reason="tail",
             )  # fmt: skip
 

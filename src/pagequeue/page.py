@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("pagequeue")
 INDEX_SPARE = 1.5
 """Index records are expected to be so many times as frequent as they were so far."""
-REMEDY = "run verify; restore the file from a copy, or salvage the queue"
+REMEDY = "repair or salvage the queue, or restore the file from a copy"
 REASONS = {
     _core.READ_NOTHING: "nothing stands there",
     _core.READ_END: "the page ends there",

@@ -5,19 +5,22 @@ from __future__ import annotations
 import operator
 import os
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pagequeue import errors
-from pagequeue import format as fmt
 from pagequeue.batch import Batch, joined
 from pagequeue.closing import Closing
 from pagequeue.consumer import Consumer, Replay
-from pagequeue.files import FILE_MODE, FILE_MODE_MAX
+from pagequeue.files import FILE_MODE
 from pagequeue.flush import Sync, sync_policy
 from pagequeue.info import Info, info
 from pagequeue.moments import Moment, system_clock
+from pagequeue.options import check_file_mode, check_options, check_sync_failure
 from pagequeue.producer import Producer
+from pagequeue.repair import RepairReport, repair_queue
 from pagequeue.rewrite import rewrite_undurable
+from pagequeue.salvage import SalvageReport, salvage_queue
 from pagequeue.store import Store
 from pagequeue.trust import trusted
 from pagequeue.verify import VerifyReport, verify
@@ -90,26 +93,32 @@ class Queue(Closing):
         if not os.fspath(directory):
             raise errors.InvalidOption("directory is empty: give a path, '.' for this one")
         path = os.path.abspath(os.fsdecode(directory))
-        _check_options(path, prefix, page_bytes, lock_timeout)
-        _check_file_mode(path, file_mode)
+        check_options(path, prefix, page_bytes, lock_timeout)
+        check_file_mode(path, file_mode)
         self._sync_every, interval = sync_policy(sync)
-        if on_sync_failure not in {"stop", "seal"}:
-            raise errors.InvalidOption(
-                f'on_sync_failure is {on_sync_failure!r}: give "stop" or "seal"', path=path
-            )
+        check_sync_failure(path, on_sync_failure)
         self._closed = False
         self._clock = clock
         self._handles: weakref.WeakSet[Producer | Consumer | Replay] = weakref.WeakSet()
-        self._store = Store(
-            path, prefix, create=create, read_only=read_only, page_bytes=page_bytes,
+        self._open_store = partial(
+            Store, path, prefix, read_only=read_only, page_bytes=page_bytes,
             lock_timeout=lock_timeout, clock=clock or system_clock, file_mode=file_mode,
             trust=trusted(trust, path),
         )  # fmt: skip
         self._flushes_on_close = sync != "none" and not read_only
-        if on_sync_failure == "seal" and not read_only:
-            self._store.flusher.rewrite = _rewriter(self._store)
-        if interval is not None and not read_only:
-            self._store.flusher.flush_every(interval)
+        self._flush_seconds = interval
+        self._seals = on_sync_failure == "seal"
+        self._trust = trust
+        self._store = self._start(create=create)
+
+    def _start(self, *, create: bool) -> Store:
+        store = self._open_store(create=create)
+        if not store.read_only:
+            if self._seals:
+                store.flusher.rewrite = _rewriter(store)
+            if self._flush_seconds is not None:
+                store.flusher.flush_every(self._flush_seconds)
+        return store
 
     # --- handles ----------------------------------------------------------------------------------
 
@@ -283,6 +292,46 @@ class Queue(Closing):
         store = self._open()
         return verify(store.folder, store.prefix, progress)
 
+    def repair(self, progress: Callable[[int, int], None] | None = None) -> RepairReport:
+        """Mend what can be mended without losing a message; see `repair_queue`.
+
+        Every handle made from this queue is closed; no other process may have it open. Where the
+        queue cannot be opened again because of what remains, it is closed as well.
+
+        Args:
+            progress: called with pages done and pages in all, while the result is verified.
+        """
+        store = self._open()
+        self._check_writable("repair")
+        for handle in list(self._handles):
+            handle.close()
+        store.close()
+        report = repair_queue(
+            store.folder.path, prefix=store.prefix, trust=self._trust,
+            lock_timeout=store.lock_timeout, progress=progress,
+        )  # fmt: skip
+        try:
+            self._store = self._start(create=False)
+        except errors.DamageError:
+            self._closed = True
+        return report
+
+    def salvage(
+        self,
+        target: str | os.PathLike[str],
+        progress: Callable[[int, int], None] | None = None,
+    ) -> SalvageReport:
+        """Copy all messages that still validate into a new queue; see `salvage_queue`.
+
+        Args:
+            target: path of a directory where no queue of this prefix is.
+            progress: called with page files done and page files in all.
+        """
+        store = self._open()
+        return salvage_queue(
+            store.folder.path, target, prefix=store.prefix, trust=self._trust, progress=progress
+        )
+
     def close(self) -> None:
         """Close the queue and every handle made from it; closing again does nothing.
 
@@ -348,33 +397,3 @@ def _batches(replay: Replay, limit_count: int) -> Iterator[Batch]:
         if batch is None:
             return
         yield batch
-
-
-def _check_options(path: str, prefix: str, page_bytes: int | None, lock_timeout: float) -> None:
-    if not fmt.PREFIX_PATTERN.fullmatch(prefix) or ".tmp" in prefix:
-        raise errors.InvalidOption(
-            f"prefix {prefix!r}: use letters, digits, dot, dash and underscore, at most 100, "
-            "not beginning with dot or dash, and without '.tmp'",
-            path=path,
-        )
-    if page_bytes is not None and (
-        operator.index(page_bytes) != page_bytes
-        or not fmt.PAGE_BYTES_MIN <= page_bytes <= fmt.PAGE_BYTES_MAX
-        or page_bytes % fmt.PAGE_BYTES_STEP
-    ):
-        raise errors.InvalidOption(
-            f"page_bytes is {page_bytes}: give a multiple of {fmt.PAGE_BYTES_STEP} from "
-            f"{fmt.PAGE_BYTES_MIN} to {fmt.PAGE_BYTES_MAX}",
-            path=path,
-        )
-    if not lock_timeout >= 0:
-        raise errors.InvalidOption(f"lock_timeout is {lock_timeout}: give 0 or more", path=path)
-
-
-def _check_file_mode(path: str, mode: int) -> None:
-    if operator.index(mode) & ~FILE_MODE_MAX or mode & FILE_MODE != FILE_MODE:
-        raise errors.InvalidOption(
-            f"file_mode is {oct(mode)}: give permission bits to read and write, from "
-            f"{oct(FILE_MODE)} to {oct(FILE_MODE_MAX)}",
-            path=path,
-        )

@@ -26,6 +26,8 @@ COMMANDS: Final = {
     "receive": "pagequeue.cli.receive",
     "info": "pagequeue.cli.info",
     "verify": "pagequeue.cli.verify",
+    "repair": "pagequeue.cli.repair",
+    "salvage": "pagequeue.cli.salvage",
     "demo": "pagequeue.cli.demo",
 }
 """Each command's module, in the order of the help; the module has a `command`."""

@@ -14,6 +14,7 @@ from pagequeue import Queue
 from pagequeue.cli.framing import Framing
 from pagequeue.cli.times import parse_time
 from pagequeue.errors import InvalidOption, PageSizeMismatch
+from pagequeue.trust import ALL as TRUST
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,6 +66,16 @@ def prefix_option(function: _Function) -> _Function:
     """Add the queue's prefix."""
     return click.option(
         "--prefix", default="queue", show_default=True, help="How the queue's files are called."
+    )(function)
+
+
+def trust_option(function: _Function) -> _Function:
+    """Add the option that accepts what is refused otherwise."""
+    return click.option(
+        "--trust",
+        multiple=True,
+        type=click.Choice(sorted(TRUST)),
+        help="Accept what is refused otherwise; can be given several times.",
     )(function)
 
 

@@ -1,0 +1,45 @@
+"""`pagequeue repair`: mend what can be mended without losing a message."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import click
+
+from pagequeue import repair_queue
+from pagequeue.cli import shared
+from pagequeue.cli.info import jsonable
+from pagequeue.cli.problems import line_of, page_progress
+
+
+@click.command()
+@shared.directory_argument
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@shared.prefix_option
+@shared.trust_option
+def command(directory: str, prefix: str, trust: tuple[str, ...], *, as_json: bool) -> int:
+    """Mend the queue in DIR as far as that loses no message.
+
+    Prints a line for each thing that was mended and for each problem that is left; exit code 1 if
+    there is one. No other process may have the queue open.
+    """
+    with page_progress("verifying pages") as progress:
+        report = repair_queue(directory, prefix=prefix, trust=trust, progress=progress)
+    if as_json:
+        figures = {"ok": report.ok} | dataclasses.asdict(report)
+        click.echo(json.dumps(figures, default=jsonable, ensure_ascii=False))
+        return 0 if report.ok else 1
+    for action in report.actions:
+        click.echo(action)
+    for problem in report.remaining:
+        click.echo(f"left: {line_of(problem)}")
+    if report.ok:
+        mended = shared.counted(len(report.actions), "thing")
+        click.echo(f"{click.style('ok', fg='green')}: {mended} mended, nothing is left")
+        return 0
+    shared.note(
+        f"{shared.counted(len(report.remaining), 'problem')} left that cannot be mended without "
+        "losing something: copy what is good with `pagequeue salvage`"
+    )
+    return 1

@@ -1,0 +1,74 @@
+"""`pagequeue salvage`: copy what still validates into a new queue, and say what is gone."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from pagequeue import InvalidOption, salvage_queue
+from pagequeue.cli import shared
+from pagequeue.cli.info import jsonable
+from pagequeue.cli.problems import line_of, page_progress
+from pagequeue.moments import to_datetime
+
+if TYPE_CHECKING:
+    from pagequeue import Loss
+
+
+def _loss(loss: Loss) -> str:
+    """Return what is gone as a person reads it: which messages, from when, where, why."""
+    if loss.last_sequence is None:
+        which = f"what followed message {loss.first_sequence}, if there was any"
+    elif loss.first_sequence == loss.last_sequence:
+        which = f"message {loss.first_sequence}"
+    else:
+        which = f"messages {loss.first_sequence} to {loss.last_sequence}"
+    times = [
+        f"{word} {to_datetime(time).isoformat()}"
+        for word, time in (("after", loss.after_ns), ("before", loss.before_ns))
+        if time is not None
+    ]
+    when = f" ({' and '.join(times)})" if times else ""
+    where = loss.file if loss.position is None else f"{loss.file}, position {loss.position}"
+    return f"gone: {which}{when}: {where}: {loss.reason}"
+
+
+@click.command()
+@shared.directory_argument
+@click.option("--to", "target", required=True, type=click.Path(), help="Directory to copy into.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@shared.prefix_option
+@shared.trust_option
+def command(
+    directory: str, target: str, prefix: str, trust: tuple[str, ...], *, as_json: bool
+) -> int:
+    """Copy every message of the queue in DIR that still validates into a new queue.
+
+    DIR is only read. Prints which messages are gone; exit code 1 if there are any.
+    """
+    try:
+        with page_progress("copying pages") as progress:
+            report = salvage_queue(directory, target, prefix=prefix, trust=trust, progress=progress)
+    except InvalidOption as error:
+        raise click.UsageError(str(error)) from None
+    if as_json:
+        figures = {"ok": report.ok} | dataclasses.asdict(report)
+        figures["runs"] = [run._asdict() for run in report.runs]
+        click.echo(json.dumps(figures, default=jsonable, ensure_ascii=False))
+        return 0 if report.ok else 1
+    for loss in report.lost:
+        click.echo(_loss(loss))
+    for kind, problems in (
+        ("conflict", report.conflicts), ("ignored", report.duplicates), ("note", report.notes),
+    ):  # fmt: skip
+        for problem in problems:
+            click.echo(f"{kind}: {line_of(problem)}")
+    copied = f"{shared.counted(report.messages_copied, 'message')} copied to {report.target}"
+    if report.ok:
+        click.echo(f"{click.style('ok', fg='green')}: {copied}, nothing is gone")
+        return 0
+    shared.note(copied)
+    return 1

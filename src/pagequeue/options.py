@@ -1,0 +1,49 @@
+"""The options of `Queue`, checked before anything is opened or made."""
+
+from __future__ import annotations
+
+import operator
+
+from pagequeue import errors
+from pagequeue import format as fmt
+from pagequeue.files import FILE_MODE, FILE_MODE_MAX
+
+
+def check_options(path: str, prefix: str, page_bytes: int | None, lock_timeout: float) -> None:
+    """Raise InvalidOption for an option that cannot be."""
+    if not fmt.PREFIX_PATTERN.fullmatch(prefix) or ".tmp" in prefix:
+        raise errors.InvalidOption(
+            f"prefix {prefix!r}: use letters, digits, dot, dash and underscore, at most 100, "
+            "not beginning with dot or dash, and without '.tmp'",
+            path=path,
+        )
+    if page_bytes is not None and (
+        operator.index(page_bytes) != page_bytes
+        or not fmt.PAGE_BYTES_MIN <= page_bytes <= fmt.PAGE_BYTES_MAX
+        or page_bytes % fmt.PAGE_BYTES_STEP
+    ):
+        raise errors.InvalidOption(
+            f"page_bytes is {page_bytes}: give a multiple of {fmt.PAGE_BYTES_STEP} from "
+            f"{fmt.PAGE_BYTES_MIN} to {fmt.PAGE_BYTES_MAX}",
+            path=path,
+        )
+    if not lock_timeout >= 0:
+        raise errors.InvalidOption(f"lock_timeout is {lock_timeout}: give 0 or more", path=path)
+
+
+def check_file_mode(path: str, mode: int) -> None:
+    """Raise InvalidOption for an option that cannot be."""
+    if operator.index(mode) & ~FILE_MODE_MAX or mode & FILE_MODE != FILE_MODE:
+        raise errors.InvalidOption(
+            f"file_mode is {oct(mode)}: give permission bits to read and write, from "
+            f"{oct(FILE_MODE)} to {oct(FILE_MODE_MAX)}",
+            path=path,
+        )
+
+
+def check_sync_failure(path: str, policy: str) -> None:
+    """Raise InvalidOption for an option that cannot be."""
+    if policy not in {"stop", "seal"}:
+        raise errors.InvalidOption(
+            f'on_sync_failure is {policy!r}: give "stop" or "seal"', path=path
+        )

@@ -1,0 +1,274 @@
+"""Repair: mend what can be mended without losing a message, and say what was done.
+
+It works alone with the queue. What it makes again is derived from what is still there and proves
+itself: the frames' checksums contain their sequences. What would need guessing is left as it is,
+and stays in the report; salvage copies out what is still good. Every step leaves a queue that is
+no worse when it is cut short, and a repair that is repeated does nothing more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import stat
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pagequeue import _core, errors
+from pagequeue import format as fmt
+from pagequeue.files import Folder
+from pagequeue.locks import FileLock
+from pagequeue.meta import ReadMeta, WriteMeta, read_all_meta, write_all_meta
+from pagequeue.moments import system_clock
+from pagequeue.page import map_file, scan_region, writable_index
+from pagequeue.recover import Recovery
+from pagequeue.repair_page import PageRepair
+from pagequeue.rewrite import rewrite_undurable
+from pagequeue.store import Store
+from pagequeue.survey import Problem, meta_from_pages, page_numbers, problem_of, survey
+from pagequeue.trust import trusted
+from pagequeue.verify import verify
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+    from pagequeue.meta import AllMeta
+    from pagequeue.survey import Survey
+
+log = logging.getLogger("pagequeue")
+LOCK_TIMEOUT = 10.0
+
+
+@dataclass
+class RepairReport:
+    """What was done and what is left.
+
+    Attributes:
+        actions: one sentence for each thing that was mended.
+        remaining: what is still wrong, because mending it would lose or invent something.
+    """
+
+    actions: list[str] = field(default_factory=list)
+    remaining: list[Problem] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong any more."""
+        return not self.remaining
+
+    def did(self, sentence: str) -> None:
+        """Note one thing that was mended."""
+        self.actions.append(sentence)
+
+
+def repair_queue(
+    directory: str | os.PathLike[str],
+    *,
+    prefix: str = "queue",
+    trust: Collection[str] = (),
+    lock_timeout: float = LOCK_TIMEOUT,
+    progress: Callable[[int, int], None] | None = None,
+) -> RepairReport:
+    """Mend a queue as far as that is possible without losing a message.
+
+    Mended are: missing or damaged meta files and indexes, page headers and end marks that the
+    frames prove, files that are too long, or too short behind their last frame, a page under
+    another number, a torn tail, leftover temporary files, and a failed sync: what it put at risk is
+    written again to new files.
+
+    Args:
+        directory: its path.
+        prefix: of its file names.
+        trust: as for `Queue`.
+        lock_timeout: seconds to wait until no other process has the queue open.
+        progress: called with pages done and pages in all, while the result is verified.
+
+    Raises:
+        QueueNotFound: nothing there looks like a queue.
+        LockTimeout: another process has it open.
+        UnsafePath, AccessDenied, NotADirectory: the directory cannot be used.
+        DiskFull: there is no room for what must be made again; repair goes on when there is.
+    """
+    path = os.path.abspath(os.fsdecode(directory))
+    folder = Folder(path, create=False, trust=trusted(trust, path))
+    try:
+        survey(folder, prefix)  # or there is nothing to repair
+        report = RepairReport()
+        with _alone(folder, prefix, lock_timeout):
+            left = _Repair(folder, prefix, report).run()
+        left = left or _clear_latch(folder, prefix, trusted(trust, path), lock_timeout, report)
+        report.remaining = verify(folder, prefix, progress).problems
+        if left is not None and not report.remaining:
+            report.remaining.append(left)
+    finally:
+        folder.close()
+    if report.actions:
+        log.warning("%s: repaired: %s", path, "; ".join(report.actions))
+    return report
+
+
+@contextlib.contextmanager
+def _alone(folder: Folder, prefix: str, timeout: float) -> Iterator[None]:
+    """Hold `queue.lock` alone."""
+    name = fmt.lock_name(prefix)
+    lock = FileLock(folder.open(name, writable=True, make=True), folder.full(name))
+    try:
+        with lock.exclusive(timeout, "repairing the queue, which no other process may have open"):
+            folder.watch(name, lock.identity())
+            folder.check()
+            yield
+    finally:
+        lock.close()
+
+
+def _clear_latch(
+    folder: Folder, prefix: str, trust: frozenset[str], timeout: float, report: RepairReport
+) -> Problem | None:
+    """Put what a failed sync left at risk on stable storage; return why that is not possible."""
+    meta = read_all_meta(folder, prefix)
+    write = WriteMeta(folder, prefix, meta.queue_id, writable=False)
+    latched = write.failed_errno != 0
+    write.close()
+    if not latched:
+        return None
+    try:
+        store = Store(
+            folder.path, prefix, create=False, read_only=False, page_bytes=None,
+            lock_timeout=timeout, clock=system_clock, trust=trust,
+        )  # fmt: skip
+        try:
+            deadline = time.monotonic() + timeout
+            while True:
+                with store.flusher.lock.attempt() as taken:
+                    if taken:
+                        saved = rewrite_undurable(store)
+                        break
+                if time.monotonic() > deadline:
+                    raise errors.LockTimeout("another process is flushing", path=folder.path)
+                time.sleep(0.001)
+        finally:
+            store.close()
+    except errors.PageQueueError as error:
+        return problem_of(error)
+    report.did(f"wrote messages {saved.start} to {saved.stop - 1} again after a failed sync")
+    return None
+
+
+class _Repair:
+    """One repair; the caller has the queue alone."""
+
+    def __init__(self, folder: Folder, prefix: str, report: RepairReport) -> None:
+        self.folder = folder
+        self.prefix = prefix
+        self.report = report
+
+    def run(self) -> Problem | None:
+        """Mend; return what stopped it, if verify might not see that."""
+        self._sweep()
+        meta = self._all_meta()
+        if meta is None:
+            return None
+        PageRepair(self.folder, self.prefix, meta, self.report.did).run()
+        self._read_meta(meta)
+        self._write_meta(meta)
+        try:
+            recovered = Recovery(self.folder, self.prefix, meta, system_clock).run()
+        except errors.DamageError as error:
+            return problem_of(error)
+        self.report.actions += recovered.actions
+        self._indexes(meta)
+        self.folder.sync()
+        return None
+
+    def _sweep(self) -> None:
+        pattern = fmt.temporary_pattern(self.prefix)
+        for name in filter(pattern.fullmatch, self.folder.names()):
+            if self._is_removable(name):
+                self.folder.remove(name)
+                self.report.did(f"removed {name}, which an interrupted maker had left")
+
+    def _is_removable(self, name: str) -> bool:
+        """Whether a name can be given to another file: a directory stays."""
+        try:
+            mode = os.stat(name, dir_fd=self.folder.fd, follow_symlinks=False).st_mode
+        except FileNotFoundError:
+            return True
+        return not stat.S_ISDIR(mode)
+
+    def _all_meta(self) -> AllMeta | None:
+        name = fmt.all_meta_name(self.prefix)
+        try:
+            return read_all_meta(self.folder, self.prefix)
+        except errors.NewerFormat:
+            return None
+        except (errors.DamageError, errors.QueueNotFound, errors.UnsafePath) as error:
+            numbers = page_numbers(self.prefix, self.folder.names())
+            meta = meta_from_pages(self.folder, self.prefix, numbers)
+            if meta is None or not self._is_removable(name):
+                return None
+            write_all_meta(self.folder, self.prefix, meta)
+            self.folder.sync()
+            self.report.did(f"made {name} again from the pages ({problem_of(error).reason})")
+            return meta
+
+    def _read_meta(self, meta: AllMeta) -> None:
+        name = fmt.read_meta_name(self.prefix)
+        found = survey(self.folder, self.prefix)
+        reasons = [p.reason for p in found.problems if p.file == self.folder.full(name)]
+        if not reasons or found.head_sequence is None or not self._is_removable(name):
+            return
+        ReadMeta.make(
+            self.folder, self.prefix, meta.queue_id,
+            head_page=found.head_page, head_sequence=found.head_sequence,
+        )  # fmt: skip
+        self.report.did(f"made {name} again from the first page ({reasons[0]})")
+
+    def _write_meta(self, meta: AllMeta) -> None:
+        """Make the write meta anew if it cannot be right; recovery then finds the tail."""
+        name = fmt.write_meta_name(self.prefix)
+        found = survey(self.folder, self.prefix)
+        reasons = [p.reason for p in found.problems if p.file == self.folder.full(name)]
+        if found.written is not None or not reasons or not self._is_removable(name):
+            return
+        mark = self._durable_mark(meta, found)
+        WriteMeta.make(
+            self.folder, self.prefix, meta.queue_id,
+            durable_sequence=mark[0] if mark else found.head_sequence or 0,
+            durable_page=mark[1] if mark else 0,
+        )  # fmt: skip
+        self.report.did(f"made {name} again; the frames say where the tail is ({reasons[0]})")
+
+    def _durable_mark(self, meta: AllMeta, found: Survey) -> tuple[int, int] | None:
+        """Return sequence and page of the durable mark, if the write meta still says one."""
+        try:
+            write = WriteMeta(self.folder, self.prefix, meta.queue_id, writable=False)
+        except errors.PageQueueError:
+            return None
+        sequence, number = write.durable_sequence, write.durable_page
+        write.close()
+        first = found.first_sequence(number) if number in found.numbers else None
+        if first is None or not 0 <= sequence - first <= meta.index_capacity:
+            return None
+        return sequence, number
+
+    def _indexes(self, meta: AllMeta) -> None:
+        """Make every index again that is missing or wrong."""
+        wrong = {os.path.basename(p.file) for p in verify(self.folder, self.prefix).problems}
+        found = survey(self.folder, self.prefix)
+        for number in found.numbers:
+            name = fmt.index_name(self.prefix, number)
+            if name not in wrong or not self._is_removable(name):
+                continue
+            try:
+                header = found.header(number)
+                page_name = fmt.page_name(self.prefix, number)
+                page = map_file(self.folder, page_name, meta.page_bytes, writable=False)
+            except errors.DamageError:
+                continue
+            if header.first_sequence is not None:
+                self.folder.remove(name)
+                index = writable_index(self.folder, self.prefix, meta, number)
+                scan_region(page, index, header, header.first_sequence, None, use=_core.INDEX_WRITE)
+                self.report.did(f"made {name} again from its page")

@@ -1,0 +1,219 @@
+"""Repairing pages: names, sizes, headers and end marks that their frames prove."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from pagequeue import _core, errors
+from pagequeue import format as fmt
+from pagequeue.files import raise_typed
+from pagequeue.page import PageHeader, Scan, map_file, parse_header, private_region, scan_region
+from pagequeue.survey import Survey, first_bytes, survey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pagequeue.files import Folder
+    from pagequeue.meta import AllMeta
+
+END_WORD = fmt.END_OF_PAGE | fmt.FRAME_HEADER_BYTES
+BEFORE_FRAMES = fmt.PAGE_HEADER_BYTES - fmt.FRAME_ALIGN_BYTES
+
+
+class End(NamedTuple):
+    """Where a sealed page ends: the sequence that follows it, and its last timestamp."""
+
+    sequence: int
+    timestamp: int
+
+
+class PageRepair:
+    """Repairs the pages of a queue; the caller has it alone.
+
+    Args:
+        folder: of the queue.
+        prefix: of its file names.
+        meta: what was fixed at creation.
+        did: is told of each thing that was mended.
+    """
+
+    def __init__(
+        self, folder: Folder, prefix: str, meta: AllMeta, did: Callable[[str], None]
+    ) -> None:
+        self.folder = folder
+        self.prefix = prefix
+        self.meta = meta
+        self.did = did
+        self.found: Survey = survey(folder, prefix)
+
+    def run(self) -> None:
+        """Mend what can be mended; what cannot stays as it is."""
+        for mend in (self._rename, self._resize, self._header, self._end_mark):
+            self.found = survey(self.folder, self.prefix)
+            for number in self.found.numbers:
+                if number >= self.found.head_page:
+                    try:
+                        mend(number)
+                    except (errors.DamageError, errors.UpgradeError, errors.UnsafePath):
+                        continue  # it stays in what verify finds
+
+    def _is_spare(self, number: int) -> bool:
+        """Whether a page is only made ready: nothing in it counts."""
+        written = self.found.written
+        if written is not None and written.is_this_boot:
+            return number > written.tail.page_number
+        return number == self.found.numbers[-1] and self.found.first_sequence(number) is None
+
+    # --- names ------------------------------------------------------------------------------------
+
+    def _rename(self, number: int) -> None:
+        """Give a page the name of its number, if no other has it."""
+        name = fmt.page_name(self.prefix, number)
+        header = parse_header(first_bytes(self.folder, name), self.folder.full(name))
+        right = fmt.page_name(self.prefix, header.page_number)
+        if (
+            header.page_number == number
+            or header.queue_id != self.meta.queue_id
+            or not fmt.FIRST_PAGE <= header.page_number <= fmt.PAGE_NUMBER_MAX
+            or self.folder.exists(right)
+        ):
+            return
+        # Dies behind it: the same page, under its own name.
+        os.rename(name, right, src_dir_fd=self.folder.fd, dst_dir_fd=self.folder.fd)
+        self.folder.sync()
+        self.did(f"renamed {name} to {right}, which it says it is")
+
+    # --- sizes ------------------------------------------------------------------------------------
+
+    def _resize(self, number: int) -> None:
+        """Cut off what is too much, and fill up what is too little, if no message is there."""
+        name = fmt.page_name(self.prefix, number)
+        path = self.folder.full(name)
+        wanted = self.meta.page_bytes
+        with self.folder.opened(name, writable=True) as fd:
+            size = os.fstat(fd).st_size
+            if size == wanted:
+                return
+            if self._is_spare(number):
+                self.folder.remove(name)
+                self.did(f"removed {name}, which was made ready with {size} bytes")
+                return
+            if size < wanted and not self._is_whole(number, os.pread(fd, size, 0)):
+                return
+            try:
+                # Dies in between: the same again.
+                if size > wanted:
+                    os.ftruncate(fd, wanted)
+                else:
+                    os.posix_fallocate(fd, 0, wanted)
+                os.fsync(fd)
+            except OSError as error:
+                raise_typed(error, path, "mending the size of the page")
+        self.did(f"gave {name} its {wanted} bytes again, it had {size}")
+
+    def _is_whole(self, number: int, data: bytes) -> bool:
+        """Whether a page that was cut short still has all of its messages."""
+        header = self.found.header(number)
+        first = header.first_sequence
+        if first is None:
+            return False
+        region = private_region(data, self.meta.page_bytes)
+        scan = scan_region(region, None, header, first, None)
+        if scan.stopped == _core.READ_END:
+            return scan.position + fmt.FRAME_HEADER_BYTES <= len(data)
+        written = self.found.written
+        if number != self.found.numbers[-1] and not self._is_spare(number + 1):
+            return False
+        if written is None or scan.stopped != _core.READ_NOTHING:
+            return False
+        if written.is_this_boot:
+            return scan.whole_sequence >= written.tail.sequence
+        return written.durable_page > 0 and scan.whole_sequence >= self.found.durable_sequence
+
+    # --- headers ----------------------------------------------------------------------------------
+
+    def _header(self, number: int) -> None:
+        """Write a page's header again, if its first frame proves which sequence it has."""
+        name = fmt.page_name(self.prefix, number)
+        try:
+            header = self.found.header(number)
+        except errors.CorruptPage as error:
+            if error.reason not in {"wrong magic", "wrong checksum"} or self._is_spare(number):
+                return
+            reason = error.reason
+        else:
+            if header.first_sequence is not None or self._is_spare(number):
+                return
+            reason = "no first sequence"
+        page = map_file(self.folder, name, self.meta.page_bytes, writable=True)
+        before = self._end_of(number - 1)
+        first = before.sequence if before else self._proved_first(number, page)
+        if first is None:
+            return
+        found, timestamp, _, _ = _core.look(page, fmt.PAGE_HEADER_BYTES, first)
+        if found not in {_core.READ_FRAME, _core.READ_END}:
+            return
+        floor = before.timestamp if before else timestamp
+        made = PageHeader(number, self.meta.queue_id, first, floor, self.meta.created)
+        # Dies in between: a header that fails its checksum, as before. It is one sector.
+        page.write(0, made.encode())
+        page.sync(0, fmt.PAGE_HEADER_BYTES)
+        self.did(f"wrote the header of {name} again ({reason})")
+
+    def _proved_first(self, number: int, page: _core.Region) -> int | None:
+        """Return the sequence of a page's first frame, from its checksum alone."""
+        found = self.found
+        if number == found.head_page and found.head_sequence is not None:
+            return found.head_sequence
+        known = [found.first_sequence(n) for n in found.numbers if n < number]
+        low = max((first for first in known if first is not None), default=0)
+        following = found.first_sequence(number + 1)
+        high = fmt.SEQUENCE_MAX if following is None else max(following, low)
+        first = _core.resync(
+            page, None, low, BEFORE_FRAMES, low, high, fmt.TIMESTAMP_MIN, fmt.TIMESTAMP_MAX
+        )
+        return first[1] if first is not None and first[0] == fmt.PAGE_HEADER_BYTES else None
+
+    def _scan(self, number: int) -> tuple[_core.Region, Scan] | None:
+        if number not in self.found.numbers:
+            return None
+        header = self.found.header(number)
+        if header.first_sequence is None:
+            return None
+        name = fmt.page_name(self.prefix, number)
+        page = map_file(self.folder, name, self.meta.page_bytes, writable=False)
+        return page, scan_region(page, None, header, header.first_sequence, None)
+
+    def _end_of(self, number: int) -> End | None:
+        """Return where the page before ends, if it says so."""
+        try:
+            scanned = self._scan(number)
+        except errors.PageQueueError:
+            return None
+        if scanned is None or scanned[1].stopped != _core.READ_END:
+            return None
+        return End(scanned[1].sequence, scanned[1].timestamp)
+
+    # --- end marks --------------------------------------------------------------------------------
+
+    def _end_mark(self, number: int) -> None:
+        """Write the end mark again, where all messages before the next page are there."""
+        following = self.found.first_sequence(number + 1)
+        if following is None or self._is_spare(number + 1):
+            return
+        scanned = self._scan(number)
+        if scanned is None:
+            return
+        scan = scanned[1]
+        if scan.stopped == _core.READ_END or scan.sequence != following:
+            return
+        name = fmt.page_name(self.prefix, number)
+        page = map_file(self.folder, name, self.meta.page_bytes, writable=True)
+        checksum = _core.frame_checksum(b"", scan.timestamp, scan.sequence, END_WORD)
+        rest = checksum.to_bytes(4, "little") + scan.timestamp.to_bytes(8, "little", signed=True)
+        # The length last, as ever. Dies in between: a mark that is damaged, as before.
+        page.write(scan.position + 4, rest)
+        page.store_half(scan.position, END_WORD)
+        page.sync(scan.position, fmt.FRAME_HEADER_BYTES)
+        self.did(f"wrote the end mark of {name} again")

@@ -1,0 +1,312 @@
+"""Salvage: copy every frame that still validates into a new queue, and say exactly what is gone.
+
+The damaged queue is only read. Frames are found by walking the pages, and behind damage wherever
+one proves itself. Messages keep payload, timestamp, order and batch; they get new sequences where
+something is missing before them, because a queue has no gaps, and the report says which is which.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from pagequeue import _core, errors
+from pagequeue import format as fmt
+from pagequeue.closing import Closing
+from pagequeue.files import Folder
+from pagequeue.page import REASONS
+from pagequeue.producer import Producer
+from pagequeue.salvage_source import Source, sources
+from pagequeue.store import Store
+from pagequeue.survey import Problem, Survey, survey
+from pagequeue.trust import trusted
+from pagequeue.walk import Stretch, stretches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+LOCK_TIMEOUT = 10.0
+
+
+class Run(NamedTuple):
+    """Messages that follow each other in the old queue and in the new one.
+
+    Attributes:
+        first: old sequence of the first.
+        last: old sequence of the last.
+        target_first: new sequence of the first.
+    """
+
+    first: int
+    last: int
+    target_first: int
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Messages that are gone.
+
+    Attributes:
+        file: where they should stand.
+        position: place of the damage in the file in bytes, None when the file is missing.
+        first_sequence: of the first one gone, None when that is not known.
+        last_sequence: of the last one gone, None when that is not known.
+        after_ns: time of the last message before them, None when there is none.
+        before_ns: time of the first message behind them, None when there is none.
+        reason: what is wrong there.
+    """
+
+    file: str
+    position: int | None
+    first_sequence: int | None
+    last_sequence: int | None
+    after_ns: int | None
+    before_ns: int | None
+    reason: str
+
+
+@dataclass
+class SalvageReport:
+    """What was copied and what is gone.
+
+    Attributes:
+        target: directory of the new queue.
+        messages_copied: into the new queue.
+        runs: which old sequences became which new ones.
+        lost: messages that are gone, in their order.
+        duplicates: messages that stand there again, the same, and were ignored.
+        conflicts: messages that stand there again with other contents; the first was copied.
+        notes: files that were left out, and what else is worth knowing.
+    """
+
+    target: str
+    messages_copied: int = 0
+    runs: list[Run] = field(default_factory=list)
+    lost: list[Loss] = field(default_factory=list)
+    duplicates: list[Problem] = field(default_factory=list)
+    conflicts: list[Problem] = field(default_factory=list)
+    notes: list[Problem] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is lost and nothing contradicts."""
+        return not self.lost and not self.conflicts
+
+
+def salvage_queue(
+    directory: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    prefix: str = "queue",
+    trust: Collection[str] = (),
+    progress: Callable[[int, int], None] | None = None,
+) -> SalvageReport:
+    """Copy all messages that still validate into a new queue, which is flushed at the end.
+
+    Args:
+        directory: path of the damaged queue; nothing is written there and no lock is taken.
+        target: path of a directory where no queue of this prefix is; made if it is not there.
+        prefix: of the file names, here and there.
+        trust: as for `Queue`, for both directories.
+        progress: called with page files done and page files in all.
+
+    Raises:
+        QueueNotFound: nothing there looks like a queue.
+        CorruptMeta: neither allMeta nor any page says what the queue was like.
+        InvalidOption: there is a queue in `target` already.
+        DiskFull: there is no room for the copy; what was copied so far stays in `target`.
+    """
+    path = os.path.abspath(os.fsdecode(directory))
+    target_path = os.path.abspath(os.fsdecode(target))
+    folder = Folder(path, create=False, read_only=True, trust=trusted(trust, path))
+    try:
+        found = survey(folder, prefix)
+        if found.meta is None:
+            raise errors.CorruptMeta(
+                "neither this file nor any page says what the queue was like: restore one of "
+                "them from a copy",
+                path=folder.full(fmt.all_meta_name(prefix)), position=0, reason="missing",
+            )  # fmt: skip
+        with _Target(target_path, prefix, found.meta.page_bytes, trusted(trust, path)) as made:
+            return _Salvage(found, made).run(progress)
+    finally:
+        folder.close()
+
+
+class _Target(Closing):
+    """The new queue; it takes messages with the times that they had."""
+
+    def __init__(self, path: str, prefix: str, page_bytes: int, trust: frozenset[str]) -> None:
+        if os.path.isdir(path) and any(
+            name.startswith(f"{prefix}-") or name == fmt.lock_name(prefix)
+            for name in os.listdir(path)
+        ):
+            raise errors.InvalidOption(
+                "there is a queue already, or a part of one: choose another target", path=path
+            )
+        self.path = path
+        self._now = 0
+        self.store = Store(
+            path, prefix, create=True, read_only=False, page_bytes=page_bytes,
+            lock_timeout=LOCK_TIMEOUT, clock=self._clock, trust=trust,
+        )  # fmt: skip
+        self._producer = Producer(self.store, self._clock)
+
+    def _clock(self) -> int:
+        return self._now
+
+    def put(self, payloads: list[bytes], timestamp: int) -> int:
+        """Send what was one batch, or one message; return the first sequence."""
+        self._now = timestamp
+        if len(payloads) == 1:
+            return self._producer.send(payloads[0])
+        return self._producer.send_many(payloads).start
+
+    def flush(self) -> None:
+        """Put all of it on stable storage."""
+        self._producer.flush()
+
+    def holds(self, sequence: int, payload: bytes, timestamp: int) -> bool:
+        """Whether the message of this new sequence is this one."""
+        place = self.store.seek_sequence(sequence)
+        region, position = place.page.region, place.position
+        _, found, size, _ = _core.look(region, position, sequence)
+        start = position + fmt.FRAME_HEADER_BYTES
+        return found == timestamp and region.read(start, size) == payload
+
+    def close(self) -> None:
+        """Close the new queue."""
+        self._producer.close()
+        self.store.close()
+
+
+class _Salvage:
+    def __init__(self, found: Survey, target: _Target) -> None:
+        self.found = found
+        self.target = target
+        self.report = SalvageReport(target.path)
+        self.next = found.head_sequence or 0
+        """The old sequence that comes next."""
+        self.last_timestamp: int | None = None
+        self.damage: tuple[str, int | None, str] | None = None
+        """The last place that was wrong: what is missing behind it, is missing there."""
+
+    def run(self, progress: Callable[[int, int], None] | None) -> SalvageReport:
+        """Copy page by page."""
+        all_sources = sources(self.found, self.report.notes)
+        for done, source in enumerate(all_sources):
+            if progress is not None:
+                progress(done, len(all_sources))
+            behind = next((s for s in all_sources[done + 1 :] if s.first > source.first), None)
+            self._copy_page(source, behind)
+        if progress is not None:
+            progress(len(all_sources), len(all_sources))
+        self._miss_tail()
+        self.target.flush()
+        return self.report
+
+    def _copy_page(self, source: Source, behind: Source | None) -> None:
+        end = behind.first if behind is not None else self._known_tail(source)
+        for reason in source.reasons:
+            self.damage = (source.path, 0, reason)
+        walked = stretches(
+            source.region, source.index, source.first, 0,
+            end_sequence=None if end is None or end < source.first else end,
+            is_sealed=behind is not None,
+        )  # fmt: skip
+        for stretch in walked:
+            # Behind damage, in a page whose end nobody knows, and where nothing was promised, the
+            # rest of a batch can be of one that was never sent (I8).
+            is_doubtful = (
+                end is None
+                and stretch.position > fmt.PAGE_HEADER_BYTES
+                and stretch.first >= self.found.durable_sequence
+            )
+            self._copy(source, stretch, is_doubtful=is_doubtful)
+            if stretch.stopped != _core.READ_END:
+                reason = REASONS.get(stretch.stopped, "it cannot be read")
+                self.damage = (source.path, stretch.end_position, reason)
+
+    def _known_tail(self, source: Source) -> int | None:
+        """Return where the last page ends, if the write meta can be trusted to say it."""
+        written = self.found.written
+        if written is None or not written.is_this_boot:
+            return None
+        return written.tail.sequence if written.tail.page_number == source.number else None
+
+    # --- frames -----------------------------------------------------------------------------------
+
+    def _copy(self, source: Source, stretch: Stretch, *, is_doubtful: bool) -> None:
+        """Copy one stretch, batch by batch; a doubtful one from the end of its first batch on."""
+        position, sequence = stretch.position, stretch.first
+        payloads: list[bytes] = []
+        first = sequence
+        while sequence < stretch.end:
+            _, timestamp, size, following = _core.look(source.region, position, sequence)
+            start = position + fmt.FRAME_HEADER_BYTES
+            payloads.append(source.region.read(start, size))
+            more = source.region.load_half(position) & fmt.MORE_OF_BATCH
+            position, sequence = following, sequence + 1
+            if more and sequence < stretch.end:
+                continue
+            if not is_doubtful or first > stretch.first:
+                self._put(source, first, payloads, timestamp)
+            payloads, first = [], sequence
+
+    def _put(self, source: Source, first: int, payloads: list[bytes], timestamp: int) -> None:
+        known = min(max(self.next - first, 0), len(payloads))
+        for i in range(known):
+            self._compare(source, first + i, payloads[i], timestamp)
+        first, payloads = first + known, payloads[known:]
+        if not payloads:
+            return
+        if first > self.next:
+            self._miss(source.path, first, timestamp)
+        target_first = self.target.put(payloads, timestamp)
+        last = first + len(payloads) - 1
+        runs = self.report.runs
+        if runs and runs[-1].last + 1 == first:
+            runs[-1] = runs[-1]._replace(last=last)
+        else:
+            runs.append(Run(first, last, target_first))
+        self.report.messages_copied += len(payloads)
+        self.next = last + 1
+        self.last_timestamp = timestamp
+        self.damage = None
+
+    def _compare(self, source: Source, sequence: int, payload: bytes, timestamp: int) -> None:
+        """Note a message that stands there for the second time, or instead of a lost one."""
+        for run in self.report.runs:
+            if run.first <= sequence <= run.last:
+                copied = run.target_first + sequence - run.first
+                same = self.target.holds(copied, payload, timestamp)
+                reason = "there again, the same" if same else "there again, with other contents"
+                noted = self.report.duplicates if same else self.report.conflicts
+                noted.append(Problem(source.path, None, sequence, reason))
+                return
+        reason = "out of order: what follows it was copied already"
+        self.report.conflicts.append(Problem(source.path, None, sequence, reason))
+
+    # --- what is gone -----------------------------------------------------------------------------
+
+    def _miss(self, path: str, first: int, before_ns: int | None) -> None:
+        file, position, reason = self.damage or (path, None, "missing")
+        self.report.lost.append(
+            Loss(file, position, self.next, first - 1, self.last_timestamp, before_ns, reason)
+        )
+
+    def _miss_tail(self) -> None:
+        """Note what is missing at the end, as far as anything says that there was something."""
+        written = self.found.written
+        end = self.found.durable_sequence
+        if written is not None and written.is_this_boot:
+            end = max(end, written.tail.sequence)
+        path = self.found.folder.path
+        if end > self.next:
+            self._miss(path, end, None)
+        elif self.damage is not None and (written is None or written.durable_page == 0):
+            file, position, reason = self.damage
+            self.report.lost.append(
+                Loss(file, position, self.next, None, self.last_timestamp, None, reason)
+            )

@@ -1,0 +1,130 @@
+"""Where salvage reads: the page files of a damaged queue, in the order of what they hold."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pagequeue import _core, errors
+from pagequeue import format as fmt
+from pagequeue.files import raise_typed
+from pagequeue.page import map_file, parse_header, private_region
+from pagequeue.survey import Problem, Survey, problem_of
+
+if TYPE_CHECKING:
+    from pagequeue.files import Folder
+    from pagequeue.meta import AllMeta
+
+BEFORE_FRAMES = fmt.PAGE_HEADER_BYTES - fmt.FRAME_ALIGN_BYTES
+
+
+@dataclass
+class Source:
+    """One page file.
+
+    Attributes:
+        path: its path.
+        number: of the page, as its header says, or its name if that is damaged.
+        first: sequence of its first frame.
+        region: the file as a page, cut off or filled up with zeros.
+        index: its index, if it can be mapped.
+        reasons: what is wrong with the file as a whole.
+    """
+
+    path: str
+    number: int
+    first: int
+    region: _core.Region
+    index: _core.Region | None
+    reasons: list[str]
+
+
+def sources(found: Survey, notes: list[Problem]) -> list[Source]:
+    """Return the page files that can be read, ordered by first sequence; note the others."""
+    meta = found.meta
+    assert meta is not None
+    result: list[Source] = []
+    for number in found.numbers:
+        name = fmt.page_name(found.prefix, number)
+        path = found.folder.full(name)
+        try:
+            source = _source(found, meta, number)
+        except errors.PageQueueError as error:
+            notes.append(problem_of(error))
+            continue
+        if source is None:
+            if number <= _last_number(found):
+                notes.append(Problem(path, 0, None, "nothing in it proves which messages it has"))
+        elif source.number >= found.head_page:
+            result.append(source)
+    result.sort(key=lambda source: (source.first, source.number))
+    return result
+
+
+def _last_number(found: Survey) -> int:
+    written = found.written
+    if written is not None and written.is_this_boot:
+        return written.tail.page_number
+    return found.numbers[-1]
+
+
+def _source(found: Survey, meta: AllMeta, number: int) -> Source | None:
+    """Return a page file, None if it is only made ready, or nothing can be said about it."""
+    name = fmt.page_name(found.prefix, number)
+    path = found.folder.full(name)
+    region, reasons = _region(found.folder, name, meta.page_bytes)
+    index = _index(found, meta, number)
+    try:
+        header = parse_header(region.read(0, fmt.PAGE_HEADER_BYTES), path)
+    except errors.CorruptPage as error:
+        first = _proved_first(found, number, region)
+        if first is None:
+            return None
+        return Source(path, number, first, region, index, [*reasons, f"header: {error.reason}"])
+    if header.queue_id != meta.queue_id:
+        raise errors.CorruptPage(
+            "a page of another queue, left out", path=path, position=0,
+            reason="a page of another queue, left out",
+        )  # fmt: skip
+    if header.first_sequence is None:
+        return None
+    return Source(path, header.page_number, header.first_sequence, region, index, reasons)
+
+
+def _region(folder: Folder, name: str, size_bytes: int) -> tuple[_core.Region, list[str]]:
+    """Map a page; one of the wrong size is copied and cut off or filled up."""
+    try:
+        return map_file(folder, name, size_bytes, writable=False), []
+    except errors.CorruptPage as error:
+        with folder.opened(name, writable=False) as fd:
+            try:
+                data = os.pread(fd, size_bytes, 0)
+            except OSError as failed:
+                raise_typed(failed, folder.full(name), "reading the page")
+        return private_region(data, size_bytes), [error.reason]
+
+
+def _index(found: Survey, meta: AllMeta, number: int) -> _core.Region | None:
+    try:
+        name = fmt.index_name(found.prefix, number)
+        return map_file(found.folder, name, meta.index_bytes, writable=False)
+    except errors.PageQueueError:
+        return None
+
+
+def _proved_first(found: Survey, number: int, region: _core.Region) -> int | None:
+    """Return which sequence a page without a header begins with, as its frames prove it."""
+    known = [found.first_sequence(n) for n in found.numbers if n < number]
+    low = max((first for first in known if first is not None), default=found.head_sequence or 0)
+    following = found.first_sequence(number + 1)
+    high = fmt.SEQUENCE_MAX if following is None else max(following, low)
+    first = _core.resync(
+        region, None, low, BEFORE_FRAMES, low, high, fmt.TIMESTAMP_MIN, fmt.TIMESTAMP_MAX
+    )
+    if first is None:
+        return None
+    position, sequence = first
+    if position == fmt.PAGE_HEADER_BYTES:
+        return sequence
+    return low if following is None else max(low, min(sequence, following))
