@@ -97,8 +97,9 @@ def repair_queue(
         survey(folder, prefix)  # or there is nothing to repair
         report = RepairReport()
         with _alone(folder, prefix, lock_timeout):
-            left = _Repair(folder, prefix, report).run()
-        left = left or _clear_latch(folder, prefix, trusted(trust, path), lock_timeout, report)
+            meta, left = _Repair(folder, prefix, report).run()
+        if meta is not None and left is None:
+            left = _clear_latch(folder, prefix, meta, trusted(trust, path), lock_timeout, report)
         report.remaining = verify(folder, prefix, progress).problems
         if left is not None and not report.remaining:
             report.remaining.append(left)
@@ -124,10 +125,14 @@ def _alone(folder: Folder, prefix: str, timeout: float) -> Iterator[None]:
 
 
 def _clear_latch(
-    folder: Folder, prefix: str, trust: frozenset[str], timeout: float, report: RepairReport
+    folder: Folder,
+    prefix: str,
+    meta: AllMeta,
+    trust: frozenset[str],
+    timeout: float,
+    report: RepairReport,
 ) -> Problem | None:
     """Put what a failed sync left at risk on stable storage; return why that is not possible."""
-    meta = read_all_meta(folder, prefix)
     write = WriteMeta(folder, prefix, meta.queue_id, writable=False)
     latched = write.failed_errno != 0
     write.close()
@@ -164,23 +169,24 @@ class _Repair:
         self.prefix = prefix
         self.report = report
 
-    def run(self) -> Problem | None:
-        """Mend; return what stopped it, if verify might not see that."""
+    def run(self) -> tuple[AllMeta | None, Problem | None]:
+        """Mend; return what the queue is, and what stopped it, if verify might not see that."""
         self._sweep()
         meta = self._all_meta()
         if meta is None:
-            return None
+            return None, None
+        self._special_indexes()
         PageRepair(self.folder, self.prefix, meta, self.report.did).run()
         self._read_meta(meta)
         self._write_meta(meta)
         try:
             recovered = Recovery(self.folder, self.prefix, meta, system_clock).run()
-        except errors.DamageError as error:
-            return problem_of(error)
+        except (errors.DamageError, errors.UnsafePath) as error:
+            return meta, problem_of(error)
         self.report.actions += recovered.actions
         self._indexes(meta)
         self.folder.sync()
-        return None
+        return meta, None
 
     def _sweep(self) -> None:
         pattern = fmt.temporary_pattern(self.prefix)
@@ -188,6 +194,18 @@ class _Repair:
             if self._is_removable(name):
                 self.folder.remove(name)
                 self.report.did(f"removed {name}, which an interrupted maker had left")
+
+    def _special_indexes(self) -> None:
+        """Remove what stands in an index's place and is no file of ours: links, FIFOs, devices."""
+        pattern = fmt.page_name_pattern(self.prefix)
+        for name in self.folder.names():
+            match = pattern.fullmatch(name)
+            if match is None or match[2] != "idx" or not self._is_removable(name):
+                continue
+            status = os.stat(name, dir_fd=self.folder.fd, follow_symlinks=False)
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+                self.folder.remove(name)
+                self.report.did(f"removed {name}, which was no file of this queue alone")
 
     def _is_removable(self, name: str) -> bool:
         """Whether a name can be given to another file: a directory stays."""

@@ -224,7 +224,10 @@ class _Salvage:
                 and stretch.first >= self.found.durable_sequence
             )
             self._copy(source, stretch, is_doubtful=is_doubtful)
-            if stretch.stopped != _core.READ_END:
+            is_tail = behind is None and (end is None or stretch.end >= end)
+            if stretch.stopped != _core.READ_END and not (
+                is_tail and stretch.stopped == _core.READ_NOTHING
+            ):
                 reason = REASONS.get(stretch.stopped, "it cannot be read")
                 self.damage = (source.path, stretch.end_position, reason)
 

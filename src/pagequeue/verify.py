@@ -301,6 +301,9 @@ class _Verification:
             if stretch is walked[-1]:
                 if stretch.stopped == _core.READ_END and end in {None, stretch.end}:
                     break
+                if stretch.stopped == _core.READ_NOTHING and is_last and end is None:
+                    if stretch.end >= self.found.durable_sequence:
+                        break  # the tail
                 if end is not None and stretch.end == end:
                     if is_last:
                         break

@@ -153,7 +153,7 @@ static uint32_t undone(const uint8_t undo[256], const uint32_t table[256], uint3
 
 typedef struct {
     const pq_place *at;
-    uint64_t first, end;    /* sequences that can stand there, `end` not included */
+    uint64_t first, end;    /* sequences that can stand at a place, `end` not included */
     int64_t floor, ceiling; /* times that can */
     uint64_t work;          /* bytes that may still be checksummed */
     uint8_t undo[256];
@@ -198,9 +198,10 @@ static int is_confirmed(const resync *self, const pq_frame *frame, uint64_t posi
 }
 
 /* What stands at `position` is not the frame with `sequence`: find the next place where a frame, or
- * the end mark, validates. Its sequence is `sequence` or later, and before `end_sequence`; the end
- * mark's can be `end_sequence`. By trying every place in turn, and the index where that gives up.
- * 0 = there is none. */
+ * the end mark, validates. Its sequence is `sequence` or later, but no later than there is room for
+ * frames in between, and before `end_sequence`; the end mark's can be `end_sequence`. From a
+ * position before the first frame, any sequence in that range can begin the page. By trying every
+ * place in turn, and the index where that gives up. 0 = there is none. */
 int pq_resync(const pq_place *at, uint64_t position, uint64_t sequence, uint64_t end_sequence,
               int64_t floor_timestamp, int64_t ceiling_timestamp, uint64_t *found_position,
               uint64_t *found_sequence) {
@@ -217,11 +218,13 @@ int pq_resync(const pq_place *at, uint64_t position, uint64_t sequence, uint64_t
             continue;
         }
         self.work -= frame.payload_bytes;
+        if (position >= PQ_PAGE_HEADER_BYTES) {
+            uint64_t room = sequence + (place - position) / PQ_FRAME_BYTES + 1;
+            self.end = room < end_sequence + 1 ? room : end_sequence + 1;
+        }
         if (sequence_of(&self, &frame, found_sequence) &&
-            (found == PQ_READ_END
-                 ? self.end - self.first <= SURE_SEQUENCES || *found_sequence == end_sequence
-                 : *found_sequence < end_sequence &&
-                       is_confirmed(&self, &frame, place, *found_sequence))) {
+            (found == PQ_READ_END || (*found_sequence < end_sequence &&
+                                      is_confirmed(&self, &frame, place, *found_sequence)))) {
             *found_position = place;
             return 1;
         }
