@@ -17,7 +17,7 @@ from pagequeue.files import Folder
 from pagequeue.page import REASONS, PageHeader, Scan, map_file, scan_region
 from pagequeue.survey import Problem, Survey, page_numbers, problem_of, survey
 from pagequeue.trust import trusted
-from pagequeue.walk import stretches
+from pagequeue.walk import Stretch, stretches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -299,17 +299,24 @@ class _Verification:
             good += stretch.end - stretch.first
             reason = REASONS.get(stretch.stopped, "it cannot be read")
             if stretch is walked[-1]:
-                if stretch.stopped == _core.READ_END and end in {None, stretch.end}:
+                if self._is_good_end(stretch, end, is_last=is_last):
                     break
-                if stretch.stopped == _core.READ_NOTHING and is_last and end is None:
-                    if stretch.end >= self.found.durable_sequence:
-                        break  # the tail
-                if end is not None and stretch.end == end:
-                    if is_last:
-                        break
+                if stretch.end == end:
                     reason = f"the end mark is damaged or missing: {reason}"
             self.problem(number, stretch.end_position, stretch.end, reason)
         self.report.messages_checked += good
+
+    def _is_good_end(self, stretch: Stretch, end: int | None, *, is_last: bool) -> bool:
+        """Whether a page may end as its last stretch does."""
+        if stretch.stopped == _core.READ_END:
+            return end is None or stretch.end == end
+        if not is_last:
+            return False
+        if end is None:
+            return (
+                stretch.stopped == _core.READ_NOTHING and stretch.end >= self.found.durable_sequence
+            )
+        return stretch.end == end
 
     def _index(self, number: int, first: int) -> _core.Region | None:
         name = fmt.index_name(self.found.prefix, number)
