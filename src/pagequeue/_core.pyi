@@ -23,6 +23,7 @@ EVENT_AHEAD: Final[int]
 EVENT_SYNC: Final[int]
 EVENT_PAGE_END: Final[int]
 EVENT_LIMIT: Final[int]
+EVENT_LOST: Final[int]
 READ_FRAME: Final[int]
 READ_NOTHING: Final[int]
 READ_END: Final[int]
@@ -34,6 +35,7 @@ APPEND_MOVED: Final[int]
 APPEND_FULL: Final[int]
 APPEND_FAILED: Final[int]
 APPEND_DAMAGED: Final[int]
+APPEND_LOST: Final[int]
 INDEX_NONE: Final[int]
 INDEX_WRITE: Final[int]
 INDEX_CHECK: Final[int]
@@ -43,6 +45,8 @@ LOCK_NEEDS_FD: Final[int]
 @final
 class Region:
     """A mapped file: Region(fd, length, writable)."""
+
+    on_lost: Callable[[int], Exception] | None
 
     def __new__(cls, fd: int, length: int, writable: bool) -> Self: ...
     @classmethod
@@ -62,6 +66,10 @@ class Region:
     def __buffer__(self, flags: int, /) -> memoryview: ...
     @property
     def writable(self) -> bool: ...
+    @property
+    def broken(self) -> bool: ...
+    @property
+    def lost_at(self) -> int: ...
     def read(self, at: int, length: int, /) -> bytes: ...
     def write(self, at: int, data: Buffer, /) -> None: ...
     def load(self, at: int, /) -> int: ...
@@ -131,6 +139,8 @@ class Reader:
     def _page_number(self) -> int: ...
     @property
     def _closed(self) -> bool: ...
+    @property
+    def _region(self) -> Region | None: ...
     @property
     def _busy(self) -> bool: ...
     def poll(self) -> Message | None: ...

@@ -12,8 +12,9 @@ from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.batch import Batch
 from pagequeue.closing import Closing
+from pagequeue.meta import lost_meta
 from pagequeue.moments import Moment, to_ns
-from pagequeue.page import REASONS, REMEDY
+from pagequeue.page import REASONS, REMEDY, lost_page
 
 if TYPE_CHECKING:
     from pagequeue.store import Place, Store
@@ -53,6 +54,8 @@ class PageReader(_core.Reader, Closing):
             return self._turn()
         if event == _core.EVENT_DAMAGED:
             return self._damaged(value)
+        if event == _core.EVENT_LOST:
+            raise self._lost()
         if event == _core.EVENT_LIMIT:
             return self._lift_limit()
         path = store.folder.path
@@ -108,6 +111,14 @@ class PageReader(_core.Reader, Closing):
             path=page.path, position=self._position, sequence=self.sequence, reason=reason,
         )  # fmt: skip
 
+    def _lost(self) -> errors.DamageError:
+        """Return the error for a page or a write meta that was truncated under its map."""
+        page, meta = self._region, self._store.write_meta
+        if page is None or not page.broken:
+            return lost_meta(meta.path, meta.region.lost_at)
+        name = fmt.page_name(self._store.prefix, self._page_number)
+        return lost_page(self._store.folder.full(name), page.lost_at, self.sequence)
+
     def _batch(self, limit_count: int, timeout: float | None) -> Batch | None:
         """Return the next messages; None at the end that was set."""
         columns = self._read_many(limit_count, timeout)
@@ -158,6 +169,7 @@ class Consumer(PageReader):
             TimeoutError: nothing was published in time; the consumer has not moved.
             Expired: retention passed this consumer; carries `head_sequence`.
             CorruptFrame: a published frame fails its checksum; carries file, position, reason.
+            CorruptPage, CorruptMeta: a file was truncated while it was open.
 
         Source: FORMAT.md, "Reading"; keeps I1, I2.
         """

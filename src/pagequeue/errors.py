@@ -138,11 +138,17 @@ class CorruptFrame(DamageError):
 
 
 class CorruptPage(DamageError):
-    """A page's header or size is wrong."""
+    """A page's header or size is wrong, or it was truncated while it was open.
+
+    Attributes:
+        sequence: of the message that was wanted when that was noticed, if one was.
+    """
+
+    sequence: int | None = None
 
 
 class CorruptMeta(DamageError):
-    """A meta file is wrong."""
+    """A meta file is wrong, or it was truncated while it was open."""
 
 
 class MissingPage(DamageError):

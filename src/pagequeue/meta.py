@@ -10,6 +10,7 @@ import errno
 import json
 import os
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -64,6 +65,32 @@ def bad_checksum(path: str) -> errors.CorruptMeta:
     return errors.CorruptMeta(
         f"its checksum is wrong: {REPAIR}", path=path, position=12, reason="wrong checksum"
     )
+
+
+def size_now(path: str, position: int) -> tuple[int, str]:
+    """Return how long a file is that was lost under its map, and in words what became of it.
+
+    Args:
+        path: of the file.
+        position: where it was found to be lost.
+    """
+    try:
+        size = os.stat(path, follow_symlinks=False).st_size
+    except OSError:
+        return position, "truncated while it was open"
+    if size <= position or position == 0:
+        return size, "truncated while it was open"
+    # It was truncated and grew again, or the disk cannot give what is there.
+    return position, "truncated or unreadable while it was open"
+
+
+def lost_meta(path: str, position: int) -> errors.CorruptMeta:
+    """Return the error for a meta file that was truncated under its map."""
+    size, reason = size_now(path, position)
+    return errors.CorruptMeta(
+        f"{reason}, at {size} bytes: close the queue everywhere, {REPAIR}",
+        path=path, position=size, reason=reason,
+    )  # fmt: skip
 
 
 def _identity_checksum(queue_id: bytes, magic: bytes) -> int:
@@ -191,9 +218,11 @@ def _map_shared(
                     f"{found.st_size} bytes where {size_bytes} are needed: {REPAIR}",
                     path=folder.full(name), position=0, reason="too short",
                 )  # fmt: skip
-            return _core.Region(fd, size_bytes, writable), found.st_ino
+            region = _core.Region(fd, size_bytes, writable)
         except OSError as error:
             raise_typed(error, folder.full(name), doing)
+    region.on_lost = partial(lost_meta, folder.full(name))
+    return region, found.st_ino
 
 
 def _check_shared(
@@ -404,7 +433,10 @@ class ReadMeta:
     @property
     def head_page(self) -> int:
         """The first readable page."""
-        return self.region.load(self.HEAD_PAGE)
+        number = self.region.load(self.HEAD_PAGE)
+        if number == 0:
+            raise lost_meta(self.path, self.HEAD_PAGE)
+        return number
 
     @property
     def head_sequence(self) -> int:

@@ -12,6 +12,7 @@ import logging
 import os
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ import numpy as np
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.files import raise_typed
+from pagequeue.meta import size_now
 
 if TYPE_CHECKING:
     from pagequeue.files import Folder
@@ -133,6 +135,16 @@ def decode_header(data: bytes, queue_id: bytes, page_number: int, path: str) -> 
     return header
 
 
+def lost_page(path: str, position: int, sequence: int | None = None) -> errors.CorruptPage:
+    """Return the error for a page or an index that was truncated under its map."""
+    size, reason = size_now(path, position)
+    where = "" if sequence is None else f", message {sequence} is wanted"
+    return errors.CorruptPage(
+        f"{reason}, at {size} bytes{where}: {REMEDY}",
+        path=path, position=size, reason=reason, sequence=sequence,
+    )  # fmt: skip
+
+
 def map_file(folder: Folder, name: str, size_bytes: int, *, writable: bool) -> _core.Region:
     """Map a page or an index of exactly this size.
 
@@ -148,7 +160,9 @@ def map_file(folder: Folder, name: str, size_bytes: int, *, writable: bool) -> _
                 if writable and status.st_blocks * 512 < size_bytes:
                     # A copy that left holes: without blocks a full disk would be a signal (I10).
                     os.posix_fallocate(fd, 0, size_bytes)
-                return _core.Region(fd, size_bytes, writable)
+                region = _core.Region(fd, size_bytes, writable)
+                region.on_lost = partial(lost_page, path)
+                return region
         except OSError as error:
             raise_typed(error, path, "mapping the file")
     raise errors.CorruptPage(
@@ -239,6 +253,8 @@ def make_page(
     except errors.DiskFull:
         folder.remove(index_name)
         raise
+    index.on_lost = partial(lost_page, folder.full(index_name))
+    region.on_lost = partial(lost_page, folder.full(page_name))
     return WritablePage(header.page_number, region, index)
 
 
@@ -336,7 +352,7 @@ class Page:
 
     def index(self, count: int, *, mend: bool) -> _core.Region:
         """Return the page's index, made again if it is missing or of the wrong size."""
-        if self._index is None:
+        if self._index is None or self._index.broken:
             name = fmt.index_name(self._prefix, self.number)
             try:
                 self._index = map_file(self._folder, name, self._meta.index_bytes, writable=False)
@@ -363,7 +379,9 @@ def writable_index(folder: Folder, prefix: str, meta: AllMeta, number: int) -> _
     try:
         return map_file(folder, name, meta.index_bytes, writable=True)
     except (errors.QueueNotFound, errors.CorruptPage):
-        return folder.make(name, b"", size_bytes=meta.index_bytes)
+        index = folder.make(name, b"", size_bytes=meta.index_bytes)
+        index.on_lost = partial(lost_page, folder.full(name))
+        return index
 
 
 def scan_region(

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Self
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.closing import Closing
+from pagequeue.meta import lost_meta
+from pagequeue.page import lost_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -114,11 +116,14 @@ class Producer(_core.Writer, Closing):
         Raises:
             SyncFailed: a sync failed; the queue is latched and nothing more can be sent.
             FlushTimeout: another process was flushing for too long.
+            CorruptPage, CorruptMeta: a file was truncated while it was open.
 
         Source: FORMAT.md, "Flushing"; keeps I5.
         """
         self._check_open()
-        return self._store.flusher.flush(timeout)
+        durable = self._store.flusher.flush(timeout)
+        self._check_whole()
+        return durable
 
     def close(self) -> None:
         """Let go of the page. What was sent stays; closing again does nothing.
@@ -185,6 +190,7 @@ class Producer(_core.Writer, Closing):
             self._roll_from(self._page_number)
         elif event == _core.EVENT_SYNC:
             self._store.flusher.flush(None)
+            self._check_whole()
         elif event == _core.EVENT_FAILED:
             self._store.flusher.go_on()
         else:
@@ -218,11 +224,27 @@ class Producer(_core.Writer, Closing):
                 "that has the queue open (it can be continued or killed), then call again",
                 path=path,
             )
+        elif event == _core.EVENT_LOST:
+            error = self._lost(self._page)
         elif event == _core.EVENT_EXHAUSTED:
             error = errors.SequencesExhausted("no sequence is left: start a new queue", path=path)
         else:
             error = store.page(self._page_number).damage(None)
         return error
+
+    def _check_whole(self) -> None:
+        """Raise if the active page or the write meta was truncated while it was open."""
+        page = self._page
+        if self._store.write_meta.region.broken or (page is not None and page.region.broken):
+            raise self._lost(page)
+
+    def _lost(self, page: WritablePage | None) -> errors.DamageError:
+        store = self._store
+        meta = store.write_meta
+        if page is None or meta.region.broken or not page.region.broken:
+            return lost_meta(meta.path, meta.region.lost_at)
+        path = store.folder.full(fmt.page_name(store.prefix, page.number))
+        return lost_page(path, page.region.lost_at)
 
     def _too_large(self, size_bytes: int, *, batch: bool) -> errors.MessageTooLarge:
         page_bytes = self._store.meta.page_bytes
@@ -251,6 +273,8 @@ class Producer(_core.Writer, Closing):
             self._check_open()
             store = self._store
             tail = store.tail
+            if tail.page_number == 0:  # truncated inside its only OS page: zeros
+                raise lost_meta(store.write_meta.path, 0)
             if self._page_number == tail.page_number:
                 return  # another thread did it
             page = store.roller.page(tail.page_number)
@@ -277,6 +301,8 @@ class Producer(_core.Writer, Closing):
                     return  # another process rolled in between
                 next_page = self._store.roller.next_page(number + 1)
                 result = self._roll(next_page.region, self._store.roller.header(next_page))
+                if result == _core.APPEND_LOST:
+                    raise self._lost(next_page if next_page.region.broken else self._page)
                 if result not in {_core.APPEND_DONE, _core.APPEND_MOVED}:
                     raise self._error(_core.EVENT_DAMAGED, 0)
             self._move()

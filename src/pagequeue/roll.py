@@ -83,6 +83,10 @@ class Roller:
         """
         with self._guard:
             page = self._pages.get(number)
+            if page is not None and page.region.broken:
+                # Truncated before anything stood in it: another one takes its place.
+                page = None
+                del self._pages[number]
         self._folder.check()
         return page or self._keep(self._make(number, 0, 1.0))
 

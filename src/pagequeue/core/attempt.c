@@ -12,19 +12,38 @@
 #define NAP_NS_MAX 1000000
 #define SIGNAL_CHECK_NS 50000000
 
+/* Whether what is laid down lands in the files. The page's last byte is touched, because the rest of
+ * an OS page in whose middle a file was cut can still be written, and nobody would say that it never
+ * reaches the disk. The index is only a hint: one that is lost is written again by whoever needs it. */
+static int is_lost(const attempt *try) {
+    return pq_region_look(try->page) || pq_region_lost(try->meta) ||
+           (try->next_page != NULL && pq_region_look(try->next_page));
+}
+
 static pq_append_result with_lock(attempt *try) {
-    pq_append_result result;
-    if (try->next_page != NULL) {
-        result = pq_roll(&try->at, try->next_page, try->header);
-    } else {
-        int64_t now = try->now == PQ_TIMESTAMP_NOW ? pq_clock_realtime() : try->now;
-        result = pq_append(&try->at, try->items, try->item_count, now, try->exact, &try->out);
+    pq_append_result result = PQ_APPEND_LOST;
+    if (!is_lost(try)) {
+        if (try->next_page != NULL) {
+            result = pq_roll(&try->at, try->next_page->base, try->header);
+        } else {
+            int64_t now = try->now == PQ_TIMESTAMP_NOW ? pq_clock_realtime() : try->now;
+            result = pq_append(&try->at, try->items, try->item_count, now, try->exact, &try->out);
+        }
+        /* Truncated inside its only OS page: zeros, and no fault. */
+        if (result == PQ_APPEND_MOVED &&
+            pq_load_u64(try->at.meta + PQ_WRITE_META_PAGE_NUMBER) == 0) {
+            pq_guard_lose(try->meta->guard);
+        }
     }
     pq_lock_release(try->lock);
     PQ_KILL_POINT(8);
     if (result == PQ_APPEND_DONE) {
         /* P5. Wake. Dies before: sleepers look again by themselves after a slice (I7). */
         pq_wake(try->at.meta);
+    }
+    if (is_lost(try)) {
+        result = PQ_APPEND_LOST;
+        pq_lock_forget(try->lock);
     }
     return result;
 }
@@ -68,6 +87,8 @@ static lock_outcome wait_for_lock(pq_lock *lock, const int *closed, int64_t time
 
 int pq_writer_run(Writer *self, attempt *try, int free_gil) {
     try->at = self->at;
+    try->meta = self->meta;
+    try->page = self->page;
     try->lock = &self->lock;
     if (!free_gil) {
         for (int i = 0; i < HELD_TRIES; i++) {
@@ -77,7 +98,7 @@ int pq_writer_run(Writer *self, attempt *try, int free_gil) {
             pq_pause();
         }
     }
-    Region *meta = self->meta, *page = self->page, *index = self->index;
+    Region *meta = try->meta, *page = try->page, *index = self->index;
     Py_INCREF((PyObject *)meta);
     Py_INCREF((PyObject *)page);
     Py_INCREF((PyObject *)index);

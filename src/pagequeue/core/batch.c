@@ -72,24 +72,32 @@ static PyObject *gathered_columns(Reader *self, gathered *run) {
 
 static PyObject *read_many(Reader *self, Py_ssize_t limit, int64_t timeout) {
     /* The first message is reached the ordinary way: that waits, turns pages, passes over old ones
-     * and says what is wrong. */
-    pq_frame frame;
-    PyObject *payload = NULL;
-    reading found = pq_reader_reach(self, timeout, &frame, &payload);
-    if (found == READ_ENDED) {
-        Py_RETURN_NONE;
+     * and says what is wrong. When it is gone at the second look, that is done again, and says so. */
+    PyObject *result = NULL;
+    Py_ssize_t count = 0;
+    while (count == 0) {
+        pq_frame frame;
+        PyObject *payload = NULL;
+        reading found = pq_reader_reach(self, timeout, &frame, &payload);
+        if (found == READ_ENDED) {
+            Py_RETURN_NONE;
+        }
+        if (found != READ_TAKEN) {
+            return pq_reader_timed_out(self, timeout);
+        }
+        Py_DECREF((PyObject *)payload);
+        gathered run = {.frames = PyMem_Malloc((size_t)limit * sizeof(pq_frame))};
+        if (run.frames == NULL) {
+            return PyErr_NoMemory();
+        }
+        gather(self, limit, &run);
+        result = gathered_columns(self, &run);
+        count = result == NULL ? -1 : run.count;
+        PyMem_Free(run.frames);
+        if (count == 0) {
+            Py_CLEAR(result);
+        }
     }
-    if (found != READ_TAKEN) {
-        return pq_reader_timed_out(self, timeout);
-    }
-    Py_DECREF((PyObject *)payload);
-    gathered run = {.frames = PyMem_Malloc((size_t)limit * sizeof(pq_frame))};
-    if (run.frames == NULL) {
-        return PyErr_NoMemory();
-    }
-    gather(self, limit, &run);
-    PyObject *result = gathered_columns(self, &run);
-    PyMem_Free(run.frames);
     return result;
 }
 

@@ -106,6 +106,7 @@ typedef enum {
     PQ_APPEND_OLD,       /* the timestamp asked for is earlier than the last one */
     PQ_APPEND_DAMAGED,   /* what stands at the tail is neither a frame nor nothing */
     PQ_APPEND_EXHAUSTED, /* no sequence number is left */
+    PQ_APPEND_LOST,      /* a map was truncated: what was laid down may be nowhere */
 } pq_append_result;
 
 typedef struct {
@@ -168,6 +169,7 @@ int pq_lock_needs_fd(void);
 int pq_lock_reset(uint8_t *mutex);
 int pq_lock_try(pq_lock *lock);
 void pq_lock_release(pq_lock *lock);
+void pq_lock_forget(pq_lock *lock);
 
 /* --- wait.c: clocks, spinning, sleeping and waking -------------------------------------------- */
 

@@ -17,6 +17,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 #if defined(__linux__)
+#include <linux/futex.h>
 #include <sys/syscall.h>
 #endif
 
@@ -110,6 +111,26 @@ void pq_lock_release(pq_lock *lock) {
         return;
     }
     pthread_mutex_unlock((pthread_mutex_t *)lock->mutex);
+}
+
+/* The write meta was truncated while the lock was held, so that unlocking may have found another
+ * mutex there. The thread's list must not lead into that map, which goes some day; no other robust
+ * mutex is held by a thread that sends. */
+void pq_lock_forget(pq_lock *lock) {
+#if defined(__linux__)
+    struct robust_list_head *head = NULL;
+    size_t bytes = 0;
+    if (kind() != KIND_ROBUST || syscall(SYS_get_robust_list, 0, &head, &bytes) != 0 ||
+        head == NULL) {
+        return;
+    }
+    uintptr_t entry = (uintptr_t)head->list.next & ~(uintptr_t)1, start = (uintptr_t)lock->mutex;
+    if (entry >= start && entry < start + sizeof(pthread_mutex_t)) {
+        head->list.next = &head->list;
+    }
+#else
+    (void)lock;
+#endif
 }
 
 #ifdef PAGEQUEUE_KILL_POINTS

@@ -103,6 +103,9 @@ static PyObject *core_tail(PyObject *Py_UNUSED(module), PyObject *args) {
     }
     pq_tail tail;
     pq_tail_load(meta->base, &tail);
+    if (!pq_region_stands(meta)) {
+        return NULL;
+    }
     return Py_BuildValue("(KKKKL)", (unsigned long long)tail.page_number,
                          (unsigned long long)tail.position, (unsigned long long)tail.count,
                          (unsigned long long)tail.first_sequence, (long long)tail.last_timestamp);
@@ -119,6 +122,9 @@ static PyObject *core_set_tail(PyObject *Py_UNUSED(module), PyObject *args) {
     }
     pq_tail tail = {number, position, count, first, last};
     pq_tail_store(meta->base, &tail);
+    if (!pq_region_stands(meta)) {
+        return NULL;
+    }
     Py_RETURN_NONE;
 }
 
@@ -132,6 +138,9 @@ static PyObject *core_reset_lock(PyObject *Py_UNUSED(module), PyObject *args) {
     if (error != 0) {
         errno = error;
         return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    if (!pq_region_stands(meta)) {
+        return NULL;
     }
     Py_RETURN_NONE;
 }
@@ -199,6 +208,9 @@ static int place_of(PyObject *page, PyObject *index, unsigned long long first, p
     return 1;
 }
 
+/* Whether the page was there; its index is only a hint, and what was written into it gets lost. */
+static int stood(PyObject *page) { return pq_region_stands((Region *)page); }
+
 /* (position, sequence, timestamp, whole position, whole sequence, whole timestamp, wrong index
  * records, why it stopped) */
 static PyObject *core_scan(PyObject *Py_UNUSED(module), PyObject *args) {
@@ -220,6 +232,9 @@ static PyObject *core_scan(PyObject *Py_UNUSED(module), PyObject *args) {
     Py_BEGIN_ALLOW_THREADS
     pq_scan(&at, position, sequence, end, floor, (pq_index_use)use, &out);
     Py_END_ALLOW_THREADS
+    if (!stood(page)) {
+        return NULL;
+    }
     return Py_BuildValue("(KKLKKLKi)", (unsigned long long)out.position,
                          (unsigned long long)out.sequence, (long long)out.timestamp,
                          (unsigned long long)out.whole_position,
@@ -238,7 +253,11 @@ static PyObject *core_find(PyObject *Py_UNUSED(module), PyObject *args) {
         !place_of(page, index, first, &at)) {
         return NULL;
     }
-    if (!pq_find(&at, count, since, &ordinal, &position)) {
+    int found = pq_find(&at, count, since, &ordinal, &position);
+    if (!stood(page)) {
+        return NULL;
+    }
+    if (!found) {
         Py_RETURN_NONE;
     }
     return Py_BuildValue("(KK)", (unsigned long long)ordinal, (unsigned long long)position);
@@ -254,7 +273,11 @@ static PyObject *core_locate(PyObject *Py_UNUSED(module), PyObject *args) {
         !place_of(page, index, first, &at)) {
         return NULL;
     }
-    if (!pq_locate(&at, count, ordinal, &position)) {
+    int found = pq_locate(&at, count, ordinal, &position);
+    if (!stood(page)) {
+        return NULL;
+    }
+    if (!found) {
         Py_RETURN_NONE;
     }
     return PyLong_FromUnsignedLongLong(position);
@@ -300,6 +323,9 @@ static PyObject *core_look(PyObject *Py_UNUSED(module), PyObject *args) {
     pq_frame frame;
     memset(&frame, 0, sizeof frame);
     pq_read_result found = pq_frame_check(at.page, at.page_bytes, position, sequence, &frame);
+    if (!stood(page)) {
+        return NULL;
+    }
     return Py_BuildValue("(iLIK)", (int)found, (long long)frame.timestamp, frame.payload_bytes,
                          (unsigned long long)frame.next);
 }
@@ -356,6 +382,7 @@ static int add_constants(PyObject *module) {
     ADD(PQ_, APPEND_FULL)
     ADD(PQ_, APPEND_FAILED)
     ADD(PQ_, APPEND_DAMAGED)
+    ADD(PQ_, APPEND_LOST)
     ADD(PQ_, INDEX_NONE)
     ADD(PQ_, INDEX_WRITE)
     ADD(PQ_, INDEX_CHECK)

@@ -6,7 +6,7 @@
 #include <Python.h>
 #include <structmember.h>
 
-#include "core.h"
+#include "guard.h"
 
 /* What a handle cannot settle by itself goes to its Python method `_on_event(event, value)`, which
  * raises, or mends and returns true ("go on"), or returns false ("there is nothing to read"). */
@@ -27,7 +27,8 @@
     EVENT(AHEAD)           /* writer: the page is so full that the next should be made ready */ \
     EVENT(SYNC)            /* writer: a sync is due; value: sequence to sync up to */ \
     EVENT(PAGE_END)        /* reader: goes on in the next page */ \
-    EVENT(LIMIT)           /* reader: came to the limit that was set */
+    EVENT(LIMIT)           /* reader: came to the limit that was set */ \
+    EVENT(LOST)            /* a mapped file was truncated */
 
 typedef enum {
 #define PQ_EVENT_MEMBER(name) EVENT_##name,
@@ -39,6 +40,8 @@ typedef struct {
     PyObject_HEAD
     uint8_t *base;
     uint64_t bytes;
+    pq_guard *guard;
+    PyObject *on_lost; /* called with a position, returns the error to raise; or None */
     char writable;
 } Region;
 
@@ -55,7 +58,19 @@ PyObject *pq_message_new(PyObject *payload, int64_t timestamp, uint64_t sequence
 /* 1 = go on, 0 = nothing to read, -1 = raised */
 int pq_event_raise(PyObject *self, pq_event event, int64_t value);
 int pq_region_check(Region *region, uint64_t bytes, int writable, const char *what);
+/* 1 = go on, 0 = raised, because the file of a map that was just read or written was truncated */
+int pq_region_stands(Region *region);
 int64_t pq_timeout_ns(PyObject *seconds); /* -1 = for ever, -2 = raised */
 void pq_type_free(PyObject *self);
+
+static inline int pq_region_lost(const Region *region) {
+    return pq_guard_lost(region->guard) != PQ_WHOLE;
+}
+
+/* The same, after looking: its last byte, and no file is whole without that. */
+static inline int pq_region_look(const Region *region) {
+    (void)*(const volatile uint8_t *)(region->base + region->bytes - 1);
+    return pq_region_lost(region);
+}
 
 #endif

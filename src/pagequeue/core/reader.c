@@ -4,21 +4,10 @@
  * when a frame was taken whole. At the end of a page, and at damage, its Python method `_on_event`
  * goes on (by `_enter`), raises, or says that there is nothing to read yet.
  *
- * Waiting has three phases: a few looks with the GIL, looks without it for as long as lately paid
- * off (5 to 100 us), then sleep in slices on the doorbell, or naps where it may not write that it
- * sleeps.
+ * A map whose file was truncated reads as zeros (guard.c), so it is asked whenever nothing is there
+ * or what is there is wrong; never when a frame was found, because that proves itself.
  */
 #include "reader.h"
-
-#define HELD_LOOKS 32
-#define PAUSES_A_LOOK 4
-#define HOLE_LOOKS 1023 /* of so many empty looks one asks whether there is a hole */
-#define SPIN_NS_MIN 5000
-#define SPIN_NS_MAX 100000
-#define YIELD_FROM_NS 10000
-#define SLICE_NS 100000000 /* longest sleep: covers a publisher that died before it woke anyone */
-#define NAP_NS_MIN 50000
-#define NAP_NS_MAX 10000000
 
 static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"meta", "waits", "durable_only", NULL};
@@ -42,7 +31,7 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     self->end_sequence = PQ_SEQUENCE_MAX;
     self->limit = UINT64_MAX;
     self->since = self->until = INT64_MIN;
-    self->spin_ns = SPIN_NS_MAX;
+    self->spin_ns = PQ_SPIN_NS_MAX;
     self->fork_count = pq_fork_count;
     return (PyObject *)self;
 }
@@ -71,23 +60,47 @@ int pq_reader_begin(Reader *self) {
     return 0;
 }
 
-uint64_t pq_reader_limit(const Reader *self) {
-    uint64_t durable = self->durable_only
-                           ? pq_load_u64(self->meta->base + PQ_WRITE_META_DURABLE_SEQUENCE)
-                           : UINT64_MAX;
-    return durable < self->limit ? durable : self->limit;
-}
-
 /* Whether nothing stands where the tail words say that a message was published: a hole. They are
  * only looked at when it was quiet for long, or when the end is known. */
 static int is_hole(Reader *self) {
-    if (self->end_sequence == PQ_SEQUENCE_MAX && (++self->empty_looks & HOLE_LOOKS) != 0) {
+    if (self->end_sequence == PQ_SEQUENCE_MAX && (++self->empty_looks & PQ_HOLE_LOOKS) != 0) {
         return 0;
     }
     pq_tail tail;
     pq_tail_load(self->meta->base, &tail);
+    pq_region_look(self->page);
+    if (tail.page_number == 0) { /* truncated inside its only OS page: zeros, and no fault */
+        pq_guard_lose(self->meta->guard);
+    }
     return tail.first_sequence + tail.count > self->sequence &&
            pq_load_u32(self->page->base + self->position) == 0;
+}
+
+static int is_lost(const Reader *self) {
+    return pq_region_lost(self->page) || pq_region_lost(self->meta);
+}
+
+static reading after_event(Reader *self, pq_event event, int64_t value) {
+    int more = pq_event_raise((PyObject *)self, event, value);
+    return more > 0 ? READ_TAKEN : more == 0 ? READ_EMPTY : READ_RAISED;
+}
+
+/* READ_TAKEN = look again. */
+static reading not_a_frame(Reader *self, pq_read_result found, pq_frame *frame) {
+    self->stuck = found != PQ_READ_NOTHING;
+    int hole = !self->stuck && is_hole(self);
+    if (found == PQ_READ_END) {
+        found = pq_frame_check(self->page->base, self->page->bytes, self->position, self->sequence,
+                               frame);
+    }
+    if (found == PQ_READ_END) {
+        return after_event(self, EVENT_PAGE_END, found);
+    }
+    if (is_lost(self)) {
+        self->stuck = 1;
+        return after_event(self, EVENT_LOST, 0);
+    }
+    return self->stuck || hole ? after_event(self, EVENT_DAMAGED, found) : READ_EMPTY;
 }
 
 /* Find the next frame, going on over page ends. */
@@ -96,35 +109,23 @@ static reading look(Reader *self, pq_frame *frame) {
         if (self->sequence >= self->end_sequence) {
             return READ_ENDED;
         }
+        reading more;
         if (self->sequence >= self->limit) {
             self->stuck = 1;
-            int more = pq_event_raise((PyObject *)self, EVENT_LIMIT, 0);
-            if (more <= 0) {
-                return more == 0 ? READ_EMPTY : READ_RAISED;
-            }
-            continue;
-        }
-        if (self->sequence >= pq_reader_limit(self)) {
+            more = after_event(self, EVENT_LIMIT, 0);
+        } else if (self->sequence >= pq_reader_limit(self)) {
             self->stuck = 0;
-            return READ_EMPTY;
+            more = is_lost(self) ? after_event(self, EVENT_LOST, 0) : READ_EMPTY;
+        } else {
+            pq_read_result found =
+                pq_frame_look(self->page->base, self->page->bytes, self->position, frame);
+            if (found == PQ_READ_FRAME) {
+                return READ_TAKEN;
+            }
+            more = not_a_frame(self, found, frame);
         }
-        pq_read_result found =
-            pq_frame_look(self->page->base, self->page->bytes, self->position, frame);
-        if (found == PQ_READ_FRAME) {
-            return READ_TAKEN;
-        }
-        self->stuck = found != PQ_READ_NOTHING;
-        if (found == PQ_READ_NOTHING && !is_hole(self)) {
-            return READ_EMPTY;
-        }
-        if (found == PQ_READ_END) {
-            found = pq_frame_check(self->page->base, self->page->bytes, self->position,
-                                   self->sequence, frame);
-        }
-        int more = pq_event_raise((PyObject *)self,
-                                  found == PQ_READ_END ? EVENT_PAGE_END : EVENT_DAMAGED, found);
-        if (more <= 0) {
-            return more == 0 ? READ_EMPTY : READ_RAISED;
+        if (more != READ_TAKEN) {
+            return more;
         }
     }
 }
@@ -169,9 +170,10 @@ static reading reach(Reader *self, pq_frame *frame, PyObject **payload) {
             continue;
         }
         self->stuck = 1;
-        int more = pq_event_raise((PyObject *)self, EVENT_DAMAGED, PQ_READ_BAD_CHECKSUM);
-        if (more <= 0) {
-            return more == 0 ? READ_EMPTY : READ_RAISED;
+        found = is_lost(self) ? after_event(self, EVENT_LOST, 0)
+                              : after_event(self, EVENT_DAMAGED, PQ_READ_BAD_CHECKSUM);
+        if (found != READ_TAKEN) {
+            return found;
         }
     }
 }
@@ -182,96 +184,15 @@ void pq_reader_step(Reader *self, const pq_frame *frame, uint64_t count) {
     self->since = INT64_MIN; /* time never goes back, so nothing older follows */
 }
 
-/* --- waiting ---------------------------------------------------------------------------------- */
-
-static int arrived(const Reader *self, const Region *page) {
-    return pq_load_u32(page->base + self->position) != 0 &&
-           self->sequence < pq_reader_limit(self);
-}
-
-/* Without the GIL. 1 = something arrived while spinning. */
-static int spin(Reader *self, const Region *page, int64_t deadline) {
-    int64_t start = pq_clock_monotonic(), now = start;
-    while (now - start < self->spin_ns && now < deadline) {
-        for (int i = 0; i < PAUSES_A_LOOK; i++) {
-            if (arrived(self, page)) {
-                self->spin_ns = self->spin_ns * 2 < SPIN_NS_MAX ? self->spin_ns * 2 : SPIN_NS_MAX;
-                return 1;
-            }
-            pq_pause();
-        }
-        now = pq_clock_monotonic();
-        if (now - start > YIELD_FROM_NS) {
-            pq_yield();
-        }
-    }
-    self->spin_ns = self->spin_ns / 2 > SPIN_NS_MIN ? self->spin_ns / 2 : SPIN_NS_MIN;
-    return 0;
-}
-
-/* Without the GIL: one slice. */
-static void sleep_slice(Reader *self, const Region *page, int64_t remaining, int64_t *nap) {
-    int64_t slice = remaining < SLICE_NS ? remaining : SLICE_NS;
-    if (self->registers && !self->stuck) {
-        self->empty_looks = HOLE_LOOKS; /* the next look asks */
-        uint32_t doorbell = pq_doorbell(self->meta->base);
-        pq_register(self->meta->base);
-        if (!arrived(self, page)) {
-            pq_sleep(self->meta->base, doorbell, slice);
-        }
-        return;
-    }
-    self->empty_looks = HOLE_LOOKS;
-    pq_nap(slice < *nap ? slice : *nap);
-    *nap = *nap * 2 < NAP_NS_MAX ? *nap * 2 : NAP_NS_MAX;
-}
-
-/* 1 = look again, 0 = the deadline passed, -1 = raised */
-static int wait(Reader *self, int64_t deadline, int64_t *nap) {
-    if (!self->stuck) {
-        for (int i = 0; i < HELD_LOOKS; i++) {
-            if (arrived(self, self->page)) {
-                return 1;
-            }
-            pq_pause();
-        }
-    }
-    Region *page = self->page;
-    Py_INCREF((PyObject *)page);
-    int64_t now;
-    PyThreadState *state = PyEval_SaveThread();
-    if (self->stuck || *nap > NAP_NS_MIN || !spin(self, page, deadline)) {
-        now = pq_clock_monotonic();
-        if (now < deadline) {
-            sleep_slice(self, page, deadline - now, nap);
-        }
-    }
-    now = pq_clock_monotonic();
-    PyEval_RestoreThread(state);
-    Py_DECREF((PyObject *)page);
-    if (PyErr_CheckSignals() < 0) {
-        return -1;
-    }
-    return now < deadline;
-}
-
-static int64_t deadline_of(int64_t timeout) {
-    if (timeout < 0) {
-        return INT64_MAX;
-    }
-    int64_t now = pq_clock_monotonic();
-    return timeout > INT64_MAX - now ? INT64_MAX : now + timeout;
-}
-
 /* Reach a message, waiting for it: READ_EMPTY when none came. */
 reading pq_reader_reach(Reader *self, int64_t timeout, pq_frame *frame, PyObject **payload) {
     reading found = reach(self, frame, payload);
     if (found != READ_EMPTY || timeout == 0) {
         return found;
     }
-    int64_t deadline = deadline_of(timeout), nap = NAP_NS_MIN;
+    int64_t deadline = pq_reader_deadline(timeout), nap = PQ_NAP_NS_MIN;
     for (;;) {
-        int more = wait(self, deadline, &nap);
+        int more = pq_reader_pause(self, deadline, &nap);
         if (more >= 0 && self->closed) { /* by another thread, to end this wait */
             more = pq_event_raise((PyObject *)self, EVENT_CLOSED, 0) < 0 ? -1 : 0;
         }
@@ -448,6 +369,7 @@ static PyMemberDef reader_members[] = {
     {"_position", T_ULONGLONG, offsetof(Reader, position), READONLY, NULL},
     {"_page_number", T_ULONGLONG, offsetof(Reader, page_number), READONLY, NULL},
     {"_closed", T_BOOL, offsetof(Reader, closed), READONLY, NULL},
+    {"_region", T_OBJECT, offsetof(Reader, page), READONLY, NULL},
     {"_busy", T_BOOL, offsetof(Reader, busy), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };

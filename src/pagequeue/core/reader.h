@@ -1,8 +1,12 @@
-/* What reader.c and batch.c share: a Reader, and how it reaches the next message. */
+/* What reader.c, pause.c and batch.c share: a Reader, and how it reaches the next message. */
 #ifndef PAGEQUEUE_READER_H
 #define PAGEQUEUE_READER_H
 
 #include "objects.h"
+
+#define PQ_HOLE_LOOKS 1023 /* of so many empty looks one asks whether there is a hole */
+#define PQ_SPIN_NS_MAX 100000
+#define PQ_NAP_NS_MIN 50000
 
 typedef struct {
     PyObject_HEAD
@@ -30,12 +34,21 @@ int pq_reader_begin(Reader *self);
 reading pq_reader_reach(Reader *self, int64_t timeout, pq_frame *frame, PyObject **payload);
 /* Go on behind `count` messages, the last of which is `frame`. */
 void pq_reader_step(Reader *self, const pq_frame *frame, uint64_t count);
-/* The sequence from which on nothing may be handed out yet. */
-uint64_t pq_reader_limit(const Reader *self);
+/* 1 = look again, 0 = the deadline passed, -1 = raised */
+int pq_reader_pause(Reader *self, int64_t deadline, int64_t *nap);
+int64_t pq_reader_deadline(int64_t timeout);
 /* Raise that nothing came in time, unless something else was raised already. */
 PyObject *pq_reader_timed_out(Reader *self, int64_t timeout);
 /* A copy of the payload, checked against the checksum: what is checked is what is handed out. */
 PyObject *pq_reader_copy(const pq_frame *frame, uint64_t sequence, int *good);
 PyObject *pq_reader_read_many(PyObject *self, PyObject *args);
+
+/* The sequence from which on nothing may be handed out yet. */
+static inline uint64_t pq_reader_limit(const Reader *self) {
+    uint64_t durable = self->durable_only
+                           ? pq_load_u64(self->meta->base + PQ_WRITE_META_DURABLE_SEQUENCE)
+                           : UINT64_MAX;
+    return durable < self->limit ? durable : self->limit;
+}
 
 #endif

@@ -2,10 +2,12 @@
  *
  * It is unmapped when the last reference goes, without the GIL, because unmapping a page takes
  * milliseconds. The buffer it exports is read-only and holds a reference, so that a view keeps the
- * bytes mapped. Shared words are read and written here, never through a buffer: CPython's
- * struct.pack_into clears the bytes first, and readers would see that.
+ * bytes mapped.
+ *
+ * A file that is truncated under its map is no signal (guard.c): whatever is read or written here
+ * asks afterwards whether it was there, and raises what `on_lost` makes.
  */
-#include "objects.h"
+#include "region.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,12 +20,33 @@
 #endif
 #include <unistd.h>
 
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22
-#define MADV_POPULATE_WRITE 23
-#endif
-#define ZERO_STEP_BYTES 4096u
 #define FILL_BYTES (256u << 10)
+
+/* Without a map yet. */
+static Region *region_start(PyTypeObject *type, uint64_t bytes, int writable) {
+    Region *self = PyObject_New(Region, type);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->base = NULL;
+    self->bytes = bytes;
+    self->writable = (char)writable;
+    Py_INCREF(Py_None);
+    self->on_lost = Py_None;
+    self->guard = pq_guard_take();
+    if (self->guard == NULL) {
+        PyErr_NoMemory();
+        Py_DECREF((PyObject *)self);
+        return NULL;
+    }
+    return self;
+}
+
+static void region_begin(Region *self, void *base) {
+    self->base = base;
+    pq_guard_begin(self->guard, base, self->bytes,
+                   self->writable ? PROT_READ | PROT_WRITE : PROT_READ);
+}
 
 static PyObject *region_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"fd", "length", "writable", NULL};
@@ -37,13 +60,10 @@ static PyObject *region_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
                      (unsigned long long)PQ_PAGE_BYTES_MAX, bytes);
         return NULL;
     }
-    Region *self = PyObject_New(Region, type);
+    Region *self = region_start(type, bytes, writable);
     if (self == NULL) {
         return NULL;
     }
-    self->base = NULL;
-    self->bytes = bytes;
-    self->writable = writable;
     void *base;
     Py_BEGIN_ALLOW_THREADS
     base = mmap(NULL, (size_t)bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd,
@@ -54,7 +74,7 @@ static PyObject *region_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
         Py_DECREF((PyObject *)self);
         return NULL;
     }
-    self->base = base;
+    region_begin(self, base);
     return (PyObject *)self;
 }
 
@@ -160,12 +180,9 @@ static PyObject *region_make(PyTypeObject *type, PyObject *args) {
         filled > bytes) {
         PyErr_SetString(PyExc_ValueError, "the content must fit into the file");
     } else {
-        self = PyObject_New(Region, type);
+        self = region_start(type, bytes, 1);
     }
     if (self != NULL) {
-        self->base = NULL;
-        self->bytes = bytes;
-        self->writable = 1;
         Py_BEGIN_ALLOW_THREADS
         error = make_file(folder, temporary, name, &wanted, &base);
         Py_END_ALLOW_THREADS
@@ -175,7 +192,7 @@ static PyObject *region_make(PyTypeObject *type, PyObject *args) {
             Py_DECREF((PyObject *)self);
             self = NULL;
         } else {
-            self->base = base;
+            region_begin(self, base);
         }
     }
     PyBuffer_Release(&wanted.data);
@@ -183,6 +200,9 @@ static PyObject *region_make(PyTypeObject *type, PyObject *args) {
 }
 
 static void region_dealloc(Region *self) {
+    if (self->guard != NULL) {
+        pq_guard_put(self->guard);
+    }
     if (self->base != NULL) {
         void *base = self->base;
         size_t bytes = (size_t)self->bytes;
@@ -190,6 +210,7 @@ static void region_dealloc(Region *self) {
         munmap(base, bytes);
         Py_END_ALLOW_THREADS
     }
+    Py_XDECREF(self->on_lost);
     pq_type_free((PyObject *)self);
 }
 
@@ -210,164 +231,63 @@ int pq_region_check(Region *region, uint64_t bytes, int writable, const char *wh
     return 0;
 }
 
-static int in_bounds(Region *self, unsigned long long at, unsigned long long bytes, int word) {
-    if (at > self->bytes || bytes > self->bytes - at || (word && at % bytes != 0)) {
-        PyErr_Format(PyExc_IndexError, "%llu bytes at %llu are not in a region of %llu", bytes, at,
-                     (unsigned long long)self->bytes);
+int pq_region_stands(Region *region) {
+    uint64_t lost_at = pq_guard_lost(region->guard);
+    if (lost_at == PQ_WHOLE) {
+        return 1;
+    }
+    if (region->on_lost == NULL || region->on_lost == Py_None) {
+        errno = EIO;
+        PyErr_SetFromErrno(PyExc_OSError);
         return 0;
     }
-    return 1;
-}
-
-static int is_writable(Region *self) {
-    if (!self->writable) {
-        PyErr_SetString(PyExc_ValueError, "the region is mapped read-only");
+    PyObject *error =
+        PyObject_CallFunction(region->on_lost, "K", (unsigned long long)lost_at);
+    if (error != NULL) {
+        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+        Py_DECREF(error);
     }
-    return self->writable;
-}
-
-static PyObject *region_read(Region *self, PyObject *args) {
-    unsigned long long at, bytes;
-    if (!PyArg_ParseTuple(args, "KK:read", &at, &bytes) || !in_bounds(self, at, bytes, 0)) {
-        return NULL;
-    }
-    return PyBytes_FromStringAndSize((char *)self->base + at, (Py_ssize_t)bytes);
-}
-
-static PyObject *region_write(Region *self, PyObject *args) {
-    unsigned long long at;
-    Py_buffer data;
-    if (!PyArg_ParseTuple(args, "Ky*:write", &at, &data)) {
-        return NULL;
-    }
-    int good = is_writable(self) && in_bounds(self, at, (unsigned long long)data.len, 0);
-    if (good) {
-        memcpy(self->base + at, data.buf, (size_t)data.len);
-    }
-    PyBuffer_Release(&data);
-    if (!good) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
-}
-
-static PyObject *region_load(Region *self, PyObject *args) {
-    unsigned long long at;
-    if (!PyArg_ParseTuple(args, "K:load", &at) || !in_bounds(self, at, 8, 1)) {
-        return NULL;
-    }
-    return PyLong_FromUnsignedLongLong(pq_load_u64(self->base + at));
-}
-
-static PyObject *region_store(Region *self, PyObject *args) {
-    unsigned long long at, value;
-    if (!PyArg_ParseTuple(args, "KK:store", &at, &value) || !is_writable(self) ||
-        !in_bounds(self, at, 8, 1)) {
-        return NULL;
-    }
-    pq_store_u64(self->base + at, value);
-    Py_RETURN_NONE;
-}
-
-static PyObject *region_load_half(Region *self, PyObject *args) {
-    unsigned long long at;
-    if (!PyArg_ParseTuple(args, "K:load_half", &at) || !in_bounds(self, at, 4, 1)) {
-        return NULL;
-    }
-    return PyLong_FromUnsignedLong(pq_load_u32(self->base + at));
-}
-
-static PyObject *region_store_half(Region *self, PyObject *args) {
-    unsigned long long at;
-    unsigned int value;
-    if (!PyArg_ParseTuple(args, "KI:store_half", &at, &value) || !is_writable(self) ||
-        !in_bounds(self, at, 4, 1)) {
-        return NULL;
-    }
-    pq_store_u32(self->base + at, value);
-    Py_RETURN_NONE;
-}
-
-/* Zero from `at` to the end, but only what is not zero yet, so that clean OS pages stay clean. */
-static PyObject *region_zero(Region *self, PyObject *args) {
-    static const uint8_t zeros[ZERO_STEP_BYTES];
-    unsigned long long at, zeroed = 0;
-    if (!PyArg_ParseTuple(args, "K:zero", &at) || !is_writable(self) ||
-        !in_bounds(self, at, self->bytes > at ? self->bytes - at : 0, 0)) {
-        return NULL;
-    }
-    Py_BEGIN_ALLOW_THREADS
-    while (at < self->bytes) {
-        size_t step = ZERO_STEP_BYTES - (size_t)(at % ZERO_STEP_BYTES);
-        step = step < self->bytes - at ? step : (size_t)(self->bytes - at);
-        if (memcmp(self->base + at, zeros, step) != 0) {
-            memset(self->base + at, 0, step);
-            zeroed += step;
-        }
-        at += step;
-    }
-    Py_END_ALLOW_THREADS
-    return PyLong_FromUnsignedLongLong(zeroed);
-}
-
-static uint64_t os_page_start(uint64_t at) {
-    uint64_t os_page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
-    return at - at % os_page_bytes;
-}
-
-/* madvise or msync over a range, without the GIL. */
-static PyObject *over_range(Region *self, PyObject *args, int (*apply)(void *, size_t, int),
-                            int how) {
-    unsigned long long at, bytes;
-    if (!PyArg_ParseTuple(args, "KK", &at, &bytes) || !in_bounds(self, at, bytes, 0)) {
-        return NULL;
-    }
-    int result, error;
-    uint64_t start = os_page_start(at);
-    Py_BEGIN_ALLOW_THREADS
-    result = apply(self->base + start, (size_t)(bytes + (at - start)), how);
-    error = errno;
-    Py_END_ALLOW_THREADS
-    if (result != 0) {
-        errno = error;
-        return PyErr_SetFromErrno(PyExc_OSError);
-    }
-    Py_RETURN_NONE;
-}
-
-static PyObject *region_populate(Region *self, PyObject *args) {
-    return over_range(self, args, madvise,
-                      self->writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
-}
-
-/* Only through a map that can be written: on any other the system does nothing, and says so to
- * nobody. */
-static PyObject *region_sync(Region *self, PyObject *args) {
-    if (!is_writable(self)) {
-        return NULL;
-    }
-    return over_range(self, args, msync, MS_SYNC);
+    return 0;
 }
 
 static PyMethodDef region_methods[] = {
     {"make", (PyCFunction)region_make, METH_VARARGS | METH_CLASS,
      "Make a file of reserved blocks under a temporary name, rename it, and map it."},
-    {"read", (PyCFunction)region_read, METH_VARARGS, "Return a copy of some bytes."},
-    {"write", (PyCFunction)region_write, METH_VARARGS, "Copy bytes in; not for shared words."},
-    {"load", (PyCFunction)region_load, METH_VARARGS, "Load 8 bytes with acquire order."},
-    {"store", (PyCFunction)region_store, METH_VARARGS, "Store 8 bytes with release order."},
-    {"load_half", (PyCFunction)region_load_half, METH_VARARGS, "Load 4 bytes, acquire order."},
-    {"store_half", (PyCFunction)region_store_half, METH_VARARGS, "Store 4 bytes, release order."},
-    {"zero", (PyCFunction)region_zero, METH_VARARGS, "Zero to the end; return the bytes changed."},
-    {"populate", (PyCFunction)region_populate, METH_VARARGS,
+    {"read", (PyCFunction)pq_region_read, METH_VARARGS, "Return a copy of some bytes."},
+    {"write", (PyCFunction)pq_region_write, METH_VARARGS, "Copy bytes in; not for shared words."},
+    {"load", (PyCFunction)pq_region_load, METH_VARARGS, "Load 8 bytes with acquire order."},
+    {"store", (PyCFunction)pq_region_store, METH_VARARGS, "Store 8 bytes with release order."},
+    {"load_half", (PyCFunction)pq_region_load_half, METH_VARARGS, "Load 4 bytes, acquire order."},
+    {"store_half", (PyCFunction)pq_region_store_half, METH_VARARGS, "Store 4 bytes, release order."},
+    {"zero", (PyCFunction)pq_region_zero, METH_VARARGS, "Zero to the end; return the bytes changed."},
+    {"populate", (PyCFunction)pq_region_populate, METH_VARARGS,
      "Take the page faults of a range now."},
-    {"sync", (PyCFunction)region_sync, METH_VARARGS, "Put a range on stable storage."},
+    {"sync", (PyCFunction)pq_region_sync, METH_VARARGS, "Put a range on stable storage."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef region_members[] = {
     {"writable", T_BOOL, offsetof(Region, writable), READONLY, "Whether bytes can be written."},
+    {"on_lost", T_OBJECT, offsetof(Region, on_lost), 0,
+     "Called with a position when the file was truncated; returns the error to raise."},
     {NULL, 0, 0, 0, NULL},
+};
+
+static PyObject *region_broken(Region *self, void *Py_UNUSED(unused)) {
+    return PyBool_FromLong(pq_region_look(self));
+}
+
+static PyObject *region_lost_at(Region *self, void *Py_UNUSED(unused)) {
+    uint64_t lost_at = pq_guard_lost(self->guard);
+    return PyLong_FromUnsignedLongLong(lost_at == PQ_WHOLE ? self->bytes : lost_at);
+}
+
+static PyGetSetDef region_getset[] = {
+    {"broken", (getter)region_broken, NULL, "Whether the file was truncated; looks at its end.",
+     NULL},
+    {"lost_at", (getter)region_lost_at, NULL, "Where it was found to be truncated, or its size.",
+     NULL},
+    {NULL, NULL, NULL, NULL, NULL},
 };
 
 PyTypeObject *pq_region_make(void) {
@@ -377,6 +297,7 @@ PyTypeObject *pq_region_make(void) {
         {Py_tp_dealloc, region_dealloc},
         {Py_tp_methods, region_methods},
         {Py_tp_members, region_members},
+        {Py_tp_getset, region_getset},
         {Py_bf_getbuffer, region_getbuffer},
         {Py_sq_length, region_length},
         {0, NULL},

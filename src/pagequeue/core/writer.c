@@ -31,6 +31,7 @@ static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     self->meta = meta;
     self->at.meta = meta->base;
     self->lock.mutex = meta->base + PQ_WRITE_META_MUTEX;
+    pq_guard_mutex(meta->guard, PQ_WRITE_META_MUTEX);
     self->lock.fd = fd;
     self->ahead_at = UINT64_MAX;
     self->sync_every = sync_every;
@@ -93,6 +94,7 @@ static pq_event event_of(int result) {
     case PQ_APPEND_FAILED: return EVENT_FAILED;
     case PQ_APPEND_OLD: return EVENT_OLD_TIMESTAMP;
     case PQ_APPEND_EXHAUSTED: return EVENT_EXHAUSTED;
+    case PQ_APPEND_LOST: return EVENT_LOST;
     default: return EVENT_DAMAGED;
     }
 }
@@ -141,7 +143,7 @@ static int append(Writer *self, pq_payload *items, size_t count, int64_t exact,
     } else {
         checksum_fixed(items, count);
     }
-    for (;;) {
+    for (int again = 0;; again = 1) {
         attempt try = {.items = items, .item_count = count, .exact = exact};
         try.now = free_gil && self->clock == Py_None ? PQ_TIMESTAMP_NOW : clock_now(self);
         if (try.now < 0 && (try.now != PQ_TIMESTAMP_NOW || self->clock != Py_None)) {
@@ -150,7 +152,9 @@ static int append(Writer *self, pq_payload *items, size_t count, int64_t exact,
             }
             return -1;
         }
-        int result = ready(self) ? pq_writer_run(self, &try, free_gil) : -1;
+        /* Python code or another thread may have closed it since it was found ready. */
+        int same = !again && !free_gil && self->clock == Py_None;
+        int result = same || ready(self) ? pq_writer_run(self, &try, free_gil) : -1;
         if (result == PQ_APPEND_DONE) {
             *out = try.out;
             return after(self, out, count);
@@ -318,7 +322,7 @@ static PyObject *writer_roll(Writer *self, PyObject *args) {
     if (header.len != (Py_ssize_t)PQ_PAGE_HEADER_BYTES) {
         PyErr_SetString(PyExc_ValueError, "a page header has another size");
     } else if (pq_region_check(next_page, PQ_PAGE_BYTES_MIN, 1, "next page") == 0 && ready(self)) {
-        attempt try = {.next_page = next_page->base, .header = header.buf};
+        attempt try = {.next_page = next_page, .header = header.buf};
         result = pq_writer_run(self, &try, 1);
     }
     PyBuffer_Release(&header);

@@ -26,7 +26,8 @@ typedef struct {
     size_t item_count;
     int64_t now; /* PQ_TIMESTAMP_NOW = take it when the lock is held */
     int64_t exact;
-    uint8_t *next_page; /* not NULL = roll instead */
+    Region *meta, *page;
+    Region *next_page; /* not NULL = roll instead */
     const uint8_t *header; /* of the next page */
     pq_appended out;
 } attempt;
