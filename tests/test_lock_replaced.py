@@ -114,7 +114,7 @@ def test_replaced_lock_is_noticed_when_the_next_page_is_there_already(disk: Disk
         replace(disk.directory / LOCK, "removed")
         before = disk.contents()
         with pytest.raises(errors.LockReplaced):
-            queue.rotate()
+            producer.rotate()
         assert disk.contents() == before
 
 
@@ -159,6 +159,24 @@ def test_queue_that_was_closed_looks_no_more(disk: Disk) -> None:
     replace(disk.directory / LOCK, "removed")
     with pytest.raises(errors.ClosedError):
         producer.send(b"x")
+
+
+def test_lock_file_that_somebody_else_makes_meanwhile_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes that make a queue at the same time both open the same lock file."""
+    folder = Folder(str(tmp_path), create=False)
+    real = os.open
+
+    def late(name: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if flags & os.O_EXCL:
+            (tmp_path / LOCK).touch()
+        return real(name, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", late)
+    with folder.opened(LOCK, writable=True, make=True) as fd:
+        assert os.fstat(fd).st_ino == (tmp_path / LOCK).stat().st_ino
+    folder.close()
 
 
 def test_lock_file_that_comes_and_goes_is_an_error_in_the_end(
