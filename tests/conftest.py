@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
+import tempfile
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from pagequeue import Queue
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
 MESSAGES = [bytes([65 + n]) * 1300 for n in range(8)]
 """Three of them fit into a page of 4096 bytes: pages of 3, 3 and 2."""
@@ -150,6 +152,14 @@ class Disk:
 def disk(tmp_path: Path) -> Disk:
     """A directory where no queue was made yet."""
     return Disk(tmp_path / "events")
+
+
+@pytest.fixture
+def reachable() -> Iterator[Path]:
+    """A directory that every user can reach, not only its owner."""
+    with tempfile.TemporaryDirectory() as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
 
 
 @pytest.fixture

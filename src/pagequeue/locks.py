@@ -1,7 +1,8 @@
 """Locks between processes on slow paths: files locked through portalocker.
 
 `queue.lock` says who has the queue open for writing: shared while open, exclusive for recovery and
-repair. The preparation lock (on a descriptor of its own of `queue-allMeta`, which is never written
+repair; `queue-writeMeta` is locked in the same way, for the case that somebody removes the lock
+file. The preparation lock (on a descriptor of its own of `queue-allMeta`, which is never written
 again) lets one process at a time make the next page, an index or a flush.
 
 A lock is the kernel's: it goes when its holder dies. A *stopped* holder keeps it, so every wait has

@@ -1,19 +1,22 @@
 """Opening a queue directory: who may go in, who makes or recovers it, what it must look like then.
 
 To write, `queue.lock` is taken: alone by the first one in, which creates or recovers the queue, and
-together with all others after that. To read, nothing is taken and nothing is written; what awaits
-recovery by a writer is read as far as it is valid.
+together with all others after that. A lock file can be removed by somebody who takes it for a
+leftover, and then the next opener would believe to be alone: therefore the write meta is locked as
+well. To read, nothing is taken and nothing is written; what awaits recovery by a writer is read as
+far as it is valid.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import time
 import uuid
 from typing import TYPE_CHECKING
 
-from pagequeue import errors
+from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.files import FILE_MODE, Folder
 from pagequeue.locks import FileLock
@@ -23,7 +26,7 @@ from pagequeue.recover import Recovery, RecoveryReport
 from pagequeue.trust import NOTHING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pagequeue.meta import Tail
 
@@ -81,9 +84,8 @@ class Opening:
             self.meta = self._open_to_read() if read_only else self._open_to_write(create=create)
             self._check_page_bytes(self.meta)
             queue_id, writable = self.meta.queue_id, not read_only
-            if not read_only:  # before it is mapped, so that it was this very file all the time
-                name = fmt.write_meta_name(prefix)
-                self.folder.watch(name, self.folder.identity(name))
+            if not read_only:
+                self._sit_down()
             self.write_meta = WriteMeta(self.folder, prefix, queue_id, writable=writable)
             self.read_meta = ReadMeta(self.folder, prefix, queue_id, writable=writable)
             self._check_made()
@@ -154,7 +156,8 @@ class Opening:
             else:
                 self.folder.watch(name, presence.identity())
                 if alone:
-                    meta = self._create_or_recover()
+                    with self._nobody_inside():
+                        meta = self._create_or_recover()
                     # Another opener can come in between here and recover again: nobody has laid
                     # anything down yet, so that changes nothing.
                     presence.share(self._lock_timeout)
@@ -170,6 +173,41 @@ class Opening:
                     path=self.folder.path,
                 )
             time.sleep(random.uniform(0, RETRY_SECONDS))  # noqa: S311 - only not in step
+
+    @contextlib.contextmanager
+    def _nobody_inside(self) -> Iterator[None]:
+        """Make sure that nobody has the queue open who holds a lock file that was removed.
+
+        Whoever writes has the write meta locked as well, and that is not a file that people remove.
+
+        Raises:
+            LockReplaced: somebody has it open.
+        """
+        name = fmt.write_meta_name(self._prefix)
+        if _core.LOCK_NEEDS_FD or not self.folder.exists(name):
+            yield
+            return
+        lock = FileLock(self.folder.open(name, writable=False), self.folder.full(name))
+        try:
+            if not lock.try_exclusive():
+                raise errors.LockReplaced(
+                    "nobody has it locked, and yet another process has the queue open, so this "
+                    "file was replaced or removed: close the queue there, then open it again",
+                    path=self.folder.full(fmt.lock_name(self._prefix)),
+                )
+            yield
+        finally:
+            lock.close()
+
+    def _sit_down(self) -> None:
+        """Lock the write meta together with all who write, before it is mapped, and watch it."""
+        name = fmt.write_meta_name(self._prefix)
+        if _core.LOCK_NEEDS_FD:  # there its lock is the writers' own
+            self.folder.watch(name, self.folder.identity(name))
+            return
+        seat = self.lock_on(name)
+        seat.share(self._lock_timeout)
+        self.folder.watch(name, seat.identity())
 
     def _is_recovered(self) -> bool:
         """Whether somebody finished creating or recovering the queue, in this boot."""
