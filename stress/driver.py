@@ -53,9 +53,9 @@ def run_apart(module: str, budget: Budget, defines: Mapping[str, str] | None = N
     environment = dict(os.environ)
     environment.pop(variant.CORE_VARIABLE, None)
     environment.pop(DEFINES_VARIABLE, None)
-    if defines is not None:
-        environment[variant.CORE_VARIABLE] = str(variant.build(defines))
-        environment[DEFINES_VARIABLE] = json.dumps(dict(defines))
+    if defines is not None or os.environ.get(variant.CHANGES_VARIABLE):
+        environment[variant.CORE_VARIABLE] = str(variant.build(defines or {}))
+        environment[DEFINES_VARIABLE] = json.dumps(dict(defines or {}))
     return run_in(module, budget, environment)
 
 
