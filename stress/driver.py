@@ -48,14 +48,27 @@ def scratch_directory() -> str:
     return tempfile.gettempdir()
 
 
-def run_apart(module: str, budget: Budget, defines: Mapping[str, str] | None = None) -> Outcome:
-    """Run `campaign(budget)` of a module in a child, on a core that was built with `defines`."""
+def run_apart(
+    module: str,
+    budget: Budget,
+    defines: Mapping[str, str] | None = None,
+    replacements: variant.Replacements | None = None,
+) -> Outcome:
+    """Run `campaign(budget)` of a module in a child.
+
+    Args:
+        module: the campaign's.
+        budget: as it was given to the campaign.
+        defines: of the core that it needs; None takes the installed one.
+        replacements: in the sources of that core.
+    """
     environment = dict(os.environ)
     environment.pop(variant.CORE_VARIABLE, None)
     environment.pop(DEFINES_VARIABLE, None)
-    if defines is not None:
-        environment[variant.CORE_VARIABLE] = str(variant.build(defines))
-        environment[DEFINES_VARIABLE] = json.dumps(dict(defines))
+    if defines is not None or os.environ.get(variant.CHANGES_VARIABLE):
+        core = variant.build(defines or {}, replacements=replacements)
+        environment[variant.CORE_VARIABLE] = str(core)
+        environment[DEFINES_VARIABLE] = json.dumps(dict(defines or {}))
     return run_in(module, budget, environment)
 
 

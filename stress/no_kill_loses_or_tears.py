@@ -1,16 +1,17 @@
 """Forbids that SIGKILL, at any moment, loses, doubles, tears or reorders what was sent.
 
-Three producers send single messages, batches and page ends; three consumers poll, receive and
-receive many. Random ones are killed and started again, or stopped for a while and continued; one
-producer and one consumer of each round are never killed, and must go on. A round ends with all told
-to stop, or with all killed at once; then the queue is opened again and proved, message by message,
-against what every producer had been told, and every consumer's stream against the replay (I1, I2,
-I3, I4, I8). A case is a kill.
+Three producers, with every kind of `sync` and clocks that step back, send single messages, batches
+and page ends; three consumers receive; helpers flush, roll, verify and fork (`roles.py`). Several
+of them at once are killed and started again, or one is stopped for a while; one producer and one
+consumer are only killed when all are. That happens now and then, also with the shared words made
+to look like another boot's, so that whoever opens next has to recover, and is killed in it. A round
+ends with all told to stop, or with all killed; then the queue is opened again and proved, message
+by message, against what every producer had been told, and every consumer's stream against the
+replay (I1 to I5, I8, I10). A case is a kill.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 import random
 import shutil
@@ -22,131 +23,154 @@ from typing import TYPE_CHECKING
 
 from stress import children, driver
 from stress.campaign import Budget, Outcome
-from stress.traffic import RECORD, SEEN, VIOLATIONS_MAX, Log, Proof, Shape, chained
+from stress.roles import (
+    CONSUMER,
+    HELPER,
+    NO_MORE,
+    NO_MORE_SENDING,
+    PAGE_BYTES,
+    PRODUCER,
+    ROLES,
+    SHAPE,
+    STALL_SECONDS,
+    STOPPED_SECONDS,
+    Ground,
+)
+from stress.traffic import VIOLATIONS_MAX, Proof
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pagequeue import Consumer, Message
+    from collections.abc import Sequence
 
 SHORT_SECONDS = 30.0
 
-PRODUCERS = 3
-CONSUMERS = 3
-PAGE_BYTES = 32 << 10
-SHAPE = Shape()
-ROUND_BYTES_MAX = 96 << 20
-ROUND_KILLS_MAX = 80
-MEAN_PAUSE = 0.02
-STOPPED_SECONDS = 0.05
-STALL_SECONDS = 1.0
-"""Nobody alive may wait longer than this for what the dead held."""
+SLOTS = {PRODUCER: 3, CONSUMER: 3, HELPER: 2}
+ROUND_BYTES_MAX = 64 << 20
+ROUND_KILLS_MAX = 400
+MEAN_PAUSE = 0.018
+AT_ONCE = (1, 1, 2, 2, 3, 4)
+STOP_SHARE = 0.1
+KILL_ALL_SHARE = 0.03
+CUT_SHARE = 0.5
+RECOVERY_SECONDS = 0.006
+"""Openers are killed within this time after all were."""
 DRAIN_SECONDS = 30.0
-RUNNING, NO_MORE_SENDING, NO_MORE = range(3)
+
+Slot = tuple[str, int]
 
 
 class Round:
-    """One queue, six processes, and their killer."""
+    """One queue, eight processes, and their killer."""
 
     def __init__(self, directory: Path, rng: random.Random) -> None:
         self.directory = directory
-        self.path = str(directory / "queue")
+        self.ground = Ground(directory, producers=SLOTS[PRODUCER], consumers=SLOTS[CONSUMER])
+        self.path = self.ground.path
         self.rng = rng
-        self.errors = children.ErrorFile(directory / "errors")
-        self.phase = mmap.mmap(-1, 4096)
-        self.acked = [Log(directory / f"acked-{i}", RECORD) for i in range(PRODUCERS)]
-        self.seen = [Log(directory / f"seen-{i}", SEEN) for i in range(CONSUMERS)]
+        self.slots = [(kind, i) for kind, count in SLOTS.items() for i in range(count)]
+        self.mortal = [slot for slot in self.slots if slot[1] > 0 or slot[0] == HELPER]
         self.uids: list[int] = []
-        self.pids: dict[tuple[str, int], int] = {}
-        self.kills = 0
-        self.stops = 0
+        self.pids: dict[Slot, int] = {}
+        self.stopped: tuple[Slot, float] | None = None
+        self.counts = {"kills": 0, "stops": 0, "kills of all": 0, "power cuts pretended": 0}
         self.messages = 0
         self.violations: list[str] = []
 
-    # --- what the children do ---------------------------------------------------------------------
+    # --- one process ------------------------------------------------------------------------------
 
-    def produce(self, slot: int, uid: int) -> None:
-        """Send until told to stop."""
-        from pagequeue import Queue  # noqa: PLC0415  the core is chosen by now
-
-        number = 0
-        while self.phase[0] == RUNNING:
-            with Queue(self.path, page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
-                for _ in range(3000):
-                    if self.phase[0] != RUNNING:
-                        break
-                    op = SHAPE.op(uid, number)
-                    started = time.monotonic()
-                    first, count = op.run(producer)
-                    self.acked[slot].put(uid, number, count, first, 0)
-                    self.stalled(time.monotonic() - started, "send")
-                    number += 1
-                    if number % 64 == 0:
-                        time.sleep((uid + number) % 7 / 4000)
-
-    def consume(self, slot: int, uid: int) -> None:
-        """Receive from where the one before was killed, until told to stop."""
-        from pagequeue import Queue  # noqa: PLC0415
-
-        log = self.seen[slot]
-        before = log.records()
-        sequence, digest = before[-1][1:3] if before else (0, 0)
-        with Queue(self.path, page_bytes=PAGE_BYTES) as queue:
-            consumer = queue.consumer(sequence=sequence)
-            turn = uid
-            while True:
-                last = self.phase[0] == NO_MORE
-                turn += 1
-                for message in received(consumer, turn):
-                    digest = chained(digest, message)
-                if consumer.sequence != sequence:
-                    sequence = consumer.sequence
-                    log.put(uid, sequence, digest, 0, 0)
-                elif last:
-                    return
-
-    def stalled(self, seconds: float, doing: str) -> None:
-        """Say so if somebody waited too long."""
-        if seconds > STALL_SECONDS + STOPPED_SECONDS:
-            self.errors.say(f"{doing} took {seconds:.3f} s")
-
-    # --- what the killer does ---------------------------------------------------------------------
-
-    def start(self, kind: str, slot: int) -> None:
+    def start(self, slot: Slot) -> None:
         """Start a process in a slot."""
+        kind, place = slot
         uid = self.rng.getrandbits(63)
-        body: Callable[[int, int], None] = self.consume
-        if kind == "producer":
+        if kind == PRODUCER:
             self.uids.append(uid)
-            body = self.produce
-        name = f"{kind} {slot} ({uid})"
-        self.pids[kind, slot] = children.fork(lambda: body(slot, uid), self.errors, name)
+        role = ROLES[kind]
+        self.pids[slot] = children.fork(
+            lambda: role(self.ground, place, uid), self.ground.errors, f"{kind} {place} ({uid})"
+        )
 
-    def kill(self, kind: str, slot: int) -> None:
-        """Kill the process of a slot; it must have been alive."""
-        if not children.was_killed(children.kill(self.pids.pop((kind, slot)))):
-            self.violations.append(f"{kind} {slot} had ended by itself")
-        self.kills += 1
+    def kill(self, slots: Sequence[Slot]) -> None:
+        """Kill the processes of slots, one right after the other; they must have been alive."""
+        pids = [self.pids.pop(slot) for slot in slots]
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        for slot, pid in zip(slots, pids, strict=True):
+            if not children.was_killed(os.waitpid(pid, 0)[1]):
+                self.violations.append(f"{slot[0]} {slot[1]} had ended by itself")
+        self.counts["kills"] += len(slots)
+        if self.stopped is not None and self.stopped[0] in slots:
+            self.stopped = None
+
+    def stop(self, slot: Slot) -> None:
+        """Stop a process for a while."""
+        os.kill(self.pids[slot], signal.SIGSTOP)
+        self.stopped = slot, time.monotonic() + STOPPED_SECONDS
+        self.counts["stops"] += 1
+
+    def go_on(self, now: float) -> None:
+        """Let a stopped process go on when its time has come."""
+        if self.stopped is not None and now >= self.stopped[1]:
+            os.kill(self.pids[self.stopped[0]], signal.SIGCONT)
+            self.stopped = None
+
+    # --- all of them ------------------------------------------------------------------------------
 
     def run(self, deadline: float, kills_max: int) -> None:
         """Kill and start again until the round has had enough."""
-        slots = [("producer", i) for i in range(PRODUCERS)]
-        slots += [("consumer", i) for i in range(CONSUMERS)]
-        for kind, slot in slots:
-            self.start(kind, slot)
-        while self.kills < kills_max and time.monotonic() < deadline and not self.violations:
+        for slot in self.slots:
+            self.start(slot)
+        turn = 0
+        while self.counts["kills"] < kills_max and not self.violations:
             time.sleep(self.rng.expovariate(1 / MEAN_PAUSE))
-            kind, slot = self.rng.choice(slots + slots[:PRODUCERS])
-            if self.rng.random() < 0.1:
-                os.kill(self.pids[kind, slot], signal.SIGSTOP)
-                time.sleep(STOPPED_SECONDS)
-                os.kill(self.pids[kind, slot], signal.SIGCONT)
-                self.stops += 1
-            elif slot > 0:
-                self.kill(kind, slot)
-                self.start(kind, slot)
-            if self.kills % 8 == 0 and (self.full() or self.errors.said()):
+            now = time.monotonic()
+            if now >= deadline:
                 break
+            self.go_on(now)
+            self.act()
+            turn += 1
+            if turn % 8 == 0 and (self.full() or self.ground.errors.said()):
+                break
+        self.go_on(float("inf"))
+
+    def act(self) -> None:
+        """Do one of the things that must not harm anybody."""
+        chance = self.rng.random()
+        if chance < KILL_ALL_SHARE:
+            self.kill_all_and_go_on()
+        elif chance < KILL_ALL_SHARE + STOP_SHARE and self.stopped is None:
+            self.stop(self.rng.choice(self.slots))
+        else:
+            slots = self.rng.sample(self.mortal, self.rng.choice(AT_ONCE))
+            self.kill(slots)
+            for slot in slots:
+                self.start(slot)
+
+    def kill_all_and_go_on(self) -> None:
+        """Kill all; then some more of those that open it again, because one of them recovers."""
+        self.kill(self.rng.sample(self.slots, len(self.slots)))
+        self.counts["kills of all"] += 1
+        if self.rng.random() < CUT_SHARE:
+            self.pretend_power_cut()
+        for slot in self.slots:
+            self.start(slot)
+        for _ in range(self.rng.randrange(4)):
+            time.sleep(self.rng.random() * RECOVERY_SECONDS)
+            slots = self.rng.sample(self.slots, len(self.slots) // 2)
+            self.kill(slots)
+            for slot in slots:
+                self.start(slot)
+
+    def pretend_power_cut(self) -> None:
+        """Make the shared words look like another boot's; nobody has the queue open."""
+        from pagequeue import format as fmt  # noqa: PLC0415
+        from pagequeue.meta import WriteMeta  # noqa: PLC0415
+
+        path = os.path.join(self.path, fmt.write_meta_name("queue"))
+        if not os.path.exists(path):
+            return  # killed before it was made
+        with open(path, "r+b") as file:
+            file.seek(WriteMeta.LOCK_KEY)
+            file.write(b"\x55" * WriteMeta.LOCK_KEY_BYTES)
+        self.counts["power cuts pretended"] += 1
 
     def full(self) -> bool:
         """Whether the queue has become large enough."""
@@ -156,34 +180,36 @@ class Round:
     def end(self) -> bool:
         """Stop all; return whether all was received, rather than all killed."""
         if self.rng.random() < 0.4:
-            for kind, slot in self.rng.sample(list(self.pids), len(self.pids)):
-                self.kill(kind, slot)
+            self.kill(self.rng.sample(list(self.pids), len(self.pids)))
             return False
-        self.phase[0] = NO_MORE_SENDING
-        self.leave("producer")
-        self.phase[0] = NO_MORE
-        self.leave("consumer")
+        self.ground.phase[0] = NO_MORE_SENDING
+        self.leave(PRODUCER)
+        self.leave(HELPER)
+        self.ground.phase[0] = NO_MORE
+        self.leave(CONSUMER)
         return True
 
     def leave(self, wanted: str) -> None:
         """Wait for processes to end by themselves."""
-        for kind, slot in [key for key in self.pids if key[0] == wanted]:
-            pid = self.pids[kind, slot]
-            if children.ended(pid, DRAIN_SECONDS) is None:
-                self.violations.append(f"{kind} {slot} hangs for {DRAIN_SECONDS:g} s")
-                children.kill(pid)
-            del self.pids[kind, slot]
+        for slot in [slot for slot in self.pids if slot[0] == wanted]:
+            if children.ended(self.pids[slot], DRAIN_SECONDS) is None:
+                self.violations.append(f"{slot[0]} {slot[1]} hangs for {DRAIN_SECONDS:g} s")
+                children.kill(self.pids[slot])
+            del self.pids[slot]
+
+    # --- the proof --------------------------------------------------------------------------------
 
     def prove(self, *, drained: bool) -> None:
         """Open the queue again and compare all of it."""
         from pagequeue import Queue  # noqa: PLC0415
 
+        self.violations += self.ground.errors.said()
         started = time.monotonic()
         with Queue(self.path, page_bytes=PAGE_BYTES) as queue:
             with queue.producer() as producer:  # the last one dead may have left a roll half done
                 producer.rotate()
             self.took(time.monotonic() - started)
-            records = [record for log in self.acked for record in log.records()]
+            records = [record for log in self.ground.acked for record in log.records()]
             proof = Proof(SHAPE.op, self.uids, records)
             proof.run(message for batch in queue.batches() for message in batch)
             report = queue.verify()
@@ -192,9 +218,8 @@ class Round:
         self.violations += [f"verify: {problem}" for problem in report.problems]
         self.violations += [f"left behind: {name}" for name in strays]
         self.messages = len(proof.digests) - 1
-        for slot, log in enumerate(self.seen):
+        for slot, log in enumerate(self.ground.seen):
             self.prove_stream(slot, log.records(), proof.digests, drained=drained)
-        self.violations += self.errors.said()
 
     def took(self, seconds: float) -> None:
         """Opening and going on after a kill of all has the same limit."""
@@ -213,19 +238,6 @@ class Round:
             self.violations.append(f"consumer {slot} did not see all")
 
 
-def received(consumer: Consumer, turn: int) -> list[Message]:
-    """Receive in one of three ways; nothing when nothing comes in a moment."""
-    try:
-        if turn % 3 == 0:
-            message = consumer.poll()
-            return [] if message is None else [message]
-        if turn % 3 == 1:
-            return [consumer.receive(timeout=0.02)]
-        return list(consumer.receive_many(200, timeout=0.02))
-    except TimeoutError:
-        return []
-
-
 def one_round(base: str, rng: random.Random, deadline: float, kills_max: int) -> Round:
     """Run one round in a directory of its own."""
     with tempfile.TemporaryDirectory(prefix="pagequeue-kill-", dir=base) as directory:
@@ -237,20 +249,23 @@ def one_round(base: str, rng: random.Random, deadline: float, kills_max: int) ->
         finally:
             for pid in current.pids.values():
                 children.kill(pid)
-        current.prove(drained=drained)
-        for log in [*current.acked, *current.seen]:
-            log.close()
-        current.errors.close()
+        try:
+            current.prove(drained=drained)
+        except Exception as error:  # noqa: BLE001  that it cannot be opened or read is the finding
+            current.violations.append(f"{type(error).__name__}: {error}")
+        current.ground.close()
         shutil.rmtree(current.path)
     return current
 
 
 def campaign(budget: Budget) -> Outcome:
     """Run rounds until the budget is used up; in a process that has no queue open."""
+    import pagequeue  # noqa: F401, PLC0415  children are forked with all of it there
+
     rng = random.Random(budget.seed)
     deadline = time.monotonic() + budget.seconds
     base = driver.scratch_directory()
-    outcome = Outcome(0, notes={"rounds": 0, "stops": 0, "messages": 0, "directory": base})
+    outcome = Outcome(0, notes={"rounds": 0, "messages": 0, "directory": base})
     while time.monotonic() < deadline and len(outcome.violations) < VIOLATIONS_MAX:
         left = ROUND_KILLS_MAX
         if budget.cases is not None:
@@ -258,11 +273,12 @@ def campaign(budget: Budget) -> Outcome:
         if left <= 0:
             break
         done = one_round(base, rng, deadline, left)
-        outcome.cases += done.kills
+        outcome.cases += done.counts["kills"]
         outcome.violations += [f"round {outcome.notes['rounds']}: {v}" for v in done.violations]
         outcome.notes["rounds"] += 1
-        outcome.notes["stops"] += done.stops
         outcome.notes["messages"] += done.messages
+        for what, count in done.counts.items():
+            outcome.notes[what] = outcome.notes.get(what, 0) + count
     return outcome
 
 

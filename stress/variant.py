@@ -12,6 +12,7 @@ import functools
 import hashlib
 import importlib.machinery
 import importlib.util
+import json
 import os
 import shlex
 import shutil
@@ -19,13 +20,18 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    Replacements = Mapping[str, Sequence[tuple[str, str]]]
+
 CORE_VARIABLE = "PAGEQUEUE_STRESS_CORE"
+CHANGES_VARIABLE = "PAGEQUEUE_STRESS_CHANGES"
+"""Names a planted bug as `as_text` writes it; every build of this process then has it."""
 CORE_DIRECTORY = Path(__file__).resolve().parents[1] / "src" / "pagequeue" / "core"
 CORE_MODULE = "pagequeue._core"
 PYTHON_FREE = ("checksum.c", "frames.c", "scan.c", "lock.c", "wait.c")
@@ -39,6 +45,70 @@ SANITIZE = (
     "-O1",
 )
 KILL_POINTS: Mapping[str, str] = {"PAGEQUEUE_KILL_POINTS": "1"}
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a build has that the installed core has not.
+
+    Attributes:
+        defines: names and values for the preprocessor.
+        replacements: by source file, pairs of texts; the first must be there exactly once.
+    """
+
+    defines: Mapping[str, str] = field(default_factory=dict)
+    replacements: Replacements = field(default_factory=dict)
+
+    def as_text(self) -> str:
+        """Return it as the environment carries it."""
+        return json.dumps({"defines": self.defines, "replacements": self.replacements})
+
+    def sources(self) -> Path:
+        """Return a directory with the core's sources, texts replaced.
+
+        Raises:
+            LookupError: a text is not there, or more than once.
+        """
+        if not self.replacements:
+            return CORE_DIRECTORY
+        contents = {path.name: path.read_bytes() for path in CORE_DIRECTORY.glob("*.[ch]")}
+        for name, pairs in self.replacements.items():
+            text = contents[name].decode()
+            for old, new in pairs:
+                text = replaced_once(text, old, new, name)
+            contents[name] = text.encode()
+        digest = hashlib.blake2b(repr(sorted(contents.items())).encode(), digest_size=12)
+        path = cache_directory() / f"sources-{digest.hexdigest()}"
+        if not path.exists():
+            temporary = Path(tempfile.mkdtemp(dir=cache_directory(), prefix="making-"))
+            for name, content in contents.items():
+                (temporary / name).write_bytes(content)
+            try:
+                temporary.rename(path)
+            except OSError:  # another process was quicker
+                shutil.rmtree(temporary)
+        return path
+
+
+def replaced_once(text: str, old: str, new: str, name: str) -> str:
+    """Return a text with one part of it replaced.
+
+    Raises:
+        LookupError: that part is not there, or more than once.
+    """
+    found = text.count(old)
+    if found != 1:
+        raise LookupError(f"{name} has {found} times, not once: {old!r}")
+    return text.replace(old, new)
+
+
+def told_changes() -> Changes:
+    """Return what the environment says that every build has."""
+    text = os.environ.get(CHANGES_VARIABLE)
+    if not text:
+        return Changes()
+    told = json.loads(text)
+    return Changes(told["defines"], told["replacements"])
 
 
 def planted(bug: str) -> dict[str, str]:
@@ -65,7 +135,9 @@ def _version(command: tuple[str, ...]) -> bytes:
     return subprocess.run([*command, "--version"], capture_output=True, check=True).stdout
 
 
-def compiled(command: Sequence[str], sources: Sequence[Path], arguments: Sequence[str]) -> Path:
+def compiled(
+    command: Sequence[str], sources: Sequence[Path], arguments: Sequence[str], headers: Path
+) -> Path:
     """Compile and link sources with a compiler's command, or take what was built from the same.
 
     Raises:
@@ -73,14 +145,14 @@ def compiled(command: Sequence[str], sources: Sequence[Path], arguments: Sequenc
     """
     digest = hashlib.blake2b(digest_size=12)
     digest.update(repr((list(command), list(arguments))).encode() + _version(tuple(command)))
-    for source in [*sources, *sorted(CORE_DIRECTORY.glob("*.h"))]:
+    for source in [*sources, *sorted(headers.glob("*.h"))]:
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
     path = cache_directory() / digest.hexdigest()
     if not path.exists():
         temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+        inputs = [*map(str, sources), "-lpthread"]
         subprocess.run(
-            [*command, *arguments, "-o", str(temporary), *map(str, sources), "-lpthread"],
-            check=True,
+            [*command, *arguments, f"-I{headers}", "-o", str(temporary), *inputs], check=True
         )
         temporary.rename(path)
     return path
@@ -92,30 +164,45 @@ def define_flags(defines: Mapping[str, str]) -> list[str]:
 
 
 def build(
-    defines: Mapping[str, str], flags: Sequence[str] = ("-O2",), extra: Sequence[Path] = ()
+    defines: Mapping[str, str],
+    flags: Sequence[str] = ("-O2",),
+    extra: Sequence[Path] = (),
+    replacements: Replacements | None = None,
 ) -> Path:
-    """Build the core as an extension module with these defines and flags; return its path.
+    """Build the core as an extension module; return its path.
 
     Args:
-        defines: names and values.
+        defines: names and values for the preprocessor.
         flags: for compiling and linking.
         extra: sources besides the core's own.
+        replacements: by source file, pairs of texts; the first must be there exactly once.
     """
-    all_defines = {**BASE_DEFINES, "Py_LIMITED_API": "0x030B0000", **defines}
+    told = told_changes()
+    directory = merged(told, replacements).sources()
+    all_defines = {
+        **BASE_DEFINES, "Py_LIMITED_API": "0x030B0000", **defines, **told.defines
+    }  # fmt: skip
     arguments = [
         *("-shared", "-fPIC", "-fvisibility=hidden", *BASE_FLAGS, *flags),
         *define_flags(all_defines),
         f"-I{sysconfig.get_path('include')}",
-        f"-I{CORE_DIRECTORY}",
     ]
-    return compiled(compiler(), [*sorted(CORE_DIRECTORY.glob("*.c")), *extra], arguments)
+    return compiled(compiler(), [*sorted(directory.glob("*.c")), *extra], arguments, directory)
+
+
+def merged(changes: Changes, replacements: Replacements | None) -> Changes:
+    """Return changes with more replacements behind theirs."""
+    all_of_them = {name: list(pairs) for name, pairs in changes.replacements.items()}
+    for name, pairs in (replacements or {}).items():
+        all_of_them.setdefault(name, []).extend(pairs)
+    return Changes(changes.defines, all_of_them)
 
 
 def build_program(
     sources: Sequence[Path],
     flags: Sequence[str],
     command: Sequence[str] | None = None,
-    replaced: Mapping[str, Path] | None = None,
+    replacements: Replacements | None = None,
 ) -> Path:
     """Build a program of these sources and of the core's parts that need no Python.
 
@@ -123,11 +210,13 @@ def build_program(
         sources: of the program.
         flags: for compiling and linking.
         command: the compiler's; $CC or `cc` by default.
-        replaced: other files to take for some of the core's.
+        replacements: by source file of the core, pairs of texts; the first must be there once.
     """
-    core = [(replaced or {}).get(name, CORE_DIRECTORY / name) for name in PYTHON_FREE]
-    arguments = [*BASE_FLAGS, *flags, *define_flags(BASE_DEFINES), f"-I{CORE_DIRECTORY}"]
-    return compiled(command or compiler(), [*sources, *core], arguments)
+    told = told_changes()
+    directory = merged(told, replacements).sources()
+    core = [directory / name for name in PYTHON_FREE]
+    arguments = [*BASE_FLAGS, *flags, *define_flags({**BASE_DEFINES, **told.defines})]
+    return compiled(command or compiler(), [*sources, *core], arguments, directory)
 
 
 def can_sanitize() -> bool:
@@ -137,7 +226,7 @@ def can_sanitize() -> bool:
     source = cache_directory() / "probe.c"
     source.write_text("int main(void) { return 0; }\n", encoding="ascii")
     try:
-        program = compiled(compiler(), [source], SANITIZE)
+        program = compiled(compiler(), [source], SANITIZE, CORE_DIRECTORY)
     except subprocess.CalledProcessError:
         return False
     return subprocess.run([program], check=False).returncode == 0

@@ -1,0 +1,236 @@
+"""Bugs planted in Python: each function puts one into the library of this process.
+
+Named by `PAGEQUEUE_STRESS_PATCH=stress.plants.patches:NAME`; called before any queue is opened.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+from pagequeue import background, files, flush, locks, meta, queue, recover, roll
+from stress.plants.rewrite import rewrite
+
+# --- stable storage -------------------------------------------------------------------------------
+
+
+def own_page_synced_only() -> None:
+    """A flush syncs the active page, not all from the durable mark on."""
+    rewrite(
+        flush.Flusher,
+        "_sync_to_tail",
+        ("first = max(known, self._read_meta.head_page)", "first = tail.page_number"),
+    )
+
+
+def mark_before_data() -> None:
+    """The durable mark is raised before the pages are synced."""
+    rewrite(
+        flush.Flusher,
+        "_sync_to_tail",
+        ("number = first\n", "number = first\n    meta.set_durable(tail.sequence, first)\n"),
+    )
+
+
+def directory_not_synced() -> None:
+    """New pages are synced, their names are not."""
+    rewrite(flush.Flusher, "_sync_to_tail", ("self._folder.sync()", "pass"))
+
+
+def sync_error_ignored() -> None:
+    """A sync that fails passes for one that worked."""
+    rewrite(
+        flush.Flusher,
+        "_sync_page",
+        ("os.fdatasync(fd)", "try:\n        os.fdatasync(fd)\n    except OSError:\n        pass"),
+    )
+
+
+def failed_sync_retried() -> None:
+    """A sync that fails is tried again at the next flush, as if the system still had the data."""
+    rewrite(
+        flush.Flusher,
+        "_sync_to_tail",
+        ("meta.latch(error.errno or errno.EIO, number)", "raise self.failed(error.errno)"),
+    )
+
+
+def group_commit_too_early() -> None:
+    """Whoever finds another one flushing goes on, though that one may have begun before."""
+    rewrite(
+        flush.Flusher, "_alone", ("    if not taken:\n", "    if not taken:\n            return\n")
+    )
+
+
+def durable_only_ignored() -> None:
+    """A consumer of what is durable gets what is not."""
+    rewrite(queue.Queue, "consumer", ("durable_only=durable_only)", "durable_only=False)"))
+
+
+# --- recovery -------------------------------------------------------------------------------------
+
+
+def torn_tail_kept() -> None:
+    """Recovery finds the true tail and leaves what is torn behind it."""
+    rewrite(recover.Recovery, "_cut", ("zeroed = region.zero(scan.whole_position)", "zeroed = 0"))
+
+
+def zeroing_not_synced() -> None:
+    """What recovery zeroed can come back at the next power cut."""
+    rewrite(
+        recover.Recovery,
+        "_scan",
+        ("    self._remove(later)\n    self._sync(region, index)\n", "    self._remove(later)\n"),
+    )
+
+
+def half_batch_kept() -> None:
+    """Recovery keeps the whole frames of a batch whose end is lost."""
+    rewrite(
+        recover.Recovery,
+        "_scan_page",
+        (
+            "return region, index, scan",
+            (
+                "return region, index, scan._replace(whole_position=scan.position, "
+                "whole_sequence=scan.sequence, whole_timestamp=scan.timestamp)"
+            ),
+        ),
+    )
+
+
+def damage_cut_off() -> None:
+    """Damage below the durable mark passes for a torn tail."""
+    rewrite(recover.Recovery, "_scan_page", ("if first < durable:", "if False:"))
+    rewrite(
+        recover.Recovery,
+        "_scan",
+        ("if scan.whole_sequence < durable:", "if False:"),
+    )
+
+
+def temporaries_kept() -> None:
+    """What an interrupted maker of a file left stays there."""
+    rewrite(recover.Recovery, "_sweep", ("self.folder.remove(name)", "pass"))
+
+
+# --- locks ----------------------------------------------------------------------------------------
+
+
+def lock_reset_by_every_opener() -> None:
+    """An opener makes the writers' lock anew although others have the queue open."""
+    rewrite(
+        meta.WriteMeta, "check_lock", ("if self.lock_abi", "self.settle()\n    if self.lock_abi")
+    )
+
+
+def stale_lock_kept() -> None:
+    """The lock of another boot, or of the queue that this one is a copy of, is not made anew."""
+    rewrite(
+        meta.WriteMeta,
+        "settle",
+        (
+            "_core.reset_lock(self.region)",
+            (
+                "if not any(self.region.read(field_of(fmt.WRITE_META, 'mutex'), 64)):\n"
+                "        _core.reset_lock(self.region)"
+            ),
+        ),
+    )
+
+
+def fork_unlocks() -> None:
+    """A forked child unlocks what it inherited, and by that the parent's."""
+    rewrite(
+        locks.FileLock,
+        "forget",
+        ("self._file.close()", "portalocker.unlock(self._file)\n    self._file.close()"),
+    )
+
+
+def preparation_lock_not_waited_for() -> None:
+    """Whoever waited too long for a slow lock goes on without it."""
+    rewrite(locks.FileLock, "_wait", ("raise LockTimeout(", "return LockTimeout("))
+
+
+# --- pages and files ------------------------------------------------------------------------------
+
+
+def next_page_remade() -> None:
+    """A next page that is there is made again, though another process can have mapped it."""
+    rewrite(
+        roll.Roller,
+        "_make",
+        ("if self._folder.exists(fmt.page_name(self._prefix, number)):", "if False:"),
+    )
+
+
+def next_page_late() -> None:
+    """The end mark leads to a page that has not got its name yet."""
+    make_page = vars(roll)["make_page"]
+
+    def late(folder: Any, prefix: str, *args: Any, **options: Any) -> Any:  # noqa: ANN401
+        made = make_page(folder, prefix, *args, **options)
+        name = f"{prefix}-{made.number:010}.page"
+        os.rename(name, f"{name}.late", src_dir_fd=folder.fd, dst_dir_fd=folder.fd)
+        where = os.dup(folder.fd)
+
+        def rename() -> None:
+            os.rename(f"{name}.late", name, src_dir_fd=where, dst_dir_fd=where)
+            os.close(where)
+
+        threading.Timer(0.002, rename).start()
+        return made
+
+    setattr(roll, "make_page", late)  # noqa: B010  mypy forbids it in plain words
+
+
+def symlinks_followed() -> None:
+    """A symbolic link in the place of a file is followed."""
+    rewrite(
+        files.Folder,
+        "open",
+        ("os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK", "os.O_CLOEXEC | os.O_NONBLOCK"),
+    )
+
+
+def fifo_blocks() -> None:
+    """Opening a FIFO that somebody put in the place of a file waits for its other end."""
+    rewrite(
+        files.Folder,
+        "open",
+        ("os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK", "os.O_NOFOLLOW | os.O_CLOEXEC"),
+    )
+
+
+# --- what is held for ever ------------------------------------------------------------------------
+
+
+def descriptor_leak() -> None:
+    """Each new page that is synced keeps a descriptor."""
+    rewrite(flush.Flusher, "_forget_page", ("os.close(fd)", "pass"))
+
+
+def map_leak() -> None:
+    """Maps of pages that were left are never dropped."""
+    kept: list[object] = []
+
+    def keep(_self: background.Background, held: list[object]) -> None:
+        kept.extend(held)
+
+    setattr(background.Background, "drop", keep)  # noqa: B010  mypy forbids it in plain words
+
+
+def thread_leak() -> None:
+    """A queue that is closed leaves its worker thread behind."""
+    rewrite(background.Background, "close", ("self._jobs.put(None)\n", "return\n"))
+
+
+def index_file_leak() -> None:
+    """Pages that recovery removes leave their index behind."""
+    rewrite(
+        recover.Recovery,
+        "_remove",
+        ("self.folder.remove(fmt.index_name(self.prefix, number))", "pass"),
+    )

@@ -1,0 +1,245 @@
+"""What the processes of a kill campaign do until they are killed or told to stop.
+
+Each role is a loop over the library's public face that checks what it is promised while it goes: no
+wait longer than a second, nothing durable before its sync, no lock let go by a child of a fork. All
+of a round share one `Ground`. What a producer was told is recorded for the proof (`traffic.py`).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import random
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from stress import children
+from stress.traffic import RECORD, SEEN, Log, Shape, chained
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pagequeue import Consumer, Message, Queue
+
+PAGE_BYTES = 32 << 10
+SHAPE = Shape()
+STOPPED_SECONDS = 0.05
+STALL_SECONDS = 1.0
+"""Nobody alive may wait longer than this for what the dead held."""
+RUNNING, NO_MORE_SENDING, NO_MORE = range(3)
+
+PRODUCER, CONSUMER, HELPER = "producer", "consumer", "helper"
+SYNCS = ("none", "none", "none", "always", 7, timedelta(milliseconds=8))
+BURST_OPS_MAX = 48
+PAUSE_SECONDS_MAX = 0.006
+
+
+class Ground:
+    """What all processes of a round share: the queue's path, what phase it is, who said what."""
+
+    def __init__(self, directory: Path, *, producers: int, consumers: int) -> None:
+        self.path = str(directory / "queue")
+        self.errors = children.ErrorFile(directory / "errors")
+        self.phase = mmap.mmap(-1, 4096)
+        self.acked = [Log(directory / f"acked-{i}", RECORD) for i in range(producers)]
+        self.seen = [Log(directory / f"seen-{i}", SEEN) for i in range(consumers)]
+
+    def close(self) -> None:
+        """Let all descriptors go."""
+        for log in [*self.acked, *self.seen]:
+            log.close()
+        self.errors.close()
+        self.phase.close()
+
+    def open(self, uid: int) -> Queue:
+        """Open the queue, with options that follow from the uid."""
+        from pagequeue import Queue  # noqa: PLC0415  the core is chosen by now
+
+        sync = SYNCS[uid % len(SYNCS)]
+        clock = stepping_clock(uid) if uid % 5 == 0 else None
+        return Queue(self.path, page_bytes=PAGE_BYTES, sync=sync, clock=clock)
+
+    def stalled(self, seconds: float, doing: str) -> None:
+        """Say so if somebody waited too long."""
+        if seconds > STALL_SECONDS + STOPPED_SECONDS:
+            self.errors.say(f"{doing} took {seconds:.3f} s")
+
+
+def stepping_clock(uid: int) -> Callable[[], int]:
+    """Return a clock that is now and then set back, by up to 10 ms."""
+    rng = random.Random(uid)
+    return lambda: time.time_ns() - rng.randrange(10**7) * (rng.random() < 0.2)
+
+
+# --- sending and receiving ------------------------------------------------------------------------
+
+
+def produce(ground: Ground, slot: int, uid: int) -> None:
+    """Send in bursts until told to stop; open the queue again after a while."""
+    rng = random.Random(uid)
+    number = 0
+    acked = ground.acked[slot]
+    while ground.phase[0] == RUNNING:
+        with ground.open(uid) as queue, queue.producer() as producer:
+            for _ in range(rng.choice((2, 30, 60))):
+                for _ in range(rng.randint(1, BURST_OPS_MAX)):
+                    op = SHAPE.op(uid, number)
+                    started = time.monotonic()
+                    first, count = op.run(producer)
+                    ground.stalled(time.monotonic() - started, "send")
+                    acked.put(uid, number, count, first, 0)
+                    number += 1
+                    if SYNCS[uid % len(SYNCS)] == "always":
+                        covered(ground, queue, first + count, "a send under sync='always'")
+                if ground.phase[0] != RUNNING:
+                    break
+                time.sleep(rng.random() * PAUSE_SECONDS_MAX)
+
+
+def covered(ground: Ground, queue: Queue, end: int, what: str) -> None:
+    """Say so if what was promised to be durable is not below the durable mark."""
+    durable = queue.durable_sequence
+    if durable < end:
+        ground.errors.say(f"{what} came back with {end} messages sent and {durable} durable")
+
+
+def consume(ground: Ground, slot: int, uid: int) -> None:
+    """Receive from where the one before was killed, until told to stop."""
+    log = ground.seen[slot]
+    before = log.records()
+    sequence, digest = before[-1][1:3] if before else (0, 0)
+    durable_only = slot == len(ground.seen) - 1
+    with ground.open(uid) as queue:
+        consumer = queue.consumer(sequence=sequence, durable_only=durable_only)
+        turn = uid
+        while True:
+            last = ground.phase[0] == NO_MORE
+            if last and durable_only:
+                queue.producer().flush()
+            turn += 1
+            for message in received(consumer, turn):
+                digest = chained(digest, message)
+            if consumer.sequence != sequence:
+                sequence = consumer.sequence
+                log.put(uid, sequence, digest, 0, 0)
+                if durable_only:
+                    covered(ground, queue, sequence, "a consumer of what is durable")
+            elif last:
+                return
+
+
+def received(consumer: Consumer, turn: int) -> list[Message]:
+    """Receive in one of three ways; nothing when nothing comes in a moment."""
+    try:
+        if turn % 3 == 0:
+            message = consumer.poll()
+            return [] if message is None else [message]
+        if turn % 3 == 1:
+            return [consumer.receive(timeout=0.02)]
+        return list(consumer.receive_many(200, timeout=0.02))
+    except TimeoutError:
+        return []
+
+
+# --- helpers --------------------------------------------------------------------------------------
+
+
+def flush(ground: Ground, uid: int) -> None:
+    """Flush, with a timeout and without; what comes back covers what was there before."""
+    from pagequeue import FlushTimeout  # noqa: PLC0415
+
+    rng = random.Random(uid)
+    with ground.open(uid) as queue, queue.producer() as producer:
+        while ground.phase[0] == RUNNING:
+            timeout = rng.choice((None, 0.0, 0.05))
+            tail = queue.tail_sequence
+            started = time.monotonic()
+            try:
+                durable = producer.flush(timeout)
+            except FlushTimeout:
+                if timeout is None:
+                    raise
+            else:
+                if durable < tail:
+                    ground.errors.say(f"flush says {durable}, though {tail} were sent before")
+                covered(ground, queue, tail, "a flush")
+            ground.stalled(time.monotonic() - started, "flush")
+            time.sleep(rng.random() * 0.004)
+
+
+def roll(ground: Ground, uid: int) -> None:
+    """End pages early."""
+    rng = random.Random(uid)
+    with ground.open(uid) as queue:
+        while ground.phase[0] == RUNNING:
+            started = time.monotonic()
+            queue.rotate()
+            ground.stalled(time.monotonic() - started, "rotate")
+            time.sleep(0.002 + rng.random() * 0.02)
+
+
+def verify(ground: Ground, uid: int) -> None:
+    """Check all of the queue while others write; with and without permission to write."""
+    from pagequeue import Queue  # noqa: PLC0415
+
+    rng = random.Random(uid)
+    while ground.phase[0] == RUNNING:
+        opened = ground.open(uid) if rng.random() < 0.5 else Queue(ground.path, read_only=True)
+        with opened as queue:
+            report = queue.verify()
+            if not report.ok and not queue._store.awaits_recovery:
+                ground.errors.say(f"verify: {report.problems[:3]}")
+        time.sleep(0.005 + rng.random() * 0.03)
+
+
+def fork(ground: Ground, uid: int) -> None:
+    """Fork with the queue open; what the child does to its handles is not felt here."""
+    rng = random.Random(uid)
+    with ground.open(uid) as queue, queue.producer() as producer:
+        while ground.phase[0] == RUNNING:
+            pid = os.fork()
+            if pid == 0:
+                if rng.random() < 0.5:
+                    queue.close()
+                else:
+                    producer.close()
+                os._exit(0)
+            status = os.waitpid(pid, 0)[1]
+            if status != 0:
+                ground.errors.say(f"a forked child ended with status {status}")
+            if could_be_alone(ground.path):
+                ground.errors.say("queue.lock can be had alone, and the queue is open")
+            time.sleep(0.002 + rng.random() * 0.01)
+
+
+def could_be_alone(path: str) -> bool:
+    """Whether nobody holds `queue.lock`."""
+    fd = os.open(os.path.join(path, "queue.lock"), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno != errno.EWOULDBLOCK:
+            raise
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+HELPERS = (flush, flush, roll, verify, fork)
+
+
+def help_out(ground: Ground, _slot: int, uid: int) -> None:
+    """Be one of the helpers."""
+    HELPERS[uid % len(HELPERS)](ground, uid)
+
+
+ROLES: dict[str, Callable[[Ground, int, int], None]] = {
+    PRODUCER: produce,
+    CONSUMER: consume,
+    HELPER: help_out,
+}

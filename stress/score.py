@@ -1,0 +1,204 @@
+"""Plant bugs and print who caught them: `python -m stress.score [NAME ...] [--seconds S]`.
+
+Each campaign that must catch a bug is run as a user runs it, in a process of its own, with the bug
+in the core that it builds, in the library that its child imports, or in the model that it searches.
+A bug is caught when every one of these campaigns reports a violation in its budget, having tried at
+least one case. Exit code: 0 all were caught, 1 one was missed, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stress import driver, variant
+from stress import no_weak_publish_is_ever_read as model_campaign
+from stress.campaign import campaign_names
+from stress.plants.registry import MODEL, PATCHES_MODULE, PLANTS, Plant, named
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+GRACE_SECONDS = 180.0
+SHORT_COUNT = 8
+WORDS_MAX = 110
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Result:
+    """How one campaign did with one bug.
+
+    Attributes:
+        plant: the bug.
+        campaign: its name.
+        caught: whether it reported a violation.
+        cases: that it tried.
+        seconds: that it took.
+        words: its first violation, or why it is none.
+    """
+
+    plant: Plant
+    campaign: str
+    caught: bool
+    cases: int
+    seconds: float
+    words: str
+
+
+def environment(plant: Plant | None) -> dict[str, str]:
+    """Return the environment in which a campaign finds the bug; None: no bug."""
+    found = dict(os.environ)
+    for variable in (variant.CHANGES_VARIABLE, driver.PATCH_VARIABLE, variant.CORE_VARIABLE):
+        found.pop(variable, None)
+    if plant is not None and plant.changes is not None:
+        plant.changes.sources()  # where its texts are gone, it is said here
+        found[variant.CHANGES_VARIABLE] = plant.changes.as_text()
+    if plant is not None and plant.patch:
+        found[driver.PATCH_VARIABLE] = f"{PATCHES_MODULE}:{plant.name}"
+    return found
+
+
+def attempt(campaign: str, plant: Plant | None, seconds: float, seed: int) -> dict[str, Any]:
+    """Run a campaign; return the record that it prints."""
+    command = [sys.executable, "-m", "stress", campaign, "--json"]
+    command += ["--seconds", str(seconds), "--seed", str(seed)]
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment(plant),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        printed, _ = process.communicate(timeout=seconds + GRACE_SECONDS)
+        record: dict[str, Any] = json.loads(printed.splitlines()[-1])
+    except subprocess.TimeoutExpired:
+        return {"cases": 1, "violations": [f"no end {GRACE_SECONDS:g} s behind its budget"]}
+    except (IndexError, ValueError):
+        return {"cases": 0, "violations": ["it printed no record"]}
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return record
+
+
+def judged(plant: Plant, campaign: str, seconds: float, seed: int) -> Result:
+    """Run one campaign with one bug."""
+    started = time.monotonic()
+    if campaign not in campaign_names():
+        return Result(plant, campaign, False, 0, 0.0, "there is no such campaign")
+    if plant.model:
+        case = model_campaign.Case(plant.model[0], plant.model[1:])
+        missing = model_campaign.missing_tools()
+        wrong = None if missing else model_campaign.judge(case)[0]
+        violations = missing or ([wrong] if wrong else [])
+        record: dict[str, Any] = {"cases": int(not missing), "violations": violations}
+    else:
+        record = attempt(campaign, plant, seconds, seed)
+    words = (record["violations"] or ["nothing was noticed"])[0]
+    caught = bool(record["violations"]) and record["cases"] > 0
+    took = time.monotonic() - started
+    return Result(plant, campaign, caught, record["cases"], took, " ".join(words.split()))
+
+
+def show(result: Result) -> None:
+    """Print one line of the table."""
+    print(
+        f"{'caught' if result.caught else 'MISSED':6}  {result.plant.name:32} "
+        f"{result.plant.where:6}  {result.campaign:40} {result.cases:7} cases "
+        f"{result.seconds:6.1f} s  {result.words[:WORDS_MAX]}",
+        flush=True,
+    )
+
+
+def show_controls(campaigns: Sequence[str], seconds: float, seed: int) -> int:
+    """Run campaigns without a bug; return how many saw one all the same."""
+    wrong = 0
+    for campaign in campaigns:
+        record = attempt(campaign, None, seconds, seed)
+        failed = bool(record["violations"]) or record["cases"] <= 0
+        wrong += failed
+        words = (record["violations"] or ["no bug, and none was seen"])[0]
+        print(
+            f"{'WRONG' if failed else 'clean':6}  {'(no bug)':32} {'':6}  {campaign:40} "
+            f"{record['cases']:7} cases {'':8}  {' '.join(words.split())[:WORDS_MAX]}",
+            flush=True,
+        )
+    return wrong
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the options; leave with code 2 when they make no sense."""
+    parser = argparse.ArgumentParser(prog="python -m stress.score", description="Plant bugs.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="bugs; none: all of them")
+    parser.add_argument("--list", action="store_true", help="only say which there are")
+    parser.add_argument("--seconds", type=float, help="for each campaign, instead of its budget")
+    parser.add_argument("--short", action="store_true", help=f"{SHORT_COUNT} that the seed chooses")
+    parser.add_argument("--controls", action="store_true", help="run campaigns without a bug too")
+    parser.add_argument("--seed", type=int, help="repeat a run; printed by every run")
+    options = parser.parse_args(arguments)
+    known = [plant.name for plant in PLANTS]
+    unknown = [name for name in options.names if name not in known]
+    if unknown:
+        parser.error(f"no bug is called {', '.join(unknown)}; --list names them")
+    if options.seconds is not None and not 0 < options.seconds < float("inf"):
+        parser.error("--seconds must be a positive number")
+    return options
+
+
+def chosen(options: argparse.Namespace, seed: int) -> list[Plant]:
+    """Return the bugs that were asked for."""
+    plants = [named(name) for name in options.names] or list(PLANTS)
+    if options.short and not options.names:
+        there = campaign_names()
+        plants = [p for p in plants if all(name in there for name in p.by)]
+        plants = random.Random(seed).sample(plants, min(SHORT_COUNT, len(plants)))
+    return plants
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Plant what was asked for and return the exit code."""
+    options = parse(arguments)
+    if options.list:
+        for plant in PLANTS:
+            print(f"{plant.name:32} {plant.where:6}  {plant.wrong} ({plant.breaks})")
+        return 0
+    seed = secrets.randbits(32) if options.seed is None else options.seed
+    print(f"seed {seed}", flush=True)
+    plants = chosen(options, seed)
+    wrong = 0
+    if options.controls:
+        campaigns = sorted({name for p in plants for name in p.by if name != MODEL})
+        wrong = show_controls(campaigns, options.seconds or 20.0, seed)
+    missed = []
+    for plant in plants:
+        results = [
+            judged(plant, campaign, options.seconds or seconds, seed)
+            for campaign, seconds in plant.by.items()
+        ]
+        for result in results:
+            show(result)
+        if not all(result.caught for result in results):
+            missed.append(plant.name)
+    print(f"caught {len(plants) - len(missed)} of {len(plants)}")
+    if missed:
+        print(f"missed: {', '.join(missed)}")
+    return 1 if missed or wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
