@@ -202,7 +202,7 @@ def _kept(
     """Return the sequence behind the last message that a producer's policy promises."""
     if policy.every:
         sequences = [first + i for _, _, count, first, _ in mine for i in range(count)]
-        promised = sequences[: len(sequences) - (policy.every - 1)]
+        promised = sequences[: max(0, len(sequences) - (policy.every - 1))]
         return promised[-1] + 1 if promised else 0
     if policy.seconds:
         limit_ns = at_ns - int((policy.seconds + slack_seconds) * NS_PER_S)

@@ -131,7 +131,7 @@ class Disk:
         self.kind = kind
         self.path = path
         self.options = b""
-        self._device_fd = -1
+        self._image_fd = self._device_fd = -1
         path.mkdir(parents=True, exist_ok=True)
         try:
             if kind == TMPFS:
@@ -148,12 +148,9 @@ class Disk:
             raise
 
     def _make_image(self, size_bytes: int) -> None:
-        image = os.memfd_create(f"{self.kind}-image", os.MFD_CLOEXEC)
-        try:
-            os.ftruncate(image, size_bytes)
-            self._device, self._device_fd = _attach(image)
-        finally:
-            os.close(image)
+        self._image_fd = os.memfd_create(f"{self.kind}-image", os.MFD_CLOEXEC)
+        os.ftruncate(self._image_fd, size_bytes)
+        self._device, self._device_fd = _attach(self._image_fd)
         made = subprocess.run([*MKFS[self.kind], self._device], capture_output=True, check=False)
         if made.returncode != 0:
             raise OSError(errno.EIO, made.stderr.decode(errors="replace").strip(), self._device)
@@ -184,16 +181,24 @@ class Disk:
             os.close(fd)
 
     def restart(self) -> None:
-        """Give it power again, when everybody who used it is gone."""
+        """Give it power again, when everybody who used it is gone.
+
+        The loop device is another one then: what the old one has in memory never was on the disk.
+        """
         self.unmount()
+        if self._image_fd >= 0:
+            os.close(self._device_fd)
+            self._device_fd = -1
+            self._device, self._device_fd = _attach(self._image_fd)
         self.mount()
 
     def close(self) -> None:
         """Unmount it and let go of its image, whoever still uses it."""
         _libc.umount2(os.fsencode(self.path), MNT_DETACH)
-        if self._device_fd >= 0:
-            os.close(self._device_fd)
-            self._device_fd = -1
+        for fd in (self._device_fd, self._image_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._device_fd = self._image_fd = -1
 
     def __enter__(self) -> Self:
         return self
