@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from stress.traffic import RECORD, SEEN, Log, Shape, chained
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from pagequeue import Queue
@@ -196,9 +195,7 @@ class Claims:
         return max(ends)
 
 
-def _kept(
-    policy: Policy, mine: list[tuple[int, ...]], at_ns: int, slack_seconds: float
-) -> int:
+def _kept(policy: Policy, mine: list[tuple[int, ...]], at_ns: int, slack_seconds: float) -> int:
     """Return the sequence behind the last message that a producer's policy promises."""
     if policy.every:
         sequences = [first + i for _, _, count, first, _ in mine for i in range(count)]
@@ -218,6 +215,3 @@ def opened(path: str, **options: bool) -> Queue:
     if options.get("read_only"):
         return Queue(path, read_only=True)
     return Queue(path, page_bytes=PAGE_BYTES)
-
-
-Body = "Callable[[], None]"

@@ -1,4 +1,4 @@
-"""Forbids that a power cut takes what was flushed, or leaves anything but a prefix of what was sent.
+"""Forbids that a power cut takes what was flushed, or leaves more than a prefix of what was sent.
 
 Real cuts: ext4 and xfs on loop images are shut down by their own ioctl while producers with every
 kind of `sync`, consumers of all and of what is durable, and one who writes parts of files to the
@@ -19,6 +19,7 @@ import os
 import random
 import shutil
 import tempfile
+import threading
 import time
 import uuid
 from dataclasses import asdict
@@ -167,7 +168,16 @@ class Cutter:
             bodies.append(Actor(self.path, self.logs, 0, rng.getrandbits(63)).stir)
         rng.shuffle(bodies)
         for body in bodies:
-            self.pids.append(children.fork(body, self.errors, "child"))
+            self.start(body, "child")
+
+    def start(self, body: Callable[[], None], name: str) -> None:
+        """Start a process; also what one of its threads dies of is an error, until the cut."""
+
+        def alive() -> None:
+            threading.excepthook = lambda told: self.errors.say(f"a thread of {name}: {told}")
+            body()
+
+        self.pids.append(children.fork(alive, self.errors, name))
 
     def wait_for_the_moment(self) -> None:
         """Wait for a random time; mostly counted from when there is something to lose."""
@@ -203,7 +213,7 @@ class Cutter:
     def cut_recovery(self) -> int:
         """Cut the power while somebody opens the queue; return what was found, if it was said."""
         actor = Actor(self.path, self.logs, 0, 0)
-        self.pids.append(children.fork(actor.open_only, self.errors, "opener"))
+        self.start(actor.open_only, "opener")
         time.sleep(self.rng.uniform(0, 0.015))
         told = self.logs.told[-1].records()
         self.cut()
@@ -268,9 +278,7 @@ class Cutter:
             return
         sent = records(self.logs.acked)
         tail = queue.tail_sequence
-        proof = Proof(
-            SHAPE.op, list(self.policies), sent, digests=self.digests, end=tail
-        )
+        proof = Proof(SHAPE.op, list(self.policies), sent, digests=self.digests, end=tail)
         proof.run(messages)
         self.wrongs(proof.violations)
         count = len(self.digests) - 1
