@@ -6,67 +6,36 @@ cut does. It needs root, loop devices and mkfs.
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pagequeue import Queue
+from stress.disks import Disk, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-SHUTDOWN = 0x8004587D
-WITHOUT_FLUSHING_THE_LOG = b"\2\0\0\0"
 PAGE_BYTES = 65536
-IMAGE_BYTES = 96 << 20
-
-pytestmark = pytest.mark.skipif(
-    not sys.platform.startswith("linux") or os.geteuid() != 0 or not shutil.which("mkfs.ext4"),
-    reason="a power cut on a loop image needs Linux, root and mkfs.ext4",
-)
-
-
-class Disk:
-    """A file system in an image."""
-
-    def __init__(self, directory: Path) -> None:
-        self.image, self.path = directory / "image", directory / "mounted"
-        self.path.mkdir()
-        with self.image.open("wb") as file:
-            file.truncate(IMAGE_BYTES)
-        self.run("mkfs.ext4", "-q", "-F", str(self.image))
-        self.mount()
-
-    @staticmethod
-    def run(*command: str) -> None:
-        """Run a command that must succeed."""
-        subprocess.run(command, check=True, capture_output=True, timeout=60)
-
-    def mount(self) -> None:
-        """Mount the image."""
-        self.run("mount", "-o", "loop", str(self.image), str(self.path))
-
-    def cut_power(self) -> None:
-        """Drop what is not on the disk, and start again."""
-        fd = os.open(self.path, os.O_RDONLY)
-        fcntl.ioctl(fd, SHUTDOWN, WITHOUT_FLUSHING_THE_LOG)
-        os.close(fd)
-        self.run("umount", str(self.path))
-        self.mount()
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    """Return a mounted disk; unmount it however the test ends."""
-    disk = Disk(tmp_path)
-    yield disk
-    subprocess.run(["umount", "-l", str(disk.path)], check=False, capture_output=True)
+    """Return a mounted disk; it is unmounted however the test ends."""
+    try:
+        mounted = Disk("ext4", tmp_path / "disk")
+    except Unavailable as error:
+        pytest.skip(str(error))
+    with mounted:
+        yield mounted
+
+
+def cut_power(disk: Disk) -> None:
+    """Drop what is not on the disk, and start again."""
+    disk.cut()
+    disk.restart()
 
 
 def fill(queue: Queue, count: int) -> None:
@@ -100,7 +69,7 @@ def test_everything_that_was_flushed_is_there_after_a_power_cut(disk: Disk) -> N
         sent = kept + 500
         assert queue.durable_sequence == at_least
         queue.close()
-        disk.cut_power()
+        cut_power(disk)
     with Queue(disk.path / "q", read_only=True) as queue:
         check(queue, at_least, sent)
     with Queue(disk.path / "q") as queue:
@@ -116,6 +85,6 @@ def test_sync_always_loses_nothing_at_a_power_cut(disk: Disk) -> None:
         for number in range(300, 350):
             producer.send(b"%d " % number)
     queue._store.close()  # without the flush that closing the queue does
-    disk.cut_power()
+    cut_power(disk)
     with Queue(disk.path / "q") as queue:
         check(queue, 350, 350)

@@ -1,0 +1,217 @@
+"""What the processes of a power-cut round do, and what they tell in memory that no cut reaches.
+
+Every log is a file outside of the disk that is cut. What `told` holds was durable when it was
+written: the parent reads it before it cuts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import time
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+from stress.traffic import RECORD, SEEN, Log, Shape, chained
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pagequeue import Queue
+
+PAGE_BYTES = 32 << 10
+OS_PAGE_BYTES = 4096
+SHAPE = Shape()
+PRODUCERS_MAX = 3
+CONSUMERS_MAX = 2
+PAUSE_SECONDS = 0.001
+NS_PER_S = 1_000_000_000
+
+
+class Policy(NamedTuple):
+    """What a producer asks for: a sync every so many messages, or at such an age, or by calls."""
+
+    every: int = 0
+    seconds: float = 0.0
+
+    @staticmethod
+    def drawn(rng: random.Random) -> Policy:
+        """Return one of all kinds."""
+        kind = rng.randrange(4)
+        if kind == 0:
+            return Policy(every=1)
+        if kind == 1:
+            return Policy(every=rng.randint(2, 40))
+        if kind == 2:
+            return Policy(seconds=rng.choice((0.002, 0.01, 0.03)))
+        return Policy()
+
+    @property
+    def sync(self) -> str | int | timedelta:
+        """Return it as `Queue` takes it."""
+        if self.every == 1:
+            return "always"
+        return self.every or (timedelta(seconds=self.seconds) if self.seconds else "none")
+
+
+@dataclass
+class Logs:
+    """What the processes of a round said: operations, what is durable, and what was received."""
+
+    directory: Path
+    acked: list[Log] = field(init=False)
+    told: list[Log] = field(init=False)
+    seen: list[Log] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make one log for each writer."""
+        self.acked = [Log(self.directory / f"acked-{i}", RECORD) for i in range(PRODUCERS_MAX)]
+        self.told = [Log(self.directory / f"told-{i}", RECORD) for i in range(PRODUCERS_MAX + 1)]
+        self.seen = [Log(self.directory / f"seen-{i}", SEEN) for i in range(CONSUMERS_MAX)]
+
+    def all(self) -> list[Log]:
+        """Return all logs."""
+        return [*self.acked, *self.told, *self.seen]
+
+    def empty(self) -> None:
+        """Forget what was said."""
+        for log in self.all():
+            os.truncate(log.path, 0)
+
+    def close(self) -> None:
+        """Let the descriptors go."""
+        for log in self.all():
+            log.close()
+
+
+def records(logs: list[Log]) -> list[tuple[int, ...]]:
+    """Return what all of these logs hold."""
+    return list(itertools.chain.from_iterable(log.records() for log in logs))
+
+
+@dataclass(frozen=True)
+class Actor:
+    """A process of a round: which queue it opens, where it speaks, and its own randomness."""
+
+    path: str
+    logs: Logs
+    slot: int
+    uid: int
+
+    def produce(self, policy: Policy) -> None:
+        """Send until the power goes."""
+        from pagequeue import Queue  # noqa: PLC0415  the core is chosen by now
+
+        rng = random.Random(self.uid)
+        acked, told = self.logs.acked[self.slot], self.logs.told[self.slot]
+        flushes = 0.15 if policy == Policy() else 0.02
+        with (
+            Queue(self.path, page_bytes=PAGE_BYTES, sync=policy.sync) as queue,
+            queue.producer() as producer,
+        ):
+            for number in itertools.count():
+                first, count = SHAPE.op(self.uid, number).run(producer)
+                acked.put(self.uid, number, count, first, time.monotonic_ns())
+                if rng.random() < flushes:
+                    told.put(self.uid, number, 0, producer.flush(), 0)
+                elif policy.every != 1 and number % 8 == 0:
+                    told.put(self.uid, number, 0, queue.durable_sequence, 0)
+                if rng.random() < 0.1:
+                    time.sleep(PAUSE_SECONDS)
+
+    def consume(self, start: tuple[int, int], *, durable_only: bool) -> None:
+        """Receive until the power goes, from a place with a known digest on."""
+        from pagequeue import Queue  # noqa: PLC0415
+
+        sequence, digest = start
+        log = self.logs.seen[self.slot]
+        with Queue(self.path, page_bytes=PAGE_BYTES) as queue:
+            consumer = queue.consumer(sequence=sequence, durable_only=durable_only)
+            while True:
+                try:
+                    batch = consumer.receive_many(100, timeout=0.05)
+                except TimeoutError:
+                    continue
+                for message in batch:
+                    digest = chained(digest, message)
+                log.put(self.uid, consumer.sequence, digest, int(durable_only), 0)
+
+    def stir(self) -> None:
+        """Write parts of files to the disk in any order, as the system may at any time."""
+        rng = random.Random(self.uid)
+        while True:
+            time.sleep(rng.expovariate(1000))
+            names = [name for name in os.listdir(self.path) if not name.endswith(".lock")]
+            if not names:
+                continue
+            try:
+                fd = os.open(os.path.join(self.path, rng.choice(names)), os.O_RDONLY)
+            except FileNotFoundError:
+                continue
+            if rng.random() < 0.2:
+                os.fdatasync(fd)
+            else:
+                start = rng.randrange(PAGE_BYTES // OS_PAGE_BYTES) * OS_PAGE_BYTES
+                length = rng.randint(1, 3) * OS_PAGE_BYTES
+                os.posix_fadvise(fd, start, length, os.POSIX_FADV_DONTNEED)
+            os.close(fd)
+
+    def open_only(self) -> None:
+        """Open the queue, which recovers it, and say what it found: nothing may undo that."""
+        from pagequeue import Queue  # noqa: PLC0415
+
+        with Queue(self.path, page_bytes=PAGE_BYTES) as queue:
+            self.logs.told[PRODUCERS_MAX].put(self.uid, 0, 0, queue.durable_sequence, 0)
+            time.sleep(60)
+
+
+@dataclass(frozen=True)
+class Claims:
+    """What must be there after a cut: read before it."""
+
+    acked: list[tuple[int, ...]]
+    told: list[tuple[int, ...]]
+    seen: list[tuple[int, ...]]
+    at_ns: int
+
+    @staticmethod
+    def read(logs: Logs) -> Claims:
+        """Return what was said so far."""
+        at_ns = time.monotonic_ns()
+        return Claims(records(logs.acked), records(logs.told), records(logs.seen), at_ns)
+
+    def end(self, policies: dict[int, Policy], slack_seconds: float) -> int:
+        """Return the sequence up to which everything must be there."""
+        ends = [0, *(record[3] for record in self.told)]
+        ends += [record[1] for record in self.seen if record[3]]
+        by_uid: dict[int, list[tuple[int, ...]]] = {}
+        for record in self.acked:
+            if record[2]:
+                by_uid.setdefault(record[0], []).append(record)
+        for uid, mine in by_uid.items():
+            ends.append(_kept(policies[uid], mine, self.at_ns, slack_seconds))
+        return max(ends)
+
+
+def _kept(policy: Policy, mine: list[tuple[int, ...]], at_ns: int, slack_seconds: float) -> int:
+    """Return the sequence behind the last message that a producer's policy promises."""
+    if policy.every:
+        sequences = [first + i for _, _, count, first, _ in mine for i in range(count)]
+        promised = sequences[: max(0, len(sequences) - (policy.every - 1))]
+        return promised[-1] + 1 if promised else 0
+    if policy.seconds:
+        limit_ns = at_ns - int((policy.seconds + slack_seconds) * NS_PER_S)
+        old = [first + count for _, _, count, first, when in mine if when < limit_ns]
+        return max(old, default=0)
+    return 0
+
+
+def opened(path: str, **options: bool) -> Queue:
+    """Open the queue that is being proved."""
+    from pagequeue import Queue  # noqa: PLC0415
+
+    if options.get("read_only"):
+        return Queue(path, read_only=True)
+    return Queue(path, page_bytes=PAGE_BYTES)
