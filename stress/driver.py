@@ -2,6 +2,11 @@
 
 The child loads the core before anything imports `pagequeue`, opens no queue before it forks its own
 children, and answers with one JSON object. `python -m stress.driver MODULE BUDGET` is that child.
+
+What the environment says to it is inherited by children of its own, so that a campaign can be run
+with a bug planted: `PAGEQUEUE_STRESS_PATCH=module:function` names a function that is called when
+the core is in place and before anything else, and `PAGEQUEUE_STRESS_DEFINES` holds what the core
+was built with.
 """
 
 from __future__ import annotations
@@ -26,6 +31,8 @@ if TYPE_CHECKING:
 
 ROOM_BYTES_MIN = 2 << 30
 DIRECTORY_VARIABLE = "PAGEQUEUE_STRESS_DIRECTORY"
+PATCH_VARIABLE = "PAGEQUEUE_STRESS_PATCH"
+DEFINES_VARIABLE = "PAGEQUEUE_STRESS_DEFINES"
 GRACE_SECONDS = 120.0
 """A child that takes so much longer than its budget hangs."""
 
@@ -45,8 +52,16 @@ def run_apart(module: str, budget: Budget, defines: Mapping[str, str] | None = N
     """Run `campaign(budget)` of a module in a child, on a core that was built with `defines`."""
     environment = dict(os.environ)
     environment.pop(variant.CORE_VARIABLE, None)
+    environment.pop(DEFINES_VARIABLE, None)
     if defines is not None:
         environment[variant.CORE_VARIABLE] = str(variant.build(defines))
+        environment[DEFINES_VARIABLE] = json.dumps(dict(defines))
+    return run_in(module, budget, environment)
+
+
+def run_in(module: str, budget: Budget, environment: Mapping[str, str]) -> Outcome:
+    """Run `campaign(budget)` of a module in a child with this environment."""
+    environment = dict(environment)
     root = str(Path(__file__).resolve().parents[1])
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH")]))
     command = [sys.executable, "-m", "stress.driver", module]
@@ -66,9 +81,31 @@ def run_apart(module: str, budget: Budget, defines: Mapping[str, str] | None = N
     return Outcome(**json.loads(done.stdout))
 
 
+def defines() -> dict[str, str]:
+    """Return what the core of this process was built with, as far as `run_apart` was told."""
+    found: dict[str, str] = json.loads(os.environ.get(DEFINES_VARIABLE, "{}"))
+    return found
+
+
+def apply_patch() -> None:
+    """Call the function that the environment names as `module:function`, if it names one.
+
+    Raises:
+        ValueError: it names something else.
+    """
+    patch = os.environ.get(PATCH_VARIABLE)
+    if not patch:
+        return
+    module, colon, function = patch.partition(":")
+    if not (module and colon and function):
+        raise ValueError(f"{PATCH_VARIABLE} is {patch!r}: give module:function")
+    getattr(importlib.import_module(module), function)()
+
+
 def main() -> int:
     """Run the body of a campaign and print its outcome."""
     variant.bootstrap()
+    apply_patch()
     logging.getLogger("pagequeue").setLevel(logging.ERROR)  # recoveries are what it is about
     module, budget = sys.argv[1:]
     answer = os.dup(1)

@@ -91,8 +91,16 @@ def define_flags(defines: Mapping[str, str]) -> list[str]:
     return [f"-D{name}={value}" for name, value in sorted(defines.items())]
 
 
-def build(defines: Mapping[str, str], flags: Sequence[str] = ("-O2",)) -> Path:
-    """Build the core as an extension module with these defines and flags; return its path."""
+def build(
+    defines: Mapping[str, str], flags: Sequence[str] = ("-O2",), extra: Sequence[Path] = ()
+) -> Path:
+    """Build the core as an extension module with these defines and flags; return its path.
+
+    Args:
+        defines: names and values.
+        flags: for compiling and linking.
+        extra: sources besides the core's own.
+    """
     all_defines = {**BASE_DEFINES, "Py_LIMITED_API": "0x030B0000", **defines}
     arguments = [
         *("-shared", "-fPIC", "-fvisibility=hidden", *BASE_FLAGS, *flags),
@@ -100,7 +108,7 @@ def build(defines: Mapping[str, str], flags: Sequence[str] = ("-O2",)) -> Path:
         f"-I{sysconfig.get_path('include')}",
         f"-I{CORE_DIRECTORY}",
     ]
-    return compiled(compiler(), sorted(CORE_DIRECTORY.glob("*.c")), arguments)
+    return compiled(compiler(), [*sorted(CORE_DIRECTORY.glob("*.c")), *extra], arguments)
 
 
 def build_program(
