@@ -61,6 +61,7 @@ ERRORS: Final[Mapping[str, tuple[str, ...]]] = {
     "unlink": (*_SYNC, "EACCES", "ENOMEM"),
     "mkdir": (*_SYNC, "EACCES", "ENOMEM"),
     "flock": ("EINTR", "EAGAIN", "ENOLCK", "EIO"),
+    "unlock": ("EINTR", "ENOLCK", "EIO"),
     "fcntl": ("EMFILE", "ENOMEM"),
     "readdir": ("EIO", "ENOMEM", "EACCES"),
     "madvise": ("EIO", "ENOMEM", "EAGAIN"),
@@ -171,8 +172,7 @@ class Stage:
         self.error: BaseException | None = None
         self.policy = "stop"
         self.reopens = True
-        self._turn = 0
-        self._number = 0
+        self._turn = self._number = self._again = 0
         self._inside = False
         self._opening_failed = False
         self._kind = MIXED
@@ -197,7 +197,7 @@ class Stage:
         if os.path.isdir(self.path):
             self._disk = Disk(self.path, self.directory / "disk")
             self._disk.start()
-            shim.on_sync(self._disk.told)
+            shim.on_sync(self._synced)
 
     def begin(self, kind: int = MIXED) -> None:
         """From now on calls are disturbed."""
@@ -206,7 +206,7 @@ class Stage:
             self.model_disk()
         if self._disk is None:  # the queue is about to be made
             self._disk = Disk(self.path, self.directory / "disk")
-            shim.on_sync(self._disk.told)
+            shim.on_sync(self._synced)
         shim.begin(self.case.order)
 
     def end(self) -> None:
@@ -224,8 +224,16 @@ class Stage:
         """Note what must not be."""
         self.played.violations.append(sentence)
 
-    def _alarm(self, _number: int, _frame: FrameType | None) -> None:
-        if self._inside and self.case.how.startswith(ALARM_RAISES):
+    def _synced(self, _kind: str, path: str, error: int) -> int:
+        assert self._disk is not None
+        self._disk.told(path, error)
+        again, self._again = self._again, 0
+        return again
+
+    def _alarm(self, number: int, frame: FrameType | None) -> None:
+        if shim.is_listening(frame):
+            self._again = number
+        elif self._inside and self.case.how.startswith(ALARM_RAISES):
             self._inside = False
             raise Interrupted
 

@@ -10,6 +10,7 @@ must not be used again soon; in a file system in memory they are not.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -17,9 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import portalocker
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Iterator
 
     import numpy.typing as npt
 
@@ -58,17 +61,26 @@ class Disk:
                 self._content(entry.path, written=True)
         self._names(written=True)
 
-    def told(self, _kind: str, path: str, error: int) -> None:
-        """Take note of a sync that ended in an error, or 0."""
+    def told(self, path: str, error: int) -> None:
+        """Take note of a sync that is about to end in an error, or in 0.
+
+        What is written while it runs may or may not be on the disk: it is taken not to be.
+        """
         if error == errno.EINTR:
             return  # it was not even tried
-        try:
+        with self._alone(), contextlib.suppress(FileNotFoundError):
+            # A name that is gone: nobody will ask for it.
             if path == self.directory:
                 self._names(written=error == 0)
             elif os.path.dirname(path) == self.directory:
                 self._content(path, written=error == 0)
-        except FileNotFoundError:
-            return  # its name is gone, so nobody will ask for it
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other processes out."""
+        with (self.state / "lock").open("wb") as file:
+            portalocker.lock(file, portalocker.LockFlags.EXCLUSIVE)
+            yield
 
     def _content(self, path: str, *, written: bool) -> None:
         data = Path(path).read_bytes()
@@ -108,21 +120,26 @@ class Disk:
         Args:
             target: the new directory.
             rng: says which OS pages had been written without a sync.
-            newer: how many of them, from 0 to 1.
+            newer: how many of them, from 0 to 1; above 0 only while nobody writes.
         """
         os.mkdir(target, 0o700)
-        for name, inode in self._entries()[1].items():
-            current = os.path.join(self.directory, name)
-            try:
-                same = os.stat(current).st_ino == inode
-            except FileNotFoundError:
-                same = False
-            data = Path(current).read_bytes() if same else b""
-            disk = _read(self.state / f"{inode}.disk")
-            length = len(data) if same else len(disk)
-            count = -(-length // OS_PAGE_BYTES)
-            kept = _blocks(disk, count)
-            for number, block in enumerate(_blocks(data, count) if same else ()):
+        with self._alone():
+            for name, inode in self._entries()[1].items():
+                Path(target, name).write_bytes(self._left(name, inode, rng, newer))
+
+    def _left(self, name: str, inode: int, rng: random.Random, newer: float) -> bytes:
+        """Return what is left of one file."""
+        known = self.state / f"{inode}.disk"
+        current = Path(self.directory, name)
+        try:
+            same = current.stat().st_ino == inode
+            now = current.read_bytes() if same else b""
+        except FileNotFoundError:
+            now = b""
+        length = known.stat().st_size if known.exists() else len(now)
+        kept = _blocks(_read(known), -(-length // OS_PAGE_BYTES))
+        if newer > 0 and now:
+            for number, block in enumerate(_blocks(now, len(kept))):
                 if rng.random() < newer:
                     kept[number] = block
-            Path(target, name).write_bytes(kept.tobytes()[:length])
+        return kept.tobytes()[:length]

@@ -20,11 +20,12 @@ from stress import variant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from types import CodeType, FrameType
 
 KINDS = (
     "open", "mmap", "munmap", "stat", "read", "write", "fallocate", "ftruncate", "fsync",
     "fdatasync", "msync", "rename", "unlink", "mkdir", "flock", "fcntl", "readdir", "madvise",
-    "futex", "close", "chmod", "statfs",
+    "futex", "close", "chmod", "statfs", "unlock",
 )  # fmt: skip
 """What is counted, in the order of `enum kind`; each stands for all calls of its sort."""
 SYNCS = frozenset({"fsync", "fdatasync", "msync"})
@@ -33,7 +34,7 @@ GO_ON = -2
 NOTHING = -1
 PRELOAD_VARIABLE = "LD_PRELOAD"
 HARNESS = Path(__file__).resolve().parent / "harness"
-_LISTENER = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_int)
+_LISTENER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_int)
 
 
 @dataclass(frozen=True)
@@ -140,19 +141,32 @@ def fired_path() -> str:
     return os.fsdecode(_loaded().shim_fired_path())
 
 
-def on_sync(listener: Callable[[str, str, int], None] | None) -> None:
+def on_sync(listener: Callable[[str, str, int], int] | None) -> None:
     """Have every sync below the directory told: its kind, its path, its error or 0.
 
-    What the listener itself does is not looked at.
+    What the listener itself does is not looked at. It returns 0, or a signal that came while it ran
+    and shall come again now that it has ended: nothing that it raises would reach anybody.
     """
 
-    def told(kind: int, path: bytes, error: int) -> None:
+    def told(kind: int, path: bytes, error: int) -> int:
         assert listener is not None
-        listener(KINDS[kind], os.fsdecode(path), error)
+        return listener(KINDS[kind], os.fsdecode(path), error)
+
+    _listening[:] = [told.__code__]
 
     made = _LISTENER() if listener is None else _LISTENER(told)
     _kept[:] = [made]
     _loaded().shim_on_sync(made)
 
 
+def is_listening(frame: FrameType | None) -> bool:
+    """Whether a signal handler that was called in this frame came into a listener."""
+    while frame is not None:
+        if frame.f_code in _listening:
+            return True
+        frame = frame.f_back
+    return False
+
+
 _kept: list[Any] = []
+_listening: list[CodeType] = []

@@ -13,10 +13,11 @@
 #include <signal.h>
 #include <string.h>
 
-#define FDS 1024
-#define MAPS 1024
+#define FDS 256
+#define MAPS 256
 
-typedef void (*listener)(int kind, const char *path, int error);
+/* Returns a signal to raise again when it has returned, or 0. */
+typedef int (*listener)(int kind, const char *path, int error);
 
 static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
 static __thread int inside; /* a listener runs: what it does is not looked at */
@@ -193,8 +194,11 @@ void shim_tell(enum kind kind, const char *path, int error) {
     if (told != NULL) {
         int before = errno;
         inside = 1;
-        told((int)kind, path, error);
+        int number = told((int)kind, path, error);
         inside = 0;
+        if (number) {
+            raise(number);
+        }
         errno = before;
     }
 }

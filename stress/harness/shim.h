@@ -17,7 +17,8 @@
 /* The order is that of KINDS in shim.py. */
 enum kind {
     OPEN, MMAP, MUNMAP, STAT, READ, WRITE, FALLOCATE, FTRUNCATE, FSYNC, FDATASYNC, MSYNC, RENAME,
-    UNLINK, MKDIR, FLOCK, FCNTL, READDIR, MADVISE, FUTEX, CLOSE, CHMOD, STATFS, KIND_COUNT
+    UNLINK, MKDIR, FLOCK, FCNTL, READDIR, MADVISE, FUTEX, CLOSE, CHMOD, STATFS,
+    UNLOCK, KIND_COUNT
 };
 
 /* Counts a call on this path, if it is not NULL; returns GO_ON, SHORT or the error to end in. */
@@ -34,7 +35,7 @@ void shim_mark_map(void *at, size_t bytes, const char *path);
 void shim_drop_map(void *at);
 void shim_renamed(const char *path, const char *other);
 
-/* Tell the listener of a sync; error 0 means that it was done. */
+/* Tell the listener of a sync before it is made; error 0 means that it will be. */
 void shim_tell(enum kind kind, const char *path, int error);
 
 /* The function that this one stands in front of. */

@@ -26,7 +26,7 @@ DEFINE_BY_FD(STATFS, int, fstatfs64, (int fd, struct statfs64 *status), int, str
 #undef ARGUMENTS
 #define ARGUMENTS (fd, mode)
 DEFINE_BY_FD(CHMOD, int, fchmod, (int fd, mode_t mode), int, mode_t)
-DEFINE_BY_FD(FLOCK, int, flock, (int fd, int mode), int, int)
+DEFINE_BY_FD(mode & LOCK_UN ? UNLOCK : FLOCK, int, flock, (int fd, int mode), int, int)
 #undef ARGUMENTS
 #define ARGUMENTS (fd, bytes)
 DEFINE_BY_FD(FTRUNCATE, int, ftruncate, (int fd, off_t bytes), int, off_t)
@@ -77,10 +77,12 @@ DEFINE_TRANSFER(WRITE, pwrite64, data, (int fd, const void *data, size_t bytes, 
         REAL(int, name, int)                                                                       \
         const char *path = shim_path_of_fd(fd);                                                         \
         int told = shim_verdict(kind, path);                                                            \
-        int result = told > 0 ? -1 : real_##name(fd);                                              \
-        errno = told > 0 ? told : errno;                                                           \
-        shim_tell(kind, path, result == 0 ? 0 : errno);                                                 \
-        return result;                                                                             \
+        shim_tell(kind, path, told > 0 ? told : 0);                                                \
+        if (told > 0) {                                                                            \
+            errno = told;                                                                          \
+            return -1;                                                                             \
+        }                                                                                          \
+        return real_##name(fd);                                                                    \
     }
 DEFINE_SYNC(FSYNC, fsync)
 DEFINE_SYNC(FDATASYNC, fdatasync)
@@ -201,10 +203,12 @@ SHOWN int msync(void *at, size_t bytes, int flags) {
     REAL(int, msync, void *, size_t, int)
     const char *path = shim_path_of_map(at);
     int told = shim_verdict(MSYNC, path);
-    int result = told > 0 ? -1 : real_msync(at, bytes, flags);
-    errno = told > 0 ? told : errno;
-    shim_tell(MSYNC, path, result == 0 ? 0 : errno);
-    return result;
+    shim_tell(MSYNC, path, told > 0 ? told : 0);
+    if (told > 0) {
+        errno = told;
+        return -1;
+    }
+    return real_msync(at, bytes, flags);
 }
 
 SHOWN long syscall(long number, ...) {
