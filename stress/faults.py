@@ -1,0 +1,475 @@
+"""The fault matrix: which calls fail how, and what a case of it must come to.
+
+A case is one scene of `fault_scenes.py`, one kind of system call, the Nth such call in it, and what
+happens there: an error, half a transfer, a signal whose handler returns or raises; once, or from
+then on for ever. `Stage` plays it in a process of its own and judges every single step.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import json
+import os
+import signal
+import sys
+import tempfile
+import threading
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from stress import shim
+from stress.faulty_disk import Disk
+from stress.steps import MIXED, PAGE_BYTES, op_of, uid_of
+from stress.traffic import RECORD, Log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from types import FrameType
+
+    from pagequeue import Producer, Queue
+
+Result = TypeVar("Result")
+
+LOCK_TIMEOUT = 0.3
+BURST = 100
+"""Of errors that say "try again", for ever means so many: more would be a hang of the system's."""
+FOR_EVER = 1 << 40
+ALARM_RETURNS, ALARM_RAISES = "alarm returns", "alarm raises"
+INTERRUPTED = " with EINTR"
+TRY_AGAIN = {"EINTR", "EAGAIN"}
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
+DENIED = {errno.EACCES, errno.EROFS}
+
+_ROOM = ("ENOSPC", "EDQUOT")
+_RESOURCE = ("EMFILE", "ENFILE", "ENOMEM")
+_SYNC = ("EIO", *_ROOM, "EROFS")
+ERRORS: Final[Mapping[str, tuple[str, ...]]] = {
+    "open": ("EIO", *_ROOM, *_RESOURCE, "EINTR", "EROFS", "EACCES", "EAGAIN"),
+    "mmap": ("EIO", *_RESOURCE, "EACCES", "EAGAIN"),
+    "munmap": ("ENOMEM",),
+    "stat": ("EIO", "ENOMEM", "EACCES"),
+    "read": ("EIO", "ENOMEM", "EINTR", "EAGAIN", "short"),
+    "write": ("EIO", *_ROOM, "ENOMEM", "EINTR", "EROFS", "EAGAIN", "short"),
+    "fallocate": ("EIO", *_ROOM, "ENOMEM", "EINTR", "EROFS", "EACCES"),
+    "ftruncate": ("EIO", *_ROOM, "EINTR", "EROFS", "EACCES"),
+    "fsync": (*_SYNC, "EINTR", "ENOMEM"),
+    "fdatasync": (*_SYNC, "EINTR", "ENOMEM"),
+    "msync": (*_SYNC, "ENOMEM"),
+    "rename": (*_SYNC, "EACCES", "ENOMEM"),
+    "unlink": (*_SYNC, "EACCES", "ENOMEM"),
+    "mkdir": (*_SYNC, "EACCES", "ENOMEM"),
+    "flock": ("EINTR", "EAGAIN", "ENOLCK", "EIO"),
+    "unlock": ("EINTR", "ENOLCK", "EIO"),
+    "fcntl": ("EMFILE", "ENOMEM"),
+    "readdir": ("EIO", "ENOMEM", "EACCES"),
+    "madvise": ("EIO", "ENOMEM", "EAGAIN"),
+    "futex": ("EINTR", "EAGAIN"),
+    "close": ("EIO", *_ROOM, "EINTR"),
+    "chmod": ("EIO", "EROFS", "EACCES"),
+    "statfs": ("EIO", "ENOMEM", "EACCES"),
+}  # fmt: skip
+"""What each call can end in; `short`: half of the bytes."""
+
+
+class Case(NamedTuple):
+    """One fault: which scene, which call, what happens there; `how` is "" when nothing does."""
+
+    scene: str
+    kind: str = ""
+    nth: int = 0
+    how: str = ""
+    forever: bool = False
+
+    def __str__(self) -> str:
+        if not self.how:
+            return f"{self.scene}, undisturbed"
+        often = "for ever" if self.forever else "once"
+        return f"{self.scene}: {self.kind} {self.nth}, {self.how} {often}"
+
+    @property
+    def order(self) -> shim.Order | None:
+        """What the shim is told."""
+        if not self.how:
+            return None
+        times = 1
+        if self.forever:
+            times = BURST if self.how in TRY_AGAIN else FOR_EVER
+        alarm = signal.SIGALRM if self.how.startswith("alarm") else 0
+        return shim.Order(self.kind, self.nth, times, self.error or shim.GO_ON, alarm)
+
+    @property
+    def error(self) -> int:
+        """The error number, 0 for none."""
+        if self.how.endswith(INTERRUPTED):
+            return errno.EINTR
+        return shim.SHORT if self.how == "short" else getattr(errno, self.how, 0)
+
+    @property
+    def fails_syncs(self) -> bool:
+        """Whether data may not reach the disk because of it."""
+        return self.kind in shim.SYNCS and self.error > 0 and self.error != errno.EINTR
+
+
+def cases_of(scene: str, counts: Mapping[str, int]) -> Iterator[Case]:
+    """Yield all cases of a scene, whose undisturbed run makes so many calls of each kind."""
+    for kind, count in counts.items():
+        for nth in range(1, count + 1):
+            for how in ERRORS[kind]:
+                yield Case(scene, kind, nth, how, forever=False)
+                yield Case(scene, kind, nth, how, forever=True)
+            for handler in (ALARM_RETURNS, ALARM_RAISES):
+                yield Case(scene, kind, nth, handler)
+                if "EINTR" in ERRORS[kind]:
+                    yield Case(scene, kind, nth, handler + INTERRUPTED)
+            if nth == 1:
+                yield Case(scene, kind, nth, ALARM_RETURNS, forever=True)
+
+
+class Interrupted(Exception):
+    """What the signal handler of a case raises."""
+
+
+@dataclass
+class Played:
+    """What became of a case.
+
+    Attributes:
+        fired: how many calls were disturbed.
+        counts: of calls, by kind.
+        uids: of all producers.
+        refused: operations that ended in an error that says that nothing was sent.
+        claims: the highest sequence below which all was said to be on stable storage.
+        latched: whether nothing more may be sent.
+        violations: what must not be.
+        errors: names of errors that were raised.
+    """
+
+    fired: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    uids: list[int] = field(default_factory=list)
+    refused: list[tuple[int, int]] = field(default_factory=list)
+    claims: int = 0
+    latched: bool = False
+    violations: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+
+class Stage:
+    """One case, played in this process: a queue, the fault around some of its calls, a verdict."""
+
+    def __init__(self, directory: Path, case: Case, expected: list[bytes]) -> None:
+        self.directory = directory
+        self.case = case
+        self.expected = expected
+        """What a template's queue holds."""
+        self.path = str(directory / "watched" / "deep" / "queue")
+        self.played = Played()
+        self.acked = Log(directory / "acked", RECORD)
+        self.queue: Queue | None = None
+        self.producer: Producer | None = None
+        self.error: BaseException | None = None
+        self.policy = "stop"
+        self.reopens = True
+        self._turn = self._number = self._again = 0
+        self._inside = False
+        self._opening_failed = False
+        self._kind = MIXED
+        self._disk: Disk | None = None
+
+    # --- before and behind the fault --------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Look at the directory, and hear of what goes wrong where nobody can catch it."""
+        watched = str(self.directory / "watched")
+        shim.watch(watched)
+        temporary = os.path.join(watched, "tmp")
+        os.makedirs(temporary)
+        tempfile.tempdir = temporary
+        signal.signal(signal.SIGALRM, self._alarm)
+        sys.unraisablehook = self._unraisable
+        threading.excepthook = self._thread_died
+        self._descriptors = _descriptors()
+
+    def model_disk(self) -> None:
+        """From now on follow what is on the disk; what stands there is."""
+        if os.path.isdir(self.path):
+            self._disk = Disk(self.path, self.directory / "disk")
+            self._disk.start()
+            shim.on_sync(self._synced)
+
+    def begin(self, kind: int = MIXED) -> None:
+        """From now on calls are disturbed."""
+        self._kind = kind
+        if self._disk is None:
+            self.model_disk()
+        if self._disk is None:  # the queue is about to be made
+            self._disk = Disk(self.path, self.directory / "disk")
+            shim.on_sync(self._synced)
+        shim.begin(self.case.order)
+
+    def end(self) -> None:
+        """The fault is gone; from here on all must work, unless a sync failed."""
+        shim.end()
+        self.played.fired = shim.fired()
+        self.played.counts = {kind: count for kind, count in shim.counts().items() if count}
+        failed = self.case.fails_syncs and self.played.fired > 0
+        temporary = ".tmp-" in shim.fired_path()
+        self.played.latched = (
+            failed and not temporary and not self._opening_failed and self.policy == "stop"
+        )
+
+    def wrong(self, sentence: str) -> None:
+        """Note what must not be."""
+        self.played.violations.append(sentence)
+
+    def _synced(self, _kind: str, path: str, error: int) -> int:
+        assert self._disk is not None
+        self._disk.told(path, error)
+        again, self._again = self._again, 0
+        return again
+
+    def _alarm(self, number: int, frame: FrameType | None) -> None:
+        if shim.is_listening(frame):
+            self._again = number
+        elif self._inside and self.case.how.startswith(ALARM_RAISES):
+            self._inside = False
+            raise Interrupted
+
+    def _unraisable(self, told: Any) -> None:  # noqa: ANN401  typeshed has no name for it at run time
+        if not isinstance(told.exc_value, Interrupted):
+            self.wrong(f"an error that nobody sees, in {told.object!r}: {told.exc_value!r}")
+
+    def _thread_died(self, told: threading.ExceptHookArgs) -> None:
+        self.wrong(f"a thread dies of {told.exc_value!r}")
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    def attempt(self, doing: str, call: Callable[[], Result]) -> Result | None:
+        """Make one call and judge how it ends; `self.error` says whether it did not succeed."""
+        before = shim.fired()
+        self.error = None
+        try:
+            self._inside = True
+            result = call()
+            self._inside = False
+        except BaseException as error:  # noqa: BLE001  whatever it is, it is judged
+            self._inside = False
+            self.error = error.with_traceback(None)
+            error.__context__ = error.__cause__ = None
+            self.played.errors.append(type(error).__name__)
+            for sentence in self._faults_of(error, before):
+                self.wrong(f"{doing} {sentence}: {type(error).__name__}: {error}")
+            return None
+        return result
+
+    def _faults_of(self, error: BaseException, fired_before: int) -> Iterator[str]:
+        """Yield what is wrong with an error."""
+        from pagequeue import PageQueueError, SyncFailed  # noqa: PLC0415  the core is chosen by now
+
+        if isinstance(error, Interrupted):
+            return
+        if not isinstance(error, PageQueueError):
+            yield "ends in an error that is not typed"
+            return
+        if shim.fired() == 0:
+            yield "fails before anything was disturbed"
+        if not (error.path or "").startswith(str(self.directory)) or error.path not in str(error):
+            yield "ends in an error that does not name the path"
+        if isinstance(error, SyncFailed) and self.policy == "seal" and not self.case.forever:
+            yield "gives up though a sync works again"
+        over = fired_before > 0 and not self.case.forever
+        if over and not (isinstance(error, SyncFailed) and self.case.fails_syncs):
+            yield "fails though the fault is over"
+        yield from self._wrong_kind(error)
+
+    def _wrong_kind(self, error: BaseException) -> Iterator[str]:
+        """Yield if the error says something else than what happened."""
+        import pagequeue  # noqa: PLC0415
+
+        if isinstance(error, pagequeue.SyncFailed):
+            if not self.case.fails_syncs:
+                yield "says that a sync failed, and none did"
+            return
+        if isinstance(error, OSError) and error.errno not in {None, self.case.error}:
+            yield f"names error {error.errno}, it was {self.case.error}"
+        known = (pagequeue.RetryError, pagequeue.AccessDenied)
+        if not isinstance(error, known):
+            yield "takes the fault for something else"
+        if self.case.error in NO_ROOM and not isinstance(error, pagequeue.DiskFull):
+            yield "does not say that there is no room"
+        if self.case.error in DENIED and not isinstance(error, pagequeue.AccessDenied):
+            yield "does not say that it is not allowed"
+
+    # --- what scenes are made of ------------------------------------------------------------------
+
+    def open(self, **options: Any) -> bool:  # noqa: ANN401  as Queue takes them
+        """Open the queue and make a producer, unless it is opened read-only."""
+        from pagequeue import Queue  # noqa: PLC0415
+
+        self.policy = options.get("on_sync_failure", "stop")
+        options.setdefault("lock_timeout", LOCK_TIMEOUT)
+        if not os.path.isdir(self.path):
+            options.setdefault("page_bytes", PAGE_BYTES)
+        self.queue = self.attempt("opening", lambda: Queue(self.path, **options))
+        if self.queue is None:
+            self._opening_failed = True
+            return False
+        if not options.get("read_only"):
+            self.producer = self.attempt("a new producer", self.queue.producer)
+        return True
+
+    def send(self, count: int) -> bool:
+        """Send so many operations, a single one or a batch each; return whether all went well."""
+        well = True
+        for _ in range(count):
+            if self.producer is None and not self._get_producer():
+                return False
+            well = self._send() and well
+        return well
+
+    def _get_producer(self) -> bool:
+        if self.queue is not None:
+            self.producer = self.attempt("a new producer", self.queue.producer)
+        return self.producer is not None
+
+    def _send(self) -> bool:
+        from pagequeue import FlushTimeout, RetryError  # noqa: PLC0415
+
+        uid = uid_of(self._kind, 10 + self._turn)
+        if uid not in self.played.uids:
+            self.played.uids.append(uid)
+        number, producer = self._number, self.producer
+        assert producer is not None
+        sent = self.attempt("sending", lambda: op_of(uid, number).run(producer))
+        if sent is not None:
+            self.acked.put(uid, number, sent[1], sent[0], 0)
+            self._number += 1
+            return True
+        if isinstance(self.error, RetryError) and not isinstance(self.error, FlushTimeout):
+            self.played.refused.append((uid, number))
+        self._turn += 1  # nobody sends as this one any more: it may have died in the middle
+        self._number = 0
+        return False
+
+    def flush(self) -> None:
+        """Flush, and hold it to what it says."""
+        if self.producer is not None or self._get_producer():
+            assert self.producer is not None
+            producer = self.producer
+            durable = self.attempt("flushing", lambda: producer.flush(LOCK_TIMEOUT))
+            if durable is not None and self.queue is not None:
+                self.played.claims = max(self.played.claims, durable)
+
+    def claim_all(self) -> None:
+        """Hold the queue to its own word: what was sent by now survives a power cut."""
+        self.played.claims = max(self.played.claims, self.tail())
+
+    def tail(self) -> int:
+        """Return the queue's tail; 0 when it is not open."""
+        return 0 if self.queue is None else self.queue.tail_sequence
+
+    def read(self, queue: Queue | None) -> None:
+        """Replay all of it; what is there must be what was sent, in order."""
+        if queue is None:
+            return
+        found = self.attempt("replaying", lambda: [m.payload for m in queue.replay()])
+        if found is not None and found[: len(self.expected)] != self.expected[: len(found)]:
+            self.wrong("replaying gives other messages than were sent")
+        if found is not None and len(found) < len(self.expected):
+            self.wrong(f"replaying gives {len(found)} messages, not {len(self.expected)}")
+
+    def close(self) -> None:
+        """Close the queue."""
+        queue, self.queue, self.producer = self.queue, None, None
+        if queue is not None:
+            self.attempt("closing", queue.close)
+
+    # --- when the fault is gone -------------------------------------------------------------------
+
+    def go_on(self) -> None:
+        """Use what is open, then open again: all must work, but for what may not be written."""
+        from pagequeue import SyncFailed  # noqa: PLC0415
+
+        latched = self.played.latched
+        if self.queue is None or self.queue._store.read_only:
+            self._calmly("closing", lambda: self.queue and self.queue.close())
+            self._reopen()
+        queue = self.queue
+        if queue is None:
+            return
+        self.played.claims = max(self.played.claims, queue.durable_sequence)
+        if self.producer is None:
+            self.producer = self._calmly("a new producer", queue.producer)
+        uid = uid_of(MIXED, 1 << 20)
+        self.played.uids.append(uid)
+        for number in range(2):
+            self._go_on_sending(uid, number, latched=latched)
+        count = self._calmly("replaying", lambda: sum(1 for _ in queue.replay()))
+        if count is not None and count != len(queue):
+            self.wrong(f"replaying gives {count} of {len(queue)} messages, later")
+        if not latched and self.producer is not None:
+            durable = self._calmly("flushing", self.producer.flush)
+            self.played.claims = max(self.played.claims, durable or 0)
+        self.producer = self.queue = None
+        try:
+            queue.close()
+        except SyncFailed:
+            if not latched:
+                self.wrong("closing says that a sync failed, and none did")
+        except Exception as error:  # noqa: BLE001
+            self.wrong(f"closing fails though the fault is gone: {error!r}")
+
+    def _go_on_sending(self, uid: int, number: int, *, latched: bool) -> None:
+        from pagequeue import SyncFailed  # noqa: PLC0415
+
+        producer = self.producer
+        if producer is None:
+            return
+        try:
+            first, count = op_of(uid, number).run(producer)
+        except SyncFailed as error:
+            if not latched:
+                self.wrong(f"sending says that a sync failed, and none did: {error}")
+        except Exception as error:  # noqa: BLE001
+            self.wrong(f"sending fails though the fault is gone: {error!r}")
+        else:
+            self.acked.put(uid, number, count, first, 0)
+            if latched and count:
+                self.wrong("a sync failed, and sending goes on")
+
+    def _reopen(self) -> None:
+        from pagequeue import Queue  # noqa: PLC0415
+
+        page_bytes = None if os.path.isdir(self.path) else PAGE_BYTES
+        self.queue = self._calmly("opening", lambda: Queue(self.path, page_bytes=page_bytes))
+
+    def _calmly(self, doing: str, call: Callable[[], Result]) -> Result | None:
+        try:
+            return call()
+        except Exception as error:  # noqa: BLE001
+            self.wrong(f"{doing} fails though the fault is gone: {error!r}")
+            return None
+
+    def leave(self) -> None:
+        """Say what became of it; nothing may be left open."""
+        self.queue = self.producer = self.error = None
+        gc.collect()
+        left = _descriptors() - self._descriptors
+        if left and not self.case.how.startswith(ALARM_RAISES):
+            self.wrong(f"descriptors left open: {sorted(map(_target, left))}")
+        text = json.dumps(asdict(self.played))
+        (self.directory / "played").write_text(text, encoding="utf-8")
+
+
+def _descriptors() -> set[int]:
+    found = {int(name) for name in os.listdir("/proc/self/fd")}
+    return {fd for fd in found if _target(fd) is not None}
+
+
+def _target(fd: int) -> str | None:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}").rpartition("/")[2]
+    except OSError:
+        return None

@@ -1,0 +1,333 @@
+"""Forbids that anything is said to be durable which a sync failed to write.
+
+Some processes send to one queue and flush it in one of the ways there are; in some of them syncs
+fail, once, a few times or for ever, on a disk that forgets what it could not write, so that the
+next sync succeeds and means nothing (`faulty_disk.py`). At a random moment and at the end the power
+goes. All that anybody said to be durable by then must be there, and nothing but a beginning of what
+was sent. With `on_sync_failure="stop"` nobody sends any more once anybody was told, also after
+opening again, and reading goes on; with `"seal"` sending goes on in new files (I5). A case is a
+queue with a failing sync.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gc
+import importlib
+import json
+import os
+import random
+import struct
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from stress import children, driver, shim
+from stress.campaign import Budget, Outcome
+from stress.faulty_disk import Disk
+from stress.steps import PAGE_BYTES, SHAPES, SINGLE, op_of, uid_of
+from stress.traffic import RECORD, VIOLATIONS_MAX, Log, Proof
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pagequeue import Producer, Queue
+
+SHORT_SECONDS = 20.0
+HANG_SECONDS = 15.0
+OPS = 24
+TRIES_AFTER_FAILURE = 3
+FLUSH_EVERY = 3
+PAUSE_SECONDS = 0.002
+SAID = struct.Struct("<QQQQ")  # uid, what, ns, sequence
+CLAIM, FAILURE, SENT = range(3)
+SYNCS: Final[dict[str, Any]] = {
+    "flush": "none",
+    "always": "always",
+    "every 4": 4,
+    "in time": timedelta(milliseconds=4),
+}
+POLICIES = ("stop", "seal")
+LASTS = {"once": 1, "twice": 2, "5 times": 5, "for ever": 1 << 40}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One case, of a seed: how it is flushed, which syncs fail, when the power goes."""
+
+    seed: int
+
+    @property
+    def rng(self) -> random.Random:
+        """Where the case's randomness starts."""
+        return random.Random(self.seed)
+
+    def drawn(self) -> tuple[str, str, str, shim.Order, int]:
+        """Return mode, policy, how long it lasts, which syncs fail, how many processes send."""
+        rng = self.rng
+        mode = rng.choice(list(SYNCS))
+        policy = rng.choice(POLICIES)
+        lasts = rng.choice(list(LASTS))
+        kind = rng.choice(["fdatasync", "fdatasync", "fdatasync", "fsync", "msync"])
+        nth = rng.randint(1, 12 if kind == "fdatasync" and mode == "always" else 4)
+        error = rng.choice([errno.EIO, errno.EIO, errno.ENOSPC, errno.EDQUOT])
+        order = shim.Order(kind, nth, LASTS[lasts], error)
+        return mode, policy, lasts, order, rng.choice([1, 2, 2, 3])
+
+    def __str__(self) -> str:
+        mode, policy, lasts, order, senders = self.drawn()
+        return (
+            f"case {self.seed}: {mode}, {policy}, {senders} senders, "
+            f"{order.kind} {order.nth} fails {lasts}"
+        )
+
+
+@dataclass
+class Scene:
+    """One queue, those who use it, and what they said."""
+
+    plan: Plan
+    directory: Path
+    violations: list[str] = field(default_factory=list)
+    uids: list[int] = field(default_factory=list)
+    failed: bool = False
+
+    def __post_init__(self) -> None:
+        self.mode, self.policy, self.lasts, self.order, self.senders = self.plan.drawn()
+        self.path = str(self.directory / "queue")
+        self.errors = children.ErrorFile(self.directory / "errors")
+        self.acked = Log(self.directory / "acked", RECORD)
+        self.said = Log(self.directory / "said", SAID)
+        self.disk = Disk(self.path, self.directory / "disk")
+
+    def close(self) -> None:
+        """Let the files go."""
+        for log in (self.errors, self.acked, self.said):
+            log.close()
+
+    def say(self, uid: int, what: int, sequence: int, when: int | None = None) -> None:
+        """Write down what somebody was told; no kill and no power cut undoes it."""
+        self.said.put(uid, what, when or time.monotonic_ns(), sequence)
+
+    def claims(self) -> int:
+        """Return up to where anybody was told that all is on stable storage."""
+        return max((r[3] for r in self.said.records() if r[1] == CLAIM), default=0)
+
+    # --- who uses it ------------------------------------------------------------------------------
+
+    def opened(self, order: shim.Order | None) -> Queue:
+        """Open the queue in this process, with its syncs on the disk's model."""
+        from pagequeue import Queue  # noqa: PLC0415  the core is chosen by now
+
+        shim.watch(self.path)
+
+        def told(_kind: str, path: str, error: int) -> int:
+            self.disk.told(path, error)
+            return 0
+
+        shim.on_sync(told)
+        queue = Queue(
+            self.path, page_bytes=PAGE_BYTES, sync=SYNCS[self.mode], on_sync_failure=self.policy
+        )
+        shim.begin(order)
+        return queue
+
+    def send_all(self, uid: int, order: shim.Order | None) -> None:
+        """Be a sender: send and flush; once told of a failed sync try a few times more, and end."""
+        from pagequeue import SyncFailed  # noqa: PLC0415
+
+        queue = self.opened(order)
+        tries = 0
+        with queue.producer() as producer:
+            for _ in range(OPS):
+                try:
+                    self._send(producer, uid)
+                    time.sleep(PAUSE_SECONDS if self.mode == "in time" else 0)
+                except SyncFailed:
+                    self.say(uid, FAILURE, 0)
+                    uid += len(SHAPES)  # this one died in the middle of an operation
+                    tries += 1
+                    if tries > TRIES_AFTER_FAILURE and self.policy == "stop":
+                        break
+                self.say(uid, CLAIM, queue.durable_sequence)
+        try:
+            queue.close()
+        except SyncFailed:
+            self.say(uid, FAILURE, 0)
+
+    def _send(self, producer: Producer, uid: int) -> None:
+        number = self._numbers.get(uid, 0)
+        began = time.monotonic_ns()
+        first, count = op_of(uid, number).run(producer)
+        self.acked.put(uid, number, count, first, 0)
+        self._numbers[uid] = number + 1
+        if count:
+            self.say(uid, SENT, first, began)
+        if self.mode == "always":
+            self.say(uid, CLAIM, first + count)
+        if self.mode == "flush" and number % FLUSH_EVERY == 0:
+            self.say(uid, CLAIM, producer.flush())
+
+    _numbers: dict[int, int] = field(default_factory=dict)
+
+    def watch(self, ready: int) -> None:
+        """Be a reader of what is durable, until killed."""
+        queue = self.opened(None)
+        consumer = queue.consumer(durable_only=True)
+        os.write(ready, b"r")
+        while True:
+            durable = queue.durable_sequence
+            while (message := consumer.poll()) is not None:
+                durable = max(durable, message.sequence + 1)
+            self.say(0, CLAIM, durable)
+            time.sleep(PAUSE_SECONDS)
+
+    # --- one case ---------------------------------------------------------------------------------
+
+    def play(self) -> None:
+        """Play it; `violations` says what must not be."""
+        os.mkdir(self.path, 0o700)
+        if not self.apart(self._make, "making the queue"):
+            return
+        ready, say_ready = os.pipe()
+        watcher = children.fork(lambda: self.watch(say_ready), self.errors, "the watcher")
+        os.close(say_ready)
+        os.read(ready, 1)
+        os.close(ready)
+        rng = random.Random(self.plan.seed + 1)
+        pids = []
+        for number in range(self.senders):
+            uid = uid_of(rng.choice([0, 1, 2]), 100 * (number + 1))
+            self.uids += [uid + i * len(SHAPES) for i in range(OPS + 1)]
+            order = self.order if number == 0 else None
+            pids.append(
+                children.fork(
+                    lambda uid=uid, order=order: self.send_all(uid, order),  # type: ignore[misc]
+                    self.errors,
+                    f"sender {number}",
+                )
+            )
+        time.sleep(rng.random() * 0.05)
+        claimed = self.claims()
+        self.disk.cut(str(self.directory / "cut"), rng, newer=0.0)
+        for pid in pids:
+            self._ended(pid)
+        children.kill(watcher)
+        self.failed = any(record[1] == FAILURE for record in self.said.records())
+        self._judge_words()
+        if self.apart(self._prove, "the proof"):
+            self.apart(lambda: self._after_a_cut("cut", claimed), "the cut in between")
+            self.disk.cut(str(self.directory / "end"), rng, newer=rng.choice([0.0, 0.0, 0.5, 1.0]))
+            self.apart(lambda: self._after_a_cut("end", self.claims()), "the cut at the end")
+        self.violations += self.errors.said()
+
+    def _make(self) -> None:
+        self.disk.start()
+        self.opened(None).close()
+
+    def _ended(self, pid: int) -> None:
+        status = children.ended(pid, HANG_SECONDS)
+        if status is None:
+            self.violations.append(f"a sender hangs for {HANG_SECONDS:g} s")
+            children.kill(pid)
+
+    def apart(self, body: Callable[[], None], name: str) -> bool:
+        """Run a part in a child; return whether all was well."""
+        pid = children.fork(body, self.errors, name)
+        status = children.ended(pid, HANG_SECONDS)
+        if status is None:
+            self.violations.append(f"{name} hangs for {HANG_SECONDS:g} s")
+            children.kill(pid)
+        return status == 0
+
+    def _judge_words(self) -> None:
+        """Nobody sends behind a failure that was told; nobody is told of one that was overcome."""
+        records = self.said.records()
+        failures = [record[2] for record in records if record[1] == FAILURE]
+        if self.policy == "stop" and failures:
+            late = [r for r in records if r[1] == SENT and r[2] > min(failures)]
+            if late:
+                self.violations.append(f"{len(late)} were sent after a failed sync was told")
+        if self.policy == "seal" and failures and self.lasts == "once":
+            self.violations.append("a sync failed once, and the queue did not go on")
+
+    def _prove(self) -> None:
+        """Open the queue again: all that was sent can be read; whether more can be, follows."""
+        from pagequeue import SyncFailed  # noqa: PLC0415
+
+        queue = self.opened(None)
+        uid = uid_of(SINGLE, 1 << 40)
+        records = self.acked.records()
+        stopped = False
+        try:
+            first, count = op_of(uid, 0).run(queue.producer())
+            records.append((uid, 0, count, first, 0))
+            queue.producer().flush()
+            self.say(uid, CLAIM, queue.durable_sequence)
+        except SyncFailed:
+            stopped = True
+        assert stopped == (self.policy == "stop" and self.failed), (
+            f"opened again, sending {'fails' if stopped else 'goes on'}"
+        )
+        proof = Proof(op_of, [*self.uids, uid], records)
+        messages = list(queue.replay())
+        proof.run(messages)
+        assert not proof.violations, proof.violations
+        sizes = [len(message.payload) for message in messages]
+        (self.directory / "sizes").write_text(json.dumps(sizes), encoding="ascii")
+        (self.directory / "live").write_bytes(b"".join(message.payload for message in messages))
+        with contextlib.nullcontext() if not stopped else contextlib.suppress(SyncFailed):
+            queue.close()
+
+    def _after_a_cut(self, name: str, claimed: int) -> None:
+        """Open what is on the disk: all that was claimed, and a beginning of what was sent."""
+        from pagequeue import Queue  # noqa: PLC0415
+
+        sizes = json.loads((self.directory / "sizes").read_text(encoding="ascii"))
+        with Queue(self.directory / name, create=False) as queue:
+            found = [message.payload for message in queue.replay()]
+        assert len(found) >= claimed, f"durable up to {claimed} was said, {len(found)} are there"
+        with (self.directory / "live").open("rb") as file:
+            live = [file.read(size) for size in sizes[: len(found)]]
+        assert found == live, "what is on the disk is not the beginning of what was sent"
+
+
+def campaign(budget: Budget) -> Outcome:
+    """Play cases of the seed, in a process whose calls can be failed."""
+    if not shim.is_possible():
+        return Outcome(0, notes={"left out": "calls are failed on Linux only"})
+    if not shim.is_loaded():
+        return driver.run_in(__name__, budget, shim.environment())
+    deadline = time.monotonic() + budget.seconds
+    rng = random.Random(budget.seed)
+    outcome = Outcome(0)
+    told: Counter[str] = Counter()
+    importlib.import_module("pagequeue")
+    gc.collect()
+    gc.freeze()
+    while time.monotonic() < deadline and len(outcome.violations) < VIOLATIONS_MAX:
+        if budget.cases is not None and outcome.cases >= budget.cases:
+            break
+        plan = Plan(rng.getrandbits(32))
+        base = driver.scratch_directory()
+        with tempfile.TemporaryDirectory(prefix="pagequeue-sync-", dir=base) as directory:
+            scene = Scene(plan, Path(directory))
+            try:
+                scene.play()
+            finally:
+                scene.close()
+            outcome.cases += 1
+            outcome.violations += [f"{plan}: {text}" for text in scene.violations]
+            told[f"{scene.policy}: {'told' if scene.failed else 'not told'}"] += 1
+    outcome.notes["a failed sync was"] = dict(sorted(told.items()))
+    return outcome
+
+
+def run(budget: Budget) -> Outcome:
+    """Run the campaign on the core as it was installed."""
+    return driver.run_apart(__name__, budget)

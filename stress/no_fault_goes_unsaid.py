@@ -1,0 +1,361 @@
+"""Forbids that a failing system call loses, doubles or hides anything, hangs, or is not said.
+
+Every system call of every scene is failed in turn: the Nth of its kind, once and for ever, with
+every error that it can end in, by half of its bytes, and by a signal. Each call of the library must
+succeed or end in a typed error that names the path and says what happened. Once the fault is gone
+all works again, but for a queue whose sync failed: that one is latched for everybody. What was
+acknowledged is there, what was refused is not, and what was said to be durable survives a power cut
+on a disk that forgets what it failed to write (I2, I5, I8, I10). A case is a fault.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import itertools
+import json
+import os
+import random
+import re
+import shutil
+import tempfile
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stress import children, driver, shim
+from stress.campaign import Budget, Outcome
+from stress.fault_scenes import SCENES, SceneKind
+from stress.faults import Case, Played, Stage, cases_of
+from stress.faulty_disk import Disk
+from stress.lines import TEMPLATE_UID, Template
+from stress.steps import SINGLE, op_of, uid_of
+from stress.traffic import HEADER, RECORD, Log, Proof
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+SHORT_SECONDS = 30.0
+HANG_SECONDS = 10.0
+DISTINCT_MAX = 12
+"""So many different violations are enough to look at."""
+LATCHED = "a sync failed"
+PROOF_UID = uid_of(SINGLE, 1 << 40)
+
+
+@dataclass
+class Tally:
+    """What a worker has done.
+
+    Attributes:
+        tried: cases.
+        fired: cases in which a call was disturbed.
+        kinds: the same by kind of call.
+        violations: by what they have in common, the first of them and how many there were.
+        errors: how often each error was raised.
+    """
+
+    tried: int = 0
+    fired: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
+    violations: dict[str, tuple[str, int]] = field(default_factory=dict)
+    errors: Counter[str] = field(default_factory=Counter)
+
+    def add(self, case: Case, played: Played) -> None:
+        """Count a case."""
+        self.tried += 1
+        self.fired += played.fired > 0
+        if played.fired:
+            self.kinds[case.kind] += 1
+        self.errors.update(set(played.errors))
+        for text in played.violations:
+            key = re.sub(r"\d+|/\S+|0x[0-9a-f]+|\(.*?\)", "", f"{case.kind} {text}")
+            first, count = self.violations.get(key, (f"{case}: {text}", 0))
+            self.violations[key] = first, count + 1
+
+    def merge(self, other: Tally) -> None:
+        """Count what another one has done."""
+        self.tried += other.tried
+        self.fired += other.fired
+        self.kinds += other.kinds
+        self.errors += other.errors
+        for key, (text, count) in other.violations.items():
+            first, before = self.violations.get(key, (text, 0))
+            self.violations[key] = first, before + count
+
+    def words(self) -> list[str]:
+        """Return one sentence for each different violation."""
+        return [f"{text} ({n} times)" if n > 1 else text for text, n in self.violations.values()]
+
+
+class Campaign:
+    """The whole matrix in an order of the seed, until it is done or the budget is used up."""
+
+    def __init__(self, budget: Budget, directory: Path) -> None:
+        self.budget = budget
+        self.directory = directory
+        self.deadline = time.monotonic() + budget.seconds
+        self.template = Template(directory)
+        self.settled = self._settled_copy()
+        self.scenes = {scene.name: scene for scene in SCENES}
+        self.ends: dict[str, int] = {}
+        self.payloads = self._payloads()
+
+    def _settled_copy(self) -> Path:
+        """Return a copy of the template that was closed in peace; a copy of it is settled too."""
+        from pagequeue import Queue  # noqa: PLC0415  the core is chosen by now
+
+        path = self.directory / "settled"
+        shutil.copytree(self.template.path, path)
+        Queue(path).close()
+        return path
+
+    def _payloads(self) -> list[bytes]:
+        from pagequeue import Queue  # noqa: PLC0415
+
+        with Queue(self.template.path, read_only=True) as queue:
+            return [message.payload for message in queue.replay()]
+
+    def _end_of(self, scene: SceneKind, directory: Path) -> int:
+        """Return where a recovery that nothing disturbs ends; nothing below is ever given up."""
+        from pagequeue import Queue  # noqa: PLC0415
+
+        if scene.fresh:
+            return 0
+        self._place(scene, directory)
+        with Queue(directory / "watched" / "deep" / "queue") as queue:
+            end = queue.tail_sequence
+        assert end >= self.template.durable, f"{scene.name}: cut at {end}"
+        return end
+
+    # --- one case ---------------------------------------------------------------------------------
+
+    def play(self, case: Case, directory: Path) -> Played:
+        """Play a case and prove what is left of it, each in a process of its own."""
+        scene = self.scenes[case.scene]
+        self._place(scene, directory)
+        errors = children.ErrorFile(directory / "errors")
+        expected = [] if scene.fresh else self.payloads
+        played = Played()
+        try:
+            if self._run(lambda: _act(scene, case, directory, expected), "it", errors, played):
+                told = json.loads((directory / "played").read_text(encoding="utf-8"))
+                played = Played(**told)
+                played.refused = [tuple(pair) for pair in played.refused]  # type: ignore[misc]
+                prove = functools.partial(self._prove, scene, directory, played)
+                if self._run(prove, "the proof", errors, played):
+                    proved = (directory / "proved").read_text(encoding="utf-8")
+                    played.violations += json.loads(proved)
+            played.violations += errors.said()
+        finally:
+            errors.close()
+        return played
+
+    def _place(self, scene: SceneKind, directory: Path) -> None:
+        deep = directory / "watched" / "deep"
+        if scene.fresh:
+            deep.parent.mkdir(parents=True)
+            return
+        deep.mkdir(parents=True)
+        if scene.cut is None:
+            shutil.copytree(self.settled, deep / "queue")
+        else:
+            shutil.copytree(self.template.path, deep / "queue")
+            scene.cut(deep / "queue")
+
+    def _run(self, body: Any, name: str, errors: children.ErrorFile, played: Played) -> bool:  # noqa: ANN401
+        """Run a part in a child; note how it ends if that is not by itself."""
+        pid = children.fork(body, errors, name)
+        status = children.ended(pid, HANG_SECONDS)
+        if status is None:
+            played.violations.append(f"{name} hangs for {HANG_SECONDS:g} s")
+            children.kill(pid)
+        elif os.WIFSIGNALED(status):
+            played.violations.append(f"{name} died of signal {os.WTERMSIG(status)}")
+        return status == 0
+
+    def _prove(self, scene: SceneKind, directory: Path, played: Played) -> None:
+        """Open the queue in peace, go on, compare all of it; then the same with what is on disk."""
+        wrong: list[str] = []
+        path = str(directory / "watched" / "deep" / "queue")
+        log = Log(directory / "acked", RECORD)
+        records = log.records()
+        log.close()
+        if not scene.fresh:
+            end = self.ends[scene.name]
+            records += [record for record in self.template.records if record[3] < end]
+        uids = [*played.uids, TEMPLATE_UID, PROOF_UID]
+        live = _prove_queue(path, uids, records, played, wrong)
+        if scene.without_indexes:
+            wrong = [text for text in wrong if "reason='index: " not in text]
+        _prove_disk(path, directory, live, played.claims, wrong)
+        (directory / "proved").write_text(json.dumps(wrong), encoding="utf-8")
+
+    # --- all of them ------------------------------------------------------------------------------
+
+    def matrix(self, tally: Tally) -> list[Case]:
+        """Play every scene undisturbed and return all cases: different ones first."""
+        groups: dict[tuple[str, str, str], list[Case]] = defaultdict(list)
+        for name in self.scenes:
+            case = Case(name)
+            with tempfile.TemporaryDirectory(dir=self.directory) as place:
+                self.ends[name] = self._end_of(self.scenes[name], Path(place, "end"))
+                played = self.play(case, Path(place))
+            tally.add(case, played)
+            for one in cases_of(name, played.counts):
+                groups[one.scene, one.kind, one.how].append(one)
+        rng = random.Random(self.budget.seed)
+        columns = list(groups.values())
+        rng.shuffle(columns)
+        for column in columns:
+            rng.shuffle(column)
+        rounds = itertools.zip_longest(*columns)
+        return [case for one_round in rounds for case in one_round if case is not None]
+
+    def work(self, cases: Iterable[Case]) -> Tally:
+        """Play cases until they are done, the time is up, or there is enough to look at."""
+        tally = Tally()
+        for case in cases:
+            if time.monotonic() >= self.deadline or len(tally.violations) >= DISTINCT_MAX:
+                break
+            with tempfile.TemporaryDirectory(dir=self.directory) as place:
+                tally.add(case, self.play(case, Path(place)))
+        return tally
+
+    def run(self) -> Outcome:
+        """Share the cases among as many workers as there are processors."""
+        tally = Tally()
+        cases = self.matrix(tally)
+        whole = len(cases)
+        if self.budget.cases is not None:
+            cases = cases[: self.budget.cases]
+        gc.collect()
+        gc.freeze()
+        if not tally.violations:
+            for part in self._shared(cases):
+                tally.merge(part)
+        tried = tally.tried - len(self.scenes)
+        notes = {
+            "whole matrix": whole,
+            "tried of it": f"{tried}, that is all of it" if tried == whole else tried,
+            "disturbed a call": tally.fired,
+            "by call": dict(sorted(tally.kinds.items())),
+            "errors raised": dict(tally.errors.most_common()),
+            "scenes": len(self.scenes),
+        }
+        return Outcome(tried, tally.words(), notes)
+
+    def _shared(self, cases: list[Case]) -> Iterator[Tally]:
+        count = max(len(os.sched_getaffinity(0)), 1)
+        errors = children.ErrorFile(self.directory / "worker-errors")
+        workers = []
+        for number in range(count):
+            report = self.directory / f"worker-{number}"
+
+            def body(number: int = number, report: Path = report) -> None:
+                report.write_text(_told(self.work(cases[number::count])), encoding="utf-8")
+
+            workers.append((children.fork(body, errors, f"worker {number}"), report))
+        for pid, report in workers:
+            os.waitpid(pid, 0)
+            if report.exists():
+                yield _heard(report.read_text(encoding="utf-8"))
+        for text in errors.said():
+            yield Tally(violations={text: (text, 1)})
+        errors.close()
+
+
+def _told(tally: Tally) -> str:
+    return json.dumps(
+        [tally.tried, tally.fired, tally.kinds, tally.violations, tally.errors], default=list
+    )
+
+
+def _heard(text: str) -> Tally:
+    tried, fired, kinds, violations, errors = json.loads(text)
+    seen = {key: (first, count) for key, (first, count) in violations.items()}
+    return Tally(tried, fired, Counter(kinds), seen, Counter(errors))
+
+
+def _act(scene: SceneKind, case: Case, directory: Path, expected: list[bytes]) -> None:
+    """Be the process whose calls fail."""
+    stage = Stage(directory, case, expected)
+    stage.prepare()
+    scene.play(stage)
+    stage.end()
+    stage.go_on()
+    stage.leave()
+
+
+def _prove_queue(
+    path: str,
+    uids: list[int],
+    records: list[tuple[int, ...]],
+    played: Played,
+    wrong: list[str],
+) -> list[bytes]:
+    """Open the queue in peace, go on, and compare; return all payloads."""
+    from pagequeue import Queue, SyncFailed  # noqa: PLC0415  the core is chosen by now
+
+    with Queue(path) as queue, queue.producer() as producer:
+        try:
+            first, count = op_of(PROOF_UID, 0).run(producer)
+        except SyncFailed as error:
+            if not played.latched:
+                wrong.append(f"opened again, sending says that a sync failed: {error}")
+        else:
+            records.append((PROOF_UID, 0, count, first, 0))
+            if played.latched:
+                wrong.append("a sync failed, and another process sends all the same")
+        proof = Proof(op_of, uids, records)
+        messages = list(queue.replay())
+        proof.run(messages)
+        wrong += proof.violations
+        problems = queue.verify().problems
+        wrong += [f"verify: {p}" for p in problems if not (played.latched and LATCHED in p.reason)]
+        wrong += [f"left behind: {name}" for name in os.listdir(path) if ".tmp-" in name]
+        refused = {(uid, number) for uid, number in played.refused}
+        for message in messages:
+            if len(message.payload) >= HEADER.size:
+                uid, number = HEADER.unpack_from(message.payload)[:2]
+                if (uid, number) in refused:
+                    wrong.append(f"message {message.sequence} was refused, and is there")
+                    refused.discard((uid, number))
+        return [message.payload for message in messages]
+
+
+def _prove_disk(
+    path: str, directory: Path, live: list[bytes], claims: int, wrong: list[str]
+) -> None:
+    """Cut the power: all that was said to be durable must be there, and a prefix at most behind."""
+    from pagequeue import Queue  # noqa: PLC0415
+
+    state = directory / "disk"
+    if claims == 0 or not state.exists():
+        return
+    image = str(directory / "image")
+    Disk(path, state).cut(image, random.Random(0), newer=0.0)
+    with Queue(image, create=False) as queue:
+        found = [message.payload for message in queue.replay()]
+    if len(found) < claims:
+        wrong.append(f"said to be durable up to {claims}, and {len(found)} are on disk")
+    if found != live[: len(found)]:
+        wrong.append("what is on disk is not the beginning of what was sent")
+
+
+def campaign(budget: Budget) -> Outcome:
+    """Play the matrix, in a process whose calls can be failed."""
+    if not shim.is_possible():
+        return Outcome(0, notes={"left out": "calls are failed on Linux only"})
+    if not shim.is_loaded():
+        return driver.run_in(__name__, budget, shim.environment())
+    base = driver.scratch_directory()
+    with tempfile.TemporaryDirectory(prefix="pagequeue-fault-", dir=base) as directory:
+        return Campaign(budget, Path(directory)).run()
+
+
+def run(budget: Budget) -> Outcome:
+    """Run the campaign on the core as it was installed."""
+    return driver.run_apart(__name__, budget)
