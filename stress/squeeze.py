@@ -1,0 +1,149 @@
+"""Taking room away and giving it back: a full disk, and the limits of a process.
+
+Each squeeze is a context manager: inside there is no room, afterwards there is. What the library
+may say then, and what it must not leave behind, is judged here as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Iterator
+
+OS_PAGE_BYTES: Final = 4096
+BALLAST: Final = "ballast"
+PIECE_BYTES_MAX: Final = 64 << 20
+PIECES_MAX: Final = 10_000
+REMEDIES: Final = ("make room", "raise the limit", "close something")
+
+
+@dataclass(frozen=True)
+class Squeeze:
+    """One way to be without room.
+
+    Attributes:
+        name: "disk", or that of a limit: "FSIZE", "NOFILE", "AS".
+        spared_bytes: what is left; for NOFILE, so many descriptors.
+        directory: on the disk that is filled.
+    """
+
+    name: str
+    spared_bytes: int
+    directory: Path
+
+    @property
+    def reading_needs_it(self) -> bool:
+        """Whether reading, too, may be refused: it needs descriptors and memory, but no room."""
+        return self.name in {"NOFILE", "AS"}
+
+    @staticmethod
+    def drawn(rng: random.Random, directory: Path, page_bytes: int) -> Squeeze:
+        """Return one of all kinds; the disk is filled most often."""
+        name = rng.choice(("disk", "disk", "disk", "FSIZE", "NOFILE", "AS"))
+        spared = {
+            "disk": rng.choice((0, 0, OS_PAGE_BYTES, page_bytes // 2, page_bytes)),
+            "FSIZE": rng.choice((0, OS_PAGE_BYTES, page_bytes - 1)),
+            "NOFILE": rng.randint(0, 4),
+            "AS": rng.randint(512 << 10, 1 << 20),
+        }
+        return Squeeze(name, spared[name], directory)
+
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        """Take the room away for as long as the block runs."""
+        with full(self.directory, self.spared_bytes) if self.name == "disk" else self._limited():
+            yield
+
+    @contextlib.contextmanager
+    def _limited(self) -> Iterator[None]:
+        kind = getattr(resource, f"RLIMIT_{self.name}")
+        soft, hard = resource.getrlimit(kind)
+        limit = self.spared_bytes
+        if self.name == "NOFILE":
+            limit += 1 + max(map(int, os.listdir("/proc/self/fd")))
+        elif self.name == "AS":
+            words = Path("/proc/self/statm").read_text(encoding="ascii").split()
+            limit += int(words[0]) * OS_PAGE_BYTES
+        if soft != resource.RLIM_INFINITY:
+            limit = min(limit, soft)
+        resource.setrlimit(kind, (limit, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(kind, (soft, hard))
+
+
+def fill(directory: Path, spared_bytes: int = 0) -> None:
+    """Leave so many bytes of a disk, or a little more, by a file in its directory."""
+    fd = os.open(directory / BALLAST, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    try:
+        piece, size = PIECE_BYTES_MAX, os.fstat(fd).st_size
+        while piece >= OS_PAGE_BYTES:
+            free = os.fstatvfs(fd)
+            if free.f_bfree * free.f_frsize - piece < spared_bytes:
+                piece //= 2
+                continue
+            try:
+                os.posix_fallocate(fd, size, piece)
+                size += piece
+            except OSError:
+                piece //= 2
+    finally:
+        os.close(fd)
+
+
+def relieve(directory: Path) -> None:
+    """Remove what `fill` made."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(directory / BALLAST)
+
+
+@contextlib.contextmanager
+def full(directory: Path, spared_bytes: int = 0) -> Iterator[None]:
+    """Fill a disk for as long as the block runs."""
+    try:
+        fill(directory, spared_bytes)
+        yield
+    finally:
+        relieve(directory)
+
+
+def complaint(error: BaseException) -> str | None:
+    """Return what is wrong with an error that says that there is no room; None: nothing."""
+    from pagequeue import errors  # noqa: PLC0415  the core is chosen by now
+
+    if isinstance(error, MemoryError):
+        return None  # the interpreter's own, where what it lacks is not a map of ours
+    words = f"{type(error).__name__}: {error}"
+    if not isinstance(error, errors.DiskFull | errors.SystemLimit):
+        return f"not the error that was due: {words}"
+    if not error.path or error.path not in str(error):
+        return f"names no path: {words}"
+    if not error.errno:
+        return f"has no errno: {words}"
+    if not any(remedy in str(error) for remedy in REMEDIES):
+        return f"names no remedy: {words}"
+    return None
+
+
+def halves(directory: Path, page_bytes: int) -> list[str]:
+    """Return the names of files that are not whole, or have a temporary name."""
+    sizes = {".page": page_bytes, ".idx": page_bytes // 32 * 12}
+    found = []
+    for entry in os.scandir(directory):
+        expected = sizes.get(os.path.splitext(entry.name)[1])
+        with contextlib.suppress(FileNotFoundError):
+            stat = entry.stat(follow_symlinks=False)
+            sparse = stat.st_blocks * 512 < stat.st_size
+            if ".tmp-" in entry.name or expected not in {None, stat.st_size}:
+                found.append(f"{entry.name}, {stat.st_size} bytes")
+            elif sparse:
+                found.append(f"{entry.name}, {stat.st_blocks * 512} of {stat.st_size} bytes")
+    return sorted(found)

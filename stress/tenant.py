@@ -1,0 +1,307 @@
+"""A process that uses a queue while room is taken away from it, and says what must not be.
+
+What goes wrong is an exception here: the campaign reads it from the error file.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import random
+import struct
+import time
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from stress.squeeze import Squeeze, complaint, halves
+from stress.traffic import Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pagequeue import Problem, Producer, Queue
+
+CASE = WORD = struct.Struct("<Q")
+LOG_RECORDS_MAX = 200_000
+SHAPE = Shape()
+SENDS_MAX = 3000
+SENDS_MIN = 3
+PAGES_SPARED = 12
+CROWD_BYTES_MAX = 16 << 20
+BACKGROUND_SECONDS = 2.0
+PAUSE_SECONDS = 0.002
+
+
+class Forbidden(Exception):
+    """What must not be."""
+
+
+class MemoryLog:
+    """Records in memory that is shared with the parent: no limit of a process forbids them."""
+
+    def __init__(self, kind: struct.Struct) -> None:
+        self.kind = kind
+        self._map = mmap.mmap(-1, WORD.size + LOG_RECORDS_MAX * kind.size)
+
+    def put(self, *values: int) -> None:
+        """Append a record; it counts when it is whole."""
+        (count,) = WORD.unpack_from(self._map)
+        start = WORD.size + count * self.kind.size
+        self._map[start : start + self.kind.size] = self.kind.pack(*values)
+        self._map[: WORD.size] = WORD.pack(count + 1)
+
+    def records(self) -> list[tuple[int, ...]]:
+        """Return all records."""
+        (count,) = WORD.unpack_from(self._map)
+        data = self._map[WORD.size : WORD.size + count * self.kind.size]
+        return list(self.kind.iter_unpack(data))
+
+    def close(self) -> None:
+        """Let the memory go."""
+        self._map.close()
+
+
+@dataclass
+class Tenant:
+    """One producer and reader of a queue.
+
+    Attributes:
+        path: of the queue.
+        room: a directory on the disk to be filled.
+        page_bytes: of the queue.
+        uid: what it sends follows from it.
+        acked: what was sent.
+        cases: one record for each time without room.
+    """
+
+    path: Path
+    room: Path
+    page_bytes: int
+    uid: int
+    acked: MemoryLog
+    cases: MemoryLog
+    number: int = 0
+    sent: list[bytes] = field(default_factory=list)
+    before: int = 0
+
+    # --- alone ------------------------------------------------------------------------------------
+
+    def live(self) -> None:
+        """Open, send, be squeezed, go on; several times."""
+        rng = random.Random(self.uid)
+        if rng.random() < 0.4:
+            self.refused_to_open(rng)
+        sync = rng.choice(("none", "none", 7, timedelta(milliseconds=5)))
+        with self.opened(sync) as queue, queue.producer() as producer:
+            self.before = queue.tail_sequence
+            for _ in range(rng.randint(1, 4)):
+                self.send_some(producer, rng.choice((0, 1, 5, 40, 200)))
+                self.squeezed(queue, producer, rng)
+                self.send_some(producer, 3)
+                self.nothing_lost(queue)
+            if isinstance(sync, timedelta):
+                self.flushed_by_itself(queue)
+            producer.flush()
+            if queue.durable_sequence != queue.tail_sequence:
+                raise Forbidden("flush returned, and not all is durable")
+
+    def opened(self, sync: str | int | timedelta = "none") -> Queue:
+        """Open the queue."""
+        from pagequeue import Queue  # noqa: PLC0415
+
+        return Queue(self.path, page_bytes=self.page_bytes, sync=sync)
+
+    def refused_to_open(self, rng: random.Random) -> None:
+        """Open, or make, the queue where there may be no room for what it needs."""
+        squeeze = Squeeze.drawn(rng, self.room, self.page_bytes)
+        with squeeze.applied():
+            self.cases.put(1)
+            allowed(lambda: self.opened().close(), f"opening, {squeeze}")
+        if self.path.exists():
+            self.no_halves()
+
+    def send_some(self, producer: Producer, count: int) -> None:
+        """Send so many operations, where there is room; leave some for what comes."""
+        for number in range(count):
+            if number >= SENDS_MIN and not self.roomy():
+                break
+            self.send(producer)
+            if len(self.sent) * 2000 > 2 << 20:
+                self.forget()
+
+    def send(self, producer: Producer) -> None:
+        """Send the next operation, and say so; it is the next one until it could be sent."""
+        op = SHAPE.op(self.uid, self.number)
+        first, count = op.run(producer)
+        self.acked.put(self.uid, self.number, count, first, 0)
+        self.number += 1
+        self.sent += op.payloads
+
+    def roomy(self) -> bool:
+        """Whether the disk has room for some more pages."""
+        disk = os.statvfs(self.room)
+        return disk.f_bavail * disk.f_frsize > PAGES_SPARED * 3 * self.page_bytes // 2
+
+    def forget(self) -> None:
+        """Compare no longer what was sent so far: the proof at the end does it once more."""
+        self.before += len(self.sent)
+        self.sent.clear()
+
+    def squeezed(self, queue: Queue, producer: Producer, rng: random.Random) -> None:
+        """Go on without room until something is refused; look at all that must still be."""
+        squeeze = Squeeze.drawn(rng, self.room, self.page_bytes)
+        if rng.random() < 0.3:
+            self.lose_an_index(rng)
+        with squeeze.applied():
+            self.cases.put(2)
+            refused = self.send_until_refused(producer, squeeze)
+            for _ in range(rng.randint(0, 2)):
+                refused += self.send_until_refused(producer, squeeze)
+            if refused and squeeze.name == "disk":
+                time.sleep(PAUSE_SECONDS)  # the next page may be tried in the background
+            self.look(queue, producer, squeeze, rng)
+        self.no_halves()
+
+    def send_until_refused(self, producer: Producer, squeeze: Squeeze) -> int:
+        """Send until there is an error, which must be the right one."""
+        for _ in range(SENDS_MAX if squeeze.name == "disk" else 60):
+            if allowed(lambda: self.send(producer), f"sending, {squeeze}"):
+                return 1
+            if len(self.sent) * 2000 > 2 << 20:
+                self.forget()
+        return 0
+
+    def look(self, queue: Queue, producer: Producer, squeeze: Squeeze, rng: random.Random) -> None:
+        """Read, flush and verify, in any order."""
+        acts: list[tuple[str, Callable[[], None]]] = [
+            ("reading", lambda: self.nothing_lost(queue)),
+            ("flushing", lambda: durable(producer)),
+            ("verifying", lambda: whole(queue)),
+            ("reading by time", lambda: self.read_by_time(queue)),
+            ("reading in a new reader", self.read_anew),
+        ]
+        rng.shuffle(acts)
+        for doing, act in acts:
+            if squeeze.reading_needs_it:
+                allowed(act, f"{doing}, {squeeze}")
+                continue
+            try:
+                act()
+            except Exception as error:
+                raise Forbidden(f"{doing} does not go on, {squeeze}") from error
+
+    def lose_an_index(self, rng: random.Random) -> None:
+        """Remove the index of some page, which reading then makes again, or does without."""
+        names = [name for name in os.listdir(self.path) if name.endswith(".idx")]
+        os.unlink(self.path / rng.choice(names))
+
+    # --- what must be -----------------------------------------------------------------------------
+
+    def nothing_lost(self, queue: Queue) -> None:
+        """Compare what was sent with what is there."""
+        found = [m.payload for batch in queue.batches(sequence=self.before) for m in batch]
+        if found != self.sent:
+            raise Forbidden(f"{len(self.sent)} messages were sent, {len(found)} others are there")
+
+    def read_by_time(self, queue: Queue) -> None:
+        """Find the last message by its time."""
+        last = list(queue.last(1))
+        if not last:
+            return
+        found = [message.sequence for message in queue.replay(since=last[0].timestamp)]
+        if last[0].sequence not in found:
+            raise Forbidden(f"message {last[0].sequence} is not found by its time")
+
+    def read_anew(self) -> None:
+        """Open the queue to read, and read all."""
+        from pagequeue import Queue  # noqa: PLC0415
+
+        with Queue(self.path, read_only=True) as queue:
+            self.nothing_lost(queue)
+
+    def flushed_by_itself(self, queue: Queue) -> None:
+        """The timedelta's promise holds again when there is room again."""
+        tail, deadline = queue.tail_sequence, time.monotonic() + BACKGROUND_SECONDS
+        while queue.durable_sequence < tail:
+            if time.monotonic() > deadline:
+                raise Forbidden("sync=timedelta flushes no more since there was no room")
+            time.sleep(PAUSE_SECONDS)
+
+    def no_halves(self) -> None:
+        """No file may be there in part; the background may be making one right now."""
+        deadline = time.monotonic() + BACKGROUND_SECONDS
+        while found := halves(self.path, self.page_bytes):
+            if time.monotonic() > deadline:
+                raise Forbidden(f"left behind: {found}")
+            time.sleep(PAUSE_SECONDS)
+
+    # --- in a crowd -------------------------------------------------------------------------------
+
+    def insist(self) -> None:
+        """Send until it is enough; what is refused is tried again. Something goes at the end."""
+        rng = random.Random(self.uid)
+        while True:
+            queue: Queue | None = None
+
+            def opening() -> None:
+                nonlocal queue
+                queue = self.opened()
+
+            allowed(opening, "opening in a crowd")
+            if queue is not None:
+                break
+            time.sleep(PAUSE_SECONDS)
+        with queue, queue.producer() as producer:
+            while not (self.room / "enough").exists():
+                if self.number % 16 == 0 and self.enough_pages():
+                    time.sleep(PAUSE_SECONDS)
+                    continue
+                if allowed(lambda: self.send(producer), "sending in a crowd"):
+                    time.sleep(PAUSE_SECONDS)
+                self.sent.clear()
+                if rng.random() < 0.05:
+                    time.sleep(PAUSE_SECONDS)
+            producer.rotate()
+            self.send(producer)
+
+    def enough_pages(self) -> bool:
+        """Whether the queue has become as large as it may, for there to be room at the end."""
+        pages = sum(name.endswith(".page") for name in os.listdir(self.path))
+        return pages * self.page_bytes > CROWD_BYTES_MAX
+
+
+def allowed(act: Callable[[], None], doing: str) -> bool:
+    """Do something that may be refused for want of room; return whether it was."""
+    try:
+        act()
+    except Forbidden:
+        raise
+    except Exception as error:
+        wrong = complaint(error)
+        if wrong is not None:
+            raise Forbidden(f"{doing}: {wrong}") from error
+        return True
+    return False
+
+
+def durable(producer: Producer) -> None:
+    """Flush."""
+    producer.flush()
+
+
+def whole(queue: Queue) -> None:
+    """Verify."""
+    problems = problems_of(queue)
+    if problems:
+        raise Forbidden(f"verify: {problems}")
+
+
+def problems_of(queue: Queue) -> list[Problem]:
+    """Return what verify finds, but for indexes that were taken away and not yet needed.
+
+    That it could not look, for want of descriptors or memory, it says without calling it damage.
+    """
+    found = [p for p in queue.verify().problems if not p.file.endswith(".idx")]
+    return [p for p in found if not p.reason.startswith("the system refused")]
