@@ -136,7 +136,10 @@ def _version(command: tuple[str, ...]) -> bytes:
 
 
 def compiled(
-    command: Sequence[str], sources: Sequence[Path], arguments: Sequence[str], headers: Path
+    command: Sequence[str],
+    sources: Sequence[Path],
+    arguments: Sequence[str],
+    headers: Path = CORE_DIRECTORY,
 ) -> Path:
     """Compile and link sources with a compiler's command, or take what was built from the same.
 

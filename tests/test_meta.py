@@ -118,7 +118,7 @@ def test_damaged_identity_is_refused_and_left_alone(
     disk.send(b"x")
     disk.poke(disk.path(name), at, b"\x99")
     before = disk.contents()
-    with pytest.raises(errors.CorruptMeta, match="run verify") as caught:
+    with pytest.raises(errors.CorruptMeta, match="repair the queue") as caught:
         disk.open()
     assert caught.value.reason == reason
     assert caught.value.path == str(disk.path(name))
