@@ -265,7 +265,7 @@ def test_flush_of_somebody_else_that_takes_too_long_is_a_timeout(disk: Disk) -> 
     """I5: the message stays visible; the mark is not raised by guess."""
     with disk.open() as one, disk.open() as two, one.producer() as producer:
         producer.send(b"x")
-        with two._store.flusher._lock.exclusive(1, "testing"):
+        with two._store.flusher.lock.exclusive(1, "testing"):
             with pytest.raises(errors.FlushTimeout, match="call again"):
                 producer.flush(timeout=0.02)
             assert one.durable_sequence == 0
