@@ -163,6 +163,8 @@ class Flusher:
             return
         tail = meta.tail
         known = meta.durable_page
+        if known < tail.page_number:
+            self._folder.check()
         first = max(known, self._read_meta.head_page)
         number = first
         try:
