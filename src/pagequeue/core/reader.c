@@ -76,8 +76,11 @@ static int is_hole(Reader *self) {
            pq_load_u32(self->page->base + self->position) == 0;
 }
 
-static int is_lost(const Reader *self) {
-    return pq_region_lost(self->page) || pq_region_lost(self->meta);
+/* `look`: also at the end of the page, because of an OS page in whose middle a file was cut the rest
+ * reads as zeros, and that alone is no fault. */
+static int is_lost(const Reader *self, int look) {
+    return (look ? pq_region_look(self->page) : pq_region_lost(self->page)) ||
+           pq_region_lost(self->meta);
 }
 
 static reading after_event(Reader *self, pq_event event, int64_t value) {
@@ -96,7 +99,7 @@ static reading not_a_frame(Reader *self, pq_read_result found, pq_frame *frame) 
     if (found == PQ_READ_END) {
         return after_event(self, EVENT_PAGE_END, found);
     }
-    if (is_lost(self)) {
+    if (is_lost(self, self->stuck)) {
         self->stuck = 1;
         return after_event(self, EVENT_LOST, 0);
     }
@@ -115,7 +118,7 @@ static reading look(Reader *self, pq_frame *frame) {
             more = after_event(self, EVENT_LIMIT, 0);
         } else if (self->sequence >= pq_reader_limit(self)) {
             self->stuck = 0;
-            more = is_lost(self) ? after_event(self, EVENT_LOST, 0) : READ_EMPTY;
+            more = is_lost(self, 0) ? after_event(self, EVENT_LOST, 0) : READ_EMPTY;
         } else {
             pq_read_result found =
                 pq_frame_look(self->page->base, self->page->bytes, self->position, frame);
@@ -170,7 +173,7 @@ static reading reach(Reader *self, pq_frame *frame, PyObject **payload) {
             continue;
         }
         self->stuck = 1;
-        found = is_lost(self) ? after_event(self, EVENT_LOST, 0)
+        found = is_lost(self, 1) ? after_event(self, EVENT_LOST, 0)
                               : after_event(self, EVENT_DAMAGED, PQ_READ_BAD_CHECKSUM);
         if (found != READ_TAKEN) {
             return found;
