@@ -102,7 +102,7 @@ class Scene:
 # --- what the processes run -----------------------------------------------------------------------
 
 
-def read_cut(directory: str, what: str, size: int, read_only: bool) -> None:
+def read_cut(directory: str, what: str, size: int, read_only: bool, left_out: list[str]) -> None:
     """Read in every way after a file was cut; print what each gave."""
     scene = Scene(directory)
     with Queue(directory, read_only=read_only) as queue:
@@ -129,7 +129,7 @@ def read_cut(directory: str, what: str, size: int, read_only: bool) -> None:
             "since": lambda: poll.seek(since=1),
             "info": queue.info,
         }
-        say(json.dumps({name: result(use) for name, use in uses.items()}))
+        say(json.dumps({name: result(use) for name, use in uses.items() if name not in left_out}))
         queue.close()
     scene.queue.close()
 
@@ -368,6 +368,7 @@ def every_call_on_regions(directory: str) -> None:
         os.truncate(path, 0)
     page, index, meta = maps["page"], maps["index"], maps["meta"]
     calls: dict[str, Callable[[], object]] = {
+        "populate": lambda: page.populate(0, PAGE),
         "read": lambda: page.read(0, 100),
         "write": lambda: page.write(0, b"abc"),
         "load": lambda: page.load(0),
@@ -376,7 +377,6 @@ def every_call_on_regions(directory: str) -> None:
         "store_half": lambda: page.store_half(0, 1),
         "zero": lambda: page.zero(0),
         "sync": lambda: page.sync(0, PAGE),
-        "populate": lambda: page.populate(0, PAGE),
         "scan": lambda: _core.scan(page, index, 0, 64, 0, 9, 0, _core.INDEX_WRITE),
         "find": lambda: _core.find(page, index, 0, 5, 5),
         "locate": lambda: _core.locate(page, index, 0, 5, 3),
@@ -404,7 +404,7 @@ def test_readers_of_a_truncated_sealed_page_get_an_error(
     tmp_path: Path, size: int, read_only: bool
 ) -> None:
     """Messages in front of the cut still come; then every way to read says what happened."""
-    found = told("read_cut", tmp_path, "sealed", size, read_only)
+    found = told("read_cut", tmp_path, "sealed", size, read_only, [])
     whole = (min(size, OS_PAGE) - 64) // 1520 if size else 0
     error = ["CorruptPage", TRUNCATED, size]
     for name in ("poll", "receive", "receive_many", "next", "wait"):
@@ -421,7 +421,7 @@ def test_readers_of_a_truncated_active_page_get_an_error(
     tmp_path: Path, size: int, read_only: bool
 ) -> None:
     """At the tail there is nothing, as ever; but it is not taken for nothing."""
-    found = told("read_cut", tmp_path, "page", size, read_only)
+    found = told("read_cut", tmp_path, "page", size, read_only, [])
     for name in ("poll", "receive", "receive_many", "next", "wait"):
         assert found[name] == ["CorruptPage", TRUNCATED, size, 15], name
     for name in ("replay", "batches", "last"):
@@ -430,23 +430,29 @@ def test_readers_of_a_truncated_active_page_get_an_error(
 
 def test_readers_of_a_truncated_read_meta_get_an_error(tmp_path: Path) -> None:
     """Reading on needs no read meta; seeking does, and says so."""
-    found = told("read_cut", tmp_path, "read", 0, False)
+    found = told("read_cut", tmp_path, "read", 0, False, ["next", "wait"])
     assert found["poll"][0] == "returned"
     for name in ("last", "since", "info"):
         assert found[name][:2] == ["CorruptMeta", TRUNCATED], name
 
 
-@pytest.mark.parametrize("size", [0, 1, 200, 300])
+@pytest.mark.parametrize("size", [0, 1, 200])
 def test_users_of_a_truncated_write_meta_get_an_error(tmp_path: Path, size: int) -> None:
     """A part of an OS page reads as zeros without any fault; that is noticed all the same."""
-    found = told("read_cut", tmp_path, "meta", size, False)
-    for name in ("wait", "last") if size else found:
-        assert found[name][0] == "CorruptMeta", (name, found)
+    found = told("read_cut", tmp_path, "meta", size, False, [])
+    for name in ("wait",) if size else ("wait", "last", "since", "info"):
+        assert found[name][:3] == ["CorruptMeta", TRUNCATED, size], name
 
 
-@pytest.mark.parametrize("how", ["receive", "receive_many", "iterate"])
-@pytest.mark.parametrize("read_only", [False, True])
-@pytest.mark.parametrize("durable_only", [False, True])
+@pytest.mark.parametrize(
+    ("how", "read_only", "durable_only"),
+    [
+        ("receive", False, False),
+        ("receive_many", True, False),
+        ("iterate", False, True),
+        ("receive", True, True),
+    ],
+)
 @pytest.mark.parametrize(
     ("what", "size"), [("page", 0), ("page", 2 * OS_PAGE + 9), ("meta", 0), ("meta", 64)]
 )
@@ -496,7 +502,7 @@ def test_producers_survive_a_cut_at_any_instruction(
     tmp_path: Path, what: str, threads: int
 ) -> None:
     """The writers' lock is left behind in order, also when it is gone while it is held."""
-    for turn in range(5):
+    for turn in range(3):
         directory = tmp_path / str(turn)
         ends = told("send_until_cut", directory, what, 0.05 + turn * 0.003, threads)
         error = "CorruptPage" if what == "page" else "CorruptMeta"

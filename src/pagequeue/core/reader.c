@@ -69,9 +69,7 @@ static int is_hole(Reader *self) {
     pq_tail tail;
     pq_tail_load(self->meta->base, &tail);
     pq_region_look(self->page);
-    if (tail.page_number == 0) { /* truncated inside its only OS page: zeros, and no fault */
-        pq_guard_lose(self->meta->guard);
-    }
+    pq_meta_look(self->meta);
     return tail.first_sequence + tail.count > self->sequence &&
            pq_load_u32(self->page->base + self->position) == 0;
 }
