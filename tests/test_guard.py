@@ -185,11 +185,11 @@ def send_without_index(directory: str) -> None:
 
 def send_until_cut(directory: str, what: str, at: float, threads: int) -> None:
     """Send from several threads until a file is cut; what was acknowledged before must be read."""
-    scene = Scene(directory)
+    queue = Queue(directory, page_bytes=32 << 20)
     ends: list[object] = []
 
     def send(size: int) -> None:
-        producer = scene.queue.producer()
+        producer = queue.producer()
         while True:
             found = result(lambda: producer.send(b"y" * size))
             if found[0] != "returned":
@@ -201,17 +201,15 @@ def send_until_cut(directory: str, what: str, at: float, threads: int) -> None:
     for sender in senders:
         sender.start()
     time.sleep(at)
-    active = scene.path("meta")
-    if what == "page":
-        active = scene.directory / fmt.page_name("queue", scene.queue.info().tail_page)
-    os.truncate(active, 0)
+    name = fmt.write_meta_name("queue") if what == "meta" else fmt.page_name("queue", 1)
+    os.truncate(Path(directory) / name, 0)
     for sender in senders:
         sender.join(20)
     # The threads that held the lock have ended; their lists of locks led nowhere else.
-    with tempfile.TemporaryDirectory() as other, Queue(other) as queue:
-        assert queue.producer().send(b"another queue") == 0
+    with tempfile.TemporaryDirectory() as other, Queue(other, page_bytes=PAGE) as another:
+        assert another.producer().send(b"another queue") == 0
     say(json.dumps(ends))
-    scene.queue.close()
+    queue.close()
 
 
 def after_fork(directory: str) -> None:

@@ -61,7 +61,8 @@ int pq_reader_begin(Reader *self) {
 }
 
 /* Whether nothing stands where the tail words say that a message was published: a hole. They are
- * only looked at when it was quiet for long, or when the end is known. */
+ * only looked at when it was quiet for long, or when the end is known; and with them whether the
+ * files are whole. */
 static int is_hole(Reader *self) {
     if (self->end_sequence == PQ_SEQUENCE_MAX && (++self->empty_looks & PQ_HOLE_LOOKS) != 0) {
         return 0;
@@ -116,6 +117,7 @@ static reading look(Reader *self, pq_frame *frame) {
             more = after_event(self, EVENT_LIMIT, 0);
         } else if (self->sequence >= pq_reader_limit(self)) {
             self->stuck = 0;
+            (void)is_hole(self);
             more = is_lost(self, 0) ? after_event(self, EVENT_LOST, 0) : READ_EMPTY;
         } else {
             pq_read_result found =
