@@ -29,10 +29,8 @@ static pq_append_result with_lock(attempt *try) {
             int64_t now = try->now == PQ_TIMESTAMP_NOW ? pq_clock_realtime() : try->now;
             result = pq_append(&try->at, try->items, try->item_count, now, try->exact, &try->out);
         }
-        /* Truncated inside its only OS page: zeros, and no fault. */
-        if (result == PQ_APPEND_MOVED &&
-            pq_load_u64(try->at.meta + PQ_WRITE_META_PAGE_NUMBER) == 0) {
-            pq_guard_lose(try->meta->guard);
+        if (result == PQ_APPEND_MOVED || result == PQ_APPEND_DAMAGED) {
+            pq_meta_look(try->meta);
         }
     }
     pq_lock_release(try->lock);

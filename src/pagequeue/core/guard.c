@@ -10,7 +10,8 @@
  * get_robust_list. It is installed with the first map. A fault that is not ours goes to whoever
  * handled it before, or kills as it would have. Python's faulthandler, when it is enabled after us,
  * prints, installs us again and raises the signal once more, without an address: we return, the
- * instruction faults again, and that one is ours.
+ * instruction faults again, and that one is ours. When no fault follows, the signal was sent by
+ * somebody: a timer sends it once more, and then it kills.
  */
 #include "guard.h"
 
@@ -19,6 +20,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 #if defined(__linux__)
 #include <linux/futex.h>
@@ -29,6 +31,13 @@
 #define FREE ((uintptr_t)0)
 #define TAKEN ((uintptr_t)1)
 #define MUTEX_BYTES 64
+#define DOUBT_NS 300000000
+#if defined(__linux__) && UINTPTR_MAX > UINT32_MAX
+#define HAS_DOUBT
+#ifndef sigev_notify_thread_id
+#define sigev_notify_thread_id _sigev_un._tid
+#endif
+#endif
 
 typedef struct chunk {
     struct chunk *next;
@@ -156,9 +165,43 @@ static int raised_again(const siginfo_t *info) {
 #endif
 }
 
+#ifdef HAS_DOUBT
+static int doubting; /* the thread that waits for its fault to come again, 0 = none */
+static int doubt_timer;
+
+static void doubt(int number) {
+    int none = 0, me = (int)syscall(SYS_gettid);
+    struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = number};
+    struct itimerspec once_only = {.it_value = {.tv_nsec = DOUBT_NS}};
+    event.sigev_notify_thread_id = me;
+    if (__atomic_compare_exchange_n(&doubting, &none, -1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+        int made = syscall(SYS_timer_create, CLOCK_MONOTONIC, &event, &doubt_timer) == 0;
+        __atomic_store_n(&doubting, made ? me : 0, __ATOMIC_RELEASE);
+        if (made) {
+            syscall(SYS_timer_settime, doubt_timer, 0, &once_only, NULL);
+        }
+    }
+}
+
+static void end_doubt(void) {
+    if (__atomic_load_n(&doubting, __ATOMIC_ACQUIRE) != 0 &&
+        __atomic_load_n(&doubting, __ATOMIC_ACQUIRE) == (int)syscall(SYS_gettid)) {
+        syscall(SYS_timer_delete, doubt_timer);
+        __atomic_store_n(&doubting, 0, __ATOMIC_RELEASE);
+    }
+}
+#else
+static void doubt(int number) { (void)number; }
+static void end_doubt(void) {}
+#endif
+
 static void handle(int number, siginfo_t *info, void *context) {
     int error = errno;
-    if (!(is_fault(info->si_code) && mend((uintptr_t)info->si_addr)) && !raised_again(info)) {
+    if (is_fault(info->si_code) && mend((uintptr_t)info->si_addr)) {
+        end_doubt();
+    } else if (raised_again(info)) {
+        doubt(number);
+    } else {
         pass_on(number, info, context);
     }
     errno = error;

@@ -208,8 +208,15 @@ static int place_of(PyObject *page, PyObject *index, unsigned long long first, p
     return 1;
 }
 
-/* Whether the page was there; its index is only a hint, and what was written into it gets lost. */
-static int stood(PyObject *page) { return pq_region_stands((Region *)page); }
+/* Whether the page was there; its index is only a hint, and what was written into it gets lost. What
+ * is not found as it should be can be the rest of an OS page in whose middle the file was cut: that
+ * shows at the page's end. */
+static int stood(PyObject *page, int found) {
+    if (!found) {
+        (void)pq_region_look((Region *)page);
+    }
+    return pq_region_stands((Region *)page);
+}
 
 /* (position, sequence, timestamp, whole position, whole sequence, whole timestamp, wrong index
  * records, why it stopped) */
@@ -232,7 +239,7 @@ static PyObject *core_scan(PyObject *Py_UNUSED(module), PyObject *args) {
     Py_BEGIN_ALLOW_THREADS
     pq_scan(&at, position, sequence, end, floor, (pq_index_use)use, &out);
     Py_END_ALLOW_THREADS
-    if (!stood(page)) {
+    if (!stood(page, out.stopped == PQ_READ_END)) {
         return NULL;
     }
     return Py_BuildValue("(KKLKKLKi)", (unsigned long long)out.position,
@@ -254,7 +261,7 @@ static PyObject *core_find(PyObject *Py_UNUSED(module), PyObject *args) {
         return NULL;
     }
     int found = pq_find(&at, count, since, &ordinal, &position);
-    if (!stood(page)) {
+    if (!stood(page, found)) {
         return NULL;
     }
     if (!found) {
@@ -274,7 +281,7 @@ static PyObject *core_locate(PyObject *Py_UNUSED(module), PyObject *args) {
         return NULL;
     }
     int found = pq_locate(&at, count, ordinal, &position);
-    if (!stood(page)) {
+    if (!stood(page, found)) {
         return NULL;
     }
     if (!found) {
@@ -323,7 +330,7 @@ static PyObject *core_look(PyObject *Py_UNUSED(module), PyObject *args) {
     pq_frame frame;
     memset(&frame, 0, sizeof frame);
     pq_read_result found = pq_frame_check(at.page, at.page_bytes, position, sequence, &frame);
-    if (!stood(page)) {
+    if (!stood(page, found == PQ_READ_FRAME)) {
         return NULL;
     }
     return Py_BuildValue("(iLIK)", (int)found, (long long)frame.timestamp, frame.payload_bytes,

@@ -63,6 +63,15 @@ int pq_region_stands(Region *region);
 int64_t pq_timeout_ns(PyObject *seconds); /* -1 = for ever, -2 = raised */
 void pq_type_free(PyObject *self);
 
+/* A write meta that was truncated inside its only OS page reads as zeros without any fault. */
+static inline void pq_meta_look(Region *meta) {
+    pq_tail tail;
+    pq_tail_load(meta->base, &tail);
+    if (tail.page_number == 0 || tail.position < PQ_PAGE_HEADER_BYTES) {
+        pq_guard_lose(meta->guard);
+    }
+}
+
 static inline int pq_region_lost(const Region *region) {
     return pq_guard_lost(region->guard) != PQ_WHOLE;
 }

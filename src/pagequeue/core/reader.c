@@ -61,7 +61,8 @@ int pq_reader_begin(Reader *self) {
 }
 
 /* Whether nothing stands where the tail words say that a message was published: a hole. They are
- * only looked at when it was quiet for long, or when the end is known. */
+ * only looked at when it was quiet for long, or when the end is known; and with them whether the
+ * files are whole. */
 static int is_hole(Reader *self) {
     if (self->end_sequence == PQ_SEQUENCE_MAX && (++self->empty_looks & PQ_HOLE_LOOKS) != 0) {
         return 0;
@@ -69,15 +70,16 @@ static int is_hole(Reader *self) {
     pq_tail tail;
     pq_tail_load(self->meta->base, &tail);
     pq_region_look(self->page);
-    if (tail.page_number == 0) { /* truncated inside its only OS page: zeros, and no fault */
-        pq_guard_lose(self->meta->guard);
-    }
+    pq_meta_look(self->meta);
     return tail.first_sequence + tail.count > self->sequence &&
            pq_load_u32(self->page->base + self->position) == 0;
 }
 
-static int is_lost(const Reader *self) {
-    return pq_region_lost(self->page) || pq_region_lost(self->meta);
+/* `look`: also at the end of the page, because of an OS page in whose middle a file was cut the rest
+ * reads as zeros, and that alone is no fault. */
+static int is_lost(const Reader *self, int look) {
+    return (look ? pq_region_look(self->page) : pq_region_lost(self->page)) ||
+           pq_region_lost(self->meta);
 }
 
 static reading after_event(Reader *self, pq_event event, int64_t value) {
@@ -96,7 +98,7 @@ static reading not_a_frame(Reader *self, pq_read_result found, pq_frame *frame) 
     if (found == PQ_READ_END) {
         return after_event(self, EVENT_PAGE_END, found);
     }
-    if (is_lost(self)) {
+    if (is_lost(self, self->stuck)) {
         self->stuck = 1;
         return after_event(self, EVENT_LOST, 0);
     }
@@ -115,7 +117,8 @@ static reading look(Reader *self, pq_frame *frame) {
             more = after_event(self, EVENT_LIMIT, 0);
         } else if (self->sequence >= pq_reader_limit(self)) {
             self->stuck = 0;
-            more = is_lost(self) ? after_event(self, EVENT_LOST, 0) : READ_EMPTY;
+            (void)is_hole(self);
+            more = is_lost(self, 0) ? after_event(self, EVENT_LOST, 0) : READ_EMPTY;
         } else {
             pq_read_result found =
                 pq_frame_look(self->page->base, self->page->bytes, self->position, frame);
@@ -170,7 +173,7 @@ static reading reach(Reader *self, pq_frame *frame, PyObject **payload) {
             continue;
         }
         self->stuck = 1;
-        found = is_lost(self) ? after_event(self, EVENT_LOST, 0)
+        found = is_lost(self, 1) ? after_event(self, EVENT_LOST, 0)
                               : after_event(self, EVENT_DAMAGED, PQ_READ_BAD_CHECKSUM);
         if (found != READ_TAKEN) {
             return found;
