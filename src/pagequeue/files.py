@@ -117,7 +117,6 @@ class Folder:
 
     Attributes:
         fd: the descriptor of the directory.
-        writers: who is stopped when a watched file is found replaced.
     """
 
     def __init__(
@@ -131,7 +130,7 @@ class Folder:
     ) -> None:
         self.path = path
         self.fd = -1
-        self.writers: weakref.WeakSet[Stoppable] = weakref.WeakSet()
+        self._writers: weakref.WeakValueDictionary[int, Stoppable] = weakref.WeakValueDictionary()
         self._file_mode = file_mode
         self._trust = trust
         self._watched: dict[str, Identity] = {}
@@ -283,6 +282,15 @@ class Folder:
         """From now on this name must stand for this file: `check` looks."""
         self._watched[name] = identity or (0, 0)
 
+    def admit(self, writer: Stoppable) -> None:
+        """Let somebody write who is stopped when a watched file is found replaced.
+
+        Raises:
+            LockReplaced: one is already.
+        """
+        self._writers[id(writer)] = writer
+        self.check()
+
     @property
     def is_replaced(self) -> bool:
         """Whether a watched file was found to be another one: nothing more may be written."""
@@ -299,8 +307,9 @@ class Folder:
         for name, identity in self._watched.items():
             if not self._replaced and self.identity(name) != identity:
                 self._replaced = name
-                for writer in list(self.writers):
-                    writer._detach()  # noqa: SLF001 - one package, and nothing else is safe here
+                for reference in self._writers.valuerefs():  # whoever comes later checks itself
+                    if (writer := reference()) is not None:
+                        writer._detach()  # noqa: SLF001 - the core's, safe from any thread
         if self._replaced:
             raise errors.LockReplaced(
                 "it was replaced or removed while the queue was open, so that another process "

@@ -53,7 +53,6 @@ class Producer(_core.Writer, Closing):
 
     def __new__(cls, store: Store, clock: Clock | None = None, sync_every: int = 0) -> Self:
         """Attach to the active page of an open store; `clock` returns ns, None = the system's."""
-        store.folder.check()
         lock_fd = -1
         if _core.LOCK_NEEDS_FD:
             lock_fd = store.folder.open(fmt.write_meta_name(store.prefix), writable=True)
@@ -70,8 +69,12 @@ class Producer(_core.Writer, Closing):
         self._guard = threading.RLock()
         self._page = None
         self._ahead_since = (0.0, 0)
-        store.folder.writers.add(self)
-        self._move()
+        try:
+            store.folder.admit(self)
+            self._move()
+        except BaseException:
+            self._detach_all()
+            raise
         return self
 
     def __init__(self, store: Store, clock: Clock | None = None, sync_every: int = 0) -> None:
