@@ -6,7 +6,6 @@ is active, the page is full, the queue failed, the payload does not fit.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from typing import TYPE_CHECKING, Self
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.closing import Closing
+from pagequeue.files import let_go
 from pagequeue.meta import lost_meta
 from pagequeue.page import lost_page
 
@@ -147,7 +147,7 @@ class Producer(_core.Writer, Closing):
             self._page = None
             self._detach()
             if self._lock_fd >= 0:
-                os.close(self._lock_fd)
+                let_go(self._lock_fd)
                 self._lock_fd = -1
 
     def rotate(self) -> None:
