@@ -210,6 +210,46 @@ def test_removing_what_is_not_there_is_no_error(tmp_path: Path) -> None:
     folder.close()
 
 
+def test_closing_that_fails_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The descriptor is gone all the same, and what had to be synced was."""
+    (tmp_path / "name").write_bytes(b"content")
+    folder = Folder(str(tmp_path), create=False)
+    real = os.close
+
+    def failing(fd: int) -> None:
+        real(fd)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "close", failing)
+    with folder.opened("name", writable=False) as fd:
+        assert os.pread(fd, 7, 0) == b"content"
+    folder.close()
+    assert folder.fd == -1
+
+
+def test_file_that_cannot_be_looked_at_is_a_typed_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No descriptor is left open by that."""
+    (tmp_path / "name").write_bytes(b"content")
+    folder = Folder(str(tmp_path), create=False)
+    before = os.listdir("/proc/self/fd")
+
+    def failing(_: int) -> NoReturn:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fstat", failing)
+    with pytest.raises(errors.SystemLimit, match="while looking"):
+        folder.open("name", writable=False)
+    with pytest.raises(errors.SystemLimit, match="while looking"):
+        Folder(str(tmp_path), create=False)
+    monkeypatch.undo()
+    assert os.listdir("/proc/self/fd") == before
+    folder.close()
+
+
 # --- another user ---------------------------------------------------------------------------------
 
 OTHER_USER = """

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
+import portalocker
 import pytest
 
 from pagequeue import errors
@@ -145,6 +147,39 @@ def test_stopped_holder_keeps_it(holder: subprocess.Popen[str], locks: list[File
         pass
     holder.send_signal(signal.SIGCONT)
     assert not locks[0].try_exclusive()
+
+
+def failing(*_: object) -> NoReturn:
+    """Fail as portalocker does when the system fails."""
+    cause = OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+    raise portalocker.LockException(cause) from cause
+
+
+def test_lock_that_the_system_refuses_is_not_taken_for_a_lock_that_is_held(
+    locks: list[FileLock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else has it: the error says what the system said, at once."""
+    monkeypatch.setattr(portalocker, "lock", failing)
+    for call in (locks[0].try_exclusive, lambda: locks[0].share(60)):
+        with pytest.raises(errors.SystemLimit, match="while locking") as caught:
+            call()
+        assert caught.value.errno == errno.ENOLCK
+
+
+def test_unlocking_that_fails_is_a_typed_error_and_closing_does_it_all_the_same(
+    locks: list[FileLock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock goes with the descriptor."""
+    first, second = locks
+    monkeypatch.setattr(portalocker, "unlock", failing)
+    with pytest.raises(errors.SystemLimit, match="while unlocking"), first.exclusive(1, "testing"):
+        pass
+    assert not second.try_exclusive()
+    with pytest.raises(errors.SystemLimit):
+        first.release()
+    first.close()
+    monkeypatch.undo()
+    assert second.try_exclusive()
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

@@ -76,6 +76,24 @@ def raise_typed(error: OSError, path: str, doing: str) -> NoReturn:
         del made, error
 
 
+def let_go(fd: int) -> None:
+    """Close a descriptor, come what may.
+
+    It is gone even if that fails, and what had to reach the disk was synced before, or is not
+    acknowledged.
+    """
+    with contextlib.suppress(OSError):
+        os.close(fd)
+
+
+def status_of(fd: int, path: str) -> os.stat_result:
+    """Return what the system says of an open file or directory."""
+    try:
+        return os.fstat(fd)
+    except OSError as error:
+        raise_typed(error, path, "looking at the file")
+
+
 def directory_mode(file_mode: int) -> int:
     """Return the permission bits of a directory for files with these: x where the file has r.
 
@@ -96,7 +114,7 @@ def sync_directory(path: str) -> None:
     try:
         os.fsync(fd)
     finally:
-        os.close(fd)
+        let_go(fd)
 
 
 class Stoppable(Protocol):
@@ -117,7 +135,6 @@ class Folder:
 
     Attributes:
         fd: the descriptor of the directory.
-        writers: who is stopped when a watched file is found replaced.
     """
 
     def __init__(
@@ -131,7 +148,7 @@ class Folder:
     ) -> None:
         self.path = path
         self.fd = -1
-        self.writers: weakref.WeakSet[Stoppable] = weakref.WeakSet()
+        self._writers: weakref.WeakValueDictionary[int, Stoppable] = weakref.WeakValueDictionary()
         self._file_mode = file_mode
         self._trust = trust
         self._watched: dict[str, Identity] = {}
@@ -148,7 +165,9 @@ class Folder:
         except OSError as error:
             self._refuse(error)
         try:
-            self._owner = check_directory(self.fd, path, trust=trust, read_only=read_only)
+            status = status_of(self.fd, path)
+            check_directory(self.fd, status, path, trust=trust, read_only=read_only)
+            self._owner = status.st_uid
         except BaseException:
             self.close()
             raise
@@ -181,7 +200,7 @@ class Folder:
             if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
                 os.chmod(f"/proc/self/fd/{fd}", mode)
         finally:
-            os.close(fd)
+            let_go(fd)
         sync_directory(os.path.dirname(path))
 
     def sync_name(self) -> None:
@@ -209,8 +228,8 @@ class Folder:
     def close(self) -> None:
         """Let the directory go."""
         if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+            fd, self.fd = self.fd, -1
+            let_go(fd)
 
     def full(self, name: str) -> str:
         """Return the path of a file, for people."""
@@ -228,7 +247,7 @@ class Folder:
         try:
             yield fd
         finally:
-            os.close(fd)
+            let_go(fd)
 
     def open(self, name: str, *, writable: bool, make: bool = False) -> int:
         """Open a regular file, without following links or blocking; return its descriptor."""
@@ -241,11 +260,11 @@ class Folder:
             raise_typed(error, path, "opening the file")
         try:
             check_file(
-                os.fstat(fd), path, directory_owner=self._owner, trust=self._trust,
+                status_of(fd, path), path, directory_owner=self._owner, trust=self._trust,
                 writable=writable,
             )  # fmt: skip
         except BaseException:
-            os.close(fd)
+            let_go(fd)
             raise
         return fd
 
@@ -264,7 +283,7 @@ class Folder:
             try:
                 os.fchmod(fd, self._file_mode)
             except BaseException:
-                os.close(fd)
+                let_go(fd)
                 raise
             return fd
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
@@ -283,6 +302,15 @@ class Folder:
         """From now on this name must stand for this file: `check` looks."""
         self._watched[name] = identity or (0, 0)
 
+    def admit(self, writer: Stoppable) -> None:
+        """Let somebody write who is stopped when a watched file is found replaced.
+
+        Raises:
+            LockReplaced: one is already.
+        """
+        self._writers[id(writer)] = writer
+        self.check()
+
     @property
     def is_replaced(self) -> bool:
         """Whether a watched file was found to be another one: nothing more may be written."""
@@ -299,8 +327,9 @@ class Folder:
         for name, identity in self._watched.items():
             if not self._replaced and self.identity(name) != identity:
                 self._replaced = name
-                for writer in list(self.writers):
-                    writer._detach()  # noqa: SLF001 - one package, and nothing else is safe here
+                for reference in self._writers.valuerefs():  # whoever comes later checks itself
+                    if (writer := reference()) is not None:
+                        writer._detach()  # noqa: SLF001 - the core's, safe from any thread
         if self._replaced:
             raise errors.LockReplaced(
                 "it was replaced or removed while the queue was open, so that another process "

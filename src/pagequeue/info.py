@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core
 from pagequeue import format as fmt
+from pagequeue.files import raise_typed
 from pagequeue.moments import to_datetime
 
 if TYPE_CHECKING:
@@ -107,4 +108,6 @@ def _file_bytes(store: Store) -> int:
                 total += os.stat(name, dir_fd=store.folder.fd, follow_symlinks=False).st_blocks
             except FileNotFoundError:
                 continue  # retired in between
+            except OSError as error:
+                raise_typed(error, store.folder.full(name), "looking at the file")
     return total * 512

@@ -18,11 +18,12 @@ import os
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import portalocker
 
-from pagequeue.errors import LockTimeout
+from pagequeue import errors
+from pagequeue.files import let_go, raise_typed, status_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +39,11 @@ class FileLock:
 
     def __init__(self, fd: int, path: str) -> None:
         self.path = path
-        self._file = os.fdopen(fd, "rb", buffering=0)
+        try:
+            self._file = os.fdopen(fd, "rb", buffering=0)
+        except OSError as error:
+            let_go(fd)
+            raise_typed(error, path, "locking the file")
         # One that lets its own thread in again: a signal handler that comes before `_owner` is set
         # then does all of its work in between, and later it is refused.
         self._threads = threading.RLock()
@@ -47,7 +52,7 @@ class FileLock:
 
     def identity(self) -> tuple[int, int]:
         """Return device and inode of the file that is locked, whatever has its name by now."""
-        status = os.fstat(self._file.fileno())
+        status = status_of(self._file.fileno(), self.path)
         return status.st_dev, status.st_ino
 
     def try_exclusive(self) -> bool:
@@ -57,16 +62,29 @@ class FileLock:
     def _try(self, kind: portalocker.LockFlags) -> bool:
         try:
             portalocker.lock(self._file, kind | portalocker.LockFlags.NON_BLOCKING)
-        except portalocker.LockException:
+        except portalocker.AlreadyLocked:
             return False
+        except portalocker.LockException as error:
+            self._refuse(error, "locking the file")
         return True
+
+    def _unlock(self) -> None:
+        try:
+            portalocker.unlock(self._file)
+        except (portalocker.LockException, OSError) as error:
+            self._refuse(error, "unlocking the file")
+
+    def _refuse(self, error: BaseException, doing: str) -> NoReturn:
+        """Raise the typed error for what the system said to portalocker."""
+        cause = error.__cause__ or error
+        raise_typed(cause if isinstance(cause, OSError) else OSError(), self.path, doing)
 
     def _wait(self, kind: portalocker.LockFlags, timeout: float, doing: str) -> None:
         deadline = time.monotonic() + timeout
         pause = FIRST_PAUSE
         while not self._try(kind):
             if time.monotonic() >= deadline:
-                raise LockTimeout(
+                raise errors.LockTimeout(
                     f"locked by another process for {timeout:g} s while {doing}: "
                     "look for a stopped or hanging process that has it open, then call again",
                     path=self.path,
@@ -88,7 +106,7 @@ class FileLock:
             LockTimeout: another process held it for `timeout` seconds, or this very thread has it.
         """
         if self._owner == threading.get_ident():
-            raise LockTimeout(
+            raise errors.LockTimeout(
                 f"called again while {doing}, from a signal handler or finalizer: "
                 "do that outside of it",
                 path=self.path,
@@ -100,7 +118,7 @@ class FileLock:
                 yield
             finally:
                 self._owner = 0
-                portalocker.unlock(self._file)
+                self._unlock()
 
     @contextlib.contextmanager
     def attempt(self) -> Iterator[bool]:
@@ -114,11 +132,11 @@ class FileLock:
                 yield self.try_exclusive()
             finally:
                 self._owner = 0
-                portalocker.unlock(self._file)
+                self._unlock()
 
     def release(self) -> None:
         """Let go of the lock, keep the descriptor."""
-        portalocker.unlock(self._file)
+        self._unlock()
 
     def close(self) -> None:
         """Let go of the lock and the descriptor.
@@ -127,12 +145,15 @@ class FileLock:
         was forked and has not yet begun its own program.
         """
         if not self._file.closed:
-            portalocker.unlock(self._file)
-            self._file.close()
+            with contextlib.suppress(errors.PageQueueError):  # closing unlocks as well
+                self._unlock()
+            with contextlib.suppress(OSError):  # it is closed all the same
+                self._file.close()
 
     def forget(self) -> None:
         """Close the descriptor in the child of a fork, without unlocking for the parent."""
-        self._file.close()
+        with contextlib.suppress(OSError):  # it is closed all the same
+            self._file.close()
         self._threads = threading.RLock()
 
 

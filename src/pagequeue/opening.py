@@ -34,6 +34,37 @@ log = logging.getLogger("pagequeue")
 RETRY_SECONDS = 0.01
 
 
+@contextlib.contextmanager
+def nobody_inside(folder: Folder, prefix: str) -> Iterator[None]:
+    """Make sure that nobody has the queue open who holds a lock file that was removed.
+
+    The caller has `queue.lock` alone. Whoever writes has the write meta locked as well, and that is
+    not a file that people remove.
+
+    Raises:
+        LockReplaced: somebody has it open.
+    """
+    name = fmt.write_meta_name(prefix)
+    fd = -1
+    if not _core.LOCK_NEEDS_FD:  # there its lock is the writers' own
+        with contextlib.suppress(errors.AccessError):  # nobody can be inside without it either
+            fd = folder.open(name, writable=False)
+    if fd < 0:
+        yield
+        return
+    lock = FileLock(fd, folder.full(name))
+    try:
+        if not lock.try_exclusive():
+            raise errors.LockReplaced(
+                "nobody has it locked, and yet another process has the queue open, so this "
+                "file was replaced or removed: close the queue there, then open it again",
+                path=folder.full(fmt.lock_name(prefix)),
+            )
+        yield
+    finally:
+        lock.close()
+
+
 class Opening:
     """One opening of a queue directory; it owns what it opened.
 
@@ -156,7 +187,7 @@ class Opening:
             else:
                 self.folder.watch(name, presence.identity())
                 if alone:
-                    with self._nobody_inside():
+                    with nobody_inside(self.folder, self._prefix):
                         meta = self._create_or_recover()
                     # Another opener can come in between here and recover again: nobody has laid
                     # anything down yet, so that changes nothing.
@@ -173,31 +204,6 @@ class Opening:
                     path=self.folder.path,
                 )
             time.sleep(random.uniform(0, RETRY_SECONDS))  # noqa: S311 - only not in step
-
-    @contextlib.contextmanager
-    def _nobody_inside(self) -> Iterator[None]:
-        """Make sure that nobody has the queue open who holds a lock file that was removed.
-
-        Whoever writes has the write meta locked as well, and that is not a file that people remove.
-
-        Raises:
-            LockReplaced: somebody has it open.
-        """
-        name = fmt.write_meta_name(self._prefix)
-        if _core.LOCK_NEEDS_FD or not self.folder.exists(name):
-            yield
-            return
-        lock = FileLock(self.folder.open(name, writable=False), self.folder.full(name))
-        try:
-            if not lock.try_exclusive():
-                raise errors.LockReplaced(
-                    "nobody has it locked, and yet another process has the queue open, so this "
-                    "file was replaced or removed: close the queue there, then open it again",
-                    path=self.folder.full(fmt.lock_name(self._prefix)),
-                )
-            yield
-        finally:
-            lock.close()
 
     def _sit_down(self) -> None:
         """Lock the write meta together with all who write, before it is mapped, and watch it."""

@@ -6,7 +6,6 @@ is active, the page is full, the queue failed, the payload does not fit.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from typing import TYPE_CHECKING, Self
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.closing import Closing
+from pagequeue.files import let_go
 from pagequeue.meta import lost_meta
 from pagequeue.page import lost_page
 
@@ -53,7 +53,6 @@ class Producer(_core.Writer, Closing):
 
     def __new__(cls, store: Store, clock: Clock | None = None, sync_every: int = 0) -> Self:
         """Attach to the active page of an open store; `clock` returns ns, None = the system's."""
-        store.folder.check()
         lock_fd = -1
         if _core.LOCK_NEEDS_FD:
             lock_fd = store.folder.open(fmt.write_meta_name(store.prefix), writable=True)
@@ -70,8 +69,12 @@ class Producer(_core.Writer, Closing):
         self._guard = threading.RLock()
         self._page = None
         self._ahead_since = (0.0, 0)
-        store.folder.writers.add(self)
-        self._move()
+        try:
+            store.folder.admit(self)
+            self._move()
+        except BaseException:
+            self._detach_all()
+            raise
         return self
 
     def __init__(self, store: Store, clock: Clock | None = None, sync_every: int = 0) -> None:
@@ -144,7 +147,7 @@ class Producer(_core.Writer, Closing):
             self._page = None
             self._detach()
             if self._lock_fd >= 0:
-                os.close(self._lock_fd)
+                let_go(self._lock_fd)
                 self._lock_fd = -1
 
     def rotate(self) -> None:

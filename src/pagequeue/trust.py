@@ -81,13 +81,14 @@ def trusted(names: Iterable[str], path: str) -> frozenset[str]:
     return frozenset(names)
 
 
-def check_directory(fd: int, path: str, *, trust: frozenset[str], read_only: bool) -> int:
-    """Return who owns the directory, if it may be used.
+def check_directory(
+    fd: int, status: os.stat_result, path: str, *, trust: frozenset[str], read_only: bool
+) -> None:
+    """Raise if an open directory may not be used.
 
     Raises:
         UnsafePath: it may not.
     """
-    status = os.fstat(fd)
     user = os.geteuid()
     may_read = user == ROOT and read_only
     if status.st_uid not in {user, ROOT} and not may_read and OTHER_OWNER not in trust:
@@ -107,7 +108,6 @@ def check_directory(fd: int, path: str, *, trust: frozenset[str], read_only: boo
         )
     if NETWORK_FILE_SYSTEM not in trust:
         _check_file_system(fd, path)
-    return status.st_uid
 
 
 def _check_file_system(fd: int, path: str) -> None:
