@@ -1,1 +1,1 @@
-"""The power-cut simulator: runs of the library recorded, and every state a cut could leave tried."""
+"""The power-cut simulator: runs are recorded, and states that a cut could leave are tried."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import struct
 import sys
 import threading
 from ctypes import CFUNCTYPE, byref, c_char_p, c_int, c_long, c_uint64, c_void_p
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pagequeue import format as fmt
 from stress.traffic import VIOLATIONS_MAX
@@ -20,8 +22,41 @@ if TYPE_CHECKING:
     from types import FrameType
 
 LOG_BYTES_MAX: Final = 256 << 20
+EVENT: Final = struct.Struct("<IIQQQ")  # kind, bytes that follow, a, b, c; as in `cut_events.h`
+NOWHERE: Final = 2**64 - 1
 ROOMS: Final = ("recover", "roll", "flush", "meta", "page", "files")
 PREFIX: Final = "queue"
+
+
+class Kind(IntEnum):
+    """What an event is; as in `cut_events.h`."""
+
+    PAGE = 1
+    SIZE = 2
+    NAME = 3
+    SYNC = 4
+    DIRSYNC = 5
+    BASE = 6
+    MADE = 7
+    PARENTSYNC = 8
+    POINT = 9
+    FLUSHED = 10
+    NOTE = 11
+
+
+class Event(NamedTuple):
+    """One event of a log."""
+
+    kind: Kind
+    a: int = 0
+    b: int = 0
+    c: int = 0
+    data: bytes = b""
+
+    def encode(self) -> bytes:
+        """Return it as it stands in a log."""
+        padded = self.data.ljust(-(-len(self.data) // 8) * 8, b"\0")
+        return EVENT.pack(self.kind, len(padded), self.a, self.b, self.c) + padded
 
 
 @dataclass
@@ -56,6 +91,15 @@ class Recording:
             found.append((timestamp, payload, bool(length & fmt.MORE_OF_BATCH)))
             at += -(-bytes_ // fmt.FRAME_ALIGN_BYTES) * fmt.FRAME_ALIGN_BYTES
         return found
+
+    def events(self) -> Iterator[Event]:
+        """Return what was recorded, event by event."""
+        at = 0
+        while at < len(self.log):
+            kind, size, a, b, c = EVENT.unpack_from(self.log, at)
+            at += EVENT.size
+            yield Event(Kind(kind), a, b, c, self.log[at : at + size])
+            at += size
 
     def save(self, path: Path) -> None:
         """Write it to a file."""

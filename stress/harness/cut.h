@@ -2,7 +2,7 @@
  *
  * cut_trace.c reads the log, cut_state.c builds one state, cut_check.c recovers it by the core's
  * own scan and compares what would be delivered with what was sent. A state follows from trace,
- * mode and a 64-bit seed; 64 seeds that differ in their last 6 bits only share the moment of the cut.
+ * mode and a 64-bit seed; 64 seeds that differ in their last 6 bits only share the cut's moment.
  */
 #ifndef PAGEQUEUE_CUT_H
 #define PAGEQUEUE_CUT_H
