@@ -1,0 +1,202 @@
+"""The full engine: a state as files, opened with the library, read, verified and gone on with.
+
+It runs in one process for all states. Every opening finds another boot id, as after a real power
+cut, so that the library recovers. A state may be cut once more: its recovery, and what is sent
+behind it, is recorded like any other run, and the states of that recording are tried in turn.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import uuid
+from typing import TYPE_CHECKING, Any, Final
+
+from stress.cut.recording import PREFIX, Recorder, Recording, frames_in
+from stress.traffic import VIOLATIONS_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from pagequeue import Queue
+    from stress.cut.native import Found
+    from stress.cut.plan import Plan
+
+STRAY: Final = ".tmp-"
+SENDS_AFTER: Final = 9
+FLUSH_EVERY: Final = 4
+
+
+class Reboots:
+    """Gives the library another boot id each time."""
+
+    def __init__(self, directory: Path) -> None:
+        from pagequeue import meta  # noqa: PLC0415  the core is chosen by now
+
+        self._path = directory / "boot_id"
+        meta.BOOT_ID_PATH = str(self._path)  # type: ignore[misc]
+
+    def reboot(self) -> None:
+        """Be another boot from now on."""
+        self._path.write_text(str(uuid.uuid4()), encoding="ascii")
+
+
+class Full:
+    """Opens states with the library."""
+
+    def __init__(self, directory: Path, recorder: Recorder | None = None) -> None:
+        self.recorder = recorder
+        self.directory = directory
+        self.path = directory / "queue"
+        self.reboots = Reboots(directory)
+        self._uids = itertools.count(1 << 48)
+
+    def place(self, files: dict[str, bytes] | None) -> None:
+        """Make the files of a state, in a boot of their own."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.reboots.reboot()
+        if files is None:
+            return
+        os.mkdir(self.path, 0o700)
+        for name, data in files.items():
+            fd = os.open(self.path / name, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+            try:
+                os.write(fd, data)
+            finally:
+                os.close(fd)
+
+    # --- one state --------------------------------------------------------------------------------
+
+    def try_state(
+        self,
+        plan: Plan,
+        sent: Sequence[tuple[int, bytes, bool]],
+        files: dict[str, bytes] | None,
+        found: Found,
+        *,
+        again: bool,
+    ) -> list[str]:
+        """Open a state, prove what is there, and go on; return what must not be.
+
+        Args:
+            plan: of the run, for what is sent behind the recovery.
+            sent: all messages that may be there, in order.
+            files: of the state.
+            found: what the fast engine found in it.
+            again: recover twice, and compare.
+        """
+        self.place(files)
+        try:
+            if again:
+                first = self._recovered(plan)
+                self.reboots.reboot()
+                if self._recovered(plan) != first:
+                    return ["recovering twice gives other bytes, or another tail"]
+                self.reboots.reboot()
+            return self._gone_on(plan, sent, found)
+        except Exception as error:  # noqa: BLE001  whatever it is, a power cut must not lead to it
+            return [f"{type(error).__name__}: {error}"]
+
+    def _recovered(self, plan: Plan) -> tuple[Any, dict[str, bytes]]:
+        with plan.open(str(self.path)) as queue:
+            tail = queue._store.tail
+        pages = {path.name: path.read_bytes() for path in self.path.glob(f"{PREFIX}-0*")}
+        return (tail.page_number, tail.position, tail.sequence, tail.last_timestamp), pages
+
+    def _gone_on(
+        self, plan: Plan, sent: Sequence[tuple[int, bytes, bool]], found: Found
+    ) -> list[str]:
+        with plan.open(str(self.path)) as queue:
+            wrong = self._wrong_in(queue, sent, found)
+            if not wrong:
+                wrong = self._wrong_behind(queue, plan)
+        if not wrong:
+            wrong = [f"left behind: {name}" for name in os.listdir(self.path) if STRAY in name]
+        return wrong[:VIOLATIONS_MAX]
+
+    def _wrong_in(
+        self, queue: Queue, sent: Sequence[tuple[int, bytes, bool]], found: Found
+    ) -> list[str]:
+        """Say what is wrong with a queue that was just recovered."""
+        tail = queue._store.tail
+        count = tail.sequence
+        if count != found.tail:
+            return [f"{count} messages are found, by the fast engine {found.tail}"]
+        if count < found.promised:
+            return [f"{found.promised} messages were promised, {count} are found"]
+        if count > len(sent):
+            return [f"{count} messages are found, {len(sent)} were sent"]
+        wrong = []
+        for sequence, message in enumerate(queue.replay()):
+            if (message.sequence, message.timestamp, message.payload) != (
+                sequence,
+                *sent[sequence][:2],
+            ):
+                return [f"message {sequence} is not what was sent: {message!r}"]
+        if count and sent[count - 1][2]:
+            wrong.append(f"it ends inside a batch, at {count}")
+        if queue.durable_sequence != count:
+            wrong.append(f"recovered up to {count}, but durable is {queue.durable_sequence}")
+        wrong += [f"verify: {problem}" for problem in queue.verify().problems]
+        return wrong + self._dirty_behind(queue)
+
+    def _dirty_behind(self, queue: Queue) -> list[str]:
+        """Say what is not zero behind the tail."""
+        tail = queue._store.tail
+        name = f"{PREFIX}-{tail.page_number:010d}"
+        wrong = []
+        for suffix, position in ((".page", tail.position), (".idx", tail.count * 12)):
+            data = (self.path / (name + suffix)).read_bytes()[position:]
+            if data.strip(b"\0"):
+                wrong.append(f"{name}{suffix} is not zero behind the tail, {position}")
+        return wrong
+
+    def _wrong_behind(self, queue: Queue, plan: Plan) -> list[str]:
+        """Send on, flush, and say what is wrong then."""
+        before = queue.tail_sequence
+        with queue.producer() as producer:
+            payloads = plan.op(next(self._uids), 0).payloads or [b"next"]
+            sequences = producer.send_many(payloads)
+            durable = producer.flush()
+        if sequences != range(before, before + len(payloads)) or durable != sequences.stop:
+            return [f"sent {sequences}, durable {durable}, where {before} was the tail"]
+        if [message.payload for message in queue.replay(sequence=before)] != payloads:
+            return ["what is sent behind the recovery is not received"]
+        return []
+
+    # --- the second cut ---------------------------------------------------------------------------
+
+    def record_recovery(
+        self,
+        recording: Recording,
+        plan: Plan,
+        files: dict[str, bytes] | None,
+        found: Found,
+        name: str,
+    ) -> Recording:
+        """Record how a state is recovered and gone on with; there must be a recorder.
+
+        Returns:
+            a recording in which all that this recovery finds must be found by the next one.
+        """
+        assert self.recorder is not None
+        self.place(files)
+        uid = next(self._uids)
+        with (
+            self.recorder.recording(str(self.path)),
+            plan.open(str(self.path)) as queue,
+            queue.producer() as producer,
+        ):
+            count = queue.tail_sequence
+            self.recorder.flushed(count)
+            for number in range(SENDS_AFTER):
+                plan.op(uid, number).run(producer)
+                if number % FLUSH_EVERY == FLUSH_EVERY - 1:
+                    self.recorder.flushed(producer.flush())
+        sent = frames_in(self.path)
+        return Recording(
+            f"{recording.name}, {name}", recording.seed, self.recorder.log(), sent,
+            promised=found.promised, least=count,
+        )  # fmt: skip

@@ -1,0 +1,177 @@
+"""What a recorded run does: a plan that follows from a seed, and the producers that carry it out.
+
+Payloads are of two kinds. Mixed ones are what the kill campaigns send. Echoes have one size in the
+whole run and bodies that are all the same, under a clock that may stand still or go back: then
+frames of different histories fit into each other's places, and only what the library does about
+them, not luck, keeps them apart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from stress.traffic import HEADER, Op, Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pagequeue import Queue
+
+START: Final = 1_700_000_000_000_000_000
+HANDLES, PROCESSES, RACE = "handles", "processes", "race"
+KINDS: Final = (HANDLES, HANDLES, PROCESSES, PROCESSES, RACE)
+CLOCKS: Final = ("real", "still", "still", "back")
+SYNCS: Final = ("none", "none", "none", "always", 3, 7)
+PAGE_BYTES: Final = (4096, 8192, 8192, 16384)
+PUBLISH_POINTS: Final = range(1, 9)
+ROLL_POINTS: Final = range(11, 16)
+INSIDE_BATCH: Final = (3, 4)
+ECHO_BATCH_MAX: Final = 6
+MIXED, SINGLES, BATCHES, HABITS = range(4)
+"""What a producer of echoes sends, by its uid modulo the number of habits."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run.
+
+    Attributes:
+        seed: all else follows from it.
+        kind: whether the producers are handles in one process, processes that take turns (and
+            die), or processes that race.
+        producers: how many at a time.
+        steps: of all of them together.
+        page_bytes: of the queue.
+        sync: as `Queue` takes it.
+        clock: real, standing still, or going back.
+        echo: size of all payloads, or 0 for mixed ones.
+    """
+
+    seed: int
+    kind: str
+    producers: int
+    steps: int
+    page_bytes: int
+    sync: str | int
+    clock: str
+    echo: int
+
+    @classmethod
+    def of(cls, seed: int) -> Plan:
+        """Return the plan of a seed."""
+        rng = random.Random(seed)
+        page_bytes = rng.choice(PAGE_BYTES)
+        return cls(
+            seed=seed,
+            kind=rng.choice(KINDS),
+            producers=rng.randint(2, 4),
+            steps=rng.randint(15, 50),
+            page_bytes=page_bytes,
+            sync=rng.choice(SYNCS),
+            clock=rng.choice(CLOCKS),
+            echo=rng.choice((0, *2 * [rng.randint(HEADER.size, page_bytes // 8)])),
+        )
+
+    @property
+    def words(self) -> str:
+        """Say it in one line."""
+        sends = f"echoes of {self.echo} bytes" if self.echo else "mixed payloads"
+        return (
+            f"{self.producers} {self.kind}, {self.steps} steps, {sends}, pages of "
+            f"{self.page_bytes}, sync {self.sync!r}, clock {self.clock}"
+        )
+
+    def ticks(self) -> Callable[[], int] | None:
+        """Return a producer's clock; None for the system's."""
+        if self.clock == "real":
+            return None
+        step = 1_000_000 if self.clock == "back" else 0
+        now = START
+
+        def clock() -> int:
+            nonlocal now
+            now -= step
+            return now
+
+        return clock
+
+    def open(self, path: str) -> Queue:
+        """Open the queue as this plan's producers do."""
+        from pagequeue import Queue  # noqa: PLC0415  the core is chosen by now
+
+        return Queue(path, page_bytes=self.page_bytes, sync=self.sync, clock=self.ticks())
+
+    def op(self, uid: int, number: int) -> Op:
+        """Return operation `number` of producer `uid`."""
+        if self.echo:
+            return self._echo(uid, number)
+        shape = Shape(
+            payload_bytes_max=self.page_bytes * 3 // 10,
+            batch_bytes_max=self.page_bytes * 6 // 10,
+            batch_count_max=8,
+            batch_parts=80,
+            rotate_parts=8,
+        )
+        return shape.op(uid, number)
+
+    def _echo(self, uid: int, number: int) -> Op:
+        draw = hashlib.blake2b(b"%d %d" % (uid, number), digest_size=2).digest()
+        batch = uid % HABITS == BATCHES or (uid % HABITS == MIXED and draw[0] < 128)
+        count = 2 + draw[1] % (ECHO_BATCH_MAX - 1) if batch else 1
+        body = bytes(self.echo - HEADER.size)
+        return Op(
+            [HEADER.pack(uid, number, i, count, self.echo, 0) + body for i in range(count)]
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that one producer does.
+
+    Attributes:
+        verb: send, flush, reopen, restart (all of them), die (in a send), flush inside (of
+            another one's send).
+        producer: which one.
+        point: of the core, to die or to flush at; at its first pass, or a later one.
+        at_pass: which.
+        other: who flushes inside.
+    """
+
+    verb: str
+    producer: int
+    point: int = 0
+    at_pass: int = 1
+    other: int = 0
+
+
+def steps_of(plan: Plan) -> list[Step]:
+    """Return the steps of a plan, in order."""
+    rng = random.Random(plan.seed ^ 0x57E9)
+    verbs = {"send": 100, "flush": rng.choice((3, 10, 25)), "reopen": 2}
+    if plan.kind == HANDLES:
+        verbs |= {"restart": 2, "flush inside": rng.choice((0, 10))}
+    if plan.kind == PROCESSES:
+        verbs |= {"die": rng.choice((5, 30)), "restart": 1}
+    steps = []
+    for verb in rng.choices(list(verbs), list(verbs.values()), k=plan.steps):
+        producer = rng.randrange(plan.producers)
+        other = (producer + rng.randint(1, plan.producers - 1)) % plan.producers
+        points = PUBLISH_POINTS if rng.random() < 0.8 else ROLL_POINTS
+        point = rng.choice((*2 * INSIDE_BATCH, *points))
+        at_pass = rng.randint(1, 3) if verb != "die" else 1
+        if verb == "die" and rng.random() < 0.7:
+            # Half a batch, and then a message that ends where the batch's second one begins.
+            inside = rng.choice(INSIDE_BATCH)
+            steps.append(Step("die", 0, inside, rng.randint(2, 3) if inside == 3 else 1))
+            steps.append(Step("send", 1))
+        else:
+            steps.append(Step(verb, producer, point, at_pass, other))
+    return steps
+
+
+def habit_of(plan: Plan, place: int) -> int:
+    """Return the habit of the producer in this place: the first and second are made to collide."""
+    return (BATCHES, SINGLES)[place] if plan.kind == PROCESSES and place < 2 else MIXED

@@ -1,0 +1,232 @@
+"""A recorded run: its events, what was sent, and what was promised before it began."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import struct
+import sys
+import threading
+from ctypes import CFUNCTYPE, byref, c_char_p, c_int, c_long, c_uint64, c_void_p
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pagequeue import format as fmt
+from stress.traffic import VIOLATIONS_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+
+LOG_BYTES_MAX: Final = 256 << 20
+EVENT: Final = struct.Struct("<IIQQQ")  # kind, bytes that follow, a, b, c; as in `cut_events.h`
+NOWHERE: Final = 2**64 - 1
+ROOMS: Final = ("recover", "roll", "flush", "meta", "page", "files")
+PREFIX: Final = "queue"
+
+
+class Kind(IntEnum):
+    """What an event is; as in `cut_events.h`."""
+
+    PAGE = 1
+    SIZE = 2
+    NAME = 3
+    SYNC = 4
+    DIRSYNC = 5
+    BASE = 6
+    MADE = 7
+    PARENTSYNC = 8
+    POINT = 9
+    FLUSHED = 10
+    NOTE = 11
+
+
+class Event(NamedTuple):
+    """One event of a log."""
+
+    kind: Kind
+    a: int = 0
+    b: int = 0
+    c: int = 0
+    data: bytes = b""
+
+    def encode(self) -> bytes:
+        """Return it as it stands in a log."""
+        padded = self.data.ljust(-(-len(self.data) // 8) * 8, b"\0")
+        return EVENT.pack(self.kind, len(padded), self.a, self.b, self.c) + padded
+
+
+@dataclass
+class Recording:
+    """One run of the library, as the engine takes it.
+
+    Attributes:
+        name: where it comes from, with the seeds to make it again.
+        seed: of the plan.
+        log: the events, as in `cut_events.h`.
+        sent: every message's frame in order, as it stands in a page.
+        promised: messages that had to survive before it began.
+        least: messages that every recovery finds, promised or not.
+    """
+
+    name: str
+    seed: int
+    log: bytes
+    sent: bytes
+    promised: int = 0
+    least: int = 0
+
+    def messages(self) -> list[tuple[int, bytes, bool]]:
+        """Return what was sent: timestamp, payload, whether its batch goes on."""
+        found = []
+        at = 0
+        while at < len(self.sent):
+            length = int.from_bytes(self.sent[at : at + 4], "little")
+            bytes_ = length & fmt.LENGTH_MASK
+            timestamp = int.from_bytes(self.sent[at + 8 : at + 16], "little", signed=True)
+            payload = self.sent[at + fmt.FRAME_HEADER_BYTES : at + bytes_]
+            found.append((timestamp, payload, bool(length & fmt.MORE_OF_BATCH)))
+            at += -(-bytes_ // fmt.FRAME_ALIGN_BYTES) * fmt.FRAME_ALIGN_BYTES
+        return found
+
+    def events(self) -> Iterator[Event]:
+        """Return what was recorded, event by event."""
+        at = 0
+        while at < len(self.log):
+            kind, size, a, b, c = EVENT.unpack_from(self.log, at)
+            at += EVENT.size
+            yield Event(Kind(kind), a, b, c, self.log[at : at + size])
+            at += size
+
+    def save(self, path: Path) -> None:
+        """Write it to a file."""
+        head = {
+            "name": self.name, "seed": self.seed, "log": len(self.log),
+            "sent": len(self.sent), "promised": self.promised, "least": self.least,
+        }  # fmt: skip
+        path.write_bytes(json.dumps(head).encode() + b"\n" + self.log + self.sent)
+
+    @classmethod
+    def load(cls, path: Path) -> Recording:
+        """Read it from a file."""
+        line, _, rest = path.read_bytes().partition(b"\n")
+        head: dict[str, Any] = json.loads(line)
+        log_bytes, sent_bytes = head.pop("log"), head.pop("sent")
+        if log_bytes + sent_bytes != len(rest):
+            raise ValueError(f"{path} is not a whole recording")
+        return cls(log=rest[:log_bytes], sent=rest[log_bytes:], **head)
+
+
+def frames_in(directory: Path) -> bytes:
+    """Return all frames of a queue's pages in order, end marks left out, as they stand there."""
+    found = []
+    for path in sorted(directory.glob(f"{PREFIX}-*.page")):
+        page = path.read_bytes()
+        at = fmt.PAGE_HEADER_BYTES
+        while at + fmt.FRAME_HEADER_BYTES <= len(page):
+            length = int.from_bytes(page[at : at + 4], "little")
+            if length == 0 or length & fmt.END_OF_PAGE:
+                break
+            end = at + fmt.frame_bytes((length & fmt.LENGTH_MASK) - fmt.FRAME_HEADER_BYTES)
+            found.append(page[at:end])
+            at = end
+        if int.from_bytes(page[at : at + 4], "little") == 0:
+            break  # the active page; behind it there is only what was made ready
+    return b"".join(found)
+
+
+class Recorder:
+    """The preloaded recorder, in this process and in the children it forks while recording."""
+
+    CALLED = CFUNCTYPE(None)
+
+    def __init__(self) -> None:
+        # With the GIL: a thread that gave it up at each line would wait 5 ms to get it back.
+        self._library = ctypes.PyDLL(None)
+        if not hasattr(self._library, "pq_trace_start"):
+            raise RuntimeError("the recorder is not preloaded in this process")
+        signatures: dict[str, tuple[Any, ...]] = {
+            "pq_trace_start": (c_int, c_char_p, c_uint64),
+            "pq_trace_end": (None,),
+            "pq_trace_log": (c_void_p, c_void_p, c_void_p, c_void_p),
+            "pq_trace_flushed": (None, c_uint64),
+            "pq_trace_note": (None, c_uint64, c_uint64, c_uint64),
+            "pq_trace_line": (None, c_uint64),
+            "pq_trace_call": (None, c_int, c_long, self.CALLED),
+        }
+        for name, (result, *arguments) in signatures.items():
+            function = getattr(self._library, name)
+            function.restype = result
+            function.argtypes = arguments
+        self._called: Any = None
+        self.failures: list[str] = []
+
+    @contextlib.contextmanager
+    def recording(self, path: str) -> Iterator[None]:
+        """Record a directory, which may be made only now, while the block runs."""
+        error = self._library.pq_trace_start(path.encode(), LOG_BYTES_MAX)
+        if error:
+            raise OSError(error, "no memory for the recorder")
+        self.failures.clear()
+        try:
+            with self._lines():
+                yield
+        finally:
+            self._library.pq_trace_end()
+
+    def log(self) -> bytes:
+        """Return the events of the last recording."""
+        bytes_, events, full = c_uint64(), c_uint64(), c_int()
+        place = self._library.pq_trace_log(byref(bytes_), byref(events), byref(full))
+        if full.value:
+            raise RuntimeError("the run was too large to be recorded")
+        return ctypes.string_at(place, bytes_.value)
+
+    def flushed(self, sequence: int) -> None:
+        """Note that all messages below this one were promised to survive."""
+        self._library.pq_trace_flushed(sequence)
+
+    def note(self, *numbers: int) -> None:
+        """Note three numbers, for people."""
+        self._library.pq_trace_note(*numbers)
+
+    def call_at(self, point: int, at_pass: int, what: Callable[[], None]) -> None:
+        """Call once, from inside the core, when it comes to a kill point the n-th time."""
+
+        def called() -> None:
+            try:
+                what()
+            except Exception as error:  # noqa: BLE001  it cannot get through the core
+                self.failures.append(f"inside of point {point}: {type(error).__name__}: {error}")
+                del self.failures[VIOLATIONS_MAX:]
+
+        self._called = self.CALLED(called)
+        self._library.pq_trace_call(point, at_pass, self._called)
+
+    @contextlib.contextmanager
+    def _lines(self) -> Iterator[None]:
+        """Look at each executed line of the rooms that make, roll, flush and recover."""
+        import pagequeue  # noqa: PLC0415  the core is chosen by now
+
+        here = Path(pagequeue.__file__).parent
+        files = {str(here / f"{room}.py") for room in ROOMS}
+        look = self._library.pq_trace_line
+
+        def line(frame: FrameType, event: str, _value: object) -> Any:  # noqa: ANN401
+            if event == "line":
+                look(frame.f_lineno)
+            return line
+
+        def call(frame: FrameType, _event: str, _value: object) -> Any:  # noqa: ANN401
+            return line if frame.f_code.co_filename in files else None
+
+        threading.settrace(call)
+        sys.settrace(call)
+        try:
+            yield
+        finally:
+            sys.settrace(None)
+            threading.settrace(None)

@@ -1,0 +1,278 @@
+"""Carrying out a plan under the recorder, by handles of one process or by several processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stress import children
+from stress.cut.plan import HABITS, HANDLES, MIXED, RACE, Plan, Step, habit_of, steps_of
+from stress.cut.recording import Recorder, Recording, frames_in
+from stress.traffic import RECORD, Log, Proof
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+WAIT_SECONDS = 20.0
+UIDS_MAX = 1000
+
+
+class RunFailed(Exception):
+    """The run itself went wrong, before any power was cut."""
+
+
+class Actor:
+    """One producer: a queue of its own, what it was told, and what it was promised."""
+
+    def __init__(self, plan: Plan, path: str, uid: int, recorder: Recorder, acked: Log) -> None:
+        self.plan = plan
+        self.path = path
+        self.uid = uid
+        self.recorder = recorder
+        self.acked = acked
+        self.number = 0
+        self.open()
+
+    def open(self) -> None:
+        """Open the queue."""
+        self.queue = self.plan.open(self.path)
+        self.producer = self.queue.producer()
+
+    def close(self) -> None:
+        """Close it; it flushes unless the plan says that nothing is synced."""
+        tail = self.queue.tail_sequence
+        self.queue.close()
+        if self.plan.sync != "none":
+            self.recorder.flushed(tail)
+
+    def send(self) -> None:
+        """Run the next operation, and write down what it returned."""
+        number = self.number
+        self.number += 1
+        self.recorder.note(self.uid, number, self.queue.tail_sequence)
+        first, count = self.plan.op(self.uid, number).run(self.producer)
+        self.acked.put(self.uid, number, count, first, 0)
+        if self.plan.sync == "always" and count:
+            self.recorder.flushed(first + count)
+
+    def flush(self) -> None:
+        """Flush, and write down what was promised."""
+        self.recorder.flushed(self.producer.flush())
+
+    def die(self, step: Step) -> None:
+        """Die in the next operation, if it comes to that point."""
+        from pagequeue import _core  # noqa: PLC0415  the core is chosen by now
+
+        _core.set_kill_point(step.point, step.at_pass)  # type: ignore[attr-defined]
+        self.send()
+        _core.set_kill_point(0, 0)  # type: ignore[attr-defined]
+
+    def do(self, step: Step) -> None:
+        """Take a step that concerns nobody else."""
+        if step.verb == "reopen":
+            self.close()
+            self.open()
+        elif step.verb == "die":
+            self.die(step)
+        else:
+            {"send": self.send, "flush": self.flush}[step.verb]()
+
+
+class Run:
+    """One recorded run."""
+
+    def __init__(self, plan: Plan, recorder: Recorder, directory: Path) -> None:
+        self.plan = plan
+        self.recorder = recorder
+        self.directory = directory
+        self.path = str(directory / "queue")
+        self.acked = Log(directory / "acked", RECORD)
+        self.errors = children.ErrorFile(directory / "errors")
+        self.uids: list[int] = []
+
+    def uid(self, habit: int = MIXED) -> int:
+        """Return the uid of one more producer."""
+        number = self.plan.seed * UIDS_MAX + len(self.uids)
+        self.uids.append(number * HABITS + habit)
+        return self.uids[-1]
+
+    def actor(self, uid: int) -> Actor:
+        """Return a producer with the queue open, in this process."""
+        return Actor(self.plan, self.path, uid, self.recorder, self.acked)
+
+    def play(self) -> Recording:
+        """Carry out the plan and return what was recorded.
+
+        Raises:
+            RunFailed: it went wrong without any power cut.
+        """
+        try:
+            with self.recorder.recording(self.path):
+                by_kind: dict[str, Callable[[], None]] = {HANDLES: self._handles, RACE: self._race}
+                by_kind.get(self.plan.kind, self._processes)()
+            log = self.recorder.log()
+            sent = self._proved()
+        finally:
+            self.acked.close()
+            self.errors.close()
+        return Recording(f"trace {self.plan.seed}", self.plan.seed, log, sent)
+
+    def _proved(self) -> bytes:
+        """Return the frames that are there, once they are proved to be what was sent."""
+        with self.plan.open(self.path) as queue:
+            messages = list(queue.replay())
+            tail = queue.tail_sequence
+        proof = Proof(self.plan.op, self.uids, self.acked.records())
+        proof.run(messages)
+        wrong = proof.violations + self.recorder.failures + self.errors.said()
+        sent = frames_in(Path(self.path))
+        recording = Recording("", 0, b"", sent)
+        found = [(timestamp, payload) for timestamp, payload, _ in recording.messages()]
+        if found != [(message.timestamp, message.payload) for message in messages]:
+            wrong.append(f"a replay up to {tail} gives other messages than the pages hold")
+        if wrong:
+            raise RunFailed("; ".join(wrong))
+        return sent
+
+    # --- handles in one process -------------------------------------------------------------------
+
+    def _handles(self) -> None:
+        actors = [self.actor(self.uid()) for _ in range(self.plan.producers)]
+        for step in steps_of(self.plan):
+            actor = actors[step.producer]
+            if step.verb == "restart":
+                for one in actors:
+                    one.close()
+                for one in actors:
+                    one.open()
+            elif step.verb == "flush inside":
+                other = actors[step.other]
+                self.recorder.call_at(step.point, step.at_pass, other.flush)
+                actor.send()
+            else:
+                actor.do(step)
+        for one in actors:
+            one.close()
+
+    # --- processes that take turns ----------------------------------------------------------------
+
+    def _processes(self) -> None:
+        members = [Member(self, place) for place in range(self.plan.producers)]
+        try:
+            for step in steps_of(self.plan):
+                if step.verb == "restart":
+                    for member in members:
+                        member.end()
+                    members = [Member(self, place) for place in range(len(members))]
+                elif not members[step.producer].do(step):
+                    members[step.producer] = Member(self, step.producer)
+            for member in members:
+                member.end()
+        finally:
+            for member in members:
+                member.kill()
+
+    # --- processes that race ----------------------------------------------------------------------
+
+    def _race(self) -> None:
+        def body(uid: int, mine: list[Step]) -> None:
+            actor = self.actor(uid)
+            for step in mine:
+                actor.do(step)
+            actor.close()
+
+        steps = steps_of(self.plan)
+        pids = []
+        for number in range(self.plan.producers):
+            mine = [step for step in steps if step.producer == number]
+            uid = self.uid()
+            pids.append(children.fork(lambda uid=uid, mine=mine: body(uid, mine), self.errors,  # type: ignore[misc]
+                                      f"racer {number}"))  # fmt: skip
+        for pid in pids:
+            if children.ended(pid, WAIT_SECONDS) is None:
+                children.kill(pid)
+                raise RunFailed(f"a producer hangs for {WAIT_SECONDS:g} s")
+
+
+class Member:
+    """A producer in a process of its own that takes a step when it is told to."""
+
+    def __init__(self, run: Run, place: int) -> None:
+        self.run = run
+        uid = run.uid(habit_of(run.plan, place))
+        commands, self._commands = os.pipe()
+        self._answers, answers = os.pipe()
+
+        def body() -> None:
+            os.close(self._commands)
+            os.close(self._answers)
+            actor = run.actor(uid)
+            os.write(answers, b"r")
+            with os.fdopen(commands, encoding="ascii") as lines:
+                for line in lines:
+                    if line == "end\n":
+                        actor.close()
+                    else:
+                        actor.do(Step(**json.loads(line)))
+                    os.write(answers, b"d")
+
+        self.pid = children.fork(body, run.errors, f"member {uid}")
+        os.close(commands)
+        os.close(answers)
+        self._answered(b"r")
+
+    def _answered(self, expected: bytes) -> bool:
+        """Wait for an answer; no answer means that the process is gone."""
+        answer = os.read(self._answers, 1)
+        if answer == expected:
+            return True
+        status = children.ended(self.pid, WAIT_SECONDS)
+        self._let_go()
+        if not children.was_killed(status):
+            raise RunFailed(f"a producer ended with {status}: {self.run.errors.said()}")
+        return False
+
+    def _let_go(self) -> None:
+        self.pid = 0
+        os.close(self._commands)
+        os.close(self._answers)
+
+    def do(self, step: Step) -> bool:
+        """Have it take a step; return whether it is still alive."""
+        told: dict[str, Any] = vars(step)
+        os.write(self._commands, json.dumps(told).encode() + b"\n")
+        return self._answered(b"d")
+
+    def end(self) -> None:
+        """Have it close the queue, and end it."""
+        if self.pid:
+            os.write(self._commands, b"end\n")
+            self._answered(b"d")
+            self.kill()
+
+    def kill(self) -> None:
+        """End it."""
+        if self.pid:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            self._let_go()
+
+
+def record(seed: int, recorder: Recorder, base: str) -> Recording:
+    """Make, carry out and record the plan of a seed, in a directory below `base`.
+
+    Raises:
+        RunFailed: it went wrong without any power cut.
+    """
+    directory = Path(tempfile.mkdtemp(prefix="pagequeue-cut-", dir=base))
+    try:
+        return Run(Plan.of(seed), recorder, directory).play()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)

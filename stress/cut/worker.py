@@ -1,0 +1,218 @@
+"""One worker of the power-cut campaign: records runs, and tries the states that cuts can leave.
+
+It runs in a process of its own, with the recorder preloaded and a core whose kill points the
+recorder sees. Of each run it tries many states by the fast engine and some by the full one; some of
+the latter are cut a second time, while they recover.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from stress import driver
+from stress.campaign import Budget, Outcome
+from stress.cut.full import Full
+from stress.cut.native import MODES, RESULTS, SEEDS_PER_MOMENT, Found, Seen, States
+from stress.cut.plan import Plan
+from stress.cut.recording import Recorder, Recording
+from stress.cut.run import record
+from stress.traffic import VIOLATIONS_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LABEL_VARIABLE: Final = "PAGEQUEUE_CUT_LABEL"
+"""Names a file that says which state is being tried, in case the process does not survive it."""
+CHUNK: Final = 32 * SEEDS_PER_MOMENT
+FAST_SECONDS: Final = 0.15
+FULL_SECONDS: Final = 0.5
+SECOND_CUTS: Final = 4
+SECOND_FAST_SECONDS: Final = 0.04
+SECOND_FULL_SECONDS: Final = 0.04
+AGAIN_EVERY: Final = 4
+LABEL_BYTES: Final = 200
+
+
+def kept_directory() -> Path:
+    """Return where recordings of violations are kept."""
+    path = Path(tempfile.gettempdir()) / f"pagequeue-cuts-{os.getuid()}"
+    path.mkdir(mode=0o700, exist_ok=True)
+    return path
+
+
+class Worker:
+    """Tries states until the budget is used up."""
+
+    def __init__(self, budget: Budget, directory: Path) -> None:
+        self.budget = budget
+        self.rng = random.Random(budget.seed)
+        self.deadline = time.monotonic() + budget.seconds
+        self.recorder = Recorder()
+        self.base = driver.scratch_directory()
+        self.full = Full(directory, self.recorder)
+        self.seen = Seen()
+        self.defines = driver.defines()
+        self.outcome = Outcome(0)
+        self.counts = dict.fromkeys(
+            ("traces", "second cuts", "fast states", "fast states of second cuts", "full states",
+             "full states of second cuts", "recovered twice"), 0,
+        )  # fmt: skip
+        self.modes = dict.fromkeys(MODES, 0)
+        self.label = os.environ.get(LABEL_VARIABLE, os.devnull)
+
+    def run(self) -> Outcome:
+        """Take one run after the other."""
+        while not self.finished():
+            self.one_run(self.rng.getrandbits(31))
+        fast = sum(count for name, count in self.counts.items() if name.startswith("fast"))
+        full = sum(count for name, count in self.counts.items() if name.startswith("full"))
+        self.outcome.cases = fast + full
+        self.outcome.notes = {
+            **self.counts,
+            **{f"fast, by {mode}": count for mode, count in self.modes.items()},
+            "fast, distinct states (estimated)": min(self.seen.distinct(), fast),
+        }
+        return self.outcome
+
+    def finished(self) -> bool:
+        """Whether the budget is used up, or there is enough to look at."""
+        done = sum(count for name, count in self.counts.items() if " states" in name)
+        enough = self.budget.cases is not None and done >= self.budget.cases
+        failed = len(self.outcome.violations) >= VIOLATIONS_MAX
+        return enough or failed or time.monotonic() >= self.deadline
+
+    def one_run(self, seed: int) -> None:
+        """Record one run and cut it."""
+        self.say(f"recording trace {seed}")
+        try:
+            recording = record(seed, self.recorder, self.base)
+        except Exception as error:  # noqa: BLE001  whatever it is, the run itself went wrong
+            self.outcome.violations.append(
+                f"trace {seed}, {Plan.of(seed).words}: before any cut: "
+                f"{type(error).__name__}: {error}"
+            )
+            return
+        self.counts["traces"] += 1
+        states = States(recording, self.defines)
+        try:
+            whole = self.fast(recording, states, FAST_SECONDS, "fast states")
+            whole = whole and self.fully(recording, states, FULL_SECONDS, "full states")
+            for _ in range(SECOND_CUTS):
+                if not whole or self.finished():
+                    break
+                whole = self.second_cut(recording, states)
+        finally:
+            states.close()
+
+    def say(self, label: str) -> None:
+        """Write down what is tried now."""
+        with open(self.label, "r+b" if os.path.exists(self.label) else "wb") as file:
+            file.write(label.encode().ljust(LABEL_BYTES)[:LABEL_BYTES])
+
+    def seeds(self) -> tuple[int, int]:
+        """Return the first seed of some moments, and a mode."""
+        return self.rng.getrandbits(56) * SEEDS_PER_MOMENT, self.rng.choice((0, 0, 1, 1, 2))
+
+    def in_time(self, seconds: float) -> Iterator[int]:
+        """Count, as long as there is time, and at least once."""
+        ends = min(time.monotonic() + seconds, self.deadline)
+        number = 0
+        while number == 0 or (time.monotonic() < ends and not self.finished()):
+            yield number
+            number += 1
+
+    # --- engines ----------------------------------------------------------------------------------
+
+    def fast(self, recording: Recording, states: States, seconds: float, counted: str) -> bool:
+        """Try states in memory; return whether all were fine."""
+        for _ in self.in_time(seconds):
+            seed, mode = self.seeds()
+            left = CHUNK if self.budget.cases is None else min(CHUNK, self.budget.cases)
+            tried, found = states.run(seed, mode, left, self.seen)
+            self.counts[counted] += tried
+            self.modes[MODES[mode]] += tried
+            if found is not None:
+                self.violation(recording, states, found.seed, mode, RESULTS[found.result])
+                return False
+        return True
+
+    def fully(self, recording: Recording, states: States, seconds: float, counted: str) -> bool:
+        """Try states with the library; return whether all were fine."""
+        for number in self.in_time(seconds):
+            seed, mode = self.seeds()
+            again = number % AGAIN_EVERY == 0
+            self.counts[counted] += 1
+            self.counts["recovered twice"] += again
+            wrong, _ = self.tried(recording, states, seed, mode, again=again)
+            if wrong:
+                self.violation(recording, states, seed, mode, "the library")
+                return False
+        return True
+
+    def tried(
+        self, recording: Recording, states: States, seed: int, mode: int, *, again: bool
+    ) -> tuple[list[str], Found]:
+        """Try one state by both engines."""
+        self.say(f"{recording.name}, state {seed} by {MODES[mode]}")
+        states.choose(seed, mode)
+        found = states.check()
+        wrong = self.full.try_state(
+            Plan.of(recording.seed), recording.messages(), states.files(), found, again=again
+        )
+        if found.result and not wrong:
+            wrong = [
+                f"the library finds nothing wrong with what the fast engine does: {found.words}"
+            ]
+        return wrong, found
+
+    def second_cut(self, recording: Recording, states: States) -> bool:
+        """Recover a state under the recorder, and cut that too."""
+        seed, mode = self.seeds()
+        states.choose(seed, mode)
+        found = states.check()
+        name = f"recovered from state {seed} by {MODES[mode]}"
+        self.say(f"{recording.name}, {name}")
+        plan = Plan.of(recording.seed)
+        try:
+            recovery = self.full.record_recovery(recording, plan, states.files(), found, name)
+        except Exception as error:  # noqa: BLE001  recovering or sending on failed: that is the case
+            self.outcome.violations.append(
+                f"{recording.name}, {name}: {type(error).__name__}: {error}"
+            )
+            return False
+        self.counts["second cuts"] += 1
+        again = States(recovery, self.defines)
+        try:
+            return self.fast(
+                recovery, again, SECOND_FAST_SECONDS, "fast states of second cuts"
+            ) and self.fully(recovery, again, SECOND_FULL_SECONDS, "full states of second cuts")
+        finally:
+            again.close()
+
+    def violation(
+        self, recording: Recording, states: States, seed: int, mode: int, said_by: str
+    ) -> None:
+        """Keep the recording, ask both engines once more, and say how to do that again."""
+        path = kept_directory() / f"{recording.seed}-{seed}-{mode}.cut"
+        recording.save(path)
+        wrong, found = self.tried(recording, states, seed, mode, again=True)
+        self.outcome.violations.append(
+            f"{recording.name} ({Plan.of(recording.seed).words}), state {seed} by {MODES[mode]}: "
+            f"{said_by}: fast engine: {found.words}; full engine: {'; '.join(wrong) or 'fine'}; "
+            f"again: python -m stress.cut {path} {seed} {mode}"
+        )
+
+
+def campaign(budget: Budget) -> Outcome:
+    """Be one worker."""
+    directory = tempfile.mkdtemp(prefix="pagequeue-cut-", dir=driver.scratch_directory())
+    try:
+        return Worker(budget, Path(directory)).run()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,306 @@
+/* Recovering one state in memory, and comparing what would be delivered with what was sent.
+ *
+ * The frames are judged by the core's own `pq_scan`. What is around it (which page to begin with,
+ * how to go on over end marks, what is refused) follows recover.py step by step, without writing.
+ * Whether it still does is checked by the full engine, which opens such states with the library.
+ */
+#include "cut.h"
+
+typedef struct {
+    const uint8_t *bytes; /* NULL: not there */
+    uint64_t size;
+} view;
+
+typedef struct {
+    int good;
+    uint64_t first_sequence;
+    int64_t floor_timestamp;
+} header;
+
+typedef struct {
+    const cut_trace *trace;
+    cut_found *out;
+    view all, write, read;
+    uint64_t page_bytes, head_page, head_sequence, durable;
+    uint64_t smallest, largest; /* numbers of pages that are there; 0 = none */
+    int durable_known;
+} recovery;
+
+static cut_result wrong(recovery *run, cut_result result, uint64_t page, uint64_t position,
+                        uint64_t sequence) {
+    run->out->page = page;
+    run->out->position = position;
+    run->out->sequence = sequence;
+    return result;
+}
+
+/* --- what stands there ------------------------------------------------------------------------ */
+
+static view view_of(const cut_trace *trace, cut_name_kind kind, uint64_t number) {
+    view found = {NULL, 0};
+    for (uint32_t i = 0; i < trace->name_count; i++) {
+        if (trace->names[i].kind == kind && trace->names[i].number == number) {
+            const cut_file *file = cut_at_name(trace, i, &found.size);
+            found.bytes = file == NULL ? NULL : file->image;
+            break;
+        }
+    }
+    return found;
+}
+
+static header header_of(const recovery *run, uint64_t number) {
+    view page = view_of(run->trace, CUT_IS_PAGE, number);
+    header found = {0, PQ_UNSET_SEQUENCE, 0};
+    if (page.bytes == NULL || page.size != run->page_bytes) {
+        return found;
+    }
+    uint8_t cleared[PQ_PAGE_HEADER_BYTES];
+    uint32_t checksum;
+    memcpy(cleared, page.bytes, sizeof cleared);
+    memcpy(&checksum, cleared + PQ_PAGE_HEADER_CHECKSUM, 4);
+    memset(cleared + PQ_PAGE_HEADER_CHECKSUM, 0, 4);
+    found.good = memcmp(cleared, "pgqpage\x1a", 8) == 0 &&
+                 checksum == ~pq_crc_update(PQ_CRC_START, cleared, sizeof cleared) &&
+                 memcmp(cleared + PQ_PAGE_HEADER_QUEUE_ID, run->all.bytes + PQ_ALL_META_QUEUE_ID,
+                        16) == 0 &&
+                 memcmp(cleared + PQ_PAGE_HEADER_PAGE_NUMBER, &number, 8) == 0;
+    memcpy(&found.first_sequence, cleared + PQ_PAGE_HEADER_FIRST_SEQUENCE, 8);
+    memcpy(&found.floor_timestamp, cleared + PQ_PAGE_HEADER_FLOOR_TIMESTAMP, 8);
+    return found;
+}
+
+static uint64_t word_of(view from, uint64_t at) {
+    uint64_t word;
+    memcpy(&word, from.bytes + at, 8);
+    return word;
+}
+
+static int is_meta(view meta, uint64_t bytes, const char *magic) {
+    return meta.size >= bytes && memcmp(meta.bytes, magic, 8) == 0;
+}
+
+/* What the meta files say, as `Recovery.run` takes it. */
+static cut_result metas(recovery *run) {
+    const cut_trace *trace = run->trace;
+    int indexes = 0;
+    for (uint32_t i = 0; i < trace->name_count; i++) {
+        uint64_t size, number = trace->names[i].number;
+        indexes |= trace->names[i].kind == CUT_IS_INDEX && cut_at_name(trace, i, &size) != NULL;
+        if (trace->names[i].kind == CUT_IS_PAGE && cut_at_name(trace, i, &size) != NULL) {
+            run->smallest = run->smallest == 0 || number < run->smallest ? number : run->smallest;
+            run->largest = number > run->largest ? number : run->largest;
+        }
+    }
+    run->all = view_of(trace, CUT_IS_ALL, 0);
+    run->write = view_of(trace, CUT_IS_WRITE, 0);
+    run->read = view_of(trace, CUT_IS_READ, 0);
+    if (run->all.bytes == NULL) {
+        return run->largest > 0 || indexes ? CUT_REFUSED : CUT_FINE; /* its pages are somebody's */
+    }
+    if (!is_meta(run->all, PQ_ALL_META_BYTES, "pgqall\0\x1a") ||
+        (run->write.bytes != NULL &&
+         !is_meta(run->write, PQ_WRITE_META_FILE_BYTES, "pgqwrit\x1a")) ||
+        (run->read.bytes != NULL && !is_meta(run->read, PQ_READ_META_BYTES, "pgqread\x1a"))) {
+        return CUT_REFUSED;
+    }
+    run->page_bytes = word_of(run->all, PQ_ALL_META_PAGE_BYTES);
+    run->head_page = run->smallest > 0 ? run->smallest : 1;
+    if (run->read.bytes != NULL) {
+        run->head_page = word_of(run->read, PQ_READ_META_HEAD_PAGE);
+        run->head_sequence = word_of(run->read, PQ_READ_META_HEAD_SEQUENCE);
+    } else if (run->smallest > 0) {
+        header first = header_of(run, run->smallest);
+        if (!first.good) {
+            return CUT_REFUSED;
+        }
+        run->head_sequence = first.first_sequence == PQ_UNSET_SEQUENCE ? 0 : first.first_sequence;
+    }
+    run->durable = run->head_sequence;
+    if (run->write.bytes != NULL) {
+        uint64_t mark = word_of(run->write, PQ_WRITE_META_DURABLE_SEQUENCE);
+        run->durable = mark > run->durable ? mark : run->durable;
+        run->durable_known = word_of(run->write, PQ_WRITE_META_DURABLE_PAGE) > 0;
+    }
+    return CUT_FINE;
+}
+
+/* --- the tail --------------------------------------------------------------------------------- */
+
+/* The last page that begins before the durable mark, or the head. */
+static uint64_t start(const recovery *run, header *best) {
+    uint64_t low = run->head_page, high = run->largest > low ? run->largest : low, begin = low;
+    while (low < high) {
+        uint64_t middle = (low + high + 1) / 2;
+        header found = header_of(run, middle);
+        if (found.good && found.first_sequence < run->durable) {
+            begin = low = middle;
+            *best = found;
+        } else {
+            high = middle - 1;
+        }
+    }
+    return begin;
+}
+
+static void scan(const recovery *run, uint64_t number, const header *of, uint64_t first,
+                 uint64_t end, pq_scanned *found) {
+    view page = view_of(run->trace, CUT_IS_PAGE, number);
+    pq_place at = {.page = (uint8_t *)page.bytes, .page_bytes = page.size, .page_number = number,
+                   .first_sequence = first};
+    pq_scan(&at, PQ_PAGE_HEADER_BYTES, first, end, of->floor_timestamp, PQ_INDEX_NONE, found);
+}
+
+/* Goes on over an end mark. 1: there is a page to scan; 0: an empty one is made; -1: damage. */
+static int follow(const recovery *run, uint64_t number, const pq_scanned *before, header *of) {
+    view page = view_of(run->trace, CUT_IS_PAGE, number);
+    *of = header_of(run, number);
+    if (of->good && of->first_sequence == before->sequence) {
+        return 1;
+    }
+    if (!of->good && before->sequence < run->durable) {
+        return -1;
+    }
+    of->first_sequence = before->sequence;
+    of->floor_timestamp = before->timestamp;
+    return page.bytes != NULL && page.size == run->page_bytes;
+}
+
+/* Checks from the durable mark on; leaves the tail in `found`. */
+static cut_result tail(recovery *run, uint64_t *number, pq_scanned *found) {
+    header of = header_of(run, run->head_page);
+    if (!of.good) {
+        return wrong(run, CUT_REFUSED, run->head_page, 0, run->head_sequence);
+    }
+    *number = start(run, &of);
+    for (;;) {
+        uint64_t first = of.first_sequence == PQ_UNSET_SEQUENCE ? 0 : of.first_sequence;
+        if (first < run->durable) {
+            scan(run, *number, &of, first, run->durable, found);
+            if (found->whole_sequence < run->durable && found->stopped != PQ_READ_END) {
+                return wrong(run, CUT_DAMAGED, *number, found->whole_position,
+                             found->whole_sequence);
+            }
+        }
+        scan(run, *number, &of, first, PQ_SEQUENCE_MAX, found);
+        if (found->stopped != PQ_READ_END) {
+            break;
+        }
+        *number += 1;
+        int there = follow(run, *number, found, &of);
+        if (there < 0) {
+            return wrong(run, CUT_DAMAGED, *number, 0, found->sequence);
+        }
+        if (!there) { /* an empty page takes its place */
+            found->whole_sequence = found->sequence;
+            found->whole_position = PQ_PAGE_HEADER_BYTES;
+            break;
+        }
+    }
+    if (found->whole_sequence < run->durable) {
+        return wrong(run, CUT_DAMAGED, *number, found->whole_position, found->whole_sequence);
+    }
+    for (uint64_t other = *number + 1; !run->durable_known && other <= run->largest; other++) {
+        header later = header_of(run, other);
+        if (view_of(run->trace, CUT_IS_PAGE, other).bytes != NULL &&
+            (!later.good || (later.first_sequence != PQ_UNSET_SEQUENCE &&
+                             later.first_sequence >= found->sequence))) {
+            return wrong(run, CUT_DAMAGED, other, 0, later.first_sequence);
+        }
+    }
+    return CUT_FINE;
+}
+
+/* --- what a reader gets ----------------------------------------------------------------------- */
+
+/* Every frame from the head to the tail is the one that was sent there, byte for byte. */
+static cut_result delivered(recovery *run, uint64_t begin, uint64_t last, uint64_t end) {
+    const cut_trace *trace = run->trace;
+    uint64_t sequence = run->head_sequence;
+    for (uint64_t number = run->head_page; number <= last && sequence < end; number++) {
+        view page = view_of(trace, CUT_IS_PAGE, number);
+        if (number <= begin) {
+            header of = header_of(run, number);
+            if (!of.good || of.first_sequence != sequence) {
+                return wrong(run, CUT_DAMAGED, number, 0, sequence);
+            }
+        }
+        for (uint64_t position = PQ_PAGE_HEADER_BYTES; sequence < end; sequence++) {
+            uint32_t word;
+            memcpy(&word, page.bytes + position, 4);
+            if (word & PQ_END_OF_PAGE) {
+                break;
+            }
+            if (sequence >= trace->frame_count) {
+                return wrong(run, CUT_INVENTED, number, position, sequence);
+            }
+            memcpy(&word, trace->frames[sequence], 4);
+            uint64_t bytes = pq_aligned(word & PQ_LENGTH_MASK);
+            if (bytes > page.size - position - PQ_FRAME_BYTES ||
+                memcmp(page.bytes + position, trace->frames[sequence], bytes) != 0) {
+                return wrong(run, CUT_OTHER_FRAME, number, position, sequence);
+            }
+            position += bytes;
+        }
+    }
+    return sequence < end ? wrong(run, CUT_DAMAGED, last, 0, sequence) : CUT_FINE;
+}
+
+static cut_result recovered(recovery *run) {
+    const cut_trace *trace = run->trace;
+    pq_scanned found = {0};
+    uint64_t number = 0;
+    cut_result result = metas(run);
+    if (result != CUT_FINE || run->all.bytes == NULL) {
+        return result;
+    }
+    if (run->largest == 0) { /* the first page is made */
+        return run->durable > 0 ? wrong(run, CUT_DAMAGED, run->head_page, 0, 0) : CUT_FINE;
+    }
+    result = tail(run, &number, &found);
+    if (result != CUT_FINE) {
+        return result;
+    }
+    run->out->tail = found.whole_sequence;
+    header best;
+    result = delivered(run, start(run, &best), number, found.whole_sequence);
+    if (result != CUT_FINE || found.whole_sequence == 0) {
+        return result;
+    }
+    uint32_t word;
+    memcpy(&word, trace->frames[found.whole_sequence - 1], 4);
+    if (word & PQ_MORE_OF_BATCH) {
+        return wrong(run, CUT_PART_OF_BATCH, number, found.whole_position, found.whole_sequence);
+    }
+    return CUT_FINE;
+}
+
+cut_result cut_check(const cut_trace *trace, cut_found *out) {
+    memset(out, 0, sizeof *out);
+    recovery run = {.trace = trace, .out = out};
+    out->moment = trace->moment;
+    out->promised = trace->promised[trace->moment];
+    uint64_t least = out->promised > trace->least ? out->promised : trace->least;
+    cut_result result = recovered(&run);
+    if (result == CUT_FINE && out->tail < least) {
+        out->sequence = out->tail;
+        result = CUT_LOST;
+    }
+    out->result = (uint32_t)result;
+    return result;
+}
+
+/* Checks states of consecutive seeds; ends at the first that is wrong. Marks each in `seen`, bits
+ * chosen by hash, from which the number of distinct states is estimated. Returns how many. */
+uint64_t cut_run(cut_trace *trace, uint64_t seed, int mode, uint64_t states, uint8_t *seen,
+                 uint64_t seen_bits, cut_found *bad) {
+    for (uint64_t i = 0; i < states; i++) {
+        cut_choose(trace, seed + i, mode);
+        uint64_t bit = (trace->hash ^ trace->hash >> 29) % seen_bits;
+        seen[bit / 8] |= (uint8_t)(1u << bit % 8);
+        if (cut_check(trace, bad) != CUT_FINE) {
+            bad->seed = seed + i;
+            return i + 1;
+        }
+    }
+    return states;
+}

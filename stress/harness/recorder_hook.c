@@ -1,0 +1,13 @@
+/* Linked into a core with kill points (`-Wl,--wrap=pq_kill_point`): the recorder looks at each one
+ * before the core perhaps dies there. Without the recorder in the process it does nothing. */
+
+extern void pq_trace_point(int number) __attribute__((weak, visibility("default")));
+void __real_pq_kill_point(int number);
+void __wrap_pq_kill_point(int number);
+
+void __wrap_pq_kill_point(int number) {
+    if (pq_trace_point) {
+        pq_trace_point(number);
+    }
+    __real_pq_kill_point(number);
+}
