@@ -124,7 +124,7 @@ PUBLISHING = (
     ),
     switched(
         "no_checksum", "the checksum is not checked", "a length on disk without its payload",
-        {BYTES: 10.0},
+        {DAMAGE: 30.0},
     ),
     in_c(
         "split_tail", "position and count are advanced in two stores", "I3, they drift apart",
@@ -166,7 +166,7 @@ PUBLISHING = (
     ),
     in_c(
         "next_header_half", "a next page's header that a killed roll left half written is kept",
-        "a page that cannot be opened", {STEP: 30.0},
+        "a page that cannot be opened", {STEP: 60.0},
         {"frames.c": [("checksum == header_checksum(found) &&", "")]},
     ),
     in_c(
@@ -274,7 +274,7 @@ DURABILITY = (
 RECOVERING = (
     in_python(
         "torn_tail_kept", "what is torn is not zeroed", "I4, garbage behind the next frame",
-        {STEP: 60.0},
+        {STEP: 20.0},
     ),
     in_python(
         "zeroing_not_synced", "what was zeroed is not synced", "I5, it comes back", {SIM: 30.0},
@@ -286,7 +286,7 @@ RECOVERING = (
     ),
     in_python(
         "temporaries_kept", "what an interrupted maker left is not removed",
-        "400 kills left 45 files", {KILL: 30.0},
+        "400 kills left 45 files", {STEP: 20.0},
     ),
 )  # fmt: skip
 
@@ -315,10 +315,14 @@ FILES = (
 )  # fmt: skip
 
 GROWING = (
+    in_c(
+        "memory_leak", "the payloads of a batch are never let go", "soak", {GROWTH: 40.0},
+        {"batch.c": [("    Py_XDECREF((PyObject *)payloads);\n", "")]},
+    ),
     in_python("descriptor_leak", "each roll keeps a descriptor", "soak", {GROWTH: 30.0}),
     in_python("map_leak", "pages that were left stay mapped", "soak", {GROWTH: 30.0}),
     in_python("thread_leak", "a closed queue keeps its thread", "soak", {GROWTH: 30.0}),
-)
+)  # fmt: skip
 
 PLANTS = (*MODELS, *PUBLISHING, *LOCKS, *DURABILITY, *RECOVERING, *FILES, *GROWING)
 
