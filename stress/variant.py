@@ -136,7 +136,10 @@ def _version(command: tuple[str, ...]) -> bytes:
 
 
 def compiled(
-    command: Sequence[str], sources: Sequence[Path], arguments: Sequence[str], headers: Path
+    command: Sequence[str],
+    sources: Sequence[Path],
+    arguments: Sequence[str],
+    headers: Path = CORE_DIRECTORY,
 ) -> Path:
     """Compile and link sources with a compiler's command, or take what was built from the same.
 
@@ -226,7 +229,7 @@ def can_sanitize() -> bool:
     source = cache_directory() / "probe.c"
     source.write_text("int main(void) { return 0; }\n", encoding="ascii")
     try:
-        program = compiled(compiler(), [source], SANITIZE, CORE_DIRECTORY)
+        program = compiled(compiler(), [source], SANITIZE)
     except subprocess.CalledProcessError:
         return False
     return subprocess.run([program], check=False).returncode == 0
