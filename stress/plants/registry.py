@@ -79,7 +79,7 @@ def in_python(name: str, wrong: str, breaks: str, by: Mapping[str, float]) -> Pl
 
 def in_model(name: str, wrong: str, breaks: str, *model: str) -> Plant:
     """Return a bug of the protocol that no test on this machine could show."""
-    return Plant(name, wrong, breaks, {MODEL: 300.0}, model=model)
+    return Plant(name, wrong, breaks, {MODEL: 15.0}, model=model)
 
 
 WEAK_MEMORY = "weak memory, which x86 hides"
