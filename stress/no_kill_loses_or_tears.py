@@ -149,7 +149,7 @@ class Round:
         self.kill(self.rng.sample(self.slots, len(self.slots)))
         self.counts["kills of all"] += 1
         if self.rng.random() < CUT_SHARE:
-            self.pretend_power_cut()
+            self.counts["power cuts pretended"] += driver.pretend_power_cut(self.path)
         for slot in self.slots:
             self.start(slot)
         for _ in range(self.rng.randrange(4)):
@@ -158,19 +158,6 @@ class Round:
             self.kill(slots)
             for slot in slots:
                 self.start(slot)
-
-    def pretend_power_cut(self) -> None:
-        """Make the shared words look like another boot's; nobody has the queue open."""
-        from pagequeue import format as fmt  # noqa: PLC0415
-        from pagequeue.meta import WriteMeta  # noqa: PLC0415
-
-        path = os.path.join(self.path, fmt.write_meta_name("queue"))
-        if not os.path.exists(path):
-            return  # killed before it was made
-        with open(path, "r+b") as file:
-            file.seek(WriteMeta.LOCK_KEY)
-            file.write(b"\x55" * WriteMeta.LOCK_KEY_BYTES)
-        self.counts["power cuts pretended"] += 1
 
     def full(self) -> bool:
         """Whether the queue has become large enough."""

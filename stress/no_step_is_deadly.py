@@ -109,7 +109,7 @@ class Campaign:
             if not self.victim(scene, point, at_pass, kind):
                 scene.violations.append("the victim did not come to that point")
             if again == BEHIND_ROLL and point == BEFORE_HEADER:
-                scene.tear_next_header()
+                scene.tear_next_header(sequence_first=self.rng.random() < 0.5)
             if again is not None:
                 self.victim(scene, again, 1, "mixed")
             if survivor:

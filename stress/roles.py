@@ -44,7 +44,9 @@ class Ground:
     def __init__(self, directory: Path, *, producers: int, consumers: int) -> None:
         self.path = str(directory / "queue")
         self.errors = children.ErrorFile(directory / "errors")
-        self.phase = mmap.mmap(-1, 4096)
+        with (directory / "phase").open("a+b") as file:  # whoever makes it: nothing is overwritten
+            file.truncate(mmap.PAGESIZE)
+            self.phase = mmap.mmap(file.fileno(), mmap.PAGESIZE)
         self.acked = [Log(directory / f"acked-{i}", RECORD) for i in range(producers)]
         self.seen = [Log(directory / f"seen-{i}", SEEN) for i in range(consumers)]
 
@@ -197,21 +199,24 @@ def verify(ground: Ground, uid: int) -> None:
 
 
 def fork(ground: Ground, uid: int) -> None:
-    """Fork with the queue open; what the child does to its handles is not felt here."""
+    """Fork with queues open; what the child does to its handles is not felt here."""
+    from pagequeue import Queue  # noqa: PLC0415
+
     rng = random.Random(uid)
-    with ground.open(uid) as queue, queue.producer() as producer:
+    with (
+        ground.open(uid) as queue,
+        queue.producer() as producer,
+        Queue(f"{ground.path}-{uid}", page_bytes=4096) as own,  # nobody else has this one open
+    ):
         while ground.phase[0] == RUNNING:
             pid = os.fork()
             if pid == 0:
-                if rng.random() < 0.5:
-                    queue.close()
-                else:
-                    producer.close()
+                rng.choice((queue.close, own.close, producer.close))()
                 os._exit(0)
             status = os.waitpid(pid, 0)[1]
             if status != 0:
                 ground.errors.say(f"a forked child ended with status {status}")
-            if could_be_alone(ground.path):
+            if could_be_alone(own.directory):
                 ground.errors.say("queue.lock can be had alone, and the queue is open")
             time.sleep(0.002 + rng.random() * 0.01)
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS = 180.0
 SHORT_COUNT = 8
+SHORT_BUDGET = 15.0
+"""A short run takes only such as need no more."""
 WORDS_MAX = 110
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -147,7 +149,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="NAME", help="bugs; none: all of them")
     parser.add_argument("--list", action="store_true", help="only say which there are")
     parser.add_argument("--seconds", type=float, help="for each campaign, instead of its budget")
-    parser.add_argument("--short", action="store_true", help=f"{SHORT_COUNT} that the seed chooses")
+    parser.add_argument(
+        "--short", action="store_true", help=f"{SHORT_COUNT} quick ones, by the seed"
+    )
     parser.add_argument("--controls", action="store_true", help="run campaigns without a bug too")
     parser.add_argument("--seed", type=int, help="repeat a run; printed by every run")
     options = parser.parse_args(arguments)
@@ -165,7 +169,11 @@ def chosen(options: argparse.Namespace, seed: int) -> list[Plant]:
     plants = [named(name) for name in options.names] or list(PLANTS)
     if options.short and not options.names:
         there = campaign_names()
-        plants = [p for p in plants if all(name in there for name in p.by)]
+        plants = [
+            plant
+            for plant in plants
+            if all(name in there and need <= SHORT_BUDGET for name, need in plant.by.items())
+        ]
         plants = random.Random(seed).sample(plants, min(SHORT_COUNT, len(plants)))
     return plants
 

@@ -24,7 +24,7 @@ PAGE_BYTES = 4096
 STALL_SECONDS = 1.0
 HANG_SECONDS = 10.0
 SURVIVOR_OPS = 8
-PAGE_NUMBER_AT = 192
+PAGE_NUMBER_AT, TAIL_EVEN_AT, FIRST_EVEN_AT, TAIL_ODD_AT = 192, 200, 208, 216
 FIRST_SEQUENCE_AT = 40
 
 MIXED, SINGLE, BATCH, ROTATE = range(4)
@@ -164,14 +164,20 @@ class Scene:
         self.killed += died
         return died
 
-    def tear_next_header(self) -> None:
-        """Do half of the first step of a roll: no kill point can stand inside one `memcpy`."""
+    def tear_next_header(self, *, sequence_first: bool) -> None:
+        """Do a part of the first step of a roll: no kill point can stand inside one `memcpy`.
+
+        Args:
+            sequence_first: the first sequence is there and the checksum is not; else half of it.
+        """
         meta = (self.directory / "queue" / "queue-writeMeta").read_bytes()
-        number = int.from_bytes(meta[PAGE_NUMBER_AT : PAGE_NUMBER_AT + 8], "little") + 1
+        number = _word(meta, PAGE_NUMBER_AT) + 1
+        odd = (number - 1) % 2 * (TAIL_ODD_AT - TAIL_EVEN_AT)  # words of the page that is active
+        sequence = _word(meta, odd + FIRST_EVEN_AT) + _word(meta, odd + TAIL_EVEN_AT) % (1 << 32)
         page = self.directory / "queue" / f"queue-{number:010}.page"
         with page.open("r+b") as file:
             file.seek(FIRST_SEQUENCE_AT)
-            file.write(b"half")
+            file.write(sequence.to_bytes(8, "little") if sequence_first else b"half")
 
     def prove(self, end_sequence: int | None = None) -> None:
         """Open the queue again, go on, and compare all of it.
@@ -206,3 +212,7 @@ class Scene:
             if seen >= len(proof.digests) or proof.digests[seen] != digest:
                 self.violations.append(f"the survivor received another stream up to {seen}")
         self.violations += self.errors.said()
+
+
+def _word(data: bytes, at: int) -> int:
+    return int.from_bytes(data[at : at + 8], "little")

@@ -229,7 +229,7 @@ def can_sanitize() -> bool:
     source = cache_directory() / "probe.c"
     source.write_text("int main(void) { return 0; }\n", encoding="ascii")
     try:
-        program = compiled(compiler(), [source], SANITIZE, CORE_DIRECTORY)
+        program = compiled(compiler(), [source], SANITIZE)
     except subprocess.CalledProcessError:
         return False
     return subprocess.run([program], check=False).returncode == 0

@@ -225,12 +225,3 @@ def map_leak() -> None:
 def thread_leak() -> None:
     """A queue that is closed leaves its worker thread behind."""
     rewrite(background.Background, "close", ("self._jobs.put(None)\n", "return\n"))
-
-
-def index_file_leak() -> None:
-    """Pages that recovery removes leave their index behind."""
-    rewrite(
-        recover.Recovery,
-        "_remove",
-        ("self.folder.remove(fmt.index_name(self.prefix, number))", "pass"),
-    )
