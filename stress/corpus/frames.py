@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from pagequeue import format as fmt
@@ -167,16 +168,16 @@ def _(victim: Victim) -> Hit:
     return victim.at(place)
 
 
-@bad_checksum("frames changed places", "two frames of one size, one behind the other, are exchanged")
+@bad_checksum("frames changed places", "two frames of one size are exchanged")
 def _(victim: Victim) -> Hit:
     first, second = equal_pair(victim)
     name, data = victim.page(first.page), victim.read(victim.page(first.page))
-    swapped = data[second.position : second.end] + data[first.position : first.end]
-    victim.poke(name, first.position, swapped)
+    victim.poke(name, first.position, data[second.position : second.end])
+    victim.poke(name, second.position, data[first.position : first.end])
     return victim.at(first)
 
 
-@bad_checksum("frame repeated", "a frame is overwritten with a copy of the one before it")
+@bad_checksum("frame repeated", "a frame is overwritten with a copy of an earlier one")
 def _(victim: Victim) -> Hit:
     first, second = equal_pair(victim)
     name, data = victim.page(first.page), victim.read(victim.page(first.page))
@@ -203,10 +204,9 @@ def _(victim: Victim) -> Hit:
 
 
 def equal_pair(victim: Victim) -> tuple[Place, Place]:
-    """Return two frames of one size, one behind the other, alike in all but what was sent."""
-    places = victim.places(victim.inner)
-    for first, second in zip(places[1:], places[2:], strict=False):
-        if len(first.payload) == len(second.payload) and first.more == second.more:
+    """Return two frames of one size, alike in all but what was sent."""
+    for first, second in itertools.combinations(victim.places(victim.inner)[1:], 2):
+        if 0 < len(first.payload) == len(second.payload) and first.more == second.more:
             return first, second
     raise AssertionError("no equal frames in this shape")
 
