@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 from stress.corpus import DAMAGES, FACES
-from stress.corpus.case import can_look, makes_sense, run_case
-from stress.corpus.shapes import SHAPES, make
+from stress.corpus.case import look_at, makes_sense
+from stress.corpus.shapes import OTHER_START_NS, SHAPES, make
 from stress.corpus.table import table
 from stress.driver import scratch_directory
 
@@ -35,16 +35,15 @@ def main() -> int:
             if options.shape not in {None, shape.name}:
                 continue
             original = make(shape, options.seed, Path(base, f"{shape.name}-1"))
-            other = make(shape, options.seed + 1, Path(base, f"{shape.name}-2"))
+            other = make(shape, options.seed + 1, Path(base, f"{shape.name}-2"), OTHER_START_NS)
             for name in options.names or DAMAGES:
                 damage = DAMAGES[name]
                 if not makes_sense(damage, original):
                     continue
-                for face in damage.outcomes:
-                    if options.face not in {None, face} or not can_look(face):
-                        continue
-                    cases += 1
-                    wrong = run_case(damage, face, original, other, Path(base, "case"), options.seed)
+                wanted = [options.face] if options.face else None
+                found = look_at(damage, original, other, Path(base, "case"), options.seed, wanted)
+                cases += len(found)
+                for face, wrong in found.items():
                     for text in wrong:
                         failed += 1
                         print(f"{shape.name} | {name} | {face} | {text}", flush=True)

@@ -39,6 +39,7 @@ class Hit:
         sequence: of the first message that is affected; None when none is.
         page: number of the page that is affected; None when none is.
         others: names of files that may be blamed as well, because the two contradict each other.
+        whole: the page as a whole is meant, so that a problem need not name a message.
     """
 
     file: str
@@ -46,6 +47,7 @@ class Hit:
     sequence: int | None = None
     page: int | None = None
     others: tuple[str, ...] = ()
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,13 +95,16 @@ class ByMark:
         below: the damage is below the mark. In a page before that of the mark it may work as well,
             because such a page need not be looked at.
         above: the damage is at the mark or above it.
+        mends: below the mark it may be mended as well, if no message is lost by that.
     """
 
     below: Fails
     above: Works | Fails
+    mends: bool = False
 
     def __str__(self) -> str:
-        return f"below the durable mark {self.below}; above it {self.above}"
+        below = f"{self.below}, or it is mended" if self.mends else self.below
+        return f"below the durable mark {below}; above it {self.above}"
 
 
 @dataclass(frozen=True)
@@ -163,14 +168,18 @@ class Saves:
     """Salvage copies every frame that stands whole in its place, and reports the others as lost.
 
     Attributes:
-        knows: whether what is lost can be known exactly; else a part of it may go unreported,
-            because nothing is left that tells of it.
+        knows: whether what is lost can be known exactly; else more, or less, may be reported,
+            because nothing is left that tells where the queue ended.
+        reads: whether it may read the page that is hit; a newer format it may not.
     """
 
     knows: bool = True
+    reads: bool = True
 
     def __str__(self) -> str:
-        return "copies all that is whole, reports the rest" + ("" if self.knows else " it can know")
+        known = "reports the rest" if self.knows else "reports the rest and that there may be more"
+        which = "all that is whole" if self.reads else "the other pages"
+        return f"copies {which}, {known}"
 
 
 Opening = Works | Fails | ByMark

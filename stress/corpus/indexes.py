@@ -18,8 +18,8 @@ index = Kind(
         "after_cut": WORKS,
         "read_only": WORKS,
         "reading": WORKS,
-        "verify": Finds("index"),
-        "repair": Mends("index"),
+        "verify": Finds("index", placed=False),
+        "repair": Mends(),
         "salvage": Saves(),
     }
 )

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stress.corpus.damage import OutcomeOf
+    from stress.corpus.shapes import Place
     from stress.corpus.victim import Victim
 
 
@@ -92,7 +93,7 @@ class Judge:
         if self.hit.sequence is None or sequence >= self._durable():
             return self.disagreements(face, outcome.above, seen)
         before_mark = (self.hit.page or 0) < self._mark_page()
-        if before_mark and "error" not in seen:
+        if (before_mark or outcome.mends) and "error" not in seen:
             return self.disagreements(face, Works("all"), seen)
         return self.disagreements(face, outcome.below, seen)
 
@@ -112,11 +113,28 @@ class Judge:
             wrong.append(f"the reason lacks “{wanted.reason}”: {error['text']}")
         elif self.hit.file and os.path.basename(error["path"] or "") not in self._files():
             wrong.append(f"the error names {error['path']}, not {self.hit.file}")
-        elif wanted.placed and self.hit.position not in {None, error["position"]}:
+        elif wanted.placed and not self._may_be_at(error["position"]):
             wrong.append(f"the error has position {error['position']}, not {self.hit.position}")
-        elif error["kind"] == "CorruptFrame" and self.hit.sequence not in {None, error["sequence"]}:
+        elif (
+            error["kind"] == "CorruptFrame"
+            and not self.hit.whole
+            and self.hit.sequence is not None
+            and error["sequence"] not in {self.hit.sequence, self._batch_of_hit().sequence}
+        ):
             wrong.append(f"the error has message {error['sequence']}, not {self.hit.sequence}")
         return wrong
+
+    def _batch_of_hit(self) -> Place:
+        """Return the message with which the batch of the hit begins: recovery drops whole ones."""
+        sequence = min(self.hit.sequence or 0, self.end - 1)
+        return self.original.places[self.original.whole_before(sequence)]
+
+    def _may_be_at(self, position: int | None) -> bool:
+        """Whether an error may name this position."""
+        if self.hit.position is None or position == self.hit.position:
+            return True
+        known = self.hit.sequence is not None and not self.hit.whole
+        return known and position == self._batch_of_hit().position
 
     def _files(self) -> set[str]:
         return {self.hit.file, *self.hit.others}
@@ -192,13 +210,17 @@ class Judge:
         for sequence, rows, error in seen["since"]:
             if error is not None:
                 wrong.append(f"reading by time failed: {error['text']}")
-            elif [row[0] for row in rows] != list(range(sequence, self.end)):
+            elif [row[0] for row in rows] != list(range(self._first_at(sequence), self.end)):
                 wrong.append(f"by time, not all from {sequence} on were read")
         if seen["last_error"] is not None or [row[0] for row in seen["last"]] != list(
             range(max(0, self.end - 3), self.end)
         ):
             wrong.append(f"the last messages are {seen['last']}, {seen['last_error']}")
         return wrong
+
+    def _first_at(self, sequence: int) -> int:
+        """Return the first message with the time of this one."""
+        return next(row[0] for row in self.sent if row[1] == self.sent[sequence][1])
 
     def _until(self, _: str, outcome: Until, seen: Seen) -> list[str]:
         stop = self.hit.sequence or 0
@@ -213,8 +235,11 @@ class Judge:
             behind = self.hit.page + 1
             rows, error = seen["from_page"][str(behind)]
             first = self.original.of_page(behind)[0].sequence
-            if error is not None or [row[0] for row in rows] != list(range(first, self.end)):
-                wrong.append(f"behind the page reading did not go on: {(error or {}).get('text')}")
+            if error is not None:
+                # The search for a place can come by the damaged page; then it says so.
+                wrong += [f"behind the page: {text}" for text in self._error(outcome.error, error)]
+            elif [row[0] for row in rows] != list(range(first, self.end)):
+                wrong.append("behind the page reading did not go on")
         return wrong
 
     # --- verify -----------------------------------------------------------------------------------
@@ -231,10 +256,8 @@ class Judge:
             if outcome.placed and problem["file"] == self.hit.file:
                 if self.hit.position not in {None, problem["position"]}:
                     misplaced.append(f"position {problem['position']}, not {self.hit.position}")
-                if self.hit.sequence is not None and problem["sequence"] not in {
-                    self.hit.sequence,
-                    None if self.hit.position in {0, None} else -1,
-                }:
+                named = problem["sequence"] == self.hit.sequence or self.hit.sequence is None
+                if not named and not self.hit.whole:
                     misplaced.append(f"message {problem['sequence']}, not {self.hit.sequence}")
             if not misplaced:
                 return []
@@ -265,7 +288,12 @@ class Judge:
             wrong.append(f"repair does not say “{outcome.says}”, but {seen['says']}")
         if "error" in seen["opened"]:
             return [*wrong, f"behind repair, opening fails: {seen['opened']['error']['text']}"]
-        return wrong + [f"behind repair: {text}" for text in self._works("opening", Works(), seen["opened"])]
+        opening = self.outcome_of("opening")
+        keeps = opening.keeps if isinstance(opening, Works) else "all"
+        return wrong + [
+            f"behind repair: {text}"
+            for text in self._works("opening", Works(keeps), seen["opened"])
+        ]
 
     def _saved(self, _: str, outcome: OutcomeOf | None, seen: Seen) -> list[str]:
         if not isinstance(outcome, Saves):
@@ -277,6 +305,8 @@ class Judge:
         wrong += self._invented(rows)
         copied = {row[0] for row in rows}
         missing = self.whole - copied
+        if not outcome.reads:
+            missing -= {place.sequence for place in self.original.of_page(self.hit.page or 0)}
         if missing:
             wrong.append(f"{len(missing)} whole messages were not copied, first {min(missing)}")
         lost: set[int] = set()

@@ -11,6 +11,7 @@ from stress.corpus.damage import (
     WORKS,
     Fails,
     Finds,
+    FindsNothing,
     Hit,
     Idle,
     Kind,
@@ -22,7 +23,7 @@ from stress.corpus.damage import (
 from stress.corpus.victim import ALL_META, READ_META, WRITE_META
 
 if TYPE_CHECKING:
-    from stress.corpus.damage import FindsNothing, OutcomeOf
+    from stress.corpus.damage import OutcomeOf
     from stress.corpus.victim import Victim
 
 
@@ -59,7 +60,7 @@ SIZE = Fails("CorruptMeta", "page size")
 @meta_kind(MISSING).but(read_only=NOT_THERE)("allMeta missing", "the allMeta is removed")
 def _(victim: Victim) -> Hit:
     victim.remove(ALL_META)
-    return Hit(ALL_META)
+    return Hit(ALL_META, others=(victim.directory.name,))
 
 
 @meta_kind(SHORT)("allMeta empty", "the allMeta is cut to 0 bytes")
@@ -130,7 +131,9 @@ def signed(victim: Victim, options: bytes = b"", **fields: int) -> None:
     victim.sign_all_meta(record.tobytes() + options)
 
 
-@meta_kind(NEWER, Leaves(), Finds("format", placed=False))(
+@meta_kind(NEWER, NEWER, Finds("format", placed=False)).but(
+    salvage=Fails("CorruptMeta|NewerFormat", placed=False)
+)(
     "allMeta of a newer format", "the allMeta says format 2, with the checksum for that"
 )
 def _(victim: Victim) -> Hit:
@@ -202,7 +205,7 @@ def _(victim: Victim) -> Hit:
 )("readMeta missing", "the readMeta is removed")
 def _(victim: Victim) -> Hit:
     victim.remove(READ_META)
-    return Hit(READ_META)
+    return Hit(READ_META, others=(victim.directory.name,))
 
 
 def read_kind(error: Fails, *, repair: OutcomeOf | None = None) -> Kind:
@@ -300,13 +303,14 @@ def _(victim: Victim) -> Hit:
     after_cut=Works("any"),
     read_only=Works("any"),
     repair=Idle(),
+    salvage=Saves(knows=False, reads=False),
 )(
     "readMeta ahead by a page",
     "the head is the second page, as when trimming was cut before it removed the first",
-    verify=Finds("head", placed=False),
+    verify=FindsNothing(),
 )
 def _(victim: Victim) -> Hit:
     second = victim.places(victim.head + 1)[0]
     victim.word(READ_META, fmt.READ_META, "head_page", second.page)
     victim.word(READ_META, fmt.READ_META, "head_sequence", second.sequence)
-    return head_hit(victim)
+    return Hit(READ_META, None, None, victim.head)

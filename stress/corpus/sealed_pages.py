@@ -52,8 +52,13 @@ magic = page_kind(Fails("CorruptPage", "wrong magic"), WRITTEN_AGAIN, Mends())
 checksum = page_kind(Fails("CorruptPage", "wrong checksum"), WRITTEN_AGAIN, Mends())
 overwritten = page_kind(Fails("CorruptPage", "wrong magic"), CUT_OFF, Leaves())
 NEWER = Fails("NewerFormat", "upgrade", placed=False)
-newer = page_kind(NEWER, NEWER, Leaves(), finds="format")
-first = page_kind(Fails("CorruptPage", "first sequence"), WRITTEN_AGAIN, Mends())
+newer = page_kind(NEWER, NEWER, Leaves()).but(
+    verify=Finds("format", placed=False), salvage=Saves(reads=False)
+)
+FIRST = Fails("CorruptPage|CorruptFrame", "", placed=False)
+first = page_kind(FIRST, WRITTEN_AGAIN, Mends(), finds="begins with message").but(
+    after_cut=ByMark(FIRST, WRITTEN_AGAIN, mends=True)
+)
 
 
 @lossy_size("page empty", "a sealed page is cut to 0 bytes")
@@ -167,7 +172,7 @@ def _(victim: Victim) -> Hit:
     return victim.at_page(victim.inner)
 
 
-@page_kind(OTHER_NUMBER, OTHER_NUMBER, Mends()).but(reading=Until(OTHER_NUMBER, goes_on=False))(
+@page_kind(OTHER_NUMBER, OTHER_NUMBER, Leaves()).but(reading=Until(OTHER_NUMBER, goes_on=False))(
     "two pages changed places", "the names of a sealed page and of the page before are exchanged"
 )
 def _(victim: Victim) -> Hit:
@@ -192,7 +197,11 @@ def _(victim: Victim) -> Hit:
     return hit
 
 
-@first("header without first sequence", "a sealed page says that it is only made ready")
+@first(
+    "header without first sequence",
+    "a sealed page says that it is only made ready",
+    verify=Finds("first sequence"),
+)
 def _(victim: Victim) -> Hit:
     victim.header(victim.inner, first_sequence=fmt.UNSET_SEQUENCE)
     return victim.at_page(victim.inner)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 PAGE_BYTES = 4096
 PREFIX = "queue"
 START_NS = 1_700_000_000_000_000_000
+OTHER_START_NS = START_NS + 5 * 10**8
+"""Of the other queue: no frame of it is by chance the same."""
 STEP_NS = 1_000_000
 SIZES = (160, 160, 333, 41, 600, 7, 0, 96)
 """Of payloads; two equal ones follow each other, so that frames can change places."""
@@ -118,8 +120,8 @@ class Original:
 class _Clock:
     """Every look is a little later."""
 
-    def __init__(self) -> None:
-        self.now = START_NS
+    def __init__(self, start_ns: int) -> None:
+        self.now = start_ns
 
     def __call__(self) -> int:
         self.now += STEP_NS
@@ -138,10 +140,10 @@ def _groups(shape: Shape, rng: random.Random) -> Iterator[list[bytes]]:
         yield group
 
 
-def make(shape: Shape, seed: int, directory: Path) -> Original:
+def make(shape: Shape, seed: int, directory: Path, start_ns: int = START_NS) -> Original:
     """Fill a queue in a new directory, close it, and return it as bytes."""
     rng = random.Random(f"{seed} {shape.name}")
-    with Queue(directory, page_bytes=PAGE_BYTES, clock=_Clock()) as queue:
+    with Queue(directory, page_bytes=PAGE_BYTES, clock=_Clock(start_ns)) as queue:
         producer = queue.producer()
         half = shape.pages / 2
         flushed = shape.durable != "half"

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from stress.corpus.victim import Victim
 
 NULL_DEVICE = os.makedev(1, 3)
-UNSAFE = Fails("UnsafePath", "regular", placed=False)
+UNSAFE = Fails("UnsafePath", "", placed=False)
 
 
 def fifo(path: Path) -> None:
@@ -119,13 +119,12 @@ def outcomes_of(role: str) -> dict[str, OutcomeOf]:
         "after_cut": UNSAFE,
         "read_only": UNSAFE,
         "verify": Finds("regular", placed=False),
-        "repair": Leaves() if role == ALL_META else Mends(),
+        "repair": Mends(),
         "salvage": Saves(),
     }
-    if role == ALL_META:
-        meta["repair"] = Mends()
     if role == WRITE_META:
         del meta["after_cut"]
+        meta["salvage"] = Saves(knows=False)
     if role == LOCK:
         meta.update(read_only=WORKS, reading=WORKS, repair=UNSAFE)
     if role.endswith("page"):
@@ -135,10 +134,12 @@ def outcomes_of(role: str) -> dict[str, OutcomeOf]:
             after_cut=ByMark(UNSAFE, UNSAFE),
             read_only=WORKS,
             reading=Until(UNSAFE, goes_on=not last),
-            repair=Leaves(),
+            repair=UNSAFE if last else Leaves(),
         )
     if role == "next page":
-        meta.update(opening=UNSAFE, after_cut=UNSAFE, read_only=WORKS, reading=WORKS, repair=Mends())
+        meta.update(opening=UNSAFE, read_only=WORKS, reading=WORKS)
+        del meta["after_cut"]  # recovery removes pages behind the tail, or comes by this one
+        meta["repair"] = Leaves()
     if role.endswith("index"):
         last = role != "index"
         meta.update(
@@ -146,7 +147,7 @@ def outcomes_of(role: str) -> dict[str, OutcomeOf]:
             after_cut=ByMark(UNSAFE, UNSAFE),
             read_only=WORKS,
             reading=WORKS,
-            repair=Mends("index"),
+            repair=Mends(),
         )
     return meta
 
@@ -163,9 +164,19 @@ def declare() -> None:
         kind = Kind(outcomes_of(role), pages=3 if role.endswith(("page", "index")) else 1)
         for thing in (*THINGS, "symbolic link"):
             what = f"a {thing} stands in the place of the {role}"
-            kind.add(f"{thing} as {role}", what, partial(special, role=role, thing=thing))
-        intact = kind.but(**dict.fromkeys(("opening", "read_only", "reading"), WORKS))
-        intact = intact.but(verify=FindsNothing(), repair=Idle(), after_cut=WORKS)
+            made = kind
+            if thing == "directory" and role != "sealed page":  # no rename can replace it
+                made = kind.but(repair=Leaves() if role == "index" else UNSAFE)
+            made.add(f"{thing} as {role}", what, partial(special, role=role, thing=thing))
+        intact = kind.but(**dict.fromkeys(("read_only", "reading"), WORKS))
+        opening = WORKS if role == "sealed page" else kind.outcomes["opening"]
+        intact = intact.but(opening=opening, verify=FindsNothing(), repair=UNSAFE)
+        if role == ALL_META:
+            intact = intact.but(opening=WORKS, after_cut=WORKS, repair=Idle())
+        if role in {"sealed page", "index"}:
+            intact = intact.but(opening=WORKS, repair=Idle())
+        if role == "sealed page":
+            intact = intact.but(after_cut=ByMark(UNSAFE, UNSAFE))
         what = f"the {role} has a second name outside the directory"
         intact.add(f"hard link as {role}", what, partial(special, role=role, thing="hard link"))
     kind = Kind(outcomes_of("next page"))

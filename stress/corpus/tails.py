@@ -177,7 +177,7 @@ def _(victim: Victim) -> Hit:
     opening=WORKS,
     after_cut=WORKS,
     verify=Finds("page"),
-    repair=Mends(),
+    repair=Leaves(),
 )
 def _(victim: Victim) -> Hit:
     number = victim.active

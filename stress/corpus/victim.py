@@ -129,7 +129,7 @@ class Victim:
     def at_page(self, number: int, position: int | None = 0) -> Hit:
         """Return the hit of a page as a whole, or of its header."""
         first = self.places(number)[0].sequence
-        return Hit(self.page(number), position, first, number)
+        return Hit(self.page(number), position, first, number, whole=True)
 
     def at_end(self, number: int) -> Hit:
         """Return the hit of a page's end mark."""

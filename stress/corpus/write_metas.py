@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 def write_kind(error: Fails, repair: OutcomeOf | None = None) -> Kind:
     """Return the outcomes for a writeMeta that cannot be used."""
-    return meta_kind(error, repair or Mends("writeMeta")).without("after_cut")
+    kind = meta_kind(error, repair or Mends("writeMeta"))
+    return kind.but(salvage=Saves(knows=False)).without("after_cut")
 
 
 @write_kind(MISSING).but(opening=Works("all", "checked"), read_only=NOT_THERE)(
@@ -37,7 +38,7 @@ def write_kind(error: Fails, repair: OutcomeOf | None = None) -> Kind:
 )
 def _(victim: Victim) -> Hit:
     victim.remove(WRITE_META)
-    return Hit(WRITE_META)
+    return Hit(WRITE_META, others=(victim.directory.name,))
 
 
 @write_kind(SHORT)("writeMeta empty", "the writeMeta is cut to 0 bytes")
@@ -76,7 +77,10 @@ def _(victim: Victim) -> Hit:
     return Hit(WRITE_META, 12)
 
 
-@meta_kind(NEWER, Leaves(), Finds("format", placed=False)).without("after_cut")(
+NEWER_META = meta_kind(NEWER, Leaves(), Finds("format", placed=False)).without("after_cut")
+
+
+@NEWER_META.but(salvage=Saves(knows=False))(
     "writeMeta of a newer format", "the writeMeta says format 2"
 )
 def _(victim: Victim) -> Hit:
@@ -101,18 +105,19 @@ words = Kind(
         "reading": WORKS,
         "verify": Finds("", placed=False),
         "repair": Mends(),
-        "salvage": Saves(),
+        "salvage": Saves(knows=False),
     }
 )
-harmless = words.but(verify=FindsNothing(), repair=Idle())
-TAIL = Fails("CorruptMeta", "tail", placed=False)
+harmless = words.but(verify=FindsNothing(), repair=Idle(), salvage=Saves())
+TAIL = Fails("CorruptMeta|MissingPage", "", placed=False)
 refused = words.but(opening=TAIL, read_only=TAIL).without("reading")
 
 
 def tail_hit(victim: Victim) -> Hit:
     """Return the hit of a tail; the page that contradicts it may be blamed as well."""
     pages = (victim.active, victim.active + 1, max(victim.active - 1, 1))
-    names = tuple(victim.page(number) for number in pages)
+    numbers = (*pages, victim.field(WRITE_META, fmt.WRITE_META, "page_number"))
+    names = tuple(victim.page(number) for number in numbers)
     return Hit(WRITE_META, None, None, None, (*names, victim.directory.name))
 
 
@@ -126,6 +131,8 @@ def _(victim: Victim) -> Hit:
     first = victim.places(victim.active)[0]
     place = victim.original.places[max(start, first.sequence)]
     victim.tail_word(victim.active, place.position, place.sequence - first.sequence)
+    durable = min(victim.original.durable, place.sequence)
+    victim.word(WRITE_META, fmt.WRITE_META, "durable_sequence", durable)
     return Hit(WRITE_META)
 
 
@@ -173,7 +180,7 @@ def _(victim: Victim) -> Hit:
     return tail_hit(victim)
 
 
-@refused("tail words of ones", "all bits of both pairs of tail words are set")
+@refused.but(opening=WORKS)("tail words of ones", "all bits of both pairs of tail words are set")
 def _(victim: Victim) -> Hit:
     for field in ("tail_even", "first_even", "tail_odd", "first_odd"):
         victim.word(WRITE_META, fmt.WRITE_META, field, 2**64 - 1)
@@ -192,13 +199,12 @@ def _(victim: Victim) -> Hit:
 GONE = Fails("CorruptMeta|MissingPage", "", placed=False)
 
 
-@words.but(opening=GONE, reading=Works("any"), read_only=Works("any"))(
+@words.but(opening=GONE, reading=Works("any"), read_only=Works("any"), repair=Leaves())(
     "active page far ahead", "the active page's number is 2 more than it is"
 )
 def _(victim: Victim) -> Hit:
     victim.word(WRITE_META, fmt.WRITE_META, "page_number", victim.active + 2)
-    hit = tail_hit(victim)
-    return Hit(hit.file, None, None, None, (*hit.others, victim.page(victim.active + 2)))
+    return tail_hit(victim)
 
 
 @refused("active page 2**64 - 1", "all bits of the active page's number are set")
@@ -229,17 +235,17 @@ def _(victim: Victim) -> Hit:
     end = victim.end_sequence(victim.active)
     victim.word(WRITE_META, fmt.WRITE_META, "durable_sequence", end + 2)
     victim.word(WRITE_META, fmt.WRITE_META, "durable_page", victim.active)
-    return Hit(WRITE_META, None, end, victim.active, (victim.page(victim.active),))
+    return Hit(WRITE_META, None, end, victim.active, (victim.page(victim.active),), whole=True)
 
 
-@words.but(after_cut=LOST, repair=Leaves(), salvage=Saves(knows=False))(
+@words.but(after_cut=LOST, salvage=Saves(knows=False))(
     "durable mark of ones", "all bits of the durable mark are set", verify=Finds("durable")
 )
 def _(victim: Victim) -> Hit:
     end = victim.end_sequence(victim.active)
     victim.word(WRITE_META, fmt.WRITE_META, "durable_sequence", 2**64 - 1)
     victim.word(WRITE_META, fmt.WRITE_META, "durable_page", 2**64 - 1)
-    return Hit(WRITE_META, None, end, victim.active, (victim.page(victim.active),))
+    return Hit(WRITE_META, None, end, victim.active, (victim.page(victim.active),), whole=True)
 
 
 @harmless("durable mark behind", "the durable mark is that of a queue that was never flushed")
@@ -249,7 +255,9 @@ def _(victim: Victim) -> Hit:
     return Hit(WRITE_META)
 
 
-@harmless("durable mark unknown", "durable mark and page are 0, as when recovery was cut", )
+@harmless.but(salvage=Saves(knows=False))(
+    "durable mark unknown", "durable mark and page are 0, as when recovery was cut"
+)
 def _(victim: Victim) -> Hit:
     victim.word(WRITE_META, fmt.WRITE_META, "durable_sequence", 0)
     victim.word(WRITE_META, fmt.WRITE_META, "durable_page", 0)
