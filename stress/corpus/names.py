@@ -86,7 +86,7 @@ def _(victim: Victim) -> Hit:
     return gone(victim, victim.active)
 
 
-@missing.but(pages=1, after_cut=ByMark(GONE, Fails("MissingPage", "", placed=False)))(
+@missing.but(pages=1, after_cut=ByMark(GONE, CUT_OFF))(
     "all pages missing",
     "every page is removed, their indexes stay",
     opening=GONE,
@@ -167,7 +167,7 @@ def _(victim: Victim) -> Hit:
 LINKED = Fails("UnsafePath|CorruptPage", "", placed=False)
 
 
-@harmless.but(pages=3, opening=LINKED, verify=Finds(""), repair=Mends())(
+@harmless.but(pages=3, opening=LINKED, verify=Finds(""), repair=Mends()).without("after_cut")(
     "sealed page linked as the next", "the next page is a hard link of the first one"
 )
 def _(victim: Victim) -> Hit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pagequeue import format as fmt
@@ -210,7 +211,8 @@ def _(victim: Victim) -> Hit:
 @first("header with the last sequence there is", "a sealed page says that it begins with 2**63 - 1")
 def _(victim: Victim) -> Hit:
     victim.header(victim.inner, first_sequence=fmt.SEQUENCE_MAX)
-    return victim.at_page(victim.inner)
+    # The page before seems to go on up to there.
+    return replace(victim.at_page(victim.inner), others=(victim.page(victim.inner - 1),))
 
 
 floor = page_kind(Fails("CorruptPage"), WORKS, Mends()).but(
