@@ -1,0 +1,25 @@
+"""The hostile corpus: named damages of a queue's files, each with the outcome it must have.
+
+`python -m stress.corpus table` prints the table that stands in `stress/CORPUS.md`;
+`python -m stress.corpus run [NAME ...]` runs damages and prints every disagreement.
+The campaign is `stress/no_damage_goes_unnoticed.py`.
+"""
+
+from __future__ import annotations
+
+from stress.corpus import (
+    frames,
+    indexes,
+    metas,
+    names,
+    sealed_pages,
+    special,
+    tails,
+    write_metas,
+)
+from stress.corpus.damage import DAMAGES, FACES, Damage
+
+__all__ = ["DAMAGES", "FACES", "Damage"]
+
+FAMILIES = (sealed_pages, frames, tails, indexes, metas, write_metas, names, special)
+"""Importing one registers its damages."""

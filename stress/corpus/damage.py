@@ -1,0 +1,252 @@
+"""What a damage is, where it hits, and what each face must do with it.
+
+A damage is one small function that spoils a copy of a good queue, and one outcome for each face:
+
+| face | what is done |
+| --- | --- |
+| `opening` | open for writing in the boot in which the queue was closed; send; read all |
+| `after_cut` | the same, but the shared words are those of another boot, as after a power cut |
+| `read_only` | open with `read_only=True` |
+| `reading` | the same, then replay from the head, by time, from behind the damage, and the last |
+| `verify` | `verify_queue` |
+| `repair` | `repair_queue`, then open, read and salvage what it left |
+| `salvage` | `salvage_queue` into a new directory |
+
+Outcomes are data; `judge.py` compares them with what happened, `table.py` prints them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stress.corpus.victim import Victim
+
+Keeps = Literal["all", "before", "any"]
+FACES = ("opening", "after_cut", "read_only", "reading", "verify", "repair", "salvage")
+
+
+@dataclass(frozen=True)
+class Hit:
+    """Where a damage is, as an error or a problem must name it.
+
+    Attributes:
+        file: name of the file.
+        position: place in it; None when the file as a whole is meant, or several places are.
+        sequence: of the first message that is affected; None when none is.
+        page: number of the page that is affected; None when none is.
+        others: names of files that may be blamed as well, because the two contradict each other.
+        whole: the page as a whole is meant, so that a problem need not name a message.
+    """
+
+    file: str
+    position: int | None = None
+    sequence: int | None = None
+    page: int | None = None
+    others: tuple[str, ...] = ()
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class Works:
+    """It works, and delivers what was sent.
+
+    Attributes:
+        keeps: which messages are there afterwards: all, those before the damage (whole batches),
+            or any that were sent.
+        says: a part of what recovery says that it did.
+    """
+
+    keeps: Keeps = "all"
+    says: str = ""
+
+    def __str__(self) -> str:
+        kept = {"all": "works", "before": "works up to the damage", "any": "works"}[self.keeps]
+        return f"{kept}; says “{self.says}”" if self.says else kept
+
+
+@dataclass(frozen=True)
+class Fails:
+    """A typed error, of this class, naming file, position and sequence of the hit.
+
+    Attributes:
+        kind: the class's name; several are separated by a bar.
+        reason: a part of its reason, or of its text if it has no reason.
+        placed: whether the position must be that of the hit.
+    """
+
+    kind: str
+    reason: str = ""
+    placed: bool = True
+
+    def __str__(self) -> str:
+        kinds = " or ".join(f"`{kind}`" for kind in self.kind.split("|"))
+        return f"{kinds}: {self.reason}" if self.reason else kinds
+
+
+@dataclass(frozen=True)
+class ByMark:
+    """What recovery does depends on the durable mark.
+
+    Attributes:
+        below: the damage is below the mark. In a page before that of the mark it may work as well,
+            because such a page need not be looked at.
+        above: the damage is at the mark or above it.
+        mends: below the mark it may be mended as well, if no message is lost by that.
+    """
+
+    below: Fails
+    above: Works | Fails
+    mends: bool = False
+
+    def __str__(self) -> str:
+        below = f"{self.below}, or it is mended" if self.mends else self.below
+        return f"below the durable mark {below}; above it {self.above}"
+
+
+@dataclass(frozen=True)
+class Until:
+    """Reading gives all messages before the hit, then this error; behind the page it goes on."""
+
+    error: Fails
+    goes_on: bool = True
+
+    def __str__(self) -> str:
+        return f"up to the damage, then {self.error}"
+
+
+@dataclass(frozen=True)
+class Finds:
+    """Verify has a problem with this reason at the hit; nothing is changed."""
+
+    reason: str
+    placed: bool = True
+
+    def __str__(self) -> str:
+        return f"finds “{self.reason}”"
+
+
+@dataclass(frozen=True)
+class FindsNothing:
+    """Verify has no problem with it."""
+
+    def __str__(self) -> str:
+        return "nothing"
+
+
+@dataclass(frozen=True)
+class Mends:
+    """Repair mends it: nothing remains, verify is content, every message is there."""
+
+    says: str = ""
+
+    def __str__(self) -> str:
+        return f"mends it; says “{self.says}”" if self.says else "mends it"
+
+
+@dataclass(frozen=True)
+class Leaves:
+    """Repair cannot mend it without losing a message: it remains, and no page is worse."""
+
+    def __str__(self) -> str:
+        return "leaves it and says so"
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Repair has nothing to do."""
+
+    def __str__(self) -> str:
+        return "has nothing to do"
+
+
+@dataclass(frozen=True)
+class Saves:
+    """Salvage copies every frame that stands whole in its place, and reports the others as lost.
+
+    Attributes:
+        knows: whether what is lost can be known exactly; else more, or less, may be reported,
+            because nothing is left that tells where the queue ended.
+        reads: whether it may read the page that is hit; a newer format it may not.
+    """
+
+    knows: bool = True
+    reads: bool = True
+
+    def __str__(self) -> str:
+        known = "reports the rest" if self.knows else "reports the rest and that there may be more"
+        which = "all that is whole" if self.reads else "the other pages"
+        return f"copies {which}, {known}"
+
+
+Opening = Works | Fails | ByMark
+OutcomeOf = Works | Fails | ByMark | Until | Finds | FindsNothing | Mends | Leaves | Idle | Saves
+
+WORKS = Works()
+CUT_OFF = Works("before", "the next sequence is")
+"""What a power cut left behind the last whole batch is cut off, and that is said."""
+
+
+@dataclass(frozen=True)
+class Damage:
+    """One named damage; see the module's text.
+
+    Attributes:
+        name: of the damage.
+        what: what is done, in one sentence.
+        do: does it to a copy.
+        outcomes: by the name of the face; a face that makes no sense is missing.
+        pages: the queue must have so many, for the damage to make sense.
+    """
+
+    name: str
+    what: str
+    do: Callable[[Victim], Hit]
+    outcomes: dict[str, OutcomeOf]
+    pages: int = 1
+
+
+DAMAGES: dict[str, Damage] = {}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Outcomes that several damages share; a call with a name registers one more of the kind."""
+
+    outcomes: dict[str, OutcomeOf]
+    pages: int = 1
+
+    def but(self, *, pages: int | None = None, **outcomes: OutcomeOf) -> Kind:
+        """Return the same with some outcomes replaced."""
+        return replace(
+            self,
+            outcomes={**self.outcomes, **outcomes},
+            pages=self.pages if pages is None else pages,
+        )
+
+    def without(self, *faces: str) -> Kind:
+        """Return the same with some faces left out."""
+        left = {face: outcome for face, outcome in self.outcomes.items() if face not in faces}
+        return replace(self, outcomes=left)
+
+    def __call__(
+        self, name: str, what: str, **outcomes: OutcomeOf
+    ) -> Callable[[Callable[..., Hit]], Callable[..., Hit]]:
+        """Register the decorated function as a damage of this kind."""
+
+        def register(do: Callable[..., Hit]) -> Callable[..., Hit]:
+            self.add(name, what, do, **outcomes)
+            return do
+
+        return register
+
+    def add(self, name: str, what: str, do: Callable[..., Hit], **outcomes: Any) -> None:  # noqa: ANN401
+        """Register a damage."""
+        assert name not in DAMAGES, f"two damages are called {name}"
+        merged = {**self.outcomes, **outcomes}
+        assert set(merged) <= set(FACES), f"{name} has a face that there is not"
+        ordered = {face: merged[face] for face in FACES if face in merged}
+        DAMAGES[name] = Damage(name, what, do, ordered, self.pages)

@@ -1,0 +1,316 @@
+"""Damages of allMeta and readMeta."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pagequeue import format as fmt
+from stress.corpus.damage import (
+    WORKS,
+    Fails,
+    Finds,
+    FindsNothing,
+    Hit,
+    Idle,
+    Kind,
+    Leaves,
+    Mends,
+    Saves,
+    Works,
+)
+from stress.corpus.victim import ALL_META, READ_META, WRITE_META
+
+if TYPE_CHECKING:
+    from stress.corpus.damage import OutcomeOf
+    from stress.corpus.victim import Victim
+
+
+def meta_kind(
+    error: Fails, repair: OutcomeOf | None = None, verify: Finds | FindsNothing | None = None
+) -> Kind:
+    """Return the outcomes for a meta file that cannot be used: nothing opens, repair makes it."""
+    return Kind(
+        {
+            "opening": error,
+            "after_cut": error,
+            "read_only": error,
+            "verify": verify or Finds(error.reason, placed=error.placed),
+            "repair": repair or Mends("Meta"),
+            "salvage": Saves(),
+        }
+    )
+
+
+MISSING = Fails("CorruptMeta", "missing", placed=False)
+NOT_THERE = Fails("CorruptMeta|QueueNotFound", "", placed=False)
+SHORT = Fails("CorruptMeta", "too short")
+MAGIC = Fails("CorruptMeta", "wrong magic")
+CHECKSUM = Fails("CorruptMeta", "wrong checksum")
+NEWER = Fails("NewerFormat", "upgrade", placed=False)
+OTHER = Fails("CorruptMeta|CorruptPage", "another queue", placed=False)
+VERSION_0 = Fails("CorruptMeta", "version", placed=False)
+SIZE = Fails("CorruptMeta", "page size")
+
+
+# --- allMeta --------------------------------------------------------------------------------------
+
+
+@meta_kind(MISSING).but(read_only=NOT_THERE)("allMeta missing", "the allMeta is removed")
+def _(victim: Victim) -> Hit:
+    victim.remove(ALL_META)
+    return Hit(ALL_META, others=(victim.directory.name,))
+
+
+@meta_kind(SHORT)("allMeta empty", "the allMeta is cut to 0 bytes")
+def _(victim: Victim) -> Hit:
+    victim.resize(ALL_META, 0)
+    return Hit(ALL_META, 0)
+
+
+@meta_kind(SHORT)("allMeta too short", "the allMeta loses its last byte")
+def _(victim: Victim) -> Hit:
+    victim.resize(ALL_META, fmt.ALL_META.itemsize - 1)
+    return Hit(ALL_META, 0)
+
+
+longer = meta_kind(CHECKSUM, verify=Finds("long", placed=False))
+
+
+@longer.but(opening=WORKS, after_cut=WORKS, read_only=WORKS, reading=WORKS)(
+    "allMeta too long", "noise is appended to the allMeta"
+)
+def _(victim: Victim) -> Hit:
+    victim.put(ALL_META, victim.read(ALL_META) + b"noise")
+    return Hit(ALL_META)
+
+
+@meta_kind(MAGIC)("allMeta with wrong magic", "one bit of the allMeta's magic word is changed")
+def _(victim: Victim) -> Hit:
+    victim.flip(ALL_META, victim.rng.randrange(8))
+    return Hit(ALL_META, 0)
+
+
+@meta_kind(MAGIC)("allMeta torn", "the first half of the allMeta is zero")
+def _(victim: Victim) -> Hit:
+    victim.poke(ALL_META, 0, bytes(32))
+    return Hit(ALL_META, 0)
+
+
+@meta_kind(MAGIC)("allMeta of ones", "all bits of the allMeta are set")
+def _(victim: Victim) -> Hit:
+    victim.put(ALL_META, b"\xff" * 64)
+    return Hit(ALL_META, 0)
+
+
+@meta_kind(CHECKSUM)("allMeta with wrong checksum", "one bit of the allMeta's checksum is changed")
+def _(victim: Victim) -> Hit:
+    victim.flip(ALL_META, 12 + victim.rng.randrange(4))
+    return Hit(ALL_META, 12)
+
+
+@meta_kind(CHECKSUM)("allMeta field changed", "one bit of the allMeta behind its checksum changes")
+def _(victim: Victim) -> Hit:
+    victim.flip(ALL_META, 16 + victim.rng.randrange(40))
+    return Hit(ALL_META, 12)
+
+
+@meta_kind(CHECKSUM)("allMeta with options past its end", "the length of the options is 2**32 - 1")
+def _(victim: Victim) -> Hit:
+    victim.word(ALL_META, fmt.ALL_META, "options_bytes", 2**32 - 1)
+    return Hit(ALL_META, 12)
+
+
+def signed(victim: Victim, options: bytes = b"", **fields: int) -> None:
+    """Write the allMeta with these fields and options, and the checksum for that."""
+    record = np.frombuffer(victim.read(ALL_META), fmt.ALL_META, 1).copy()
+    for field, value in fields.items():
+        record[field] = value
+    record["options_bytes"] = len(options)
+    victim.sign_all_meta(record.tobytes() + options)
+
+
+@meta_kind(NEWER, NEWER, Finds("format", placed=False)).but(
+    salvage=Fails("CorruptMeta|NewerFormat", placed=False)
+)(
+    "allMeta of a newer format", "the allMeta says format 2, with the checksum for that"
+)
+def _(victim: Victim) -> Hit:
+    signed(victim, version=fmt.FORMAT_VERSION + 1)
+    return Hit(ALL_META)
+
+
+@meta_kind(VERSION_0)("allMeta of format 0", "the allMeta says format 0, checksum right")
+def _(victim: Victim) -> Hit:
+    signed(victim, version=0)
+    return Hit(ALL_META, 8)
+
+
+@meta_kind(SIZE)("allMeta with an impossible page size", "the page size is 2**63, checksum right")
+def _(victim: Victim) -> Hit:
+    signed(victim, page_bytes=2**63)
+    return Hit(ALL_META, 40)
+
+
+@meta_kind(SIZE)("allMeta with another index capacity", "the capacity is 1, checksum right")
+def _(victim: Victim) -> Hit:
+    signed(victim, index_capacity=1)
+    return Hit(ALL_META, 40)
+
+
+DOUBLE = Fails("CorruptPage", "wrong size", placed=False)
+
+
+@meta_kind(DOUBLE, Mends(), Finds("", placed=False)).without("read_only")(
+    "allMeta with another page size",
+    "page size and capacity are doubled, checksum right, against all pages",
+)
+def _(victim: Victim) -> Hit:
+    signed(victim, page_bytes=8192, index_capacity=256)
+    everything = tuple(victim.page(number) for number in range(1, victim.active + 2))
+    return Hit(ALL_META, 40, None, None, everything)
+
+
+@meta_kind(Fails("CorruptMeta", "options"))(
+    "allMeta with options that are no JSON", "options are noise, checksum right"
+)
+def _(victim: Victim) -> Hit:
+    signed(victim, b"{not json")
+    return Hit(ALL_META, fmt.ALL_META.itemsize)
+
+
+@meta_kind(Fails("CorruptMeta", "options"))(
+    "allMeta with options nested too deeply", "options are 60,000 brackets, checksum right"
+)
+def _(victim: Victim) -> Hit:
+    signed(victim, b"[" * 60_000)
+    return Hit(ALL_META, fmt.ALL_META.itemsize)
+
+
+@meta_kind(OTHER)("allMeta of another queue", "another queue's allMeta takes its place")
+def _(victim: Victim) -> Hit:
+    victim.put(ALL_META, victim.other.contents[ALL_META])
+    pages = tuple(victim.page(number) for number in range(1, victim.active + 2))
+    return Hit(ALL_META, None, None, None, (WRITE_META, READ_META, *pages))
+
+
+# --- readMeta -------------------------------------------------------------------------------------
+
+
+@meta_kind(MISSING).but(
+    opening=Works("all", "read meta again"),
+    after_cut=Works("all", "read meta again"),
+    read_only=NOT_THERE,
+)("readMeta missing", "the readMeta is removed")
+def _(victim: Victim) -> Hit:
+    victim.remove(READ_META)
+    return Hit(READ_META, others=(victim.directory.name,))
+
+
+def read_kind(error: Fails, *, repair: OutcomeOf | None = None) -> Kind:
+    """Return the outcomes for a readMeta that cannot be used."""
+    return meta_kind(error, repair or Mends("readMeta"))
+
+
+@read_kind(SHORT)("readMeta empty", "the readMeta is cut to 0 bytes")
+def _(victim: Victim) -> Hit:
+    victim.resize(READ_META, 0)
+    return Hit(READ_META, 0)
+
+
+@read_kind(SHORT)("readMeta too short", "the readMeta loses its last byte")
+def _(victim: Victim) -> Hit:
+    victim.resize(READ_META, fmt.READ_META_BYTES - 1)
+    return Hit(READ_META, 0)
+
+
+@read_kind(MAGIC)("readMeta of zeros", "the readMeta becomes one hole")
+def _(victim: Victim) -> Hit:
+    victim.put(READ_META, bytes(fmt.READ_META_BYTES))
+    return Hit(READ_META, 0)
+
+
+@read_kind(CHECKSUM)("readMeta with wrong checksum", "one bit of the readMeta's checksum is changed")
+def _(victim: Victim) -> Hit:
+    victim.flip(READ_META, 12 + victim.rng.randrange(4))
+    return Hit(READ_META, 12)
+
+
+@meta_kind(NEWER, Leaves(), Finds("format", placed=False))(
+    "readMeta of a newer format", "the readMeta says format 2"
+)
+def _(victim: Victim) -> Hit:
+    victim.word(READ_META, fmt.READ_META, "version", fmt.FORMAT_VERSION + 1)
+    return Hit(READ_META)
+
+
+@read_kind(OTHER)("readMeta of another queue", "another queue's readMeta takes its place")
+def _(victim: Victim) -> Hit:
+    victim.put(READ_META, victim.other.contents[READ_META])
+    return Hit(READ_META, 16)
+
+
+# The head is not protected by the checksum, because it moves; what contradicts the pages is found.
+# Moving it cannot lose a message: pages before it are there until somebody removes them.
+HEAD = Fails("CorruptMeta|CorruptPage|CorruptFrame|MissingPage", "", placed=False)
+head = read_kind(HEAD).but(verify=Finds("", placed=False))
+
+
+def head_hit(victim: Victim, *pages: int) -> Hit:
+    """Return the hit of a head; the pages that contradict it may be blamed as well."""
+    others = tuple(victim.page(number) for number in (victim.head, victim.active, *pages))
+    return Hit(READ_META, None, None, None, (WRITE_META, *others))
+
+
+@head.but(opening=Works("any"), read_only=Works("any"))(
+    "readMeta with head page 0", "the head page becomes 0"
+)
+def _(victim: Victim) -> Hit:
+    victim.word(READ_META, fmt.READ_META, "head_page", 0)
+    return head_hit(victim, 0)
+
+
+@head("readMeta with head page behind the tail", "the head page is the one behind the active page")
+def _(victim: Victim) -> Hit:
+    victim.word(READ_META, fmt.READ_META, "head_page", victim.active + 1)
+    return head_hit(victim, victim.active + 1)
+
+
+@head("readMeta with the largest head page", "the head page is 2**64 - 1")
+def _(victim: Victim) -> Hit:
+    victim.word(READ_META, fmt.READ_META, "head_page", 2**64 - 1)
+    return head_hit(victim, 2**64 - 1)
+
+
+@head("readMeta with head sequence behind the tail", "the head sequence is 2**63 - 1")
+def _(victim: Victim) -> Hit:
+    victim.word(READ_META, fmt.READ_META, "head_sequence", fmt.SEQUENCE_MAX)
+    return head_hit(victim)
+
+
+@head.but(opening=Works("any"), after_cut=Works("any"), read_only=Works("any"))(
+    "readMeta with a head inside a page", "the head sequence is one too many"
+)
+def _(victim: Victim) -> Hit:
+    victim.word(READ_META, fmt.READ_META, "head_sequence", 1)
+    return head_hit(victim)
+
+
+@head.but(
+    pages=3,
+    opening=Works("any"),
+    after_cut=Works("any"),
+    read_only=Works("any"),
+    repair=Idle(),
+    salvage=Saves(knows=False, reads=False),
+)(
+    "readMeta ahead by a page",
+    "the head is the second page, as when trimming was cut before it removed the first",
+    verify=FindsNothing(),
+)
+def _(victim: Victim) -> Hit:
+    second = victim.places(victim.head + 1)[0]
+    victim.word(READ_META, fmt.READ_META, "head_page", second.page)
+    victim.word(READ_META, fmt.READ_META, "head_sequence", second.sequence)
+    return Hit(READ_META, None, None, victim.head)

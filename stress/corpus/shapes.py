@@ -1,0 +1,192 @@
+"""Good queues of several shapes, made anew for each run from its seed, and what was sent into them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from pagequeue import Queue
+from pagequeue import format as fmt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PAGE_BYTES = 4096
+PREFIX = "queue"
+START_NS = 1_700_000_000_000_000_000
+OTHER_START_NS = START_NS + 5 * 10**8
+"""Of the other queue: no frame of it is by chance the same."""
+STEP_NS = 1_000_000
+SIZES = (160, 160, 333, 41, 600, 7, 0, 96)
+"""Of payloads; two equal ones follow each other, so that frames can change places."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a queue was filled.
+
+    Attributes:
+        name: of the shape.
+        pages: at least so many.
+        batch_count: messages in every second batch; 1 = no batches.
+        durable: how much was flushed: none, half, all.
+        prepared: whether the next page stands ready.
+    """
+
+    name: str
+    pages: int
+    batch_count: int
+    durable: str
+    prepared: bool
+
+
+SHAPES = (
+    Shape("pages", 4, 1, "all", prepared=False),
+    Shape("batches", 3, 4, "half", prepared=True),
+    Shape("unflushed", 5, 3, "none", prepared=False),
+    Shape("one page", 1, 2, "half", prepared=False),
+    Shape("one page, unflushed", 1, 1, "none", prepared=True),
+)
+
+
+class Place(NamedTuple):
+    """A message, and where it stands."""
+
+    sequence: int
+    timestamp: int
+    payload: bytes
+    page: int
+    position: int
+    end: int
+    """Position behind the frame, padding included."""
+    more: bool
+    """Whether the next message belongs to the same batch."""
+
+
+@dataclass(frozen=True)
+class Original:
+    """A good queue, closed, as bytes.
+
+    Attributes:
+        shape: how it was made.
+        contents: every file.
+        places: every message.
+        durable: the durable mark on disk.
+        ends: by page, the position of the end mark, or where the next frame would come.
+    """
+
+    shape: Shape
+    contents: dict[str, bytes]
+    places: list[Place]
+    durable: int
+    ends: dict[int, int]
+
+    @property
+    def head(self) -> int:
+        """The first page."""
+        return min(self.ends)
+
+    @property
+    def active(self) -> int:
+        """The page that is written to."""
+        return max(self.ends)
+
+    @property
+    def inner(self) -> int:
+        """A sealed page between others; the active one if there is no such page."""
+        return self.head + 1 if self.active > self.head + 1 else self.active
+
+    def of_page(self, number: int) -> list[Place]:
+        """Return the messages of a page."""
+        return [place for place in self.places if place.page == number]
+
+    def whole_before(self, sequence: int) -> int:
+        """Return the last sequence not behind this one at which a batch begins."""
+        while sequence > 0 and self.places[sequence - 1].more:
+            sequence -= 1
+        return sequence
+
+    @property
+    def mark_page(self) -> int:
+        """The page that recovery begins with: the last that begins before the durable mark."""
+        before = [place.page for place in self.places if place.sequence < self.durable]
+        return max(before, default=self.head)
+
+
+class _Clock:
+    """Every look is a little later."""
+
+    def __init__(self, start_ns: int) -> None:
+        self.now = start_ns
+
+    def __call__(self) -> int:
+        self.now += STEP_NS
+        return self.now
+
+
+def _groups(shape: Shape, rng: random.Random) -> Iterator[list[bytes]]:
+    """Yield what is sent at a time, for ever."""
+    number = 0
+    while True:
+        sent_at_once = shape.batch_count if number % 2 else 1
+        group = []
+        for _ in range(sent_at_once):
+            group.append(rng.randbytes(SIZES[number % len(SIZES)]))
+            number += 1
+        yield group
+
+
+def make(shape: Shape, seed: int, directory: Path, start_ns: int = START_NS) -> Original:
+    """Fill a queue in a new directory, close it, and return it as bytes."""
+    rng = random.Random(f"{seed} {shape.name}")
+    with Queue(directory, page_bytes=PAGE_BYTES, clock=_Clock(start_ns)) as queue:
+        producer = queue.producer()
+        half = shape.pages / 2
+        flushed = shape.durable != "half"
+        for group in _groups(shape, rng):
+            tail = queue._store.tail
+            done = tail.page_number - 1 + tail.position / PAGE_BYTES
+            if not flushed and done >= half:
+                producer.flush()
+                flushed = True
+            if done >= shape.pages - 0.3:
+                break
+            producer.send_many(group) if len(group) > 1 else producer.send(group[0])
+        if shape.durable == "all":
+            producer.flush()
+        durable, active = queue.durable_sequence, queue._store.tail.page_number
+        if shape.prepared:
+            queue._store.roller.next_page(active + 1)
+    contents = {}
+    for path in sorted(directory.iterdir()):
+        match = fmt.page_name_pattern(PREFIX).fullmatch(path.name)
+        if shape.prepared or match is None or int(match[1]) <= active:
+            contents[path.name] = path.read_bytes()
+    places: list[Place] = []
+    ends = {}
+    for number in range(1, active + 1):
+        page = contents[fmt.page_name(PREFIX, number)]
+        ends[number] = _walk(page, number, places)
+    return Original(shape, contents, places, durable, ends)
+
+
+def _walk(page: bytes, number: int, places: list[Place]) -> int:
+    """Add a page's messages; return where they end."""
+    position = fmt.PAGE_HEADER_BYTES
+    while True:
+        frame = np.frombuffer(page, fmt.FRAME, 1, position)[0]
+        word = int(frame["length"])
+        if word == 0 or word & fmt.END_OF_PAGE:
+            return position
+        length = word & fmt.LENGTH_MASK
+        payload = page[position + fmt.FRAME_HEADER_BYTES : position + length]
+        end = position + fmt.frame_bytes(len(payload))
+        places.append(
+            Place(len(places), int(frame["timestamp"]), payload, number, position, end,
+                  bool(word & fmt.MORE_OF_BATCH))
+        )  # fmt: skip
+        position = end

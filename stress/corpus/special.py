@@ -1,0 +1,188 @@
+"""Something else than a regular file in the place of each of the files.
+
+It is never followed, waited for or written to. A pipe or a device in the place of an index is a
+missing index; of any other file it is a refusal.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from functools import partial
+from typing import TYPE_CHECKING
+
+from stress.corpus.damage import (
+    WORKS,
+    ByMark,
+    Fails,
+    Finds,
+    FindsNothing,
+    Hit,
+    Idle,
+    Kind,
+    Leaves,
+    Mends,
+    OutcomeOf,
+    Saves,
+    Until,
+    Works,
+)
+from stress.corpus.victim import ALL_META, LOCK, READ_META, WRITE_META
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from stress.corpus.victim import Victim
+
+NULL_DEVICE = os.makedev(1, 3)
+UNSAFE = Fails("UnsafePath", "", placed=False)
+
+
+def fifo(path: Path) -> None:
+    """Make a pipe with a name."""
+    os.mkfifo(path, 0o600)
+
+
+def device(path: Path) -> None:
+    """Make the null device; where that is not allowed, a socket, which cannot be opened either."""
+    try:
+        os.mknod(path, 0o600 | stat.S_IFCHR, NULL_DEVICE)
+    except PermissionError:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(str(path))
+
+
+def directory(path: Path) -> None:
+    """Make a directory."""
+    path.mkdir(mode=0o700)
+
+
+def dangling(path: Path) -> None:
+    """Make a symbolic link to where nothing stands."""
+    path.symlink_to(path.parent.parent / "outside" / "nothing")
+
+
+THINGS: dict[str, Callable[[Path], None]] = {
+    "pipe": fifo,
+    "device": device,
+    "directory": directory,
+    "dangling link": dangling,
+}
+
+
+def replaced(victim: Victim, name: str, thing: str) -> None:
+    """Put a thing in the place of a file."""
+    if victim.path(name).exists():
+        victim.remove(name)
+    THINGS[thing](victim.path(name))
+
+
+def linked(victim: Victim, name: str, *, hard: bool) -> None:
+    """Move a file out and link to it."""
+    if hard:
+        os.link(victim.move_out(name), victim.path(name))
+        return
+    victim.path(name).symlink_to(victim.move_out(name).rename(victim.outside / name))
+
+
+def place(victim: Victim, role: str) -> Hit:
+    """Return the hit of a file by its role."""
+    if role == "sealed page":
+        return victim.at_page(victim.inner, None)
+    if role == "active page":
+        return victim.at_page(victim.active, None)
+    if role == "next page":
+        return Hit(victim.page(victim.active + 1))
+    indexes = {"index": victim.inner, "active page's index": victim.active}
+    if role in indexes:
+        hit = victim.at_page(indexes[role], None)
+        return Hit(victim.index(indexes[role]), None, hit.sequence, hit.page)
+    return Hit(role)
+
+
+def special(victim: Victim, role: str, thing: str) -> Hit:
+    """Put a thing in the place of the file with this role."""
+    hit = place(victim, role)
+    if thing in THINGS:
+        replaced(victim, hit.file, thing)
+    else:
+        linked(victim, hit.file, hard=thing == "hard link")
+    return hit
+
+
+def outcomes_of(role: str) -> dict[str, OutcomeOf]:
+    """Return what must come of a special file, by the role of the file."""
+    meta: dict[str, OutcomeOf] = {
+        "opening": UNSAFE,
+        "after_cut": UNSAFE,
+        "read_only": UNSAFE,
+        "verify": Finds("regular", placed=False),
+        "repair": Mends(),
+        "salvage": Saves(),
+    }
+    if role == WRITE_META:
+        del meta["after_cut"]
+        meta["salvage"] = Saves(knows=False)
+    if role == LOCK:
+        meta.update(read_only=WORKS, reading=WORKS, repair=UNSAFE)
+    if role.endswith("page"):
+        last = role == "active page"
+        meta.update(
+            opening=UNSAFE if last else WORKS,
+            after_cut=ByMark(UNSAFE, UNSAFE),
+            read_only=WORKS,
+            reading=Until(UNSAFE, goes_on=not last),
+            repair=UNSAFE if last else Leaves(),
+        )
+    if role == "next page":
+        meta.update(opening=UNSAFE, read_only=WORKS, reading=WORKS)
+        del meta["after_cut"]  # recovery removes pages behind the tail, or comes by this one
+        meta["repair"] = Leaves()
+    if role.endswith("index"):
+        last = role != "index"
+        meta.update(
+            opening=UNSAFE if last else WORKS,
+            after_cut=ByMark(UNSAFE, UNSAFE),
+            read_only=WORKS,
+            reading=WORKS,
+            repair=Mends(),
+        )
+    return meta
+
+
+ROLES = (
+    *(ALL_META, WRITE_META, READ_META, LOCK),
+    *("sealed page", "active page", "index", "active page's index"),
+)
+
+
+def declare() -> None:
+    """Register a damage for each thing in the place of each file."""
+    for role in ROLES:
+        kind = Kind(outcomes_of(role), pages=3 if role.endswith(("page", "index")) else 1)
+        for thing in (*THINGS, "symbolic link"):
+            what = f"a {thing} stands in the place of the {role}"
+            made = kind
+            if thing == "directory" and role != "sealed page":  # no rename can replace it
+                made = kind.but(repair=Leaves() if role == "index" else UNSAFE)
+            made.add(f"{thing} as {role}", what, partial(special, role=role, thing=thing))
+        intact = kind.but(**dict.fromkeys(("read_only", "reading"), WORKS))
+        opening = WORKS if role == "sealed page" else kind.outcomes["opening"]
+        intact = intact.but(opening=opening, verify=FindsNothing(), repair=UNSAFE)
+        if role == ALL_META:
+            intact = intact.but(opening=WORKS, after_cut=WORKS, repair=Idle())
+        if role in {"sealed page", "index"}:
+            intact = intact.but(opening=WORKS, repair=Idle())
+        if role == "sealed page":
+            intact = intact.but(after_cut=ByMark(UNSAFE, UNSAFE))
+        what = f"the {role} has a second name outside the directory"
+        intact.add(f"hard link as {role}", what, partial(special, role=role, thing="hard link"))
+    kind = Kind(outcomes_of("next page"))
+    for thing in THINGS:
+        what = f"a {thing} stands where the next page will be made"
+        kind.add(f"{thing} as next page", what, partial(special, role="next page", thing=thing))
+
+
+declare()

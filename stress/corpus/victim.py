@@ -1,0 +1,261 @@
+"""A copy of a good queue, and what damages do to it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pagequeue import _core
+from pagequeue import format as fmt
+from pagequeue.files import Folder
+from pagequeue.meta import WriteMeta, field_of
+from stress.corpus.damage import Hit
+from stress.corpus.shapes import PREFIX
+
+if TYPE_CHECKING:
+    import random
+    from pathlib import Path
+
+    from stress.corpus.damage import OutcomeOf
+    from stress.corpus.shapes import Original, Place
+
+SECTOR = 512
+ALL_META = fmt.all_meta_name(PREFIX)
+WRITE_META = fmt.write_meta_name(PREFIX)
+READ_META = fmt.read_meta_name(PREFIX)
+LOCK = fmt.lock_name(PREFIX)
+
+
+class Victim:
+    """A queue's directory that may be damaged; beside it stands what must not be touched.
+
+    Attributes:
+        original: what it is a copy of.
+        other: a good queue with another id and as many pages.
+        directory: of the queue.
+        outside: a directory beside it; nobody may touch what is in it.
+        elsewhere: another one, with files that have a second name in the queue's directory.
+        rng: decides what is left open.
+        altered: sequences of messages that were given another time, with the checksum for that.
+        outcomes: what each face must do.
+        durable: the durable mark on disk, as the damage left it.
+    """
+
+    def __init__(
+        self, original: Original, other: Original, base: Path, rng: random.Random
+    ) -> None:
+        self.original = original
+        self.other = other
+        self.directory = base / "events"
+        self.outside = base / "outside"
+        self.elsewhere = base / "elsewhere"
+        self.rng = rng
+        self.altered: set[int] = set()
+        self.outcomes: dict[str, OutcomeOf] = {}
+        self.durable = original.durable
+        self.directory.mkdir(mode=0o700)
+        self.outside.mkdir(mode=0o700)
+        for name, data in original.contents.items():
+            self.path(name).write_bytes(data)
+            self.path(name).chmod(0o600)
+        (self.outside / "file").write_bytes(b"not the queue's")
+        self.settle()
+
+    # --- places -----------------------------------------------------------------------------------
+
+    @property
+    def head(self) -> int:
+        """The first page."""
+        return self.original.head
+
+    @property
+    def inner(self) -> int:
+        """A sealed page between others, if there is one."""
+        return self.original.inner
+
+    @property
+    def active(self) -> int:
+        """The page that is written to."""
+        return self.original.active
+
+    @property
+    def roomy(self) -> int:
+        """The sealed page with the most room behind its end mark."""
+        return min(range(self.head, self.active), key=self.end)
+
+    def page(self, number: int) -> str:
+        """Return a page's file name."""
+        return fmt.page_name(PREFIX, number)
+
+    def index(self, number: int) -> str:
+        """Return an index's file name."""
+        return fmt.index_name(PREFIX, number)
+
+    def path(self, name: str) -> Path:
+        """Return where a file stands."""
+        return self.directory / name
+
+    def places(self, number: int) -> list[Place]:
+        """Return the messages of a page."""
+        return self.original.of_page(number)
+
+    def middle(self, number: int) -> Place:
+        """Return a message in the middle of a page, which begins a batch."""
+        places = self.places(number)
+        for place in places[len(places) // 2 :] + places[1:]:
+            if not self.original.places[place.sequence - 1].more and len(place.payload) >= 40:
+                return place
+        raise AssertionError("no such message in this shape")
+
+    def last(self, number: int) -> Place:
+        """Return the last message of a page."""
+        return self.places(number)[-1]
+
+    def end(self, number: int) -> int:
+        """Return where a page's messages end: at its end mark, if it is sealed."""
+        return self.original.ends[number]
+
+    def end_sequence(self, number: int) -> int:
+        """Return the sequence behind a page's last message."""
+        return self.last(number).sequence + 1
+
+    def at(self, place: Place) -> Hit:
+        """Return the hit of a message."""
+        return Hit(self.page(place.page), place.position, place.sequence, place.page)
+
+    def at_page(self, number: int, position: int | None = 0) -> Hit:
+        """Return the hit of a page as a whole, or of its header."""
+        first = self.places(number)[0].sequence
+        return Hit(self.page(number), position, first, number, whole=True)
+
+    def at_end(self, number: int) -> Hit:
+        """Return the hit of a page's end mark."""
+        return Hit(self.page(number), self.end(number), self.end_sequence(number), number)
+
+    # --- bytes ------------------------------------------------------------------------------------
+
+    def read(self, name: str) -> bytes:
+        """Return a file."""
+        return self.path(name).read_bytes()
+
+    def put(self, name: str, data: bytes) -> None:
+        """Replace the bytes of a file, in place."""
+        self.path(name).write_bytes(data)
+
+    def poke(self, name: str, position: int, data: bytes) -> None:
+        """Overwrite bytes of a file."""
+        with self.path(name).open("r+b") as file:
+            file.seek(position)
+            file.write(data)
+
+    def flip(self, name: str, position: int) -> None:
+        """Change one bit of a file."""
+        byte = self.read(name)[position] ^ 1 << self.rng.randrange(8)
+        self.poke(name, position, bytes([byte]))
+
+    def resize(self, name: str, size_bytes: int) -> None:
+        """Cut a file, or make it longer by zeros."""
+        os.truncate(self.path(name), size_bytes)
+
+    def word(self, name: str, dtype: np.dtype[np.void], field: str, value: int) -> None:
+        """Set one field of the record at the beginning of a file; its checksum stays."""
+        kind = dtype[field]
+        masked = value & (1 << 8 * kind.itemsize) - 1
+        self.poke(name, field_of(dtype, field), masked.to_bytes(kind.itemsize, "little"))
+
+    def field(self, name: str, dtype: np.dtype[np.void], field: str) -> int:
+        """Return one field of the record at the beginning of a file."""
+        return int(np.frombuffer(self.read(name), dtype, 1)[field][0])
+
+    def header(self, number: int, **fields: int) -> None:
+        """Set fields of a page header, and its checksum with them."""
+        for field, value in fields.items():
+            self.word(self.page(number), fmt.PAGE_HEADER, field, value)
+        self.word(self.page(number), fmt.PAGE_HEADER, "checksum", 0)
+        record = self.read(self.page(number))[: fmt.PAGE_HEADER_BYTES]
+        self.word(self.page(number), fmt.PAGE_HEADER, "checksum", _core.crc32c(record))
+
+    def sign_all_meta(self, data: bytes) -> None:
+        """Write an allMeta with the checksum that its record and options need."""
+        record = np.frombuffer(data, fmt.ALL_META, 1).copy()
+        record["checksum"] = 0
+        options = data[fmt.ALL_META.itemsize :]
+        record["checksum"] = _core.crc32c(record.tobytes() + options)
+        self.put(ALL_META, record.tobytes() + options)
+
+    def lay(self, place: Place, *, timestamp: int | None = None) -> None:
+        """Lay a message's frame down again, with another time and the checksum for that."""
+        at = place.timestamp if timestamp is None else timestamp
+        self.altered.add(place.sequence)
+        self.poke(self.page(place.page), place.position, frame(place.payload, at, place.sequence,
+                                                              more=place.more))  # fmt: skip
+
+    def end_mark(self, number: int, position: int, sequence: int) -> None:
+        """Lay an end-of-page mark down that is right for this sequence."""
+        timestamp = self.last(number).timestamp
+        data = frame(b"", timestamp, sequence, end=True)
+        self.poke(self.page(number), position, data)
+
+    def tail_word(self, number: int, position: int, count: int) -> None:
+        """Set the tail word that a page's number picks."""
+        field = "tail_odd" if number & 1 else "tail_even"
+        self.word(WRITE_META, fmt.WRITE_META, field, position << 32 | count)
+
+    # --- files ------------------------------------------------------------------------------------
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        self.path(name).unlink()
+
+    def move_out(self, name: str) -> Path:
+        """Move a file out of the directory, to where it may be read; return where it stands now."""
+        self.elsewhere.mkdir(exist_ok=True)
+        target = self.elsewhere / name
+        shutil.move(self.path(name), target)
+        return target
+
+    # --- the shared words -------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Say that the shared words were made in this boot, in this very file."""
+        meta = self._write_meta()
+        meta.region.write(WriteMeta.LOCK_KEY, meta._key)
+        meta.close()
+
+    def cut_power(self) -> bool:
+        """Say that the shared words were made in another boot; False if there is no such file."""
+        path = self.path(WRITE_META)
+        if path.is_symlink() or not path.is_file() or path.stat().st_size < fmt.WRITE_META.itemsize:
+            return False
+        self.poke(WRITE_META, WriteMeta.LOCK_KEY, b"\x55" * WriteMeta.LOCK_KEY_BYTES)
+        return True
+
+    def mark(self) -> int:
+        """Return the durable mark on disk; that of the good queue if there is none."""
+        path = self.path(WRITE_META)
+        if path.is_symlink() or not path.is_file() or path.stat().st_size < fmt.WRITE_META.itemsize:
+            return self.original.durable
+        return self.field(WRITE_META, fmt.WRITE_META, "durable_sequence")
+
+    def _write_meta(self) -> WriteMeta:
+        folder = Folder(str(self.directory), create=False)
+        try:
+            queue_id = np.frombuffer(self.original.contents[ALL_META], fmt.ALL_META, 1)["queue_id"]
+            return WriteMeta(folder, PREFIX, queue_id[0].tobytes(), writable=True)
+        finally:
+            folder.close()
+
+
+def frame(
+    payload: bytes, timestamp: int, sequence: int, *, more: bool = False, end: bool = False
+) -> bytes:
+    """Return a frame with the right checksum, without padding."""
+    word = fmt.FRAME_HEADER_BYTES + len(payload)
+    word |= fmt.MORE_OF_BATCH if more else 0
+    word |= fmt.END_OF_PAGE if end else 0
+    checksum = _core.frame_checksum(payload, timestamp, sequence, word)
+    head = word.to_bytes(4, "little") + checksum.to_bytes(4, "little")
+    return head + timestamp.to_bytes(8, "little", signed=True) + payload

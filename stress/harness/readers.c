@@ -1,0 +1,163 @@
+/* The core's readers on bytes as they come: small, fast, and with the checksum gate off.
+ *
+ * Built with PAGEQUEUE_PLANT="no_checksum", so that a byte that is changed does not end a walk at
+ * once. An input is 32 bytes of choices, then the page, then the index. The page is read where it
+ * lies, right at the end of the input's own allocation when there is no index, so that AddressSanitizer
+ * sees the first byte that is read too far; every result is compared with what core.h states (I9). */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "core.h"
+
+#define CHOICES 32
+#define CAPACITY_MAX 64
+#define MUST(what)                                                                       \
+    do {                                                                                 \
+        if (!(what)) {                                                                   \
+            fprintf(stderr, "%s:%d: must hold: %s\n", __FILE__, __LINE__, #what);        \
+            abort();                                                                     \
+        }                                                                                \
+    } while (0)
+
+typedef struct {
+    uint64_t first_sequence;
+    int64_t since;
+    uint16_t place; /* of 8 bytes */
+    uint16_t count;
+    uint8_t capacity;
+    uint8_t flags; /* 1: no index, 2: a range of sequences without end */
+    uint16_t range;
+    int64_t ceiling;
+} choices;
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+static void can_stand(const pq_place *at, uint64_t position) {
+    MUST(position >= PQ_PAGE_HEADER_BYTES && position % PQ_FRAME_ALIGN_BYTES == 0);
+    MUST(position <= at->page_bytes - PQ_FRAME_BYTES);
+}
+
+static void look_everywhere(const pq_place *at, const choices *chosen) {
+    pq_frame frame;
+    for (uint64_t i = 0; i < 3; i++) {
+        uint64_t position = (uint64_t)chosen->place * 8 + (i == 2 ? (uint64_t)chosen->since : i);
+        pq_read_result looked = pq_frame_look(at->page, at->page_bytes, position, &frame);
+        MUST(looked <= PQ_READ_BAD_LENGTH);
+        if (looked == PQ_READ_FRAME) {
+            can_stand(at, position);
+            can_stand(at, frame.next);
+            MUST(frame.payload == at->page + position + PQ_FRAME_BYTES);
+            MUST(position + PQ_FRAME_BYTES + frame.payload_bytes <= frame.next);
+        }
+        pq_read_result checked = pq_frame_check(at->page, at->page_bytes, position,
+                                                at->first_sequence, &frame);
+        MUST(checked == looked || checked == PQ_READ_BAD_CHECKSUM);
+    }
+}
+
+static void walk(pq_place *at, const choices *chosen) {
+    pq_scanned first, second;
+    pq_place bare = *at;
+    bare.index = NULL;
+    uint64_t end = chosen->flags & 2 ? PQ_SEQUENCE_MAX : at->first_sequence + chosen->count;
+    pq_scan(&bare, PQ_PAGE_HEADER_BYTES, at->first_sequence, end, chosen->since, PQ_INDEX_NONE,
+            &first);
+    MUST(first.sequence - at->first_sequence <= at->page_bytes / PQ_FRAME_BYTES);
+    MUST(first.whole_sequence <= first.sequence && first.whole_position <= first.position);
+    MUST(first.position <= at->page_bytes && first.timestamp >= chosen->since);
+    pq_scan(at, PQ_PAGE_HEADER_BYTES, at->first_sequence, end, chosen->since, PQ_INDEX_CHECK,
+            &second);
+    MUST(second.position == first.position && second.sequence == first.sequence);
+    pq_scan(at, (uint64_t)chosen->place * 8, at->first_sequence, end, chosen->since,
+            PQ_INDEX_NONE, &second);
+    if (at->index == NULL) {
+        return;
+    }
+    pq_scan(at, PQ_PAGE_HEADER_BYTES, at->first_sequence, end, chosen->since, PQ_INDEX_WRITE,
+            &second);
+    MUST(second.position == first.position && second.stopped == first.stopped);
+    pq_scan(at, PQ_PAGE_HEADER_BYTES, at->first_sequence, end, chosen->since, PQ_INDEX_CHECK,
+            &second);
+    uint64_t kept = first.sequence - at->first_sequence;
+    MUST(second.index_wrong == (kept > at->index_capacity ? kept - at->index_capacity : 0));
+}
+
+static void search(const pq_place *at, const choices *chosen) {
+    uint64_t ordinal, position;
+    if (pq_locate(at, chosen->count, chosen->range, &position)) {
+        MUST(chosen->range <= chosen->count);
+        can_stand(at, position);
+    }
+    if (pq_find(at, chosen->count, chosen->since, &ordinal, &position)) {
+        MUST(ordinal <= chosen->count);
+        can_stand(at, position);
+    }
+}
+
+static void resync(const pq_place *at, const choices *chosen) {
+    uint64_t position = 0, sequence = 0, from = at->first_sequence + (chosen->count & 255);
+    uint64_t end = chosen->flags & 2 ? PQ_SEQUENCE_MAX : from + chosen->range;
+    uint64_t begin = PQ_PAGE_HEADER_BYTES + (uint64_t)chosen->place * 8;
+    if (from > end || end > PQ_SEQUENCE_MAX) {
+        return; /* the caller's duty */
+    }
+    if (pq_resync(at, begin, from, end, chosen->since, chosen->ceiling, &position, &sequence)) {
+        can_stand(at, position);
+        MUST(position > begin && sequence >= from && sequence <= end);
+        pq_frame frame;
+        pq_read_result found =
+            pq_frame_check(at->page, at->page_bytes, position, sequence, &frame);
+        MUST(found == PQ_READ_FRAME || found == PQ_READ_END);
+    }
+}
+
+static void tails(const pq_place *at, const uint8_t *data, size_t bytes) {
+    static uint8_t meta[PQ_WRITE_META_FILE_BYTES] __attribute__((aligned(64)));
+    pq_tail tail, again;
+    memcpy(meta + PQ_WRITE_META_PAGE_NUMBER, data, bytes < 192 ? bytes : 192);
+    pq_tail_load(meta, &tail);
+    MUST(tail.position <= UINT32_MAX && tail.count <= UINT32_MAX);
+    pq_tail_store(meta, &tail);
+    pq_tail_load(meta, &again);
+    MUST(memcmp(&tail, &again, sizeof tail) == 0);
+    pq_frame frame;
+    pq_frame_check(at->page, at->page_bytes, tail.position, tail.first_sequence + tail.count,
+                   &frame);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+    static uint8_t *index;
+    choices chosen;
+    if (index == NULL) {
+        pq_crc_choose(1);
+        index = malloc(CAPACITY_MAX * PQ_INDEX_RECORD_BYTES);
+    }
+    if (bytes < CHOICES + PQ_PAGE_HEADER_BYTES + PQ_FRAME_BYTES || index == NULL) {
+        return 0;
+    }
+    memcpy(&chosen, data, sizeof chosen);
+    size_t capacity = chosen.flags & 1 ? 0 : chosen.capacity % (CAPACITY_MAX + 1);
+    size_t room = bytes - CHOICES - PQ_PAGE_HEADER_BYTES - PQ_FRAME_BYTES;
+    capacity = capacity * PQ_INDEX_RECORD_BYTES > room ? room / PQ_INDEX_RECORD_BYTES : capacity;
+    size_t index_bytes = capacity * PQ_INDEX_RECORD_BYTES;
+    size_t page_bytes = bytes - CHOICES - index_bytes;
+    memcpy(index + (CAPACITY_MAX * PQ_INDEX_RECORD_BYTES - index_bytes),
+           data + bytes - index_bytes, index_bytes);
+    pq_place at = {
+        .page = (uint8_t *)data + CHOICES, /* nothing here writes to a page */
+        .page_bytes = page_bytes & ~(size_t)7,
+        .page_number = 1,
+        .first_sequence = chosen.first_sequence & PQ_SEQUENCE_MAX,
+        /* Its end is the end of the allocation, whatever its size. */
+        .index = capacity > 0 ? index + (CAPACITY_MAX * PQ_INDEX_RECORD_BYTES - index_bytes) : NULL,
+        .index_capacity = capacity,
+    };
+    look_everywhere(&at, &chosen);
+    search(&at, &chosen);
+    resync(&at, &chosen);
+    walk(&at, &chosen);
+    search(&at, &chosen);
+    resync(&at, &chosen);
+    tails(&at, data, bytes);
+    return 0;
+}

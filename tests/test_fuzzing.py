@@ -1,0 +1,126 @@
+"""The fuzzer's target for the readers: its seeds, that each once found input passes, and its eyes."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stress import fuzzing, variant
+from stress import no_bytes_hang_or_crash_opening as opening
+from stress.campaign import Budget
+from stress.corpus.shapes import SHAPES, make
+from stress.mutations import CHANGES, mutate
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BOUNDS = [
+    ("frames.c", "page_bytes < HEADER || position > page_bytes - HEADER", "page_bytes < HEADER"),
+    ("frames.c", "pq_aligned(length) > page_bytes - position", "0"),
+    ("frames.c", "page_bytes - position - pq_aligned(length) < END_MARK_BYTES", "0"),
+    ("index.h", "at->index == NULL || ordinal >= at->index_capacity", "at->index == NULL"),
+    ("scan.c", "place + PQ_FRAME_BYTES <= at->page_bytes", "place <= at->page_bytes"),
+]
+
+
+@pytest.fixture(scope="module")
+def _sanitizers() -> None:
+    """Skip without them; in CI that is a failure."""
+    if not variant.can_sanitize():
+        if os.environ.get("CI"):
+            pytest.fail(f"{variant.compiler()[0]} cannot build under ASan and UBSan")
+        pytest.skip("the compiler has no sanitizers")
+
+
+@pytest.mark.usefixtures("_sanitizers")
+def test_every_kept_input_passes() -> None:
+    """I9: inputs from real pages, and all that ever crashed the target."""
+    assert len(fuzzing.seeds()) >= 10
+    assert fuzzing.replay(fuzzing.replay_program(), fuzzing.seeds()) is None
+
+
+def test_seeds_are_made_from_real_pages() -> None:
+    """They are what the seeds' maker makes from pages of today's format."""
+    for name, data in fuzzing.make_seeds().items():
+        kept = (fuzzing.SEEDS / name).read_bytes()
+        assert len(kept) == len(data) <= fuzzing.INPUT_BYTES_MAX
+
+
+def mutated(rng: random.Random) -> bytes:
+    """Return one of the seeds, changed here and there."""
+    data = bytearray(rng.choice(fuzzing.seeds()).read_bytes())
+    for _ in range(rng.randrange(6)):
+        data[rng.randrange(len(data))] = rng.choice((0, 1, 16, 127, 128, 255))
+    return bytes(data[: rng.choice((len(data), rng.randrange(112, len(data))))])
+
+
+@pytest.mark.usefixtures("_sanitizers")
+@pytest.mark.parametrize(("name", "bound", "broken"), BOUNDS)
+def test_target_notices_a_bound_that_is_not_kept(
+    name: str, bound: str, broken: str, tmp_path: Path
+) -> None:
+    """I9: even without libFuzzer, a few hundred changed seeds show each of them."""
+    source = (variant.CORE_DIRECTORY / name).read_text(encoding="utf-8")
+    assert bound in source
+    sources = ["frames.c", "scan.c"] if name == "index.h" else [name]
+    (tmp_path / name).write_text(source.replace(bound, broken), encoding="utf-8")
+    for each in sources:
+        text = (variant.CORE_DIRECTORY / each).read_text(encoding="utf-8")
+        (tmp_path / each).write_text(text.replace(bound, broken), encoding="utf-8")
+    program = fuzzing.replay_program({each: tmp_path / each for each in sources})
+    rng = random.Random(1)
+    inputs = []
+    for number in range(400):
+        inputs.append(tmp_path / f"input-{number}")
+        inputs[-1].write_bytes(mutated(rng))
+    assert fuzzing.replay(fuzzing.replay_program(), inputs) is None
+    assert fuzzing.replay(program, inputs) is not None
+
+
+def test_libfuzzer_runs_the_target() -> None:
+    """A second of it, from the seeds on."""
+    program = fuzzing.fuzz_program()
+    if program is None:
+        if os.environ.get("CI"):
+            pytest.fail("clang or its runtime is missing")
+        pytest.skip("no clang with libFuzzer")
+    fuzzed = fuzzing.fuzz(1.0, 5, program=program)
+    assert fuzzed.wrong == []
+    assert fuzzed.crashes == {}
+    assert fuzzed.executions > 100
+
+
+# --- opening what was mutated --------------------------------------------------------------------
+
+
+def test_mutations_are_of_every_kind_and_repeatable(tmp_path: Path) -> None:
+    """A seed fixes what is done, and every kind of damage is done by some seed."""
+    make(SHAPES[0], 1, tmp_path / "good")
+    seen = set()
+    for seed in range(80):
+        for turn in range(2):
+            copy = tmp_path / f"{seed}-{turn}"
+            copy.mkdir()
+            for path in (tmp_path / "good").iterdir():
+                (copy / path.name).write_bytes(path.read_bytes())
+        first = mutate(tmp_path / f"{seed}-0", random.Random(seed))
+        assert first == mutate(tmp_path / f"{seed}-1", random.Random(seed))
+        seen |= {text.split()[0] for text in first}
+    assert seen == {change.__name__ for change in CHANGES}
+
+
+def test_mutated_directories_are_opened_without_a_crash() -> None:
+    """A seed's first cases, as the runner starts them."""
+    outcome = opening.run(Budget(60.0, 40, 11))
+    assert outcome.violations == []
+    assert outcome.cases == 40
+
+
+def test_core_that_does_not_check_is_found_by_mutated_directories() -> None:
+    """With the comparison of checksums taken out, changed payloads are delivered."""
+    defines = {"PAGEQUEUE_KILL_POINTS": "1", "PAGEQUEUE_PLANT": '"no_checksum"'}
+    outcome = opening.run_with(Budget(60.0, 400, 11), defines)
+    assert any("was never sent like that" in text for text in outcome.violations)
