@@ -16,7 +16,6 @@ import sys
 import tempfile
 import threading
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from stress import shim
@@ -26,6 +25,7 @@ from stress.traffic import RECORD, Log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
     from types import FrameType
 
     from pagequeue import Producer, Queue
@@ -275,7 +275,8 @@ class Stage:
             return
         if shim.fired() == 0:
             yield "fails before anything was disturbed"
-        if not (error.path or "").startswith(str(self.directory)) or error.path not in str(error):
+        path = error.path or ""
+        if not path.startswith(str(self.directory)) or path not in str(error):
             yield "ends in an error that does not name the path"
         if isinstance(error, SyncFailed) and self.policy == "seal" and not self.case.forever:
             yield "gives up though a sync works again"
@@ -394,7 +395,8 @@ class Stage:
 
         latched = self.played.latched
         if self.queue is None or self.queue._store.read_only:
-            self._calmly("closing", lambda: self.queue and self.queue.close())
+            if self.queue is not None:
+                self._calmly("closing", self.queue.close)
             self._reopen()
         queue = self.queue
         if queue is None:
@@ -458,7 +460,7 @@ class Stage:
         gc.collect()
         left = _descriptors() - self._descriptors
         if left and not self.case.how.startswith(ALARM_RAISES):
-            self.wrong(f"descriptors left open: {sorted(map(_target, left))}")
+            self.wrong(f"descriptors left open: {sorted(str(_target(fd)) for fd in left)}")
         text = json.dumps(asdict(self.played))
         (self.directory / "played").write_text(text, encoding="utf-8")
 

@@ -245,7 +245,7 @@ class Campaign:
             "errors raised": dict(tally.errors.most_common()),
             "scenes": len(self.scenes),
         }
-        return Outcome(tried, tally.words(), notes)
+        return Outcome(tally.tried, tally.words(), notes)
 
     def _shared(self, cases: list[Case]) -> Iterator[Tally]:
         count = max(len(os.sched_getaffinity(0)), 1)
