@@ -41,6 +41,8 @@ SHORT_SECONDS = 30.0
 HANG_SECONDS = 10.0
 DISTINCT_MAX = 12
 """So many different violations are enough to look at."""
+TEMPLATE_OPS, FLUSH_AFTER = 28, 8
+"""Some five pages: each more makes every scene longer, and shows nothing new."""
 LATCHED = "a sync failed"
 PROOF_UID = uid_of(SINGLE, 1 << 40)
 
@@ -97,7 +99,7 @@ class Campaign:
         self.budget = budget
         self.directory = directory
         self.deadline = time.monotonic() + budget.seconds
-        self.template = Template(directory)
+        self.template = Template(directory, TEMPLATE_OPS, FLUSH_AFTER)
         self.settled = self._settled_copy()
         self.scenes = {scene.name: scene for scene in SCENES}
         self.ends: dict[str, int] = {}
