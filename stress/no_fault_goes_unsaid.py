@@ -10,6 +10,7 @@ on a disk that forgets what it failed to write (I2, I5, I8, I10). A case is a fa
 
 from __future__ import annotations
 
+import faulthandler
 import functools
 import gc
 import itertools
@@ -172,7 +173,9 @@ class Campaign:
         pid = children.fork(body, errors, name)
         status = children.ended(pid, HANG_SECONDS)
         if status is None:
-            played.violations.append(f"{name} hangs for {HANG_SECONDS:g} s")
+            stack = errors.path.with_name("stack")
+            where = stack.read_text(encoding="utf-8") if stack.exists() else ""
+            played.violations.append(f"{name} hangs for {HANG_SECONDS:g} s {where}")
             children.kill(pid)
         elif os.WIFSIGNALED(status):
             played.violations.append(f"{name} died of signal {os.WTERMSIG(status)}")
@@ -282,7 +285,9 @@ def _heard(text: str) -> Tally:
 
 
 def _act(scene: SceneKind, case: Case, directory: Path, expected: list[bytes]) -> None:
-    """Be the process whose calls fail."""
+    """Be the process whose calls fail; one that hangs says where."""
+    stack = (directory / "stack").open("w", encoding="utf-8")
+    faulthandler.dump_traceback_later(HANG_SECONDS * 0.8, file=stack)
     stage = Stage(directory, case, expected)
     stage.prepare()
     scene.play(stage)
