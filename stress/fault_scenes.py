@@ -207,6 +207,49 @@ def _closing(stage: Stage) -> None:
         stage.played.claims = max(stage.played.claims, tail)
 
 
+def _repair(stage: Stage) -> None:
+    """Repair a queue that lost its read meta, an index, a page's header and a page's end."""
+    pages = sorted(Path(stage.path).glob("*.page"))
+    (Path(stage.path) / "queue-readMeta").unlink()
+    pages[1].with_suffix(".idx").unlink()
+    with pages[2].open("r+b") as file:
+        file.write(bytes(16))
+    os.truncate(pages[3].with_suffix(".idx"), 100)
+    stage.begin()
+    stage.repair()
+
+
+def _repair_latched(stage: Stage) -> None:
+    """Repair a queue whose sync failed."""
+    stage.model_disk()
+    stage.fail_a_sync()
+    stage.begin()
+    stage.repair()
+
+
+def _salvage(stage: Stage) -> None:
+    from pagequeue import salvage_queue  # noqa: PLC0415  the core is chosen by now
+
+    target = os.path.join(os.path.dirname(stage.path), "target")
+    stage.begin()
+    report = stage.attempt("salvaging", lambda: salvage_queue(stage.path, target))
+    if report is not None and report.ok and report.messages_copied != len(stage.expected):
+        stage.wrong(f"salvaged {report.messages_copied} messages, and says that is all")
+    stage.when_calm(lambda: _salvage_again(stage, target))
+
+
+def _salvage_again(stage: Stage, first: str) -> None:
+    """Salvage into another directory; what the first one holds is a beginning of it."""
+    from pagequeue import Queue, salvage_queue  # noqa: PLC0415
+
+    second = f"{first}-2"
+    report = salvage_queue(stage.path, second)
+    if not report.ok:
+        stage.wrong(f"salvaging loses something of what is whole: {report}")
+    with Queue(second) as queue:
+        stage.compare("what was salvaged", [m.payload for m in queue.replay()])
+
+
 SCENES: Final = (
     SceneKind("create", _open_and_send, fresh=True),
     SceneKind("open", _open_and_send),
@@ -228,4 +271,7 @@ SCENES: Final = (
     SceneKind("rotate", _rotate),
     SceneKind("verify", _verify),
     SceneKind("close", _closing),
+    SceneKind("repair", _repair),
+    SceneKind("repair after a failed sync", _repair_latched),
+    SceneKind("salvage", _salvage),
 )

@@ -7,6 +7,7 @@ then on for ever. `Stage` plays it in a process of its own and judges every sing
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import json
@@ -15,8 +16,8 @@ import signal
 import sys
 import tempfile
 import threading
+import traceback
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from stress import shim
@@ -26,6 +27,7 @@ from stress.traffic import RECORD, Log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
     from types import FrameType
 
     from pagequeue import Producer, Queue
@@ -171,7 +173,8 @@ class Stage:
         self.producer: Producer | None = None
         self.error: BaseException | None = None
         self.policy = "stop"
-        self.reopens = True
+        self._mends = False
+        self._calm: list[Callable[[], None]] = []
         self._turn = self._number = self._again = 0
         self._inside = False
         self._opening_failed = False
@@ -215,9 +218,12 @@ class Stage:
         self.played.fired = shim.fired()
         self.played.counts = {kind: count for kind, count in shim.counts().items() if count}
         failed = self.case.fails_syncs and self.played.fired > 0
-        temporary = ".tmp-" in shim.fired_path()
+        path = shim.fired_path()
+        elsewhere = ".tmp-" in path or not f"{path}/".startswith(f"{self.path}/")
         self.played.latched = (
-            failed and not temporary and not self._opening_failed and self.policy == "stop"
+            failed
+            and not (elsewhere or self._opening_failed or self._mends)
+            and self.policy == "stop"
         )
 
     def wrong(self, sentence: str) -> None:
@@ -256,11 +262,12 @@ class Stage:
             self._inside = False
         except BaseException as error:  # noqa: BLE001  whatever it is, it is judged
             self._inside = False
-            self.error = error.with_traceback(None)
-            error.__context__ = error.__cause__ = None
             self.played.errors.append(type(error).__name__)
             for sentence in self._faults_of(error, before):
-                self.wrong(f"{doing} {sentence}: {type(error).__name__}: {error}")
+                words = f"{type(error).__name__}: {error}, at {_place(error)}"
+                self.wrong(f"{doing} {sentence}: {words}")
+            self.error = error.with_traceback(None)
+            error.__context__ = error.__cause__ = None
             return None
         return result
 
@@ -275,7 +282,8 @@ class Stage:
             return
         if shim.fired() == 0:
             yield "fails before anything was disturbed"
-        if not (error.path or "").startswith(str(self.directory)) or error.path not in str(error):
+        path = error.path or ""
+        if not path.startswith(str(self.directory)) or path not in str(error):
             yield "ends in an error that does not name the path"
         if isinstance(error, SyncFailed) and self.policy == "seal" and not self.case.forever:
             yield "gives up though a sync works again"
@@ -375,10 +383,46 @@ class Stage:
         if queue is None:
             return
         found = self.attempt("replaying", lambda: [m.payload for m in queue.replay()])
-        if found is not None and found[: len(self.expected)] != self.expected[: len(found)]:
-            self.wrong("replaying gives other messages than were sent")
-        if found is not None and len(found) < len(self.expected):
-            self.wrong(f"replaying gives {len(found)} messages, not {len(self.expected)}")
+        if found is not None:
+            self.compare("replaying", found)
+
+    def compare(self, doing: str, found: list[bytes]) -> None:
+        """Hold messages against what the template's queue holds."""
+        if found[: len(self.expected)] != self.expected[: len(found)]:
+            self.wrong(f"{doing} gives other messages than were sent")
+        if len(found) < len(self.expected):
+            self.wrong(f"{doing} gives {len(found)} messages, not {len(self.expected)}")
+
+    def fail_a_sync(self) -> None:
+        """Latch the queue, in peace: messages are sent, and flushing them fails."""
+        from pagequeue import Queue, SyncFailed  # noqa: PLC0415  the core is chosen by now
+
+        with Queue(self.path) as queue:
+            self.queue, self.producer = queue, queue.producer()
+            self.send(6)
+            shim.begin(shim.Order("fdatasync", 1, error=errno.EIO))
+            with contextlib.suppress(SyncFailed):
+                self.producer.flush()
+            shim.end()
+        self.queue = self.producer = None
+
+    def repair(self) -> None:
+        """Repair the queue; when all is calm again, another repair must leave nothing."""
+        from pagequeue import repair_queue  # noqa: PLC0415
+
+        self._mends = True
+
+        def again() -> None:
+            report = repair_queue(self.path)
+            if not report.ok:
+                self.wrong(f"repairing leaves {report.remaining}")
+
+        self.attempt("repairing", lambda: repair_queue(self.path, lock_timeout=LOCK_TIMEOUT))
+        self.when_calm(again)
+
+    def when_calm(self, then: Callable[[], None]) -> None:
+        """Have something done when the fault is gone, before the queue is used again."""
+        self._calm.append(then)
 
     def close(self) -> None:
         """Close the queue."""
@@ -390,11 +434,12 @@ class Stage:
 
     def go_on(self) -> None:
         """Use what is open, then open again: all must work, but for what may not be written."""
-        from pagequeue import SyncFailed  # noqa: PLC0415
-
         latched = self.played.latched
+        for then in self._calm:
+            self._calmly("mending", then)
         if self.queue is None or self.queue._store.read_only:
-            self._calmly("closing", lambda: self.queue and self.queue.close())
+            if self.queue is not None:
+                self._calmly("closing", self.queue.close)
             self._reopen()
         queue = self.queue
         if queue is None:
@@ -413,6 +458,11 @@ class Stage:
             durable = self._calmly("flushing", self.producer.flush)
             self.played.claims = max(self.played.claims, durable or 0)
         self.producer = self.queue = None
+        self._close_calmly(queue, latched=latched)
+
+    def _close_calmly(self, queue: Queue, *, latched: bool) -> None:
+        from pagequeue import SyncFailed  # noqa: PLC0415
+
         try:
             queue.close()
         except SyncFailed:
@@ -458,9 +508,15 @@ class Stage:
         gc.collect()
         left = _descriptors() - self._descriptors
         if left and not self.case.how.startswith(ALARM_RAISES):
-            self.wrong(f"descriptors left open: {sorted(map(_target, left))}")
+            self.wrong(f"descriptors left open: {sorted(str(_target(fd)) for fd in left)}")
         text = json.dumps(asdict(self.played))
         (self.directory / "played").write_text(text, encoding="utf-8")
+
+
+def _place(error: BaseException) -> str:
+    """Return the lines that an error came through, the last three of them."""
+    frames = traceback.extract_tb(error.__traceback__)[-3:]
+    return " > ".join(f"{os.path.basename(f.filename)}:{f.lineno}" for f in frames)
 
 
 def _descriptors() -> set[int]:

@@ -107,18 +107,26 @@ SCENARIOS = (
 
 
 class Template:
-    """A queue of some pages, flushed in the middle, and what its producer was told."""
+    """A queue of some pages, flushed in the middle, and what its producer was told.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        directory: where it is made.
+        ops: operations in all.
+        flush_after: flushed behind this one.
+    """
+
+    def __init__(
+        self, directory: Path, ops: int = TEMPLATE_OPS, flush_after: int = FLUSH_AFTER
+    ) -> None:
         from pagequeue import Queue  # noqa: PLC0415  the core is chosen by now
 
         self.path = directory / "template"
         log = Log(directory / "template-acked", RECORD)
         with Queue(self.path, page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
-            for number in range(TEMPLATE_OPS):
+            for number in range(ops):
                 first, count = op_of(TEMPLATE_UID, number).run(producer)
                 log.put(TEMPLATE_UID, number, count, first, 0)
-                if number == FLUSH_AFTER:
+                if number == flush_after:
                     self.durable = producer.flush()
         self.records = log.records()
         log.close()

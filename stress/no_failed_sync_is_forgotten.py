@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 from stress import children, driver, shim
 from stress.campaign import Budget, Outcome
 from stress.faulty_disk import Disk
-from stress.steps import PAGE_BYTES, SHAPES, SINGLE, op_of, uid_of
+from stress.steps import SHAPES, SINGLE, op_of, uid_of
 from stress.traffic import RECORD, VIOLATIONS_MAX, Log, Proof
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 SHORT_SECONDS = 20.0
 HANG_SECONDS = 15.0
 OPS = 24
+PAGES_BYTES = (4096, 4 * 4096)
+"""Many rolls, and pages of which a part can be forgotten."""
 TRIES_AFTER_FAILURE = 3
 FLUSH_EVERY = 3
 PAUSE_SECONDS = 0.002
@@ -131,8 +133,9 @@ class Scene:
             return 0
 
         shim.on_sync(told)
+        page_bytes = PAGES_BYTES[self.plan.seed % len(PAGES_BYTES)]
         queue = Queue(
-            self.path, page_bytes=PAGE_BYTES, sync=SYNCS[self.mode], on_sync_failure=self.policy
+            self.path, page_bytes=page_bytes, sync=SYNCS[self.mode], on_sync_failure=self.policy
         )
         shim.begin(order)
         return queue

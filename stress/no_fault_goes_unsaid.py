@@ -10,6 +10,7 @@ on a disk that forgets what it failed to write (I2, I5, I8, I10). A case is a fa
 
 from __future__ import annotations
 
+import faulthandler
 import functools
 import gc
 import itertools
@@ -41,6 +42,8 @@ SHORT_SECONDS = 30.0
 HANG_SECONDS = 10.0
 DISTINCT_MAX = 12
 """So many different violations are enough to look at."""
+TEMPLATE_OPS, FLUSH_AFTER = 28, 8
+"""Some five pages: each more makes every scene longer, and shows nothing new."""
 LATCHED = "a sync failed"
 PROOF_UID = uid_of(SINGLE, 1 << 40)
 
@@ -97,7 +100,7 @@ class Campaign:
         self.budget = budget
         self.directory = directory
         self.deadline = time.monotonic() + budget.seconds
-        self.template = Template(directory)
+        self.template = Template(directory, TEMPLATE_OPS, FLUSH_AFTER)
         self.settled = self._settled_copy()
         self.scenes = {scene.name: scene for scene in SCENES}
         self.ends: dict[str, int] = {}
@@ -170,7 +173,9 @@ class Campaign:
         pid = children.fork(body, errors, name)
         status = children.ended(pid, HANG_SECONDS)
         if status is None:
-            played.violations.append(f"{name} hangs for {HANG_SECONDS:g} s")
+            stack = errors.path.with_name("stack")
+            where = stack.read_text(encoding="utf-8") if stack.exists() else ""
+            played.violations.append(f"{name} hangs for {HANG_SECONDS:g} s {where}")
             children.kill(pid)
         elif os.WIFSIGNALED(status):
             played.violations.append(f"{name} died of signal {os.WTERMSIG(status)}")
@@ -245,7 +250,7 @@ class Campaign:
             "errors raised": dict(tally.errors.most_common()),
             "scenes": len(self.scenes),
         }
-        return Outcome(tried, tally.words(), notes)
+        return Outcome(tally.tried, tally.words(), notes)
 
     def _shared(self, cases: list[Case]) -> Iterator[Tally]:
         count = max(len(os.sched_getaffinity(0)), 1)
@@ -280,7 +285,9 @@ def _heard(text: str) -> Tally:
 
 
 def _act(scene: SceneKind, case: Case, directory: Path, expected: list[bytes]) -> None:
-    """Be the process whose calls fail."""
+    """Be the process whose calls fail; one that hangs says where."""
+    stack = (directory / "stack").open("w", encoding="utf-8")
+    faulthandler.dump_traceback_later(HANG_SECONDS * 0.8, file=stack)
     stage = Stage(directory, case, expected)
     stage.prepare()
     scene.play(stage)
