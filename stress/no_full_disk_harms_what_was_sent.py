@@ -26,8 +26,8 @@ from stress import children, driver
 from stress.campaign import Budget, Outcome
 from stress.disks import MIB, Disk, Unavailable, private_mounts
 from stress.squeeze import fill, halves, relieve
-from stress.tenant import CASE, MemoryLog, Tenant, problems_of
-from stress.traffic import RECORD, VIOLATIONS_MAX, Proof, Shape
+from stress.tenant import CASE, SHAPE, MemoryLog, Tenant, problems_of
+from stress.traffic import RECORD, VIOLATIONS_MAX, Proof
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,6 @@ SHORT_SECONDS = 25.0
 
 SIZES = {"tmpfs": 64 * MIB, "ext4": 64 * MIB, "xfs": None}
 PAGE_BYTES = (16 << 10, 64 << 10, 256 << 10, MIB)
-SHAPE = Shape()
 CROWD = 3
 CROWD_PART = 0.25
 ALONE_SECONDS = 60.0

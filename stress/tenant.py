@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 CASE = WORD = struct.Struct("<Q")
 LOG_RECORDS_MAX = 200_000
-SHAPE = Shape()
+SHAPE = Shape(batch_bytes_max=12 << 10)
 SENDS_MAX = 3000
 SENDS_MIN = 3
 PAGES_SPARED = 12

@@ -1,0 +1,336 @@
+"""Forbids that another user reads or changes a queue, or leads its user out of its directory.
+
+Run as root, in processes of other users. A queue that was made under any umask has the modes it
+was asked for, and another user cannot open, read, rename or remove any of it. In a shared sticky
+directory a stranger plants links, hard links, FIFOs, directories, devices, sockets and files of
+his own under the names that the queue has or will have: before it is made, when it has lost a
+file, and all the while. Opening then works without any of these or is refused by a typed error, at
+once; nothing is written outside or into what is his; none of his files is taken. When his things
+are removed, everything that was sent is there.
+
+A case is an opening, or a try to get in.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures.thread  # noqa: F401  other users may not read our modules
+import encodings.ascii  # noqa: F401  the same
+import itertools
+import os
+import pwd  # noqa: F401  the same
+import random
+import shutil
+import stat
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stress import children, driver
+from stress.campaign import Budget, Outcome
+from stress.hostile import (
+    KINDS,
+    NAMES,
+    PREFIX,
+    STRANGER,
+    VICTIM,
+    Neighbourhood,
+    become,
+    pester,
+)
+from stress.tenant import MemoryLog, problems_of
+from stress.traffic import RECORD, VIOLATIONS_MAX, Proof, Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pagequeue import Queue
+
+SHORT_SECONDS = 20.0
+
+PAGE_BYTES = 16 << 10
+SHAPE = Shape(payload_bytes_max=4096, batch_bytes_max=12 << 10, rotate_parts=40)
+MODES = (0o600, 0o600, 0o600, 0o640, 0o666)
+UMASKS = (0, 0o022, 0o077, 0o777)
+LOCK_SECONDS = 0.3
+ANSWER_SECONDS = 8.0
+PESTER_SECONDS = 0.15
+
+
+class Scene:
+    """One neighbourhood, its victim and its stranger."""
+
+    def __init__(self, base: Path, rng: random.Random) -> None:
+        self.rng = rng
+        self.owner = rng.choice((0, VICTIM, VICTIM))
+        self.place = Neighbourhood(base, self.owner, rng)
+        self.errors = children.ErrorFile(base / "errors")
+        self.acked = MemoryLog(RECORD)
+        self.uids: list[int] = []
+        self.tries = 0
+        self.violations: list[str] = []
+
+    # --- processes --------------------------------------------------------------------------------
+
+    def as_user(self, uid: int, body: Callable[[], None], name: str) -> None:
+        """Run something as another user; it must end, and in time."""
+
+        def dropped() -> None:
+            become(uid)
+            body()
+
+        pid = children.fork(dropped, self.errors, name)
+        status = children.ended(pid, ANSWER_SECONDS)
+        self.tries += 1
+        if status is None:
+            children.kill(pid)
+            self.violations.append(f"{name} blocks for {ANSWER_SECONDS:g} s")
+        elif os.WIFSIGNALED(status):
+            self.violations.append(f"{name} ended by signal {os.WTERMSIG(status)}")
+
+    def use(self, path: Path, uid: int, mode: int, *, must: bool) -> None:
+        """Make or open the queue, send, roll, read; `must`: nothing is in the way."""
+        from pagequeue import Queue, errors  # noqa: PLC0415
+
+        os.umask(self.rng.choice(UMASKS))
+        try:
+            with Queue(
+                path, prefix=PREFIX, page_bytes=PAGE_BYTES, file_mode=mode,
+                lock_timeout=LOCK_SECONDS,
+            ) as queue:  # fmt: skip
+                self.send_and_look(queue, uid, mode)
+        except errors.PageQueueError as error:
+            if must or not error.path:
+                raise
+
+    def send_and_look(self, queue: Queue, uid: int, mode: int) -> None:
+        """Send some, and see whose files these are."""
+        with queue.producer() as producer:
+            for number in range(self.rng.randint(1, 12)):
+                op = SHAPE.op(uid, number)
+                first, count = op.run(producer)
+                self.acked.put(uid, number, count, first, 0)
+            producer.flush()
+        whose(queue, mode)
+        assert sum(len(batch) for batch in queue.batches()) == len(queue)
+
+    # --- scenes -----------------------------------------------------------------------------------
+
+    def victim(self, path: Path, mode: int, *, must: bool = False) -> None:
+        """Let the victim use the queue."""
+        uid = self.rng.getrandbits(63)
+        self.uids.append(uid)
+        self.as_user(self.owner, partial(self.use, path, uid, mode, must=must), "the victim")
+
+    def locked_out(self) -> None:
+        """A queue of its own directory: another user gets nothing of it."""
+        path = self.place.outside / "queue"
+        self.victim(path, 0o600, must=True)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700, "the directory is open to others"
+        self.as_user(STRANGER, partial(denied_outside, path), "the stranger")
+        path.chmod(0o755)  # as an administrator might: the files keep others out all the same
+        self.as_user(STRANGER, partial(denied_inside, path), "the stranger")
+        path.chmod(0o700)
+        self.prove(path)
+        shutil.rmtree(path)
+
+    def planted(self) -> None:
+        """Plants wait for the victim: before the queue is made, or where it has lost a file."""
+        path, mode = self.place.shared, self.rng.choice(MODES)
+        if self.rng.random() < 0.5:
+            self.victim(path, mode, must=True)
+            for name in self.rng.sample(NAMES[1:10], self.rng.randint(0, 2)):
+                if "page" not in name and not name.endswith("allMeta"):
+                    (path / name).unlink(missing_ok=True)
+        for _ in range(self.rng.randint(1, 3)):
+            self.place.plant(self.rng.choice(KINDS), self.rng.choice(NAMES))
+        for _ in range(2):
+            self.victim(path, mode)
+        self.place.clear()
+        self.victim(path, mode, must=True)
+        self.prove(path)
+
+    def pestered(self) -> None:
+        """The stranger plants all the while."""
+        path, mode = self.place.shared, self.rng.choice(MODES)
+        rng = random.Random(self.rng.getrandbits(63))
+
+        def pest() -> None:
+            become(STRANGER)
+            pester(path, self.place.attic, self.place.outside, rng)
+
+        pid = children.fork(pest, self.errors, "the pest")
+        try:
+            deadline = time.monotonic() + PESTER_SECONDS
+            while time.monotonic() < deadline:
+                self.victim(path, mode)
+        finally:
+            if not children.was_killed(children.kill(pid)):
+                self.violations.append("the pest ended by itself")
+        self.place.clear()
+        self.victim(path, mode, must=True)
+        self.prove(path)
+
+    def lured(self) -> None:
+        """The queue's directory itself is the stranger's, a link, or open to everybody."""
+        path = self.place.shared / "queue"
+        target = self.place.attic / "queue"
+        kind = self.rng.choice(("link", "link to ours", "his", "FIFO", "file", "open"))
+        if kind == "link":
+            path.symlink_to(target)
+        elif kind == "link to ours":
+            path.symlink_to(self.place.outside / "below")
+        elif kind == "his":
+            shutil.copytree(target, path)
+        elif kind == "FIFO":
+            os.mkfifo(path)
+        elif kind == "file":
+            path.write_bytes(b"")
+        else:
+            path.mkdir()
+            path.chmod(0o777)
+        for each in [path, *(path.iterdir() if kind == "his" else ())]:
+            owner = self.owner if kind == "open" else STRANGER
+            os.chown(each, owner, owner, follow_symlinks=False)
+        self.as_user(self.owner, partial(refused, path, kind), "the lured")
+
+    # --- proof ------------------------------------------------------------------------------------
+
+    def prove(self, path: Path) -> None:
+        """Everything that was sent is there, once."""
+        from pagequeue import Queue, errors  # noqa: PLC0415
+
+        try:
+            with Queue(path, prefix=PREFIX, read_only=True, trust=("other_owner",)) as queue:
+                proof = Proof(SHAPE.op, self.uids, self.acked.records())
+                proof.run(message for batch in queue.batches() for message in batch)
+                self.violations += proof.violations
+                self.violations += [f"verify: {problem}" for problem in problems_of(queue)]
+        except errors.PageQueueError as error:
+            self.violations.append(f"{type(error).__name__}: {error}")
+
+    def run(self, own_queue: Path) -> None:
+        """Play one of the scenes."""
+        shutil.copytree(own_queue, self.place.attic / "queue")
+        for path in (self.place.attic / "queue", *(self.place.attic / "queue").iterdir()):
+            os.chown(path, STRANGER, STRANGER)
+        try:
+            kinds = (self.locked_out, self.planted, self.planted, self.pestered, self.lured)
+            self.rng.choice(kinds)()
+            self.violations += self.errors.said()
+            self.violations += self.place.harm()
+        finally:
+            self.place.close()
+            self.acked.close()
+            self.errors.close()
+
+
+def whose(queue: Queue, mode: int) -> None:
+    """Raise unless every file in use is a regular one of this user, with one name and its mode."""
+    directory = Path(queue.directory)
+    names = [*(f"{PREFIX}-{meta}" for meta in ("allMeta", "writeMeta", "readMeta"))]
+    names.append(f"{PREFIX}.lock")
+    for number in range(1, queue.info().tail_page + 1):
+        names += [f"{PREFIX}-{number:010d}.{kind}" for kind in ("page", "idx")]
+    for name in names:
+        status = (directory / name).lstat()
+        right = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+        assert right, f"{name} is not a file of ours: {status}"
+        assert status.st_nlink == 1, f"{name} has other names: {status}"
+        assert stat.S_IMODE(status.st_mode) == mode, f"{name} has mode {status.st_mode:o}"
+
+
+def denied(act: Callable[[], object], words: str) -> None:
+    """Raise unless this is not permitted."""
+    try:
+        act()
+    except PermissionError:
+        return
+    raise AssertionError(f"permitted: {words}")
+
+
+def denied_outside(path: Path) -> None:
+    """Try all there is against a directory that keeps others out."""
+    from pagequeue import Queue, errors  # noqa: PLC0415
+
+    for read_only in (True, False):
+        try:
+            Queue(path, prefix=PREFIX, read_only=read_only)
+        except (errors.AccessDenied, errors.UnsafePath):
+            continue
+        raise AssertionError(f"opened by a stranger, read_only={read_only}")
+    denied(lambda: os.listdir(path), "listing")
+    denied((path / f"{PREFIX}-allMeta").stat, "looking")
+
+
+def denied_inside(path: Path) -> None:
+    """The same where only the files keep others out."""
+    from pagequeue import Queue, errors  # noqa: PLC0415
+
+    for read_only in (True, False):
+        try:
+            Queue(path, prefix=PREFIX, read_only=read_only, trust=("other_owner",))
+        except errors.AccessDenied:
+            continue
+        raise AssertionError(f"opened by a stranger, read_only={read_only}")
+    for file in list(path.iterdir()):
+        for flags in (os.O_RDONLY, os.O_WRONLY, os.O_RDWR):
+            denied(partial(os.open, file, flags), f"opening {file}")
+        denied(file.unlink, f"removing {file}")
+        denied(partial(file.rename, path / "other"), f"renaming {file}")
+        denied(partial(file.chmod, 0o666), f"changing the mode of {file}")
+    denied((path / f"{PREFIX}-0000000099.page").touch, "making a file")
+
+
+def refused(path: Path, kind: str) -> None:
+    """Open what a stranger has laid in the way; that must be refused."""
+    from pagequeue import Queue, errors  # noqa: PLC0415
+
+    try:
+        Queue(path, prefix=PREFIX, page_bytes=PAGE_BYTES, lock_timeout=LOCK_SECONDS)
+    except (errors.UnsafePath, errors.NotADirectory, errors.AccessDenied) as error:
+        if not error.path:
+            raise
+        return
+    raise AssertionError(f"the directory was taken: {kind}")
+
+
+def campaign(budget: Budget) -> Outcome:
+    """Play scenes until the budget is used up; in a process that has no queue open."""
+    from pagequeue import Queue  # noqa: PLC0415
+
+    outcome = Outcome(0)
+    if os.geteuid() != 0:
+        outcome.notes["left out"] = "all of it: becoming another user needs root"
+        return outcome
+    rng = random.Random(budget.seed)
+    deadline = time.monotonic() + budget.seconds
+    with tempfile.TemporaryDirectory(
+        prefix="pagequeue-stranger-", dir=driver.scratch_directory()
+    ) as name:
+        base = Path(name)
+        base.chmod(0o711)
+        own = base / "own"
+        with Queue(own, prefix=PREFIX, page_bytes=PAGE_BYTES) as queue, queue.producer() as sender:
+            sender.send(b"a message of the stranger's")
+        for number in itertools.count():
+            spent = budget.cases is not None and outcome.cases >= budget.cases
+            if spent or time.monotonic() > deadline:
+                break
+            if len(outcome.violations) >= VIOLATIONS_MAX:
+                break
+            directory = base / f"scene-{number}"
+            directory.mkdir()
+            scene = Scene(directory, rng)
+            scene.run(own)
+            outcome.cases += scene.tries
+            outcome.violations += [f"scene {number}: {words}" for words in scene.violations]
+            shutil.rmtree(directory)
+        outcome.notes["scenes"] = number
+    return outcome
+
+
+def run(budget: Budget) -> Outcome:
+    """Run the campaign on the installed core."""
+    return driver.run_apart(__name__, budget)
