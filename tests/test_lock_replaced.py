@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 import support
 from safely import INDEX, LOCK, WIDE, as_user, replace
 
-from pagequeue import errors
+from pagequeue import errors, repair_queue
 from pagequeue.files import Folder
 from pagequeue.locks import FileLock
 
@@ -196,3 +197,39 @@ def test_lock_file_that_comes_and_goes_is_an_error_in_the_end(
         folder.open(LOCK, writable=True, make=True)
     monkeypatch.undo()
     folder.close()
+
+
+@pytest.mark.parametrize("sync", ["none", "always", timedelta(milliseconds=2)])
+def test_replaced_lock_is_noticed_by_a_flush_that_adds_a_page(
+    disk: Disk, sync: str | timedelta
+) -> None:
+    """I5: the mark is not raised in a file that may be another's; a timer ends quietly."""
+    with disk.open(sync=sync) as queue:
+        producer = queue.producer()
+        producer.send_many([WIDE, WIDE])
+        producer.flush()
+        replace(disk.directory / LOCK, "removed")
+        queue._store.write_meta.set_durable(0, 0)  # as if nothing were durable yet
+        if isinstance(sync, timedelta):
+            support.until(lambda: not queue._store.flusher._timer.is_alive())
+        else:
+            call = producer.flush if sync == "none" else lambda: producer.send(b"x")
+            with pytest.raises(errors.LockReplaced):
+                call()
+        with pytest.raises(errors.LockReplaced):
+            producer.send(b"y")
+        queue._flushes_on_close = False
+
+
+def test_repair_notices_who_is_inside_without_a_lock_file(disk: Disk) -> None:
+    """I3: repair is alone with the queue, or does nothing."""
+    with disk.open() as queue, queue.producer() as producer:
+        producer.send(b"x")
+        replace(disk.directory / LOCK, "removed")
+        before = disk.contents()
+        with pytest.raises(errors.LockReplaced):
+            repair_queue(disk.directory, lock_timeout=0.1)
+        after = disk.contents()
+        del after[LOCK]
+        assert after == before
+    assert disk.payloads() == [b"x"]

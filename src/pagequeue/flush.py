@@ -17,6 +17,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from pagequeue import errors
+from pagequeue.files import let_go
 from pagequeue.format import SEQUENCE_MAX
 
 if TYPE_CHECKING:
@@ -137,6 +138,8 @@ class Flusher:
             except errors.SyncFailed:
                 if self.rewrite is None:
                     return  # the queue is latched: whoever sends is told
+            except errors.LockReplaced:
+                return  # the producers are stopped: whoever sends is told
 
     def close(self) -> None:
         """End flushing in the background."""
@@ -163,7 +166,7 @@ class Flusher:
             return
         tail = meta.tail
         known = meta.durable_page
-        if known < tail.page_number:
+        if known < tail.page_number or self._folder.is_replaced:
             self._folder.check()
         first = max(known, self._read_meta.head_page)
         number = first
@@ -217,7 +220,7 @@ class Flusher:
     def _forget_page(self) -> None:
         fd, self._synced = self._synced[1], (0, -1)
         if fd >= 0:
-            os.close(fd)
+            let_go(fd)
 
     def failed(self, number: int) -> errors.SyncFailed:
         """Return the error for a queue whose failure latch is set."""

@@ -22,6 +22,7 @@ from pagequeue.files import Folder
 from pagequeue.locks import FileLock
 from pagequeue.meta import ReadMeta, WriteMeta, read_all_meta, write_all_meta
 from pagequeue.moments import system_clock
+from pagequeue.opening import nobody_inside
 from pagequeue.page import map_file, scan_region, writable_index
 from pagequeue.recover import Recovery
 from pagequeue.repair_page import PageRepair
@@ -119,7 +120,8 @@ def _alone(folder: Folder, prefix: str, timeout: float) -> Iterator[None]:
         with lock.exclusive(timeout, "repairing the queue, which no other process may have open"):
             folder.watch(name, lock.identity())
             folder.check()
-            yield
+            with nobody_inside(folder, prefix):
+                yield
     finally:
         lock.close()
 
