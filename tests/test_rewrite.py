@@ -10,11 +10,21 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from support import SMALL, flip
+from support import SMALL, flip, overwrite, pretend_power_cut
 
-from pagequeue import CorruptFrame, DiskFull, InvalidOption, Queue, SyncFailed
+from pagequeue import (
+    CorruptFrame,
+    DiskFull,
+    InvalidOption,
+    NotDurable,
+    Queue,
+    SyncFailed,
+    SystemLimit,
+    repair_queue,
+)
 from pagequeue import format as fmt
 from pagequeue.files import Folder
+from pagequeue.meta import WriteMeta
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -196,6 +206,89 @@ def test_page_that_is_not_whole_any_more_is_never_called_durable(
         assert isinstance(caught.value.__cause__, CorruptFrame)
         assert caught.value.__cause__.sequence == 0
         assert queue.durable_sequence == 0
+
+
+def test_reader_of_a_file_that_memory_lost_goes_on_in_the_new_one(
+    tmp_path: Path, disk: BrokenDisk
+) -> None:
+    """The old file can show what the disk has, later; the new one has all of it."""
+    with (
+        Queue(tmp_path / "q", page_bytes=SMALL, on_sync_failure="seal") as queue,
+        Queue(tmp_path / "q", read_only=True) as reading,
+    ):
+        producer, consumer = queue.producer(), reading.consumer()
+        producer.send_many([b"a" * 50, b"b" * 50])
+        assert consumer.receive(1).payload == b"a" * 50
+        path = tmp_path / "q" / fmt.page_name("queue", 1)
+        with path.open("r+b") as old:
+            disk.failures = 1
+            producer.flush()
+            old.seek(fmt.PAGE_HEADER_BYTES + 72)
+            old.write(bytes(200))
+        producer.send(b"c")
+        assert [consumer.receive(1).payload for _ in range(2)] == [b"b" * 50, b"c"]
+
+
+def test_sync_that_fails_during_recovery_is_never_tried_again_on_those_files(
+    tmp_path: Path, disk: BrokenDisk
+) -> None:
+    """I5: memory would show zeros where the disk still has the torn rest."""
+    path = tmp_path / "q"
+    with Queue(path, page_bytes=SMALL) as queue, queue.producer() as producer:
+        producer.send(b"a" * 50)
+        producer.flush()
+        producer.send(b"b" * 50)
+    flip(path / fmt.page_name("queue", 1), fmt.PAGE_HEADER_BYTES + 72 + 20)
+    pretend_power_cut(path)
+    disk.failures = 1
+    for _ in range(2):
+        with pytest.raises(SyncFailed, match="repair"):
+            Queue(path)
+    with Queue(path, read_only=True) as queue:
+        assert [m.payload for m in queue.replay()] == [b"a" * 50]
+    before = (path / fmt.page_name("queue", 1)).stat().st_ino
+    report = repair_queue(path)
+    assert report.ok
+    assert (path / fmt.page_name("queue", 1)).stat().st_ino != before
+    with Queue(path) as queue:
+        assert [m.payload for m in queue.replay()] == [b"a" * 50]
+        assert queue.producer().send(b"c") == 1
+
+
+def test_latch_of_another_boot_is_cleared_by_recovery(tmp_path: Path, disk: BrokenDisk) -> None:
+    """Then what is read comes from the disk, and a sync of it says the truth."""
+    path = tmp_path / "q"
+    with Queue(path, page_bytes=SMALL) as queue, queue.producer() as producer:
+        producer.send(b"a")
+        disk.failures = 1
+        with pytest.raises(SyncFailed):
+            producer.flush()
+    pretend_power_cut(path)
+    with pytest.raises(SyncFailed):  # the same boot, through another mount
+        Queue(path)
+    overwrite(path / fmt.write_meta_name("queue"), WriteMeta.FAILED_BOOT, b"\x55" * 16)
+    with Queue(path) as queue:
+        assert any("latch" in action for action in queue.recovery.actions)
+        queue.producer().send(b"b")
+        assert queue.producer().flush() == 2
+
+
+def test_send_that_is_not_durable_says_that_it_was_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever takes the error for a refusal would send it twice."""
+    with Queue(tmp_path / "q", page_bytes=SMALL, sync="always") as queue:
+        producer = queue.producer()
+
+        def refused(*_: object, **__: object) -> None:
+            raise SystemLimit("no descriptor is left")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Folder, "open", refused)
+            with pytest.raises(NotDurable, match="do not send it again"):
+                producer.send(b"a")
+        assert [m.payload for m in queue.replay()] == [b"a"]
+        assert producer.flush() == 1
 
 
 @pytest.mark.parametrize("sync", ["always", 2, timedelta(milliseconds=5)])

@@ -19,6 +19,7 @@ from pagequeue.page import REASONS, REMEDY, lost_page
 if TYPE_CHECKING:
     from pagequeue.store import Place, Store
 
+GOOD = {_core.READ_FRAME, _core.READ_END}
 NO_END = 2**64 - 1
 NO_LIMIT = -(2**63)
 """Stands for no `since` and no `until` in the core."""
@@ -104,7 +105,12 @@ class PageReader(_core.Reader, Closing):
         store = self._store
         if store.awaits_recovery and self.sequence >= store.tail.sequence:
             return False
-        page = store.page(self._page_number)
+        page = store.page_again(self._page_number)
+        if _core.look(page.region, self._position, self.sequence)[0] in GOOD:
+            # Another file took the place of the page after a failed sync, and memory no longer had
+            # the old one as it was.
+            self._enter(page.region, self._page_number, self._position, self.sequence)
+            return True
         reason = REASONS.get(found, "unknown")
         raise errors.CorruptFrame(
             f"message {self.sequence} at position {self._position}: {reason}: {REMEDY}",

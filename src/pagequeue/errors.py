@@ -67,8 +67,15 @@ class LockTimeout(RetryError, TimeoutError):
     """A lock was held for too long, perhaps by a stopped process."""
 
 
-class FlushTimeout(RetryError, TimeoutError):
-    """Messages were not on stable storage in time; they are visible all the same."""
+class NotDurable(RetryError):
+    """Messages are sent and visible, and could not be put on stable storage now.
+
+    Call `flush` again; to send them again would double them.
+    """
+
+
+class FlushTimeout(NotDurable, TimeoutError):
+    """Another process was flushing for too long."""
 
 
 class QueueFull(RetryError):

@@ -288,15 +288,19 @@ class Folder:
             return fd
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
-    def identity(self, name: str) -> Identity | None:
-        """Return which file has this name now; None when there is none."""
+    def status(self, name: str) -> os.stat_result | None:
+        """Return what is known of whatever has this name, links not followed; None: nothing has."""
         try:
-            status = os.stat(name, dir_fd=self.fd, follow_symlinks=False)
+            return os.stat(name, dir_fd=self.fd, follow_symlinks=False)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise_typed(error, self.full(name), "looking at the file")
-        return status.st_dev, status.st_ino
+
+    def identity(self, name: str) -> Identity | None:
+        """Return which file has this name now; None when there is none."""
+        status = self.status(name)
+        return None if status is None else (status.st_dev, status.st_ino)
 
     def watch(self, name: str, identity: Identity | None) -> None:
         """From now on this name must stand for this file: `check` looks."""
@@ -395,3 +399,14 @@ class Folder:
     def sync(self) -> None:
         """Put the directory's entries on stable storage; the error is the system's own."""
         os.fsync(self.fd)
+
+    def sync_typed(self) -> None:
+        """Put the directory's entries on stable storage.
+
+        Raises:
+            SystemLimit: the sync failed.
+        """
+        try:
+            self.sync()
+        except OSError as error:
+            raise_typed(error, self.path, "syncing the directory")

@@ -81,6 +81,7 @@ WRITE_META: Final = np.dtype(
             "durable_page",  # every page below it is on stable storage, with its directory entry
             "failed_errno",  # failure latch: not 0 = a sync failed, nothing may be written
             "failed_page",
+            "failed_boot",  # boot id of the kernel in which that sync failed
             "doorbell",  # futex word, moves when sleepers are woken
             "waiters",  # 1 = somebody may be asleep
         ],
@@ -88,14 +89,14 @@ WRITE_META: Final = np.dtype(
             "V8", "<u4", "<u4", "V16",
             "V16", "<u8", "<u8", "<u4", "V64",
             "<u8", "<u8", "<u8", "<u8", "<u8", "<i8", "<u8",
-            "<u8", "<u8", "<u4", "<u8",
+            "<u8", "<u8", "<u4", "<u8", "V16",
             "<u4", "<u4",
         ],
         "offsets": [
             0, 8, 12, 16,
             64, 80, 88, 96, 128,
             192, 200, 208, 216, 224, 232, 240,
-            256, 264, 272, 280,
+            256, 264, 272, 280, 288,
             384, 388,
         ],
         "itemsize": 512,

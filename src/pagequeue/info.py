@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pagequeue import _core
 from pagequeue import format as fmt
-from pagequeue.files import raise_typed
 from pagequeue.moments import to_datetime
 
 if TYPE_CHECKING:
@@ -104,10 +102,6 @@ def _file_bytes(store: Store) -> int:
     pattern = fmt.file_pattern(store.prefix)
     for name in store.folder.names():
         if pattern.fullmatch(name):
-            try:
-                total += os.stat(name, dir_fd=store.folder.fd, follow_symlinks=False).st_blocks
-            except FileNotFoundError:
-                continue  # retired in between
-            except OSError as error:
-                raise_typed(error, store.folder.full(name), "looking at the file")
+            status = store.folder.status(name)
+            total += status.st_blocks if status is not None else 0  # retired in between
     return total * 512

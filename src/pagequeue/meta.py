@@ -22,6 +22,7 @@ from pagequeue.files import raise_typed
 if TYPE_CHECKING:
     from pagequeue.files import Folder
 
+BOOT_BYTES: Final = 16
 BOOT_ID_PATH: Final = "/proc/sys/kernel/random/boot_id"
 SHARED: Final = ("magic", "version", "queue_id")
 REPAIR: Final = "repair the queue, or restore the file from a copy"
@@ -280,6 +281,7 @@ class WriteMeta:
     DURABLE_PAGE: Final = _word("durable_page")
     FAILED_ERRNO: Final = _word("failed_errno")
     FAILED_PAGE: Final = _word("failed_page")
+    FAILED_BOOT: Final = _word("failed_boot")
     LOCK_ABI: Final = _word("lock_abi")
     LOCK_KEY: Final = _word("lock_boot")
     LOCK_KEY_BYTES: Final = _word("lock_abi") - _word("lock_boot")
@@ -345,7 +347,18 @@ class WriteMeta:
     def latch(self, number: int, page_number: int) -> None:
         """Set the failure latch: nothing is written any more, by any process."""
         self.region.store(self.FAILED_PAGE, page_number)
+        self.region.write(self.FAILED_BOOT, self._key[:BOOT_BYTES])
         self.region.store_half(self.FAILED_ERRNO, number)
+
+    def unlatch(self) -> None:
+        """Clear the failure latch; what was at risk must be on stable storage in another way."""
+        self.region.store_half(self.FAILED_ERRNO, 0)
+
+    @property
+    def is_failed_in_this_boot(self) -> bool:
+        """Whether memory can still show what the disk does not have, because a sync failed."""
+        failed_boot = self.region.read(self.FAILED_BOOT, BOOT_BYTES)
+        return self.failed_errno != 0 and failed_boot == self._key[:BOOT_BYTES]
 
     @property
     def lock_abi(self) -> int:

@@ -173,11 +173,14 @@ def map_file(folder: Folder, name: str, size_bytes: int, *, writable: bool) -> _
 
 def private_region(data: bytes, size_bytes: int) -> _core.Region:
     """Map memory of this process alone: `data`, cut off or filled up with zeros."""
-    with tempfile.TemporaryFile() as file:
-        file.write(data[:size_bytes])
-        file.flush()
-        file.truncate(size_bytes)
-        return _core.Region(file.fileno(), size_bytes, True)
+    try:
+        with tempfile.TemporaryFile() as file:
+            file.write(data[:size_bytes])
+            file.flush()
+            file.truncate(size_bytes)
+            return _core.Region(file.fileno(), size_bytes, True)
+    except OSError as error:
+        raise_typed(error, tempfile.gettempdir(), "making a temporary file there")
 
 
 class WritablePage:

@@ -192,13 +192,26 @@ class Producer(_core.Writer, Closing):
         elif event == _core.EVENT_FULL:
             self._roll_from(self._page_number)
         elif event == _core.EVENT_SYNC:
-            self._store.flusher.flush(None)
-            self._check_whole()
+            self._flush_sent()
         elif event == _core.EVENT_FAILED:
             self._store.flusher.go_on()
         else:
             raise self._error(event, value)
         return True
+
+    def _flush_sent(self) -> None:
+        """Flush behind a send: it was sent, so no error may read as if it was not."""
+        try:
+            self._store.flusher.flush(None)
+        except errors.NotDurable:
+            raise
+        except errors.RetryError as error:
+            raise errors.NotDurable(
+                f"sent and visible, but not on stable storage: {error}; then flush, and do not "
+                "send it again",
+                path=self._store.folder.path,
+            ) from error
+        self._check_whole()
 
     def _error(self, event: int, value: int) -> errors.PageQueueError:
         """Return the error for what cannot be settled."""

@@ -9,7 +9,9 @@ can be repeated, so a recovery that is itself cut short is finished by the next 
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -82,7 +84,8 @@ class Recovery:
         self._sweep()
         numbers = self._page_numbers()
         read = self._read_meta(numbers)
-        write, known = self._write_meta(read)
+        self._write, known = self._write_meta(read)
+        write = self._write
         if not (known and write.is_settled and self._settle(write)):
             self._scan(write, read, numbers, durable_known=known)
         write.settle()
@@ -203,6 +206,8 @@ class Recovery:
     def _scan(
         self, write: WriteMeta, read: ReadMeta, numbers: list[int], *, durable_known: bool
     ) -> None:
+        if write.is_failed_in_this_boot:
+            raise self._sync_failed(write)
         durable = max(write.durable_sequence, read.head_sequence)
         begin, header = self._start(read, numbers, durable)
         number = begin
@@ -211,7 +216,7 @@ class Recovery:
             self.report.messages_checked += scan.sequence - (header.first_sequence or 0)
             if scan.stopped != _core.READ_END:
                 break
-            self._sync(region, index)
+            self._sync(*self._names(number))
             number += 1
             header = self._follow(number, scan, durable)
         if scan.whole_sequence < durable:
@@ -223,7 +228,7 @@ class Recovery:
         #    Cut here: the next recovery finds the same tail and does the same.
         self._cut(region, index, header, scan)
         self._remove(later)
-        self._sync(region, index)
+        self._sync(*self._names(number))
         self._sync()
         # 2. The words. Cut here: the same again, from the same durable mark.
         first = header.first_sequence or 0
@@ -231,14 +236,12 @@ class Recovery:
         write.tail = Tail(
             number, scan.whole_position, scan.whole_sequence - first, first, scan.whole_timestamp
         )
-        if not write.failed_errno:
-            write.set_durable(scan.whole_sequence, number)
-        elif not write.is_this_boot:
-            # What was read came from the disk, or is a copy: a sync of it says the truth again.
-            write.set_durable(scan.whole_sequence, number)
-            write.latch(0, 0)
+        write.set_durable(scan.whole_sequence, number)
+        if write.failed_errno:
+            # It failed in another boot: what was read came from the disk.
+            write.unlatch()
             self.report.did("cleared the failure latch: all that is left was synced again")
-        self._sync(write.region)
+        self._sync(fmt.write_meta_name(self.prefix))
         if durable_known or numbers:
             self.report.scanned = True
             self.report.did(
@@ -276,7 +279,7 @@ class Recovery:
     ) -> tuple[_core.Region, _core.Region, Scan]:
         """Check a page's frames and write its index; raise before that if durable ones are bad."""
         name = fmt.page_name(self.prefix, number)
-        region = map_file(self.folder, name, self.meta.page_bytes, writable=True)
+        region = map_file(self.folder, name, self.meta.page_bytes, writable=False)
         first = header.first_sequence or 0
         if first < durable:
             scan = scan_region(region, None, header, first, durable - first)
@@ -284,25 +287,41 @@ class Recovery:
                 raise self._damage(number, scan, durable)
         index = writable_index(self.folder, self.prefix, self.meta, number)
         scan = scan_region(region, index, header, first, None, use=_core.INDEX_WRITE)
+        if scan.stopped != _core.READ_END:  # it is not sealed, and will be written to
+            region = map_file(self.folder, name, self.meta.page_bytes, writable=True)
         return region, index, scan
 
-    def _sync(self, *maps: _core.Region) -> None:
-        """Sync maps in full, and with none the directory.
+    def _names(self, number: int) -> tuple[str, str]:
+        return fmt.page_name(self.prefix, number), fmt.index_name(self.prefix, number)
+
+    def _sync(self, *names: str) -> None:
+        """Put files on stable storage, and with none the directory.
 
         Raises:
-            SyncFailed: nothing was acknowledged yet, so opening again begins anew.
+            SyncFailed: the failure latch is set, so that nobody in this boot takes for the truth
+                what memory shows; nothing was acknowledged yet.
         """
         try:
-            for region in maps:
-                region.sync(0, len(region))
-            if not maps:
+            for name in names:
+                with self.folder.opened(name, writable=False) as fd:
+                    os.fdatasync(fd)
+            if not names:
                 self.folder.sync()
         except OSError as error:
-            words = errors.describe(error)
-            raise errors.SyncFailed(
-                f"a sync failed during recovery ({words}): mend the disk, then open again",
-                path=self.folder.path, position=0, reason=words,
-            ) from error  # fmt: skip
+            if isinstance(error, errors.PageQueueError):
+                raise
+            write = self._write
+            write.latch(error.errno or errno.EIO, write.durable_page)
+            raise self._sync_failed(write) from error
+
+    def _sync_failed(self, write: WriteMeta) -> errors.SyncFailed:
+        words = os.strerror(write.failed_errno)
+        return errors.SyncFailed(
+            f"a sync failed in this boot ({words}), so the system can show what the disk does not "
+            "have: mend the disk, then repair the queue, which writes it again to new files",
+            path=self.folder.path, position=0, reason=words,
+            first_sequence=write.durable_sequence, end_sequence=write.tail.sequence,
+        )  # fmt: skip
 
     def _make(self, number: int, first_sequence: int, floor: int) -> PageHeader:
         header = PageHeader(number, self.meta.queue_id, first_sequence, floor, self.clock())

@@ -26,7 +26,7 @@ from pagequeue.opening import nobody_inside
 from pagequeue.page import map_file, scan_region, writable_index
 from pagequeue.recover import Recovery
 from pagequeue.repair_page import PageRepair
-from pagequeue.rewrite import rewrite_undurable
+from pagequeue.rewrite import read_all, rewrite_undurable
 from pagequeue.store import Store
 from pagequeue.survey import Problem, meta_from_pages, page_numbers, problem_of, survey
 from pagequeue.trust import trusted
@@ -182,12 +182,13 @@ class _Repair:
         self._read_meta(meta)
         self._write_meta(meta)
         try:
+            self._renew(meta)
             recovered = Recovery(self.folder, self.prefix, meta, system_clock).run()
         except (errors.DamageError, errors.UnsafePath) as error:
             return meta, problem_of(error)
         self.report.actions += recovered.actions
         self._indexes(meta)
-        self.folder.sync()
+        self.folder.sync_typed()
         return meta, None
 
     def _sweep(self) -> None:
@@ -204,18 +205,15 @@ class _Repair:
             match = pattern.fullmatch(name)
             if match is None or match[2] != "idx" or not self._is_removable(name):
                 continue
-            status = os.stat(name, dir_fd=self.folder.fd, follow_symlinks=False)
-            if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+            status = self.folder.status(name)
+            if status is not None and (not stat.S_ISREG(status.st_mode) or status.st_nlink > 1):
                 self.folder.remove(name)
                 self.report.did(f"removed {name}, which was no file of this queue alone")
 
     def _is_removable(self, name: str) -> bool:
         """Whether a name can be given to another file: a directory stays."""
-        try:
-            mode = os.stat(name, dir_fd=self.folder.fd, follow_symlinks=False).st_mode
-        except FileNotFoundError:
-            return True
-        return not stat.S_ISDIR(mode)
+        status = self.folder.status(name)
+        return status is None or not stat.S_ISDIR(status.st_mode)
 
     def _all_meta(self) -> AllMeta | None:
         name = fmt.all_meta_name(self.prefix)
@@ -229,7 +227,7 @@ class _Repair:
             if meta is None or not self._is_removable(name):
                 return None
             write_all_meta(self.folder, self.prefix, meta)
-            self.folder.sync()
+            self.folder.sync_typed()
             self.report.did(f"made {name} again from the pages ({problem_of(error).reason})")
             return meta
 
@@ -272,6 +270,25 @@ class _Repair:
         if first is None or not 0 <= sequence - first <= meta.index_capacity:
             return None
         return sequence, number
+
+    def _renew(self, meta: AllMeta) -> None:
+        """Write again to new files what a sync that failed during recovery left at risk.
+
+        Dies in between: some files are new, with the same bytes; the latch is still set.
+        """
+        write = WriteMeta(self.folder, self.prefix, meta.queue_id, writable=True)
+        if write.is_settled or not write.is_failed_in_this_boot:
+            return
+        pages = page_numbers(self.prefix, self.folder.names())
+        renewed = [number for number in pages if number >= write.durable_page]
+        for number in renewed:
+            name = fmt.page_name(self.prefix, number)
+            data = read_all(self.folder, name, meta.page_bytes)
+            self.folder.make(name, data, size_bytes=meta.page_bytes, maker="again", synced=True)
+            self.folder.remove(fmt.index_name(self.prefix, number))
+        self.folder.sync_typed()
+        write.unlatch()
+        self.report.did(f"wrote {len(renewed)} pages again after a failed sync")
 
     def _indexes(self, meta: AllMeta) -> None:
         """Make every index again that is missing or wrong."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.files import raise_typed
 from pagequeue.page import PageHeader, Scan, map_file, parse_header, private_region, scan_region
+from pagequeue.rewrite import read_all
 from pagequeue.survey import Survey, first_bytes, survey
 
 if TYPE_CHECKING:
@@ -80,8 +83,11 @@ class PageRepair:
         ):
             return
         # Dies behind it: the same page, under its own name.
-        os.rename(name, right, src_dir_fd=self.folder.fd, dst_dir_fd=self.folder.fd)
-        self.folder.sync()
+        try:
+            os.rename(name, right, src_dir_fd=self.folder.fd, dst_dir_fd=self.folder.fd)
+        except OSError as error:
+            raise_typed(error, self.folder.full(name), "renaming the page")
+        self.folder.sync_typed()
         self.did(f"renamed {name} to {right}, which it says it is")
 
     # --- sizes ------------------------------------------------------------------------------------
@@ -89,27 +95,18 @@ class PageRepair:
     def _resize(self, number: int) -> None:
         """Cut off what is too much, and fill up what is too little, if no message is there."""
         name = fmt.page_name(self.prefix, number)
-        path = self.folder.full(name)
         wanted = self.meta.page_bytes
-        with self.folder.opened(name, writable=True) as fd:
-            size = os.fstat(fd).st_size
-            if size == wanted:
-                return
-            if self._is_spare(number):
-                self.folder.remove(name)
-                self.did(f"removed {name}, which was made ready with {size} bytes")
-                return
-            if size < wanted and not self._is_whole(number, os.pread(fd, size, 0)):
-                return
-            try:
-                # Dies in between: the same again.
-                if size > wanted:
-                    os.ftruncate(fd, wanted)
-                else:
-                    os.posix_fallocate(fd, 0, wanted)
-                os.fsync(fd)
-            except OSError as error:
-                raise_typed(error, path, "mending the size of the page")
+        status = self.folder.status(name)
+        if status is None or status.st_size == wanted:
+            return
+        size = status.st_size
+        if self._is_spare(number):
+            self.folder.remove(name)
+            self.did(f"removed {name}, which was made ready with {size} bytes")
+            return
+        if size < wanted and not self._is_whole(number, read_all(self.folder, name, size)):
+            return
+        self._replace(name, read_all(self.folder, name, min(size, wanted)))
         self.did(f"gave {name} its {wanted} bytes again, it had {size}")
 
     def _is_whole(self, number: int, data: bytes) -> bool:
@@ -146,7 +143,7 @@ class PageRepair:
             if header.first_sequence is not None or self._is_spare(number):
                 return
             reason = "no first sequence"
-        page = map_file(self.folder, name, self.meta.page_bytes, writable=True)
+        page = map_file(self.folder, name, self.meta.page_bytes, writable=False)
         before = self._end_of(number - 1)
         first = before.sequence if before else self._proved_first(number, page)
         if first is None:
@@ -156,9 +153,8 @@ class PageRepair:
             return
         floor = before.timestamp if before else timestamp
         made = PageHeader(number, self.meta.queue_id, first, floor, self.meta.created)
-        # Dies in between: a header that fails its checksum, as before. It is one sector.
-        page.write(0, made.encode())
-        page.sync(0, fmt.PAGE_HEADER_BYTES)
+        data = read_all(self.folder, name, self.meta.page_bytes)
+        self._replace(name, made.encode() + data[fmt.PAGE_HEADER_BYTES :])
         self.did(f"wrote the header of {name} again ({reason})")
 
     def _proved_first(self, number: int, page: _core.Region) -> int | None:
@@ -195,6 +191,15 @@ class PageRepair:
             return None
         return End(scanned[1].sequence, scanned[1].timestamp)
 
+    def _replace(self, name: str, data: bytes) -> None:
+        """Put a new file with these bytes, filled up with zeros, in a page's place.
+
+        Dies or cut in between: the old file. A sync that fails leaves it too, so that trying again
+        begins with what is really there.
+        """
+        size = self.meta.page_bytes
+        self.folder.make(name, data, size_bytes=size, maker="again", synced=True)
+
     # --- end marks --------------------------------------------------------------------------------
 
     def _end_mark(self, number: int) -> None:
@@ -209,11 +214,11 @@ class PageRepair:
         if scan.stopped == _core.READ_END or scan.sequence != following:
             return
         name = fmt.page_name(self.prefix, number)
-        page = map_file(self.folder, name, self.meta.page_bytes, writable=True)
-        checksum = _core.frame_checksum(b"", scan.timestamp, scan.sequence, END_WORD)
-        rest = checksum.to_bytes(4, "little") + scan.timestamp.to_bytes(8, "little", signed=True)
-        # The length last, as ever. Dies in between: a mark that is damaged, as before.
-        page.write(scan.position + 4, rest)
-        page.store_half(scan.position, END_WORD)
-        page.sync(scan.position, fmt.FRAME_HEADER_BYTES)
+        data = read_all(self.folder, name, self.meta.page_bytes)
+        mark = np.zeros(1, fmt.FRAME)
+        mark["length"] = END_WORD
+        mark["checksum"] = _core.frame_checksum(b"", scan.timestamp, scan.sequence, END_WORD)
+        mark["timestamp"] = scan.timestamp
+        behind = data[scan.position + fmt.FRAME_HEADER_BYTES :]
+        self._replace(name, data[: scan.position] + mark.tobytes() + behind)
         self.did(f"wrote the end mark of {name} again")

@@ -20,6 +20,7 @@ from pagequeue.page import REASONS, PageHeader, decode_header, private_region, s
 from pagequeue.producer import Producer
 
 if TYPE_CHECKING:
+    from pagequeue.files import Folder
     from pagequeue.store import Store
 
 log = logging.getLogger("pagequeue")
@@ -52,7 +53,7 @@ def rewrite_undurable(store: Store) -> range:
     # 4. The mark, and only then the latch.
     write.set_durable(tail.first_sequence, tail.page_number)
     write.sync()
-    write.latch(0, 0)
+    write.unlatch()
     write.wake()
     log.warning(
         "%s: messages %d to %d were at risk after a failed sync; they were written again to new "
@@ -66,22 +67,23 @@ def _rewrite_page(store: Store, number: int, end_sequence: int) -> None:
     """Copy a sealed page into a new file, checked before it takes the old one's name."""
     name = fmt.page_name(store.prefix, number)
     path = store.folder.full(name)
-    data = _read_all(store, name, store.meta.page_bytes)
+    data = read_all(store.folder, name, store.meta.page_bytes)
     header = decode_header(data[: fmt.PAGE_HEADER_BYTES], store.meta.queue_id, number, path)
     _check(data, header, end_sequence, path)
     store.folder.make(name, data, size_bytes=store.meta.page_bytes, maker="again", synced=True)
 
 
-def _read_all(store: Store, name: str, size_bytes: int) -> bytes:
+def read_all(folder: Folder, name: str, size_bytes: int) -> bytes:
+    """Return a file's bytes, read without a map: a read error is an error then, never a signal."""
     parts = []
     left = size_bytes
-    with store.folder.opened(name, writable=False) as fd:
+    with folder.opened(name, writable=False) as fd:
         try:
             while left > 0 and (part := os.pread(fd, left, size_bytes - left)):
                 parts.append(part)
                 left -= len(part)
         except OSError as error:
-            raise_typed(error, store.folder.full(name), "reading the page")
+            raise_typed(error, folder.full(name), "reading the file")
     return b"".join(parts)
 
 

@@ -200,6 +200,18 @@ class Store:
             self.background.drop(old)
         return page
 
+    def page_again(self, number: int) -> Page:
+        """Return a page, mapped anew: its file can have been replaced by one with the same frames.
+
+        Raises:
+            Expired, MissingPage: as for `page`.
+        """
+        with self._guard:
+            old: list[object] = [self._cache.pop(number, None)]
+        page = self.page(number)
+        self.background.drop(old)
+        return page
+
     def expired(self) -> errors.Expired:
         """Return the error for a place that retention passed."""
         head = self.read_meta.head_sequence

@@ -186,9 +186,10 @@ def meta_from_pages(folder: Folder, prefix: str, numbers: list[int]) -> AllMeta 
         name = fmt.page_name(prefix, number)
         try:
             header = parse_header(first_bytes(folder, name), folder.full(name))
-            size_bytes = os.stat(name, dir_fd=folder.fd, follow_symlinks=False).st_size
-        except (errors.PageQueueError, OSError):
+            status = folder.status(name)
+        except errors.PageQueueError:
             continue
+        size_bytes = 0 if status is None else status.st_size
         if fmt.PAGE_BYTES_MIN <= size_bytes <= fmt.PAGE_BYTES_MAX and not (
             size_bytes % fmt.PAGE_BYTES_STEP
         ):
