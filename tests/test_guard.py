@@ -195,7 +195,11 @@ def send_until_cut(directory: str, what: str, at: float, threads: int) -> None:
             if found[0] != "returned":
                 ends.append(found)
                 ends.append(result(lambda: producer.send(b"y")))
-                return
+                break
+        # The thread's list of the locks that it holds leads nowhere else.
+        with tempfile.TemporaryDirectory() as other, Queue(other, page_bytes=PAGE) as another:
+            for _ in range(100):
+                another.producer().send(b"another queue")
 
     senders = [threading.Thread(target=send, args=(i * 30,)) for i in range(threads)]
     for sender in senders:
@@ -205,9 +209,7 @@ def send_until_cut(directory: str, what: str, at: float, threads: int) -> None:
     os.truncate(Path(directory) / name, 0)
     for sender in senders:
         sender.join(20)
-    # The threads that held the lock have ended; their lists of locks led nowhere else.
-    with tempfile.TemporaryDirectory() as other, Queue(other, page_bytes=PAGE) as another:
-        assert another.producer().send(b"another queue") == 0
+    assert not any(sender.is_alive() for sender in senders)
     say(json.dumps(ends))
     queue.close()
 
