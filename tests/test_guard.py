@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support import HERE, end, ready, say
+from support import HERE, end, ready, say, until
 
 from pagequeue import Queue, _core, errors
 from pagequeue import format as fmt
@@ -187,6 +187,7 @@ def send_until_cut(directory: str, what: str, at: float, threads: int) -> None:
     """Send from several threads until a file is cut; what was acknowledged before must be read."""
     queue = Queue(directory, page_bytes=32 << 20)
     ends: list[object] = []
+    left, unmapped = threading.Event(), threading.Event()
 
     def send(size: int) -> None:
         producer = queue.producer()
@@ -195,21 +196,33 @@ def send_until_cut(directory: str, what: str, at: float, threads: int) -> None:
             if found[0] != "returned":
                 ends.append(found)
                 ends.append(result(lambda: producer.send(b"y")))
-                return
+                break
+        # When the map is gone, the thread's list of the locks that it holds must not lead there.
+        left.wait(1)
+        producer.close()
+        unmapped.wait(20)
+        with tempfile.TemporaryDirectory() as other, Queue(other, page_bytes=PAGE) as another:
+            for _ in range(100):
+                another.producer().send(b"another queue")
 
-    senders = [threading.Thread(target=send, args=(i * 30,)) for i in range(threads)]
+    senders = [
+        threading.Thread(target=send, args=(i * 30 if what == "page" else 4 << 20,))
+        for i in range(threads)
+    ]
     for sender in senders:
         sender.start()
     time.sleep(at)
     name = fmt.write_meta_name("queue") if what == "meta" else fmt.page_name("queue", 1)
     os.truncate(Path(directory) / name, 0)
+    until(lambda: len(ends) == 2 * threads)
+    queue.close()
+    left.set()
+    time.sleep(0.05)
+    unmapped.set()
     for sender in senders:
         sender.join(20)
-    # The threads that held the lock have ended; their lists of locks led nowhere else.
-    with tempfile.TemporaryDirectory() as other, Queue(other, page_bytes=PAGE) as another:
-        assert another.producer().send(b"another queue") == 0
+    assert not any(sender.is_alive() for sender in senders)
     say(json.dumps(ends))
-    queue.close()
 
 
 def after_fork(directory: str) -> None:

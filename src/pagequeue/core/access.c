@@ -1,7 +1,8 @@
 /* What Python reads and writes of a Region.
  *
  * Shared words are read and written here, never through a buffer: CPython's struct.pack_into clears
- * the bytes first, and readers would see that. All of it asks afterwards whether the file was there.
+ * the bytes first, and readers would see that. All of it asks afterwards whether the file was
+ * there.
  */
 #include "region.h"
 

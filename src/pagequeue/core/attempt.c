@@ -12,9 +12,9 @@
 #define NAP_NS_MAX 1000000
 #define SIGNAL_CHECK_NS 50000000
 
-/* Whether what is laid down lands in the files. The page's last byte is touched, because the rest of
- * an OS page in whose middle a file was cut can still be written, and nobody would say that it never
- * reaches the disk. The index is only a hint: one that is lost is written again by whoever needs it. */
+/* Whether what is laid down lands nowhere. The page's last byte is touched, because the rest of an
+ * OS page in whose middle a file was cut can still be written, and nobody would say that it never
+ * reaches the disk. The index is only a hint: a lost one is written again by whoever needs it. */
 static int is_lost(const attempt *try) {
     return pq_region_look(try->page) || pq_region_lost(try->meta) ||
            (try->next_page != NULL && pq_region_look(try->next_page));

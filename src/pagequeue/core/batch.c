@@ -72,7 +72,7 @@ static PyObject *gathered_columns(Reader *self, gathered *run) {
 
 static PyObject *read_many(Reader *self, Py_ssize_t limit, int64_t timeout) {
     /* The first message is reached the ordinary way: that waits, turns pages, passes over old ones
-     * and says what is wrong. When it is gone at the second look, that is done again, and says so. */
+     * and says what is wrong. When it is gone at the second look, that is done again. */
     PyObject *result = NULL;
     Py_ssize_t count = 0;
     while (count == 0) {

@@ -99,7 +99,8 @@ static int put_mutex_page(pq_guard *guard, uintptr_t at, uintptr_t mutex) {
                                                    __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
         return 1;
     }
-    uint8_t *made = mmap(NULL, os_page_bytes, guard->protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    uint8_t *made =
+        mmap(NULL, os_page_bytes, guard->protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (made == MAP_FAILED) {
         return 0;
     }

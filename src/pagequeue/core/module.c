@@ -208,9 +208,9 @@ static int place_of(PyObject *page, PyObject *index, unsigned long long first, p
     return 1;
 }
 
-/* Whether the page was there; its index is only a hint, and what was written into it gets lost. What
- * is not found as it should be can be the rest of an OS page in whose middle the file was cut: that
- * shows at the page's end. */
+/* Whether the page was there; its index is only a hint, and what was written into it gets lost.
+ * What is not found as it should be can be the rest of an OS page in whose middle the file was cut:
+ * that shows at the page's end. */
 static int stood(PyObject *page, int found) {
     if (!found) {
         (void)pq_region_look((Region *)page);

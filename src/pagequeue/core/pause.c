@@ -1,5 +1,5 @@
-/* How a Reader waits when there is nothing: a few looks with the GIL, looks without it for as long as
- * lately paid off (5 to 100 us), then sleep in slices on the doorbell, or naps where it may not
+/* How a Reader waits when there is nothing: a few looks with the GIL, looks without it for as long
+ * as lately paid off (5 to 100 us), then sleep in slices on the doorbell, or naps where it may not
  * write that it sleeps.
  */
 #include "reader.h"
@@ -22,7 +22,8 @@ static int spin(Reader *self, const Region *page, int64_t deadline) {
     while (now - start < self->spin_ns && now < deadline) {
         for (int i = 0; i < PAUSES_A_LOOK; i++) {
             if (arrived(self, page)) {
-                self->spin_ns = self->spin_ns * 2 < PQ_SPIN_NS_MAX ? self->spin_ns * 2 : PQ_SPIN_NS_MAX;
+                int64_t longer = self->spin_ns * 2;
+                self->spin_ns = longer < PQ_SPIN_NS_MAX ? longer : PQ_SPIN_NS_MAX;
                 return 1;
             }
             pq_pause();

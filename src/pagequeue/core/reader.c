@@ -75,8 +75,8 @@ static int is_hole(Reader *self) {
            pq_load_u32(self->page->base + self->position) == 0;
 }
 
-/* `look`: also at the end of the page, because of an OS page in whose middle a file was cut the rest
- * reads as zeros, and that alone is no fault. */
+/* `look`: also at the end of the page, because the rest of an OS page in whose middle a file was
+ * cut reads as zeros, and that alone is no fault. */
 static int is_lost(const Reader *self, int look) {
     return (look ? pq_region_look(self->page) : pq_region_lost(self->page)) ||
            pq_region_lost(self->meta);
