@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -264,7 +265,8 @@ def test_damaged_recordings_are_refused(recorded: Recording) -> None:
 def test_a_state_can_be_tried_again(recorded: Recording, tmp_path: Path) -> None:
     """The command that a violation prints takes a kept recording."""
     path = tmp_path / "kept"
-    recorded.save(path)
+    seed = next(seed for seed in range(100) if Plan.of(seed).page_bytes == 4096)
+    dataclasses.replace(recorded, seed=seed).save(path)
     command = [sys.executable, "-m", "stress.cut", str(path), "0", "1"]
     command += ["--files", str(tmp_path / "files")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
