@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -190,7 +191,7 @@ def test_the_recorder_sees_all_that_happens(recorded: Recording) -> None:
     assert [event.a for event in events if event.kind == Kind.FLUSHED] == [3, 4]
     flushed = kinds.index(Kind.FLUSHED)
     assert Kind.SYNC in kinds[:flushed]
-    inside = [event.a for event in events[flushed:] if event.kind == Kind.POINT and event.a < 20]
+    inside = [event.a for event in events[flushed:] if event.kind == Kind.POINT]
     assert [point for point in range(1, 9) if point not in inside] == []
 
 
@@ -198,8 +199,8 @@ def test_a_flush_inside_of_a_send_stands_between_its_points(recorded: Recording)
     """The second flush ran behind the fifth publish's point 5, and before its point 6."""
     events = list(recorded.events())
     last = max(i for i, event in enumerate(events) if event.kind == Kind.FLUSHED)
-    before = [e.a for e in events[:last] if e.kind == Kind.POINT and e.a < 20]
-    after = [e.a for e in events[last:] if e.kind == Kind.POINT and e.a < 20]
+    before = [e.a for e in events[:last] if e.kind == Kind.POINT]
+    after = [e.a for e in events[last:] if e.kind == Kind.POINT]
     assert before[-1] == 5
     assert after[0] == 6
 
@@ -264,7 +265,8 @@ def test_damaged_recordings_are_refused(recorded: Recording) -> None:
 def test_a_state_can_be_tried_again(recorded: Recording, tmp_path: Path) -> None:
     """The command that a violation prints takes a kept recording."""
     path = tmp_path / "kept"
-    recorded.save(path)
+    seed = next(seed for seed in range(100) if Plan.of(seed).page_bytes == 4096)
+    dataclasses.replace(recorded, seed=seed).save(path)
     command = [sys.executable, "-m", "stress.cut", str(path), "0", "1"]
     command += ["--files", str(tmp_path / "files")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

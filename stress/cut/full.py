@@ -85,11 +85,14 @@ class Full:
             sent: all messages that may be there, in order.
             files: of the state.
             found: what the fast engine found in it.
-            again: recover twice, and compare.
+            again: look at it by a read-only opener first; recover twice, and compare.
         """
         self.place(files)
         try:
             if again:
+                wrong = self._wrong_to_readers(sent, found)
+                if wrong:
+                    return wrong
                 first = self._recovered(plan)
                 self.reboots.reboot()
                 if self._recovered(plan) != first:
@@ -98,6 +101,29 @@ class Full:
             return self._gone_on(plan, sent, found)
         except Exception as error:  # noqa: BLE001  whatever it is, a power cut must not lead to it
             return [f"{type(error).__name__}: {error}"]
+
+    def _wrong_to_readers(self, sent: Sequence[tuple[int, bytes, bool]], found: Found) -> list[str]:
+        """Say what is wrong with what a read-only opener sees before anybody recovers."""
+        from pagequeue import Queue, QueueNotFound  # noqa: PLC0415  the core is chosen by now
+
+        before = self._contents()
+        try:
+            with Queue(self.path, read_only=True) as queue:
+                seen = [(m.timestamp, m.payload) for m in queue.replay()]
+        except QueueNotFound:
+            seen = []
+        if self._contents() != before:
+            return ["a read-only opener changed something"]
+        if not found.promised <= len(seen) <= found.tail:
+            return [f"a read-only opener sees {len(seen)} messages, recovery finds {found.tail}"]
+        if seen != [one[:2] for one in sent[: len(seen)]]:
+            return ["a read-only opener sees what was not sent"]
+        if seen and sent[len(seen) - 1][2]:
+            return [f"a read-only opener sees a part of a batch, up to {len(seen)}"]
+        return []
+
+    def _contents(self) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in sorted(self.path.glob("*"))}
 
     def _recovered(self, plan: Plan) -> tuple[Any, dict[str, bytes]]:
         with plan.open(str(self.path)) as queue:

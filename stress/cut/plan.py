@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import random
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from stress.traffic import HEADER, Op, Shape
@@ -24,8 +25,8 @@ START: Final = 1_700_000_000_000_000_000
 HANDLES, PROCESSES, RACE = "handles", "processes", "race"
 KINDS: Final = (HANDLES, HANDLES, PROCESSES, PROCESSES, RACE)
 CLOCKS: Final = ("real", "still", "still", "back")
-SYNCS: Final = ("none", "none", "none", "always", 3, 7)
-PAGE_BYTES: Final = (4096, 8192, 8192, 16384)
+SYNCS: Final = ("none", "none", "none", "always", 3, 7, timedelta(milliseconds=2))
+PAGE_BYTES: Final = (4096, 8192, 8192, 16384, 32768)
 PUBLISH_POINTS: Final = range(1, 9)
 ROLL_POINTS: Final = range(11, 16)
 INSIDE_BATCH: Final = (3, 4)
@@ -55,7 +56,7 @@ class Plan:
     producers: int
     steps: int
     page_bytes: int
-    sync: str | int
+    sync: str | int | timedelta
     clock: str
     echo: int
 

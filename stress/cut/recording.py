@@ -154,7 +154,7 @@ class Recorder:
             "pq_trace_log": (c_void_p, c_void_p, c_void_p, c_void_p),
             "pq_trace_flushed": (None, c_uint64),
             "pq_trace_note": (None, c_uint64, c_uint64, c_uint64),
-            "pq_trace_line": (None, c_uint64),
+            "pq_trace_line": (None,),
             "pq_trace_call": (None, c_int, c_long, self.CALLED),
         }
         for name, (result, *arguments) in signatures.items():
@@ -215,9 +215,9 @@ class Recorder:
         files = {str(here / f"{room}.py") for room in ROOMS}
         look = self._library.pq_trace_line
 
-        def line(frame: FrameType, event: str, _value: object) -> Any:  # noqa: ANN401
+        def line(_frame: FrameType, event: str, _value: object) -> Any:  # noqa: ANN401
             if event == "line":
-                look(frame.f_lineno)
+                look()
             return line
 
         def call(frame: FrameType, _event: str, _value: object) -> Any:  # noqa: ANN401

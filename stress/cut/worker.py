@@ -22,7 +22,6 @@ from stress.cut.native import MODES, RESULTS, SEEDS_PER_MOMENT, Found, Seen, Sta
 from stress.cut.plan import Plan
 from stress.cut.recording import Recorder, Recording
 from stress.cut.run import record
-from stress.traffic import VIOLATIONS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,10 +32,13 @@ CHUNK: Final = 32 * SEEDS_PER_MOMENT
 FAST_SECONDS: Final = 0.15
 FULL_SECONDS: Final = 0.5
 SECOND_CUTS: Final = 4
+THIRD_CUTS: Final = 0.25
+"""Share of the second cuts whose recovery is cut, too."""
 SECOND_FAST_SECONDS: Final = 0.04
 SECOND_FULL_SECONDS: Final = 0.04
 AGAIN_EVERY: Final = 4
 LABEL_BYTES: Final = 200
+VIOLATIONS_ENOUGH: Final = 2
 
 
 def kept_directory() -> Path:
@@ -60,8 +62,8 @@ class Worker:
         self.defines = driver.defines()
         self.outcome = Outcome(0)
         self.counts = dict.fromkeys(
-            ("traces", "second cuts", "fast states", "fast states of second cuts", "full states",
-             "full states of second cuts", "recovered twice"), 0,
+            ("traces", "second cuts", "third cuts", "fast states", "fast states of second cuts",
+             "full states", "full states of second cuts", "recovered twice"), 0,
         )  # fmt: skip
         self.modes = dict.fromkeys(MODES, 0)
         self.label = os.environ.get(LABEL_VARIABLE, os.devnull)
@@ -84,7 +86,7 @@ class Worker:
         """Whether the budget is used up, or there is enough to look at."""
         done = sum(count for name, count in self.counts.items() if " states" in name)
         enough = self.budget.cases is not None and done >= self.budget.cases
-        failed = len(self.outcome.violations) >= VIOLATIONS_MAX
+        failed = len(self.outcome.violations) >= VIOLATIONS_ENOUGH
         return enough or failed or time.monotonic() >= self.deadline
 
     def one_run(self, seed: int) -> None:
@@ -171,8 +173,8 @@ class Worker:
             ]
         return wrong, found
 
-    def second_cut(self, recording: Recording, states: States) -> bool:
-        """Recover a state under the recorder, and cut that too."""
+    def second_cut(self, recording: Recording, states: States, nth: str = "second") -> bool:
+        """Recover a state under the recorder, and cut that too; and sometimes once more."""
         seed, mode = self.seeds()
         states.choose(seed, mode)
         found = states.check()
@@ -186,12 +188,16 @@ class Worker:
                 f"{recording.name}, {name}: {type(error).__name__}: {error}"
             )
             return False
-        self.counts["second cuts"] += 1
+        self.counts[f"{nth} cuts"] += 1
         again = States(recovery, self.defines)
         try:
-            return self.fast(
-                recovery, again, SECOND_FAST_SECONDS, "fast states of second cuts"
-            ) and self.fully(recovery, again, SECOND_FULL_SECONDS, "full states of second cuts")
+            whole = self.fast(recovery, again, SECOND_FAST_SECONDS, "fast states of second cuts")
+            whole = whole and self.fully(
+                recovery, again, SECOND_FULL_SECONDS, "full states of second cuts"
+            )
+            if whole and nth == "second" and self.rng.random() < THIRD_CUTS:
+                whole = self.second_cut(recovery, again, "third")
+            return whole
         finally:
             again.close()
 

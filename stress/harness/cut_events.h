@@ -23,7 +23,7 @@ typedef enum {
     CUT_BASE,     /* the run begins */
     CUT_MADE,     /* the directory is there */
     CUT_PARENTSYNC, /* b: up to which event */
-    CUT_POINT,    /* a: a kill point of the core, or the line of a Python room */
+    CUT_POINT,    /* a: a kill point of the core */
     CUT_FLUSHED,  /* a: every message below it was promised to survive */
     CUT_NOTE,     /* a, b, c: what the run says of itself */
 } cut_kind;

@@ -287,7 +287,7 @@ EXPORT void pq_trace_flushed(uint64_t sequence) { note(CUT_FLUSHED, sequence, 0,
 
 EXPORT void pq_trace_note(uint64_t a, uint64_t b, uint64_t c) { note(CUT_NOTE, a, b, c); }
 
-EXPORT void pq_trace_line(uint64_t number) { note(CUT_POINT, number, 0, 0); }
+EXPORT void pq_trace_line(void) { recorder_look(); }
 
 /* `what` is called once, at the pass-th time that the core comes to this point. */
 EXPORT void pq_trace_call(int point, long pass, void (*what)(void)) {
