@@ -15,11 +15,11 @@ from stress import score, variant
 from stress.campaign import campaign_names
 from stress.plants import registry, rewrite
 from stress.plants.plant import PATCHES_MODULE, STEP, Plant
-from stress.plants.registry import ALL, PLANTS
+from stress.plants.registry import PLANTS
 
 ROOT = Path(__file__).resolve().parents[1]
-PATCHES = [plant for plant in ALL if plant.patch]
-IN_C = [plant for plant in ALL if plant.changes is not None]
+PATCHES = [plant for plant in PLANTS if plant.patch]
+IN_C = [plant for plant in PLANTS if plant.changes is not None]
 TRAPS = 25
 """At least so many bugs are planted, and in each of the three ways."""
 

@@ -162,7 +162,7 @@ def fork_unlocks() -> None:
 
 def preparation_lock_not_waited_for() -> None:
     """Whoever waited too long for a slow lock goes on without it."""
-    rewrite(locks.FileLock, "_wait", ("raise LockTimeout(", "return LockTimeout("))
+    rewrite(locks.FileLock, "_wait", ("raise errors.LockTimeout(", "return errors.LockTimeout("))
 
 
 # --- pages and files ------------------------------------------------------------------------------
