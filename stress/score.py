@@ -3,7 +3,9 @@
 Each campaign that must catch a bug is run as a user runs it, in a process of its own, with the bug
 in the core that it builds, in the library that its child imports, or in the model that it searches.
 A bug is caught when every one of these campaigns reports a violation in its budget, having tried at
-least one case. Exit code: 0 all were caught, 1 one was missed, 2 wrong usage.
+least one case. First each campaign is run without a bug, by the same seed: one that finds something
+then proves nothing, and all its bugs count as missed. Exit code: 0 all were caught, 1 one was
+missed, 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 from stress import driver, variant
 from stress import no_weak_publish_is_ever_read as model_campaign
 from stress.campaign import campaign_names
-from stress.plants.registry import MODEL, PATCHES_MODULE, PLANTS, Plant, named
+from stress.plants.plant import MODEL, PATCHES_MODULE, Plant
+from stress.plants.registry import PLANTS, named
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +36,7 @@ GRACE_SECONDS = 180.0
 SHORT_COUNT = 8
 SHORT_BUDGET = 15.0
 """A short run takes only such as need no more."""
+CONTROL_SECONDS = 30.0
 WORDS_MAX = 110
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -127,20 +131,29 @@ def show(result: Result) -> None:
     )
 
 
-def show_controls(campaigns: Sequence[str], seconds: float, seed: int) -> int:
-    """Run campaigns without a bug; return how many saw one all the same."""
-    wrong = 0
-    for campaign in campaigns:
-        record = attempt(campaign, None, seconds, seed)
-        failed = bool(record["violations"]) or record["cases"] <= 0
-        wrong += failed
-        words = (record["violations"] or ["no bug, and none was seen"])[0]
+def show_controls(plants: Sequence[Plant], seconds: float | None, seed: int) -> set[str]:
+    """Run the campaigns of these bugs without any; return those that found something all the same.
+
+    The models are searched as they are by their own campaign, which takes minutes.
+    """
+    budgets: dict[str, float] = {}
+    for plant in plants:
+        for name, need in plant.by.items():
+            if name != MODEL and name in campaign_names():
+                budgets[name] = max(seconds or min(need, CONTROL_SECONDS), budgets.get(name, 0.0))
+    false = set()
+    for campaign, budget in sorted(budgets.items()):
+        record = attempt(campaign, None, budget, seed)
+        words = (record["violations"] or ["no bug, and none was found"])[0]
+        clean = not record["violations"] and record["cases"] > 0
+        if not clean:
+            false.add(campaign)
         print(
-            f"{'WRONG' if failed else 'clean':6}  {'(no bug)':32} {'':6}  {campaign:40} "
-            f"{record['cases']:7} cases {'':8}  {' '.join(words.split())[:WORDS_MAX]}",
+            f"{'clean' if clean else 'FALSE':6}  {'(no bug)':32} {'':6}  {campaign:40} "
+            f"{record['cases']:7} cases {budget:6.1f} s  {' '.join(words.split())[:WORDS_MAX]}",
             flush=True,
         )
-    return wrong
+    return false
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -152,7 +165,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--short", action="store_true", help=f"{SHORT_COUNT} quick ones, by the seed"
     )
-    parser.add_argument("--controls", action="store_true", help="run campaigns without a bug too")
+    parser.add_argument("--no-controls", action="store_true", help="only with a bug")
     parser.add_argument("--seed", type=int, help="repeat a run; printed by every run")
     options = parser.parse_args(arguments)
     known = [plant.name for plant in PLANTS]
@@ -188,10 +201,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seed = secrets.randbits(32) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
     plants = chosen(options, seed)
-    wrong = 0
-    if options.controls:
-        campaigns = sorted({name for p in plants for name in p.by if name != MODEL})
-        wrong = show_controls(campaigns, options.seconds or 20.0, seed)
+    controlled = not (options.short or options.no_controls)
+    false = show_controls(plants, options.seconds, seed) if controlled else set()
     missed = []
     for plant in plants:
         results = [
@@ -200,12 +211,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ]
         for result in results:
             show(result)
-        if not all(result.caught for result in results):
+        if not all(result.caught and result.campaign not in false for result in results):
             missed.append(plant.name)
     print(f"caught {len(plants) - len(missed)} of {len(plants)}")
     if missed:
         print(f"missed: {', '.join(missed)}")
-    return 1 if missed or wrong else 0
+    return 1 if missed or false else 0
 
 
 if __name__ == "__main__":

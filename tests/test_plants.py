@@ -14,7 +14,8 @@ import pytest
 from stress import score, variant
 from stress.campaign import campaign_names
 from stress.plants import registry, rewrite
-from stress.plants.registry import PATCHES_MODULE, PLANTS, Plant
+from stress.plants.plant import PATCHES_MODULE, STEP, Plant
+from stress.plants.registry import PLANTS
 
 ROOT = Path(__file__).resolve().parents[1]
 PATCHES = [plant for plant in PLANTS if plant.patch]
@@ -104,7 +105,7 @@ def test_text_that_is_gone_or_there_twice_cannot_be_replaced() -> None:
 @pytest.mark.parametrize("name", ["length_first", "durable_only_ignored"])
 def test_quick_bug_is_caught(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """One in C and one in Python, by the campaigns that must."""
-    assert score.main([name, "--seed", "1"]) == 0
+    assert score.main([name, "--seed", "1", "--no-controls"]) == 0
     printed = capsys.readouterr().out
     assert f"caught  {name}" in printed
     assert "caught 1 of 1" in printed
@@ -123,10 +124,29 @@ def test_bug_that_is_not_noticed_or_not_tried_is_missed(
     )
     monkeypatch.setattr(score, "attempt", lambda *_: next(answers))
     for code in (1, 1, 0):
-        assert score.main(["length_first", "--seed", "1"]) == code
+        assert score.main(["length_first", "--seed", "1", "--no-controls"]) == code
     printed = capsys.readouterr().out
     assert printed.count("MISSED") == 2
     assert "missed: length_first" in printed
+
+
+@pytest.mark.parametrize("found", [["there is always something"], []])
+def test_campaign_that_finds_something_without_a_bug_proves_nothing(
+    found: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each campaign is run as it is first; what it finds with a bug counts if that was clean."""
+    asked = []
+
+    def attempt(campaign: str, plant: Plant | None, *_: object) -> dict[str, object]:
+        asked.append((campaign, plant and plant.name))
+        return {"cases": 9, "violations": ["lost 4"] if plant else found}
+
+    monkeypatch.setattr(score, "attempt", attempt)
+    bugs = ["length_first", "tail_first"]
+    assert score.main([*bugs, "--seed", "1"]) == bool(found)
+    assert asked == [(STEP, name) for name in (None, *bugs)]
+    said = "caught 0 of 2" if found else "caught 2 of 2"
+    assert said in capsys.readouterr().out
 
 
 def test_short_run_takes_some_quick_ones_that_the_seed_chooses(

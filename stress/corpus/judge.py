@@ -172,7 +172,9 @@ class Judge:
         elif face == "read_only" and outcome.keeps == "all" and seen["tail"] != self.end:
             wrong.append(f"the tail is {seen['tail']}, not {self.end}")
         elif face == "reading":
-            wrong += self._read_all(seen) if outcome.keeps == "all" else self._invented(seen["read"])
+            wrong += (
+                self._read_all(seen) if outcome.keeps == "all" else self._invented(seen["read"])
+            )
         return wrong
 
     def _sent_on(self, outcome: Works, seen: Seen) -> list[str]:
@@ -181,7 +183,11 @@ class Judge:
         later = [row for row in seen["read"] if row[0] >= first]
         more = [(row[0], row[1], digest(SENT[row[0] - first])) for row in later[: len(SENT)]]
         if outcome.keeps == "any":
-            return [] if not seen["read"] else self._invented([r for r in seen["read"] if r[0] < first])
+            return (
+                []
+                if not seen["read"]
+                else self._invented([r for r in seen["read"] if r[0] < first])
+            )
         kept = self._kept(outcome.keeps)
         wrong = []
         if first != kept:
@@ -300,7 +306,9 @@ class Judge:
             return []
         wrong = []
         if seen["error_in_target"] or seen["problems_in_target"]:
-            wrong.append(f"the target is not good: {seen['error_in_target']}, {seen['problems_in_target'][:2]}")
+            wrong.append(
+                f"the target is not good: {seen['error_in_target']}, {seen['problems_in_target'][:2]}"
+            )
         rows = self._as_sent(seen)
         wrong += self._invented(rows)
         copied = {row[0] for row in rows}

@@ -66,8 +66,7 @@ _FOUND: tuple[tuple[str, dict[str, str]], ...] = (
         },
     ),
     (
-        "a first sequence that is wrong is believed, though frames and neighbours prove "
-        "another",
+        "a first sequence that is wrong is believed, though frames and neighbours prove another",
         {
             "header one sequence ahead": "salvage repair",
             "header one sequence behind": "salvage repair",

@@ -9,7 +9,18 @@ import os
 import threading
 from typing import Any
 
-from pagequeue import background, files, flush, locks, meta, queue, recover, roll
+from pagequeue import (
+    background,
+    files,
+    flush,
+    locks,
+    meta,
+    queue,
+    recover,
+    roll,
+    salvage,
+    verify,
+)
 from stress.plants.rewrite import rewrite
 
 # --- stable storage -------------------------------------------------------------------------------
@@ -151,7 +162,7 @@ def fork_unlocks() -> None:
 
 def preparation_lock_not_waited_for() -> None:
     """Whoever waited too long for a slow lock goes on without it."""
-    rewrite(locks.FileLock, "_wait", ("raise LockTimeout(", "return LockTimeout("))
+    rewrite(locks.FileLock, "_wait", ("raise errors.LockTimeout(", "return errors.LockTimeout("))
 
 
 # --- pages and files ------------------------------------------------------------------------------
@@ -201,6 +212,38 @@ def fifo_blocks() -> None:
         files.Folder,
         "open",
         ("os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK", "os.O_NOFOLLOW | os.O_CLOEXEC"),
+    )
+
+
+def umask_kept() -> None:
+    """The lock file gets the permission bits that the umask leaves."""
+    rewrite(files.Folder, "_open_or_make", ("os.fchmod(fd, self._file_mode)", "pass"))
+
+
+def owners_not_looked_at() -> None:
+    """Files of other users are taken."""
+    setattr(files, "check_file", lambda *_args, **_options: None)  # noqa: B010  the same
+
+
+def replaced_lock_unnoticed() -> None:
+    """A lock file that was replaced keeps nobody out, and nobody looks."""
+    rewrite(files.Folder, "check", ("if not self._replaced and", "if False and"))
+
+
+def verify_skips_indexes() -> None:
+    """Verify does not compare the indexes with the pages."""
+    setattr(verify._Verification, "_index", lambda *_: None)  # noqa: B010  the same
+
+
+def conflict_unsaid() -> None:
+    """Salvage takes a message that stands there twice, and differs, for the same."""
+    rewrite(
+        salvage._Salvage,
+        "_compare",
+        (
+            "noted = self.report.duplicates if same else self.report.conflicts",
+            "noted = self.report.duplicates",
+        ),
     )
 
 

@@ -1,211 +1,29 @@
-"""The planted bugs: what is wrong, what it breaks, which campaigns must catch it in what time."""
+"""The planted bugs, all of them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-from stress.variant import Changes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from stress.variant import Replacements
-
-STEP = "no_step_is_deadly"
-KILL = "no_kill_loses_or_tears"
-STOP = "no_stopped_holder_is_robbed"
-BYTES = "no_bytes_break_the_core"
-MODEL = "no_weak_publish_is_ever_read"
-GROWTH = "no_resource_grows_without_end"
-SIM = "no_simulated_cut_loses_what_was_flushed"
-CUT = "no_real_cut_loses_what_was_flushed"
-FULL = "no_full_disk_harms_what_was_sent"
-STRANGER = "no_stranger_gets_in"
-FAULT = "no_fault_goes_unsaid"
-FAILED_SYNC = "no_failed_sync_is_forgotten"
-DAMAGE = "no_damage_goes_unnoticed"
-OPENING = "no_bytes_hang_or_crash_opening"
-
-PATCHES_MODULE = "stress.plants.patches"
-
-
-@dataclass(frozen=True)
-class Plant:
-    """One bug.
-
-    Attributes:
-        name: by which it is asked for; a Python patch is the function of that name.
-        wrong: what is wrong, in a sentence.
-        breaks: the trap of the field, or the invariant of FORMAT.md.
-        by: the campaigns that must catch it, each with its budget in seconds.
-        changes: of the C core's sources; None where the bug is none of the core's.
-        patch: whether it is planted in Python.
-        model: the weakened model and its switch, where it is one of the protocol.
-    """
-
-    name: str
-    wrong: str
-    breaks: str
-    by: Mapping[str, float]
-    changes: Changes | None = None
-    patch: bool = False
-    model: tuple[str, ...] = field(default=())
-
-    @property
-    def where(self) -> str:
-        """Say where it is planted."""
-        if self.model:
-            return "model"
-        return "Python" if self.patch else "C"
-
-
-def in_c(
-    name: str, wrong: str, breaks: str, by: Mapping[str, float], replacements: Replacements
-) -> Plant:
-    """Return a bug made by replacing texts in the core's sources."""
-    return Plant(name, wrong, breaks, by, Changes(replacements=replacements))
-
-
-def switched(name: str, wrong: str, breaks: str, by: Mapping[str, float]) -> Plant:
-    """Return a bug that the core's sources have a switch for."""
-    return Plant(name, wrong, breaks, by, Changes({"PAGEQUEUE_PLANT": f'"{name}"'}))
-
-
-def in_python(name: str, wrong: str, breaks: str, by: Mapping[str, float]) -> Plant:
-    """Return a bug that is a function of `patches.py`."""
-    return Plant(name, wrong, breaks, by, patch=True)
-
-
-def in_model(name: str, wrong: str, breaks: str, *model: str) -> Plant:
-    """Return a bug of the protocol that no test on this machine could show."""
-    return Plant(name, wrong, breaks, {MODEL: 15.0}, model=model)
-
-
-WEAK_MEMORY = "weak memory, which x86 hides"
-
-MODELS = (
-    in_model(
-        "publish_relaxed", "the length is not stored with release order", WEAK_MEMORY,
-        "publish", "WEAK_LENGTH",
-    ),
-    in_model(
-        "poll_relaxed", "the length is not loaded with acquire order", WEAK_MEMORY,
-        "publish", "WEAK_ACQUIRE",
-    ),
-    in_model(
-        "unlock_relaxed", "the lock goes on before its last holder's stores are visible",
-        WEAK_MEMORY, "publish", "WEAK_UNLOCK",
-    ),
-    in_model(
-        "no_fence_before_sleep", "no full fence between saying that one sleeps and looking again",
-        "I7, a lost wake-up", "doorbell", "NO_CONSUMER_FENCE",
-    ),
-    in_model(
-        "no_fence_before_wake", "no full fence between publishing and looking for sleepers",
-        "I7, a lost wake-up", "doorbell", "NO_PRODUCER_FENCE",
-    ),
-    in_model(
-        "settled_by_frames", "a dead holder's batch is settled frame by frame",
-        "I3, a replay ends inside a batch", "publish", "SETTLE_BY_FRAME", "TAIL_READER",
-    ),
-)  # fmt: skip
-
-PUBLISHING = (
-    switched(
-        "no_zero_next", "the commit word behind a new frame is not zeroed first",
-        "I4, a dirty tail shows garbage as a length", {STEP: 15.0},
-    ),
-    switched(
-        "length_first", "the length is stored before the payload", "I2", {STEP: 15.0},
-    ),
-    switched(
-        "batch_first_length_first", "the first length of a batch is not stored last", "I8",
-        {STEP: 15.0},
-    ),
-    switched(
-        "no_checksum", "the checksum is not checked", "a length on disk without its payload",
-        {DAMAGE: 30.0},
-    ),
-    in_c(
-        "split_tail", "position and count are advanced in two stores", "I3, they drift apart",
-        {STEP: 15.0},
-        {"frames.c": [(
-            "    tail_advance(at, end, count + item_count);",
-            ("    tail_advance(at, end, count);\n    PQ_KILL_POINT(7);\n"
-            "    tail_advance(at, end, count + item_count);"),
-        )]},
-    ),
-    in_c(
-        "tail_first", "the tail is advanced before the frames are published",
-        "I3, a hole that no reader passes", {STEP: 15.0},
-        {"frames.c": [(
-            "    PQ_KILL_POINT(4);\n",
-            "    tail_advance(at, end, count + item_count);\n    PQ_KILL_POINT(4);\n",
-        )]},
-    ),
-    in_c(
-        "dead_not_settled", "what a dead holder published is laid over", "I3", {STEP: 15.0},
-        {"frames.c": [(
-            "        if (found == PQ_READ_NOTHING) {\n            break;",
-            "        if (found != PQ_READ_END) {\n            break;",
-        )]},
-    ),
-    in_c(
-        "half_batch_page_kept", "the page in which a dead holder left half a batch is gone on with",
-        "I8", {CUT: 40.0},
-        {"frames.c": [(
-            ("    if (pq_load_u64(at->meta + PQ_WRITE_META_BATCH_OPEN) > "
-            "at->first_sequence + *count) {"),
-            "    if (0) {",
-        )]},
-    ),
-    in_c(
-        "clock_trusted", "a timestamp is now, also when the clock was set back", "I1",
-        {KILL: 30.0},
-        {"frames.c": [("exact : now > last ? now : last;", "exact : now;")]},
-    ),
-    in_c(
-        "next_header_half", "a next page's header that a killed roll left half written is kept",
-        "a page that cannot be opened", {STEP: 60.0},
-        {"frames.c": [("checksum == header_checksum(found) &&", "")]},
-    ),
-    in_c(
-        "end_mark_first", "the end mark is published before the next page has its header", "I10",
-        {STEP: 30.0},
-        {"frames.c": [(
-            "    PQ_KILL_POINT(11);\n",
-            ("    uint32_t early = PQ_END_OF_PAGE | END_MARK_BYTES;\n"
-            "    uint32_t early_sum = pq_frame_checksum(PQ_CRC_START, last, sequence, early);\n"
-            "    memcpy(at->page + position + PQ_FRAME_CHECKSUM, &early_sum, 4);\n"
-            "    memcpy(at->page + position + PQ_FRAME_TIMESTAMP, &last, 8);\n"
-            "    pq_store_u32(at->page + position, early);\n"
-            "    PQ_KILL_POINT(11);\n"),
-        )]},
-    ),
-    in_c(
-        "end_mark_without_room", "a frame may take the room of the end mark", "I9",
-        {BYTES: 15.0},
-        {"frames.c": [("end + END_MARK_BYTES > at->page_bytes", "end > at->page_bytes")]},
-    ),
-    in_c(
-        "length_not_bounded", "a length that leads out of the page is believed", "I9",
-        {BYTES: 15.0},
-        {"frames.c": [("pq_aligned(length) > page_bytes - position", "0")]},
-    ),
-    in_c(
-        "index_trusted", "what the index leads to need not prove itself", "I6", {DAMAGE: 30.0},
-        {"scan.c": [(
-            ("    if (pq_frame_check(at->page, at->page_bytes, *position, "
-            "at->first_sequence + known, &frame) !=\n            PQ_READ_FRAME ||\n"
-            "        frame.timestamp != timestamp) {"),
-            ("    if (pq_frame_look(at->page, at->page_bytes, *position, &frame) !="
-            " PQ_READ_FRAME) {"),
-        )]},
-    ),
-)  # fmt: skip
+from stress.plants.plant import (
+    CUT,
+    DAMAGE,
+    FAILED_SYNC,
+    FULL,
+    GROWTH,
+    KILL,
+    SIM,
+    STEP,
+    STOP,
+    STRANGER,
+    Plant,
+    in_c,
+    in_python,
+)
+from stress.plants.publishing import MODELS, PUBLISHING
 
 LOCKS = (
+    in_python(
+        "replaced_lock_unnoticed", "a lock file that was replaced keeps nobody out",
+        "two who believe to be alone", {STRANGER: 20.0},
+    ),
     in_c(
         "lock_stolen", "the writers' lock is taken from its holder after a timeout",
         "an overwritten message", {STOP: 15.0},
@@ -275,6 +93,14 @@ DURABILITY = (
 
 RECOVERING = (
     in_python(
+        "verify_skips_indexes", "verify does not look at indexes", "damage that is not found",
+        {DAMAGE: 30.0},
+    ),
+    in_python(
+        "conflict_unsaid", "salvage takes a message that differs for the same", "a silent choice",
+        {DAMAGE: 30.0},
+    ),
+    in_python(
         "torn_tail_kept", "what is torn is not zeroed", "I4, garbage behind the next frame",
         {STEP: 20.0},
     ),
@@ -293,6 +119,11 @@ RECOVERING = (
 )  # fmt: skip
 
 FILES = (
+    in_python(
+        "umask_kept", "the lock file has the permission bits that the umask leaves", "safe files",
+        {STRANGER: 20.0},
+    ),
+    in_python("owners_not_looked_at", "files of others are taken", "safe files", {STRANGER: 20.0}),
     in_python(
         "next_page_remade", "a next page is made again though others have mapped it",
         "I10, messages in a file without a name", {STEP: 15.0},
@@ -326,8 +157,7 @@ GROWING = (
     in_python("thread_leak", "a closed queue keeps its thread", "soak", {GROWTH: 20.0}),
 )  # fmt: skip
 
-ALL = (*MODELS, *PUBLISHING, *LOCKS, *DURABILITY, *RECOVERING, *FILES, *GROWING)
-PLANTS = tuple(plant for plant in ALL if not set(plant.by) & {SIM, DAMAGE})
+PLANTS = (*MODELS, *PUBLISHING, *LOCKS, *DURABILITY, *RECOVERING, *FILES, *GROWING)
 
 
 def named(name: str) -> Plant:

@@ -1,0 +1,137 @@
+"""Bugs planted in the core's publishing and reading, and in the models of it."""
+
+from __future__ import annotations
+
+from stress.plants.plant import (
+    BYTES,
+    CUT,
+    DAMAGE,
+    KILL,
+    STEP,
+    in_c,
+    in_model,
+    switched,
+)
+
+WEAK_MEMORY = "weak memory, which x86 hides"
+
+MODELS = (
+    in_model(
+        "publish_relaxed", "the length is not stored with release order", WEAK_MEMORY,
+        "publish", "WEAK_LENGTH",
+    ),
+    in_model(
+        "poll_relaxed", "the length is not loaded with acquire order", WEAK_MEMORY,
+        "publish", "WEAK_ACQUIRE",
+    ),
+    in_model(
+        "unlock_relaxed", "the lock goes on before its last holder's stores are visible",
+        WEAK_MEMORY, "publish", "WEAK_UNLOCK",
+    ),
+    in_model(
+        "no_fence_before_sleep", "no full fence between saying that one sleeps and looking again",
+        "I7, a lost wake-up", "doorbell", "NO_CONSUMER_FENCE",
+    ),
+    in_model(
+        "no_fence_before_wake", "no full fence between publishing and looking for sleepers",
+        "I7, a lost wake-up", "doorbell", "NO_PRODUCER_FENCE",
+    ),
+    in_model(
+        "settled_by_frames", "a dead holder's batch is settled frame by frame",
+        "I3, a replay ends inside a batch", "publish", "SETTLE_BY_FRAME", "TAIL_READER",
+    ),
+)  # fmt: skip
+
+PUBLISHING = (
+    switched(
+        "no_zero_next", "the commit word behind a new frame is not zeroed first",
+        "I4, a dirty tail shows garbage as a length", {STEP: 15.0},
+    ),
+    switched(
+        "length_first", "the length is stored before the payload", "I2", {STEP: 15.0},
+    ),
+    switched(
+        "batch_first_length_first", "the first length of a batch is not stored last", "I8",
+        {STEP: 15.0},
+    ),
+    switched(
+        "no_checksum", "the checksum is not checked", "a length on disk without its payload",
+        {DAMAGE: 30.0},
+    ),
+    in_c(
+        "split_tail", "position and count are advanced in two stores", "I3, they drift apart",
+        {STEP: 15.0},
+        {"frames.c": [(
+            "    tail_advance(at, end, count + item_count);",
+            ("    tail_advance(at, end, count);\n    PQ_KILL_POINT(7);\n"
+            "    tail_advance(at, end, count + item_count);"),
+        )]},
+    ),
+    in_c(
+        "tail_first", "the tail is advanced before the frames are published",
+        "I3, a hole that no reader passes", {STEP: 15.0},
+        {"frames.c": [(
+            "    PQ_KILL_POINT(4);\n",
+            "    tail_advance(at, end, count + item_count);\n    PQ_KILL_POINT(4);\n",
+        )]},
+    ),
+    in_c(
+        "dead_not_settled", "what a dead holder published is laid over", "I3", {STEP: 15.0},
+        {"frames.c": [(
+            "        if (found == PQ_READ_NOTHING) {\n            break;",
+            "        if (found != PQ_READ_END) {\n            break;",
+        )]},
+    ),
+    in_c(
+        "half_batch_page_kept", "the page in which a dead holder left half a batch is gone on with",
+        "I8", {CUT: 40.0},
+        {"frames.c": [(
+            ("    if (pq_load_u64(at->meta + PQ_WRITE_META_BATCH_OPEN) > "
+            "at->first_sequence + *count) {"),
+            "    if (0) {",
+        )]},
+    ),
+    in_c(
+        "clock_trusted", "a timestamp is now, also when the clock was set back", "I1",
+        {KILL: 30.0},
+        {"frames.c": [("exact : now > last ? now : last;", "exact : now;")]},
+    ),
+    in_c(
+        "next_header_half", "a next page's header that a killed roll left half written is kept",
+        "a page that cannot be opened", {STEP: 60.0},
+        {"frames.c": [("checksum == header_checksum(found) &&", "")]},
+    ),
+    in_c(
+        "end_mark_first", "the end mark is published before the next page has its header", "I10",
+        {STEP: 30.0},
+        {"frames.c": [(
+            "    PQ_KILL_POINT(11);\n",
+            ("    uint32_t early = PQ_END_OF_PAGE | END_MARK_BYTES;\n"
+            "    uint32_t early_sum = pq_frame_checksum(PQ_CRC_START, last, sequence, early);\n"
+            "    memcpy(at->page + position + PQ_FRAME_CHECKSUM, &early_sum, 4);\n"
+            "    memcpy(at->page + position + PQ_FRAME_TIMESTAMP, &last, 8);\n"
+            "    pq_store_u32(at->page + position, early);\n"
+            "    PQ_KILL_POINT(11);\n"),
+        )]},
+    ),
+    in_c(
+        "end_mark_without_room", "a frame may take the room of the end mark", "I9",
+        {BYTES: 15.0},
+        {"frames.c": [("end + END_MARK_BYTES > at->page_bytes", "end > at->page_bytes")]},
+    ),
+    in_c(
+        "length_not_bounded", "a length that leads out of the page is believed", "I9",
+        {BYTES: 15.0},
+        {"frames.c": [("pq_aligned(length) > page_bytes - position", "0")]},
+    ),
+    in_c(
+        "index_trusted", "what the index leads to need not prove itself", "I6", {DAMAGE: 30.0},
+        {"scan.c": [(
+            ("    if (pq_frame_check(at->page, at->page_bytes, *position, "
+            "at->first_sequence + known, &frame) !=\n            PQ_READ_FRAME ||\n"
+            "        frame.timestamp != timestamp) {"),
+            ("    if (pq_frame_look(at->page, at->page_bytes, *position, &frame) !="
+            " PQ_READ_FRAME) {"),
+        )]},
+    ),
+)  # fmt: skip
