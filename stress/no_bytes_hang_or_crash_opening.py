@@ -1,4 +1,4 @@
-"""Forbids that any bytes in a directory crash, hang or fool whoever opens, reads, mends or sends on.
+"""Forbids that any bytes in a directory crash, hang or fool whoever opens, reads, mends or sends.
 
 A small queue is copied and damaged at random (`mutations.py`). Then, in a child with a time limit,
 it is opened for writing and for reading, replayed from the head and by time, verified, salvaged,
@@ -67,7 +67,9 @@ class Case:
             else:
                 known = (message.sequence, message.timestamp, message.payload) in self.sent
             if not known:
-                self.invented.append(f"{where}: message {message.sequence} was never sent like that")
+                self.invented.append(
+                    f"{where}: message {message.sequence} was never sent like that"
+                )
 
     def open(self, **options: Any) -> Any:  # noqa: ANN401 - a Queue; the core is chosen by now
         """Open the queue."""
@@ -123,11 +125,15 @@ class Case:
         self.step("verify", lambda: pagequeue.verify_queue(directory))
         self.step("salvage", lambda: self.salvage("salvaged"))
         if order == "repair first":
-            self.step("repair", lambda: pagequeue.repair_queue(directory, lock_timeout=LOCK_TIMEOUT))
+            self.step(
+                "repair", lambda: pagequeue.repair_queue(directory, lock_timeout=LOCK_TIMEOUT)
+            )
         self.step("open", lambda: self.look(read_only=False))
         self.step("send", self.send)
         if order == "repair last":
-            self.step("repair", lambda: pagequeue.repair_queue(directory, lock_timeout=LOCK_TIMEOUT))
+            self.step(
+                "repair", lambda: pagequeue.repair_queue(directory, lock_timeout=LOCK_TIMEOUT)
+            )
             self.step("send again", self.send)
         self.step("salvage again", lambda: self.salvage("salvaged-again"))
         return {"invented": self.invented[:3], "ended": self.ended}

@@ -1,4 +1,4 @@
-"""The fuzzer's target for the readers: its seeds, that each once found input passes, and its eyes."""
+"""The fuzzer's target for the readers: its seeds, what it notices; opening what was mutated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BOUNDS = [
     ("frames.c", "pq_aligned(length) > page_bytes - position", "0"),
     ("frames.c", "page_bytes - position - pq_aligned(length) < END_MARK_BYTES", "0"),
     ("index.h", "at->index == NULL || ordinal >= at->index_capacity", "at->index == NULL"),
-    ("scan.c", "place + PQ_FRAME_BYTES <= at->page_bytes", "place <= at->page_bytes"),
+    ("scan.c", "if (ordinal > count) {", "if (0) {"),
 ]
 
 
@@ -63,14 +63,15 @@ def test_target_notices_a_bound_that_is_not_kept(
     name: str, bound: str, broken: str, tmp_path: Path
 ) -> None:
     """I9: even without libFuzzer, a few hundred changed seeds show each of them."""
-    source = (variant.CORE_DIRECTORY / name).read_text(encoding="utf-8")
-    assert bound in source
-    sources = ["frames.c", "scan.c"] if name == "index.h" else [name]
-    (tmp_path / name).write_text(source.replace(bound, broken), encoding="utf-8")
-    for each in sources:
+    header = (variant.CORE_DIRECTORY / "index.h").read_text(encoding="utf-8")
+    replaced = {}
+    for each in ("frames.c", "scan.c"):
         text = (variant.CORE_DIRECTORY / each).read_text(encoding="utf-8")
-        (tmp_path / each).write_text(text.replace(bound, broken), encoding="utf-8")
-    program = fuzzing.replay_program({each: tmp_path / each for each in sources})
+        text = text.replace('#include "index.h"', header)  # a build is known by its sources only
+        assert bound in text or name != each
+        replaced[each] = tmp_path / each
+        replaced[each].write_text(text.replace(bound, broken), encoding="utf-8")
+    program = fuzzing.replay_program(replaced)
     rng = random.Random(1)
     inputs = []
     for number in range(400):

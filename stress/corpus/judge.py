@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 from typing import TYPE_CHECKING, Any
@@ -157,7 +158,7 @@ class Judge:
                 same = row[0] in self.victim.altered
             if not same:
                 wrong.append(f"message {row[0]} was never sent like that")
-        if any(after[0] <= before[0] for before, after in zip(rows, rows[1:], strict=False)):
+        if any(after[0] <= before[0] for before, after in itertools.pairwise(rows)):
             wrong.append("messages came out of order")
         return wrong[:3]
 
@@ -172,7 +173,9 @@ class Judge:
         elif face == "read_only" and outcome.keeps == "all" and seen["tail"] != self.end:
             wrong.append(f"the tail is {seen['tail']}, not {self.end}")
         elif face == "reading":
-            wrong += self._read_all(seen) if outcome.keeps == "all" else self._invented(seen["read"])
+            wrong += (
+                self._read_all(seen) if outcome.keeps == "all" else self._invented(seen["read"])
+            )
         return wrong
 
     def _sent_on(self, outcome: Works, seen: Seen) -> list[str]:
@@ -181,7 +184,11 @@ class Judge:
         later = [row for row in seen["read"] if row[0] >= first]
         more = [(row[0], row[1], digest(SENT[row[0] - first])) for row in later[: len(SENT)]]
         if outcome.keeps == "any":
-            return [] if not seen["read"] else self._invented([r for r in seen["read"] if r[0] < first])
+            return (
+                []
+                if not seen["read"]
+                else self._invented([r for r in seen["read"] if r[0] < first])
+            )
         kept = self._kept(outcome.keeps)
         wrong = []
         if first != kept:
@@ -264,7 +271,7 @@ class Judge:
             wrong = [f"{who} finds “{problem['reason']}” with {' and '.join(misplaced)}"]
         return wrong
 
-    def _finds_nothing(self, _: str, outcome: FindsNothing, seen: Seen) -> list[str]:
+    def _finds_nothing(self, _: str, _outcome: FindsNothing, seen: Seen) -> list[str]:
         return [f"verify finds {seen['problems'][:2]}"] if seen["problems"] else []
 
     # --- repair and salvage -----------------------------------------------------------------------
@@ -300,7 +307,10 @@ class Judge:
             return []
         wrong = []
         if seen["error_in_target"] or seen["problems_in_target"]:
-            wrong.append(f"the target is not good: {seen['error_in_target']}, {seen['problems_in_target'][:2]}")
+            wrong.append(
+                f"the target is not good: {seen['error_in_target']}, "
+                f"{seen['problems_in_target'][:2]}"
+            )
         rows = self._as_sent(seen)
         wrong += self._invented(rows)
         copied = {row[0] for row in rows}

@@ -133,9 +133,7 @@ def signed(victim: Victim, options: bytes = b"", **fields: int) -> None:
 
 @meta_kind(NEWER, NEWER, Finds("format", placed=False)).but(
     salvage=Fails("CorruptMeta|NewerFormat", placed=False)
-)(
-    "allMeta of a newer format", "the allMeta says format 2, with the checksum for that"
-)
+)("allMeta of a newer format", "the allMeta says format 2, with the checksum for that")
 def _(victim: Victim) -> Hit:
     signed(victim, version=fmt.FORMAT_VERSION + 1)
     return Hit(ALL_META)
@@ -231,7 +229,9 @@ def _(victim: Victim) -> Hit:
     return Hit(READ_META, 0)
 
 
-@read_kind(CHECKSUM)("readMeta with wrong checksum", "one bit of the readMeta's checksum is changed")
+@read_kind(CHECKSUM)(
+    "readMeta with wrong checksum", "one bit of the readMeta's checksum is changed"
+)
 def _(victim: Victim) -> Hit:
     victim.flip(READ_META, 12 + victim.rng.randrange(4))
     return Hit(READ_META, 12)

@@ -116,7 +116,9 @@ def _(victim: Victim) -> Hit:
     return Hit(f"{page}.tmp-next")
 
 
-@harmless.but(verify=Finds("10 digits"), repair=Leaves())("two names for one number", "a copy of a sealed page stands there with a shorter number")
+@harmless.but(verify=Finds("10 digits"), repair=Leaves())(
+    "two names for one number", "a copy of a sealed page stands there with a shorter number"
+)
 def _(victim: Victim) -> Hit:
     victim.path("queue-1.page").write_bytes(victim.read(victim.page(1)))
     victim.path("queue-00000000001.page").write_bytes(victim.read(victim.page(1)))
@@ -139,16 +141,16 @@ def _(victim: Victim) -> Hit:
     return Hit(name)
 
 
-@harmless.but(verify=Finds("never read"), repair=Leaves())("page far behind the tail", "a copy of the first page stands far behind the active page")
+@harmless.but(verify=Finds("never read"), repair=Leaves())(
+    "page far behind the tail", "a copy of the first page stands far behind the active page"
+)
 def _(victim: Victim) -> Hit:
     name = victim.page(victim.active + 7)
     victim.path(name).write_bytes(victim.read(victim.page(1)))
     return Hit(name)
 
 
-@harmless(
-    "next page of noise", "the page that stands ready behind the active page is noise"
-)
+@harmless("next page of noise", "the page that stands ready behind the active page is noise")
 def _(victim: Victim) -> Hit:
     name = victim.page(victim.active + 1)
     victim.path(name).write_bytes(victim.rng.randbytes(4096))
@@ -224,7 +226,9 @@ def _(victim: Victim) -> Hit:
 
 @refusal("CorruptMeta", "missing").but(
     read_only=Fails("CorruptMeta|QueueNotFound", placed=False),
-    verify=Finds("missing", placed=False), repair=Mends(), salvage=Saves(knows=False)
+    verify=Finds("missing", placed=False),
+    repair=Mends(),
+    salvage=Saves(knows=False),
 )("only the pages are left", "every file but the pages is removed")
 def _(victim: Victim) -> Hit:
     for path in victim.directory.iterdir():

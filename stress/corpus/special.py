@@ -26,7 +26,6 @@ from stress.corpus.damage import (
     OutcomeOf,
     Saves,
     Until,
-    Works,
 )
 from stress.corpus.victim import ALL_META, LOCK, READ_META, WRITE_META
 
@@ -168,7 +167,7 @@ def declare() -> None:
             if thing == "directory" and role != "sealed page":  # no rename can replace it
                 made = kind.but(repair=Leaves() if role == "index" else UNSAFE)
             made.add(f"{thing} as {role}", what, partial(special, role=role, thing=thing))
-        intact = kind.but(**dict.fromkeys(("read_only", "reading"), WORKS))
+        intact = kind.but(read_only=WORKS, reading=WORKS)
         opening = WORKS if role == "sealed page" else kind.outcomes["opening"]
         intact = intact.but(opening=opening, verify=FindsNothing(), repair=UNSAFE)
         if role == ALL_META:

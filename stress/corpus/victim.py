@@ -44,9 +44,7 @@ class Victim:
         durable: the durable mark on disk, as the damage left it.
     """
 
-    def __init__(
-        self, original: Original, other: Original, base: Path, rng: random.Random
-    ) -> None:
+    def __init__(self, original: Original, other: Original, base: Path, rng: random.Random) -> None:
         self.original = original
         self.other = other
         self.directory = base / "events"

@@ -149,21 +149,27 @@ def _(victim: Victim) -> Hit:
     return tail_hit(victim)
 
 
-@words.but(read_only=Works("any"), reading=Works("any"))("tail words ahead", "the tail words count a message that is not there")
+@words.but(read_only=Works("any"), reading=Works("any"))(
+    "tail words ahead", "the tail words count a message that is not there"
+)
 def _(victim: Victim) -> Hit:
     count = len(victim.places(victim.active))
     victim.tail_word(victim.active, victim.end(victim.active) + 24, count + 1)
     return tail_hit(victim)
 
 
-@words.but(read_only=Works("any"), reading=Works("any"))("tail words inside a frame", "the tail leads into the last frame")
+@words.but(read_only=Works("any"), reading=Works("any"))(
+    "tail words inside a frame", "the tail leads into the last frame"
+)
 def _(victim: Victim) -> Hit:
     place = victim.last(victim.active)
     victim.tail_word(victim.active, place.position + 8, len(victim.places(victim.active)))
     return tail_hit(victim)
 
 
-@words.but(read_only=Works("any"), reading=Works("any"))("tail count wrong", "the tail words count one message too few")
+@words.but(read_only=Works("any"), reading=Works("any"))(
+    "tail count wrong", "the tail words count one message too few"
+)
 def _(victim: Victim) -> Hit:
     count = len(victim.places(victim.active))
     victim.tail_word(victim.active, victim.end(victim.active), count - 1)
@@ -229,7 +235,9 @@ LOST = Fails("CorruptFrame", "")
 
 
 @words.but(after_cut=LOST, repair=Leaves(), salvage=Saves(knows=False))(
-    "durable mark ahead", "the durable mark is two messages behind the tail", verify=Finds("durable")
+    "durable mark ahead",
+    "the durable mark is two messages behind the tail",
+    verify=Finds("durable"),
 )
 def _(victim: Victim) -> Hit:
     end = victim.end_sequence(victim.active)
@@ -285,7 +293,9 @@ def _(victim: Victim) -> Hit:
     return Hit(WRITE_META)
 
 
-@harmless("lock of another C library", "the kind of the lock is one that this process does not know")
+@harmless(
+    "lock of another C library", "the kind of the lock is one that this process does not know"
+)
 def _(victim: Victim) -> Hit:
     victim.word(WRITE_META, fmt.WRITE_META, "lock_abi", 0x00400202)
     return Hit(WRITE_META)
