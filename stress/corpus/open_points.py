@@ -123,12 +123,9 @@ _FOUND: tuple[tuple[str, dict[str, str]], ...] = (
         },
     ),
     (
-        "repair fails, where it could put an index in the place of what stands there",
+        "a head page of 0 is taken for a file that was truncated, by verify and repair too",
         {
-            "pipe as active page's index": "repair",
-            "device as active page's index": "repair",
-            "dangling link as active page's index": "repair",
-            "symbolic link as active page's index": "repair",
+            "readMeta with head page 0": "opening read_only verify repair salvage",
         },
     ),
     (
