@@ -65,10 +65,10 @@ def fuzz_program() -> Path | None:
         return None
 
 
-def replay_program(replaced: dict[str, Path] | None = None) -> Path:
+def replay_program(replacements: variant.Replacements | None = None) -> Path:
     """Build the target as a program that runs files once, under sanitizers, with any compiler."""
     flags = [*variant.SANITIZE, GATE_OFF]
-    return variant.build_program([TARGET, HARNESS / "replay.c"], flags, replaced=replaced)
+    return variant.build_program([TARGET, HARNESS / "replay.c"], flags, replacements=replacements)
 
 
 def replay(program: Path, files: list[Path]) -> str | None:

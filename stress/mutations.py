@@ -1,7 +1,7 @@
 """Random damage of a queue's directory: bits, blocks, lengths, files and fields.
 
-Numbers in headers are replaced by ones that programs stumble over, and the checksum of the record is
-mended afterwards more often than not, so that the damage gets past it.
+Numbers in headers are replaced by ones that programs stumble over, and the checksum of the record
+is mended afterwards more often than not, so that the damage gets past it.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def set_field(path: Path, rng: random.Random) -> object:
 
 
 def set_frame(path: Path, rng: random.Random) -> object:
-    """Put an odd number into a frame's header, with the checksum that belongs to it if it can be."""
+    """Put an odd number into a frame's header, with the checksum for that if it can be."""
     data = bytearray(path.read_bytes())
     if not path.name.endswith(".page") or len(data) != PAGE_BYTES:
         return "no page"
@@ -173,7 +173,7 @@ def dtype_of(name: str) -> np.dtype[np.void] | None:
     return next((dtype for end, dtype in records.items() if name.endswith(end)), None)
 
 
-def sign(record: np.ndarray, dtype: np.dtype[np.void], rest: bytes) -> None:  # type: ignore[type-arg]
+def sign(record: np.ndarray, dtype: np.dtype[np.void], rest: bytes) -> None:
     """Give a record the checksum that it needs."""
     if dtype in {fmt.PAGE_HEADER, fmt.ALL_META}:
         record["checksum"] = 0

@@ -1,4 +1,4 @@
-"""Forbids that any bytes in a directory crash, hang or fool whoever opens, reads, mends or sends on.
+"""Forbids that any bytes in a directory crash, hang or fool whoever opens, reads, mends or sends.
 
 A small queue is copied and damaged at random (`mutations.py`). Then, in a child with a time limit,
 it is opened for writing and for reading, replayed from the head and by time, verified, salvaged,

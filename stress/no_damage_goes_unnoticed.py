@@ -1,10 +1,10 @@
-"""Forbids that a damaged queue crashes, hangs, lies, loses more than it must, or is mended silently.
+"""Forbids that damage crashes, hangs, lies, loses more than it must, or is mended silently.
 
-Every damage of `corpus/` is done to copies of good queues of several shapes, and each copy is looked
-at from one face: opening, opening after a power cut, read-only opening, reading through, verify,
-repair with salvage behind it, salvage. What each must do stands beside the damage and is printed in
-`CORPUS.md`. A case is one damage and one face. The whole corpus runs on one shape at least, whatever
-the budget; more shapes, and other seeds, for as long as it lasts.
+Every damage of `corpus/` is done to copies of good queues of several shapes, and each copy is
+looked at from one face: opening, opening after a power cut, read-only opening, reading through,
+verify, repair with salvage behind it, salvage. What each must do stands beside the damage and is
+printed in `CORPUS.md`. A case is one damage and one face. The whole corpus runs on one shape at
+least, whatever the budget; more shapes, and other seeds, for as long as it lasts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The fuzzer's target for the readers: its seeds, that each once found input passes, and its eyes."""
+"""The fuzzer's target for the readers: its seeds, what it notices; opening what was mutated."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BOUNDS = [
-    ("frames.c", "page_bytes < HEADER || position > page_bytes - HEADER", "page_bytes < HEADER"),
+    ("frames.c", " || position > page_bytes - HEADER", ""),
     ("frames.c", "pq_aligned(length) > page_bytes - position", "0"),
     ("frames.c", "page_bytes - position - pq_aligned(length) < END_MARK_BYTES", "0"),
-    ("index.h", "at->index == NULL || ordinal >= at->index_capacity", "at->index == NULL"),
-    ("scan.c", "place + PQ_FRAME_BYTES <= at->page_bytes", "place <= at->page_bytes"),
+    ("index.h", "ordinal >= at->index_capacity) {\n        return 0;", "0) {\n        return 0;"),
+    ("scan.c", "if (ordinal > count) {", "if (0) {"),
 ]
 
 
@@ -53,7 +53,8 @@ def mutated(rng: random.Random) -> bytes:
     """Return one of the seeds, changed here and there."""
     data = bytearray(rng.choice(fuzzing.seeds()).read_bytes())
     for _ in range(rng.randrange(6)):
-        data[rng.randrange(len(data))] = rng.choice((0, 1, 16, 127, 128, 255))
+        place = rng.choice((rng.randrange(16, 32), rng.randrange(len(data))))
+        data[place] = rng.choice((0, 1, 2, 5, 16, 127, 128, 255))
     return bytes(data[: rng.choice((len(data), rng.randrange(112, len(data))))])
 
 
@@ -63,14 +64,7 @@ def test_target_notices_a_bound_that_is_not_kept(
     name: str, bound: str, broken: str, tmp_path: Path
 ) -> None:
     """I9: even without libFuzzer, a few hundred changed seeds show each of them."""
-    source = (variant.CORE_DIRECTORY / name).read_text(encoding="utf-8")
-    assert bound in source
-    sources = ["frames.c", "scan.c"] if name == "index.h" else [name]
-    (tmp_path / name).write_text(source.replace(bound, broken), encoding="utf-8")
-    for each in sources:
-        text = (variant.CORE_DIRECTORY / each).read_text(encoding="utf-8")
-        (tmp_path / each).write_text(text.replace(bound, broken), encoding="utf-8")
-    program = fuzzing.replay_program({each: tmp_path / each for each in sources})
+    program = fuzzing.replay_program({name: [(bound, broken)]})
     rng = random.Random(1)
     inputs = []
     for number in range(400):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 from typing import TYPE_CHECKING, Any
@@ -157,7 +158,7 @@ class Judge:
                 same = row[0] in self.victim.altered
             if not same:
                 wrong.append(f"message {row[0]} was never sent like that")
-        if any(after[0] <= before[0] for before, after in zip(rows, rows[1:], strict=False)):
+        if any(after[0] <= before[0] for before, after in itertools.pairwise(rows)):
             wrong.append("messages came out of order")
         return wrong[:3]
 
@@ -270,7 +271,7 @@ class Judge:
             wrong = [f"{who} finds “{problem['reason']}” with {' and '.join(misplaced)}"]
         return wrong
 
-    def _finds_nothing(self, _: str, outcome: FindsNothing, seen: Seen) -> list[str]:
+    def _finds_nothing(self, _: str, _outcome: FindsNothing, seen: Seen) -> list[str]:
         return [f"verify finds {seen['problems'][:2]}"] if seen["problems"] else []
 
     # --- repair and salvage -----------------------------------------------------------------------
@@ -307,7 +308,8 @@ class Judge:
         wrong = []
         if seen["error_in_target"] or seen["problems_in_target"]:
             wrong.append(
-                f"the target is not good: {seen['error_in_target']}, {seen['problems_in_target'][:2]}"
+                f"the target is not good: {seen['error_in_target']}, "
+                f"{seen['problems_in_target'][:2]}"
             )
         rows = self._as_sent(seen)
         wrong += self._invented(rows)

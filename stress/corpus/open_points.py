@@ -8,8 +8,10 @@ from __future__ import annotations
 
 _FOUND: tuple[tuple[str, dict[str, str]], ...] = (
     (
-        "verify does not look behind the tail, and repair does not zero what stands there; "
-        "sending fails",
+        (
+            "verify does not look behind the tail, and repair does not zero what stands there; "
+            "sending fails"
+        ),
         {
             "dirty tail": "verify repair",
             "dirty tail of ones": "verify repair",
@@ -23,8 +25,10 @@ _FOUND: tuple[tuple[str, dict[str, str]], ...] = (
         },
     ),
     (
-        "in the boot in which it was written, repair cuts published messages off above the "
-        "durable mark, whole ones of the same batch too, and says that nothing remains",
+        (
+            "in the boot in which it was written, repair cuts published messages off above the "
+            "durable mark, whole ones of the same batch too, and says that nothing remains"
+        ),
         {
             "tail: bad checksum": "repair",
             "tail: bad checksum, nothing durable": "repair",
@@ -46,15 +50,19 @@ _FOUND: tuple[tuple[str, dict[str, str]], ...] = (
         },
     ),
     (
-        "salvage and repair believe an allMeta that every other file contradicts, copy "
-        "nothing, and say that all is well",
+        (
+            "salvage and repair believe an allMeta that every other file contradicts, copy "
+            "nothing, and say that all is well"
+        ),
         {
             "allMeta of another queue": "salvage repair",
         },
     ),
     (
-        "one frame with a time in the far future costs salvage the frames behind it, and "
-        "changes the times of later ones",
+        (
+            "one frame with a time in the far future costs salvage the frames behind it, and "
+            "changes the times of later ones"
+        ),
         {
             "time at its end": "salvage repair",
         },
@@ -66,7 +74,7 @@ _FOUND: tuple[tuple[str, dict[str, str]], ...] = (
         },
     ),
     (
-        "a first sequence that is wrong is believed, though frames and neighbours prove another",
+        ("a first sequence that is wrong is believed, though frames and neighbours prove another"),
         {
             "header one sequence ahead": "salvage repair",
             "header one sequence behind": "salvage repair",
@@ -115,12 +123,9 @@ _FOUND: tuple[tuple[str, dict[str, str]], ...] = (
         },
     ),
     (
-        "repair fails, where it could put an index in the place of what stands there",
+        "a head page of 0 is taken for a file that was truncated, by verify and repair too",
         {
-            "pipe as active page's index": "repair",
-            "device as active page's index": "repair",
-            "dangling link as active page's index": "repair",
-            "symbolic link as active page's index": "repair",
+            "readMeta with head page 0": "opening read_only verify repair salvage",
         },
     ),
     (

@@ -1,4 +1,4 @@
-"""Good queues of several shapes, made anew for each run from its seed, and what was sent into them."""
+"""Good queues of several shapes, made for each run from its seed, and what was sent into them."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Original:
     @property
     def inner(self) -> int:
         """A sealed page between others; the active one if there is no such page."""
-        return self.head + 1 if self.active > self.head + 1 else self.active
+        return min(self.active, self.head + 1)
 
     def of_page(self, number: int) -> list[Place]:
         """Return the messages of a page."""

@@ -26,7 +26,6 @@ from stress.corpus.damage import (
     OutcomeOf,
     Saves,
     Until,
-    Works,
 )
 from stress.corpus.victim import ALL_META, LOCK, READ_META, WRITE_META
 
@@ -134,7 +133,7 @@ def outcomes_of(role: str) -> dict[str, OutcomeOf]:
             after_cut=ByMark(UNSAFE, UNSAFE),
             read_only=WORKS,
             reading=Until(UNSAFE, goes_on=not last),
-            repair=UNSAFE if last else Leaves(),
+            repair=Leaves(),
         )
     if role == "next page":
         meta.update(opening=UNSAFE, read_only=WORKS, reading=WORKS)
@@ -165,12 +164,16 @@ def declare() -> None:
         for thing in (*THINGS, "symbolic link"):
             what = f"a {thing} stands in the place of the {role}"
             made = kind
-            if thing == "directory" and role != "sealed page":  # no rename can replace it
-                made = kind.but(repair=Leaves() if role == "index" else UNSAFE)
+            if thing == "directory" and role != LOCK:  # no rename can replace it
+                made = kind.but(repair=Leaves())
             made.add(f"{thing} as {role}", what, partial(special, role=role, thing=thing))
-        intact = kind.but(**dict.fromkeys(("read_only", "reading"), WORKS))
+        intact = kind.but(read_only=WORKS, reading=WORKS)
         opening = WORKS if role == "sealed page" else kind.outcomes["opening"]
-        intact = intact.but(opening=opening, verify=FindsNothing(), repair=UNSAFE)
+        intact = intact.but(opening=opening, verify=FindsNothing())
+        if role == LOCK:
+            intact = intact.but(repair=UNSAFE)
+        if role in {WRITE_META, READ_META}:
+            intact = intact.but(repair=Leaves())
         if role == ALL_META:
             intact = intact.but(opening=WORKS, after_cut=WORKS, repair=Idle())
         if role in {"sealed page", "index"}:

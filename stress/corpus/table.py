@@ -7,15 +7,15 @@ from stress.corpus.damage import DAMAGES, FACES
 HEAD = """\
 # The hostile corpus
 
-Printed by `python -m stress.corpus table`; a test compares. Each row is one damage of a good queue's
-files, and what each way of looking at the queue must do. The campaign
+Printed by `python -m stress.corpus table`; a test compares. Each row is one damage of a good
+queue's files, and what each way of looking at the queue must do. The campaign
 `no_damage_goes_unnoticed` runs all of them on queues of several shapes; in all of them nothing
 outside of the directory may be touched, nothing may crash or take longer than {seconds:g} s, no
 message may appear that was not sent, and what only reads may not change a byte.
 
 - **opening**: for writing, in the boot in which the queue was closed; then sending and reading all.
 - **after a power cut**: the same, with the shared words of another boot.
-- **read-only**, and **reading** through what was opened so. An error names file, position and message.
+- **read-only**, and **reading** through what was opened so. An error names file, position, message.
 - **verify** names file, position, message and reason, and changes nothing.
 - **repair** mends only what can be mended without losing a message.
 - **salvage** copies every frame that is whole, byte for byte and with its time, and reports as lost
