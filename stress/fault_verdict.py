@@ -68,7 +68,10 @@ class Judge:
             return
         if isinstance(error, OSError) and error.errno not in {None, self.case.error}:
             yield f"names error {error.errno}, it was {self.case.error}"
-        if not isinstance(error, pagequeue.RetryError | pagequeue.AccessDenied):
+        known: tuple[type[Exception], ...] = (pagequeue.RetryError, pagequeue.AccessDenied)
+        if self.case.kind == "flock" and self.case.how == "EAGAIN" and self.case.forever:
+            known += (pagequeue.LockReplaced,)  # somebody does have it: that is what was said
+        if not isinstance(error, known):
             yield "takes the fault for something else"
         if self.case.error in NO_ROOM and not isinstance(error, pagequeue.DiskFull):
             yield "does not say that there is no room"

@@ -176,6 +176,16 @@ class Stage:
             return None
         return result
 
+    @property
+    def hides_a_file(self) -> bool:
+        """Whether something could not be looked at so far."""
+        return self.case.how == "EIO" and self.case.kind in {"open", "mmap"} and shim.fired() > 0
+
+    @property
+    def is_made(self) -> bool:
+        """Whether a page size has been chosen for the queue."""
+        return os.path.exists(os.path.join(self.path, "queue-allMeta"))
+
     # --- what scenes are made of ------------------------------------------------------------------
 
     def open(self, **options: Any) -> bool:  # noqa: ANN401  as Queue takes them
@@ -184,7 +194,7 @@ class Stage:
 
         self.policy = options.get("on_sync_failure", "stop")
         options.setdefault("lock_timeout", LOCK_TIMEOUT)
-        if not os.path.isdir(self.path):
+        if not self.is_made:
             options.setdefault("page_bytes", PAGE_BYTES)
         self.queue = self.attempt("opening", lambda: Queue(self.path, **options))
         if self.queue is None:
@@ -358,7 +368,7 @@ class Stage:
     def _reopen(self) -> None:
         from pagequeue import Queue  # noqa: PLC0415
 
-        page_bytes = None if os.path.isdir(self.path) else PAGE_BYTES
+        page_bytes = None if self.is_made else PAGE_BYTES
         self.queue = self._calmly("opening", lambda: Queue(self.path, page_bytes=page_bytes))
 
     def _calmly(self, doing: str, call: Callable[[], Result]) -> Result | None:

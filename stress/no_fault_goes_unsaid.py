@@ -307,7 +307,7 @@ def _prove_queue(
     """Open the queue in peace, go on, and compare; return all payloads."""
     from pagequeue import Queue, SyncFailed  # noqa: PLC0415  the core is chosen by now
 
-    with Queue(path) as queue, queue.producer() as producer:
+    with Queue(path, create=False) as queue, queue.producer() as producer:
         try:
             first, count = op_of(PROOF_UID, 0).run(producer)
         except SyncFailed as error:
