@@ -1,8 +1,6 @@
-"""The fault matrix: which calls fail how, and what a case of it must come to.
+"""One case of the fault matrix, played in a process of its own, every single step judged.
 
-A case is one scene of `fault_scenes.py`, one kind of system call, the Nth such call in it, and what
-happens there: an error, half a transfer, a signal whose handler returns or raises; once, or from
-then on for ever. `Stage` plays it in a process of its own and judges every single step.
+A case is one scene of `fault_scenes.py` and one fault of `fault_matrix.py` in it.
 """
 
 from __future__ import annotations
@@ -16,121 +14,27 @@ import signal
 import sys
 import tempfile
 import threading
-import traceback
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from stress import shim
+from stress.fault_matrix import ALARM_RAISES
+from stress.fault_verdict import Interrupted, Judge, place_of
 from stress.faulty_disk import Disk
 from stress.steps import MIXED, PAGE_BYTES, op_of, uid_of
 from stress.traffic import RECORD, Log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable
     from pathlib import Path
     from types import FrameType
 
     from pagequeue import Producer, Queue
+    from stress.fault_matrix import Case
 
 Result = TypeVar("Result")
 
 LOCK_TIMEOUT = 0.3
-BURST = 100
-"""Of errors that say "try again", for ever means so many: more would be a hang of the system's."""
-FOR_EVER = 1 << 40
-ALARM_RETURNS, ALARM_RAISES = "alarm returns", "alarm raises"
-INTERRUPTED = " with EINTR"
-TRY_AGAIN = {"EINTR", "EAGAIN"}
-NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
-DENIED = {errno.EACCES, errno.EROFS}
-
-_ROOM = ("ENOSPC", "EDQUOT")
-_RESOURCE = ("EMFILE", "ENFILE", "ENOMEM")
-_SYNC = ("EIO", *_ROOM, "EROFS")
-ERRORS: Final[Mapping[str, tuple[str, ...]]] = {
-    "open": ("EIO", *_ROOM, *_RESOURCE, "EINTR", "EROFS", "EACCES", "EAGAIN"),
-    "mmap": ("EIO", *_RESOURCE, "EACCES", "EAGAIN"),
-    "munmap": ("ENOMEM",),
-    "stat": ("EIO", "ENOMEM", "EACCES"),
-    "read": ("EIO", "ENOMEM", "EINTR", "EAGAIN", "short"),
-    "write": ("EIO", *_ROOM, "ENOMEM", "EINTR", "EROFS", "EAGAIN", "short"),
-    "fallocate": ("EIO", *_ROOM, "ENOMEM", "EINTR", "EROFS", "EACCES"),
-    "ftruncate": ("EIO", *_ROOM, "EINTR", "EROFS", "EACCES"),
-    "fsync": (*_SYNC, "EINTR", "ENOMEM"),
-    "fdatasync": (*_SYNC, "EINTR", "ENOMEM"),
-    "msync": (*_SYNC, "ENOMEM"),
-    "rename": (*_SYNC, "EACCES", "ENOMEM"),
-    "unlink": (*_SYNC, "EACCES", "ENOMEM"),
-    "mkdir": (*_SYNC, "EACCES", "ENOMEM"),
-    "flock": ("EINTR", "EAGAIN", "ENOLCK", "EIO"),
-    "unlock": ("EINTR", "ENOLCK", "EIO"),
-    "fcntl": ("EMFILE", "ENOMEM"),
-    "readdir": ("EIO", "ENOMEM", "EACCES"),
-    "madvise": ("EIO", "ENOMEM", "EAGAIN"),
-    "futex": ("EINTR", "EAGAIN"),
-    "close": ("EIO", *_ROOM, "EINTR"),
-    "chmod": ("EIO", "EROFS", "EACCES"),
-    "statfs": ("EIO", "ENOMEM", "EACCES"),
-}  # fmt: skip
-"""What each call can end in; `short`: half of the bytes."""
-
-
-class Case(NamedTuple):
-    """One fault: which scene, which call, what happens there; `how` is "" when nothing does."""
-
-    scene: str
-    kind: str = ""
-    nth: int = 0
-    how: str = ""
-    forever: bool = False
-
-    def __str__(self) -> str:
-        if not self.how:
-            return f"{self.scene}, undisturbed"
-        often = "for ever" if self.forever else "once"
-        return f"{self.scene}: {self.kind} {self.nth}, {self.how} {often}"
-
-    @property
-    def order(self) -> shim.Order | None:
-        """What the shim is told."""
-        if not self.how:
-            return None
-        times = 1
-        if self.forever:
-            times = BURST if self.how in TRY_AGAIN else FOR_EVER
-        alarm = signal.SIGALRM if self.how.startswith("alarm") else 0
-        return shim.Order(self.kind, self.nth, times, self.error or shim.GO_ON, alarm)
-
-    @property
-    def error(self) -> int:
-        """The error number, 0 for none."""
-        if self.how.endswith(INTERRUPTED):
-            return errno.EINTR
-        return shim.SHORT if self.how == "short" else getattr(errno, self.how, 0)
-
-    @property
-    def fails_syncs(self) -> bool:
-        """Whether data may not reach the disk because of it."""
-        return self.kind in shim.SYNCS and self.error > 0 and self.error != errno.EINTR
-
-
-def cases_of(scene: str, counts: Mapping[str, int]) -> Iterator[Case]:
-    """Yield all cases of a scene, whose undisturbed run makes so many calls of each kind."""
-    for kind, count in counts.items():
-        for nth in range(1, count + 1):
-            for how in ERRORS[kind]:
-                yield Case(scene, kind, nth, how, forever=False)
-                yield Case(scene, kind, nth, how, forever=True)
-            for handler in (ALARM_RETURNS, ALARM_RAISES):
-                yield Case(scene, kind, nth, handler)
-                if "EINTR" in ERRORS[kind]:
-                    yield Case(scene, kind, nth, handler + INTERRUPTED)
-            if nth == 1:
-                yield Case(scene, kind, nth, ALARM_RETURNS, forever=True)
-
-
-class Interrupted(Exception):
-    """What the signal handler of a case raises."""
 
 
 @dataclass
@@ -263,52 +167,24 @@ class Stage:
         except BaseException as error:  # noqa: BLE001  whatever it is, it is judged
             self._inside = False
             self.played.errors.append(type(error).__name__)
-            for sentence in self._faults_of(error, before):
-                words = f"{type(error).__name__}: {error}, at {_place(error)}"
+            judge = Judge(self.case, str(self.directory), self.policy)
+            for sentence in judge.wrong_with(error, before):
+                words = f"{type(error).__name__}: {error}, at {place_of(error)}"
                 self.wrong(f"{doing} {sentence}: {words}")
             self.error = error.with_traceback(None)
             error.__context__ = error.__cause__ = None
             return None
         return result
 
-    def _faults_of(self, error: BaseException, fired_before: int) -> Iterator[str]:
-        """Yield what is wrong with an error."""
-        from pagequeue import PageQueueError, SyncFailed  # noqa: PLC0415  the core is chosen by now
+    @property
+    def hides_a_file(self) -> bool:
+        """Whether something could not be looked at so far."""
+        return self.case.how == "EIO" and self.case.kind in {"open", "mmap"} and shim.fired() > 0
 
-        if isinstance(error, Interrupted):
-            return
-        if not isinstance(error, PageQueueError):
-            yield "ends in an error that is not typed"
-            return
-        if shim.fired() == 0:
-            yield "fails before anything was disturbed"
-        path = error.path or ""
-        if not path.startswith(str(self.directory)) or path not in str(error):
-            yield "ends in an error that does not name the path"
-        if isinstance(error, SyncFailed) and self.policy == "seal" and not self.case.forever:
-            yield "gives up though a sync works again"
-        over = fired_before > 0 and not self.case.forever
-        if over and not (isinstance(error, SyncFailed) and self.case.fails_syncs):
-            yield "fails though the fault is over"
-        yield from self._wrong_kind(error)
-
-    def _wrong_kind(self, error: BaseException) -> Iterator[str]:
-        """Yield if the error says something else than what happened."""
-        import pagequeue  # noqa: PLC0415
-
-        if isinstance(error, pagequeue.SyncFailed):
-            if not self.case.fails_syncs:
-                yield "says that a sync failed, and none did"
-            return
-        if isinstance(error, OSError) and error.errno not in {None, self.case.error}:
-            yield f"names error {error.errno}, it was {self.case.error}"
-        known = (pagequeue.RetryError, pagequeue.AccessDenied)
-        if not isinstance(error, known):
-            yield "takes the fault for something else"
-        if self.case.error in NO_ROOM and not isinstance(error, pagequeue.DiskFull):
-            yield "does not say that there is no room"
-        if self.case.error in DENIED and not isinstance(error, pagequeue.AccessDenied):
-            yield "does not say that it is not allowed"
+    @property
+    def is_made(self) -> bool:
+        """Whether a page size has been chosen for the queue."""
+        return os.path.exists(os.path.join(self.path, "queue-allMeta"))
 
     # --- what scenes are made of ------------------------------------------------------------------
 
@@ -318,7 +194,7 @@ class Stage:
 
         self.policy = options.get("on_sync_failure", "stop")
         options.setdefault("lock_timeout", LOCK_TIMEOUT)
-        if not os.path.isdir(self.path):
+        if not self.is_made:
             options.setdefault("page_bytes", PAGE_BYTES)
         self.queue = self.attempt("opening", lambda: Queue(self.path, **options))
         if self.queue is None:
@@ -492,7 +368,7 @@ class Stage:
     def _reopen(self) -> None:
         from pagequeue import Queue  # noqa: PLC0415
 
-        page_bytes = None if os.path.isdir(self.path) else PAGE_BYTES
+        page_bytes = None if self.is_made else PAGE_BYTES
         self.queue = self._calmly("opening", lambda: Queue(self.path, page_bytes=page_bytes))
 
     def _calmly(self, doing: str, call: Callable[[], Result]) -> Result | None:
@@ -511,12 +387,6 @@ class Stage:
             self.wrong(f"descriptors left open: {sorted(str(_target(fd)) for fd in left)}")
         text = json.dumps(asdict(self.played))
         (self.directory / "played").write_text(text, encoding="utf-8")
-
-
-def _place(error: BaseException) -> str:
-    """Return the lines that an error came through, the last three of them."""
-    frames = traceback.extract_tb(error.__traceback__)[-3:]
-    return " > ".join(f"{os.path.basename(f.filename)}:{f.lineno}" for f in frames)
 
 
 def _descriptors() -> set[int]:

@@ -28,8 +28,9 @@ from typing import TYPE_CHECKING, Any
 
 from stress import children, driver, shim
 from stress.campaign import Budget, Outcome
+from stress.fault_matrix import Case, cases_of
 from stress.fault_scenes import SCENES, SceneKind
-from stress.faults import Case, Played, Stage, cases_of
+from stress.faults import Played, Stage
 from stress.faulty_disk import Disk
 from stress.lines import TEMPLATE_UID, Template
 from stress.steps import SINGLE, op_of, uid_of
@@ -306,7 +307,7 @@ def _prove_queue(
     """Open the queue in peace, go on, and compare; return all payloads."""
     from pagequeue import Queue, SyncFailed  # noqa: PLC0415  the core is chosen by now
 
-    with Queue(path) as queue, queue.producer() as producer:
+    with Queue(path, create=False) as queue, queue.producer() as producer:
         try:
             first, count = op_of(PROOF_UID, 0).run(producer)
         except SyncFailed as error:

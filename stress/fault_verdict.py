@@ -1,0 +1,85 @@
+"""What an error must be like that a failing system call leads to."""
+
+from __future__ import annotations
+
+import errno
+import os
+import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stress import shim
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stress.fault_matrix import Case
+
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
+DENIED = {errno.EACCES, errno.EROFS}
+
+
+class Interrupted(Exception):
+    """What the signal handler of a case raises."""
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Says what is wrong with an error.
+
+    Attributes:
+        case: the fault.
+        directory: below which everything lies.
+        policy: of the queue, when a sync fails.
+    """
+
+    case: Case
+    directory: str
+    policy: str
+
+    def wrong_with(self, error: BaseException, fired_before: int) -> Iterator[str]:
+        """Yield what is wrong with the error of a call before which so many calls had failed."""
+        from pagequeue import PageQueueError, SyncFailed  # noqa: PLC0415  the core is chosen by now
+
+        if isinstance(error, Interrupted):
+            return
+        if not isinstance(error, PageQueueError):
+            yield "ends in an error that is not typed"
+            return
+        if shim.fired() == 0:
+            yield "fails before anything was disturbed"
+        path = error.path or ""
+        if not path.startswith(self.directory) or path not in str(error):
+            yield "ends in an error that does not name the path"
+        if isinstance(error, SyncFailed) and self.policy == "seal" and not self.case.forever:
+            yield "gives up though a sync works again"
+        over = fired_before > 0 and not self.case.forever
+        if over and not (isinstance(error, SyncFailed) and self.case.fails_syncs):
+            yield "fails though the fault is over"
+        yield from self._wrong_kind(error)
+
+    def _wrong_kind(self, error: BaseException) -> Iterator[str]:
+        """Yield if the error says something else than what happened."""
+        import pagequeue  # noqa: PLC0415
+
+        if isinstance(error, pagequeue.SyncFailed):
+            if not self.case.fails_syncs:
+                yield "says that a sync failed, and none did"
+            return
+        if isinstance(error, OSError) and error.errno not in {None, self.case.error}:
+            yield f"names error {error.errno}, it was {self.case.error}"
+        known: tuple[type[Exception], ...] = (pagequeue.RetryError, pagequeue.AccessDenied)
+        if self.case.kind == "flock" and self.case.how == "EAGAIN" and self.case.forever:
+            known += (pagequeue.LockReplaced,)  # somebody does have it: that is what was said
+        if not isinstance(error, known):
+            yield "takes the fault for something else"
+        if self.case.error in NO_ROOM and not isinstance(error, pagequeue.DiskFull):
+            yield "does not say that there is no room"
+        if self.case.error in DENIED and not isinstance(error, pagequeue.AccessDenied):
+            yield "does not say that it is not allowed"
+
+
+def place_of(error: BaseException) -> str:
+    """Return the lines that an error came through, the last three of them."""
+    frames = traceback.extract_tb(error.__traceback__)[-3:]
+    return " > ".join(f"{os.path.basename(f.filename)}:{f.lineno}" for f in frames)
