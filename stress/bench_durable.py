@@ -11,13 +11,7 @@ import sys
 if __name__ == "__main__":
     # Imported here because every spawned process imports this file, and none may import the
     # peers it does not run.
-    from stress.bench.command import Suite, main
-    from stress.bench.durable_cases import CASES, build_case
+    from stress.bench.command import main
+    from stress.bench.durable_cases import durable
 
-    suite = Suite(
-        "python -m stress.bench_durable",
-        "Measure durable sending against peers, in one run.",
-        tuple(CASES),
-        build_case,
-    )
-    sys.exit(main(suite=suite))
+    sys.exit(main(suite=durable()))

@@ -6,29 +6,18 @@ import argparse
 import json
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stress.bench.cases import CASES, build_case
 from stress.bench.harness import measure
-from stress.bench.plan import CheckFailed
+from stress.bench.plan import CheckFailed, Suite
 from stress.bench.report import Measured, as_json, header, show
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from stress.bench.plan import Case
-
-
-@dataclass(frozen=True)
-class Suite:
-    """The cases that one command runs: their names, and what makes one by name and scale."""
-
-    program: str
-    description: str
-    names: tuple[str, ...]
-    build: Callable[[str, float], Case]
 
 
 def core() -> Suite:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from stress.bench.cases import LEAST_COUNT, _peer
 from stress.bench.durable_loops import check_all, produce_durable, produce_in_threads
 from stress.bench.figures import first_to_last
-from stress.bench.plan import Case, Plan, Target
+from stress.bench.plan import Case, Plan, Suite, Target
 
 if TYPE_CHECKING:
     from stress.bench.peers.base import Peer
@@ -130,3 +130,13 @@ CASES = {
 def build_case(name: str, scale: float = 1.0) -> Case:
     """Return the case of that name, with counts scaled."""
     return CASES[name](scale)
+
+
+def durable() -> Suite:
+    """Return the cases of `python -m stress.bench_durable`."""
+    return Suite(
+        "python -m stress.bench_durable",
+        "Measure durable sending against peers, in one run.",
+        tuple(CASES),
+        build_case,
+    )
