@@ -11,13 +11,23 @@ from typing import TYPE_CHECKING
 
 from stress.bench.cases import CASES, build_case
 from stress.bench.harness import measure
-from stress.bench.plan import CheckFailed
+from stress.bench.plan import CheckFailed, Suite
 from stress.bench.report import Measured, as_json, header, show
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stress.bench.plan import Case
+
+
+def core() -> Suite:
+    """Return the cases of `python -m stress.bench_core`."""
+    return Suite(
+        "python -m stress.bench_core",
+        "Measure pagequeue against its peers, in one run.",
+        tuple(CASES),
+        build_case,
+    )
 
 
 def run_case(case: Case, base: Path, repeats: int) -> Measured:
@@ -40,13 +50,10 @@ def run_case(case: Case, base: Path, repeats: int) -> Measured:
     return measured
 
 
-def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m stress.bench_core",
-        description="Measure pagequeue against its peers, in one run.",
-    )
+def _arguments(arguments: Sequence[str] | None, suite: Suite) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=suite.program, description=suite.description)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there too")
-    parser.add_argument("--only", action="append", choices=tuple(CASES), help="can be repeated")
+    parser.add_argument("--only", action="append", choices=suite.names, help="can be repeated")
     parser.add_argument("--scale", type=float, default=1.0, help="of message counts")
     parser.add_argument("--directory", type=Path, help="for queues and files; default: temporary")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each contender")
@@ -56,17 +63,19 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, suite: Suite | None = None) -> int:
     """Run the benchmark; return 1 if a check failed, whatever the targets say."""
-    options = _arguments(arguments)
+    suite = suite or core()
+    options = _arguments(arguments, suite)
     if options.directory is not None:
         options.directory.mkdir(parents=True, exist_ok=True)
     results = []
     with tempfile.TemporaryDirectory(prefix="bench-", dir=options.directory) as base:
         head = header(Path(base), scale=options.scale, repeats=options.repeats)
-        for name in options.only or CASES:
+        for name in options.only or suite.names:
             print(f"{name} ...", file=sys.stderr, flush=True)
-            results.append(run_case(build_case(name, options.scale), Path(base), options.repeats))
+            case = suite.build(name, options.scale)
+            results.append(run_case(case, Path(base), options.repeats))
     show(head, results)
     report = as_json(head, results)
     if options.json is not None:

@@ -107,6 +107,16 @@ class Case:
     targets: tuple[Target, ...] = ()
 
 
+@dataclass(frozen=True)
+class Suite:
+    """The cases that one command runs: their names, and what makes one by name and scale."""
+
+    program: str
+    description: str
+    names: tuple[str, ...]
+    build: Callable[[str, float], Case]
+
+
 def percentile(sorted_samples: Sequence[int], fraction: float) -> int:
     """Return the nearest-rank percentile of samples that are sorted and not empty."""
     return sorted_samples[max(0, math.ceil(fraction * len(sorted_samples)) - 1)]

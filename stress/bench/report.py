@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 LIBRARIES = ("pagequeue", "pyzmq", "lmdb", "numpy")
 SCHEMA = 1
+MANY_PER_S = 100_000
 REACHED = {True: "reached", False: "NOT reached", None: "not measured"}
 
 
@@ -124,7 +125,7 @@ def _amount(name: str, value: float) -> str:
     if name == "megabytes_per_s":
         return f"{value:,.0f} MB/s"
     if name.endswith("_per_s"):
-        return f"{value / 1e6:.3f} M/s"
+        return f"{value / 1e6:.3f} M/s" if value >= MANY_PER_S else f"{value / 1e3:.2f} k/s"
     return f"{value:,.0f}"
 
 

@@ -43,6 +43,10 @@ class Peer:
         """Return what sends one message."""
         raise NotImplementedError
 
+    def open_durable(self) -> tuple[Callable[[bytes], object], Callable[[], object]]:
+        """Return what sends one message, and what makes all of them durable."""
+        raise NotImplementedError
+
     def open_send_at(self) -> Callable[[bytes, int], object]:
         """Return what sends one message with a timestamp of our choosing, in ns."""
         raise NotImplementedError

@@ -1,0 +1,17 @@
+"""Measures durable sending against its peers: python -m stress.bench_durable [--help].
+
+Where the files lie decides everything here: `--directory` names a place on the file system in
+question; the default is the temporary directory. Prints figures, ratios of the same run, and each
+target with whether it was reached. The exit code is 0 whatever the targets say, and 1 when a
+message was lost, torn or out of order anywhere.
+"""
+
+import sys
+
+if __name__ == "__main__":
+    # Imported here because every spawned process imports this file, and none may import the
+    # peers it does not run.
+    from stress.bench.command import main
+    from stress.bench.durable_cases import durable
+
+    sys.exit(main(suite=durable()))
