@@ -14,7 +14,7 @@ FLOORS = {
     0: {"closing", "format", "format_text", "errors", "moments"},
     1: {"_core", "background", "files", "locks", "options", "trust"},
     2: {"meta", "page", "batch", "walk"},
-    3: {"flush", "opening", "recover", "roll", "store", "survey"},
+    3: {"flush", "opening", "recover", "roll", "settle", "store", "survey"},
     4: {
         "consumer",
         "info",

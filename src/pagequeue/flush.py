@@ -138,8 +138,10 @@ class Flusher:
             except errors.SyncFailed:
                 if self.rewrite is None:
                     return  # the queue is latched: whoever sends is told
-            except errors.LockReplaced:
-                return  # the producers are stopped: whoever sends is told
+            except errors.RetryError:
+                continue  # the next turn is the next attempt
+            except errors.PageQueueError:
+                return  # damage, or a lock file that was replaced: whoever sends is told
 
     def close(self) -> None:
         """End flushing in the background."""

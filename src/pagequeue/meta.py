@@ -53,6 +53,11 @@ def check_identity(data: bytes, dtype: np.dtype[np.void], magic: bytes, path: st
             path=path, position=0, reason="wrong magic",
         )  # fmt: skip
     version = int(record["version"])
+    if version < 1:
+        raise errors.CorruptMeta(
+            f"written in format {version}, which there never was: {REPAIR}",
+            path=path, position=8, reason="no format",
+        )  # fmt: skip
     if version > fmt.FORMAT_VERSION:
         raise errors.NewerFormat(
             f"written in format {version}, this is {fmt.FORMAT_VERSION}: upgrade pagequeue",
@@ -162,6 +167,11 @@ class AllMeta:
         cleared = np.frombuffer(data, fmt.ALL_META, 1).copy()
         cleared["checksum"] = 0
         text = data[fmt.ALL_META.itemsize : end]
+        if len(data) > end:
+            raise errors.CorruptMeta(
+                f"{len(data)} bytes where {end} are used: {REPAIR}",
+                path=path, position=end, reason="too long",
+            )  # fmt: skip
         if end > len(data) or _core.crc32c(cleared.tobytes() + text) != int(record["checksum"]):
             raise bad_checksum(path)
         page_bytes = int(record["page_bytes"])
@@ -428,6 +438,11 @@ class ReadMeta:
             doing="mapping the read meta",
         )  # fmt: skip
         _check_shared(self.region, fmt.READ_META, fmt.READ_MAGIC, queue_id, self.path)
+        if self.region.load(self.HEAD_PAGE) == 0:
+            raise errors.CorruptMeta(
+                f"says that reading begins in page 0: {REPAIR}",
+                path=self.path, position=self.HEAD_PAGE, reason="head page",
+            )  # fmt: skip
 
     @staticmethod
     def make(

@@ -101,6 +101,8 @@ def parse_header(data: bytes, path: str) -> PageHeader:
     if found["magic"].tobytes() != fmt.PAGE_MAGIC:
         raise _bad_header(path, "wrong magic")
     version = int(found["version"])
+    if version < 1:
+        raise _bad_header(path, "no format")
     if version > fmt.FORMAT_VERSION:
         raise errors.NewerFormat(
             f"written in format {version}, this is {fmt.FORMAT_VERSION}: upgrade pagequeue",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.meta import ReadMeta, Tail, WriteMeta, field_of
+from pagequeue.meta import ReadMeta, Tail, WriteMeta
 from pagequeue.page import (
     REASONS,
     REMEDY,
@@ -26,9 +26,12 @@ from pagequeue.page import (
     decode_header,
     make_page,
     map_file,
+    parse_header,
     scan_region,
     writable_index,
 )
+from pagequeue.settle import BATCH_OPEN, Settling
+from pagequeue.survey import first_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +40,8 @@ if TYPE_CHECKING:
     from pagequeue.meta import AllMeta
 
 log = logging.getLogger("pagequeue")
-BATCH_OPEN = field_of(fmt.WRITE_META, "batch_open")
+TORN = {"wrong size", "wrong magic", "wrong checksum"}
+"""What a power cut can make of a page that was rolled into; anything else is another's page."""
 
 
 @dataclass
@@ -86,7 +90,10 @@ class Recovery:
         read = self._read_meta(numbers)
         self._write, known = self._write_meta(read)
         write = self._write
-        if not (known and write.is_settled and self._settle(write)):
+        if known and write.is_settled:
+            settling = Settling(self.folder, self.prefix, self.meta, write, self.report.did)
+            self.report.messages_settled = settling.run()
+        else:
             self._scan(write, read, numbers, durable_known=known)
         write.settle()
         if self.report.actions:
@@ -162,44 +169,6 @@ class Recovery:
             if header.first_sequence != scan.sequence:
                 return tail
             number += 1
-
-    # --- after a kill -----------------------------------------------------------------------------
-
-    def _settle(self, write: WriteMeta) -> bool:
-        """Advance the tail over what a killed producer published.
-
-        Returns:
-            Whether the tail is where the page says; if not, somebody put older files in place.
-        """
-        tail = write.tail
-        page_name = fmt.page_name(self.prefix, tail.page_number)
-        try:
-            page = map_file(self.folder, page_name, self.meta.page_bytes, writable=False)
-        except errors.QueueNotFound as error:
-            raise self._missing(tail.page_number) from error
-        index = writable_index(self.folder, self.prefix, self.meta, tail.page_number)
-        first = tail.first_sequence
-        if _core.locate(page, index, first, tail.count, tail.count) != tail.position:
-            # The index may be wrong: what the frames say counts.
-            end = first + tail.count
-            found = _core.scan(page, None, first, fmt.PAGE_HEADER_BYTES, first, end, 0, 0)
-            if found[:2] != (tail.position, end):
-                return False
-        scan = Scan(
-            *_core.scan(
-                page, index, tail.first_sequence, tail.position, tail.sequence, fmt.SEQUENCE_MAX,
-                tail.last_timestamp, _core.INDEX_WRITE,
-            )
-        )  # fmt: skip
-        settled = scan.sequence - tail.sequence
-        if settled:
-            write.tail = Tail(
-                tail.page_number, scan.position, tail.count + settled, tail.first_sequence,
-                scan.timestamp,
-            )  # fmt: skip
-            self.report.messages_settled = settled
-            self.report.did(f"settled {settled} messages that a killed producer had published")
-        return True
 
     # --- after a power cut, a copy or a lost write meta -------------------------------------------
 
@@ -340,7 +309,7 @@ class Recovery:
                 raise self._missing(number) from error
             return self._make(number, before.sequence, before.timestamp)
         except errors.CorruptPage as error:
-            if before.sequence < durable:
+            if before.sequence < durable or not (error.reason in TORN or self._is_unused(name)):
                 raise
             if error.reason == "wrong size":
                 self.folder.remove(name)
@@ -352,6 +321,11 @@ class Recovery:
         region.write(0, header.encode())
         self.report.did(f"wrote the header of page {number} again")
         return header
+
+    def _is_unused(self, name: str) -> bool:
+        """Whether a page was only made ready, whichever it is: nothing was ever sent to it."""
+        data = first_bytes(self.folder, name)
+        return parse_header(data, self.folder.full(name)).first_sequence is None
 
     def _missing(self, number: int) -> errors.MissingPage:
         return errors.MissingPage(
