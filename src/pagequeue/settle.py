@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pagequeue.meta import AllMeta, WriteMeta
 
 BATCH_OPEN = field_of(fmt.WRITE_META, "batch_open")
+PAGE_START = fmt.PAGE_HEADER_BYTES
 BAD = {_core.READ_BAD_LENGTH, _core.READ_BAD_CHECKSUM, _core.READ_BAD_TIME}
 
 
@@ -41,6 +42,7 @@ class Settling:
         self._meta = meta
         self._write = write
         self._did = did
+        self._walked_all = False
 
     def run(self) -> int:
         """Set the words; return how many messages they did not count.
@@ -71,6 +73,8 @@ class Settling:
             self._did(f"settled {settled} messages that a killed producer had published")
         elif tail != counted:
             self._did("set the tail words again from the frames")
+        elif self._walked_all:
+            self._did(f"wrote {fmt.index_name(self._prefix, number)} again from its page")
         return max(settled, 0)
 
     def _map(self, number: int) -> tuple[_core.Region, PageHeader]:
@@ -103,8 +107,13 @@ class Settling:
                     _core.INDEX_WRITE,
                 )  # fmt: skip
                 return tail.page_number, header, Scan(*found)
+        self._walked_all = True
         if first is None:
-            return tail.page_number, header, Scan(64, 0, 0, 64, 0, 0, 0, _core.READ_NOTHING)
+            return (
+                tail.page_number,
+                header,
+                Scan(PAGE_START, 0, 0, PAGE_START, 0, 0, 0, _core.READ_NOTHING),
+            )
         return tail.page_number, header, scan_region(
             page, index, header, first, None, use=_core.INDEX_WRITE
         )  # fmt: skip
