@@ -65,6 +65,19 @@ class Actor:
         """Flush, and write down what was promised."""
         self.recorder.flushed(self.producer.flush())
 
+    def fail(self, step: Step) -> bool:
+        """Flush while one or two syncs fail; return whether nothing more can be written."""
+        from pagequeue import SyncFailed  # noqa: PLC0415  the core is chosen by now
+
+        self.recorder.fail_syncs(step.at_pass, 1 + step.other % 2)
+        try:
+            self.flush()
+        except SyncFailed:
+            return self.plan.policy == "stop"
+        finally:
+            self.recorder.fail_syncs(0, 0)
+        return False
+
     def die(self, step: Step) -> None:
         """Die in the next operation, if it comes to that point."""
         from pagequeue import _core  # noqa: PLC0415  the core is chosen by now
@@ -146,11 +159,15 @@ class Run:
         actors = [self.actor(self.uid()) for _ in range(self.plan.producers)]
         for step in steps_of(self.plan):
             actor = actors[step.producer]
-            if step.verb == "restart":
+            if step.verb == "restart" or (step.verb == "fail" and actor.fail(step)):
                 for one in actors:
                     one.close()
+                if step.verb == "fail":
+                    self._repair()
                 for one in actors:
                     one.open()
+            elif step.verb == "fail":
+                continue
             elif step.verb == "flush inside":
                 other = actors[step.other]
                 self.recorder.call_at(step.point, step.at_pass, other.flush)
@@ -159,6 +176,16 @@ class Run:
                 actor.do(step)
         for one in actors:
             one.close()
+
+    def _repair(self) -> None:
+        """Repair a queue in which a sync failed; then all of it is on stable storage."""
+        from pagequeue import Queue, repair_queue  # noqa: PLC0415  the core is chosen by now
+
+        report = repair_queue(self.path)
+        if not report.ok:
+            raise RunFailed(f"it cannot be repaired: {report.remaining}")
+        with Queue(self.path, read_only=True) as queue:
+            self.recorder.flushed(queue.tail_sequence)
 
     # --- processes that take turns ----------------------------------------------------------------
 
