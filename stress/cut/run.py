@@ -51,6 +51,13 @@ class Actor:
         if self.plan.sync != "none":
             self.recorder.flushed(tail)
 
+    def drop(self) -> None:
+        """Close it after a sync failed: it may say so once more."""
+        from pagequeue import SyncFailed  # noqa: PLC0415  the core is chosen by now
+
+        with suppress(SyncFailed):
+            self.queue.close()
+
     def send(self) -> None:
         """Run the next operation, and write down what it returned."""
         number = self.number
@@ -159,15 +166,18 @@ class Run:
         actors = [self.actor(self.uid()) for _ in range(self.plan.producers)]
         for step in steps_of(self.plan):
             actor = actors[step.producer]
-            if step.verb == "restart" or (step.verb == "fail" and actor.fail(step)):
+            if step.verb == "restart":
                 for one in actors:
                     one.close()
-                if step.verb == "fail":
-                    self._repair()
                 for one in actors:
                     one.open()
             elif step.verb == "fail":
-                continue
+                if actor.fail(step):
+                    for one in actors:
+                        one.drop()
+                    self._repair()
+                    for one in actors:
+                        one.open()
             elif step.verb == "flush inside":
                 other = actors[step.other]
                 self.recorder.call_at(step.point, step.at_pass, other.flush)
