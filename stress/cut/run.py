@@ -167,17 +167,10 @@ class Run:
         for step in steps_of(self.plan):
             actor = actors[step.producer]
             if step.verb == "restart":
-                for one in actors:
-                    one.close()
-                for one in actors:
-                    one.open()
+                self._open_again(actors, Actor.close)
             elif step.verb == "fail":
                 if actor.fail(step):
-                    for one in actors:
-                        one.drop()
-                    self._repair()
-                    for one in actors:
-                        one.open()
+                    self._open_again(actors, Actor.drop, self._repair)
             elif step.verb == "flush inside":
                 other = actors[step.other]
                 self.recorder.call_at(step.point, step.at_pass, other.flush)
@@ -186,6 +179,19 @@ class Run:
                 actor.do(step)
         for one in actors:
             one.close()
+
+    def _open_again(
+        self,
+        actors: list[Actor],
+        close: Callable[[Actor], None],
+        between: Callable[[], None] | None = None,
+    ) -> None:
+        for one in actors:
+            close(one)
+        if between is not None:
+            between()
+        for one in actors:
+            one.open()
 
     def _repair(self) -> None:
         """Repair a queue in which a sync failed; then all of it is on stable storage."""
