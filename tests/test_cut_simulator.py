@@ -184,7 +184,7 @@ def test_the_recorder_sees_all_that_happens(recorded: Recording) -> None:
     """Versions, sizes, names, syncs, points and promises stand in the log, in order."""
     events = list(recorded.events())
     kinds = [event.kind for event in events]
-    assert set(kinds) >= set(Kind) - {Kind.NOTE}
+    assert set(kinds) >= set(Kind) - {Kind.NOTE, Kind.FAILED}
     names = [event.data.rstrip(b"\0").decode() for event in events if event.kind == Kind.NAME]
     assert "queue-0000000001.page" in names
     assert any(".page.tmp-" in name for name in names), "the temporary name was not seen"
@@ -281,7 +281,7 @@ def test_plans_follow_from_their_seed() -> None:
     assert plans == [Plan.of(seed) for seed in range(200)]
     assert {plan.kind for plan in plans} == set(KINDS)
     verbs = {step.verb for plan in plans for step in steps_of(plan)}
-    assert verbs == {"send", "flush", "reopen", "restart", "die", "flush inside"}
+    assert verbs == {"send", "flush", "reopen", "restart", "die", "flush inside", "fail"}
 
 
 def test_a_good_queue_survives_some_thousand_states() -> None:
