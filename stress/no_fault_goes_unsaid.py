@@ -122,17 +122,19 @@ class Campaign:
         with Queue(self.template.path, read_only=True) as queue:
             return [message.payload for message in queue.replay()]
 
-    def _end_of(self, scene: SceneKind, directory: Path) -> int:
-        """Return where a recovery that nothing disturbs ends; nothing below is ever given up."""
+    def find_end(self, name: str) -> None:
+        """Note where a recovery that nothing disturbs ends; nothing below is ever given up."""
         from pagequeue import Queue  # noqa: PLC0415
 
+        scene = self.scenes[name]
         if scene.fresh:
-            return 0
-        self._place(scene, directory)
-        with Queue(directory / "watched" / "deep" / "queue") as queue:
-            end = queue.tail_sequence
-        assert end >= self.template.durable, f"{scene.name}: cut at {end}"
-        return end
+            return
+        with tempfile.TemporaryDirectory(dir=self.directory) as place:
+            self._place(scene, Path(place))
+            with Queue(Path(place, "watched", "deep", "queue")) as queue:
+                end = queue.tail_sequence
+        assert end >= self.template.durable, f"{name}: cut at {end}"
+        self.ends[name] = end
 
     # --- one case ---------------------------------------------------------------------------------
 
@@ -206,8 +208,8 @@ class Campaign:
         groups: dict[tuple[str, str, str], list[Case]] = defaultdict(list)
         for name in self.scenes:
             case = Case(name)
+            self.find_end(name)
             with tempfile.TemporaryDirectory(dir=self.directory) as place:
-                self.ends[name] = self._end_of(self.scenes[name], Path(place, "end"))
                 played = self.play(case, Path(place))
             tally.add(case, played)
             for one in cases_of(name, played.counts):
