@@ -1,4 +1,4 @@
-"""Play one case of the fault matrix again: `python -m stress.one_fault SCENE KIND N HOW [--forever]`.
+"""Play one case of the fault matrix: `python -m stress.one_fault SCENE KIND N HOW [--forever]`.
 
 The words are those that a violation of `no_fault_goes_unsaid` begins with, for instance
 `python -m stress.one_fault "sync always" open 1 EIO`. Exit code: 0 nothing forbidden was seen, 1
