@@ -62,6 +62,8 @@ class Judge:
         """Yield if the error says something else than what happened."""
         import pagequeue  # noqa: PLC0415
 
+        if isinstance(error, pagequeue.NotDurable):
+            return  # what kept it from being durable stands in its words
         if isinstance(error, pagequeue.SyncFailed):
             if not self.case.fails_syncs:
                 yield "says that a sync failed, and none did"

@@ -46,6 +46,7 @@ class Played:
         counts: of calls, by kind.
         uids: of all producers.
         refused: operations that ended in an error that says that nothing was sent.
+        visible: operations that ended in an error that says that they were sent all the same.
         claims: the highest sequence below which all was said to be on stable storage.
         latched: whether nothing more may be sent.
         violations: what must not be.
@@ -56,6 +57,7 @@ class Played:
     counts: dict[str, int] = field(default_factory=dict)
     uids: list[int] = field(default_factory=list)
     refused: list[tuple[int, int]] = field(default_factory=list)
+    visible: list[tuple[int, int]] = field(default_factory=list)
     claims: int = 0
     latched: bool = False
     violations: list[str] = field(default_factory=list)
@@ -81,7 +83,7 @@ class Stage:
         self._calm: list[Callable[[], None]] = []
         self._turn = self._number = self._again = 0
         self._inside = False
-        self._opening_failed = False
+        self._opening_failed = self._recovery_failed = False
         self._kind = MIXED
         self._disk: Disk | None = None
 
@@ -124,11 +126,9 @@ class Stage:
         failed = self.case.fails_syncs and self.played.fired > 0
         path = shim.fired_path()
         elsewhere = ".tmp-" in path or not f"{path}/".startswith(f"{self.path}/")
-        self.played.latched = (
-            failed
-            and not (elsewhere or self._opening_failed or self._mends)
-            and self.policy == "stop"
-        )
+        told = failed and not elsewhere and not self._mends
+        self._recovery_failed = told and self._opening_failed
+        self.played.latched = told and not self._opening_failed and self.policy == "stop"
 
     def wrong(self, sentence: str) -> None:
         """Note what must not be."""
@@ -219,7 +219,7 @@ class Stage:
         return self.producer is not None
 
     def _send(self) -> bool:
-        from pagequeue import FlushTimeout, RetryError  # noqa: PLC0415
+        from pagequeue import NotDurable, RetryError  # noqa: PLC0415
 
         uid = uid_of(self._kind, 10 + self._turn)
         if uid not in self.played.uids:
@@ -231,7 +231,9 @@ class Stage:
             self.acked.put(uid, number, sent[1], sent[0], 0)
             self._number += 1
             return True
-        if isinstance(self.error, RetryError) and not isinstance(self.error, FlushTimeout):
+        if isinstance(self.error, NotDurable):
+            self.played.visible.append((uid, number))
+        elif isinstance(self.error, RetryError):
             self.played.refused.append((uid, number))
         self._turn += 1  # nobody sends as this one any more: it may have died in the middle
         self._number = 0
@@ -369,7 +371,20 @@ class Stage:
         from pagequeue import Queue  # noqa: PLC0415
 
         page_bytes = None if self.is_made else PAGE_BYTES
+        if self._recovery_failed and self.is_made:
+            self._mend_recovery()
         self.queue = self._calmly("opening", lambda: Queue(self.path, page_bytes=page_bytes))
+
+    def _mend_recovery(self) -> None:
+        """A sync failed in recovery: the queue stays closed until it is repaired."""
+        from pagequeue import Queue, SyncFailed, repair_queue  # noqa: PLC0415
+
+        try:
+            Queue(self.path).close()
+        except SyncFailed:
+            report = self._calmly("repairing", lambda: repair_queue(self.path))
+            if report is not None and not report.ok:
+                self.wrong(f"repairing leaves {report.remaining}")
 
     def _calmly(self, doing: str, call: Callable[[], Result]) -> Result | None:
         try:

@@ -39,6 +39,8 @@ from stress.traffic import HEADER, RECORD, Log, Proof
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from pagequeue import Message
+
 SHORT_SECONDS = 30.0
 HANG_SECONDS = 10.0
 DISTINCT_MAX = 12
@@ -149,7 +151,8 @@ class Campaign:
             if self._run(lambda: _act(scene, case, directory, expected), "it", errors, played):
                 told = json.loads((directory / "played").read_text(encoding="utf-8"))
                 played = Played(**told)
-                played.refused = [tuple(pair) for pair in played.refused]  # type: ignore[misc]
+                played.refused = [(uid, number) for uid, number in played.refused]
+                played.visible = [(uid, number) for uid, number in played.visible]
                 prove = functools.partial(self._prove, scene, directory, played)
                 if self._run(prove, "the proof", errors, played):
                     proved = (directory / "proved").read_text(encoding="utf-8")
@@ -326,14 +329,20 @@ def _prove_queue(
         problems = queue.verify().problems
         wrong += [f"verify: {p}" for p in problems if not (played.latched and LATCHED in p.reason)]
         wrong += [f"left behind: {name}" for name in os.listdir(path) if ".tmp-" in name]
-        refused = {(uid, number) for uid, number in played.refused}
-        for message in messages:
-            if len(message.payload) >= HEADER.size:
-                uid, number = HEADER.unpack_from(message.payload)[:2]
-                if (uid, number) in refused:
-                    wrong.append(f"message {message.sequence} was refused, and is there")
-                    refused.discard((uid, number))
+        wrong += _wrongly_there(messages, played)
         return [message.payload for message in messages]
+
+
+def _wrongly_there(messages: list[Message], played: Played) -> Iterator[str]:
+    """Yield what is there though it was refused, or is not though it was said to be sent."""
+    headers = (m.payload[: HEADER.size] for m in messages if len(m.payload) >= HEADER.size)
+    there = {HEADER.unpack(header)[:2] for header in headers}
+    for uid, number in played.refused:
+        if (uid, number) in there:
+            yield f"operation {number} of {uid} was refused, and is there"
+    for uid, number in played.visible:
+        if (uid, number) not in there and op_of(uid, number).payloads[0]:
+            yield f"operation {number} of {uid} was sent though not durable, and is not there"
 
 
 def _prove_disk(
