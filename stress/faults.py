@@ -14,12 +14,12 @@ import signal
 import sys
 import tempfile
 import threading
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stress import shim
 from stress.fault_matrix import ALARM_RAISES
-from stress.fault_verdict import Interrupted, Judge, place_of
+from stress.fault_verdict import Interrupted, Judge, Played, descriptors, place_of, target_of
 from stress.faulty_disk import Disk
 from stress.steps import MIXED, PAGE_BYTES, op_of, uid_of
 from stress.traffic import RECORD, Log
@@ -35,33 +35,6 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 LOCK_TIMEOUT = 0.3
-
-
-@dataclass
-class Played:
-    """What became of a case.
-
-    Attributes:
-        fired: how many calls were disturbed.
-        counts: of calls, by kind.
-        uids: of all producers.
-        refused: operations that ended in an error that says that nothing was sent.
-        visible: operations that ended in an error that says that they were sent all the same.
-        claims: the highest sequence below which all was said to be on stable storage.
-        latched: whether nothing more may be sent.
-        violations: what must not be.
-        errors: names of errors that were raised.
-    """
-
-    fired: int = 0
-    counts: dict[str, int] = field(default_factory=dict)
-    uids: list[int] = field(default_factory=list)
-    refused: list[tuple[int, int]] = field(default_factory=list)
-    visible: list[tuple[int, int]] = field(default_factory=list)
-    claims: int = 0
-    latched: bool = False
-    violations: list[str] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
 
 
 class Stage:
@@ -99,7 +72,7 @@ class Stage:
         signal.signal(signal.SIGALRM, self._alarm)
         sys.unraisablehook = self._unraisable
         threading.excepthook = self._thread_died
-        self._descriptors = _descriptors()
+        self._descriptors = descriptors()
 
     def model_disk(self) -> None:
         """From now on follow what is on the disk; what stands there is."""
@@ -397,20 +370,8 @@ class Stage:
         """Say what became of it; nothing may be left open."""
         self.queue = self.producer = self.error = None
         gc.collect()
-        left = _descriptors() - self._descriptors
+        left = descriptors() - self._descriptors
         if left and not self.case.how.startswith(ALARM_RAISES):
-            self.wrong(f"descriptors left open: {sorted(str(_target(fd)) for fd in left)}")
+            self.wrong(f"descriptors left open: {sorted(str(target_of(fd)) for fd in left)}")
         text = json.dumps(asdict(self.played))
         (self.directory / "played").write_text(text, encoding="utf-8")
-
-
-def _descriptors() -> set[int]:
-    found = {int(name) for name in os.listdir("/proc/self/fd")}
-    return {fd for fd in found if _target(fd) is not None}
-
-
-def _target(fd: int) -> str | None:
-    try:
-        return os.readlink(f"/proc/self/fd/{fd}").rpartition("/")[2]
-    except OSError:
-        return None

@@ -30,7 +30,8 @@ from stress import children, driver, shim
 from stress.campaign import Budget, Outcome
 from stress.fault_matrix import Case, cases_of
 from stress.fault_scenes import SCENES, SceneKind
-from stress.faults import Played, Stage
+from stress.fault_verdict import Played
+from stress.faults import Stage
 from stress.faulty_disk import Disk
 from stress.lines import TEMPLATE_UID, Template
 from stress.steps import SINGLE, op_of, uid_of
