@@ -33,13 +33,19 @@ def mutate(directory: Path, rng: random.Random) -> list[str]:
     """Damage a few things; return what was done, one sentence each."""
     done = []
     for _ in range(rng.choice((1, 1, 1, 2, 3, 6))):
-        files = sorted(path for path in directory.iterdir() if path.is_file())
+        files = regular(directory)
         if not files:
             break
         path = rng.choice(files)
         change = rng.choice(CHANGES)
         done.append(f"{change.__name__} {path.name}: {change(path, rng)}")
     return done
+
+
+def regular(directory: Path) -> list[Path]:
+    """Return the regular files of a directory; what a link leads to is none."""
+    files = (path for path in directory.iterdir() if path.is_file() and not path.is_symlink())
+    return sorted(files)
 
 
 def flip_bits(path: Path, rng: random.Random) -> object:
@@ -72,7 +78,7 @@ def resize(path: Path, rng: random.Random) -> object:
 
 def swap_files(path: Path, rng: random.Random) -> object:
     """Let the file and another one change their bytes."""
-    other = rng.choice(sorted(each for each in path.parent.iterdir() if each.is_file()))
+    other = rng.choice(regular(path.parent))
     first, second = path.read_bytes(), other.read_bytes()
     path.write_bytes(second)
     other.write_bytes(first)
@@ -81,10 +87,10 @@ def swap_files(path: Path, rng: random.Random) -> object:
 
 def copy_file(path: Path, rng: random.Random) -> object:
     """Copy the file over another one, or to a new number."""
-    others = sorted(each for each in path.parent.iterdir() if each.is_file())
+    others = regular(path.parent)
     number = rng.choice((0, 1, 2, 5, 6, fmt.PAGE_NUMBER_MAX))
     target = rng.choice((rng.choice(others), path.parent / fmt.page_name("queue", number)))
-    if target != path:
+    if target != path and (target in others or not os.path.lexists(target)):
         shutil.copyfile(path, target)
     return target.name
 
@@ -104,7 +110,7 @@ def remove(path: Path, rng: random.Random) -> object:
 
 def splice(path: Path, rng: random.Random) -> object:
     """Move a block inside of the file, or take one of another file."""
-    source = rng.choice(sorted(each for each in path.parent.iterdir() if each.is_file()))
+    source = rng.choice(regular(path.parent))
     taken, data = source.read_bytes(), bytearray(path.read_bytes())
     size = rng.choice(BLOCKS)
     start, to = (rng.randrange(len(part) // 8 + 1) * 8 for part in (taken, data))

@@ -51,44 +51,74 @@ def shaped(base: Path, seed: int) -> Iterator[Queues]:
             yield shape.name, good, other, own
 
 
+class Run:
+    """One run of the campaign."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+        self.deadline = time.monotonic() + budget.seconds
+        self.outcome = Outcome(0)
+        self.met: set[str] = set()
+        self.whole_runs = 0
+
+    def is_over(self) -> bool:
+        """Whether enough was run, or went wrong."""
+        outcome, cases = self.outcome, self.budget.cases
+        if len(outcome.violations) >= VIOLATIONS_MAX or (cases and outcome.cases >= cases):
+            return True
+        return self.whole_runs > 0 and time.monotonic() > self.deadline
+
+    def note(self, where: str, name: str, found: dict[str, list[str]]) -> None:
+        """Count the faces of one damage."""
+        from stress.corpus.open_points import OPEN_POINTS  # noqa: PLC0415 - the core first
+
+        self.outcome.cases += len(found)
+        for face, wrong in found.items():
+            if wrong and (name, face) in OPEN_POINTS:
+                self.met.add(f"{name}: {face}")
+            else:
+                self.outcome.violations += [f"{where}: {name}: {face}: {text}" for text in wrong]
+
+    def corpus(self, queues: Queues, case: Path) -> bool:
+        """Run the whole corpus on one shape; return whether it came to its end."""
+        from stress.corpus import DAMAGES, LIVE  # noqa: PLC0415 - the core is chosen by now
+        from stress.corpus.case import look_at, makes_sense  # noqa: PLC0415
+        from stress.corpus.live import PAGES_MIN, look_live  # noqa: PLC0415
+
+        name, original, other, seed = queues
+        where = f"{name}, seed {seed}"
+        for damage in DAMAGES.values():
+            if self.is_over():
+                return False
+            if makes_sense(damage, original):
+                self.note(where, damage.name, look_at(damage, original, other, case, seed))
+        for live in LIVE.values() if len(original.ends) >= PAGES_MIN else ():
+            if self.is_over():
+                return False
+            self.note(where, live.name, look_live(live, original, other, case, seed))
+        return True
+
+    def run(self, base: Path) -> Outcome:
+        """Run on one shape after the other."""
+        from stress.corpus import DAMAGES, LIVE  # noqa: PLC0415 - the core is chosen by now
+
+        for queues in shaped(base, self.budget.seed):
+            if not self.corpus(queues, base / "case"):
+                break
+            self.whole_runs += 1
+        notes = self.outcome.notes
+        notes["damages"] = len(DAMAGES) + len(LIVE)
+        notes["whole runs of the corpus"] = self.whole_runs
+        notes["open points met"] = sorted(self.met)
+        return self.outcome
+
+
 def campaign(budget: Budget) -> Outcome:
     """Run the corpus; in a process that has no queue open."""
-    from stress.corpus import DAMAGES  # noqa: PLC0415 - the core is chosen by now
-    from stress.corpus.case import look_at, makes_sense  # noqa: PLC0415
-    from stress.corpus.open_points import OPEN_POINTS  # noqa: PLC0415
-
-    deadline = time.monotonic() + budget.seconds
-    outcome = Outcome(0)
-    open_points: set[tuple[str, str]] = set()
-    whole_runs = 0
     with tempfile.TemporaryDirectory(
         prefix="pagequeue-corpus-", dir=driver.scratch_directory()
     ) as base:
-        for name, original, other, seed in shaped(Path(base), budget.seed):
-            sensible = [damage for damage in DAMAGES.values() if makes_sense(damage, original)]
-            for damage in sensible:
-                enough = budget.cases is not None and outcome.cases >= budget.cases
-                late = whole_runs > 0 and time.monotonic() > deadline
-                if enough or late or len(outcome.violations) >= VIOLATIONS_MAX:
-                    break
-                found = look_at(damage, original, other, Path(base, "case"), seed)
-                outcome.cases += len(found)
-                for face, wrong in found.items():
-                    if wrong and (damage.name, face) in OPEN_POINTS:
-                        open_points.add((damage.name, face))
-                        continue
-                    where = f"{name}, seed {seed}: {damage.name}: {face}"
-                    outcome.violations += [f"{where}: {text}" for text in wrong]
-            else:
-                whole_runs += 1
-                continue
-            break
-    outcome.notes["damages"] = len(DAMAGES)
-    outcome.notes["whole runs of the corpus"] = whole_runs
-    outcome.notes["open points met"] = sorted(": ".join(point) for point in open_points)
-    if not whole_runs and budget.cases is None:
-        outcome.violations.append("the corpus was not run through even once")
-    return outcome
+        return Run(budget).run(Path(base))
 
 
 def run_with(budget: Budget, defines: Mapping[str, str]) -> Outcome:

@@ -17,7 +17,7 @@ import pagequeue
 from pagequeue import errors
 from stress import no_damage_goes_unnoticed as campaign
 from stress.campaign import Budget
-from stress.corpus import DAMAGES, FACES, faces, sandbox
+from stress.corpus import DAMAGES, FACES, LIVE, faces, sandbox
 from stress.corpus.case import look_at
 from stress.corpus.open_points import OPEN_POINTS
 from stress.corpus.shapes import OTHER_START_NS, SHAPES, Original, make
@@ -71,7 +71,7 @@ def test_corpus_is_as_large_and_as_whole_as_it_should_be() -> None:
         assert {"opening", "verify", "repair", "salvage"} <= set(damage.outcomes)
         assert {"read_only", "reading"} & set(damage.outcomes)
         assert set(damage.outcomes) <= set(FACES)
-    assert {name for name, _ in OPEN_POINTS} <= set(DAMAGES)
+    assert {name for name, _ in OPEN_POINTS} <= {*DAMAGES, *LIVE}
 
 
 def test_document_is_printed_from_the_corpus() -> None:

@@ -18,8 +18,9 @@ from stress.corpus import (
     write_metas,
 )
 from stress.corpus.damage import DAMAGES, FACES, Damage
+from stress.corpus.live import LIVE
 
-__all__ = ["DAMAGES", "FACES", "Damage"]
+__all__ = ["DAMAGES", "FACES", "LIVE", "Damage"]
 
 FAMILIES = (sealed_pages, frames, tails, indexes, metas, write_metas, names, special)
 """Importing one registers its damages."""

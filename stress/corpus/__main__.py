@@ -9,12 +9,27 @@ import tempfile
 import time
 from pathlib import Path
 
-from stress.corpus import DAMAGES, FACES
+from stress.corpus import DAMAGES, FACES, LIVE
 from stress.corpus.case import look_at, makes_sense
+from stress.corpus.live import PAGES_MIN, look_live
 from stress.corpus.open_points import OPEN_POINTS
-from stress.corpus.shapes import OTHER_START_NS, SHAPES, make
+from stress.corpus.shapes import OTHER_START_NS, SHAPES, Original, make
 from stress.corpus.table import table
 from stress.driver import scratch_directory
+
+
+def looked_at(
+    name: str, face: str | None, original: Original, other: Original, base: Path, seed: int
+) -> dict[str, list[str]]:
+    """Return what is not as it must be, by face; nothing where the damage makes no sense."""
+    if name in LIVE:
+        makes = len(original.ends) >= PAGES_MIN and face is None
+        return look_live(LIVE[name], original, other, base / "case", seed) if makes else {}
+    damage = DAMAGES[name]
+    wanted = [face] if face else None
+    if not makes_sense(damage, original):
+        return {}
+    return look_at(damage, original, other, base / "case", seed, wanted)
 
 
 def main() -> int:
@@ -38,12 +53,8 @@ def main() -> int:
                 continue
             original = make(shape, options.seed, Path(base, f"{shape.name}-1"))
             other = make(shape, options.seed + 1, Path(base, f"{shape.name}-2"), OTHER_START_NS)
-            for name in options.names or DAMAGES:
-                damage = DAMAGES[name]
-                if not makes_sense(damage, original):
-                    continue
-                wanted = [options.face] if options.face else None
-                found = look_at(damage, original, other, Path(base, "case"), options.seed, wanted)
+            for name in options.names or (*DAMAGES, *LIVE):
+                found = looked_at(name, options.face, original, other, Path(base), options.seed)
                 cases += len(found)
                 for face, wrong in found.items():
                     if (name, face) in OPEN_POINTS and not options.all:

@@ -131,9 +131,11 @@ def signed(victim: Victim, options: bytes = b"", **fields: int) -> None:
     victim.sign_all_meta(record.tobytes() + options)
 
 
-@meta_kind(NEWER, NEWER, Finds("format", placed=False)).but(
-    salvage=Fails("CorruptMeta|NewerFormat", placed=False)
-)("allMeta of a newer format", "the allMeta says format 2, with the checksum for that")
+@meta_kind(
+    NEWER, Fails("NewerFormat|CorruptMeta", placed=False), Finds("format", placed=False)
+).but(salvage=Fails("CorruptMeta|NewerFormat", placed=False))(
+    "allMeta of a newer format", "the allMeta says format 2, with the checksum for that"
+)
 def _(victim: Victim) -> Hit:
     signed(victim, version=fmt.FORMAT_VERSION + 1)
     return Hit(ALL_META)

@@ -132,7 +132,19 @@ _FOUND: tuple[tuple[str, dict[str, str]], ...] = (
         "verify and repair do not see a second name that writing will stumble over",
         {
             "hard link as active page": "repair",
+            "hard link as queue-writeMeta": "repair",
+            "hard link as queue-readMeta": "repair",
             "sealed page linked as the next": "verify repair",
+        },
+    ),
+    (
+        (
+            "a writeMeta that is overwritten while it is open leads to an OverflowError of "
+            "`info`, and an OSError of `send`"
+        ),
+        {
+            "while open: writeMeta of noise": "reader read_only_reader writer",
+            "while open: writeMeta of ones": "reader read_only_reader writer",
         },
     ),
     (

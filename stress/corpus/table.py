@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from stress.corpus.case import CASE_SECONDS_MAX
 from stress.corpus.damage import DAMAGES, FACES
+from stress.corpus.live import LIVE, LIVE_FACES, TYPED, Goes
 
 HEAD = """\
 # The hostile corpus
@@ -23,6 +25,11 @@ message may appear that was not sent, and what only reads may not change a byte.
 
 `—` stands where a face makes no sense for a damage.
 """
+LIVE_HEAD = """
+## While the queue is open
+
+The queue is open and was used when the damage is done; then it is read, or written, on.
+"""
 TITLES = {
     "opening": "opening",
     "after_cut": "after a power cut",
@@ -36,12 +43,21 @@ TITLES = {
 
 def table() -> str:
     """Return the document."""
-    from stress.corpus.case import CASE_SECONDS_MAX  # noqa: PLC0415 - the package is still loading
-
     lines = [HEAD.format(seconds=CASE_SECONDS_MAX), f"{len(DAMAGES)} damages.", ""]
     columns = ["damage", "what is done", *(TITLES[face] for face in FACES)]
     lines += [f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
     for damage in DAMAGES.values():
         cells = [str(damage.outcomes.get(face, "—")) for face in FACES]
         lines.append(f"| {' | '.join([damage.name, damage.what, *cells])} |")
+    lines += [LIVE_HEAD, f"{len(LIVE)} damages.", ""]
+    columns = ["damage", "what is done", "reader", "read-only reader", "writer"]
+    lines += [f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
+    for live in LIVE.values():
+        ends = (typed(getattr(live, face)) for face in LIVE_FACES)
+        lines.append(f"| {' | '.join([live.name, live.what, *ends])} |")
     return "\n".join(lines) + "\n"
+
+
+def typed(outcome: Goes) -> str:
+    """Return an outcome in words; any typed error in short."""
+    return "goes on, or any typed error" if outcome == TYPED else str(outcome)
