@@ -167,11 +167,6 @@ class AllMeta:
         cleared = np.frombuffer(data, fmt.ALL_META, 1).copy()
         cleared["checksum"] = 0
         text = data[fmt.ALL_META.itemsize : end]
-        if len(data) > end:
-            raise errors.CorruptMeta(
-                f"{len(data)} bytes where {end} are used: {REPAIR}",
-                path=path, position=end, reason="too long",
-            )  # fmt: skip
         if end > len(data) or _core.crc32c(cleared.tobytes() + text) != int(record["checksum"]):
             raise bad_checksum(path)
         page_bytes = int(record["page_bytes"])

@@ -9,6 +9,7 @@ no worse when it is cut short, and a repair that is repeated does nothing more.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import stat
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.files import Folder
+from pagequeue.files import Folder, raise_typed
 from pagequeue.locks import FileLock
 from pagequeue.meta import ReadMeta, WriteMeta, write_all_meta
 from pagequeue.moments import system_clock
@@ -120,7 +121,7 @@ def _alone(folder: Folder, prefix: str, timeout: float) -> Iterator[None]:
         with lock.exclusive(timeout, "repairing the queue, which no other process may have open"):
             folder.watch(name, lock.identity())
             folder.check()
-            with nobody_inside(folder, prefix):
+            with nobody_inside(folder, prefix, timeout):
                 yield
     finally:
         lock.close()
@@ -182,6 +183,7 @@ class _Repair:
         PageRepair(self.folder, self.prefix, meta, self.report.did).run()
         self._read_meta(meta)
         self._write_meta(meta)
+        self._sync_names(meta)
         try:
             self._renew(meta)
             recovered = Recovery(self.folder, self.prefix, meta, system_clock).run()
@@ -189,7 +191,7 @@ class _Repair:
             return meta, problem_of(error)
         self.report.actions += recovered.actions
         self._indexes(meta)
-        self.folder.sync_typed()
+        self._sync_names(meta)
         return meta, None
 
     def _sweep(self) -> None:
@@ -224,7 +226,6 @@ class _Repair:
             return None
         if reasons:
             write_all_meta(self.folder, self.prefix, found.meta)
-            self.folder.sync_typed()
             self.report.did(f"made {name} again from the pages ({reasons[0]})")
         return found.meta
 
@@ -284,6 +285,23 @@ class _Repair:
             return None
         return sequence, number
 
+    def _sync_names(self, meta: AllMeta) -> None:
+        """Put the names of all new files on stable storage.
+
+        Raises:
+            SystemLimit: the sync failed. Trying it again could succeed and mean nothing, so the
+                queue is latched and nothing counts as durable: the next repair writes all again.
+        """
+        try:
+            self.folder.sync()
+        except OSError as error:
+            with contextlib.suppress(errors.PageQueueError):
+                write = WriteMeta(self.folder, self.prefix, meta.queue_id, writable=True)
+                found = survey(self.folder, self.prefix)
+                write.set_durable(found.head_sequence or 0, found.head_page)
+                write.latch(error.errno or errno.EIO, found.head_page)
+            raise_typed(error, self.folder.path, "syncing the directory")
+
     def _renew(self, meta: AllMeta) -> None:
         """Write again to new files what a sync that failed during recovery left at risk.
 
@@ -299,7 +317,7 @@ class _Repair:
             data = read_all(self.folder, name, meta.page_bytes)
             self.folder.make(name, data, size_bytes=meta.page_bytes, maker="again", synced=True)
             self.folder.remove(fmt.index_name(self.prefix, number))
-        self.folder.sync_typed()
+        self._sync_names(meta)
         write.unlatch()
         self.report.did(f"wrote {len(renewed)} pages again after a failed sync")
 

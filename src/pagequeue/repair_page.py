@@ -118,7 +118,6 @@ class PageRepair:
             os.rename(name, right, src_dir_fd=self.folder.fd, dst_dir_fd=self.folder.fd)
         except OSError as error:
             raise_typed(error, self.folder.full(name), "renaming the page")
-        self.folder.sync_typed()
         self.did(f"renamed {name} to {right}, which it says it is")
 
     # --- sizes ------------------------------------------------------------------------------------
@@ -133,7 +132,7 @@ class PageRepair:
         size = status.st_size
         if self._is_spare(number):
             self.folder.remove(name)
-            self.did(f"removed {name}, which was made ready with {size} bytes")
+            self.did(f"removed {name}, which was to come next and is no page of {wanted} bytes")
             return
         if size < wanted and not self._is_whole(number, read_all(self.folder, name, size)):
             return

@@ -123,9 +123,10 @@ def salvage_queue(
     try:
         found = survey(folder, prefix)
         if found.meta is None:
+            why = "; ".join(problem.reason for problem in found.problems) or "missing"
             raise errors.CorruptMeta(
-                "neither this file nor any page says what the queue was like: restore one of "
-                "them from a copy",
+                f"neither this file nor any page says what the queue was like ({why}): restore "
+                "one of them from a copy",
                 path=folder.full(fmt.all_meta_name(prefix)), position=0, reason="missing",
             )  # fmt: skip
         with _Target(target_path, prefix, found.meta.page_bytes, trusted(trust, path)) as made:
@@ -223,7 +224,7 @@ class _Salvage:
         walked = stretches(
             source.region, source.index, source.first, None,
             end_sequence=None if end is None or end < source.first else end,
-            is_sealed=behind is not None,
+            is_sealed=behind is not None, sent_sequence=self._sent(),
         )  # fmt: skip
         for stretch in walked:
             # Behind damage, in a page whose end nobody knows, and where nothing was promised, the
@@ -249,6 +250,13 @@ class _Salvage:
         if written is None or not written.is_this_boot:
             return None
         return written.tail.sequence if written.tail.page_number == source.number else None
+
+    def _sent(self) -> int:
+        """Return up to where messages were certainly sent."""
+        written = self.found.written
+        trusted_tail = written is not None and written.is_this_boot
+        tail = written.tail.sequence if written is not None and trusted_tail else 0
+        return max(tail, self.found.durable_sequence)
 
     # --- frames -----------------------------------------------------------------------------------
 
@@ -333,9 +341,7 @@ class _Salvage:
     def _miss_tail(self) -> None:
         """Note what is missing at the end, as far as anything says that there was something."""
         written = self.found.written
-        end = self.found.durable_sequence
-        if written is not None and written.is_this_boot:
-            end = max(end, written.tail.sequence)
+        end = self._sent()
         path = self.found.folder.path
         if end > self.next:
             self._miss(path, end, None)

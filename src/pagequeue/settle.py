@@ -93,9 +93,20 @@ class Settling:
     def _scan(self, tail: Tail) -> tuple[int, PageHeader, Scan]:
         """Walk from the tail on; from the beginning of the page, if that is not where it stands."""
         page, header = self._map(tail.page_number)
-        index = open_index(self._folder, self._prefix, self._meta, tail.page_number)
         first = header.first_sequence
         floor = header.floor_timestamp
+        if (
+            first != tail.first_sequence
+            and tail.count
+            and (_core.look(page, PAGE_START, tail.first_sequence)[0] == _core.READ_FRAME)
+        ):
+            raise errors.CorruptPage(
+                f"says that it begins with message {first}, its frames begin with "
+                f"{tail.first_sequence}: {REMEDY}",
+                path=self._folder.full(fmt.page_name(self._prefix, tail.page_number)),
+                position=0, reason="wrong first sequence",
+            )  # fmt: skip
+        index = open_index(self._folder, self._prefix, self._meta, tail.page_number)
         if first == tail.first_sequence:
             position = _core.locate(page, index, first, tail.count, tail.count)
             if tail.count and position == tail.position:

@@ -132,7 +132,11 @@ class Survey:
         Raises:
             PageQueueError: whatever is wrong with it.
         """
-        assert self.meta is not None
+        if self.meta is None:
+            raise errors.CorruptMeta(
+                "nothing says what the queue was like", path=self.folder.path,
+                position=0, reason="missing",
+            )  # fmt: skip
         name = fmt.page_name(self.prefix, number)
         data = first_bytes(self.folder, name)
         return decode_header(data, self.meta.queue_id, number, self.folder.full(name))
@@ -252,12 +256,16 @@ def _look_at_meta(found: Survey) -> None:
         if not isinstance(error, errors.NewerFormat):
             found.meta = said
         return
+    path = folder.full(fmt.all_meta_name(prefix))
+    status, used = folder.status(fmt.all_meta_name(prefix)), len(found.meta.encode())
+    if status is not None and status.st_size != used:
+        reason = f"{status.st_size} bytes where {used} are used"
+        found.problems.append(Problem(path, used, None, reason))
     if (
         said is not None
         and said.queue_id != found.meta.queue_id
         and not any(found.queue_id_of(number) == found.meta.queue_id for number in found.numbers)
     ):
-        path = folder.full(fmt.all_meta_name(prefix))
         position = field_of(fmt.ALL_META, "queue_id")
         reason = "another queue's file: no page here has its queue id"
         found.problems.append(Problem(path, position, None, reason))

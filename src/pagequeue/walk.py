@@ -48,6 +48,7 @@ def stretches(
     *,
     end_sequence: int | None,
     is_sealed: bool,
+    sent_sequence: int = 0,
     ceiling_timestamp: int = fmt.TIMESTAMP_MAX,
 ) -> Iterator[Stretch]:
     """Give the stretches of one page in order; the first begins at its beginning.
@@ -60,6 +61,8 @@ def stretches(
         end_sequence: what follows the page begins with this one; None: not known.
         is_sealed: whether an end mark must stand in it. In a page that is not, and whose end is not
             known, the first empty place is the end: behind it can stand what was never sent.
+        sent_sequence: what is below it was certainly sent; of what follows in a page that is not
+            sealed, only whole batches were.
         ceiling_timestamp: no frame of it is younger.
     """
     position, sequence = fmt.PAGE_HEADER_BYTES, first_sequence
@@ -69,9 +72,11 @@ def stretches(
     # sealed page nothing counts.
     scan_limit = limit if is_sealed else fmt.SEQUENCE_MAX
     while True:
-        end_position, end, timestamp, _, _, _, _, stopped = _core.scan(
+        end_position, end, timestamp, *whole, _, stopped = _core.scan(
             page, None, first_sequence, position, sequence, scan_limit, floor, _core.INDEX_NONE
         )
+        if not is_sealed and whole[1] >= sent_sequence:
+            end_position, end, timestamp = whole
         if end == scan_limit:  # then it looked no further
             stopped = _core.look(page, end_position, end)[0]
         yield Stretch(sequence, end, position, end_position, timestamp, stopped)
