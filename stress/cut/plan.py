@@ -162,7 +162,7 @@ def steps_of(plan: Plan) -> list[Step]:
     if plan.kind == HANDLES:
         verbs |= {"restart": 2, "flush inside": rng.choice((0, 10))}
         if not isinstance(plan.sync, timedelta):  # its thread would take the failure
-            verbs |= {"fail": rng.choice((0, 8))}
+            verbs |= {"fail": rng.choice((0, 5, 20))}
     if plan.kind == PROCESSES:
         verbs |= {"die": rng.choice((5, 30)), "restart": 1}
     steps = []
@@ -171,7 +171,7 @@ def steps_of(plan: Plan) -> list[Step]:
         other = (producer + rng.randint(1, plan.producers - 1)) % plan.producers
         points = PUBLISH_POINTS if rng.random() < 0.8 else ROLL_POINTS
         point = rng.choice((*2 * INSIDE_BATCH, *points))
-        at_pass = rng.randint(1, 3) if verb != "die" else 1
+        at_pass = rng.choice((1, 1, 2, 3)) if verb != "die" else 1
         if verb == "die" and rng.random() < 0.7:
             # Half a batch, and then a message that ends where the batch's second one begins.
             inside = rng.choice(INSIDE_BATCH)
