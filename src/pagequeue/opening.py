@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.files import FILE_MODE, Folder
+from pagequeue.files import FILE_MODE, Folder, raise_typed
 from pagequeue.locks import FileLock
 from pagequeue.meta import AllMeta, ReadMeta, WriteMeta, read_all_meta, write_all_meta
 from pagequeue.page import REMEDY
@@ -243,8 +243,16 @@ class Opening:
             self.folder.sync_name()
             # Dies behind this: a queue without pages, which the next opener completes.
             write_all_meta(self.folder, self._prefix, meta)
+            # Its name too, before there is any page: pages without it are refused.
+            self._sync_names()
         self.report = Recovery(self.folder, self._prefix, meta, self._clock).run()
         return meta
+
+    def _sync_names(self) -> None:
+        try:
+            self.folder.sync()
+        except OSError as error:
+            raise_typed(error, self.folder.path, "syncing the directory")
 
     # --- checks -----------------------------------------------------------------------------------
 

@@ -220,6 +220,7 @@ def make_page(
     *,
     filled_bytes: int = 0,
     frame_bytes: float = 1.0,
+    synced: bool = False,
 ) -> WritablePage:
     """Make a page's two files, blocks reserved; the page itself appears last.
 
@@ -232,6 +233,7 @@ def make_page(
         header: of the new page.
         filled_bytes: of the page that will be needed soon; their memory is had at once.
         frame_bytes: what a frame takes, as far as known; the index is filled accordingly.
+        synced: whether the page must be on stable storage before it gets its name.
 
     Raises:
         DiskFull: there is no room; nothing is left behind.
@@ -254,6 +256,7 @@ def make_page(
             size_bytes=meta.page_bytes,
             filled_bytes=filled_bytes,
             maker="next",
+            synced=synced,
         )
     except errors.DiskFull:
         folder.remove(index_name)
