@@ -8,7 +8,6 @@ not write and say nothing the next time. The queue is latched instead, for every
 from __future__ import annotations
 
 import errno
-import math
 import operator
 import os
 import threading
@@ -111,7 +110,13 @@ class Flusher:
         self, act: Callable[[], None], is_done: Callable[[], bool], timeout: float | None
     ) -> None:
         """Act under the flush lock, unless another one did meanwhile."""
-        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        if timeout is None:
+            while not is_done():
+                with self.lock.awaited("flushing"):
+                    if not is_done():
+                        act()
+            return
+        deadline = time.monotonic() + timeout
         while not is_done():
             with self.lock.attempt() as taken:
                 if taken and not is_done():
@@ -216,8 +221,14 @@ class Flusher:
 
     def _sync_index(self, number: int) -> None:
         """Sync the index of a sealed page, so that it need not be made again after a power cut."""
-        with self._folder.opened(self._index_name(number), writable=False) as fd:
+        try:
+            fd = self._folder.open(self._index_name(number), writable=False)
+        except errors.QueueNotFound:
+            return  # it is only a hint (I6)
+        try:
             os.fdatasync(fd)
+        finally:
+            os.close(fd)
 
     def _forget_page(self) -> None:
         fd, self._synced = self._synced[1], (0, -1)

@@ -14,6 +14,7 @@ does not unlock it for the parent.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import threading
 import time
@@ -79,6 +80,14 @@ class FileLock:
         cause = error.__cause__ or error
         raise_typed(cause if isinstance(cause, OSError) else OSError(), self.path, doing)
 
+    def _refuse_own(self, doing: str) -> None:
+        if self._owner == threading.get_ident():
+            raise errors.LockTimeout(
+                f"called again while {doing}, from a signal handler or finalizer: "
+                "do that outside of it",
+                path=self.path,
+            )
+
     def _wait(self, kind: portalocker.LockFlags, timeout: float, doing: str) -> None:
         deadline = time.monotonic() + timeout
         pause = FIRST_PAUSE
@@ -105,12 +114,7 @@ class FileLock:
         Raises:
             LockTimeout: another process held it for `timeout` seconds, or this very thread has it.
         """
-        if self._owner == threading.get_ident():
-            raise errors.LockTimeout(
-                f"called again while {doing}, from a signal handler or finalizer: "
-                "do that outside of it",
-                path=self.path,
-            )
+        self._refuse_own(doing)
         with self._threads:
             try:
                 self._owner = threading.get_ident()
@@ -119,6 +123,9 @@ class FileLock:
             finally:
                 self._owner = 0
                 self._unlock()
+
+    # The two below are taken for every message that is sent with a sync behind it. So they call
+    # flock itself: portalocker does the same here, and needs 10 us more for its flags.
 
     @contextlib.contextmanager
     def attempt(self) -> Iterator[bool]:
@@ -129,10 +136,36 @@ class FileLock:
         with self._threads:
             try:
                 self._owner = threading.get_ident()
-                yield self.try_exclusive()
+                yield self._flock(fcntl.LOCK_EX | fcntl.LOCK_NB)
             finally:
                 self._owner = 0
-                self._unlock()
+                self._flock(fcntl.LOCK_UN)
+
+    @contextlib.contextmanager
+    def awaited(self, doing: str) -> Iterator[None]:
+        """Hold the lock alone for as long as the block runs, however long that takes to begin.
+
+        Raises:
+            LockTimeout: this very thread has it.
+        """
+        self._refuse_own(doing)
+        with self._threads:
+            try:
+                self._owner = threading.get_ident()
+                self._flock(fcntl.LOCK_EX)
+                yield
+            finally:
+                self._owner = 0
+                self._flock(fcntl.LOCK_UN)
+
+    def _flock(self, how: int) -> bool:
+        try:
+            fcntl.flock(self._file, how)
+        except BlockingIOError:
+            return False
+        except (OSError, ValueError) as error:  # ValueError: closed by another thread
+            self._refuse(error, "locking the file")
+        return True
 
     def release(self) -> None:
         """Let go of the lock, keep the descriptor."""

@@ -371,9 +371,14 @@ class WriteMeta:
         return self.region.load_half(self.LOCK_ABI)
 
     @property
+    def lock_key(self) -> bytes:
+        """Boot, file and mount in which the words were last settled."""
+        return self.region.read(self.LOCK_KEY, self.LOCK_KEY_BYTES)
+
+    @property
     def is_settled(self) -> bool:
         """Whether the words were made in this boot, through this mount, in this very file."""
-        return self.region.read(self.LOCK_KEY, self.LOCK_KEY_BYTES) == self._key
+        return self.lock_key == self._key
 
     @property
     def is_this_boot(self) -> bool:

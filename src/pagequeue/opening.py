@@ -159,11 +159,17 @@ class Opening:
 
     def _unrecovered_tail(self) -> Tail | None:
         """Return where the valid prefix ends, if a writer must recover the queue first."""
-        if self.write_meta.is_this_boot:
+        if self.write_meta.is_settled:
             return None
-        tail = Recovery(self.folder, self._prefix, self.meta, self._clock).prefix_tail(
-            self.read_meta, self.write_meta
-        )
+        before = self.write_meta.tail.sequence
+        recovery = Recovery(self.folder, self._prefix, self.meta, self._clock)
+        tail = recovery.prefix_tail(self.read_meta, self.write_meta)
+        if self.write_meta.is_this_boot and (
+            before <= tail.sequence <= self.write_meta.tail.sequence
+        ):
+            # Another mount, a container's perhaps: what the words count is there, and nothing more.
+            # After a power cut and a mount in the same boot they would be older, or newer.
+            return None
         log.warning(
             "%s: read up to message %d; what follows awaits recovery by a writer",
             self.folder.path, tail.sequence,

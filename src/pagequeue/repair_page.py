@@ -75,7 +75,7 @@ class PageRepair:
     def _is_spare(self, number: int) -> bool:
         """Whether a page is only made ready: nothing in it counts."""
         written = self.found.written
-        if written is not None and written.is_this_boot:
+        if written is not None and written.is_trusted:
             return number > written.tail.page_number
         return number == self.found.numbers[-1] and self.found.first_sequence(number) is None
 
@@ -97,7 +97,7 @@ class PageRepair:
     def _active(self) -> int:
         """Return the number of the page that is written to."""
         written = self.found.written
-        if written is not None and written.is_this_boot:
+        if written is not None and written.is_trusted:
             return written.tail.page_number
         return max((n for n in self.found.numbers if not self._is_spare(n)), default=0)
 
@@ -154,7 +154,7 @@ class PageRepair:
             return False
         if written is None or scan.stopped != _core.READ_NOTHING:
             return False
-        if written.is_this_boot:
+        if written.is_trusted:
             return scan.whole_sequence >= written.tail.sequence
         return written.durable_page > 0 and scan.whole_sequence >= self.found.durable_sequence
 
@@ -277,7 +277,7 @@ class PageRepair:
     def _behind_tail(self, number: int) -> None:
         """Zero what stands behind the tail and is no message: nobody can send past it."""
         written = self.found.written
-        if written is None or not written.is_this_boot or number != written.tail.page_number:
+        if written is None or not written.is_trusted or number != written.tail.page_number:
             return
         scanned = self._scan(number)
         if scanned is None:

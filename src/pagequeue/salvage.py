@@ -247,14 +247,14 @@ class _Salvage:
     def _known_tail(self, source: Source) -> int | None:
         """Return where the last page ends, if the write meta can be trusted to say it."""
         written = self.found.written
-        if written is None or not written.is_this_boot:
+        if written is None or not written.is_trusted:
             return None
         return written.tail.sequence if written.tail.page_number == source.number else None
 
     def _sent(self) -> int:
         """Return up to where messages were certainly sent."""
         written = self.found.written
-        trusted_tail = written is not None and written.is_this_boot
+        trusted_tail = written is not None and written.is_trusted
         tail = written.tail.sequence if written is not None and trusted_tail else 0
         return max(tail, self.found.durable_sequence)
 

@@ -64,7 +64,7 @@ def sources(found: Survey, notes: list[Problem]) -> list[Source]:
 
 def _last_number(found: Survey) -> int:
     written = found.written
-    if written is not None and written.is_this_boot:
+    if written is not None and written.is_trusted:
         return written.tail.page_number
     return found.numbers[-1]
 

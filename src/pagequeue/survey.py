@@ -44,7 +44,13 @@ class Problem:
 
 
 def problem_of(error: errors.PageQueueError) -> Problem:
-    """Return what an error says, as a problem."""
+    """Return what an error says, as a problem.
+
+    Raises:
+        RetryError: that one itself, because it says nothing about the files.
+    """
+    if isinstance(error, errors.RetryError):
+        raise error
     position = getattr(error, "position", None)
     sequence = getattr(error, "sequence", None)
     reason = getattr(error, "reason", None)
@@ -66,14 +72,14 @@ class Written:
         durable_sequence: the durable mark.
         durable_page: the page that it stands in; 0 = no mark was ever set.
         failed_errno: the failure latch.
-        is_this_boot: whether the words can be trusted; otherwise the frames say where the end is.
+        is_trusted: whether the words can be trusted; otherwise the frames say where the end is.
     """
 
     tail: Tail
     durable_sequence: int
     durable_page: int
     failed_errno: int
-    is_this_boot: bool
+    is_trusted: bool
 
 
 @dataclass
@@ -114,7 +120,7 @@ class Survey:
     @property
     def awaits_recovery(self) -> bool:
         """Whether the frames, and not the write meta, say where the end is."""
-        return self.written is None or not self.written.is_this_boot
+        return self.written is None or not self.written.is_trusted
 
     @property
     def durable_sequence(self) -> int:
@@ -312,10 +318,10 @@ def _look_at_tail(found: Survey, meta: AllMeta) -> None:
         return
     tail = write.tail
     written = Written(
-        tail, write.durable_sequence, write.durable_page, write.failed_errno, write.is_this_boot
+        tail, write.durable_sequence, write.durable_page, write.failed_errno, write.is_settled
     )
     write.close()
-    if not written.is_this_boot:
+    if not written.is_trusted:
         found.written = written
         _look_at_latch(found, written)
         return
