@@ -8,7 +8,6 @@ import numpy as np
 
 from pagequeue import format as fmt
 from stress.corpus.damage import (
-    WORKS,
     Fails,
     Finds,
     FindsNothing,
@@ -75,12 +74,10 @@ def _(victim: Victim) -> Hit:
     return Hit(ALL_META, 0)
 
 
-longer = meta_kind(CHECKSUM, verify=Finds("long", placed=False))
+longer = meta_kind(Fails("CorruptMeta", "bytes", placed=False), verify=Finds("", placed=False))
 
 
-@longer.but(opening=WORKS, after_cut=WORKS, read_only=WORKS, reading=WORKS)(
-    "allMeta too long", "noise is appended to the allMeta"
-)
+@longer("allMeta too long", "noise is appended to the allMeta")
 def _(victim: Victim) -> Hit:
     victim.put(ALL_META, victim.read(ALL_META) + b"noise")
     return Hit(ALL_META)
