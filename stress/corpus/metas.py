@@ -159,7 +159,7 @@ def _(victim: Victim) -> Hit:
 DOUBLE = Fails("CorruptPage", "wrong size", placed=False)
 
 
-@meta_kind(DOUBLE, Mends(), Finds("", placed=False)).without("read_only")(
+@meta_kind(DOUBLE, Mends(), Finds("", placed=False)).but(read_only=Works("any"))(
     "allMeta with another page size",
     "page size and capacity are doubled, checksum right, against all pages",
 )

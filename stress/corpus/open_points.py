@@ -28,7 +28,7 @@ _FOUND: tuple[tuple[str, dict[str, str]], ...] = (
         "salvage does not copy what was published behind the tail words (I3)",
         {
             "tail words behind by a message": "salvage",
-            "tail count wrong": "salvage",
+            "tail count wrong": "verify salvage",
         },
     ),
     (
