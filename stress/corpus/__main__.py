@@ -41,7 +41,7 @@ def main() -> int:
     parser.add_argument("--shape", choices=[shape.name for shape in SHAPES])
     parser.add_argument("--face", choices=FACES)
     parser.add_argument("--all", action="store_true", help="print open points as well")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     if options.what == "table":
         print(table(), end="")
         return 0

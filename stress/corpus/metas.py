@@ -8,7 +8,6 @@ import numpy as np
 
 from pagequeue import format as fmt
 from stress.corpus.damage import (
-    WORKS,
     Fails,
     Finds,
     FindsNothing,
@@ -75,12 +74,10 @@ def _(victim: Victim) -> Hit:
     return Hit(ALL_META, 0)
 
 
-longer = meta_kind(CHECKSUM, verify=Finds("long", placed=False))
+longer = meta_kind(Fails("CorruptMeta", "bytes", placed=False), verify=Finds("", placed=False))
 
 
-@longer.but(opening=WORKS, after_cut=WORKS, read_only=WORKS, reading=WORKS)(
-    "allMeta too long", "noise is appended to the allMeta"
-)
+@longer("allMeta too long", "noise is appended to the allMeta")
 def _(victim: Victim) -> Hit:
     victim.put(ALL_META, victim.read(ALL_META) + b"noise")
     return Hit(ALL_META)
@@ -162,7 +159,7 @@ def _(victim: Victim) -> Hit:
 DOUBLE = Fails("CorruptPage", "wrong size", placed=False)
 
 
-@meta_kind(DOUBLE, Mends(), Finds("", placed=False)).without("read_only")(
+@meta_kind(DOUBLE, Mends(), Finds("", placed=False)).but(read_only=Works("any"))(
     "allMeta with another page size",
     "page size and capacity are doubled, checksum right, against all pages",
 )

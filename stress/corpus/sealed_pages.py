@@ -215,6 +215,12 @@ def _(victim: Victim) -> Hit:
     return replace(victim.at_page(victim.inner), others=(victim.page(victim.inner - 1),))
 
 
+@first("header with a sequence that cannot be", "a sealed page says that it begins with 2**63")
+def _(victim: Victim) -> Hit:
+    victim.header(victim.inner, first_sequence=fmt.SEQUENCE_MAX + 1)
+    return replace(victim.at_page(victim.inner), others=(victim.page(victim.inner - 1),))
+
+
 floor = page_kind(Fails("CorruptPage"), WORKS, Mends()).but(
     after_cut=ByMark(Fails("CorruptFrame|CorruptPage", "older", placed=False), Works("any")),
     reading=WORKS,

@@ -138,7 +138,7 @@ def outcomes_of(role: str) -> dict[str, OutcomeOf]:
     if role == "next page":
         meta.update(opening=UNSAFE, read_only=WORKS, reading=WORKS)
         del meta["after_cut"]  # recovery removes pages behind the tail, or comes by this one
-        meta["repair"] = Leaves()
+        meta["repair"] = Mends("removed")
     if role.endswith("index"):
         last = role != "index"
         meta.update(
@@ -179,13 +179,14 @@ def declare() -> None:
         if role in {"sealed page", "index"}:
             intact = intact.but(opening=WORKS, repair=Idle())
         if role == "sealed page":
-            intact = intact.but(after_cut=ByMark(UNSAFE, UNSAFE))
+            intact = intact.without("after_cut")  # whether recovery comes by it is open
         what = f"the {role} has a second name outside the directory"
         intact.add(f"hard link as {role}", what, partial(special, role=role, thing="hard link"))
     kind = Kind(outcomes_of("next page"))
     for thing in THINGS:
         what = f"a {thing} stands where the next page will be made"
-        kind.add(f"{thing} as next page", what, partial(special, role="next page", thing=thing))
+        made = kind.but(repair=Leaves()) if thing == "directory" else kind
+        made.add(f"{thing} as next page", what, partial(special, role="next page", thing=thing))
 
 
 declare()

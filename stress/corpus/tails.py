@@ -46,7 +46,7 @@ def tail_kind(reason: str) -> Kind:
 
 
 middle = tail_kind(CHECKSUM)
-last = middle.but(opening=ByMark(Fails("CorruptFrame", CHECKSUM), CUT_OFF))
+last = middle.but(opening=Fails("CorruptFrame", CHECKSUM))
 
 
 @middle("active page: payload changed", "one bit of a payload in the middle of the active page")
@@ -88,7 +88,7 @@ def _(victim: Victim) -> Hit:
     return victim.at(place)
 
 
-@tail_kind(NOTHING).but(opening=ByMark(Fails("CorruptFrame", NOTHING), CUT_OFF))(
+@tail_kind(NOTHING).but(opening=Fails("CorruptFrame", NOTHING))(
     "tail: last message gone", "the last message becomes zeros"
 )
 def _(victim: Victim) -> Hit:
@@ -97,7 +97,7 @@ def _(victim: Victim) -> Hit:
     return victim.at(place)
 
 
-@tail_kind(NOTHING).but(opening=ByMark(Fails("CorruptFrame", NOTHING), CUT_OFF))(
+@tail_kind(NOTHING).but(opening=Fails("CorruptFrame", NOTHING))(
     "active page without frames", "all behind the header of the active page is zero"
 )
 def _(victim: Victim) -> Hit:
@@ -231,7 +231,7 @@ def _(victim: Victim) -> Hit:
 AHEAD = Fails("CorruptPage|CorruptFrame", "", placed=False)
 
 
-@active_kind(AHEAD, WRITTEN_AGAIN).but(repair=Mends(), opening=WORKS)(
+@active_kind(AHEAD, WRITTEN_AGAIN).but(repair=Mends(), opening=AHEAD)(
     "active page one sequence ahead", "the active page says that it begins one message later"
 )
 def _(victim: Victim) -> Hit:

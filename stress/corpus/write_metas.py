@@ -113,6 +113,14 @@ TAIL = Fails("CorruptMeta|MissingPage", "", placed=False)
 refused = words.but(opening=TAIL, read_only=TAIL).without("reading")
 
 
+ahead = words.but(
+    opening=Fails("CorruptFrame", "counts", placed=False),
+    read_only=Works("any"),
+    reading=Works("any"),
+    repair=Leaves(),
+)
+
+
 def tail_hit(victim: Victim) -> Hit:
     """Return the hit of a tail; the page that contradicts it may be blamed as well."""
     pages = (victim.active, victim.active + 1, max(victim.active - 1, 1))
@@ -149,9 +157,7 @@ def _(victim: Victim) -> Hit:
     return tail_hit(victim)
 
 
-@words.but(read_only=Works("any"), reading=Works("any"))(
-    "tail words ahead", "the tail words count a message that is not there"
-)
+@ahead("tail words ahead", "the tail words count a message that is not there")
 def _(victim: Victim) -> Hit:
     count = len(victim.places(victim.active))
     victim.tail_word(victim.active, victim.end(victim.active) + 24, count + 1)
@@ -176,9 +182,7 @@ def _(victim: Victim) -> Hit:
     return tail_hit(victim)
 
 
-@words.but(read_only=Works("any"), reading=Works("any"))(
-    "tail with another first sequence", "the active page's first sequence is one too many"
-)
+@ahead("tail with another first sequence", "the active page's first sequence is one too many")
 def _(victim: Victim) -> Hit:
     field = "first_odd" if victim.active & 1 else "first_even"
     first = victim.places(victim.active)[0].sequence
@@ -186,7 +190,10 @@ def _(victim: Victim) -> Hit:
     return tail_hit(victim)
 
 
-@refused.but(opening=WORKS)("tail words of ones", "all bits of both pairs of tail words are set")
+COUNTED = Fails("CorruptFrame|CorruptMeta", placed=False)
+
+
+@refused.but(opening=COUNTED)("tail words of ones", "all bits of both pairs of tail words are set")
 def _(victim: Victim) -> Hit:
     for field in ("tail_even", "first_even", "tail_odd", "first_odd"):
         victim.word(WRITE_META, fmt.WRITE_META, field, 2**64 - 1)
