@@ -69,13 +69,16 @@ class Holder:
 
     def body(self) -> None:
         """Come to a stop, and go on when continued."""
-        self.set_stop()
+        if self.lock != FLUSH:
+            self.set_stop()
         with (
             self.scene_queue() as queue,
             queue.producer() as producer,
         ):
             for number in range(BEFORE_OPS):
                 self.scene.send(producer, self.uid, number)
+            if self.lock == FLUSH:  # opening syncs, too, under another lock
+                self.set_stop()
             if self.lock in {WRITERS, REPLACED}:
                 from pagequeue import _core  # noqa: PLC0415  the core is chosen by now
 
