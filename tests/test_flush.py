@@ -198,7 +198,8 @@ def test_flush_waits_for_the_one_that_is_under_way(tmp_path: Path) -> None:
     """I5: without a timeout, however long that takes, and asleep."""
     with Queue(tmp_path / "q", page_bytes=SMALL) as one, Queue(tmp_path / "q") as two:
         one.producer().send(b"a")
-        with one._store.flusher.lock.awaited("testing"):
+        with one._store.flusher.lock.attempt("testing") as taken:
+            assert taken
             thread = threading.Thread(target=two.producer().flush)
             thread.start()
             time.sleep(0.05)

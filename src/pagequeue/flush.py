@@ -8,6 +8,7 @@ not write and say nothing the next time. The queue is latched instead, for every
 from __future__ import annotations
 
 import errno
+import math
 import operator
 import os
 import threading
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 
 Sync = str | int | timedelta
-PAUSE_SECONDS = 0.0001
+WAIT_SECONDS = 0.002
+"""Whoever flushes can die and wake nobody: then the next one looks by itself after this."""
 
 
 def sync_policy(sync: Sync) -> tuple[int, float | None]:
@@ -95,7 +97,7 @@ class Flusher:
                 path=self._folder.path,
             )
         target = self._write_meta.tail.sequence
-        self._alone(self._sync_to_tail, lambda: self._durable(target), timeout)
+        self._alone(self._sync_to_tail, lambda: self._durable(target), target, timeout)
         return self._write_meta.durable_sequence
 
     def go_on(self) -> None:
@@ -104,30 +106,34 @@ class Flusher:
         Raises:
             SyncFailed: it is not; the queue stays latched.
         """
-        self._alone(self._rewrite, lambda: not self._is_failed(), None)
+        self._alone(self._rewrite, lambda: not self._is_failed(), 0, None)
 
     def _alone(
-        self, act: Callable[[], None], is_done: Callable[[], bool], timeout: float | None
+        self,
+        act: Callable[[], None],
+        is_done: Callable[[], bool],
+        target: int,
+        timeout: float | None,
     ) -> None:
-        """Act under the flush lock, unless another one did meanwhile."""
-        if timeout is None:
-            while not is_done():
-                with self.lock.awaited("flushing"):
-                    if not is_done():
-                        act()
-            return
-        deadline = time.monotonic() + timeout
+        """Act under the flush lock, unless another one did meanwhile.
+
+        Whoever does not get the lock sleeps until the mark moves. It does not wait for the lock:
+        the one who has it would mostly take it again before the others are awake.
+        """
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
         while not is_done():
-            with self.lock.attempt() as taken:
+            with self.lock.attempt("flushing") as taken:
                 if taken and not is_done():
                     act()
-            if not taken:
-                if time.monotonic() >= deadline:
-                    raise errors.FlushTimeout(
-                        f"not on stable storage within {timeout} s: call again",
-                        path=self._folder.path,
-                    )
-                time.sleep(PAUSE_SECONDS)
+            if taken:
+                continue
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise errors.FlushTimeout(
+                    f"not on stable storage within {timeout} s: call again",
+                    path=self._folder.path,
+                )
+            self._write_meta.await_durable(target, min(left, WAIT_SECONDS))
 
     def flush_every(self, seconds: float) -> None:
         """Flush in the background, so that nothing stays unflushed for longer than this."""

@@ -342,6 +342,11 @@ class WriteMeta:
         """Raise the durable mark; what lies below it must be on stable storage already."""
         self.region.store(self.DURABLE_SEQUENCE, sequence)
         self.region.store(self.DURABLE_PAGE, page_number)
+        _core.wake_durable(self.region)
+
+    def await_durable(self, sequence: int, seconds: float) -> None:
+        """Sleep until this sequence is durable or a sync failed, but no longer than this."""
+        _core.await_durable(self.region, sequence, int(seconds * 1e9))
 
     @property
     def failed_errno(self) -> int:
@@ -354,6 +359,7 @@ class WriteMeta:
         self.region.store(self.FAILED_PAGE, page_number)
         self.region.write(self.FAILED_BOOT, self._key[:BOOT_BYTES])
         self.region.store_half(self.FAILED_ERRNO, number)
+        _core.wake_durable(self.region)
 
     def unlatch(self) -> None:
         """Clear the failure latch; what was at risk must be on stable storage in another way."""

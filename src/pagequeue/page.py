@@ -113,6 +113,8 @@ def parse_header(data: bytes, path: str) -> PageHeader:
     if _core.crc32c(record.tobytes()) != stated:
         raise _bad_header(path, "wrong checksum")
     first = int(found["first_sequence"])
+    if first > fmt.SEQUENCE_MAX and first != fmt.UNSET_SEQUENCE:
+        raise _bad_header(path, "first sequence")
     return PageHeader(
         int(found["page_number"]),
         found["queue_id"].tobytes(),

@@ -149,7 +149,7 @@ def _clear_latch(
         try:
             deadline = time.monotonic() + timeout
             while True:
-                with store.flusher.lock.attempt() as taken:
+                with store.flusher.lock.attempt("repairing") as taken:
                     if taken:
                         saved = rewrite_undurable(store)
                         break

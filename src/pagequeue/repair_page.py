@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pagequeue.meta import AllMeta
 
 END_WORD = fmt.END_OF_PAGE | fmt.FRAME_HEADER_BYTES
+MENDABLE = {"wrong magic", "wrong checksum", "no format", "first sequence"}
+"""What can be wrong with a header that its frames prove."""
 PROOF = {_core.READ_FRAME, _core.READ_END}
 BAD = {_core.READ_BAD_LENGTH, _core.READ_BAD_CHECKSUM, _core.READ_BAD_TIME}
 BEFORE_FRAMES = fmt.PAGE_HEADER_BYTES - fmt.FRAME_ALIGN_BYTES
@@ -189,7 +191,12 @@ class PageRepair:
         try:
             header = self.found.header(number)
         except errors.CorruptPage as error:
-            is_torn = error.reason in {"wrong magic", "wrong checksum", "no format"}
+            is_torn = error.reason in {
+                "wrong magic",
+                "wrong checksum",
+                "no format",
+                "first sequence",
+            }
             return error.reason if is_torn else None
         if header.first_sequence is None:
             return "no first sequence"
