@@ -354,6 +354,11 @@ class WriteMeta:
         number = self.region.load_half(self.FAILED_ERRNO)
         return number if number in errno.errorcode or number == 0 else errno.EIO
 
+    @property
+    def is_failed(self) -> bool:
+        """Whether the failure latch is set."""
+        return self.region.load_half(self.FAILED_ERRNO) != 0
+
     def latch(self, number: int, page_number: int) -> None:
         """Set the failure latch: nothing is written any more, by any process."""
         self.region.store(self.FAILED_PAGE, page_number)
