@@ -78,7 +78,7 @@ def group_commit_too_early() -> None:
     rewrite(
         flush.Flusher,
         "_alone",
-        ("            left = deadline", "            return\n            left = deadline"),
+        ("        left = deadline", "        return\n        left = deadline"),
     )
 
 
