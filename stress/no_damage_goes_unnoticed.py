@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from stress.corpus.shapes import Original
 
 SHORT_SECONDS = 30.0
-VIOLATIONS_MAX = 20
+VIOLATIONS_MAX = 8
 Queues = tuple[str, "Original", "Original", int]
 
 
