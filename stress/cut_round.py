@@ -143,14 +143,15 @@ class Actor:
         rng = random.Random(self.uid)
         while True:
             time.sleep(rng.expovariate(1000))
-            names = [name for name in os.listdir(self.path) if not name.endswith(".lock")]
-            if not names:
-                continue
+            names = [".", *(n for n in os.listdir(self.path) if not n.endswith(".lock"))]
+            name = "." if rng.random() < 0.15 else rng.choice(names)
             try:
-                fd = os.open(os.path.join(self.path, rng.choice(names)), os.O_RDONLY)
+                fd = os.open(os.path.join(self.path, name), os.O_RDONLY)
             except FileNotFoundError:
                 continue
-            if rng.random() < 0.2:
+            if name == ".":
+                os.fsync(fd)  # names reach the disk before what the files hold
+            elif rng.random() < 0.2:
                 os.fdatasync(fd)
             else:
                 start = rng.randrange(PAGE_BYTES // OS_PAGE_BYTES) * OS_PAGE_BYTES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from stress import shim
@@ -21,6 +21,33 @@ DENIED = {errno.EACCES, errno.EROFS}
 
 class Interrupted(Exception):
     """What the signal handler of a case raises."""
+
+
+@dataclass
+class Played:
+    """What became of a case.
+
+    Attributes:
+        fired: how many calls were disturbed.
+        counts: of calls, by kind.
+        uids: of all producers.
+        refused: operations that ended in an error that says that nothing was sent.
+        visible: operations that ended in an error that says that they were sent all the same.
+        claims: the highest sequence below which all was said to be on stable storage.
+        latched: whether nothing more may be sent.
+        violations: what must not be.
+        errors: names of errors that were raised.
+    """
+
+    fired: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    uids: list[int] = field(default_factory=list)
+    refused: list[tuple[int, int]] = field(default_factory=list)
+    visible: list[tuple[int, int]] = field(default_factory=list)
+    claims: int = 0
+    latched: bool = False
+    violations: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -62,6 +89,8 @@ class Judge:
         """Yield if the error says something else than what happened."""
         import pagequeue  # noqa: PLC0415
 
+        if isinstance(error, pagequeue.NotDurable):
+            return  # what kept it from being durable stands in its words
         if isinstance(error, pagequeue.SyncFailed):
             if not self.case.fails_syncs:
                 yield "says that a sync failed, and none did"
@@ -83,3 +112,17 @@ def place_of(error: BaseException) -> str:
     """Return the lines that an error came through, the last three of them."""
     frames = traceback.extract_tb(error.__traceback__)[-3:]
     return " > ".join(f"{os.path.basename(f.filename)}:{f.lineno}" for f in frames)
+
+
+def descriptors() -> set[int]:
+    """Return the descriptors that are open."""
+    found = {int(name) for name in os.listdir("/proc/self/fd")}
+    return {fd for fd in found if target_of(fd) is not None}
+
+
+def target_of(fd: int) -> str | None:
+    """Return the name of what a descriptor is open on."""
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}").rpartition("/")[2]
+    except OSError:
+        return None

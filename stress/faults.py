@@ -14,12 +14,12 @@ import signal
 import sys
 import tempfile
 import threading
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stress import shim
 from stress.fault_matrix import ALARM_RAISES
-from stress.fault_verdict import Interrupted, Judge, place_of
+from stress.fault_verdict import Interrupted, Judge, Played, descriptors, place_of, target_of
 from stress.faulty_disk import Disk
 from stress.steps import MIXED, PAGE_BYTES, op_of, uid_of
 from stress.traffic import RECORD, Log
@@ -35,31 +35,6 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 LOCK_TIMEOUT = 0.3
-
-
-@dataclass
-class Played:
-    """What became of a case.
-
-    Attributes:
-        fired: how many calls were disturbed.
-        counts: of calls, by kind.
-        uids: of all producers.
-        refused: operations that ended in an error that says that nothing was sent.
-        claims: the highest sequence below which all was said to be on stable storage.
-        latched: whether nothing more may be sent.
-        violations: what must not be.
-        errors: names of errors that were raised.
-    """
-
-    fired: int = 0
-    counts: dict[str, int] = field(default_factory=dict)
-    uids: list[int] = field(default_factory=list)
-    refused: list[tuple[int, int]] = field(default_factory=list)
-    claims: int = 0
-    latched: bool = False
-    violations: list[str] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
 
 
 class Stage:
@@ -81,7 +56,7 @@ class Stage:
         self._calm: list[Callable[[], None]] = []
         self._turn = self._number = self._again = 0
         self._inside = False
-        self._opening_failed = False
+        self._opening_failed = self._recovery_failed = False
         self._kind = MIXED
         self._disk: Disk | None = None
 
@@ -97,7 +72,7 @@ class Stage:
         signal.signal(signal.SIGALRM, self._alarm)
         sys.unraisablehook = self._unraisable
         threading.excepthook = self._thread_died
-        self._descriptors = _descriptors()
+        self._descriptors = descriptors()
 
     def model_disk(self) -> None:
         """From now on follow what is on the disk; what stands there is."""
@@ -124,11 +99,9 @@ class Stage:
         failed = self.case.fails_syncs and self.played.fired > 0
         path = shim.fired_path()
         elsewhere = ".tmp-" in path or not f"{path}/".startswith(f"{self.path}/")
-        self.played.latched = (
-            failed
-            and not (elsewhere or self._opening_failed or self._mends)
-            and self.policy == "stop"
-        )
+        told = failed and not elsewhere and not self._mends
+        self._recovery_failed = told and self._opening_failed
+        self.played.latched = told and not self._opening_failed and self.policy == "stop"
 
     def wrong(self, sentence: str) -> None:
         """Note what must not be."""
@@ -219,7 +192,7 @@ class Stage:
         return self.producer is not None
 
     def _send(self) -> bool:
-        from pagequeue import FlushTimeout, RetryError  # noqa: PLC0415
+        from pagequeue import NotDurable, RetryError  # noqa: PLC0415
 
         uid = uid_of(self._kind, 10 + self._turn)
         if uid not in self.played.uids:
@@ -231,7 +204,9 @@ class Stage:
             self.acked.put(uid, number, sent[1], sent[0], 0)
             self._number += 1
             return True
-        if isinstance(self.error, RetryError) and not isinstance(self.error, FlushTimeout):
+        if isinstance(self.error, NotDurable):
+            self.played.visible.append((uid, number))
+        elif isinstance(self.error, RetryError):
             self.played.refused.append((uid, number))
         self._turn += 1  # nobody sends as this one any more: it may have died in the middle
         self._number = 0
@@ -369,7 +344,20 @@ class Stage:
         from pagequeue import Queue  # noqa: PLC0415
 
         page_bytes = None if self.is_made else PAGE_BYTES
+        if self._recovery_failed and self.is_made:
+            self._mend_recovery()
         self.queue = self._calmly("opening", lambda: Queue(self.path, page_bytes=page_bytes))
+
+    def _mend_recovery(self) -> None:
+        """A sync failed in recovery: the queue stays closed until it is repaired."""
+        from pagequeue import Queue, SyncFailed, repair_queue  # noqa: PLC0415
+
+        try:
+            Queue(self.path).close()
+        except SyncFailed:
+            report = self._calmly("repairing", lambda: repair_queue(self.path))
+            if report is not None and not report.ok:
+                self.wrong(f"repairing leaves {report.remaining}")
 
     def _calmly(self, doing: str, call: Callable[[], Result]) -> Result | None:
         try:
@@ -382,20 +370,8 @@ class Stage:
         """Say what became of it; nothing may be left open."""
         self.queue = self.producer = self.error = None
         gc.collect()
-        left = _descriptors() - self._descriptors
+        left = descriptors() - self._descriptors
         if left and not self.case.how.startswith(ALARM_RAISES):
-            self.wrong(f"descriptors left open: {sorted(str(_target(fd)) for fd in left)}")
+            self.wrong(f"descriptors left open: {sorted(str(target_of(fd)) for fd in left)}")
         text = json.dumps(asdict(self.played))
         (self.directory / "played").write_text(text, encoding="utf-8")
-
-
-def _descriptors() -> set[int]:
-    found = {int(name) for name in os.listdir("/proc/self/fd")}
-    return {fd for fd in found if _target(fd) is not None}
-
-
-def _target(fd: int) -> str | None:
-    try:
-        return os.readlink(f"/proc/self/fd/{fd}").rpartition("/")[2]
-    except OSError:
-        return None

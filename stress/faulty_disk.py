@@ -15,14 +15,14 @@ import errno
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import portalocker
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import numpy.typing as npt
 
@@ -32,6 +32,20 @@ OS_PAGE_BYTES = 4096
 def _blocks(data: bytes, count: int) -> npt.NDArray[np.uint8]:
     whole = data[: count * OS_PAGE_BYTES].ljust(count * OS_PAGE_BYTES, b"\0")
     return np.frombuffer(whole, np.uint8).reshape(count, OS_PAGE_BYTES).copy()
+
+
+def _boot_again(directory: str) -> None:
+    """Have write metas say another boot: the power was off, so the system remembers nothing."""
+    from pagequeue import format as fmt  # noqa: PLC0415  the core is chosen by now
+
+    fields: Mapping[str, Any] = fmt.WRITE_META.fields or {}
+    for path in Path(directory).glob("*-writeMeta"):
+        data = bytearray(path.read_bytes())
+        for name in ("lock_boot", "failed_boot"):
+            dtype, at = fields[name][:2]
+            if any(data[at : at + dtype.itemsize]):
+                data[at : at + dtype.itemsize] = b"\xff" * dtype.itemsize
+        path.write_bytes(data)
 
 
 def _read(path: Path) -> bytes:
@@ -126,6 +140,7 @@ class Disk:
         with self._alone():
             for name, inode in self._entries()[1].items():
                 Path(target, name).write_bytes(self._left(name, inode, rng, newer))
+        _boot_again(target)
 
     def _left(self, name: str, inode: int, rng: random.Random, newer: float) -> bytes:
         """Return what is left of one file."""

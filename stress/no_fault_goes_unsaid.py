@@ -30,7 +30,8 @@ from stress import children, driver, shim
 from stress.campaign import Budget, Outcome
 from stress.fault_matrix import Case, cases_of
 from stress.fault_scenes import SCENES, SceneKind
-from stress.faults import Played, Stage
+from stress.fault_verdict import Played
+from stress.faults import Stage
 from stress.faulty_disk import Disk
 from stress.lines import TEMPLATE_UID, Template
 from stress.steps import SINGLE, op_of, uid_of
@@ -38,6 +39,8 @@ from stress.traffic import HEADER, RECORD, Log, Proof
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from pagequeue import Message
 
 SHORT_SECONDS = 30.0
 HANG_SECONDS = 10.0
@@ -122,17 +125,19 @@ class Campaign:
         with Queue(self.template.path, read_only=True) as queue:
             return [message.payload for message in queue.replay()]
 
-    def _end_of(self, scene: SceneKind, directory: Path) -> int:
-        """Return where a recovery that nothing disturbs ends; nothing below is ever given up."""
+    def find_end(self, name: str) -> None:
+        """Note where a recovery that nothing disturbs ends; nothing below is ever given up."""
         from pagequeue import Queue  # noqa: PLC0415
 
+        scene = self.scenes[name]
         if scene.fresh:
-            return 0
-        self._place(scene, directory)
-        with Queue(directory / "watched" / "deep" / "queue") as queue:
-            end = queue.tail_sequence
-        assert end >= self.template.durable, f"{scene.name}: cut at {end}"
-        return end
+            return
+        with tempfile.TemporaryDirectory(dir=self.directory) as place:
+            self._place(scene, Path(place))
+            with Queue(Path(place, "watched", "deep", "queue")) as queue:
+                end = queue.tail_sequence
+        assert end >= self.template.durable, f"{name}: cut at {end}"
+        self.ends[name] = end
 
     # --- one case ---------------------------------------------------------------------------------
 
@@ -147,7 +152,8 @@ class Campaign:
             if self._run(lambda: _act(scene, case, directory, expected), "it", errors, played):
                 told = json.loads((directory / "played").read_text(encoding="utf-8"))
                 played = Played(**told)
-                played.refused = [tuple(pair) for pair in played.refused]  # type: ignore[misc]
+                played.refused = [(uid, number) for uid, number in played.refused]
+                played.visible = [(uid, number) for uid, number in played.visible]
                 prove = functools.partial(self._prove, scene, directory, played)
                 if self._run(prove, "the proof", errors, played):
                     proved = (directory / "proved").read_text(encoding="utf-8")
@@ -206,8 +212,8 @@ class Campaign:
         groups: dict[tuple[str, str, str], list[Case]] = defaultdict(list)
         for name in self.scenes:
             case = Case(name)
+            self.find_end(name)
             with tempfile.TemporaryDirectory(dir=self.directory) as place:
-                self.ends[name] = self._end_of(self.scenes[name], Path(place, "end"))
                 played = self.play(case, Path(place))
             tally.add(case, played)
             for one in cases_of(name, played.counts):
@@ -324,14 +330,20 @@ def _prove_queue(
         problems = queue.verify().problems
         wrong += [f"verify: {p}" for p in problems if not (played.latched and LATCHED in p.reason)]
         wrong += [f"left behind: {name}" for name in os.listdir(path) if ".tmp-" in name]
-        refused = {(uid, number) for uid, number in played.refused}
-        for message in messages:
-            if len(message.payload) >= HEADER.size:
-                uid, number = HEADER.unpack_from(message.payload)[:2]
-                if (uid, number) in refused:
-                    wrong.append(f"message {message.sequence} was refused, and is there")
-                    refused.discard((uid, number))
+        wrong += _wrongly_there(messages, played)
         return [message.payload for message in messages]
+
+
+def _wrongly_there(messages: list[Message], played: Played) -> Iterator[str]:
+    """Yield what is there though it was refused, or is not though it was said to be sent."""
+    headers = (m.payload[: HEADER.size] for m in messages if len(m.payload) >= HEADER.size)
+    there = {HEADER.unpack(header)[:2] for header in headers}
+    for uid, number in played.refused:
+        if (uid, number) in there:
+            yield f"operation {number} of {uid} was refused, and is there"
+    for uid, number in played.visible:
+        if (uid, number) not in there and op_of(uid, number).payloads[0]:
+            yield f"operation {number} of {uid} was sent though not durable, and is not there"
 
 
 def _prove_disk(

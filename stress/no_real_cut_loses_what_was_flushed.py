@@ -110,6 +110,10 @@ class Cutter:
         self.outcome.violations.append(f"{self.disk.kind}, behind cut {cut}: {sentence}")
         self.cuts_left = 0
 
+    def is_new(self) -> bool:
+        """Whether nothing has survived a cut yet: making a queue is to be cut more often."""
+        return len(self.digests) == 1
+
     def large(self) -> bool:
         """Whether the queue has become large enough."""
         with os.scandir(self.path) as entries:
@@ -164,7 +168,9 @@ class Cutter:
                     start, durable_only=slot == 0
                 )
             )
-        if rng.random() < 0.4:
+        if rng.random() < (
+            0.4 if len(self.digests) > 1 else 0.8
+        ):  # a new queue is the most fragile
             bodies.append(Actor(self.path, self.logs, 0, rng.getrandbits(63)).stir)
         rng.shuffle(bodies)
         for body in bodies:
@@ -181,7 +187,7 @@ class Cutter:
 
     def wait_for_the_moment(self) -> None:
         """Wait for a random time; mostly counted from when there is something to lose."""
-        if self.rng.random() < 0.85:
+        if self.rng.random() < (0.3 if self.is_new() else 0.85):
             deadline = time.monotonic() + START_SECONDS
             while time.monotonic() < deadline:
                 if any(os.stat(log.path).st_size for log in self.logs.acked):

@@ -4,8 +4,9 @@ A process is stopped by a real SIGSTOP while it holds one of the queue's locks: 
 every point of publish and roll, the preparation lock, the flush lock, `queue.lock` in recovery.
 Meanwhile another one must be able to do what needs no lock, must get the typed timeout for all
 that needs it, and must never get through; a copy of the directory made now must open and work,
-because its lock is nobody's. Then the holder is continued, or killed, and all goes on and is
-proved, message by message (I1 to I4, I8, I10). A case is a stop.
+because its lock is nobody's. When the lock file is removed meanwhile, nobody else gets in, and the
+holder notices. Then the holder is continued, or killed, and all goes on and is proved, message by
+message (I1 to I4, I8, I10). A case is a stop.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ SHORT_SECONDS = 20.0
 
 LOCK_TIMEOUT = 0.04
 HANG_SECONDS = 10.0
+CONTINUED = "continued"
+"""A file that says to the holder that its stop is over."""
 BEFORE_OPS, BEHIND_OPS, OPS_MAX = 3, 6, 600
 WRITERS, PREPARATION, FLUSH, RECOVERY = (
     "writers' lock",
@@ -40,7 +43,10 @@ WRITERS, PREPARATION, FLUSH, RECOVERY = (
     "flush lock",
     "recovery",
 )
+REPLACED = "lock file"
+"""Not one that is held: the file that everybody locks is removed meanwhile."""
 PUBLISH_POINTS, ROLL_POINTS = range(1, 8), range(11, 16)
+POINT_REPLACED = 4
 STOPS_AT_POINTS = {
     "lock.c": [
         ("number == kill_number && --kill_pass <= 0", "number == kill_number && --kill_pass == 0"),
@@ -63,18 +69,24 @@ class Holder:
 
     def body(self) -> None:
         """Come to a stop, and go on when continued."""
-        self.set_stop()
+        if self.lock != FLUSH:
+            self.set_stop()
         with (
             self.scene_queue() as queue,
             queue.producer() as producer,
         ):
             for number in range(BEFORE_OPS):
                 self.scene.send(producer, self.uid, number)
-            if self.lock == WRITERS:
+            if self.lock == FLUSH:  # opening syncs, too, under another lock
+                self.set_stop()
+            if self.lock in {WRITERS, REPLACED}:
                 from pagequeue import _core  # noqa: PLC0415  the core is chosen by now
 
                 _core.set_kill_point(self.point, self.at_pass)  # type: ignore[attr-defined]
-            self.work(queue, producer)
+            if self.lock == REPLACED:
+                self.notice(producer)
+            else:
+                self.work(queue, producer)
 
     def scene_queue(self) -> Queue:
         """Open the queue."""
@@ -84,15 +96,26 @@ class Holder:
 
     def work(self, queue: Queue, producer: Producer) -> None:
         """Send, flush and roll; a bit more behind the stop."""
-        started, left = time.monotonic(), BEHIND_OPS
+        left = BEHIND_OPS
         for number in range(BEFORE_OPS, OPS_MAX):
             self.scene.send(producer, self.uid, number)
             if self.lock == FLUSH:
                 queue.producer().flush()
-            if time.monotonic() - started > LOCK_TIMEOUT / 2:  # it was stopped meanwhile
+            if (self.scene.directory / CONTINUED).exists():
                 left -= 1
             if left == 0:
                 return
+
+    def notice(self, producer: Producer) -> None:
+        """Send until it is noticed that others lock another file by now."""
+        from pagequeue import LockReplaced  # noqa: PLC0415
+
+        try:
+            for number in range(BEFORE_OPS, OPS_MAX):
+                self.scene.send(producer, self.uid, number)
+        except LockReplaced:
+            return
+        self.scene.errors.say("a producer goes on though its lock file was removed")
 
     def set_stop(self) -> None:
         """Have this process stop when it has a lock on a slow path."""
@@ -141,9 +164,11 @@ class Other:
 
     def meanwhile(self) -> None:
         """Do all that there is to do while a lock is held by one who does not move."""
-        from pagequeue import FlushTimeout, LockTimeout  # noqa: PLC0415
+        from pagequeue import FlushTimeout, LockReplaced, LockTimeout  # noqa: PLC0415
 
-        if self.lock == RECOVERY:
+        if self.lock == REPLACED:
+            self.refused("opening", self.open, LockReplaced)
+        elif self.lock == RECOVERY:
             self.refused("opening", self.open, LockTimeout)
         else:
             with self.open() as queue, queue.producer() as producer:
@@ -164,10 +189,11 @@ class Other:
 
     def read(self) -> None:
         """Read all there is, without a lock."""
+        sent = sum(record[2] for record in self.scene.acked.records())
         with self.open(read_only=True) as queue:
             count = sum(1 for _ in queue.replay())
-        if count < BEFORE_OPS:
-            self.scene.errors.say(f"only {count} messages can be read")
+        if count < sent:
+            self.scene.errors.say(f"{count} messages can be read of {sent}")
 
     def send(self, producer: Producer) -> None:
         """Send one more operation."""
@@ -215,7 +241,7 @@ class Campaign:
     def run(self) -> Outcome:
         """Go through all places where a lock is held, again and again."""
         places = [(WRITERS, point) for point in (*PUBLISH_POINTS, *ROLL_POINTS)]
-        places += [(PREPARATION, 0), (FLUSH, 0), (RECOVERY, 0)] * 2
+        places += [(PREPARATION, 0), (FLUSH, 0), (RECOVERY, 0), (REPLACED, POINT_REPLACED)] * 2
         while True:
             self.rng.shuffle(places)
             for lock, point in places:
@@ -251,6 +277,8 @@ class Campaign:
         if not stops(pid):
             scene.violations.append("the holder did not come to that place")
         else:
+            if lock == REPLACED:
+                os.unlink(f"{scene.path}/queue.lock")
             try:
                 self.beside(scene, lock)
                 self.copied(scene)
@@ -307,6 +335,7 @@ class Campaign:
         if self.rng.random() < 0.3:
             children.kill(pid)
             return
+        (scene.directory / CONTINUED).touch()
         os.kill(pid, signal.SIGCONT)
         if children.ended(pid, HANG_SECONDS) is None:
             scene.violations.append(f"the holder hangs for {HANG_SECONDS:g} s when continued")

@@ -150,11 +150,19 @@ def test_sizes_that_cannot_be_are_refused(path: Path, size: int) -> None:
 def test_descriptor_that_cannot_be_mapped_is_the_systems_error(tmp_path: Path) -> None:
     """The rooms above make it a typed one."""
     with pytest.raises(OSError, match="Bad file descriptor"):
-        _core.Region(-1, 4096, False)
+        _core.Region(1 << 20, 4096, False)
     fd = os.open(tmp_path, os.O_RDONLY)
     with pytest.raises(OSError, match=r"\["):
         _core.Region(fd, 4096, False)
     os.close(fd)
+
+
+def test_region_of_no_file_is_memory_of_this_process_alone() -> None:
+    """Salvage and readers without room for a file use it."""
+    one, other = _core.Region(-1, 4096, True), _core.Region(-1, 4096, True)
+    one.write(8, b"one")
+    assert one.read(8, 3) == b"one"
+    assert other.read(0, 4096) == bytes(4096)
 
 
 def test_region_too_small_for_what_it_is_given_for_is_refused(path: Path) -> None:

@@ -41,6 +41,11 @@ with recorder.recording(str(directory)):
         producer.send(b"d" * 3600)  # rolls
         recorder.call_at(5, 1, lambda: recorder.flushed(producer.flush()))
         producer.send(b"e" * 100)
+        recorder.fail_syncs(1, 1)
+        try:
+            producer.flush()
+        except OSError:
+            pass
 Recording("test", 0, recorder.log(), frames_in(directory)).save(result)
 """
 
@@ -107,6 +112,20 @@ def test_a_sync_covers_what_came_before_it_began() -> None:
     ]
     found = states_of([*events, *[Event(Kind.POINT)] * 20000], moments=20)
     assert found == {'{"f": "024096"}', '{"f": "034096"}'}
+
+
+def test_a_sync_behind_a_failed_one_covers_what_was_changed_since() -> None:
+    """The system forgets what it could not write, and says nothing the next time."""
+    events = [
+        *BASE,
+        Event(Kind.PAGE, 0, 0, data=NEW),
+        Event(Kind.FAILED, 0),
+        Event(Kind.SYNC, 0, 7, 64),
+    ]
+    rest = [Event(Kind.POINT)] * 20000
+    assert states_of([*events, *rest], moments=20) == {'{"f": "014096"}', '{"f": "024096"}'}
+    changed = [*events, Event(Kind.PAGE, 0, 0, data=NEWER), Event(Kind.SYNC, 0, 9, 64), *rest]
+    assert states_of(changed, moments=20) == {'{"f": "034096"}'}
 
 
 def test_a_sync_of_a_range_covers_no_other_page() -> None:
@@ -281,7 +300,7 @@ def test_plans_follow_from_their_seed() -> None:
     assert plans == [Plan.of(seed) for seed in range(200)]
     assert {plan.kind for plan in plans} == set(KINDS)
     verbs = {step.verb for plan in plans for step in steps_of(plan)}
-    assert verbs == {"send", "flush", "reopen", "restart", "die", "flush inside"}
+    assert verbs == {"send", "flush", "reopen", "restart", "die", "flush inside", "fail"}
 
 
 def test_a_good_queue_survives_some_thousand_states() -> None:
@@ -293,7 +312,9 @@ def test_a_good_queue_survives_some_thousand_states() -> None:
         assert outcome.notes[count] > 0, count
 
 
-@pytest.mark.parametrize("bug", ["mark_before_data", "own_page_synced_only", "half_batch_kept"])
+@pytest.mark.parametrize(
+    "bug", ["mark_before_data", "directory_not_synced", "half_batch_kept", "sync_error_ignored"]
+)
 def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """I5, I8: the campaign sees what it is there to see."""
     monkeypatch.setenv(driver.PATCH_VARIABLE, f"stress.plants.patches:{bug}")

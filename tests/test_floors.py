@@ -25,6 +25,7 @@ FLOORS = {
         "salvage",
         "salvage_source",
         "verify",
+        "verify_tail",
     },
     5: {"queue", "__init__"},
 }

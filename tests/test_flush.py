@@ -182,3 +182,28 @@ def test_send_whose_sync_fails_says_so_and_the_queue_is_latched(
     with Queue(tmp_path / "q", read_only=True) as reading:
         assert [m.payload for m in reading.replay()] == [b"x", b"y"]
         assert reading.durable_sequence == 1
+
+
+def test_index_that_is_missing_does_not_keep_a_flush_from_its_work(tmp_path: Path) -> None:
+    """I6: it is only a hint, and made again when it is needed."""
+    with Queue(tmp_path / "q", page_bytes=SMALL) as queue, queue.producer() as producer:
+        producer.send(b"a" * 3000)
+        producer.send(b"b" * 3000)
+        (tmp_path / "q" / "queue-0000000001.idx").unlink()
+        assert producer.flush() == 2
+        assert queue.consumer(sequence=1).receive(0).payload == b"b" * 3000
+
+
+def test_flush_waits_for_the_one_that_is_under_way(tmp_path: Path) -> None:
+    """I5: without a timeout, however long that takes, and asleep."""
+    with Queue(tmp_path / "q", page_bytes=SMALL) as one, Queue(tmp_path / "q") as two:
+        one.producer().send(b"a")
+        with one._store.flusher.lock.attempt("testing") as taken:
+            assert taken
+            thread = threading.Thread(target=two.producer().flush)
+            thread.start()
+            time.sleep(0.05)
+            assert thread.is_alive()
+        thread.join(10)
+        assert not thread.is_alive()
+        assert one.durable_sequence == 1

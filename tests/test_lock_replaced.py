@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import subprocess
+import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -11,7 +13,7 @@ import pytest
 import support
 from safely import INDEX, LOCK, WIDE, as_user, replace
 
-from pagequeue import errors, repair_queue
+from pagequeue import Queue, errors, repair_queue
 from pagequeue.files import Folder
 from pagequeue.locks import FileLock
 
@@ -233,3 +235,15 @@ def test_repair_notices_who_is_inside_without_a_lock_file(disk: Disk) -> None:
         del after[LOCK]
         assert after == before
     assert disk.payloads() == [b"x"]
+
+
+def test_opening_while_others_close_is_no_replaced_lock(tmp_path: Path) -> None:
+    """Whoever closes lets go of the write meta first, so that nobody seems to be inside."""
+    Queue(tmp_path / "q", page_bytes=4096).close()
+    code = (
+        "import sys; from pagequeue import Queue\nfor _ in range(150): Queue(sys.argv[1]).close()"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "q")]
+    processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    ended = [(process.communicate()[1], process.returncode) for process in processes]
+    assert ended == [("", 0)] * 3

@@ -8,7 +8,6 @@ finalizers, which an executor's is not: its locks would be taken twice by one th
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
@@ -39,8 +38,13 @@ class Background:
             self._thread = threading.Thread(
                 target=_work, args=(self._jobs,), name="pagequeue", daemon=True
             )
-            with contextlib.suppress(RuntimeError):  # the interpreter is ending
+            try:
                 self._thread.start()
+            except RuntimeError:
+                # No thread can be had, or the interpreter is ending. The jobs are given up, and
+                # with them what they hold; the next one tries again.
+                self._thread = None
+                self._jobs = SimpleQueue()
 
     def drop(self, held: list[object]) -> None:
         """Empty a list in the worker, where unmapping what it held hurts nobody.

@@ -399,14 +399,3 @@ class Folder:
     def sync(self) -> None:
         """Put the directory's entries on stable storage; the error is the system's own."""
         os.fsync(self.fd)
-
-    def sync_typed(self) -> None:
-        """Put the directory's entries on stable storage.
-
-        Raises:
-            SystemLimit: the sync failed.
-        """
-        try:
-            self.sync()
-        except OSError as error:
-            raise_typed(error, self.path, "syncing the directory")

@@ -25,11 +25,14 @@ if TYPE_CHECKING:
 
     from pagequeue.files import Folder
     from pagequeue.locks import FileLock
-    from pagequeue.meta import ReadMeta, WriteMeta
+    from pagequeue.meta import ReadMeta, Tail, WriteMeta
 
 
 Sync = str | int | timedelta
-PAUSE_SECONDS = 0.0001
+GATHER_SECONDS = 0.00005
+GATHER_STEP_SECONDS = 0.00001
+WAIT_SECONDS = 0.002
+"""Whoever flushes can die and wake nobody: then the next one looks by itself after this."""
 
 
 def sync_policy(sync: Sync) -> tuple[int, float | None]:
@@ -78,14 +81,16 @@ class Flusher:
         self.lock = lock
         self._timer: threading.Thread | None = None
         self._ended = threading.Event()
+        self._shared = 0  # messages that the last sync of this process covered
         self.rewrite: Callable[[], object] | None = None
         """Puts all that is published on stable storage in another way; None: stop instead."""
 
-    def flush(self, timeout: float | None) -> int:
+    def flush(self, timeout: float | None, end_sequence: int | None = None) -> int:
         """Put all that is published on stable storage; return the durable sequence.
 
         Args:
             timeout: seconds to wait for another flusher; None waits for ever.
+            end_sequence: only what is before it need be durable; None: all up to the tail.
 
         Raises:
             SyncFailed: a sync failed, now or before. FlushTimeout: another one took too long.
@@ -95,8 +100,8 @@ class Flusher:
                 f"timeout is {timeout}: give seconds, 0 or more, or None for ever",
                 path=self._folder.path,
             )
-        target = self._write_meta.tail.sequence
-        self._alone(self._sync_to_tail, lambda: self._durable(target), timeout)
+        target = self._write_meta.tail.sequence if end_sequence is None else end_sequence
+        self._alone(self._sync_to_tail, lambda: self._durable(target), target, timeout)
         return self._write_meta.durable_sequence
 
     def go_on(self) -> None:
@@ -105,24 +110,35 @@ class Flusher:
         Raises:
             SyncFailed: it is not; the queue stays latched.
         """
-        self._alone(self._rewrite, lambda: not self._is_failed(), None)
+        self._alone(self._rewrite, lambda: not self._is_failed(), 0, None)
 
     def _alone(
-        self, act: Callable[[], None], is_done: Callable[[], bool], timeout: float | None
+        self,
+        act: Callable[[], None],
+        is_done: Callable[[], bool],
+        target: int,
+        timeout: float | None,
     ) -> None:
-        """Act under the flush lock, unless another one did meanwhile."""
+        """Act under the flush lock, unless another one did meanwhile.
+
+        Whoever does not get the lock sleeps until the mark moves. It does not wait for the lock:
+        the one who has it would mostly take it again before the others are awake.
+        """
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         while not is_done():
-            with self.lock.attempt() as taken:
-                if taken and not is_done():
-                    act()
-            if not taken:
-                if time.monotonic() >= deadline:
-                    raise errors.FlushTimeout(
-                        f"not on stable storage within {timeout} s: call again",
-                        path=self._folder.path,
-                    )
-                time.sleep(PAUSE_SECONDS)
+            if not self.lock.is_held_here:
+                with self.lock.attempt("flushing") as taken:
+                    if taken and not is_done():
+                        act()
+                if taken:
+                    continue
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise errors.FlushTimeout(
+                    f"not on stable storage within {timeout} s: call again",
+                    path=self._folder.path,
+                )
+            self._write_meta.await_durable(target, min(left, WAIT_SECONDS))
 
     def flush_every(self, seconds: float) -> None:
         """Flush in the background, so that nothing stays unflushed for longer than this."""
@@ -152,10 +168,12 @@ class Flusher:
 
     def _is_failed(self) -> bool:
         """Whether the failure latch is set; raises when nothing can be done about it here."""
-        failed = self._write_meta.failed_errno
-        if failed and self.rewrite is None:
-            raise self.failed(failed)
-        return failed != 0
+        meta = self._write_meta
+        if not meta.is_failed:
+            return False
+        if self.rewrite is None:
+            raise self.failed(meta.failed_errno)
+        return True
 
     def _durable(self, target: int) -> bool:
         return not self._is_failed() and self._write_meta.durable_sequence >= target
@@ -166,7 +184,8 @@ class Flusher:
         if meta.failed_errno:
             self._rewrite()
             return
-        tail = meta.tail
+        tail = self._gathered()
+        begun = meta.durable_sequence
         known = meta.durable_page
         if known < tail.page_number or self._folder.is_replaced:
             self._folder.check()
@@ -194,7 +213,25 @@ class Flusher:
                 raise self.failed(meta.failed_errno) from error
             self._rewrite()
             return
+        self._shared = tail.sequence - begun
         meta.wake()  # consumers that take only what is durable
+
+    def _gathered(self) -> Tail:
+        """Return the tail, when those who shared the last sync had a moment to send again.
+
+        They were woken by that sync, and are slower to wake than this one is to begin the next:
+        without the moment every second sync would be for one message.
+        """
+        meta = self._write_meta
+        tail = meta.tail
+        if self._shared > 1:
+            deadline = time.monotonic() + GATHER_SECONDS
+            while tail.sequence < meta.durable_sequence + self._shared:
+                if time.monotonic() >= deadline:
+                    break
+                time.sleep(GATHER_STEP_SECONDS)
+                tail = meta.tail
+        return tail
 
     def _rewrite(self) -> None:
         """Put what is at risk into new files; the latch stays set until that is done."""
@@ -216,8 +253,14 @@ class Flusher:
 
     def _sync_index(self, number: int) -> None:
         """Sync the index of a sealed page, so that it need not be made again after a power cut."""
-        with self._folder.opened(self._index_name(number), writable=False) as fd:
+        try:
+            fd = self._folder.open(self._index_name(number), writable=False)
+        except errors.QueueNotFound:
+            return  # it is only a hint (I6)
+        try:
             os.fdatasync(fd)
+        finally:
+            os.close(fd)
 
     def _forget_page(self) -> None:
         fd, self._synced = self._synced[1], (0, -1)

@@ -167,11 +167,6 @@ class AllMeta:
         cleared = np.frombuffer(data, fmt.ALL_META, 1).copy()
         cleared["checksum"] = 0
         text = data[fmt.ALL_META.itemsize : end]
-        if len(data) > end:
-            raise errors.CorruptMeta(
-                f"{len(data)} bytes where {end} are used: {REPAIR}",
-                path=path, position=end, reason="too long",
-            )  # fmt: skip
         if end > len(data) or _core.crc32c(cleared.tobytes() + text) != int(record["checksum"]):
             raise bad_checksum(path)
         page_bytes = int(record["page_bytes"])
@@ -347,6 +342,11 @@ class WriteMeta:
         """Raise the durable mark; what lies below it must be on stable storage already."""
         self.region.store(self.DURABLE_SEQUENCE, sequence)
         self.region.store(self.DURABLE_PAGE, page_number)
+        _core.wake_durable(self.region)
+
+    def await_durable(self, sequence: int, seconds: float) -> None:
+        """Sleep until this sequence is durable or a sync failed, but no longer than this."""
+        _core.await_durable(self.region, sequence, int(seconds * 1e9))
 
     @property
     def failed_errno(self) -> int:
@@ -354,11 +354,17 @@ class WriteMeta:
         number = self.region.load_half(self.FAILED_ERRNO)
         return number if number in errno.errorcode or number == 0 else errno.EIO
 
+    @property
+    def is_failed(self) -> bool:
+        """Whether the failure latch is set."""
+        return self.region.load_half(self.FAILED_ERRNO) != 0
+
     def latch(self, number: int, page_number: int) -> None:
         """Set the failure latch: nothing is written any more, by any process."""
         self.region.store(self.FAILED_PAGE, page_number)
         self.region.write(self.FAILED_BOOT, self._key[:BOOT_BYTES])
         self.region.store_half(self.FAILED_ERRNO, number)
+        _core.wake_durable(self.region)
 
     def unlatch(self) -> None:
         """Clear the failure latch; what was at risk must be on stable storage in another way."""
@@ -376,9 +382,14 @@ class WriteMeta:
         return self.region.load_half(self.LOCK_ABI)
 
     @property
+    def lock_key(self) -> bytes:
+        """Boot, file and mount in which the words were last settled."""
+        return self.region.read(self.LOCK_KEY, self.LOCK_KEY_BYTES)
+
+    @property
     def is_settled(self) -> bool:
         """Whether the words were made in this boot, through this mount, in this very file."""
-        return self.region.read(self.LOCK_KEY, self.LOCK_KEY_BYTES) == self._key
+        return self.lock_key == self._key
 
     @property
     def is_this_boot(self) -> bool:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.files import FILE_MODE, Folder
+from pagequeue.files import FILE_MODE, Folder, raise_typed
 from pagequeue.locks import FileLock
 from pagequeue.meta import AllMeta, ReadMeta, WriteMeta, read_all_meta, write_all_meta
 from pagequeue.page import REMEDY
@@ -32,17 +32,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pagequeue")
 RETRY_SECONDS = 0.01
+DYING_SECONDS = 1.0
+"""So long at most the kernel takes to let go of all locks of a process that was killed."""
 
 
 @contextlib.contextmanager
-def nobody_inside(folder: Folder, prefix: str) -> Iterator[None]:
+def nobody_inside(folder: Folder, prefix: str, timeout: float) -> Iterator[None]:
     """Make sure that nobody has the queue open who holds a lock file that was removed.
 
     The caller has `queue.lock` alone. Whoever writes has the write meta locked as well, and that is
-    not a file that people remove.
+    not a file that people remove. One who is killed right now can let go of it a moment later.
 
     Raises:
-        LockReplaced: somebody has it open.
+        LockReplaced: somebody has it open, for longer than `timeout` seconds.
     """
     name = fmt.write_meta_name(prefix)
     fd = -1
@@ -54,7 +56,11 @@ def nobody_inside(folder: Folder, prefix: str) -> Iterator[None]:
         return
     lock = FileLock(fd, folder.full(name))
     try:
-        if not lock.try_exclusive():
+        deadline = time.monotonic() + timeout
+        while not lock.try_exclusive():
+            if time.monotonic() < deadline:
+                time.sleep(RETRY_SECONDS)
+                continue
             raise errors.LockReplaced(
                 "nobody has it locked, and yet another process has the queue open, so this "
                 "file was replaced or removed: close the queue there, then open it again",
@@ -128,7 +134,7 @@ class Opening:
 
     def close(self) -> None:
         """Let go of locks, maps and directory."""
-        for lock in self._locks:
+        for lock in reversed(self._locks):  # `queue.lock` last: then nobody is inside any more
             lock.close()
         for meta in ("write_meta", "read_meta"):
             if hasattr(self, meta):
@@ -153,11 +159,17 @@ class Opening:
 
     def _unrecovered_tail(self) -> Tail | None:
         """Return where the valid prefix ends, if a writer must recover the queue first."""
-        if self.write_meta.is_this_boot:
+        if self.write_meta.is_settled:
             return None
-        tail = Recovery(self.folder, self._prefix, self.meta, self._clock).prefix_tail(
-            self.read_meta, self.write_meta
-        )
+        before = self.write_meta.tail.sequence
+        recovery = Recovery(self.folder, self._prefix, self.meta, self._clock)
+        tail = recovery.prefix_tail(self.read_meta, self.write_meta)
+        if self.write_meta.is_this_boot and (
+            before <= tail.sequence <= self.write_meta.tail.sequence
+        ):
+            # Another mount, a container's perhaps: what the words count is there, and nothing more.
+            # After a power cut and a mount in the same boot they would be older, or newer.
+            return None
         log.warning(
             "%s: read up to message %d; what follows awaits recovery by a writer",
             self.folder.path, tail.sequence,
@@ -187,7 +199,7 @@ class Opening:
             else:
                 self.folder.watch(name, presence.identity())
                 if alone:
-                    with nobody_inside(self.folder, self._prefix):
+                    with nobody_inside(self.folder, self._prefix, DYING_SECONDS):
                         meta = self._create_or_recover()
                     # Another opener can come in between here and recover again: nobody has laid
                     # anything down yet, so that changes nothing.
@@ -237,8 +249,16 @@ class Opening:
             self.folder.sync_name()
             # Dies behind this: a queue without pages, which the next opener completes.
             write_all_meta(self.folder, self._prefix, meta)
+            # Its name too, before there is any page: pages without it are refused.
+            self._sync_names()
         self.report = Recovery(self.folder, self._prefix, meta, self._clock).run()
         return meta
+
+    def _sync_names(self) -> None:
+        try:
+            self.folder.sync()
+        except OSError as error:
+            raise_typed(error, self.folder.path, "syncing the directory")
 
     # --- checks -----------------------------------------------------------------------------------
 

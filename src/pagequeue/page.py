@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import tempfile
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from pagequeue.meta import AllMeta
 
 log = logging.getLogger("pagequeue")
+NO_FILE = -1
 INDEX_SPARE = 1.5
 """Index records are expected to be so many times as frequent as they were so far."""
 REMEDY = "repair or salvage the queue, or restore the file from a copy"
@@ -113,6 +113,8 @@ def parse_header(data: bytes, path: str) -> PageHeader:
     if _core.crc32c(record.tobytes()) != stated:
         raise _bad_header(path, "wrong checksum")
     first = int(found["first_sequence"])
+    if first > fmt.SEQUENCE_MAX and first != fmt.UNSET_SEQUENCE:
+        raise _bad_header(path, "first sequence")
     return PageHeader(
         int(found["page_number"]),
         found["queue_id"].tobytes(),
@@ -174,15 +176,17 @@ def map_file(folder: Folder, name: str, size_bytes: int, *, writable: bool) -> _
 
 
 def private_region(data: bytes, size_bytes: int) -> _core.Region:
-    """Map memory of this process alone: `data`, cut off or filled up with zeros."""
+    """Map memory of this process alone: `data`, cut off or filled up with zeros.
+
+    Raises:
+        SystemLimit: there is no memory.
+    """
     try:
-        with tempfile.TemporaryFile() as file:
-            file.write(data[:size_bytes])
-            file.flush()
-            file.truncate(size_bytes)
-            return _core.Region(file.fileno(), size_bytes, True)
+        region = _core.Region(NO_FILE, size_bytes, True)
     except OSError as error:
-        raise_typed(error, tempfile.gettempdir(), "making a temporary file there")
+        raise_typed(error, "memory", "reading what cannot be mapped")
+    region.write(0, data[:size_bytes])
+    return region
 
 
 class WritablePage:
@@ -220,6 +224,7 @@ def make_page(
     *,
     filled_bytes: int = 0,
     frame_bytes: float = 1.0,
+    synced: bool = False,
 ) -> WritablePage:
     """Make a page's two files, blocks reserved; the page itself appears last.
 
@@ -232,6 +237,7 @@ def make_page(
         header: of the new page.
         filled_bytes: of the page that will be needed soon; their memory is had at once.
         frame_bytes: what a frame takes, as far as known; the index is filled accordingly.
+        synced: whether the page must be on stable storage before it gets its name.
 
     Raises:
         DiskFull: there is no room; nothing is left behind.
@@ -254,6 +260,7 @@ def make_page(
             size_bytes=meta.page_bytes,
             filled_bytes=filled_bytes,
             maker="next",
+            synced=synced,
         )
     except errors.DiskFull:
         folder.remove(index_name)
@@ -367,10 +374,14 @@ class Page:
 
     def rebuild_index(self, count: int, *, mend: bool) -> _core.Region:
         """Write the index of the first `count` frames again; in its file if that is allowed."""
+        region = None
         if mend:
             log.warning("%s: its index is missing or wrong and is written again", self.path)
-            region = writable_index(self._folder, self._prefix, self._meta, self.number)
-        else:
+            try:
+                region = writable_index(self._folder, self._prefix, self._meta, self.number)
+            except (errors.RetryError, errors.AccessError) as error:
+                log.warning("%s", error)  # reading goes on without: it is only a hint (I6)
+        if region is None:
             region = private_region(b"", self._meta.index_bytes)
         first = self.first_sequence
         scan_region(self.region, region, self.header, first, count, use=_core.INDEX_WRITE)

@@ -192,17 +192,17 @@ class Producer(_core.Writer, Closing):
         elif event == _core.EVENT_FULL:
             self._roll_from(self._page_number)
         elif event == _core.EVENT_SYNC:
-            self._flush_sent()
+            self._flush_sent(value)
         elif event == _core.EVENT_FAILED:
             self._store.flusher.go_on()
         else:
             raise self._error(event, value)
         return True
 
-    def _flush_sent(self) -> None:
+    def _flush_sent(self, end_sequence: int) -> None:
         """Flush behind a send: it was sent, so no error may read as if it was not."""
         try:
-            self._store.flusher.flush(None)
+            self._store.flusher.flush(None, end_sequence)
         except errors.NotDurable:
             raise
         except errors.RetryError as error:

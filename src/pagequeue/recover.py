@@ -294,7 +294,9 @@ class Recovery:
 
     def _make(self, number: int, first_sequence: int, floor: int) -> PageHeader:
         header = PageHeader(number, self.meta.queue_id, first_sequence, floor, self.clock())
-        make_page(self.folder, self.prefix, self.meta, header)
+        # Synced before it has its name: a first page without its header is damage to whoever comes
+        # after a power cut.
+        make_page(self.folder, self.prefix, self.meta, header, synced=True)
         return header
 
     def _follow(self, number: int, before: Scan, durable: int) -> PageHeader:

@@ -9,6 +9,7 @@ no worse when it is cut short, and a repair that is repeated does nothing more.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import stat
@@ -18,9 +19,9 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.files import Folder
+from pagequeue.files import Folder, raise_typed
 from pagequeue.locks import FileLock
-from pagequeue.meta import ReadMeta, WriteMeta, read_all_meta, write_all_meta
+from pagequeue.meta import ReadMeta, WriteMeta, write_all_meta
 from pagequeue.moments import system_clock
 from pagequeue.opening import nobody_inside
 from pagequeue.page import map_file, scan_region, writable_index
@@ -28,7 +29,7 @@ from pagequeue.recover import Recovery
 from pagequeue.repair_page import PageRepair
 from pagequeue.rewrite import read_all, rewrite_undurable
 from pagequeue.store import Store
-from pagequeue.survey import Problem, meta_from_pages, page_numbers, problem_of, survey
+from pagequeue.survey import Problem, page_numbers, problem_of, survey
 from pagequeue.trust import trusted
 from pagequeue.verify import verify
 
@@ -120,7 +121,7 @@ def _alone(folder: Folder, prefix: str, timeout: float) -> Iterator[None]:
         with lock.exclusive(timeout, "repairing the queue, which no other process may have open"):
             folder.watch(name, lock.identity())
             folder.check()
-            with nobody_inside(folder, prefix):
+            with nobody_inside(folder, prefix, timeout):
                 yield
     finally:
         lock.close()
@@ -148,7 +149,7 @@ def _clear_latch(
         try:
             deadline = time.monotonic() + timeout
             while True:
-                with store.flusher.lock.attempt() as taken:
+                with store.flusher.lock.attempt("repairing") as taken:
                     if taken:
                         saved = rewrite_undurable(store)
                         break
@@ -178,17 +179,19 @@ class _Repair:
         if meta is None:
             return None, None
         self._special_indexes()
+        self._single_names()
         PageRepair(self.folder, self.prefix, meta, self.report.did).run()
         self._read_meta(meta)
         self._write_meta(meta)
+        self._sync_names(meta)
         try:
             self._renew(meta)
             recovered = Recovery(self.folder, self.prefix, meta, system_clock).run()
-        except (errors.DamageError, errors.UnsafePath) as error:
+        except (errors.DamageError, errors.UpgradeError, errors.UnsafePath) as error:
             return meta, problem_of(error)
         self.report.actions += recovered.actions
         self._indexes(meta)
-        self.folder.sync_typed()
+        self._sync_names(meta)
         return meta, None
 
     def _sweep(self) -> None:
@@ -217,24 +220,35 @@ class _Repair:
 
     def _all_meta(self) -> AllMeta | None:
         name = fmt.all_meta_name(self.prefix)
-        try:
-            return read_all_meta(self.folder, self.prefix)
-        except errors.NewerFormat:
+        found = survey(self.folder, self.prefix)
+        reasons = self._reasons(found, name)
+        if found.meta is None or not self._is_removable(name):
             return None
-        except (errors.DamageError, errors.QueueNotFound, errors.UnsafePath) as error:
-            numbers = page_numbers(self.prefix, self.folder.names())
-            meta = meta_from_pages(self.folder, self.prefix, numbers)
-            if meta is None or not self._is_removable(name):
-                return None
-            write_all_meta(self.folder, self.prefix, meta)
-            self.folder.sync_typed()
-            self.report.did(f"made {name} again from the pages ({problem_of(error).reason})")
-            return meta
+        if reasons:
+            write_all_meta(self.folder, self.prefix, found.meta)
+            self.report.did(f"made {name} again from the pages ({reasons[0]})")
+        return found.meta
+
+    def _reasons(self, found: Survey, name: str) -> list[str]:
+        """Return what is wrong with a meta file; it is left alone if a newer version wrote it."""
+        path = self.folder.full(name)
+        reasons = [problem.reason for problem in found.problems if problem.file == path]
+        return [] if path in found.newer else reasons
+
+    def _single_names(self) -> None:
+        """Give meta files that are written to a file that has no other name."""
+        for name in (fmt.write_meta_name(self.prefix), fmt.read_meta_name(self.prefix)):
+            status = self.folder.status(name)
+            if status is None or status.st_nlink == 1 or not stat.S_ISREG(status.st_mode):
+                continue
+            data = read_all(self.folder, name, status.st_size)
+            self.folder.make(name, data, size_bytes=max(len(data), 1), synced=True)
+            self.report.did(f"copied {name}, which has another name as well")
 
     def _read_meta(self, meta: AllMeta) -> None:
         name = fmt.read_meta_name(self.prefix)
         found = survey(self.folder, self.prefix)
-        reasons = [p.reason for p in found.problems if p.file == self.folder.full(name)]
+        reasons = self._reasons(found, name)
         if not reasons or found.head_sequence is None or not self._is_removable(name):
             return
         ReadMeta.make(
@@ -247,7 +261,7 @@ class _Repair:
         """Make the write meta anew if it cannot be right; recovery then finds the tail."""
         name = fmt.write_meta_name(self.prefix)
         found = survey(self.folder, self.prefix)
-        reasons = [p.reason for p in found.problems if p.file == self.folder.full(name)]
+        reasons = self._reasons(found, name)
         if found.written is not None or not reasons or not self._is_removable(name):
             return
         mark = self._durable_mark(meta, found)
@@ -271,6 +285,23 @@ class _Repair:
             return None
         return sequence, number
 
+    def _sync_names(self, meta: AllMeta) -> None:
+        """Put the names of all new files on stable storage.
+
+        Raises:
+            SystemLimit: the sync failed. Trying it again could succeed and mean nothing, so the
+                queue is latched and nothing counts as durable: the next repair writes all again.
+        """
+        try:
+            self.folder.sync()
+        except OSError as error:
+            with contextlib.suppress(errors.PageQueueError):
+                write = WriteMeta(self.folder, self.prefix, meta.queue_id, writable=True)
+                found = survey(self.folder, self.prefix)
+                write.set_durable(found.head_sequence or 0, found.head_page)
+                write.latch(error.errno or errno.EIO, found.head_page)
+            raise_typed(error, self.folder.path, "syncing the directory")
+
     def _renew(self, meta: AllMeta) -> None:
         """Write again to new files what a sync that failed during recovery left at risk.
 
@@ -286,7 +317,7 @@ class _Repair:
             data = read_all(self.folder, name, meta.page_bytes)
             self.folder.make(name, data, size_bytes=meta.page_bytes, maker="again", synced=True)
             self.folder.remove(fmt.index_name(self.prefix, number))
-        self.folder.sync_typed()
+        self._sync_names(meta)
         write.unlatch()
         self.report.did(f"wrote {len(renewed)} pages again after a failed sync")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -15,12 +16,16 @@ from pagequeue.rewrite import read_all
 from pagequeue.survey import Survey, first_bytes, survey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pagequeue.files import Folder
     from pagequeue.meta import AllMeta
 
 END_WORD = fmt.END_OF_PAGE | fmt.FRAME_HEADER_BYTES
+MENDABLE = {"wrong magic", "wrong checksum", "no format", "first sequence"}
+"""What can be wrong with a header that its frames prove."""
+PROOF = {_core.READ_FRAME, _core.READ_END}
+BAD = {_core.READ_BAD_LENGTH, _core.READ_BAD_CHECKSUM, _core.READ_BAD_TIME}
 BEFORE_FRAMES = fmt.PAGE_HEADER_BYTES - fmt.FRAME_ALIGN_BYTES
 
 
@@ -52,7 +57,7 @@ class PageRepair:
 
     def run(self) -> None:
         """Mend what can be mended; what cannot stays as it is."""
-        for mend in (self._rename, self._resize, self._header, self._end_mark):
+        for mend in self._menders():
             self.found = survey(self.folder, self.prefix)
             for number in self.found.numbers:
                 if number >= self.found.head_page:
@@ -61,14 +66,42 @@ class PageRepair:
                     except (errors.DamageError, errors.UpgradeError, errors.UnsafePath):
                         continue  # it stays in what verify finds
 
+    def _menders(self) -> Iterator[Callable[[int], None]]:
+        yield self._unlink
+        yield self._rename
+        yield self._resize
+        yield self._header
+        yield self._end_mark
+        yield self._behind_tail
+
     def _is_spare(self, number: int) -> bool:
         """Whether a page is only made ready: nothing in it counts."""
         written = self.found.written
-        if written is not None and written.is_this_boot:
+        if written is not None and written.is_trusted:
             return number > written.tail.page_number
         return number == self.found.numbers[-1] and self.found.first_sequence(number) is None
 
     # --- names ------------------------------------------------------------------------------------
+
+    def _unlink(self, number: int) -> None:
+        """Give a page that will be written to a file that has no other name."""
+        name = fmt.page_name(self.prefix, number)
+        status = self.folder.status(name)
+        if status is None or status.st_nlink == 1 or not stat.S_ISREG(status.st_mode):
+            return
+        if self._is_spare(number):
+            self.folder.remove(name)
+            self.did(f"removed {name}, which was made ready and has another name as well")
+        elif number == self._active():
+            self._replace(name, read_all(self.folder, name, self.meta.page_bytes))
+            self.did(f"copied {name}, which has another name as well")
+
+    def _active(self) -> int:
+        """Return the number of the page that is written to."""
+        written = self.found.written
+        if written is not None and written.is_trusted:
+            return written.tail.page_number
+        return max((n for n in self.found.numbers if not self._is_spare(n)), default=0)
 
     def _rename(self, number: int) -> None:
         """Give a page the name of its number, if no other has it."""
@@ -87,7 +120,6 @@ class PageRepair:
             os.rename(name, right, src_dir_fd=self.folder.fd, dst_dir_fd=self.folder.fd)
         except OSError as error:
             raise_typed(error, self.folder.full(name), "renaming the page")
-        self.folder.sync_typed()
         self.did(f"renamed {name} to {right}, which it says it is")
 
     # --- sizes ------------------------------------------------------------------------------------
@@ -102,7 +134,7 @@ class PageRepair:
         size = status.st_size
         if self._is_spare(number):
             self.folder.remove(name)
-            self.did(f"removed {name}, which was made ready with {size} bytes")
+            self.did(f"removed {name}, which was to come next and is no page of {wanted} bytes")
             return
         if size < wanted and not self._is_whole(number, read_all(self.folder, name, size)):
             return
@@ -124,7 +156,7 @@ class PageRepair:
             return False
         if written is None or scan.stopped != _core.READ_NOTHING:
             return False
-        if written.is_this_boot:
+        if written.is_trusted:
             return scan.whole_sequence >= written.tail.sequence
         return written.durable_page > 0 and scan.whole_sequence >= self.found.durable_sequence
 
@@ -133,35 +165,59 @@ class PageRepair:
     def _header(self, number: int) -> None:
         """Write a page's header again, if its first frame proves which sequence it has."""
         name = fmt.page_name(self.prefix, number)
-        try:
-            header = self.found.header(number)
-        except errors.CorruptPage as error:
-            if error.reason not in {"wrong magic", "wrong checksum"} or self._is_spare(number):
-                return
-            reason = error.reason
-        else:
-            if header.first_sequence is not None or self._is_spare(number):
-                return
-            reason = "no first sequence"
+        if self._is_spare(number):
+            return
         page = map_file(self.folder, name, self.meta.page_bytes, writable=False)
+        reason = self._wrong_header(number, page)
+        if reason is None:
+            return
         before = self._end_of(number - 1)
         first = before.sequence if before else self._proved_first(number, page)
+        if first is not None and _core.look(page, fmt.PAGE_HEADER_BYTES, first)[0] not in PROOF:
+            first = self._proved_first(number, page)
         if first is None:
             return
         found, timestamp, _, _ = _core.look(page, fmt.PAGE_HEADER_BYTES, first)
-        if found not in {_core.READ_FRAME, _core.READ_END}:
+        if found not in PROOF:
             return
-        floor = before.timestamp if before else timestamp
+        floor = min(before.timestamp, timestamp) if before else timestamp
         made = PageHeader(number, self.meta.queue_id, first, floor, self.meta.created)
         data = read_all(self.folder, name, self.meta.page_bytes)
         self._replace(name, made.encode() + data[fmt.PAGE_HEADER_BYTES :])
         self.did(f"wrote the header of {name} again ({reason})")
 
+    def _wrong_header(self, number: int, page: _core.Region) -> str | None:
+        """Return what is wrong with a page's header, None when nothing is, or nothing to mend."""
+        try:
+            header = self.found.header(number)
+        except errors.CorruptPage as error:
+            is_torn = error.reason in {
+                "wrong magic",
+                "wrong checksum",
+                "no format",
+                "first sequence",
+            }
+            return error.reason if is_torn else None
+        if header.first_sequence is None:
+            return "no first sequence"
+        stands, timestamp, _, _ = _core.look(page, fmt.PAGE_HEADER_BYTES, header.first_sequence)
+        if stands == _core.READ_BAD_CHECKSUM:
+            return "its frames prove another first sequence"
+        if stands != _core.READ_FRAME:
+            return None
+        before = self._end_of(number - 1)
+        floor = header.floor_timestamp
+        if not 0 <= floor <= timestamp or (before and floor < before.timestamp <= timestamp):
+            return "its time cannot be"
+        return None
+
     def _proved_first(self, number: int, page: _core.Region) -> int | None:
         """Return the sequence of a page's first frame, from its checksum alone."""
         found = self.found
         if number == found.head_page and found.head_sequence is not None:
-            return found.head_sequence
+            head = found.head_sequence
+            if _core.look(page, fmt.PAGE_HEADER_BYTES, head)[0] in PROOF:
+                return head
         known = [found.first_sequence(n) for n in found.numbers if n < number]
         low = max((first for first in known if first is not None), default=0)
         following = found.first_sequence(number + 1)
@@ -222,3 +278,20 @@ class PageRepair:
         behind = data[scan.position + fmt.FRAME_HEADER_BYTES :]
         self._replace(name, data[: scan.position] + mark.tobytes() + behind)
         self.did(f"wrote the end mark of {name} again")
+
+    # --- behind the tail --------------------------------------------------------------------------
+
+    def _behind_tail(self, number: int) -> None:
+        """Zero what stands behind the tail and is no message: nobody can send past it."""
+        written = self.found.written
+        if written is None or not written.is_trusted or number != written.tail.page_number:
+            return
+        scanned = self._scan(number)
+        if scanned is None:
+            return
+        scan = scanned[1]
+        if scan.stopped in BAD and scan.whole_sequence >= written.tail.sequence:
+            name = fmt.page_name(self.prefix, number)
+            data = read_all(self.folder, name, self.meta.page_bytes)
+            self._replace(name, data[: scan.whole_position])
+            self.did(f"zeroed what stood behind message {scan.whole_sequence - 1} in {name}")

@@ -69,7 +69,16 @@ def _rewrite_page(store: Store, number: int, end_sequence: int) -> None:
     path = store.folder.full(name)
     data = read_all(store.folder, name, store.meta.page_bytes)
     header = decode_header(data[: fmt.PAGE_HEADER_BYTES], store.meta.queue_id, number, path)
-    _check(data, header, end_sequence, path)
+    index = private_region(b"", store.meta.index_bytes)
+    _check(data, index, header, end_sequence, path)
+    # The index first: a sync of it may be what failed, and the mark is raised past it, too.
+    store.folder.make(
+        fmt.index_name(store.prefix, number),
+        index.read(0, len(index)),
+        size_bytes=len(index),
+        maker="again",
+        synced=True,
+    )
     store.folder.make(name, data, size_bytes=store.meta.page_bytes, maker="again", synced=True)
 
 
@@ -87,10 +96,14 @@ def read_all(folder: Folder, name: str, size_bytes: int) -> bytes:
     return b"".join(parts)
 
 
-def _check(data: bytes, header: PageHeader, end_sequence: int, path: str) -> None:
+def _check(
+    data: bytes, index: _core.Region, header: PageHeader, end_sequence: int, path: str
+) -> None:
+    """Check a page's frames, and write its index."""
     first = header.first_sequence
     assert first is not None
-    scan = scan_region(private_region(data, len(data)), None, header, first, None)
+    region = private_region(data, len(data))
+    scan = scan_region(region, index, header, first, None, use=_core.INDEX_WRITE)
     if scan.stopped != _core.READ_END or scan.whole_sequence != end_sequence:
         reason = REASONS.get(scan.stopped, "it ends too early")
         raise errors.CorruptFrame(

@@ -24,7 +24,7 @@ from pagequeue.trust import trusted
 from pagequeue.walk import Stretch, stretches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
 
 LOCK_TIMEOUT = 10.0
 
@@ -123,9 +123,10 @@ def salvage_queue(
     try:
         found = survey(folder, prefix)
         if found.meta is None:
+            why = "; ".join(problem.reason for problem in found.problems) or "missing"
             raise errors.CorruptMeta(
-                "neither this file nor any page says what the queue was like: restore one of "
-                "them from a copy",
+                f"neither this file nor any page says what the queue was like ({why}): restore "
+                "one of them from a copy",
                 path=folder.full(fmt.all_meta_name(prefix)), position=0, reason="missing",
             )  # fmt: skip
         with _Target(target_path, prefix, found.meta.page_bytes, trusted(trust, path)) as made:
@@ -181,6 +182,16 @@ class _Target(Closing):
         self.store.close()
 
 
+def _frames(source: Source, stretch: Stretch) -> Iterator[tuple[bytes, int, bool]]:
+    """Give payload and time of each frame of a stretch, and whether it ends a batch."""
+    position = stretch.position
+    for sequence in range(stretch.first, stretch.end):
+        _, timestamp, size, following = _core.look(source.region, position, sequence)
+        payload = source.region.read(position + fmt.FRAME_HEADER_BYTES, size)
+        yield payload, timestamp, not source.region.load_half(position) & fmt.MORE_OF_BATCH
+        position = following
+
+
 class _Salvage:
     def __init__(self, found: Survey, target: _Target) -> None:
         self.found = found
@@ -211,9 +222,9 @@ class _Salvage:
         for reason in source.reasons:
             self.damage = (source.path, 0, reason)
         walked = stretches(
-            source.region, source.index, source.first, 0,
+            source.region, source.index, source.first, None,
             end_sequence=None if end is None or end < source.first else end,
-            is_sealed=behind is not None,
+            is_sealed=behind is not None, sent_sequence=self._sent(),
         )  # fmt: skip
         for stretch in walked:
             # Behind damage, in a page whose end nobody knows, and where nothing was promised, the
@@ -225,45 +236,73 @@ class _Salvage:
             )
             self._copy(source, stretch, is_doubtful=is_doubtful)
             is_tail = behind is None and (end is None or stretch.end >= end)
-            if stretch.stopped != _core.READ_END and not (
-                is_tail and stretch.stopped == _core.READ_NOTHING
-            ):
+            if stretch.stopped == _core.READ_END:
+                is_good = end is None or stretch.end >= end
+            else:
+                is_good = is_tail and stretch.stopped == _core.READ_NOTHING
+            if not is_good:
                 reason = REASONS.get(stretch.stopped, "it cannot be read")
                 self.damage = (source.path, stretch.end_position, reason)
 
     def _known_tail(self, source: Source) -> int | None:
         """Return where the last page ends, if the write meta can be trusted to say it."""
         written = self.found.written
-        if written is None or not written.is_this_boot:
+        if written is None or not written.is_trusted:
             return None
         return written.tail.sequence if written.tail.page_number == source.number else None
+
+    def _sent(self) -> int:
+        """Return up to where messages were certainly sent."""
+        written = self.found.written
+        trusted_tail = written is not None and written.is_trusted
+        tail = written.tail.sequence if written is not None and trusted_tail else 0
+        return max(tail, self.found.durable_sequence)
 
     # --- frames -----------------------------------------------------------------------------------
 
     def _copy(self, source: Source, stretch: Stretch, *, is_doubtful: bool) -> None:
         """Copy one stretch, batch by batch; a doubtful one from the end of its first batch on."""
-        position, sequence = stretch.position, stretch.first
+        frames = list(_frames(source, stretch))
         payloads: list[bytes] = []
-        first = sequence
-        while sequence < stretch.end:
-            _, timestamp, size, following = _core.look(source.region, position, sequence)
-            start = position + fmt.FRAME_HEADER_BYTES
-            payloads.append(source.region.read(start, size))
-            more = source.region.load_half(position) & fmt.MORE_OF_BATCH
-            position, sequence = following, sequence + 1
-            if more and sequence < stretch.end:
+        first = stretch.first
+        for place, (payload, timestamp, is_last) in enumerate(frames):
+            payloads.append(payload)
+            sequence = stretch.first + place + 1
+            if not is_last and sequence < stretch.end:
                 continue
             if not is_doubtful or first > stretch.first:
-                self._put(source, first, payloads, timestamp)
+                behind = frames[place + 1][1] if place + 1 < len(frames) else None
+                self._put(source, first, payloads, timestamp, behind)
             payloads, first = [], sequence
 
-    def _put(self, source: Source, first: int, payloads: list[bytes], timestamp: int) -> None:
+    def _time(self, source: Source, sequence: int, timestamp: int, behind: int | None) -> int:
+        """Return the time that a message can have among its neighbours; note one that it cannot."""
+        before = self.last_timestamp or 0
+        if behind is not None and before <= behind < timestamp:
+            possible = before or behind
+        else:
+            possible = max(timestamp, before)
+        if possible != timestamp:
+            reason = f"its time, {timestamp}, cannot be beside its neighbours': {possible} instead"
+            self.report.notes.append(Problem(source.path, None, sequence, reason))
+        return possible
+
+    def _put(
+        self,
+        source: Source,
+        first: int,
+        payloads: list[bytes],
+        timestamp: int,
+        behind: int | None,
+    ) -> None:
+        """Send what was one batch, or one message; `behind` is the time of what follows."""
         known = min(max(self.next - first, 0), len(payloads))
         for i in range(known):
             self._compare(source, first + i, payloads[i], timestamp)
         first, payloads = first + known, payloads[known:]
         if not payloads:
             return
+        timestamp = self._time(source, first, timestamp, behind)
         if first > self.next:
             self._miss(source.path, first, timestamp)
         target_first = self.target.put(payloads, timestamp)
@@ -302,9 +341,7 @@ class _Salvage:
     def _miss_tail(self) -> None:
         """Note what is missing at the end, as far as anything says that there was something."""
         written = self.found.written
-        end = self.found.durable_sequence
-        if written is not None and written.is_this_boot:
-            end = max(end, written.tail.sequence)
+        end = self._sent()
         path = self.found.folder.path
         if end > self.next:
             self._miss(path, end, None)

@@ -64,7 +64,7 @@ def sources(found: Survey, notes: list[Problem]) -> list[Source]:
 
 def _last_number(found: Survey) -> int:
     written = found.written
-    if written is not None and written.is_this_boot:
+    if written is not None and written.is_trusted:
         return written.tail.page_number
     return found.numbers[-1]
 
@@ -87,9 +87,18 @@ def _source(found: Survey, meta: AllMeta, number: int) -> Source | None:
             "a page of another queue, left out", path=path, position=0,
             reason="a page of another queue, left out",
         )  # fmt: skip
-    if header.first_sequence is None:
-        return None
-    return Source(path, header.page_number, header.first_sequence, region, index, reasons)
+    first = header.first_sequence
+    stands = None if first is None else _core.look(region, fmt.PAGE_HEADER_BYTES, first)[0]
+    if first is None or stands == _core.READ_BAD_CHECKSUM:
+        # Made ready only, unless its frames say something else; or it says a wrong sequence.
+        proved = _proved_first(found, number, region)
+        if proved is None or proved == first:
+            return None if first is None else Source(
+                path, header.page_number, first, region, index, reasons
+            )  # fmt: skip
+        reason = f"header: says that it begins with message {first}, its frames {proved}"
+        first, reasons = proved, [*reasons, reason]
+    return Source(path, header.page_number, first, region, index, reasons)
 
 
 def _region(folder: Folder, name: str, size_bytes: int) -> tuple[_core.Region, list[str]]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pagequeue.meta import AllMeta, WriteMeta
 
 BATCH_OPEN = field_of(fmt.WRITE_META, "batch_open")
+PAGE_START = fmt.PAGE_HEADER_BYTES
 BAD = {_core.READ_BAD_LENGTH, _core.READ_BAD_CHECKSUM, _core.READ_BAD_TIME}
 
 
@@ -41,6 +42,7 @@ class Settling:
         self._meta = meta
         self._write = write
         self._did = did
+        self._walked_all = False
 
     def run(self) -> int:
         """Set the words; return how many messages they did not count.
@@ -71,6 +73,8 @@ class Settling:
             self._did(f"settled {settled} messages that a killed producer had published")
         elif tail != counted:
             self._did("set the tail words again from the frames")
+        elif self._walked_all:
+            self._did(f"wrote {fmt.index_name(self._prefix, number)} again from its page")
         return max(settled, 0)
 
     def _map(self, number: int) -> tuple[_core.Region, PageHeader]:
@@ -89,9 +93,20 @@ class Settling:
     def _scan(self, tail: Tail) -> tuple[int, PageHeader, Scan]:
         """Walk from the tail on; from the beginning of the page, if that is not where it stands."""
         page, header = self._map(tail.page_number)
-        index = open_index(self._folder, self._prefix, self._meta, tail.page_number)
         first = header.first_sequence
         floor = header.floor_timestamp
+        if (
+            first != tail.first_sequence
+            and tail.count
+            and (_core.look(page, PAGE_START, tail.first_sequence)[0] == _core.READ_FRAME)
+        ):
+            raise errors.CorruptPage(
+                f"says that it begins with message {first}, its frames begin with "
+                f"{tail.first_sequence}: {REMEDY}",
+                path=self._folder.full(fmt.page_name(self._prefix, tail.page_number)),
+                position=0, reason="wrong first sequence",
+            )  # fmt: skip
+        index = open_index(self._folder, self._prefix, self._meta, tail.page_number)
         if first == tail.first_sequence:
             position = _core.locate(page, index, first, tail.count, tail.count)
             if tail.count and position == tail.position:
@@ -103,8 +118,13 @@ class Settling:
                     _core.INDEX_WRITE,
                 )  # fmt: skip
                 return tail.page_number, header, Scan(*found)
+        self._walked_all = True
         if first is None:
-            return tail.page_number, header, Scan(64, 0, 0, 64, 0, 0, 0, _core.READ_NOTHING)
+            return (
+                tail.page_number,
+                header,
+                Scan(PAGE_START, 0, 0, PAGE_START, 0, 0, 0, _core.READ_NOTHING),
+            )
         return tail.page_number, header, scan_region(
             page, index, header, first, None, use=_core.INDEX_WRITE
         )  # fmt: skip

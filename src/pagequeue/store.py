@@ -83,6 +83,7 @@ class Store:
         self.folder, self.meta, self.report = opening.folder, opening.meta, opening.report
         self.write_meta, self.read_meta = opening.write_meta, opening.read_meta
         self._prefix_tail = opening.prefix_tail
+        self._prefix_key = opening.write_meta.lock_key
         try:
             if not read_only:
                 self._open_writing()
@@ -96,7 +97,7 @@ class Store:
 
         It ends when a writer has recovered the queue.
         """
-        if self._prefix_tail is not None and self.write_meta.is_this_boot:
+        if self._prefix_tail is not None and self.write_meta.lock_key != self._prefix_key:
             self._prefix_tail = None
             self._cache.clear()
         return self._prefix_tail is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -43,7 +44,13 @@ class Problem:
 
 
 def problem_of(error: errors.PageQueueError) -> Problem:
-    """Return what an error says, as a problem."""
+    """Return what an error says, as a problem.
+
+    Raises:
+        RetryError: that one itself, because it says nothing about the files.
+    """
+    if isinstance(error, errors.RetryError):
+        raise error
     position = getattr(error, "position", None)
     sequence = getattr(error, "sequence", None)
     reason = getattr(error, "reason", None)
@@ -65,14 +72,14 @@ class Written:
         durable_sequence: the durable mark.
         durable_page: the page that it stands in; 0 = no mark was ever set.
         failed_errno: the failure latch.
-        is_this_boot: whether the words can be trusted; otherwise the frames say where the end is.
+        is_trusted: whether the words can be trusted; otherwise the frames say where the end is.
     """
 
     tail: Tail
     durable_sequence: int
     durable_page: int
     failed_errno: int
-    is_this_boot: bool
+    is_trusted: bool
 
 
 @dataclass
@@ -90,6 +97,7 @@ class Survey:
         head_sequence: its first sequence; None if nothing says it.
         written: what the write meta says; None if it is missing or damaged.
         problems: what is wrong with all these files, pages apart.
+        newer: paths of meta files that a newer version wrote.
     """
 
     folder: Folder
@@ -101,11 +109,18 @@ class Survey:
     head_sequence: int | None = None
     written: Written | None = None
     problems: list[Problem] = field(default_factory=list)
+    newer: set[str] = field(default_factory=set)
+
+    def wrong(self, error: errors.PageQueueError) -> None:
+        """Note what an error says."""
+        self.problems.append(problem_of(error))
+        if isinstance(error, errors.NewerFormat) and error.path is not None:
+            self.newer.add(error.path)
 
     @property
     def awaits_recovery(self) -> bool:
         """Whether the frames, and not the write meta, say where the end is."""
-        return self.written is None or not self.written.is_this_boot
+        return self.written is None or not self.written.is_trusted
 
     @property
     def durable_sequence(self) -> int:
@@ -123,10 +138,29 @@ class Survey:
         Raises:
             PageQueueError: whatever is wrong with it.
         """
-        assert self.meta is not None
+        if self.meta is None:
+            raise errors.CorruptMeta(
+                "nothing says what the queue was like", path=self.folder.path,
+                position=0, reason="missing",
+            )  # fmt: skip
         name = fmt.page_name(self.prefix, number)
         data = first_bytes(self.folder, name)
         return decode_header(data, self.meta.queue_id, number, self.folder.full(name))
+
+    def queue_id_of(self, number: int) -> bytes | None:
+        """Return the queue id in a page's header, None when it does not say one."""
+        name = fmt.page_name(self.prefix, number)
+        try:
+            return parse_header(first_bytes(self.folder, name), self.folder.full(name)).queue_id
+        except errors.PageQueueError:
+            return None
+
+    def is_unused(self, number: int) -> bool:
+        """Whether a page says that it is only made ready."""
+        try:
+            return self.header(number).first_sequence is None
+        except errors.PageQueueError:
+            return False
 
     def first_sequence(self, number: int) -> int | None:
         """Return a page's first sequence, None when it does not say."""
@@ -166,12 +200,8 @@ def survey(folder: Folder, prefix: str) -> Survey:
             f"no queue with prefix {prefix!r} here: check directory and prefix", path=folder.path
         )
     _look_at_names(found)
-    try:
-        found.meta = read_all_meta(folder, prefix)
-    except errors.PageQueueError as error:
-        found.problems.append(problem_of(error))
-        if not isinstance(error, errors.NewerFormat):
-            found.meta = meta_from_pages(folder, prefix, found.numbers)
+    _look_at_lock(found)
+    _look_at_meta(found)
     if found.meta is not None:
         _look_at_head(found, found.meta)
         _look_at_tail(found, found.meta)
@@ -213,11 +243,46 @@ def _look_at_names(found: Survey) -> None:
             found.problems.append(Problem(found.folder.full(name), None, None, reason))
 
 
+def _look_at_lock(found: Survey) -> None:
+    name = fmt.lock_name(found.prefix)
+    status = found.folder.status(name)
+    if status is not None and not stat.S_ISREG(status.st_mode):
+        reason = "not a regular file: nobody can open the queue for writing"
+        found.problems.append(Problem(found.folder.full(name), None, None, reason))
+
+
+def _look_at_meta(found: Survey) -> None:
+    """Read what was fixed at creation; the pages say it too, and more of them."""
+    folder, prefix = found.folder, found.prefix
+    said = meta_from_pages(folder, prefix, found.numbers)
+    try:
+        found.meta = read_all_meta(folder, prefix)
+    except errors.PageQueueError as error:
+        found.wrong(error)
+        if not isinstance(error, errors.NewerFormat):
+            found.meta = said
+        return
+    path = folder.full(fmt.all_meta_name(prefix))
+    status, used = folder.status(fmt.all_meta_name(prefix)), len(found.meta.encode())
+    if status is not None and status.st_size != used:
+        reason = f"{status.st_size} bytes where {used} are used"
+        found.problems.append(Problem(path, used, None, reason))
+    if (
+        said is not None
+        and said.queue_id != found.meta.queue_id
+        and not any(found.queue_id_of(number) == found.meta.queue_id for number in found.numbers)
+    ):
+        position = field_of(fmt.ALL_META, "queue_id")
+        reason = "another queue's file: no page here has its queue id"
+        found.problems.append(Problem(path, position, None, reason))
+        found.meta = said
+
+
 def _look_at_head(found: Survey, meta: AllMeta) -> None:
     try:
         read = ReadMeta(found.folder, found.prefix, meta.queue_id, writable=False)
     except errors.PageQueueError as error:
-        found.problems.append(problem_of(error))
+        found.wrong(error)
         if found.numbers:
             found.head_page = found.numbers[0]
             found.head_sequence = found.first_sequence(found.head_page)
@@ -231,6 +296,8 @@ def _look_at_head(found: Survey, meta: AllMeta) -> None:
         reason = f"page {found.head_page} cannot be the first"
     elif found.numbers and found.head_page > found.numbers[-1]:
         reason = f"says that reading begins in page {found.head_page}, and there is none"
+    elif found.numbers and found.head_page > found.numbers[0] and found.is_unused(found.head_page):
+        reason = f"says that reading begins in page {found.head_page}, which is only made ready"
     elif first is not None and first != found.head_sequence:
         position = ReadMeta.HEAD_SEQUENCE
         reason = f"says that reading begins with message {found.head_sequence}, the page {first}"
@@ -247,14 +314,14 @@ def _look_at_tail(found: Survey, meta: AllMeta) -> None:
     try:
         write = WriteMeta(found.folder, found.prefix, meta.queue_id, writable=False)
     except errors.PageQueueError as error:
-        found.problems.append(problem_of(error))
+        found.wrong(error)
         return
     tail = write.tail
     written = Written(
-        tail, write.durable_sequence, write.durable_page, write.failed_errno, write.is_this_boot
+        tail, write.durable_sequence, write.durable_page, write.failed_errno, write.is_settled
     )
     write.close()
-    if not written.is_this_boot:
+    if not written.is_trusted:
         found.written = written
         _look_at_latch(found, written)
         return

@@ -17,6 +17,7 @@ from pagequeue.files import Folder
 from pagequeue.page import REASONS, PageHeader, Scan, map_file, scan_region
 from pagequeue.survey import Problem, Survey, page_numbers, problem_of, survey
 from pagequeue.trust import trusted
+from pagequeue.verify_tail import TailCheck
 from pagequeue.walk import Stretch, stretches
 
 if TYPE_CHECKING:
@@ -152,37 +153,20 @@ class _Verification:
 
     def _look_behind(self) -> None:
         """Look at the files behind the last page: one may be made ready, no more."""
-        folder, prefix = self.found.folder, self.found.prefix
+        if self.tail is not None:
+            TailCheck(self.found, self.meta, self.tail, self.report.problems).run()
         spare = self.last + 1
-        if self.tail is not None and spare not in self.found.numbers:
-            self._look_for_early_mark(self.tail.page_number, self.tail.position)
         for number in [n for n in self.found.numbers if n >= spare]:
+            name = fmt.page_name(self.found.prefix, number)
             if number > spare and not self.found.awaits_recovery:
                 self.problem(number, None, None, "behind the page that comes next: never read")
                 continue
             try:
-                map_file(
-                    folder, fmt.page_name(prefix, number), self.meta.page_bytes, writable=False
-                )
+                map_file(self.found.folder, name, self.meta.page_bytes, writable=False)
             except errors.QueueNotFound:
                 continue  # removed meanwhile
             except errors.PageQueueError as error:
                 self.report.problems.append(problem_of(error))
-
-    def _look_for_early_mark(self, number: int, position: int) -> None:
-        """An end mark leads to a page that is there (I10)."""
-        tail = self.tail
-        assert tail is not None
-        try:
-            name = fmt.page_name(self.found.prefix, number)
-            page = map_file(self.found.folder, name, self.meta.page_bytes, writable=False)
-        except errors.PageQueueError:
-            return  # it was noted
-        if _core.look(page, position, tail.sequence)[0] == _core.READ_END:
-            name = fmt.page_name(self.found.prefix, number + 1)
-            if not self.found.folder.exists(name):
-                reason = "an end mark, and the page that follows is missing"
-                self.problem(number, position, tail.sequence, reason)
 
     # --- one page ---------------------------------------------------------------------------------
 

@@ -7,13 +7,17 @@ not one, and what cannot be a part of the queue, because its sequence is another
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pagequeue import _core
 from pagequeue import format as fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+ANY_TIME: Final = -(2**63)
+"""The floor that allows a frame to be older than the one before it."""
 
 
 class Stretch(NamedTuple):
@@ -40,10 +44,11 @@ def stretches(
     page: _core.Region,
     index: _core.Region | None,
     first_sequence: int,
-    floor_timestamp: int,
+    floor_timestamp: int | None,
     *,
     end_sequence: int | None,
     is_sealed: bool,
+    sent_sequence: int = 0,
     ceiling_timestamp: int = fmt.TIMESTAMP_MAX,
 ) -> Iterator[Stretch]:
     """Give the stretches of one page in order; the first begins at its beginning.
@@ -52,29 +57,40 @@ def stretches(
         page: its map.
         index: of the same page, if there is one; it is only a hint.
         first_sequence: of the page.
-        floor_timestamp: no frame of it is older.
+        floor_timestamp: no frame of it is older; None: whatever times they have.
         end_sequence: what follows the page begins with this one; None: not known.
         is_sealed: whether an end mark must stand in it. In a page that is not, and whose end is not
             known, the first empty place is the end: behind it can stand what was never sent.
+        sent_sequence: what is below it was certainly sent; of what follows in a page that is not
+            sealed, only whole batches were.
         ceiling_timestamp: no frame of it is younger.
     """
-    position, sequence, floor = fmt.PAGE_HEADER_BYTES, first_sequence, floor_timestamp
+    position, sequence = fmt.PAGE_HEADER_BYTES, first_sequence
+    floor = ANY_TIME if floor_timestamp is None else floor_timestamp
     limit = fmt.SEQUENCE_MAX if end_sequence is None else max(end_sequence, first_sequence)
+    # Directly behind the tail stands what a killed producer had published; behind the end of a
+    # sealed page nothing counts.
+    scan_limit = limit if is_sealed else fmt.SEQUENCE_MAX
     while True:
-        end_position, end, timestamp, _, _, _, _, stopped = _core.scan(
-            page, None, first_sequence, position, sequence, limit, floor, _core.INDEX_NONE
+        end_position, end, timestamp, *whole, _, stopped = _core.scan(
+            page, None, first_sequence, position, sequence, scan_limit, floor, _core.INDEX_NONE
         )
-        if end == limit:  # then it looked no further
+        if not is_sealed and whole[1] >= sent_sequence:
+            end_position, end, timestamp = whole
+        if end == scan_limit:  # then it looked no further
             stopped = _core.look(page, end_position, end)[0]
         yield Stretch(sequence, end, position, end_position, timestamp, stopped)
-        if stopped == _core.READ_END or (end == limit and not is_sealed):
+        is_early = stopped == _core.READ_END and end_sequence is not None and end < end_sequence
+        if (stopped == _core.READ_END and not is_early) or (end >= limit and not is_sealed):
             return
         if stopped == _core.READ_NOTHING and not is_sealed and end_sequence is None:
             return
+        if floor_timestamp is not None:
+            floor = timestamp
         found = _core.resync(
-            page, index, first_sequence, end_position, end, limit, timestamp, ceiling_timestamp
-        )
+            page, index, first_sequence, end_position, end, max(limit, end),
+            max(floor, fmt.TIMESTAMP_MIN), ceiling_timestamp,
+        )  # fmt: skip
         if found is None:
             return
         position, sequence = found
-        floor = timestamp

@@ -25,6 +25,7 @@ START: Final = 1_700_000_000_000_000_000
 HANDLES, PROCESSES, RACE = "handles", "processes", "race"
 KINDS: Final = (HANDLES, HANDLES, PROCESSES, PROCESSES, RACE)
 CLOCKS: Final = ("real", "still", "still", "back")
+POLICIES: Final = ("stop", "seal")
 SYNCS: Final = ("none", "none", "none", "always", 3, 7, timedelta(milliseconds=2))
 PAGE_BYTES: Final = (4096, 8192, 8192, 16384, 32768)
 PUBLISH_POINTS: Final = range(1, 9)
@@ -47,6 +48,7 @@ class Plan:
         steps: of all of them together.
         page_bytes: of the queue.
         sync: as `Queue` takes it.
+        policy: what is done when a sync fails, as `Queue` takes it.
         clock: real, standing still, or going back.
         echo: size of all payloads, or 0 for mixed ones.
     """
@@ -57,6 +59,7 @@ class Plan:
     steps: int
     page_bytes: int
     sync: str | int | timedelta
+    policy: str
     clock: str
     echo: int
 
@@ -72,6 +75,7 @@ class Plan:
             steps=rng.randint(15, 50),
             page_bytes=page_bytes,
             sync=rng.choice(SYNCS),
+            policy=rng.choice(POLICIES),
             clock=rng.choice(CLOCKS),
             echo=rng.choice((0, *2 * [rng.randint(HEADER.size, page_bytes // 8)])),
         )
@@ -82,7 +86,7 @@ class Plan:
         sends = f"echoes of {self.echo} bytes" if self.echo else "mixed payloads"
         return (
             f"{self.producers} {self.kind}, {self.steps} steps, {sends}, pages of "
-            f"{self.page_bytes}, sync {self.sync!r}, clock {self.clock}"
+            f"{self.page_bytes}, sync {self.sync}, {self.policy}, clock {self.clock}"
         )
 
     def ticks(self) -> Callable[[], int] | None:
@@ -103,7 +107,10 @@ class Plan:
         """Open the queue as this plan's producers do."""
         from pagequeue import Queue  # noqa: PLC0415  the core is chosen by now
 
-        return Queue(path, page_bytes=self.page_bytes, sync=self.sync, clock=self.ticks())
+        return Queue(
+            path, page_bytes=self.page_bytes, sync=self.sync, on_sync_failure=self.policy,
+            clock=self.ticks(),
+        )  # fmt: skip
 
     def op(self, uid: int, number: int) -> Op:
         """Return operation `number` of producer `uid`."""
@@ -134,10 +141,10 @@ class Step:
 
     Attributes:
         verb: send, flush, reopen, restart (all of them), die (in a send), flush inside (of
-            another one's send).
+            another one's send), fail (in a flush).
         producer: which one.
-        point: of the core, to die or to flush at; at its first pass, or a later one.
-        at_pass: which.
+        point: of the core, to die or to flush at.
+        at_pass: of that point; the sync that fails.
         other: who flushes inside.
     """
 
@@ -154,6 +161,8 @@ def steps_of(plan: Plan) -> list[Step]:
     verbs = {"send": 100, "flush": rng.choice((3, 10, 25)), "reopen": 2}
     if plan.kind == HANDLES:
         verbs |= {"restart": 2, "flush inside": rng.choice((0, 10))}
+        if not isinstance(plan.sync, timedelta):  # its thread would take the failure
+            verbs |= {"fail": rng.choice((0, 5, 20))}
     if plan.kind == PROCESSES:
         verbs |= {"die": rng.choice((5, 30)), "restart": 1}
     steps = []
@@ -162,7 +171,7 @@ def steps_of(plan: Plan) -> list[Step]:
         other = (producer + rng.randint(1, plan.producers - 1)) % plan.producers
         points = PUBLISH_POINTS if rng.random() < 0.8 else ROLL_POINTS
         point = rng.choice((*2 * INSIDE_BATCH, *points))
-        at_pass = rng.randint(1, 3) if verb != "die" else 1
+        at_pass = rng.choice((1, 1, 2, 3)) if verb != "die" else 1
         if verb == "die" and rng.random() < 0.7:
             # Half a batch, and then a message that ends where the batch's second one begins.
             inside = rng.choice(INSIDE_BATCH)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LOG_BYTES_MAX: Final = 256 << 20
 EVENT: Final = struct.Struct("<IIQQQ")  # kind, bytes that follow, a, b, c; as in `cut_events.h`
 NOWHERE: Final = 2**64 - 1
-ROOMS: Final = ("recover", "roll", "flush", "meta", "page", "files")
+ROOMS: Final = ("opening", "recover", "roll", "flush", "rewrite", "repair", "meta", "page", "files")
 PREFIX: Final = "queue"
 
 
@@ -42,6 +42,7 @@ class Kind(IntEnum):
     POINT = 9
     FLUSHED = 10
     NOTE = 11
+    FAILED = 12
 
 
 class Event(NamedTuple):
@@ -155,6 +156,7 @@ class Recorder:
             "pq_trace_flushed": (None, c_uint64),
             "pq_trace_note": (None, c_uint64, c_uint64, c_uint64),
             "pq_trace_line": (None,),
+            "pq_trace_fail": (None, c_int, c_int),
             "pq_trace_call": (None, c_int, c_long, self.CALLED),
         }
         for name, (result, *arguments) in signatures.items():
@@ -192,6 +194,10 @@ class Recorder:
     def note(self, *numbers: int) -> None:
         """Note three numbers, for people."""
         self._library.pq_trace_note(*numbers)
+
+    def fail_syncs(self, first: int, count: int) -> None:
+        """Have so many syncs of this process fail, from the `first`-th on; 0 of them: none."""
+        self._library.pq_trace_fail(first, count)
 
     def call_at(self, point: int, at_pass: int, what: Callable[[], None]) -> None:
         """Call once, from inside the core, when it comes to a kill point the n-th time."""

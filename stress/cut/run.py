@@ -51,6 +51,13 @@ class Actor:
         if self.plan.sync != "none":
             self.recorder.flushed(tail)
 
+    def drop(self) -> None:
+        """Close it after a sync failed: it may say so once more."""
+        from pagequeue import SyncFailed  # noqa: PLC0415  the core is chosen by now
+
+        with suppress(SyncFailed):
+            self.queue.close()
+
     def send(self) -> None:
         """Run the next operation, and write down what it returned."""
         number = self.number
@@ -64,6 +71,19 @@ class Actor:
     def flush(self) -> None:
         """Flush, and write down what was promised."""
         self.recorder.flushed(self.producer.flush())
+
+    def fail(self, step: Step) -> bool:
+        """Flush while one or two syncs fail; return whether nothing more can be written."""
+        from pagequeue import SyncFailed  # noqa: PLC0415  the core is chosen by now
+
+        self.recorder.fail_syncs(step.at_pass, 1 + step.other % 2)
+        try:
+            self.flush()
+        except SyncFailed:
+            return self.plan.policy == "stop"
+        finally:
+            self.recorder.fail_syncs(0, 0)
+        return False
 
     def die(self, step: Step) -> None:
         """Die in the next operation, if it comes to that point."""
@@ -147,10 +167,10 @@ class Run:
         for step in steps_of(self.plan):
             actor = actors[step.producer]
             if step.verb == "restart":
-                for one in actors:
-                    one.close()
-                for one in actors:
-                    one.open()
+                self._open_again(actors, Actor.close)
+            elif step.verb == "fail":
+                if actor.fail(step):
+                    self._open_again(actors, Actor.drop, self._repair)
             elif step.verb == "flush inside":
                 other = actors[step.other]
                 self.recorder.call_at(step.point, step.at_pass, other.flush)
@@ -159,6 +179,29 @@ class Run:
                 actor.do(step)
         for one in actors:
             one.close()
+
+    def _open_again(
+        self,
+        actors: list[Actor],
+        close: Callable[[Actor], None],
+        between: Callable[[], None] | None = None,
+    ) -> None:
+        for one in actors:
+            close(one)
+        if between is not None:
+            between()
+        for one in actors:
+            one.open()
+
+    def _repair(self) -> None:
+        """Repair a queue in which a sync failed; then all of it is on stable storage."""
+        from pagequeue import Queue, repair_queue  # noqa: PLC0415  the core is chosen by now
+
+        report = repair_queue(self.path)
+        if not report.ok:
+            raise RunFailed(f"it cannot be repaired: {report.remaining}")
+        with Queue(self.path, read_only=True) as queue:
+            self.recorder.flushed(queue.tail_sequence)
 
     # --- processes that take turns ----------------------------------------------------------------
 

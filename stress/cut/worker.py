@@ -7,6 +7,7 @@ the latter are cut a second time, while they recover.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
@@ -19,7 +20,7 @@ from stress import driver
 from stress.campaign import Budget, Outcome
 from stress.cut.full import Full
 from stress.cut.native import MODES, RESULTS, SEEDS_PER_MOMENT, Found, Seen, States
-from stress.cut.plan import Plan
+from stress.cut.plan import Plan, steps_of
 from stress.cut.recording import Recorder, Recording
 from stress.cut.run import record
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 LABEL_VARIABLE: Final = "PAGEQUEUE_CUT_LABEL"
 """Names a file that says which state is being tried, in case the process does not survive it."""
+TURNS: Final = ("fail", "die", "flush", "die", "send", "flush inside")
 CHUNK: Final = 32 * SEEDS_PER_MOMENT
 FAST_SECONDS: Final = 0.15
 FULL_SECONDS: Final = 0.5
@@ -70,8 +72,10 @@ class Worker:
 
     def run(self) -> Outcome:
         """Take one run after the other."""
-        while not self.finished():
-            self.one_run(self.rng.getrandbits(31))
+        for turn in itertools.cycle(TURNS[self.budget.seed % 2 :] + TURNS[: self.budget.seed % 2]):
+            if self.finished():
+                break
+            self.one_run(self.seed_for(turn))
         fast = sum(count for name, count in self.counts.items() if name.startswith("fast"))
         full = sum(count for name, count in self.counts.items() if name.startswith("full"))
         self.outcome.cases = fast + full
@@ -88,6 +92,13 @@ class Worker:
         enough = self.budget.cases is not None and done >= self.budget.cases
         failed = len(self.outcome.violations) >= VIOLATIONS_ENOUGH
         return enough or failed or time.monotonic() >= self.deadline
+
+    def seed_for(self, verb: str) -> int:
+        """Return the seed of a plan in which this is done; every verb has its turn."""
+        while True:
+            seed = self.rng.getrandbits(31)
+            if any(step.verb == verb for step in steps_of(Plan.of(seed))):
+                return seed
 
     def one_run(self, seed: int) -> None:
         """Record one run and cut it."""

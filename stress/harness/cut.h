@@ -32,6 +32,7 @@ typedef struct {
 
 typedef struct {
     uint64_t at, up_to; /* when it was over, and which events it covers */
+    uint64_t failed;    /* one before it failed here: it covers only what changed since; 0 = none */
     uint32_t first, behind; /* OS pages */
 } cut_sync;
 
@@ -43,6 +44,7 @@ typedef struct {
 typedef struct {
     cut_history pages[CUT_FILE_OS_PAGES_MAX], size;
     cut_syncs syncs;
+    uint64_t failed; /* while the log is read: the last sync that failed */
     uint32_t page_count;
     uint8_t *image;
 } cut_file;

@@ -38,21 +38,28 @@ static uint32_t version_before(const cut_history *history, uint64_t event) {
     return low;
 }
 
-/* Up to which event a sync that was over before the moment covers this OS page (or, whatever the
- * pages, the size or name). */
-static uint64_t covered(const cut_trace *trace, const cut_syncs *syncs, uint32_t page, int whole) {
-    uint64_t up_to = trace->base;
+#define WHOLE UINT32_MAX /* not an OS page: a size or a name, which any sync covers */
+
+/* The oldest version that can be left: the last one that a sync covers which was over before the
+ * moment. After a sync of the file failed, a later one covers only what was changed since. */
+static uint32_t covered(const cut_trace *trace, const cut_history *history,
+                        const cut_syncs *syncs, uint32_t page) {
+    uint32_t low = version_before(history, trace->base);
     for (uint32_t i = 0; i < syncs->count && syncs->items[i].at < trace->moment; i++) {
         const cut_sync *sync = &syncs->items[i];
-        if ((whole || (sync->first <= page && page < sync->behind)) && sync->up_to > up_to) {
-            up_to = sync->up_to;
+        if (page != WHOLE && (page < sync->first || page >= sync->behind)) {
+            continue;
+        }
+        uint32_t version = version_before(history, sync->up_to);
+        if (version > low && history->items[version].event >= sync->failed) {
+            low = version;
         }
     }
-    return up_to;
+    return low;
 }
 
-static void bound(cut_trace *trace, cut_history *history, uint64_t up_to) {
-    history->low = version_before(history, up_to);
+static void bound(cut_trace *trace, cut_history *history, const cut_syncs *syncs, uint32_t page) {
+    history->low = covered(trace, history, syncs, page);
     history->high = version_before(history, trace->moment);
     history->chosen = UINT32_MAX;
     trace->variety += history->high - history->low;
@@ -64,13 +71,12 @@ static void prepare(cut_trace *trace, uint64_t moment) {
     for (uint32_t i = 0; i < trace->file_count; i++) {
         cut_file *file = &trace->files[i];
         for (uint32_t page = 0; page < file->page_count; page++) {
-            bound(trace, &file->pages[page], covered(trace, &file->syncs, page, 0));
+            bound(trace, &file->pages[page], &file->syncs, page);
         }
-        bound(trace, &file->size, covered(trace, &file->syncs, 0, 1));
+        bound(trace, &file->size, &file->syncs, WHOLE);
     }
-    uint64_t up_to = covered(trace, &trace->directory, 0, 1);
     for (uint32_t i = 0; i < trace->name_count; i++) {
-        bound(trace, &trace->names[i].file, up_to);
+        bound(trace, &trace->names[i].file, &trace->directory, WHOLE);
     }
 }
 

@@ -123,12 +123,19 @@ static int add_event(cut_trace *trace, uint64_t number, const cut_event *event,
     case CUT_SYNC:
         file = file_at(trace, event->a);
         if (file != NULL) {
-            cut_sync sync = {number, event->b, (uint32_t)(event->c >> 32), (uint32_t)event->c};
+            cut_sync sync = {number, event->b, file->failed, (uint32_t)(event->c >> 32),
+                             (uint32_t)event->c};
             syncs_add(&file->syncs, sync);
         }
         return file != NULL;
+    case CUT_FAILED:
+        file = file_at(trace, event->a);
+        if (file != NULL) {
+            file->failed = number;
+        }
+        return file != NULL;
     case CUT_DIRSYNC:
-        syncs_add(&trace->directory, (cut_sync){number, event->b, 0, 0});
+        syncs_add(&trace->directory, (cut_sync){number, event->b, 0, 0, 0});
         return 1;
     case CUT_BASE:
         trace->base = number + 1;

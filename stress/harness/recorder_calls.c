@@ -45,10 +45,43 @@ static void synced(int fd, uint64_t before) {
     errno = error;
 }
 
+static int failures_from, failures; /* the n-th sync of this process from now on, and how many */
+
+/* From the `from`-th sync on, from 1, so many fail, of those that this process asks for. */
+EXPORT void pq_trace_fail(int from, int count) {
+    failures_from = from;
+    failures = count;
+}
+
+/* Whether the sync of this file is one that fails. The system then keeps what it could not write in
+ * memory, believes that it wrote it, and reports success the next time. */
+static int fails(uint64_t inode) {
+    if (failures == 0 || --failures_from > 0) {
+        return 0;
+    }
+    failures -= 1;
+    recorder_lock();
+    uint64_t file = recorder_file(inode);
+    if (file != CUT_NOWHERE) {
+        recorder_emit(CUT_FAILED, file, 0, 0, "", 0);
+    }
+    recorder_unlock();
+    errno = EIO;
+    return 1;
+}
+
+static int fails_by_fd(int fd) {
+    struct stat found;
+    return recorder_runs() && fstat(fd, &found) == 0 && fails((uint64_t)found.st_ino);
+}
+
 #define SYNC_CALL(name) \
     EXPORT int name(int fd) { \
         REAL(name) \
         uint64_t before = recorder_look(); \
+        if (fails_by_fd(fd)) { \
+            return -1; \
+        } \
         int result = real(fd); \
         if (result == 0) { \
             synced(fd, before); \
@@ -116,10 +149,16 @@ EXPORT int munmap(void *at, size_t bytes) {
     return (int)syscall(SYS_munmap, at, bytes);
 }
 
-static void synced_map(uintptr_t start, uintptr_t end, uint64_t before) {
+/* Notes a sync of all maps in a range; or, if it is one that fails, that, and returns 1. */
+static int synced_map(uintptr_t start, uintptr_t end, uint64_t before, int only_failing) {
+    int failed = 0;
     lock_maps();
-    for (size_t i = 0; i < MAPS_MAX; i++) {
+    for (size_t i = 0; i < MAPS_MAX && !failed; i++) {
         if (maps[i].end == 0 || start >= maps[i].end || end <= maps[i].start) {
+            continue;
+        }
+        if (only_failing) {
+            failed = fails(maps[i].inode);
             continue;
         }
         uintptr_t low = start > maps[i].start ? start : maps[i].start;
@@ -135,13 +174,18 @@ static void synced_map(uintptr_t start, uintptr_t end, uint64_t before) {
         recorder_unlock();
     }
     unlock_maps();
+    return failed;
 }
 
 EXPORT int msync(void *at, size_t bytes, int flags) {
     uint64_t before = recorder_look();
+    uintptr_t start = (uintptr_t)at;
+    if (recorder_runs() && synced_map(start, start + bytes, before, 1)) {
+        return -1;
+    }
     int result = (int)syscall(SYS_msync, at, bytes, flags);
     if (result == 0 && (flags & MS_SYNC) && recorder_runs()) {
-        synced_map((uintptr_t)at, (uintptr_t)at + bytes, before);
+        synced_map(start, start + bytes, before, 0);
     }
     return result;
 }

@@ -92,7 +92,7 @@ def zeroing_not_synced() -> None:
     rewrite(
         recover.Recovery,
         "_scan",
-        ("    self._remove(later)\n    self._sync(region, index)\n", "    self._remove(later)\n"),
+        ("    self._sync(*self._names(number))\n    self._sync()\n", "    self._sync()\n"),
     )
 
 
@@ -252,7 +252,7 @@ def conflict_unsaid() -> None:
 
 def descriptor_leak() -> None:
     """Each new page that is synced keeps a descriptor."""
-    rewrite(flush.Flusher, "_forget_page", ("os.close(fd)", "pass"))
+    rewrite(flush.Flusher, "_forget_page", ("let_go(fd)", "pass"))
 
 
 def map_leak() -> None:

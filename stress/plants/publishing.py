@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from stress.plants.plant import (
     BYTES,
-    CUT,
     DAMAGE,
     KILL,
+    SIM,
     STEP,
     in_c,
     in_model,
@@ -84,7 +84,7 @@ PUBLISHING = (
     ),
     in_c(
         "half_batch_page_kept", "the page in which a dead holder left half a batch is gone on with",
-        "I8", {CUT: 40.0},
+        "I8", {SIM: 40.0},
         {"frames.c": [(
             ("    if (pq_load_u64(at->meta + PQ_WRITE_META_BATCH_OPEN) > "
             "at->first_sequence + *count) {"),

@@ -22,7 +22,7 @@ from stress.plants.publishing import MODELS, PUBLISHING
 LOCKS = (
     in_python(
         "replaced_lock_unnoticed", "a lock file that was replaced keeps nobody out",
-        "two who believe to be alone", {STRANGER: 20.0},
+        "two who believe to be alone", {STOP: 15.0},
     ),
     in_c(
         "lock_stolen", "the writers' lock is taken from its holder after a timeout",

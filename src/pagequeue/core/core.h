@@ -182,5 +182,7 @@ uint32_t pq_doorbell(const uint8_t *meta);
 void pq_register(uint8_t *meta);
 void pq_sleep(const uint8_t *meta, uint32_t doorbell, int64_t ns);
 void pq_wake(uint8_t *meta);
+void pq_sleep_durable(const uint8_t *meta, uint64_t sequence, int64_t ns);
+void pq_wake_durable(const uint8_t *meta);
 
 #endif

@@ -82,4 +82,11 @@ static inline int pq_region_look(const Region *region) {
     return pq_region_lost(region);
 }
 
+/* pages.c */
+PyObject *pq_core_scan(PyObject *module, PyObject *args);
+PyObject *pq_core_find(PyObject *module, PyObject *args);
+PyObject *pq_core_locate(PyObject *module, PyObject *args);
+PyObject *pq_core_resync(PyObject *module, PyObject *args);
+PyObject *pq_core_look(PyObject *module, PyObject *args);
+
 #endif

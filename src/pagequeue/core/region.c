@@ -20,6 +20,7 @@
 #endif
 #include <unistd.h>
 
+#define PQ_NO_FILE (-1) /* instead of a descriptor: memory of this process alone */
 #define FILL_BYTES (256u << 10)
 
 /* Without a map yet. */
@@ -65,9 +66,9 @@ static PyObject *region_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
         return NULL;
     }
     void *base;
+    int flags = fd == PQ_NO_FILE ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
     Py_BEGIN_ALLOW_THREADS
-    base = mmap(NULL, (size_t)bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd,
-                0);
+    base = mmap(NULL, (size_t)bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, flags, fd, 0);
     Py_END_ALLOW_THREADS
     if (base == MAP_FAILED) {
         PyErr_SetFromErrno(PyExc_OSError);

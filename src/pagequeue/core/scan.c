@@ -22,7 +22,7 @@ static void scan_index(const pq_place *at, pq_index_use use, uint64_t ordinal, u
 }
 
 /* Walk frames that validate, from `position` with `sequence` on, until one does not, or until
- * `end_sequence`. */
+ * `end_sequence`. None may be older than the one before it; a floor of INT64_MIN allows that too. */
 void pq_scan(const pq_place *at, uint64_t position, uint64_t sequence, uint64_t end_sequence,
              int64_t floor_timestamp, pq_index_use use, pq_scanned *out) {
     memset(out, 0, sizeof *out);
@@ -33,7 +33,8 @@ void pq_scan(const pq_place *at, uint64_t position, uint64_t sequence, uint64_t 
     while (sequence < end_sequence) {
         pq_frame frame;
         out->stopped = pq_frame_check(at->page, at->page_bytes, position, sequence, &frame);
-        if (out->stopped == PQ_READ_FRAME && frame.timestamp < out->timestamp) {
+        if (out->stopped == PQ_READ_FRAME && floor_timestamp != INT64_MIN &&
+            frame.timestamp < out->timestamp) {
             out->stopped = PQ_READ_BAD_TIME;
         }
         if (out->stopped != PQ_READ_FRAME) {

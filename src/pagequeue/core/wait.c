@@ -54,15 +54,28 @@ void pq_register(uint8_t *meta) {
     }
 }
 
-void pq_sleep(const uint8_t *meta, uint32_t doorbell, int64_t ns) {
+/* Sleep while a word has a value, but no longer than `ns`. */
+static void sleep_at(const uint8_t *word, uint32_t value, int64_t ns) {
 #if defined(__linux__)
     struct timespec span = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
-    syscall(SYS_futex, meta + PQ_WRITE_META_DOORBELL, FUTEX_WAIT, doorbell, &span, NULL, 0);
+    syscall(SYS_futex, word, FUTEX_WAIT, value, &span, NULL, 0);
 #else
-    (void)meta;
-    (void)doorbell;
+    (void)word;
+    (void)value;
     pq_nap(ns < NAP_WITHOUT_FUTEX_NS ? ns : NAP_WITHOUT_FUTEX_NS);
 #endif
+}
+
+static void wake_at(const uint8_t *word) {
+#if defined(__linux__)
+    syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+#else
+    (void)word;
+#endif
+}
+
+void pq_sleep(const uint8_t *meta, uint32_t doorbell, int64_t ns) {
+    sleep_at(meta + PQ_WRITE_META_DOORBELL, doorbell, ns);
 }
 
 void pq_wake(uint8_t *meta) {
@@ -73,7 +86,17 @@ void pq_wake(uint8_t *meta) {
     }
     __atomic_exchange_n(waiters, 0, __ATOMIC_SEQ_CST);
     __atomic_add_fetch((uint32_t *)(meta + PQ_WRITE_META_DOORBELL), 1, __ATOMIC_SEQ_CST);
-#if defined(__linux__)
-    syscall(SYS_futex, meta + PQ_WRITE_META_DOORBELL, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
-#endif
+    wake_at(meta + PQ_WRITE_META_DOORBELL);
 }
+
+/* Whoever waits for the durable mark sleeps on its low half, because only a flusher moves that: the
+ * doorbell would wake them all for every message. */
+void pq_sleep_durable(const uint8_t *meta, uint64_t sequence, int64_t ns) {
+    const uint8_t *mark = meta + PQ_WRITE_META_DURABLE_SEQUENCE;
+    uint64_t durable = pq_load_u64(mark);
+    if (durable < sequence && pq_load_u32(meta + PQ_WRITE_META_FAILED_ERRNO) == 0) {
+        sleep_at(mark, (uint32_t)durable, ns);
+    }
+}
+
+void pq_wake_durable(const uint8_t *meta) { wake_at(meta + PQ_WRITE_META_DURABLE_SEQUENCE); }
