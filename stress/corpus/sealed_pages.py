@@ -139,10 +139,11 @@ def _(victim: Victim) -> Hit:
     return victim.at_page(victim.inner)
 
 
-VERSION_0 = Fails("CorruptPage", "version")
+# What no power cut leaves behind, recovery does not write again: repair does.
+VERSION_0 = Fails("CorruptPage", "no format")
 
 
-@page_kind(VERSION_0, WRITTEN_AGAIN, Mends())(
+@page_kind(VERSION_0, VERSION_0, Mends())(
     "header of format 0", "a sealed page says format 0, with the checksum for that"
 )
 def _(victim: Victim) -> Hit:
@@ -215,10 +216,15 @@ def _(victim: Victim) -> Hit:
     return replace(victim.at_page(victim.inner), others=(victim.page(victim.inner - 1),))
 
 
-@first("header with a sequence that cannot be", "a sealed page says that it begins with 2**63")
+IMPOSSIBLE = Fails("CorruptPage", "first sequence")
+
+
+@page_kind(IMPOSSIBLE, IMPOSSIBLE, Mends())(
+    "header with a sequence that cannot be", "a sealed page says that it begins with 2**63"
+)
 def _(victim: Victim) -> Hit:
     victim.header(victim.inner, first_sequence=fmt.SEQUENCE_MAX + 1)
-    return replace(victim.at_page(victim.inner), others=(victim.page(victim.inner - 1),))
+    return victim.at_page(victim.inner)
 
 
 floor = page_kind(Fails("CorruptPage"), WORKS, Mends()).but(
