@@ -260,7 +260,7 @@ class Flusher:
         try:
             os.fdatasync(fd)
         finally:
-            os.close(fd)
+            let_go(fd)
 
     def _forget_page(self) -> None:
         fd, self._synced = self._synced[1], (0, -1)

@@ -250,7 +250,12 @@ class Opening:
             # Dies behind this: a queue without pages, which the next opener completes.
             write_all_meta(self.folder, self._prefix, meta)
             # Its name too, before there is any page: pages without it are refused.
-            self._sync_names()
+            try:
+                self._sync_names()
+            except errors.PageQueueError:
+                # The next one must make it again: to sync this name again could mean nothing.
+                self.folder.remove(fmt.all_meta_name(self._prefix))
+                raise
         self.report = Recovery(self.folder, self._prefix, meta, self._clock).run()
         return meta
 

@@ -379,7 +379,7 @@ class Page:
             log.warning("%s: its index is missing or wrong and is written again", self.path)
             try:
                 region = writable_index(self._folder, self._prefix, self._meta, self.number)
-            except (errors.RetryError, errors.AccessError) as error:
+            except (errors.RetryError, errors.AccessDenied) as error:
                 log.warning("%s", error)  # reading goes on without: it is only a hint (I6)
         if region is None:
             region = private_region(b"", self._meta.index_bytes)

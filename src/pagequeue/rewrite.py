@@ -49,10 +49,13 @@ def rewrite_undurable(store: Store) -> range:
         _rewrite_page(store, number, store.first_sequence(number + 1))
     # 3. The new active page, and all the names.
     _sync_file(store, fmt.page_name(store.prefix, tail.page_number))
-    store.folder.sync()
+    try:
+        store.folder.sync()
+    except OSError as error:
+        raise_typed(error, store.folder.path, "syncing the directory")
     # 4. The mark, and only then the latch.
     write.set_durable(tail.first_sequence, tail.page_number)
-    write.sync()
+    _sync_file(store, fmt.write_meta_name(store.prefix))
     write.unlatch()
     write.wake()
     log.warning(
@@ -119,4 +122,4 @@ def _sync_file(store: Store, name: str) -> None:
         try:
             os.fdatasync(fd)
         except OSError as error:
-            raise_typed(error, store.folder.full(name), "syncing the page")
+            raise_typed(error, store.folder.full(name), "syncing the file")
