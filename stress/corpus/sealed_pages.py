@@ -21,6 +21,8 @@ from stress.corpus.damage import (
     Works,
 )
 
+from stress.corpus.victim import frame
+
 if TYPE_CHECKING:
     from stress.corpus.damage import Hit
     from stress.corpus.victim import Victim
@@ -225,6 +227,25 @@ IMPOSSIBLE = Fails("CorruptPage", "first sequence")
 def _(victim: Victim) -> Hit:
     victim.header(victim.inner, first_sequence=fmt.SEQUENCE_MAX + 1)
     return victim.at_page(victim.inner)
+
+
+@page_kind(FIRST, CUT_OFF, Leaves(), finds="begins with message").but(
+    salvage=Saves(contradicts=True)
+)(
+    "page that contradicts the one before",
+    "a sealed page is overwritten by one that has the sequences of the page before and other "
+    "payloads, under its own number, all checksums right",
+)
+def _(victim: Victim) -> Hit:
+    number, name = victim.inner, victim.page(victim.inner)
+    victim.put(name, victim.read(victim.page(number - 1)))
+    for place in victim.places(number - 1):
+        payload = bytes(255 - byte for byte in place.payload)
+        data = frame(payload, place.timestamp, place.sequence, more=place.more)
+        victim.poke(name, place.position, data)
+    victim.header(number, page_number=number)
+    # The page behind it does not follow it, and may be blamed as well.
+    return replace(victim.at_page(number), others=(victim.page(number + 1),))
 
 
 floor = page_kind(Fails("CorruptPage"), WORKS, Mends()).but(
