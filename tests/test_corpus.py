@@ -166,7 +166,7 @@ def test_salvage_that_invents_or_forgets_is_noticed(
 def test_conflict_that_is_not_reported_is_noticed(
     look: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Salvage must say which messages stand there a second time with other contents, and no more."""
+    """Salvage says which messages stand there again with other contents, and no more."""
     honest = faces.RUN["salvage"]
 
     def silent(victim: Any) -> dict[str, Any]:  # noqa: ANN401

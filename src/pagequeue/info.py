@@ -76,8 +76,10 @@ def info(store: Store) -> Info:
         raise errors.CorruptMeta(
             f"it says that writing stands at {tail}, which cannot be: close the queue everywhere, "
             "repair it, or restore the file from a copy",
-            path=store.write_meta.path, position=field_of(fmt.WRITE_META, "page_number"), reason="tail",
-        )  # fmt: skip
+            path=store.write_meta.path,
+            position=field_of(fmt.WRITE_META, "page_number"),
+            reason="tail",
+        )
     count = tail.sequence - head_sequence
     sealed = range(head_page, tail.page_number)
     return Info(

@@ -20,7 +20,6 @@ from stress.corpus.damage import (
     Until,
     Works,
 )
-
 from stress.corpus.victim import frame
 
 if TYPE_CHECKING:

@@ -186,9 +186,9 @@ def declare() -> None:
             if thing == "directory" and role != LOCK:  # no rename can replace it
                 made = kind.but(repair=Leaves())
             made.add(f"{thing} as {role}", what, partial(special, role=role, thing=thing))
-        intact = kind.but(**intact_outcomes(role))
         what = f"the {role} has a second name outside the directory"
-        intact.add(f"hard link as {role}", what, partial(special, role=role, thing="hard link"))
+        do = partial(special, role=role, thing="hard link")
+        kind.add(f"hard link as {role}", what, do, **intact_outcomes(role))
     kind = Kind(outcomes_of("next page"))
     for thing in THINGS:
         what = f"a {thing} stands where the next page will be made"
