@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import MESSAGES, Disk
+from conftest import MESSAGES, Disk, Frame
 from support import end, ready, start
 
 from pagequeue import (
@@ -18,6 +19,7 @@ from pagequeue import (
     repair_queue,
     verify_queue,
 )
+from pagequeue import format as fmt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -190,6 +192,17 @@ def test_torn_tail_behind_the_durable_mark_is_cut(filled: Disk) -> None:
     filled.tear(3, 1)
     filled.cut_power()
     assert any("zeroed" in action for action in mended(filled, MESSAGES[:7]))
+
+
+def test_half_a_batch_behind_the_tail_is_zeroed(filled: Disk) -> None:
+    """I8: nobody sent it, and while it stands there nobody may write to the page."""
+    last = filled.frames(3)[-1]
+    end, word = last.position + last.word, fmt.MORE_OF_BATCH | 16 + 4
+    half = Frame(end, word, 0, last.timestamp, b"half")
+    head = struct.pack("<IIq", word, half.checksum_for(8), last.timestamp)
+    filled.poke(filled.page(3), (end + 7) // 8 * 8, head + half.payload)
+    assert "half of a batch" in verify_queue(filled.directory).problems[0].reason
+    assert any("zeroed" in action for action in mended(filled, MESSAGES))
 
 
 @pytest.mark.parametrize(

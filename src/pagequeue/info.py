@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pagequeue import _core
+from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue.meta import field_of
 from pagequeue.moments import to_datetime
 
 if TYPE_CHECKING:
@@ -59,9 +60,26 @@ class Info:
 
 
 def info(store: Store) -> Info:
-    """Return what a queue looks like now."""
-    tail = store.tail
+    """Return what a queue looks like now.
+
+    Raises:
+        CorruptMeta: the write meta was overwritten while it was open.
+    """
+    # The head first: it may move on meanwhile, but never past where writing stands.
     head_page, head_sequence = store.read_meta.head_page, store.read_meta.head_sequence
+    tail = store.tail
+    if not (
+        head_page <= tail.page_number <= fmt.PAGE_NUMBER_MAX
+        and fmt.PAGE_HEADER_BYTES <= tail.position < store.meta.page_bytes
+        and head_sequence <= tail.sequence <= fmt.SEQUENCE_MAX
+    ):
+        raise errors.CorruptMeta(
+            f"it says that writing stands at {tail}, which cannot be: close the queue everywhere, "
+            "repair it, or restore the file from a copy",
+            path=store.write_meta.path,
+            position=field_of(fmt.WRITE_META, "page_number"),
+            reason="tail",
+        )
     count = tail.sequence - head_sequence
     sealed = range(head_page, tail.page_number)
     return Info(

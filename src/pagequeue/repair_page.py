@@ -290,7 +290,8 @@ class PageRepair:
         if scanned is None:
             return
         scan = scanned[1]
-        if scan.stopped in BAD and scan.whole_sequence >= written.tail.sequence:
+        is_half = scan.whole_sequence < scan.sequence
+        if (scan.stopped in BAD or is_half) and scan.whole_sequence >= written.tail.sequence:
             name = fmt.page_name(self.prefix, number)
             data = read_all(self.folder, name, self.meta.page_bytes)
             self._replace(name, data[: scan.whole_position])

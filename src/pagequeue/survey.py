@@ -246,8 +246,14 @@ def _look_at_names(found: Survey) -> None:
 def _look_at_lock(found: Survey) -> None:
     name = fmt.lock_name(found.prefix)
     status = found.folder.status(name)
-    if status is not None and not stat.S_ISREG(status.st_mode):
+    if status is None:
+        return
+    reason = None
+    if not stat.S_ISREG(status.st_mode):
         reason = "not a regular file: nobody can open the queue for writing"
+    elif status.st_nlink > 1:
+        reason = "has another name as well: nobody can open the queue for writing"
+    if reason is not None:
         found.problems.append(Problem(found.folder.full(name), None, None, reason))
 
 
