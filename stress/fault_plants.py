@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def forget_to_latch() -> None:
     """Tell the caller of a failed sync, and nobody else."""
-    from pagequeue.meta import WriteMeta  # noqa: PLC0415  the core is chosen by now
+    from pagequeue.words import WriteMeta  # noqa: PLC0415  the core is chosen by now
 
     def latch(self: WriteMeta, number: int, page_number: int) -> None:
         del self, number, page_number

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.meta import ReadMeta, Tail, WriteMeta
+from pagequeue.meta import ReadMeta
 from pagequeue.page import (
     REASONS,
     REMEDY,
@@ -32,6 +32,7 @@ from pagequeue.page import (
 )
 from pagequeue.settle import BATCH_OPEN, Settling
 from pagequeue.survey import first_bytes
+from pagequeue.words import Tail, WriteMeta
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,7 +21,7 @@ from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.files import Folder, raise_typed
 from pagequeue.locks import FileLock
-from pagequeue.meta import ReadMeta, WriteMeta, write_all_meta
+from pagequeue.meta import ReadMeta, write_all_meta
 from pagequeue.moments import system_clock
 from pagequeue.opening import nobody_inside
 from pagequeue.page import map_file, scan_region, writable_index
@@ -32,6 +32,7 @@ from pagequeue.store import Store
 from pagequeue.survey import Problem, page_numbers, problem_of, survey
 from pagequeue.trust import trusted
 from pagequeue.verify import verify
+from pagequeue.words import WriteMeta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Final
 from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.files import raise_typed
-from pagequeue.meta import AllMeta, ReadMeta, Tail, WriteMeta, field_of, read_all_meta
+from pagequeue.meta import AllMeta, ReadMeta, field_of, read_all_meta
 from pagequeue.page import PageHeader, decode_header, parse_header
+from pagequeue.words import Tail, WriteMeta
 
 if TYPE_CHECKING:
     from pagequeue.files import Folder

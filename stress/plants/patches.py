@@ -14,12 +14,12 @@ from pagequeue import (
     files,
     flush,
     locks,
-    meta,
     queue,
     recover,
     roll,
     salvage,
     verify,
+    words,
 )
 from stress.fault_plants import (  # noqa: F401  planted by name
     bare_errors,
@@ -140,14 +140,14 @@ def temporaries_kept() -> None:
 def lock_reset_by_every_opener() -> None:
     """An opener makes the writers' lock anew although others have the queue open."""
     rewrite(
-        meta.WriteMeta, "check_lock", ("if self.lock_abi", "self.settle()\n    if self.lock_abi")
+        words.WriteMeta, "check_lock", ("if self.lock_abi", "self.settle()\n    if self.lock_abi")
     )
 
 
 def stale_lock_kept() -> None:
     """The lock of another boot, or of the queue that this one is a copy of, is not made anew."""
     rewrite(
-        meta.WriteMeta,
+        words.WriteMeta,
         "settle",
         (
             "_core.reset_lock(self.region)",
