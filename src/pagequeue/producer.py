@@ -6,6 +6,7 @@ is active, the page is full, the queue failed, the payload does not fit.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from typing import TYPE_CHECKING, Self
@@ -14,7 +15,7 @@ from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.closing import Closing
 from pagequeue.files import let_go
-from pagequeue.meta import lost_meta
+from pagequeue.meta import field_of, lost_meta
 from pagequeue.page import lost_page
 
 if TYPE_CHECKING:
@@ -240,6 +241,13 @@ class Producer(_core.Writer, Closing):
                 "that has the queue open (it can be continued or killed), then call again",
                 path=path,
             )
+        elif event == _core.EVENT_UNLOCKABLE:
+            error = errors.CorruptMeta(
+                f"the writers' lock in it is no lock ({os.strerror(value)}): close the queue "
+                "everywhere, then repair it",
+                path=store.write_meta.path, position=field_of(fmt.WRITE_META, "mutex"),
+                reason="the writers' lock",
+            )  # fmt: skip
         elif event == _core.EVENT_LOST:
             error = self._lost(self._page)
         elif event == _core.EVENT_EXHAUSTED:
