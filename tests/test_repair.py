@@ -224,6 +224,17 @@ def test_damaged_message_is_left_and_named(
     assert filled.page(number).read_bytes() == before
 
 
+def test_frame_of_the_page_before_proves_no_other_beginning(filled: Disk) -> None:
+    """A header that is right is not made wrong because of it."""
+    frame = filled.frames(1)[0]
+    data = filled.page(1).read_bytes()[frame.position :][: frame.word]
+    filled.poke(filled.page(2), frame.position, data)
+    before = filled.page(2).read_bytes()
+    (problem,) = repair_queue(filled.directory).remaining
+    assert (problem.file, problem.position) == (str(filled.page(2)), HEADER)
+    assert filled.page(2).read_bytes() == before
+
+
 def test_missing_page_is_left_and_named(filled: Disk) -> None:
     """What stood in it is gone, and the rest is still there."""
     remove(filled.page(2))

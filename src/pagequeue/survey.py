@@ -293,7 +293,8 @@ def _look_at_head(found: Survey, meta: AllMeta) -> None:
             found.head_page = found.numbers[0]
             found.head_sequence = found.first_sequence(found.head_page)
         return
-    found.head_page, found.head_sequence = read.head_page, read.head_sequence
+    found.head_page = read.head_page
+    found.head_sequence = read_sequence = read.head_sequence
     read.close()
     position = ReadMeta.HEAD_PAGE
     first = found.first_sequence(found.head_page) if found.head_page in found.numbers else None
@@ -304,6 +305,9 @@ def _look_at_head(found: Survey, meta: AllMeta) -> None:
         reason = f"says that reading begins in page {found.head_page}, and there is none"
     elif found.numbers and found.head_page > found.numbers[0] and found.is_unused(found.head_page):
         reason = f"says that reading begins in page {found.head_page}, which is only made ready"
+    elif _is_past_pages(found, read_sequence, first):
+        position = ReadMeta.HEAD_SEQUENCE
+        reason = f"says that reading begins with message {found.head_sequence}, which cannot be"
     elif first is not None and first != found.head_sequence:
         position = ReadMeta.HEAD_SEQUENCE
         reason = f"says that reading begins with message {found.head_sequence}, the page {first}"
@@ -314,6 +318,16 @@ def _look_at_head(found: Survey, meta: AllMeta) -> None:
             if position == ReadMeta.HEAD_PAGE:
                 found.head_page = found.numbers[0]
             found.head_sequence = found.first_sequence(found.head_page)
+
+
+def _is_past_pages(found: Survey, sequence: int, first: int | None) -> bool:
+    """Whether a head sequence cannot be, although its page does not say where it begins."""
+    if sequence > fmt.SEQUENCE_MAX:
+        return True
+    if first is not None:
+        return False
+    later = (found.first_sequence(number) for number in found.numbers if number > found.head_page)
+    return any(other is not None and other < sequence for other in later)
 
 
 def _look_at_tail(found: Survey, meta: AllMeta) -> None:
