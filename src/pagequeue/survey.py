@@ -293,31 +293,37 @@ def _look_at_head(found: Survey, meta: AllMeta) -> None:
             found.head_page = found.numbers[0]
             found.head_sequence = found.first_sequence(found.head_page)
         return
-    found.head_page = read.head_page
-    found.head_sequence = read_sequence = read.head_sequence
+    found.head_page, found.head_sequence = read.head_page, read.head_sequence
     read.close()
-    position = ReadMeta.HEAD_PAGE
-    first = found.first_sequence(found.head_page) if found.head_page in found.numbers else None
-    reason = None
-    if not fmt.FIRST_PAGE <= found.head_page <= fmt.PAGE_NUMBER_MAX:
-        reason = f"page {found.head_page} cannot be the first"
-    elif found.numbers and found.head_page > found.numbers[-1]:
-        reason = f"says that reading begins in page {found.head_page}, and there is none"
-    elif found.numbers and found.head_page > found.numbers[0] and found.is_unused(found.head_page):
-        reason = f"says that reading begins in page {found.head_page}, which is only made ready"
-    elif _is_past_pages(found, read_sequence, first):
+    position, reason = _wrong_head(found, found.head_sequence)
+    if reason is None:
+        return
+    path = found.folder.full(fmt.read_meta_name(found.prefix))
+    found.problems.append(Problem(path, position, found.head_sequence, reason))
+    if found.numbers:
+        if position == ReadMeta.HEAD_PAGE:
+            found.head_page = found.numbers[0]
+        found.head_sequence = found.first_sequence(found.head_page)
+
+
+def _wrong_head(found: Survey, sequence: int) -> tuple[int, str | None]:
+    """Return which word of the read meta cannot be, and why; None for why when both can."""
+    number = found.head_page
+    first = found.first_sequence(number) if number in found.numbers else None
+    position, reason = ReadMeta.HEAD_PAGE, None
+    if not fmt.FIRST_PAGE <= number <= fmt.PAGE_NUMBER_MAX:
+        reason = f"page {number} cannot be the first"
+    elif found.numbers and number > found.numbers[-1]:
+        reason = f"says that reading begins in page {number}, and there is none"
+    elif found.numbers and number > found.numbers[0] and found.is_unused(number):
+        reason = f"says that reading begins in page {number}, which is only made ready"
+    elif _is_past_pages(found, sequence, first):
         position = ReadMeta.HEAD_SEQUENCE
-        reason = f"says that reading begins with message {found.head_sequence}, which cannot be"
-    elif first is not None and first != found.head_sequence:
+        reason = f"says that reading begins with message {sequence}, which cannot be"
+    elif first is not None and first != sequence:
         position = ReadMeta.HEAD_SEQUENCE
-        reason = f"says that reading begins with message {found.head_sequence}, the page {first}"
-    if reason is not None:
-        path = found.folder.full(fmt.read_meta_name(found.prefix))
-        found.problems.append(Problem(path, position, found.head_sequence, reason))
-        if found.numbers:
-            if position == ReadMeta.HEAD_PAGE:
-                found.head_page = found.numbers[0]
-            found.head_sequence = found.first_sequence(found.head_page)
+        reason = f"says that reading begins with message {sequence}, the page {first}"
+    return position, reason
 
 
 def _is_past_pages(found: Survey, sequence: int, first: int | None) -> bool:
