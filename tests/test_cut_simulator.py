@@ -39,8 +39,8 @@ with recorder.recording(str(directory)):
         producer.send_many([b"b" * 100, b"c" * 100])
         recorder.flushed(producer.flush())
         producer.send(b"d" * 3600)  # rolls
-        recorder.call_at(5, 1, lambda: recorder.flushed(producer.flush()))
-        producer.send(b"e" * 100)
+        with recorder.calling_at(5, 1, lambda: recorder.flushed(producer.flush())):
+            producer.send(b"e" * 100)
         recorder.fail_syncs(1, 1)
         try:
             producer.flush()

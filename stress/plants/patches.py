@@ -21,6 +21,12 @@ from pagequeue import (
     salvage,
     verify,
 )
+from stress.fault_plants import (  # noqa: F401  planted by name
+    bare_errors,
+    forget_to_latch,
+    hide_full_disk,
+    keep_descriptors,
+)
 from stress.plants.rewrite import rewrite
 
 # --- stable storage -------------------------------------------------------------------------------
@@ -70,7 +76,9 @@ def failed_sync_retried() -> None:
 def group_commit_too_early() -> None:
     """Whoever finds another one flushing goes on, though that one may have begun before."""
     rewrite(
-        flush.Flusher, "_alone", ("    if not taken:\n", "    if not taken:\n            return\n")
+        flush.Flusher,
+        "_alone",
+        ("        left = deadline", "        return\n        left = deadline"),
     )
 
 
