@@ -318,3 +318,12 @@ def test_failed_sync_is_repaired_by_new_files(
         assert [m.payload for m in queue.replay()] == [*MESSAGES, b"at risk"]
         queue.producer().send(b"on")
     assert repair_queue(filled.directory).actions == []
+
+
+def test_copy_of_a_linked_write_meta_keeps_what_its_words_say(filled: Disk) -> None:
+    """I3: what they count and the page lacks is damage there too, and not a torn tail."""
+    os.link(filled.path("writeMeta"), filled.directory.with_name("elsewhere"))
+    filled.tear(3, 1)
+    report = repair_queue(filled.directory)
+    assert any("another name" in action for action in report.actions)
+    assert [problem.sequence for problem in report.remaining] == [7]
