@@ -106,7 +106,7 @@ RECOVERING = (
         {STEP: 20.0},
     ),
     in_python(
-        "zeroing_not_synced", "what was zeroed is not synced", "I5, it comes back", {CUT: 60.0},
+        "zeroing_not_synced", "what was zeroed is not synced", "I5, it comes back", {SIM: 45.0},
     ),
     in_python("half_batch_kept", "an incomplete batch is kept", "I8", {CUT: 40.0}),
     in_python(
