@@ -38,9 +38,11 @@ def queues(tmp_path_factory: pytest.TempPathFactory) -> tuple[Original, Original
 
 
 @pytest.fixture
-def look(queues: tuple[Original, Original], tmp_path: Path) -> Callable[..., Any]:
+def look(
+    queues: tuple[Original, Original], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> Callable[..., Any]:
     """Return what looks at one damage."""
-    logging.getLogger("pagequeue").setLevel(logging.CRITICAL)
+    caplog.set_level(logging.CRITICAL, "pagequeue")
 
     def at(name: str, *wanted: str) -> dict[str, list[str]]:
         original, other = queues
