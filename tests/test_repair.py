@@ -12,11 +12,13 @@ from conftest import MESSAGES, Disk, Frame
 from support import end, ready, start
 
 from pagequeue import (
+    CorruptMeta,
     LockTimeout,
     Queue,
     QueueNotFound,
     SyncFailed,
     repair_queue,
+    salvage_queue,
     verify_queue,
 )
 from pagequeue import format as fmt
@@ -327,3 +329,15 @@ def test_copy_of_a_linked_write_meta_keeps_what_its_words_say(filled: Disk) -> N
     report = repair_queue(filled.directory)
     assert any("another name" in action for action in report.actions)
     assert [problem.sequence for problem in report.remaining] == [7]
+
+
+@pytest.mark.parametrize("words", [(2, 0), (2, 5), (1, 3)])
+def test_head_that_contradicts_its_page_hides_nothing(filled: Disk, words: tuple[int, int]) -> None:
+    """Then reading begins with the first page that there is."""
+    data = words[0].to_bytes(8, "little") + words[1].to_bytes(8, "little")
+    filled.poke(filled.path("readMeta"), 32, data)
+    for options in ({}, {"read_only": True}):
+        with pytest.raises(CorruptMeta, match="reading begins"):
+            Queue(filled.directory, **options)
+    assert salvage_queue(filled.directory, filled.directory.with_name("t")).messages_copied == 8
+    assert any("readMeta" in action for action in mended(filled, MESSAGES))

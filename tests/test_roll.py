@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from conftest import Disk, frames_of
 
-from pagequeue import errors
+from pagequeue import CorruptPage, Queue, errors, repair_queue
 from pagequeue import format as fmt
 
 if TYPE_CHECKING:
@@ -143,11 +143,11 @@ def test_header_that_readers_may_have_seen_is_not_written_again(disk: Disk) -> N
     assert disk.page(2).read_bytes()[:64] == header
 
 
-@pytest.mark.parametrize("left", ["short", "garbage", "other page"])
+@pytest.mark.parametrize("left", ["short", "garbage"])
 def test_next_page_that_was_left_half_made_is_made_again(disk: Disk, left: str) -> None:
     """I10: no end mark leads to it yet, so nothing is lost."""
     disk.send(b"x")
-    data = {"short": b"half", "garbage": b"\xaa" * 4096, "other page": disk.page(1).read_bytes()}
+    data = {"short": b"half", "garbage": b"\xaa" * 4096}
     disk.page(2).write_bytes(data[left])
     disk.directory.joinpath("queue-0000000002.page.tmp-next").write_bytes(b"half")
     disk.directory.joinpath("queue-0000000002.idx.tmp-next").write_bytes(b"half")
@@ -231,3 +231,31 @@ def test_limit_on_file_sizes_is_disk_full_and_can_be_raised(disk: Disk, tmp_path
     assert result.stdout.split() == [str(errno.EFBIG), "4", "4"], result.stderr
     assert len(disk.payloads()) == 5
     assert [name for name in os.listdir(disk.directory) if ".tmp-" in name] == []
+
+
+@pytest.mark.parametrize("copied", [True, False])
+def test_page_with_messages_under_the_next_name_is_never_rolled_into(
+    tmp_path: Path, *, copied: bool
+) -> None:
+    """I10: whoever put it there gets an error, and not one byte of it is written over."""
+    with Queue(tmp_path / "q", page_bytes=4096) as queue, queue.producer() as producer:
+        for number in range(9):
+            producer.send(bytes([65 + number]) * 1300)
+    directory = tmp_path / "q"
+    taken, following = (directory / fmt.page_name("queue", n) for n in (2, 4))
+    following.unlink(missing_ok=True)
+    data = taken.read_bytes()
+    following.write_bytes(data)
+    if not copied:
+        taken.unlink()
+    with Queue(directory) as queue:
+        assert any(str(following) == p.file for p in queue.verify().problems)
+        with pytest.raises(CorruptPage, match="messages"):
+            queue.rotate()
+    assert following.read_bytes() == data
+    if not copied:
+        assert any("renamed" in action for action in repair_queue(directory).actions)
+        with Queue(directory) as queue:
+            assert [m.payload[:1] for m in queue.replay()][:9] == [
+                bytes([65 + n]) for n in range(9)
+            ]

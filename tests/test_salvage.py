@@ -12,6 +12,7 @@ from conftest import MESSAGES, Disk
 
 from pagequeue import (
     CorruptMeta,
+    DiskFull,
     InvalidOption,
     Message,
     Queue,
@@ -22,6 +23,7 @@ from pagequeue import (
     verify_queue,
 )
 from pagequeue.meta import ReadMeta
+from pagequeue.roll import Roller
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -268,3 +270,23 @@ def test_open_queue_salvages_itself(filled: Disk) -> None:
     """Also read-only."""
     with Queue(filled.directory, read_only=True) as queue:
         assert queue.salvage(filled.directory.with_name("t")).messages_copied == 8
+
+
+def test_salvage_that_is_cut_short_leaves_no_target(
+    filled: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of a copy would pass for all of it; and the same call works when there is room."""
+    target = filled.directory.with_name("target")
+    real = Roller.next_page
+
+    def full(self: Roller, number: int) -> object:
+        if number > 2:
+            raise DiskFull("no room")
+        return real(self, number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Roller, "next_page", full)
+        with pytest.raises(DiskFull):
+            salvage_queue(filled.directory, target)
+    assert list(target.iterdir()) == []
+    assert salvage_queue(filled.directory, target).messages_copied == 8

@@ -248,7 +248,13 @@ class Flusher:
         synced, fd = self._synced
         if synced != number:
             self._forget_page()
-            fd = self._folder.open(self._page_name(number), writable=False)
+            try:
+                fd = self._folder.open(self._page_name(number), writable=False)
+            except errors.QueueNotFound as error:
+                raise errors.MissingPage(
+                    f"page {number} is not there, so it cannot be flushed: salvage the queue",
+                    path=error.path, position=0, reason="missing page",
+                ) from error  # fmt: skip
             self._synced = (number, fd)
         os.fdatasync(fd)
 

@@ -21,8 +21,9 @@ from pagequeue import format as fmt
 from pagequeue.files import FILE_MODE, Folder, raise_typed
 from pagequeue.locks import FileLock
 from pagequeue.meta import AllMeta, ReadMeta, read_all_meta, write_all_meta
-from pagequeue.page import REMEDY
+from pagequeue.page import REMEDY, decode_header
 from pagequeue.recover import Recovery, RecoveryReport
+from pagequeue.survey import first_bytes
 from pagequeue.trust import NOTHING
 from pagequeue.words import WriteMeta
 
@@ -127,6 +128,7 @@ class Opening:
             self.write_meta = WriteMeta(self.folder, prefix, queue_id, writable=writable)
             self.read_meta = ReadMeta(self.folder, prefix, queue_id, writable=writable)
             self._check_made()
+            self._check_head()
             self.prefix_tail = self._unrecovered_tail() if read_only else None
             self.folder.check()
         except BaseException:
@@ -291,6 +293,22 @@ class Opening:
                 f"it says that writing stands at {tail}, which cannot be: "
                 "repair the queue, which makes this file again from the pages",
                 path=self.write_meta.path, position=0, reason="tail",
+            )  # fmt: skip
+
+    def _check_head(self) -> None:
+        """Raise if reading would begin in another page than the one that has the first message."""
+        number, sequence = self.read_meta.head_page, self.read_meta.head_sequence
+        name = fmt.page_name(self._prefix, number)
+        try:
+            data = first_bytes(self.folder, name)
+            header = decode_header(data, self.meta.queue_id, number, self.folder.full(name))
+        except errors.PageQueueError:
+            return  # whoever reads it is told
+        if header.first_sequence not in {None, sequence}:
+            raise errors.CorruptMeta(
+                f"says that reading begins with message {sequence} in page {number}, which begins "
+                f"with {header.first_sequence}: repair the queue, which makes this file again",
+                path=self.read_meta.path, position=ReadMeta.HEAD_SEQUENCE, reason="head sequence",
             )  # fmt: skip
 
     def _refuse_headless(self) -> None:

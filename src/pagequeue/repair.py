@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.files import Folder, raise_typed
+from pagequeue.files import Folder
 from pagequeue.locks import FileLock
 from pagequeue.meta import ReadMeta, write_all_meta
 from pagequeue.moments import system_clock
@@ -300,8 +300,8 @@ class _Repair:
         """Put the names of all new files on stable storage.
 
         Raises:
-            SystemLimit: the sync failed. Trying it again could succeed and mean nothing, so the
-                queue is latched and nothing counts as durable: the next repair writes all again.
+            SyncFailed: trying it again could succeed and mean nothing, so the queue is latched and
+                nothing counts as durable: the next repair writes all of it again.
         """
         try:
             self.folder.sync()
@@ -311,7 +311,13 @@ class _Repair:
                 found = survey(self.folder, self.prefix)
                 write.set_durable(found.head_sequence or 0, found.head_page)
                 write.latch(error.errno or errno.EIO, found.head_page)
-            raise_typed(error, self.folder.path, "syncing the directory")
+            words = errors.describe(error)
+            raise errors.SyncFailed(
+                f"syncing the directory failed ({words}), so nothing counts as durable and nothing "
+                "more is written: mend the disk, then repair again, which writes all of it anew",
+                path=self.folder.path, position=0, reason=words,
+                first_sequence=0, end_sequence=0,
+            ) from error  # fmt: skip
 
     def _renew(self, meta: AllMeta) -> None:
         """Write again to new files what a sync that failed during recovery left at risk.

@@ -12,7 +12,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from pagequeue import errors
+from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.page import (
     PageHeader,
@@ -20,6 +20,7 @@ from pagequeue.page import (
     decode_header,
     make_page,
     map_file,
+    parse_header,
     writable_index,
 )
 
@@ -151,12 +152,16 @@ class Roller:
             self._folder.check()
             if number > self._write_meta.tail.page_number:
                 if self._folder.exists(fmt.page_name(self._prefix, number)):
+                    # Whatever stands in it, but for messages: the roll writes the header. It must
+                    # not be made again: another process can have mapped it and roll into it.
+                    page = None
                     try:
-                        # Whatever stands in it: the roll writes the header. It must not be made
-                        # again, because another process can have mapped it and roll into it.
-                        return self._mapped(number)
+                        page = self._mapped(number)
                     except errors.CorruptPage as error:
                         log.warning("%s; it held nothing and is made again", error)
+                    if page is not None:
+                        self._refuse_used(page)
+                        return page
                 header = PageHeader(number, self._meta.queue_id, None, 0, self._clock())
                 return make_page(
                     self._folder,
@@ -167,6 +172,30 @@ class Roller:
                     frame_bytes=frame_bytes,
                 )
         return self._mapped(number)
+
+    def _refuse_used(self, page: WritablePage) -> None:
+        """Raise if a page that is to come next has messages: somebody put it there.
+
+        Raises:
+            CorruptPage: it has; nothing was written to it.
+        """
+        name = fmt.page_name(self._prefix, page.number)
+        path = self._folder.full(name)
+        try:
+            header = parse_header(page.region.read(0, fmt.PAGE_HEADER_BYTES), path)
+        except errors.CorruptPage:
+            return  # a producer was killed while it wrote it
+        first = header.first_sequence
+        if (
+            first is not None
+            and _core.look(page.region, fmt.PAGE_HEADER_BYTES, first)[0] == _core.READ_FRAME
+            and page.number > self._write_meta.tail.page_number  # nobody rolled into it meanwhile
+        ):
+            raise errors.CorruptPage(
+                f"this page comes next, and it has messages, from {first} on, as page "
+                f"{header.page_number}: repair the queue, or move the file away",
+                path=path, position=0, reason="it has messages already",
+            )  # fmt: skip
 
     def close(self) -> None:
         """Let the pages go."""

@@ -115,7 +115,7 @@ def salvage_queue(
         QueueNotFound: nothing there looks like a queue.
         CorruptMeta: neither allMeta nor any page says what the queue was like.
         InvalidOption: there is a queue in `target` already.
-        DiskFull: there is no room for the copy; what was copied so far stays in `target`.
+        DiskFull: there is no room for the copy; what was copied so far is removed again.
     """
     path = os.path.abspath(os.fsdecode(directory))
     target_path = os.path.abspath(os.fsdecode(target))
@@ -130,7 +130,11 @@ def salvage_queue(
                 path=folder.full(fmt.all_meta_name(prefix)), position=0, reason="missing",
             )  # fmt: skip
         with _Target(target_path, prefix, found.meta.page_bytes, trusted(trust, path)) as made:
-            return _Salvage(found, made).run(progress)
+            try:
+                return _Salvage(found, made).run(progress)
+            except BaseException:
+                made.remove()  # or half of a copy would pass for all of it
+                raise
     finally:
         folder.close()
 
@@ -175,6 +179,16 @@ class _Target(Closing):
         _, found, size, _ = _core.look(region, position, sequence)
         start = position + fmt.FRAME_HEADER_BYTES
         return found == timestamp and region.read(start, size) == payload
+
+    def remove(self) -> None:
+        """Close the new queue and remove its files."""
+        folder, prefix = self.store.folder, self.store.prefix
+        pattern = fmt.file_pattern(prefix)
+        self._producer.close()
+        self.store.background.close()
+        for name in folder.names():
+            if pattern.fullmatch(name) or name == fmt.lock_name(prefix):
+                folder.remove(name)
 
     def close(self) -> None:
         """Close the new queue."""

@@ -302,8 +302,7 @@ def _look_at_head(found: Survey, meta: AllMeta) -> None:
     path = found.folder.full(fmt.read_meta_name(found.prefix))
     found.problems.append(Problem(path, position, found.head_sequence, reason))
     if found.numbers:
-        if position == ReadMeta.HEAD_PAGE:
-            found.head_page = found.numbers[0]
+        found.head_page = found.numbers[0]  # nothing that is there is hidden
         found.head_sequence = found.first_sequence(found.head_page)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.files import Folder
-from pagequeue.page import REASONS, PageHeader, Scan, map_file, scan_region
+from pagequeue.page import REASONS, PageHeader, Scan, map_file, parse_header, scan_region
 from pagequeue.survey import Problem, Survey, page_numbers, problem_of, survey
 from pagequeue.trust import trusted
 from pagequeue.verify_tail import TailCheck
@@ -162,11 +162,31 @@ class _Verification:
                 self.problem(number, None, None, "behind the page that comes next: never read")
                 continue
             try:
-                map_file(self.found.folder, name, self.meta.page_bytes, writable=False)
+                page = map_file(self.found.folder, name, self.meta.page_bytes, writable=False)
             except errors.QueueNotFound:
                 continue  # removed meanwhile
             except errors.PageQueueError as error:
                 self.report.problems.append(problem_of(error))
+            else:
+                self._check_spare(number, page)
+
+    def _check_spare(self, number: int, page: _core.Region) -> None:
+        """A page that comes next has no messages, unless it was rolled into meanwhile."""
+        path = self.found.path(number)
+        try:
+            header = parse_header(page.read(0, fmt.PAGE_HEADER_BYTES), path)
+        except errors.PageQueueError:
+            return  # a producer was killed while it wrote it
+        first = header.first_sequence
+        if (
+            self.tail is not None
+            and first is not None
+            and first != self.tail.sequence
+            and _core.look(page, fmt.PAGE_HEADER_BYTES, first)[0] == _core.READ_FRAME
+            and survey(self.found.folder, self.found.prefix).written == self.found.written
+        ):
+            reason = f"comes next, and has messages from {first} on, as page {header.page_number}"
+            self.problem(number, 0, first, reason)
 
     # --- one page ---------------------------------------------------------------------------------
 

@@ -287,9 +287,7 @@ def _(victim: Victim) -> Hit:
     return head_hit(victim)
 
 
-@head.but(opening=Works("any"), after_cut=Works("any"), read_only=Works("any"))(
-    "readMeta with a head inside a page", "the head sequence is one too many"
-)
+@head("readMeta with a head inside a page", "the head sequence is one too many")
 def _(victim: Victim) -> Hit:
     victim.word(READ_META, fmt.READ_META, "head_sequence", 1)
     return head_hit(victim)
