@@ -247,7 +247,12 @@ class Flusher:
         synced, fd = self._synced
         if synced != number:
             self._forget_page()
-            fd = self._folder.open(self._page_name(number), writable=False)
+            try:
+                fd = self._folder.open(self._page_name(number), writable=False)
+            except errors.QueueNotFound:
+                if number >= self._read_meta.head_page:
+                    raise
+                return  # retention took it meanwhile: nothing of it is promised any more
             self._synced = (number, fd)
         os.fdatasync(fd)
 

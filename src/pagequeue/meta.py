@@ -212,10 +212,18 @@ def write_all_meta(folder: Folder, prefix: str, meta: AllMeta) -> None:
 # --- the shared ones ------------------------------------------------------------------------------
 
 
-def _map_shared(
-    folder: Folder, name: str, *, size_bytes: int, writable: bool, doing: str
+def map_shared(
+    folder: Folder,
+    name: str,
+    dtype: np.dtype[np.void],
+    magic: bytes,
+    queue_id: bytes,
+    *,
+    size_bytes: int,
+    writable: bool,
+    doing: str,
 ) -> tuple[_core.Region, int]:
-    """Map a meta file; return the map and the file's inode number."""
+    """Map a meta file of this queue; return the map and the file's inode number."""
     with folder.opened(name, writable=writable) as fd:
         try:
             found = os.fstat(fd)
@@ -228,6 +236,7 @@ def _map_shared(
         except OSError as error:
             raise_typed(error, folder.full(name), doing)
     region.on_lost = partial(lost_meta, folder.full(name))
+    _check_shared(region, dtype, magic, queue_id, folder.full(name))
     return region, found.st_ino
 
 
@@ -245,9 +254,10 @@ def _check_shared(
         )  # fmt: skip
 
 
-def _make_shared(
+def make_shared(
     folder: Folder, name: str, dtype: np.dtype[np.void], magic: bytes, queue_id: bytes, **words: int
 ) -> None:
+    """Create a meta file whose words change, whole or not at all; durable but for its name."""
     record = np.zeros(1, dtype)
     record["magic"] = np.void(magic)
     record["version"] = fmt.FORMAT_VERSION
@@ -294,11 +304,10 @@ class WriteMeta:
     def __init__(self, folder: Folder, prefix: str, queue_id: bytes, *, writable: bool) -> None:
         name = fmt.write_meta_name(prefix)
         self.path = folder.full(name)
-        self.region, inode = _map_shared(
-            folder, name, size_bytes=fmt.WRITE_META_FILE_BYTES, writable=writable,
-            doing="mapping the write meta",
+        self.region, inode = map_shared(
+            folder, name, fmt.WRITE_META, fmt.WRITE_MAGIC, queue_id,
+            size_bytes=fmt.WRITE_META_FILE_BYTES, writable=writable, doing="mapping the write meta",
         )  # fmt: skip
-        _check_shared(self.region, fmt.WRITE_META, fmt.WRITE_MAGIC, queue_id, self.path)
         self._key = _lock_key(folder, inode)
 
     @staticmethod
@@ -311,7 +320,7 @@ class WriteMeta:
         durable_page: int = 0,
     ) -> None:
         """Create the file anew; only when alone. Without a durable page the mark is not known."""
-        _make_shared(
+        make_shared(
             folder, fmt.write_meta_name(prefix), fmt.WRITE_META, fmt.WRITE_MAGIC, queue_id,
             durable_sequence=durable_sequence, durable_page=durable_page,
         )  # fmt: skip
@@ -439,16 +448,16 @@ class ReadMeta:
     """The first readable page and its first sequence, mapped."""
 
     HEAD_PAGE: Final = field_of(fmt.READ_META, "head_page")
-    HEAD_SEQUENCE: Final = field_of(fmt.READ_META, "head_sequence")
+    HEAD_ODD: Final = field_of(fmt.READ_META, "head_odd")
+    HEAD_EVEN: Final = field_of(fmt.READ_META, "head_even")
 
     def __init__(self, folder: Folder, prefix: str, queue_id: bytes, *, writable: bool) -> None:
         name = fmt.read_meta_name(prefix)
         self.path = folder.full(name)
-        self.region, _ = _map_shared(
-            folder, name, size_bytes=fmt.READ_META_BYTES, writable=writable,
-            doing="mapping the read meta",
+        self.region, _ = map_shared(
+            folder, name, fmt.READ_META, fmt.READ_MAGIC, queue_id,
+            size_bytes=fmt.READ_META_BYTES, writable=writable, doing="mapping the read meta",
         )  # fmt: skip
-        _check_shared(self.region, fmt.READ_META, fmt.READ_MAGIC, queue_id, self.path)
         if self.region.load(self.HEAD_PAGE) == 0:
             raise errors.CorruptMeta(
                 f"says that reading begins in page 0: {REPAIR}",
@@ -460,9 +469,9 @@ class ReadMeta:
         folder: Folder, prefix: str, queue_id: bytes, *, head_page: int, head_sequence: int
     ) -> None:
         """Create the file anew; only when alone."""
-        _make_shared(
+        make_shared(
             folder, fmt.read_meta_name(prefix), fmt.READ_META, fmt.READ_MAGIC, queue_id,
-            head_page=head_page, head_sequence=head_sequence,
+            head_page=head_page, head_odd=head_sequence, head_even=head_sequence,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -477,7 +486,31 @@ class ReadMeta:
             raise lost_meta(self.path, self.HEAD_PAGE)
         return number
 
+    @classmethod
+    def sequence_at(cls, number: int) -> int:
+        """Return where the first sequence of a page stands, by its number's parity."""
+        return cls.HEAD_ODD if number & 1 else cls.HEAD_EVEN
+
+    @property
+    def head(self) -> tuple[int, int]:
+        """The first readable page and its first sequence, of one moment."""
+        while True:
+            number = self.head_page
+            sequence = self.region.load(self.sequence_at(number))
+            if self.head_page == number:  # else retention went on, and took the word again
+                return number, sequence
+
     @property
     def head_sequence(self) -> int:
         """The first readable sequence."""
-        return self.region.load(self.HEAD_SEQUENCE)
+        return self.head[1]
+
+    def advance(self, first_sequence: int) -> None:
+        """Go on to the page behind the head, which begins with this; under the preparation lock.
+
+        Only one page at a time, so that the word that is written is never the one in use (I12).
+        Dies between the stores: the head is where it was.
+        """
+        number = self.head_page + 1
+        self.region.store(self.sequence_at(number), first_sequence)
+        self.region.store(self.HEAD_PAGE, number)

@@ -278,13 +278,14 @@ class Opening:
         )
 
     def _check_made(self) -> None:
+        head_page, head_sequence = self.read_meta.head  # before the tail, which only grows
         tail = self.write_meta.tail
         if tail.page_number == 0:
             raise self._no_queue()  # it is being made right now
         if not (
-            self.read_meta.head_page <= tail.page_number <= fmt.PAGE_NUMBER_MAX
+            head_page <= tail.page_number <= fmt.PAGE_NUMBER_MAX
             and fmt.PAGE_HEADER_BYTES <= tail.position < self.meta.page_bytes
-            and self.read_meta.head_sequence <= tail.sequence <= fmt.SEQUENCE_MAX
+            and head_sequence <= tail.sequence <= fmt.SEQUENCE_MAX
         ):
             raise errors.CorruptMeta(
                 f"it says that writing stands at {tail}, which cannot be: "
