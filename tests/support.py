@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import portalocker
 
-from pagequeue import Queue
+from pagequeue import PageQueueError, Queue
 from pagequeue import format as fmt
 from pagequeue.meta import WriteMeta, field_of
 
@@ -175,6 +175,56 @@ def send_for_ever(directory: str, acked_path: str, batch: int) -> None:
             acked[:] = count.to_bytes(8, "little")
             if count == batch:
                 say("sending")
+
+
+def open_consumer_and_hold(directory: str, name: str, *, ack: int = 0, leave: bool = False) -> None:
+    """Open a named consumer, acknowledge some messages, and keep it until killed."""
+    with Queue(directory) as queue:
+        try:
+            consumer = queue.consumer(name)
+        except PageQueueError as error:
+            say(type(error).__name__)
+            return
+        with consumer:
+            for _ in range(ack):
+                consumer.receive(10)
+            consumer.ack()
+            say("open")
+            time.sleep(0 if leave else 60)
+
+
+def receive_and_ack_for_ever(directory: str, name: str, out: str, *, total: int) -> None:
+    """Write down each message, and acknowledge it after that, until killed or all are done."""
+    with Path(out).open("a") as file, Queue(directory) as queue, queue.consumer(name) as consumer:
+        say("open")
+        while consumer.sequence < total:
+            message = consumer.receive(10)
+            os.write(file.fileno(), b"%d\n" % message.sequence)
+            consumer.ack(message)
+
+
+def use_consumer_after_fork(directory: str) -> None:
+    """Fork with a named consumer open; print what each use gives in the child, which stays."""
+    queue = Queue(directory)
+    consumer = queue.consumer("billing")
+    queue.producer().send_many([b"a", b"b", b"c"])
+    consumer.receive_many(2)
+    if (pid := os.fork()) == 0:
+        uses: dict[str, Callable[[], object]] = {
+            "ack": consumer.ack,
+            "seek": consumer.seek,
+            "receive": consumer.receive,
+            "consumers": queue.consumers,
+            "remove": lambda: queue.remove_consumer("billing"),
+            "trim": queue.trim,
+        }
+        say(json.dumps({name: outcome(use) for name, use in uses.items()}))
+        consumer.close()
+        time.sleep(60)
+    time.sleep(0.3)
+    consumer.ack()
+    say(pid)
+    time.sleep(60)
 
 
 def send_lines(directory: str, prefix: str = "queue") -> None:
