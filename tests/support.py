@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import portalocker
 
-from pagequeue import PageQueueError, Queue
+from pagequeue import PageQueueError, Queue, Retention
 from pagequeue import format as fmt
 from pagequeue.meta import WriteMeta, field_of
 
@@ -225,6 +225,79 @@ def use_consumer_after_fork(directory: str) -> None:
     consumer.ack()
     say(pid)
     time.sleep(60)
+
+
+def send_and_trim_for_ever(directory: str) -> None:
+    """Send with a retention of six pages until killed; trim by hand as well."""
+    retention = Retention(max_bytes=6 * SMALL)
+    with Queue(directory, retention=retention) as queue, queue.producer() as producer:
+        count = 0
+        while True:
+            producer.send(b"%d" % count + b"." * (count % 900))
+            count += 1
+            if count == 100:
+                say("sending")
+            if count % 97 == 0:
+                queue.trim()
+                time.sleep(0.001)
+
+
+def die_while_trimming(directory: str, step: int) -> None:
+    """Trim, and die right before one of the calls that change or sync something."""
+    left = [step]
+
+    def deadly(call: Callable[..., Any]) -> Callable[..., Any]:
+        def instead(*args: Any, **options: Any) -> Any:  # noqa: ANN401
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            left[0] -= 1
+            return call(*args, **options)
+
+        return instead
+
+    with Queue(directory, retention=Retention(max_bytes=3 * SMALL)) as queue:
+        for module, name in ((os, "fdatasync"), (os, "fsync"), (os, "unlink")):
+            setattr(module, name, deadly(getattr(module, name)))
+        meta = queue._store.read_meta
+        store = deadly(meta.region.store)
+
+        class Stores:
+            """The region, but each store can be the last."""
+
+            def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+                return store if name == "store" else getattr(region, name)
+
+        region = meta.region
+        meta.region = Stores()  # type: ignore[assignment]
+        queue.trim()
+        meta.region = region
+        say("done")
+        os._exit(0)
+
+
+def send_until_blocked(directory: str, count: int = 10**6) -> None:
+    """Send with a retention of four pages, blocking; say how that ended."""
+    retention = Retention(max_bytes=4 * SMALL)
+    with Queue(directory, retention=retention, on_full="block") as queue:
+        say("sending")
+        try:
+            with queue.producer() as producer:
+                for _ in range(count):
+                    producer.send(b"x" * 1300)
+        except KeyboardInterrupt:
+            say(json.dumps(["interrupted", queue.tail_sequence]))
+
+
+def ack_slowly(directory: str, name: str, count: int) -> None:
+    """Receive so many messages, acknowledging every fifth a little later."""
+    with Queue(directory) as queue, queue.consumer(name) as consumer:
+        say("open")
+        for number in range(count):
+            assert consumer.receive(30).sequence == number
+            if number % 5 == 4:
+                time.sleep(0.005)
+                consumer.ack()
+        consumer.ack()
 
 
 def send_lines(directory: str, prefix: str = "queue") -> None:
