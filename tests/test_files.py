@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -320,3 +321,23 @@ def test_one_file_that_may_not_be_read_is_denied(public: Path, name: str) -> Non
     (public / name).chmod(0o600)
     expected = "[b'x']" if name.endswith(".idx") else "AccessDenied True"
     assert as_nobody(public, "read_only") == expected
+
+
+def test_listing_in_many_threads_gives_every_name_once(tmp_path: Path) -> None:
+    """Else retention could overlook the cursor of somebody who is behind."""
+    expected = [f"{number:03d}" for number in range(200)]
+    for name in expected:
+        (tmp_path / name).touch()
+    folder = Folder(str(tmp_path), create=False)
+    wrong: list[int] = []
+
+    def list_often() -> None:
+        wrong.extend(1 for _ in range(200) if sorted(folder.names()) != expected)
+
+    threads = [threading.Thread(target=list_often) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    folder.close()
+    assert wrong == []

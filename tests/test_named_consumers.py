@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import threading
 import time
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,13 +16,10 @@ from support import (
     SMALL,
     end,
     finish,
-    flip,
     open_consumer_and_hold,
     overwrite,
     payloads,
-    pretend_power_cut,
     ready,
-    receive_and_ack_for_ever,
     start,
     until,
     use_consumer_after_fork,
@@ -35,20 +30,17 @@ from pagequeue import (
     ConcurrentUse,
     ConsumerInUse,
     ConsumerNotFound,
-    CorruptMeta,
     InvalidOption,
     Queue,
     ReadOnlyQueue,
     SequenceOutOfRange,
-    SyncFailed,
     UsageError,
-    repair_queue,
-    verify_queue,
 )
-from pagequeue import format as fmt
-from pagequeue.cursor import CursorMeta, lower_cursors
+from pagequeue.cursor import CursorMeta
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pagequeue import Message
 
 
@@ -169,9 +161,12 @@ def test_seek_moves_the_cursor_at_once(disk: Disk) -> None:
 
 def test_unnamed_consumer_has_nothing_to_acknowledge(disk: Disk) -> None:
     """The error says what to open instead."""
-    with disk.open() as queue, queue.consumer() as consumer:
-        with pytest.raises(UsageError, match="no name"):
-            consumer.ack()
+    with (
+        disk.open() as queue,
+        queue.consumer() as consumer,
+        pytest.raises(UsageError, match="no name"),
+    ):
+        consumer.ack()
 
 
 @pytest.mark.parametrize(
@@ -192,9 +187,8 @@ def test_names_that_could_be_other_files_are_refused(disk: Disk, name: str) -> N
 
 def test_longest_name_and_prefix_make_a_file(tmp_path: Path) -> None:
     """Their file's name, and that of its temporary file, are not too long for the system."""
-    with Queue(tmp_path, prefix="p" * 100, page_bytes=SMALL) as queue:
-        with queue.consumer("n" * 100):
-            assert [found.name for found in queue.consumers()] == ["n" * 100]
+    with Queue(tmp_path, prefix="p" * 100, page_bytes=SMALL) as queue, queue.consumer("n" * 100):
+        assert [found.name for found in queue.consumers()] == ["n" * 100]
     for prefix in ("queue-readMeta.x", "queue-readMeta"):
         with pytest.raises(InvalidOption, match="readMeta"):
             Queue(tmp_path, prefix=prefix)
@@ -315,209 +309,18 @@ def test_consumer_inside_another_thread_is_not_acknowledged(disk: Disk) -> None:
     """It belongs to one thread at a time."""
     with disk.open() as queue:
         consumer = queue.consumer("billing")
-        thread = threading.Thread(target=lambda: pytest.raises(ClosedError, consumer.receive))
+
+        def receive() -> None:
+            with pytest.raises(ClosedError):
+                consumer.receive()
+
+        thread = threading.Thread(target=receive)
         thread.start()
         until(lambda: consumer._busy)
         with pytest.raises(ConcurrentUse):
             consumer.ack()
         consumer.close()
         thread.join()
-
-
-# --- kills and power cuts ----------------------------------------------------------------------
-
-
-def test_killed_consumer_gets_again_only_what_it_had_not_acknowledged(disk: Disk) -> None:
-    """I11: over many kills, every message is processed, and none from below the cursor twice."""
-    out = disk.directory.parent / "processed"
-    with disk.open() as queue:
-        fill(queue, 400)
-        while True:
-            process = start(
-                receive_and_ack_for_ever.__name__, disk.directory, "billing", str(out), total=400
-            )
-            ready(process)
-            time.sleep(0.01)
-            ended = process.poll() is not None
-            end(process)
-            lines = out.read_text().splitlines()
-            with queue.consumer("billing") as consumer:
-                # A line is written before it is acknowledged.
-                acknowledged = consumer.acknowledged
-                assert set(range(acknowledged)) <= {int(line) for line in lines if line}
-            if acknowledged == 400:
-                break
-            assert not ended or acknowledged == 400
-        # Again came at most the one that was in work at each kill.
-        numbers = [int(line) for line in lines if line]
-        assert sorted(set(numbers)) == list(range(400))
-        assert all(b - a in {0, 1} for a, b in zip(numbers, numbers[1:], strict=False))
-
-
-def test_cursor_ahead_of_the_tail_is_lowered_before_anything_is_sent(written: Disk) -> None:
-    """I11: after a power cut its messages are gone, and their sequences are given anew."""
-    shutil.copytree(written.directory, written.directory.parent / "copy")
-    with written.open() as queue, queue.consumer("billing") as consumer:
-        consumer.receive_many()
-        tail = queue.tail_sequence
-        while consumer.sequence < tail:
-            consumer.receive_many()
-        consumer.ack(durable=True)
-        assert consumer.acknowledged == tail
-    cut = written.zero(2, 1)
-    assert cut > 0
-    written.path("0000000003.page").unlink()
-    written.cut_power(durable=3)
-    with written.open() as queue:
-        new_tail = queue.tail_sequence
-        assert new_tail == 4 < tail
-        assert any("lowered consumer 'billing'" in did for did in queue.recovery.actions)
-        fill(queue, 6)
-    with written.open() as queue, queue.consumer("billing") as consumer:
-        assert [m.sequence for m in consumer.receive_many()] == list(range(4, 10))
-        assert queue.verify().ok
-
-
-def test_lowered_cursor_is_durable_before_the_queue_is_settled(
-    disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """I11: a recovery that is cut off there is done again by the next one."""
-    with disk.open() as queue:
-        fill(queue, 5)
-        queue.consumer("billing").close()
-    set_cursor(disk, 50)
-    pretend_power_cut(disk.directory)
-
-    def fail(*_: object) -> None:
-        raise OSError(5, "no")
-
-    monkeypatch.setattr("pagequeue.recover.lower_cursors", fail)
-    with pytest.raises(OSError, match="no"):
-        disk.open()
-    monkeypatch.undo()
-    order: list[str] = []
-    monkeypatch.setattr(
-        "pagequeue.recover.lower_cursors",
-        lambda *args: (order.append("cursors"), lower_cursors(*args)),
-    )
-    monkeypatch.setattr(
-        "pagequeue.meta.WriteMeta.settle",
-        lambda self, settle=__import__("pagequeue.meta").meta.WriteMeta.settle: (
-            order.append("settled"),
-            settle(self),
-        ),
-    )
-    with disk.open() as queue, queue.consumer("billing") as consumer:
-        assert order == ["cursors", "settled"]
-        assert consumer.sequence == 5
-
-
-def test_older_cursor_after_a_power_cut_delivers_again(disk: Disk) -> None:
-    """At least once: nothing promises that an acknowledgement without a sync is on the disk."""
-    with disk.open() as queue:
-        fill(queue, 5)
-        with queue.consumer("billing") as consumer:
-            consumer.receive_many()
-            consumer.ack()
-            queue.producer().flush()
-    set_cursor(disk, 2)
-    pretend_power_cut(disk.directory)
-    with disk.open() as queue, queue.consumer("billing") as consumer:
-        assert [m.sequence for m in consumer.receive_many()] == [2, 3, 4]
-
-
-def test_cursor_that_was_put_back_while_the_queue_is_open_is_lowered(disk: Disk) -> None:
-    """I11: a copy of another time cannot skip what is still to come."""
-    with disk.open() as queue:
-        fill(queue, 3)
-        queue.consumer("billing").close()
-        set_cursor(disk, 9)
-        problems = queue.verify().problems
-        assert [p.position for p in problems] == [CursorMeta.NEXT]
-        assert "the tail is 3" in problems[0].reason
-        with queue.consumer("billing") as consumer:
-            assert consumer.sequence == 3
-        assert queue.verify().ok
-
-
-def test_durable_ack_syncs_and_a_failed_sync_is_never_taken_back(
-    disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Only a durable one costs a sync; after a failure the next success could mean nothing."""
-    with disk.open() as queue:
-        fill(queue, 4)
-        consumer = queue.consumer("billing")
-        synced: list[int] = []
-        real = os.fdatasync
-        monkeypatch.setattr(os, "fdatasync", lambda fd: (synced.append(fd), real(fd)))
-        consumer.receive()
-        consumer.ack()
-        assert synced == []
-        consumer.ack(durable=True)
-        assert len(synced) == 1
-
-        def fail(_: int) -> None:
-            raise OSError(5, "no")
-
-        monkeypatch.setattr(os, "fdatasync", fail)
-        consumer.receive()
-        with pytest.raises(SyncFailed, match="not on stable storage"):
-            consumer.ack(durable=True)
-        assert consumer.acknowledged == 2
-        monkeypatch.undo()
-        with pytest.raises(SyncFailed, match="failed before"):
-            consumer.ack(durable=True)
-        consumer.ack()
-
-
-# --- damage ------------------------------------------------------------------------------------
-
-
-def damage(disk: Disk, how: str) -> None:
-    """Damage the cursor file in one way."""
-    path = cursor_of(disk)
-    if how == "empty":
-        path.write_bytes(b"")
-    elif how == "magic":
-        flip(path, 0)
-    elif how == "checksum":
-        flip(path, 12)
-    elif how == "kind":
-        flip(path, CursorMeta.KIND)
-    elif how == "sequence":
-        overwrite(path, CursorMeta.NEXT, b"\xff" * 8)
-    elif how == "foreign":
-        with Queue(disk.directory.parent / "other", page_bytes=SMALL) as other:
-            other.consumer("billing").close()
-        shutil.copy(disk.directory.parent / "other" / path.name, path)
-
-
-@pytest.mark.parametrize("how", ["empty", "magic", "checksum", "kind", "sequence", "foreign"])
-def test_damaged_cursor_is_named_reported_and_left(disk: Disk, how: str) -> None:
-    """Its place cannot be known from anything else, so only its owner can say what to do."""
-    with disk.open() as queue:
-        fill(queue, 3)
-        queue.consumer("billing").close()
-    damage(disk, how)
-    path = str(cursor_of(disk))
-    with disk.open() as queue:
-        with pytest.raises(CorruptMeta, match="remove the consumer") as caught:
-            queue.consumer("billing")
-        assert caught.value.path == path
-        found = queue.consumers()[0]
-        assert (found.name, found.next_sequence, found.lag) == ("billing", None, None)
-        assert found.problem is not None
-        assert [problem.file for problem in queue.verify().problems] == [path]
-        assert payloads(queue.replay()) == [b"0", b"1", b"2"]
-    before = cursor_of(disk).read_bytes()
-    assert [problem.file for problem in repair_queue(disk.directory).remaining] == [path]
-    assert cursor_of(disk).read_bytes() == before
-    with disk.open() as queue:
-        queue.remove_consumer("billing")
-        assert queue.consumers() == []
-        with queue.consumer("billing") as consumer:
-            assert consumer.sequence == 0
-    assert verify_queue(disk.directory).ok
 
 
 # --- listing, removing -------------------------------------------------------------------------
@@ -553,19 +356,6 @@ def test_removed_consumer_begins_anew(disk: Disk) -> None:
             queue.remove_consumer("billing")
         with queue.consumer("billing", sequence=1) as consumer:
             assert consumer.sequence == 1
-
-
-def test_interrupted_making_leaves_a_file_that_recovery_sweeps(disk: Disk) -> None:
-    """A temporary name is nobody's cursor."""
-    disk.send(b"a")
-    left = disk.path("readMeta.billing.tmp-123")
-    left.write_bytes(b"half")
-    with disk.open() as queue:
-        assert queue.consumers() == []
-        assert not left.exists()
-    assert fmt.consumer_of("queue", "queue-readMeta") is None
-    assert fmt.consumer_of("queue", "queue-readMeta.tmp-2") is None
-    assert fmt.consumer_of("queue", "queue-readMeta.a") == "a"
 
 
 def test_durable_only_consumer_with_a_name_waits_for_the_flush(disk: Disk) -> None:

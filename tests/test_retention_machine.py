@@ -48,9 +48,7 @@ class RetentionMachine(RuleBasedStateMachine):
 
     def open(self) -> None:
         """Open the queue."""
-        self.queue = Queue(
-            self.directory, page_bytes=SMALL, clock=Clock(10**18), retention=POLICY
-        )
+        self.queue = Queue(self.directory, page_bytes=SMALL, clock=Clock(10**18), retention=POLICY)
         self.producer = self.queue.producer()
 
     def teardown(self) -> None:
@@ -63,14 +61,19 @@ class RetentionMachine(RuleBasedStateMachine):
         for _ in range(count):
             item = b"%d:" % len(self.sent) + b"." * size
             try:
-                assert self.producer.send(item) == len(self.sent)
-            except QueueFull as error:
-                assert error.held_by == tuple(
-                    sorted(n for n, k in self.known.items() if n in error.held_by)
-                ) != ()
-                assert self.queue.info().page_count == PAGES
+                sequence = self.producer.send(item)
+            except QueueFull as full:
+                self.check_full(full)
                 return
+            assert sequence == len(self.sent)
             self.sent.append(item)
+
+    def check_full(self, full: QueueFull) -> None:
+        """Every page is there, and those who keep the oldest are named."""
+        assert self.queue.info().page_count == PAGES
+        first = self.queue._store.first_sequence(self.queue.info().head_page + 1)
+        behind = sorted(who for who, known in self.known.items() if known.acked < first)
+        assert list(full.held_by) == behind != []
 
     @rule(who=name)
     def open_consumer(self, who: str) -> None:
@@ -158,7 +161,7 @@ class RetentionMachine(RuleBasedStateMachine):
     @rule(ahead=st.integers(0, 50), older=st.booleans())
     def cut_power(self, ahead: int, *, older: bool) -> None:
         """All messages reached the disk; one cursor is older there, or ahead of the tail."""
-        who = sorted(self.known)[0]
+        who = min(self.known)
         known = self.known[who]
         self.producer.flush()
         head = self.queue.head_sequence

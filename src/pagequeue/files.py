@@ -346,11 +346,20 @@ class Folder:
         return self.identity(name) is not None
 
     def names(self) -> list[str]:
-        """Return the names of all that stands there."""
+        """Return the names of all that stands there, each once.
+
+        Through a descriptor of its own: threads, and the child of a fork, share the place in the
+        listing of `fd`, and would get names twice or never.
+        """
+        fd = -1
         try:
-            return os.listdir(self.fd)
+            fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.fd)
+            return os.listdir(fd)
         except OSError as error:
             raise_typed(error, self.path, "listing the directory")
+        finally:
+            if fd >= 0:
+                let_go(fd)
 
     def remove(self, name: str) -> None:
         """Remove a file; it is no error that it is not there."""
