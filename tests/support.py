@@ -232,7 +232,10 @@ def use_consumer_after_fork(directory: str) -> None:
 def send_and_trim_for_ever(directory: str) -> None:
     """Send with a retention of six pages until killed; trim by hand as well."""
     retention = Retention(max_bytes=6 * SMALL)
-    with Queue(directory, retention=retention) as queue, queue.producer() as producer:
+    with (
+        Queue(directory, retention=retention, on_full="block") as queue,
+        queue.producer() as producer,
+    ):
         count = 0
         while True:
             producer.send(b"%d" % count + b"." * (count % 900))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,6 +24,7 @@ from support import (
 )
 
 from pagequeue import (
+    ConsumerInUse,
     CorruptMeta,
     Queue,
     SyncFailed,
@@ -263,3 +266,23 @@ def test_interrupted_making_leaves_a_file_that_recovery_sweeps(disk: Disk) -> No
     assert fmt.consumer_of("queue", "queue-readMeta") is None
     assert fmt.consumer_of("queue", "queue-readMeta.tmp-2") is None
     assert fmt.consumer_of("queue", "queue-readMeta.a") == "a"
+
+
+def test_one_of_many_that_make_a_name_at_once_has_it(disk: Disk) -> None:
+    """The others are told that it is in use, not that it exists."""
+    with disk.open() as queue:
+        fill(queue, 5)
+        for turn in range(8):
+            gate = threading.Barrier(4)
+
+            def make(name: str, gate: threading.Barrier) -> object:
+                gate.wait()
+                try:
+                    return queue.consumer(name, sequence=3)
+                except ConsumerInUse:
+                    return None
+
+            with ThreadPoolExecutor(4) as pool:
+                made = list(pool.map(make, [f"n{turn}"] * 4, [gate] * 4))
+            assert sum(handle is not None for handle in made) == 1
+        assert {found.next_sequence for found in queue.consumers()} == {3}

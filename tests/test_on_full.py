@@ -19,6 +19,7 @@ from pagequeue import (
     Queue,
     QueueFull,
     Retention,
+    SyncFailed,
 )
 
 if TYPE_CHECKING:
@@ -220,6 +221,22 @@ def test_sender_goes_on_when_the_consumer_that_kept_pages_is_removed(disk: Disk)
         queue.remove_consumer("slow")
         thread.join(10)
         assert queue.tail_sequence == 20
+
+
+def test_failed_sync_ends_the_wait(disk: Disk) -> None:
+    """I5: a latched queue removes nothing, so waiting for room would be for ever."""
+    queue, _ = opened(disk, "block")
+    with queue:
+        thread = threading.Thread(
+            target=lambda: (
+                until(lambda: queue.tail_sequence == 12) or queue._store.write_meta.latch(5, 1)
+            )
+        )
+        thread.start()
+        with pytest.raises(SyncFailed):
+            send_all(queue)
+        thread.join()
+        assert queue.tail_sequence == 12
 
 
 def test_options_that_cannot_be_are_refused(disk: Disk) -> None:

@@ -10,7 +10,10 @@ from conftest import Disk
 from support import (
     SMALL,
     die_while_trimming,
+    end,
     pretend_power_cut,
+    ready,
+    send_and_trim_for_ever,
     start,
 )
 
@@ -231,3 +234,24 @@ def test_flush_goes_on_while_pages_go(disk: Disk, monkeypatch: pytest.MonkeyPatc
         assert queue.producer().flush() == 15
         assert trimmed == [3]
         assert queue.durable_sequence == 15
+
+
+def test_consumer_that_is_made_while_pages_go_loses_nothing(tmp_path: Path) -> None:
+    """I11: finding its place and keeping it are one step for retention; seeking is the same."""
+    Queue(tmp_path / "q", page_bytes=SMALL).close()
+    process = start(send_and_trim_for_ever.__name__, tmp_path / "q")
+    assert ready(process) == "sending"
+    with Queue(tmp_path / "q", retention=Retention(max_bytes=6 * SMALL)) as queue:
+        for turn in range(60):
+            with queue.consumer("new") as consumer:
+                first = consumer.sequence
+                queue.trim()
+                assert consumer.receive(10).sequence == first
+                consumer.ack()
+                consumer.seek(latest=bool(turn % 2))
+                first = consumer.sequence
+                queue.trim()
+                assert consumer.receive(10).sequence == first
+            queue.remove_consumer("new")
+        end(process)
+        assert queue.verify().problems == []

@@ -179,10 +179,12 @@ def open_consumer(
     consumer = NamedConsumer(store, name, durable_only=durable_only, on_expired=on_expired)
     folder, queue_id = store.folder, store.meta.queue_id
     while True:
-        made = False
-        # Under this lock, so that retention does not pass the place between finding and keeping it.
+        cursor = None
+        # Under this lock, so that retention does not pass the place between finding and keeping it,
+        # and that nobody else opens what was just made.
         with store.roller.lock.exclusive(store.lock_timeout, "making a consumer"):
-            if not folder.exists(fmt.cursor_name(store.prefix, name)):
+            made = not folder.exists(fmt.cursor_name(store.prefix, name))
+            if made:
                 Consumer.seek(consumer, since=since, sequence=sequence, latest=latest)
                 now = store.clock()
                 # Dies behind this: a consumer that stands where it will begin.
@@ -190,9 +192,9 @@ def open_consumer(
                     folder, store.prefix, queue_id, name,
                     next_sequence=consumer.sequence, created=now, opened=now,
                 )  # fmt: skip
-                made = True
+                cursor = Cursor(folder, store.prefix, queue_id, name)
         try:
-            cursor = Cursor(folder, store.prefix, queue_id, name)
+            cursor = cursor or Cursor(folder, store.prefix, queue_id, name)
             break
         except errors.QueueNotFound:
             continue  # removed in between

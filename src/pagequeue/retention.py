@@ -161,6 +161,7 @@ class Retainer:
 
         Raises:
             QueueFull: there is none, and that is what was chosen, or it took too long.
+            SyncFailed: somebody's sync failed while room was waited for.
         """
         store = self._known()
         if store is None or self._is_room(store, number):
@@ -187,6 +188,8 @@ class Retainer:
             time.sleep(max(0.0, min(pause, deadline - time.monotonic())))
             pause = min(2 * pause, LONGEST_PAUSE)
             check()
+            if store.write_meta.is_failed:
+                raise store.flusher.failed(store.write_meta.failed_errno)
             if store.tail.page_number >= number:
                 return  # another process made it
 
