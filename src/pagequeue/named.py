@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pagequeue.store import Store
 
 log = logging.getLogger("pagequeue")
+NEXT, LAST_ACK = CursorMeta.NEXT, CursorMeta.LAST_ACK
+"""Here as well, because acknowledging is a hot path."""
 
 
 class NamedConsumer(Consumer):
@@ -93,18 +95,24 @@ class NamedConsumer(Consumer):
             SyncFailed: with `durable`: acknowledged, but a power cut can take it back.
             TypeError: neither a message nor a sequence was given.
         """
-        self._check()
-        meta = self._cursor.meta
-        received = self.sequence
-        wanted = received if message_or_sequence is None else _end_of(message_or_sequence)
-        if wanted > received or (wanted < 1 and message_or_sequence is not None):
-            raise errors.InvalidOption(
-                f"message {wanted - 1} was not received: acknowledge what was, "
-                f"up to message {received - 1}",
-                path=self._store.folder.path,
-            )
-        now = self._store.clock()
-        meta.move(max(wanted, meta.next_sequence), now)
+        store = self._store
+        if self._closed or self._busy or store.is_forked:
+            self._check()
+        region, received = self._cursor.meta.region, self.sequence
+        if message_or_sequence is None:  # the cursor is never ahead of that
+            wanted = received
+        else:
+            wanted = _end_of(message_or_sequence)
+            if not 0 < wanted <= received:
+                raise errors.InvalidOption(
+                    f"message {wanted - 1} was not received: acknowledge what was, "
+                    f"up to message {received - 1}",
+                    path=store.folder.path,
+                )
+            wanted = max(wanted, region.load(NEXT))
+        # Dies between: the place is right, the time that of the acknowledgement before.
+        region.store(NEXT, wanted)
+        region.store(LAST_ACK, store.clock())
         if durable:
             self._cursor.sync()
 
