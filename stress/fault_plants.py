@@ -6,70 +6,20 @@ A function here is named in `PAGEQUEUE_STRESS_PATCH` and changes the library in 
 from __future__ import annotations
 
 import errno
-import os
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from pagequeue.flush import Flusher
 
 
-def ignore_failed_sync() -> None:
-    """Take a sync for done whatever the system says."""
-    real = os.fdatasync
-
-    def fdatasync(fd: int) -> None:
-        try:
-            real(fd)
-        except OSError:
-            return
-
-    setattr(os, "fdatasync", fdatasync)  # noqa: B010  typeshed gives it another signature
-
-
-def retry_failed_sync() -> None:
-    """Sync the same descriptor again; the system has forgotten what it failed to write."""
-    real = os.fdatasync
-
-    def fdatasync(fd: int) -> None:
-        try:
-            real(fd)
-        except OSError:
-            real(fd)
-
-    setattr(os, "fdatasync", fdatasync)  # noqa: B010  typeshed gives it another signature
-
-
 def forget_to_latch() -> None:
     """Tell the caller of a failed sync, and nobody else."""
-    from pagequeue.meta import WriteMeta  # noqa: PLC0415  the core is chosen by now
+    from pagequeue.words import WriteMeta  # noqa: PLC0415  the core is chosen by now
 
     def latch(self: WriteMeta, number: int, page_number: int) -> None:
         del self, number, page_number
 
     WriteMeta.latch = latch  # type: ignore[method-assign]
-
-
-def skip_directory_sync() -> None:
-    """Leave the names of new pages to the system."""
-    from pagequeue.files import Folder  # noqa: PLC0415
-
-    def sync(self: Folder) -> None:
-        del self
-
-    Folder.sync = sync  # type: ignore[method-assign]
-
-
-def sync_last_page_only() -> None:
-    """Leave out the pages that were sealed since the last flush."""
-    from pagequeue.flush import Flusher  # noqa: PLC0415
-
-    real = Flusher._sync_page
-
-    def sync_page(self: Flusher, number: int) -> None:
-        if number == self._write_meta.tail.page_number:
-            real(self, number)
-
-    Flusher._sync_page = sync_page  # type: ignore[method-assign]
 
 
 def bare_errors() -> None:
@@ -85,16 +35,6 @@ def bare_errors() -> None:
 
     files.raise_typed = raise_typed
     setattr(page, "raise_typed", raise_typed)  # noqa: B010  it does not export the name
-
-
-def leave_temporaries() -> None:
-    """Never look for what an interrupted maker left."""
-    from pagequeue.recover import Recovery  # noqa: PLC0415
-
-    def sweep(self: Recovery) -> None:
-        del self
-
-    Recovery._sweep = sweep  # type: ignore[method-assign]
 
 
 def keep_descriptors() -> None:

@@ -146,6 +146,17 @@ def send(ground: Ground, producer: Producer, uid: int, number: int) -> int:
     return number + OPS_A_TURN
 
 
+def settled(base: str) -> Resources:
+    """Return what is held when the worker, which lets go of pages, had its turn."""
+    found = resources(base)
+    while True:
+        time.sleep(SETTLE_SECONDS)
+        again = resources(base)
+        if again.maps >= found.maps:
+            return again
+        found = again
+
+
 def sit(ground: Ground, uid: int, base: str) -> tuple[Resources, int]:
     """Keep one queue open for all of its life: what is held must not follow the rolls."""
     uid = uid // 2 * 2
@@ -166,8 +177,7 @@ def sit(ground: Ground, uid: int, base: str) -> tuple[Resources, int]:
                 sequence = consumer.sequence
                 ground.seen[-1].put(uid, sequence, digest, 0, 0)
             time.sleep(PAUSE_SECONDS)
-        time.sleep(SETTLE_SECONDS)  # what is let go is let go by the worker
-        return resources(base), queue._store.tail.page_number
+        return settled(base), queue._store.tail.page_number
 
 
 def come_and_go(ground: Ground, uid: int, base: str) -> tuple[Resources, int]:
@@ -182,7 +192,7 @@ def come_and_go(ground: Ground, uid: int, base: str) -> tuple[Resources, int]:
             producer.flush()
             look(queue)
             if turns % 8 == 0:
-                busy = resources(base)
+                busy = settled(base)
         refuse(ground)
         with reader(ground) as queue:
             look(queue)

@@ -82,11 +82,11 @@ class Cutter:
 
     def boot(self) -> None:
         """Make the library see another boot than before, as behind a power cut it does."""
-        from pagequeue import meta  # noqa: PLC0415
+        from pagequeue import words  # noqa: PLC0415
 
-        assert hasattr(meta, "BOOT_ID_PATH")
+        assert hasattr(words, "BOOT_ID_PATH")
         self.boot_id.write_text(str(uuid.UUID(int=self.rng.getrandbits(128))), encoding="ascii")
-        setattr(meta, "BOOT_ID_PATH", str(self.boot_id))  # noqa: B010  a Final of a module
+        setattr(words, "BOOT_ID_PATH", str(self.boot_id))  # noqa: B010  a Final of a module
 
     # --- the queue --------------------------------------------------------------------------------
 

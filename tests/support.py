@@ -22,7 +22,8 @@ import portalocker
 
 from pagequeue import PageQueueError, Queue, Retention
 from pagequeue import format as fmt
-from pagequeue.meta import WriteMeta, field_of
+from pagequeue.meta import field_of
+from pagequeue.words import WriteMeta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

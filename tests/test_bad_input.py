@@ -25,6 +25,7 @@ from support import (
 )
 
 from pagequeue import (
+    CorruptMeta,
     InvalidOption,
     MessageTooLarge,
     NaiveDatetime,
@@ -397,3 +398,13 @@ def test_errors_survive_pickling_with_all_they_carry(tmp_path: Path) -> None:
         if isinstance(error, OSError):
             assert (again.errno, again.strerror) == (error.errno, error.strerror)
             assert again.filename == error.filename
+
+
+def test_lock_that_is_overwritten_while_open_is_a_typed_error(tmp_path: Path) -> None:
+    """Nobody else does that, but a disk or a stray write can; the file and the remedy are named."""
+    with Queue(tmp_path / "q", page_bytes=4096) as queue, queue.producer() as producer:
+        producer.send(b"a")
+        overwrite(tmp_path / "q" / "queue-writeMeta", 128, b"\xff" * 64)
+        with pytest.raises(CorruptMeta, match="repair"):
+            producer.send(b"b")
+        assert [m.payload for m in queue.replay()] == [b"a"]

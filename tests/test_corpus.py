@@ -17,9 +17,8 @@ import pagequeue
 from pagequeue import errors
 from stress import no_damage_goes_unnoticed as campaign
 from stress.campaign import Budget
-from stress.corpus import DAMAGES, FACES, LIVE, faces, sandbox
+from stress.corpus import DAMAGES, FACES, faces, sandbox
 from stress.corpus.case import look_at
-from stress.corpus.open_points import OPEN_POINTS
 from stress.corpus.shapes import OTHER_START_NS, SHAPES, Original, make
 from stress.corpus.table import table
 
@@ -39,9 +38,11 @@ def queues(tmp_path_factory: pytest.TempPathFactory) -> tuple[Original, Original
 
 
 @pytest.fixture
-def look(queues: tuple[Original, Original], tmp_path: Path) -> Callable[..., Any]:
+def look(
+    queues: tuple[Original, Original], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> Callable[..., Any]:
     """Return what looks at one damage."""
-    logging.getLogger("pagequeue").setLevel(logging.CRITICAL)
+    caplog.set_level(logging.CRITICAL, "pagequeue")
 
     def at(name: str, *wanted: str) -> dict[str, list[str]]:
         original, other = queues
@@ -51,7 +52,7 @@ def look(queues: tuple[Original, Original], tmp_path: Path) -> Callable[..., Any
 
 
 def test_damages_come_to_what_the_corpus_says() -> None:
-    """On one queue each face does what must come of each damage, but for the open points."""
+    """On one queue each face does what must come of each damage."""
     done = subprocess.run(
         [sys.executable, "-m", "stress.corpus", "run", "--seed", str(SEED), "--shape", "batches"],
         cwd=ROOT,
@@ -65,13 +66,12 @@ def test_damages_come_to_what_the_corpus_says() -> None:
 
 
 def test_corpus_is_as_large_and_as_whole_as_it_should_be() -> None:
-    """There are at least 60 damages, every face is looked at, and every open point has a damage."""
+    """There are at least 60 damages, and every face is looked at."""
     assert len(DAMAGES) >= 60
     for damage in DAMAGES.values():
         assert {"opening", "verify", "repair", "salvage"} <= set(damage.outcomes)
         assert {"read_only", "reading"} & set(damage.outcomes)
         assert set(damage.outcomes) <= set(FACES)
-    assert {name for name, _ in OPEN_POINTS} <= {*DAMAGES, *LIVE}
 
 
 def test_document_is_printed_from_the_corpus() -> None:
@@ -163,6 +163,36 @@ def test_salvage_that_invents_or_forgets_is_noticed(
     assert "was never sent" in with_change(lambda seen: seen["copied"][3].__setitem__(1, 5))[0]
     assert "not copied" in with_change(lambda seen: seen["copied"].pop())[0]
     assert "reported" in with_change(lambda seen: seen["lost"].clear())[0]
+
+
+def test_conflict_that_is_not_reported_is_noticed(
+    look: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Salvage says which messages stand there again with other contents, and no more."""
+    honest = faces.RUN["salvage"]
+
+    def silent(victim: Any) -> dict[str, Any]:  # noqa: ANN401
+        return {**honest(victim), "conflicts": []}
+
+    name = "page that contradicts the one before"
+    assert look(name, "salvage")["salvage"] == []
+    monkeypatch.setitem(faces.RUN, "salvage", silent)
+    assert "conflicts are" in look(name, "salvage")["salvage"][0]
+
+
+def test_opening_that_fails_and_spoils_a_page_is_noticed(
+    look: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cannot be opened keeps every header and every frame as it was."""
+    honest = faces.RUN["opening"]
+
+    def spoils(victim: Any) -> dict[str, Any]:  # noqa: ANN401
+        victim.flip(victim.page(1), 100)
+        return honest(victim)
+
+    monkeypatch.setitem(faces.RUN, "opening", spoils)
+    found = look("active page empty", "opening")["opening"]
+    assert any("it failed, and changed queue-0000000001.page" in text for text in found)
 
 
 def test_campaign_finds_a_core_that_does_not_check() -> None:

@@ -33,7 +33,7 @@ from pagequeue import (
 )
 from pagequeue import format as fmt
 from pagequeue.cursor import CursorMeta, lower_cursors
-from pagequeue.meta import WriteMeta
+from pagequeue.words import WriteMeta
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -39,8 +39,8 @@ with recorder.recording(str(directory)):
         producer.send_many([b"b" * 100, b"c" * 100])
         recorder.flushed(producer.flush())
         producer.send(b"d" * 3600)  # rolls
-        recorder.call_at(5, 1, lambda: recorder.flushed(producer.flush()))
-        producer.send(b"e" * 100)
+        with recorder.calling_at(5, 1, lambda: recorder.flushed(producer.flush())):
+            producer.send(b"e" * 100)
         recorder.fail_syncs(1, 1)
         try:
             producer.flush()
@@ -318,7 +318,7 @@ def test_a_good_queue_survives_some_thousand_states() -> None:
 def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """I5, I8: the campaign sees what it is there to see."""
     monkeypatch.setenv(driver.PATCH_VARIABLE, f"stress.plants.patches:{bug}")
-    outcome = campaign.run(Budget(30.0, None, 1))
+    outcome = campaign.run(Budget(90.0, None, 1))
     assert outcome.violations
     assert outcome.cases > 0
     assert "python -m stress.cut " in outcome.violations[0]
@@ -326,7 +326,7 @@ def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_bug_in_the_core_is_found() -> None:
     """The checksum decides: both engines take the core's own sources, with what is planted."""
-    outcome = campaign.run_with(Budget(30.0, None, 1), {"PAGEQUEUE_PLANT": '"no_checksum"'})
+    outcome = campaign.run_with(Budget(90.0, None, 1), {"PAGEQUEUE_PLANT": '"no_checksum"'})
     assert outcome.violations
     assert outcome.cases > 0
 

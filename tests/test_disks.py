@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pagequeue.flush import Flusher
-from pagequeue.meta import WriteMeta
 from pagequeue.recover import Recovery
+from pagequeue.words import WriteMeta
 from stress import driver
 from stress.campaign import Budget
 from stress.disks import Disk, Unavailable, why_not

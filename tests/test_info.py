@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support import SMALL, Clock
 
-from pagequeue import Queue
+from pagequeue import Queue, errors
 from pagequeue import format as fmt
 
 SECOND = 10**9
@@ -92,3 +92,15 @@ def test_info_cannot_be_changed(tmp_path: Path) -> None:
             info.message_count = 5  # type: ignore[misc]
         producer.send(b"a")
         assert (info.message_count, queue.info().message_count) == (0, 1)
+
+
+def test_words_that_cannot_be_are_a_typed_error(tmp_path: Path) -> None:
+    """A write meta that is overwritten while it is open ends in an error that names the file."""
+    with Queue(tmp_path / "q", page_bytes=SMALL) as queue:
+        queue.producer().send(b"message")
+        with (tmp_path / "q" / "queue-writeMeta").open("r+b") as file:
+            file.write(b"\xff" * fmt.WRITE_META.itemsize)
+        with pytest.raises(errors.CorruptMeta, match="cannot be") as caught:
+            queue.info()
+    assert caught.value.path == str(tmp_path / "q" / "queue-writeMeta")
+    assert caught.value.reason == "tail"

@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, NoReturn
 
 import portalocker
 import pytest
+from support import SMALL, overwrite, payloads
 
-from pagequeue import errors
+from pagequeue import Queue, _core, errors
+from pagequeue import format as fmt
 from pagequeue.locks import FileLock
+from pagequeue.meta import field_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -204,3 +207,24 @@ def test_child_of_a_fork_neither_unlocks_nor_keeps_the_parents_lock(
     finally:
         os.close(write)
         assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.skipif(_core.LOCK_NEEDS_FD == 1, reason="the lock of this system is not a mutex")
+@pytest.mark.parametrize("sends", ["send", "send_many", "rotate"])
+def test_overwritten_writers_lock_is_a_typed_error(tmp_path: Path, sends: str) -> None:
+    """A writers' lock that is none is damage of the write meta, and nothing was sent."""
+    path = tmp_path / "q" / "queue-writeMeta"
+    with Queue(path.parent, page_bytes=SMALL) as queue:
+        producer = queue.producer()
+        producer.send(b"one")
+        calls = {
+            "send": lambda: producer.send(b"two"),
+            "send_many": lambda: producer.send_many([b"two", b"three"]),
+            "rotate": queue.rotate,
+        }
+        overwrite(path, field_of(fmt.WRITE_META, "mutex"), b"\xff" * 64)
+        with pytest.raises(errors.CorruptMeta, match="writers' lock") as caught:
+            calls[sends]()
+        assert caught.value.path == str(path)
+        assert caught.value.position == field_of(fmt.WRITE_META, "mutex")
+        assert payloads(queue.replay()) == [b"one"]

@@ -14,7 +14,8 @@ from conftest import Disk, slow_crc32c
 
 from pagequeue import _core, errors
 from pagequeue.files import Folder
-from pagequeue.meta import AllMeta, ReadMeta, Tail, WriteMeta, read_all_meta
+from pagequeue.meta import AllMeta, ReadMeta, read_all_meta
+from pagequeue.words import Tail, WriteMeta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,9 +8,10 @@ import struct
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import MESSAGES, START, Disk, check_recovered
+from conftest import DURABLE_SEQUENCE_AT, MESSAGES, START, Disk, Frame, check_recovered
 
-from pagequeue import errors
+from pagequeue import errors, repair_queue
+from pagequeue.meta import ReadMeta
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -340,3 +341,36 @@ def test_copied_directory_recovers_by_itself(disk: Disk, tmp_path: Path) -> None
         assert queue.recovery.scanned
     check_recovered(copy, MESSAGES)
     assert disk.payloads() == MESSAGES
+
+
+def test_head_page_that_is_only_made_ready_is_refused(disk: Disk) -> None:
+    """The messages before it would be hidden, and what is sent next could not be read."""
+    with disk.open() as queue, queue.producer() as producer:
+        producer.send(b"one")
+        queue._store.roller.next_page(2)
+    disk.cut_power()
+    disk.poke(disk.path("readMeta"), ReadMeta.HEAD_PAGE, struct.pack("<Q", 2))
+    before = disk.page(1).read_bytes(), disk.page(2).read_bytes()
+    with pytest.raises(errors.CorruptMeta, match="page 2, which is only made ready") as caught:
+        disk.open()
+    assert caught.value.path == str(disk.path("readMeta"))
+    assert (disk.page(1).read_bytes(), disk.page(2).read_bytes()) == before
+    repair_queue(disk.directory)
+    assert disk.payloads() == [b"one"]
+
+
+def test_header_below_the_durable_mark_is_never_spoiled(disk: Disk) -> None:
+    """A page that ends too early is damage of that page: what follows keeps its header."""
+    disk.send(*MESSAGES, flush=True)
+    frames = disk.frames(2)
+    timestamp = frames[1].timestamp
+    mark = Frame(frames[2].position, 1 << 31 | 16, 0, timestamp, b"")
+    head = struct.pack("<IIq", mark.word, mark.checksum_for(5), timestamp)
+    disk.poke(disk.page(2), mark.position, head)
+    disk.cut_power()
+    # As many are durable as page 2 has, and one of page 3: recovery begins in page 2.
+    before = disk.page(3).read_bytes()
+    disk.poke(disk.path("writeMeta"), DURABLE_SEQUENCE_AT, struct.pack("<Q", 6))
+    with pytest.raises(errors.DamageError):
+        disk.open()
+    assert disk.page(3).read_bytes() == before

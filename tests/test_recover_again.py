@@ -8,8 +8,9 @@ import pytest
 from conftest import MESSAGES, Disk, check_recovered
 
 from pagequeue.files import Folder
-from pagequeue.meta import ReadMeta, WriteMeta
+from pagequeue.meta import ReadMeta
 from pagequeue.recover import Recovery
+from pagequeue.words import WriteMeta
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import MESSAGES, Disk
+from conftest import MESSAGES, Disk, Frame
 from support import end, ready, start
 
 from pagequeue import (
@@ -18,6 +19,7 @@ from pagequeue import (
     repair_queue,
     verify_queue,
 )
+from pagequeue import format as fmt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -192,6 +194,17 @@ def test_torn_tail_behind_the_durable_mark_is_cut(filled: Disk) -> None:
     assert any("zeroed" in action for action in mended(filled, MESSAGES[:7]))
 
 
+def test_half_a_batch_behind_the_tail_is_zeroed(filled: Disk) -> None:
+    """I8: nobody sent it, and while it stands there nobody may write to the page."""
+    last = filled.frames(3)[-1]
+    end, word = last.position + last.word, fmt.MORE_OF_BATCH | 16 + 4
+    half = Frame(end, word, 0, last.timestamp, b"half")
+    head = struct.pack("<IIq", word, half.checksum_for(8), last.timestamp)
+    filled.poke(filled.page(3), (end + 7) // 8 * 8, head + half.payload)
+    assert "half of a batch" in verify_queue(filled.directory).problems[0].reason
+    assert any("zeroed" in action for action in mended(filled, MESSAGES))
+
+
 @pytest.mark.parametrize(
     ("number", "ordinal", "sequence"), [(1, 0, 0), (1, 2, 2), (2, 1, 4), (3, 0, 6)]
 )
@@ -209,6 +222,17 @@ def test_damaged_message_is_left_and_named(
         (str(filled.page(number)), position, sequence)
     ]
     assert filled.page(number).read_bytes() == before
+
+
+def test_frame_of_the_page_before_proves_no_other_beginning(filled: Disk) -> None:
+    """A header that is right is not made wrong because of it."""
+    frame = filled.frames(1)[0]
+    data = filled.page(1).read_bytes()[frame.position :][: frame.word]
+    filled.poke(filled.page(2), frame.position, data)
+    before = filled.page(2).read_bytes()
+    (problem,) = repair_queue(filled.directory).remaining
+    assert (problem.file, problem.position) == (str(filled.page(2)), HEADER)
+    assert filled.page(2).read_bytes() == before
 
 
 def test_missing_page_is_left_and_named(filled: Disk) -> None:
@@ -294,3 +318,12 @@ def test_failed_sync_is_repaired_by_new_files(
         assert [m.payload for m in queue.replay()] == [*MESSAGES, b"at risk"]
         queue.producer().send(b"on")
     assert repair_queue(filled.directory).actions == []
+
+
+def test_copy_of_a_linked_write_meta_keeps_what_its_words_say(filled: Disk) -> None:
+    """I3: what they count and the page lacks is damage there too, and not a torn tail."""
+    os.link(filled.path("writeMeta"), filled.directory.with_name("elsewhere"))
+    filled.tear(3, 1)
+    report = repair_queue(filled.directory)
+    assert any("another name" in action for action in report.actions)
+    assert [problem.sequence for problem in report.remaining] == [7]

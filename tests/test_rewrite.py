@@ -24,7 +24,7 @@ from pagequeue import (
 )
 from pagequeue import format as fmt
 from pagequeue.files import Folder
-from pagequeue.meta import WriteMeta
+from pagequeue.words import WriteMeta
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import struct
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +21,7 @@ from pagequeue import (
     salvage_queue,
     verify_queue,
 )
+from pagequeue.meta import ReadMeta
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -132,6 +134,29 @@ def test_page_of_zeros(filled: Disk) -> None:
     sent = read(filled.directory)
     filled.page(2).write_bytes(bytes(4096))
     salvaged(filled, [0, 1, 2, 6, 7], sent)
+
+
+@pytest.mark.parametrize("ordinals", [(0,), (0, 1)])
+def test_frames_of_another_page_do_not_say_where_a_page_begins(
+    filled: Disk, ordinals: tuple[int, ...]
+) -> None:
+    """The header does, and the page before; or whole messages of that one would be left out."""
+    sent = read(filled.directory)
+    data = filled.page(1).read_bytes()
+    filled.tear(2, 0)
+    for ordinal in ordinals:
+        frame = filled.frames(1)[ordinal]
+        filled.poke(filled.page(2), frame.position, data[frame.position :][: frame.word])
+    salvaged(filled, [n for n in range(8) if n - 3 not in ordinals], sent)
+
+
+@pytest.mark.parametrize("sequence", [2**64 - 1, 2**63 - 1, 4])
+def test_head_that_cannot_be_is_not_believed(filled: Disk, sequence: int) -> None:
+    """Whatever the read meta says, while the first page's header is damaged as well."""
+    sent = read(filled.directory)
+    filled.poke(filled.page(1), 0, bytes(8))
+    filled.poke(filled.path("readMeta"), ReadMeta.HEAD_SEQUENCE, struct.pack("<Q", sequence))
+    salvaged(filled, list(range(8)), sent)
 
 
 def test_identical_duplicate_is_ignored_and_reported(filled: Disk) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support import SMALL, files, flip, overwrite
 
-from pagequeue import Problem, Queue
+from pagequeue import Problem, Queue, errors, verify_queue
 from pagequeue import format as fmt
 
 if TYPE_CHECKING:
@@ -77,6 +77,29 @@ def test_changed_byte_of_a_frame_is_found_where_it_is(
     assert problem.file == str(file(queue, number))
     assert (problem.position, problem.sequence) == (position, 4 * (number - 1) + ordinal)
     assert problem.reason in {"its checksum is wrong", "it is older than the frame before it"}
+
+
+@pytest.mark.parametrize("ordinal", [0, 2, 3])
+def test_damaged_message_of_the_last_batch_is_named_itself(tmp_path: Path, ordinal: int) -> None:
+    """The tail words say that the whole batch was sent, so its good part is no loss."""
+    with Queue(tmp_path / "q", page_bytes=SMALL) as queue:
+        queue.producer().send_many([b"." * 84] * 4)
+        position = fmt.PAGE_HEADER_BYTES + ordinal * fmt.frame_bytes(84)
+        flip(file(queue, 1), position + 20)
+        assert (first(queue).position, first(queue).sequence) == (position, ordinal)
+
+
+@pytest.mark.parametrize("name", ["queue.lock", "queue-writeMeta", "queue-readMeta"])
+def test_file_with_a_second_name_is_found(tmp_path: Path, name: str) -> None:
+    """Nobody can open such a queue for writing, so it must not be taken for a good one."""
+    with Queue(tmp_path / "q", page_bytes=SMALL) as queue:
+        queue.producer().send(b"message")
+    (tmp_path / name).hardlink_to(tmp_path / "q" / name)
+    (problem,) = verify_queue(tmp_path / "q").problems
+    assert problem.file == str(tmp_path / "q" / name)
+    assert "another name" in problem.reason
+    with pytest.raises(errors.UnsafePath):
+        Queue(tmp_path / "q").close()
 
 
 @pytest.mark.parametrize("word", [0, 5, 0x3FFFFFFF, 0x80000010, 0x40000010 + EACH, 0xFFFFFFFF])

@@ -19,7 +19,7 @@ from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.files import raise_typed
 from pagequeue.locks import FileLock
-from pagequeue.meta import field_of, make_shared, map_shared
+from pagequeue.meta import check_shared, field_of, make_shared, map_shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,10 +68,11 @@ class CursorMeta:
         file_name = fmt.cursor_name(prefix, name)
         self.path = folder.full(file_name)
         try:
-            self.region, self.inode = map_shared(
-                folder, file_name, fmt.CURSOR_META, fmt.CURSOR_MAGIC, queue_id,
-                size_bytes=fmt.CURSOR_META_BYTES, writable=writable, doing="mapping the cursor",
+            self.region, _ = map_shared(
+                folder, file_name, size_bytes=fmt.CURSOR_META_BYTES, writable=writable,
+                doing="mapping the cursor",
             )  # fmt: skip
+            check_shared(self.region, fmt.CURSOR_META, fmt.CURSOR_MAGIC, queue_id, self.path)
         except errors.CorruptMeta as error:
             raise _corrupt(self.path, error.position, error.reason) from error
         self.region.on_lost = partial(_corrupt, self.path, reason="truncated while it was open")

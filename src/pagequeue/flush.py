@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from pagequeue.files import Folder
     from pagequeue.locks import FileLock
-    from pagequeue.meta import ReadMeta, Tail, WriteMeta
+    from pagequeue.meta import ReadMeta
+    from pagequeue.words import Tail, WriteMeta
 
 
 Sync = str | int | timedelta

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pagequeue import _core
+from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.listing import ConsumerInfo, consumers
+from pagequeue.meta import field_of
 from pagequeue.moments import to_datetime
 
 if TYPE_CHECKING:
@@ -63,13 +64,29 @@ class Info:
 
 
 def info(store: Store) -> Info:
-    """Return what a queue looks like now."""
+    """Return what a queue looks like now.
+
+    Raises:
+        CorruptMeta: the write meta was overwritten while it was open.
+    """
     return store.while_retained(partial(_info, store))
 
 
 def _info(store: Store) -> Info:
     head_page, head_sequence = store.head  # before the tail, which only grows
     tail = store.tail
+    if not (
+        head_page <= tail.page_number <= fmt.PAGE_NUMBER_MAX
+        and fmt.PAGE_HEADER_BYTES <= tail.position < store.meta.page_bytes
+        and head_sequence <= tail.sequence <= fmt.SEQUENCE_MAX
+    ):
+        raise errors.CorruptMeta(
+            f"it says that writing stands at {tail}, which cannot be: close the queue everywhere, "
+            "repair it, or restore the file from a copy",
+            path=store.write_meta.path,
+            position=field_of(fmt.WRITE_META, "page_number"),
+            reason="tail",
+        )
     count = tail.sequence - head_sequence
     sealed = range(head_page, tail.page_number)
     return Info(

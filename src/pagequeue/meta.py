@@ -1,4 +1,4 @@
-"""The three meta files: what was fixed at creation, where writing stands, what may be read.
+"""The meta files: what was fixed at creation, and what may be read; `words.py` has the write meta.
 
 Their identity (magic, version, queue id) is checked once, at opening; a file that fails is never
 used. The shared words of the write meta are only touched through the core, whole and aligned.
@@ -6,7 +6,6 @@ used. The shared words of the write meta are only touched through the core, whol
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from dataclasses import dataclass, field
@@ -22,8 +21,6 @@ from pagequeue.files import raise_typed
 if TYPE_CHECKING:
     from pagequeue.files import Folder
 
-BOOT_BYTES: Final = 16
-BOOT_ID_PATH: Final = "/proc/sys/kernel/random/boot_id"
 SHARED: Final = ("magic", "version", "queue_id")
 REPAIR: Final = "repair the queue, or restore the file from a copy"
 
@@ -213,17 +210,9 @@ def write_all_meta(folder: Folder, prefix: str, meta: AllMeta) -> None:
 
 
 def map_shared(
-    folder: Folder,
-    name: str,
-    dtype: np.dtype[np.void],
-    magic: bytes,
-    queue_id: bytes,
-    *,
-    size_bytes: int,
-    writable: bool,
-    doing: str,
+    folder: Folder, name: str, *, size_bytes: int, writable: bool, doing: str
 ) -> tuple[_core.Region, int]:
-    """Map a meta file of this queue; return the map and the file's inode number."""
+    """Map a meta file; return the map and the file's inode number."""
     with folder.opened(name, writable=writable) as fd:
         try:
             found = os.fstat(fd)
@@ -236,13 +225,13 @@ def map_shared(
         except OSError as error:
             raise_typed(error, folder.full(name), doing)
     region.on_lost = partial(lost_meta, folder.full(name))
-    _check_shared(region, dtype, magic, queue_id, folder.full(name))
     return region, found.st_ino
 
 
-def _check_shared(
+def check_shared(
     region: _core.Region, dtype: np.dtype[np.void], magic: bytes, queue_id: bytes, path: str
 ) -> None:
+    """Raise if a mapped meta file is not of this kind and this queue."""
     record = check_identity(region.read(0, dtype.itemsize), dtype, magic, path)
     found = record["queue_id"].tobytes()
     if int(record["checksum"]) != _identity_checksum(found, magic):
@@ -257,7 +246,7 @@ def _check_shared(
 def make_shared(
     folder: Folder, name: str, dtype: np.dtype[np.void], magic: bytes, queue_id: bytes, **words: int
 ) -> None:
-    """Create a meta file whose words change, whole or not at all; durable but for its name."""
+    """Make a meta file with its identity and these words, whole or not at all."""
     record = np.zeros(1, dtype)
     record["magic"] = np.void(magic)
     record["version"] = fmt.FORMAT_VERSION
@@ -267,181 +256,6 @@ def make_shared(
         record[word] = value
     size_bytes = fmt.WRITE_META_FILE_BYTES if dtype is fmt.WRITE_META else dtype.itemsize
     folder.make(name, record.tobytes(), size_bytes=size_bytes, synced=True)
-
-
-@dataclass(slots=True)
-class Tail:
-    """Where writing stands: the active page, the next position in it, its frames so far."""
-
-    page_number: int
-    position: int
-    count: int
-    first_sequence: int
-    last_timestamp: int
-
-    @property
-    def sequence(self) -> int:
-        """The sequence that is written next."""
-        return self.first_sequence + self.count
-
-
-def _word(name: str) -> int:
-    return field_of(fmt.WRITE_META, name)
-
-
-class WriteMeta:
-    """The shared words of those who write, mapped."""
-
-    DURABLE_SEQUENCE: Final = _word("durable_sequence")
-    DURABLE_PAGE: Final = _word("durable_page")
-    FAILED_ERRNO: Final = _word("failed_errno")
-    FAILED_PAGE: Final = _word("failed_page")
-    FAILED_BOOT: Final = _word("failed_boot")
-    LOCK_ABI: Final = _word("lock_abi")
-    LOCK_KEY: Final = _word("lock_boot")
-    LOCK_KEY_BYTES: Final = _word("lock_abi") - _word("lock_boot")
-
-    def __init__(self, folder: Folder, prefix: str, queue_id: bytes, *, writable: bool) -> None:
-        name = fmt.write_meta_name(prefix)
-        self.path = folder.full(name)
-        self.region, inode = map_shared(
-            folder, name, fmt.WRITE_META, fmt.WRITE_MAGIC, queue_id,
-            size_bytes=fmt.WRITE_META_FILE_BYTES, writable=writable, doing="mapping the write meta",
-        )  # fmt: skip
-        self._key = _lock_key(folder, inode)
-
-    @staticmethod
-    def make(
-        folder: Folder,
-        prefix: str,
-        queue_id: bytes,
-        *,
-        durable_sequence: int,
-        durable_page: int = 0,
-    ) -> None:
-        """Create the file anew; only when alone. Without a durable page the mark is not known."""
-        make_shared(
-            folder, fmt.write_meta_name(prefix), fmt.WRITE_META, fmt.WRITE_MAGIC, queue_id,
-            durable_sequence=durable_sequence, durable_page=durable_page,
-        )  # fmt: skip
-
-    @property
-    def tail(self) -> Tail:
-        """Where writing stands, as of now."""
-        return Tail(*_core.tail(self.region))
-
-    @tail.setter
-    def tail(self, tail: Tail) -> None:
-        _core.set_tail(
-            self.region,
-            (tail.page_number, tail.position, tail.count, tail.first_sequence, tail.last_timestamp),
-        )
-
-    @property
-    def durable_sequence(self) -> int:
-        """The first sequence that is not known to be on stable storage."""
-        return self.region.load(self.DURABLE_SEQUENCE)
-
-    @property
-    def durable_page(self) -> int:
-        """Every page below it is on stable storage, with its directory entry."""
-        return self.region.load(self.DURABLE_PAGE)
-
-    def set_durable(self, sequence: int, page_number: int) -> None:
-        """Raise the durable mark; what lies below it must be on stable storage already."""
-        self.region.store(self.DURABLE_SEQUENCE, sequence)
-        self.region.store(self.DURABLE_PAGE, page_number)
-        _core.wake_durable(self.region)
-
-    def await_durable(self, sequence: int, seconds: float) -> None:
-        """Sleep until this sequence is durable or a sync failed, but no longer than this."""
-        _core.await_durable(self.region, sequence, int(seconds * 1e9))
-
-    @property
-    def failed_errno(self) -> int:
-        """The failure latch: 0, or the system's error number of the sync that failed."""
-        number = self.region.load_half(self.FAILED_ERRNO)
-        return number if number in errno.errorcode or number == 0 else errno.EIO
-
-    @property
-    def is_failed(self) -> bool:
-        """Whether the failure latch is set."""
-        return self.region.load_half(self.FAILED_ERRNO) != 0
-
-    def latch(self, number: int, page_number: int) -> None:
-        """Set the failure latch: nothing is written any more, by any process."""
-        self.region.store(self.FAILED_PAGE, page_number)
-        self.region.write(self.FAILED_BOOT, self._key[:BOOT_BYTES])
-        self.region.store_half(self.FAILED_ERRNO, number)
-        _core.wake_durable(self.region)
-
-    def unlatch(self) -> None:
-        """Clear the failure latch; what was at risk must be on stable storage in another way."""
-        self.region.store_half(self.FAILED_ERRNO, 0)
-
-    @property
-    def is_failed_in_this_boot(self) -> bool:
-        """Whether memory can still show what the disk does not have, because a sync failed."""
-        failed_boot = self.region.read(self.FAILED_BOOT, BOOT_BYTES)
-        return self.failed_errno != 0 and failed_boot == self._key[:BOOT_BYTES]
-
-    @property
-    def lock_abi(self) -> int:
-        """Which kind of lock stands in the file."""
-        return self.region.load_half(self.LOCK_ABI)
-
-    @property
-    def lock_key(self) -> bytes:
-        """Boot, file and mount in which the words were last settled."""
-        return self.region.read(self.LOCK_KEY, self.LOCK_KEY_BYTES)
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether the words were made in this boot, through this mount, in this very file."""
-        return self.lock_key == self._key
-
-    @property
-    def is_this_boot(self) -> bool:
-        """The same, but a mount of another name (a container's, say) counts as the same."""
-        return self.region.read(self.LOCK_KEY, 24) == self._key[:24]
-
-    def settle(self) -> None:
-        """Make the lock anew and say so; only when alone, after recovery."""
-        _core.reset_lock(self.region)
-        self.region.store_half(self.LOCK_ABI, _core.LOCK_ABI)
-        self.region.write(self.LOCK_KEY, self._key)
-
-    def check_lock(self) -> None:
-        """Raise if the lock is of a kind that this process cannot take."""
-        if self.lock_abi != _core.LOCK_ABI:
-            raise errors.ForeignLock(
-                f"its lock is of kind {self.lock_abi:#x}, this process has {_core.LOCK_ABI:#x}: "
-                "use one C library for all processes of a queue, or close it everywhere first",
-                path=self.path,
-            )
-
-    def close(self) -> None:
-        """Let go of the map."""
-        del self.region
-
-    def wake(self) -> None:
-        """Wake every sleeper, so that it looks again."""
-        _core.wake(self.region)
-
-    def sync(self) -> None:
-        """Put the words on stable storage; the error is the system's own."""
-        self.region.sync(0, fmt.WRITE_META_FILE_BYTES)
-
-
-def _lock_key(folder: Folder, inode: int) -> bytes:
-    """Return what tells this boot, file and mount from all others."""
-    try:
-        with open(BOOT_ID_PATH, encoding="utf-8") as file:
-            boot = bytes.fromhex(file.read().strip().replace("-", ""))
-    except (OSError, ValueError):
-        boot = b""
-    mount = _core.mount_id(folder.fd)
-    return boot.ljust(16, b"\0")[:16] + inode.to_bytes(8, "little") + mount.to_bytes(8, "little")
 
 
 class ReadMeta:
@@ -455,9 +269,10 @@ class ReadMeta:
         name = fmt.read_meta_name(prefix)
         self.path = folder.full(name)
         self.region, _ = map_shared(
-            folder, name, fmt.READ_META, fmt.READ_MAGIC, queue_id,
-            size_bytes=fmt.READ_META_BYTES, writable=writable, doing="mapping the read meta",
+            folder, name, size_bytes=fmt.READ_META_BYTES, writable=writable,
+            doing="mapping the read meta",
         )  # fmt: skip
+        check_shared(self.region, fmt.READ_META, fmt.READ_MAGIC, queue_id, self.path)
         if self.region.load(self.HEAD_PAGE) == 0:
             raise errors.CorruptMeta(
                 f"says that reading begins in page 0: {REPAIR}",

@@ -20,15 +20,16 @@ from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.files import FILE_MODE, Folder, raise_typed
 from pagequeue.locks import FileLock
-from pagequeue.meta import AllMeta, ReadMeta, WriteMeta, read_all_meta, write_all_meta
+from pagequeue.meta import AllMeta, ReadMeta, read_all_meta, write_all_meta
 from pagequeue.page import REMEDY
 from pagequeue.recover import Recovery, RecoveryReport
 from pagequeue.trust import NOTHING
+from pagequeue.words import WriteMeta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pagequeue.meta import Tail
+    from pagequeue.words import Tail
 
 log = logging.getLogger("pagequeue")
 RETRY_SECONDS = 0.01

@@ -6,6 +6,7 @@ is active, the page is full, the queue failed, the payload does not fit.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from typing import TYPE_CHECKING, Self
@@ -13,8 +14,8 @@ from typing import TYPE_CHECKING, Self
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.closing import Closing
-from pagequeue.files import let_go
-from pagequeue.meta import lost_meta
+from pagequeue.files import let_go, raise_typed
+from pagequeue.meta import field_of, lost_meta
 from pagequeue.page import lost_page
 
 if TYPE_CHECKING:
@@ -242,11 +243,28 @@ class Producer(_core.Writer, Closing):
             )
         elif event == _core.EVENT_LOST:
             error = self._lost(self._page)
+        elif event == _core.EVENT_NO_LOCK:
+            error = self._no_lock(value)
         elif event == _core.EVENT_EXHAUSTED:
             error = errors.SequencesExhausted("no sequence is left: start a new queue", path=path)
         else:
             error = store.page(self._page_number).damage(None)
         return error
+
+    def _no_lock(self, number: int) -> errors.CorruptMeta:
+        """Return the error for a writers' lock that was overwritten.
+
+        Raises:
+            SystemLimit: the system refused a lock that does not stand in the file.
+        """
+        path, words = self._store.write_meta.path, os.strerror(number)
+        if _core.LOCK_NEEDS_FD:  # then nothing that stands in the file decides
+            raise_typed(OSError(number, words), path, "taking the writers' lock")
+        return errors.CorruptMeta(
+            f"its writers' lock is none ({words}): it was overwritten while it was open; close the "
+            "queue everywhere, repair it, or restore the file from a copy",
+            path=path, position=field_of(fmt.WRITE_META, "mutex"), reason="writers' lock",
+        )  # fmt: skip
 
     def _check_whole(self) -> None:
         """Raise if the active page or the write meta was truncated while it was open."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.cursor import lower_cursors
-from pagequeue.meta import ReadMeta, Tail, WriteMeta
+from pagequeue.meta import ReadMeta
 from pagequeue.page import (
     REASONS,
     REMEDY,
@@ -34,6 +34,7 @@ from pagequeue.page import (
 )
 from pagequeue.settle import BATCH_OPEN, Settling
 from pagequeue.survey import first_bytes, retired
+from pagequeue.words import Tail, WriteMeta
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -236,6 +237,13 @@ class Recovery:
             best = (head, self._header(head))
         except errors.QueueNotFound as error:
             raise self._missing(head) from error
+        if best[1].first_sequence is None:
+            # Only a page with messages was ever the first; taking it would hide those before it.
+            raise errors.CorruptMeta(
+                f"says that reading begins in page {head}, which is only made ready: {REMEDY}",
+                path=self.folder.full(fmt.read_meta_name(self.prefix)),
+                position=ReadMeta.HEAD_PAGE, reason="head page",
+            )  # fmt: skip
         while low < high:
             middle = (low + high + 1) // 2
             try:
@@ -323,6 +331,14 @@ class Recovery:
                 self.folder.remove(name)
                 return self._make(number, before.sequence, before.timestamp)
         region = map_file(self.folder, name, self.meta.page_bytes, writable=True)
+        stands = _core.look(region, fmt.PAGE_HEADER_BYTES, before.sequence)[0]
+        if before.sequence < durable and stands not in {_core.READ_FRAME, _core.READ_END}:
+            # Below the durable mark no header is lost, and its frames are not those that follow.
+            raise errors.CorruptPage(
+                f"does not begin with message {before.sequence}, with which the page before it "
+                f"ends: {REMEDY}",
+                path=self.folder.full(name), position=0, reason="wrong first sequence",
+            )  # fmt: skip
         header = PageHeader(
             number, self.meta.queue_id, before.sequence, before.timestamp, self.clock()
         )

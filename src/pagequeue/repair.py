@@ -21,7 +21,7 @@ from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.files import Folder, raise_typed
 from pagequeue.locks import FileLock
-from pagequeue.meta import ReadMeta, WriteMeta, write_all_meta
+from pagequeue.meta import ReadMeta, write_all_meta
 from pagequeue.moments import system_clock
 from pagequeue.opening import nobody_inside
 from pagequeue.page import map_file, scan_region, writable_index
@@ -32,6 +32,7 @@ from pagequeue.store import Store
 from pagequeue.survey import Problem, page_numbers, problem_of, survey
 from pagequeue.trust import trusted
 from pagequeue.verify import verify
+from pagequeue.words import WriteMeta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -179,7 +180,7 @@ class _Repair:
         if meta is None:
             return None, None
         self._special_indexes()
-        self._single_names()
+        self._single_names(meta)
         PageRepair(self.folder, self.prefix, meta, self.report.did).run()
         self._read_meta(meta)
         self._write_meta(meta)
@@ -235,8 +236,9 @@ class _Repair:
         reasons = [problem.reason for problem in found.problems if problem.file == path]
         return [] if path in found.newer else reasons
 
-    def _single_names(self) -> None:
+    def _single_names(self, meta: AllMeta) -> None:
         """Give meta files that are written to a file that has no other name."""
+        trusted_words = self._has_trusted_words(meta)
         for name in (fmt.write_meta_name(self.prefix), fmt.read_meta_name(self.prefix)):
             status = self.folder.status(name)
             if status is None or status.st_nlink == 1 or not stat.S_ISREG(status.st_mode):
@@ -244,6 +246,15 @@ class _Repair:
             data = read_all(self.folder, name, status.st_size)
             self.folder.make(name, data, size_bytes=max(len(data), 1), synced=True)
             self.report.did(f"copied {name}, which has another name as well")
+        if trusted_words and not self._has_trusted_words(meta):  # it is another file by now
+            WriteMeta(self.folder, self.prefix, meta.queue_id, writable=True).settle()
+
+    def _has_trusted_words(self, meta: AllMeta) -> bool:
+        """Whether the write meta was settled in this boot, in this very file."""
+        try:
+            return WriteMeta(self.folder, self.prefix, meta.queue_id, writable=False).is_settled
+        except errors.PageQueueError:
+            return False
 
     def _read_meta(self, meta: AllMeta) -> None:
         name = fmt.read_meta_name(self.prefix)

@@ -174,7 +174,7 @@ class PageRepair:
         before = self._end_of(number - 1)
         first = before.sequence if before else self._proved_first(number, page)
         if first is not None and _core.look(page, fmt.PAGE_HEADER_BYTES, first)[0] not in PROOF:
-            first = self._proved_first(number, page)
+            first = self._proved_first(number, page, before.sequence if before else 0)
         if first is None:
             return
         found, timestamp, _, _ = _core.look(page, fmt.PAGE_HEADER_BYTES, first)
@@ -211,8 +211,11 @@ class PageRepair:
             return "its time cannot be"
         return None
 
-    def _proved_first(self, number: int, page: _core.Region) -> int | None:
-        """Return the sequence of a page's first frame, from its checksum alone."""
+    def _proved_first(self, number: int, page: _core.Region, lowest: int = 0) -> int | None:
+        """Return the sequence of a page's first frame, from its checksum alone.
+
+        It is not below `lowest`: such a frame is another page's.
+        """
         found = self.found
         if number == found.head_page and found.head_sequence is not None:
             head = found.head_sequence
@@ -220,6 +223,7 @@ class PageRepair:
                 return head
         known = [found.first_sequence(n) for n in found.numbers if n < number]
         low = max((first for first in known if first is not None), default=0)
+        low = max(low, lowest)
         following = found.first_sequence(number + 1)
         high = fmt.SEQUENCE_MAX if following is None else max(following, low)
         first = _core.resync(
@@ -290,7 +294,8 @@ class PageRepair:
         if scanned is None:
             return
         scan = scanned[1]
-        if scan.stopped in BAD and scan.whole_sequence >= written.tail.sequence:
+        is_half = scan.whole_sequence < scan.sequence
+        if (scan.stopped in BAD or is_half) and scan.whole_sequence >= written.tail.sequence:
             name = fmt.page_name(self.prefix, number)
             data = read_all(self.folder, name, self.meta.page_bytes)
             self._replace(name, data[: scan.whole_position])

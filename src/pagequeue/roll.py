@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from pagequeue.background import Background
     from pagequeue.files import Folder
     from pagequeue.locks import FileLock
-    from pagequeue.meta import AllMeta, WriteMeta
+    from pagequeue.meta import AllMeta
+    from pagequeue.words import WriteMeta
 
 log = logging.getLogger("pagequeue")
 

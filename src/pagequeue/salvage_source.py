@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.files import raise_typed
-from pagequeue.page import map_file, parse_header, private_region
+from pagequeue.page import map_file, parse_header, private_region, scan_region
 from pagequeue.survey import Problem, Survey, problem_of
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _source(found: Survey, meta: AllMeta, number: int) -> Source | None:
     stands = None if first is None else _core.look(region, fmt.PAGE_HEADER_BYTES, first)[0]
     if first is None or stands == _core.READ_BAD_CHECKSUM:
         # Made ready only, unless its frames say something else; or it says a wrong sequence.
-        proved = _proved_first(found, number, region)
+        proved = _proved_first(found, number, region, only_at_start=first is not None)
         if proved is None or proved == first:
             return None if first is None else Source(
                 path, header.page_number, first, region, index, reasons
@@ -122,10 +122,38 @@ def _index(found: Survey, meta: AllMeta, number: int) -> _core.Region | None:
         return None
 
 
-def _proved_first(found: Survey, number: int, region: _core.Region) -> int | None:
-    """Return which sequence a page without a header begins with, as its frames prove it."""
+def _end_of(found: Survey, number: int) -> int | None:
+    """Return the sequence behind a page's messages, if its end mark says it."""
+    if found.meta is None or number not in found.numbers:
+        return None
+    try:
+        header = found.header(number)
+        region, _ = _region(
+            found.folder, fmt.page_name(found.prefix, number), found.meta.page_bytes
+        )
+    except errors.PageQueueError:
+        return None
+    if header.first_sequence is None:
+        return None
+    scan = scan_region(region, None, header, header.first_sequence, None)
+    return scan.sequence if scan.stopped == _core.READ_END else None
+
+
+def _proved_first(
+    found: Survey, number: int, region: _core.Region, *, only_at_start: bool = False
+) -> int | None:
+    """Return which sequence a page without a header begins with, as its frames prove it.
+
+    Args:
+        found: of the queue.
+        number: of the page.
+        region: its map.
+        only_at_start: only its first frame may prove it: the page can also have a good header, and
+            then a frame further in can be another page's.
+    """
     known = [found.first_sequence(n) for n in found.numbers if n < number]
     low = max((first for first in known if first is not None), default=found.head_sequence or 0)
+    low = max(low, _end_of(found, number - 1) or 0)
     following = found.first_sequence(number + 1)
     high = fmt.SEQUENCE_MAX if following is None else max(following, low)
     first = _core.resync(
@@ -136,4 +164,6 @@ def _proved_first(found: Survey, number: int, region: _core.Region) -> int | Non
     position, sequence = first
     if position == fmt.PAGE_HEADER_BYTES:
         return sequence
+    if only_at_start:
+        return None
     return low if following is None else max(low, min(sequence, following))

@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.meta import Tail, field_of
+from pagequeue.meta import field_of
 from pagequeue.page import REASONS, REMEDY, PageHeader, Scan, decode_header, map_file, scan_region
 from pagequeue.page import writable_index as open_index
+from pagequeue.words import Tail
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pagequeue.files import Folder
-    from pagequeue.meta import AllMeta, WriteMeta
+    from pagequeue.meta import AllMeta
+    from pagequeue.words import WriteMeta
 
 BATCH_OPEN = field_of(fmt.WRITE_META, "batch_open")
 PAGE_START = fmt.PAGE_HEADER_BYTES

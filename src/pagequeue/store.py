@@ -26,7 +26,7 @@ from pagequeue.trust import NOTHING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pagequeue.meta import Tail
+    from pagequeue.words import Tail
 
 CACHED_PAGES = 4
 KNOWN_TIMES_SPARE = 64

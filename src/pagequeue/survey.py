@@ -18,8 +18,9 @@ from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.cursor import CursorMeta, readable_cursors
 from pagequeue.files import raise_typed
-from pagequeue.meta import AllMeta, ReadMeta, Tail, WriteMeta, field_of, read_all_meta
+from pagequeue.meta import AllMeta, ReadMeta, field_of, read_all_meta
 from pagequeue.page import PageHeader, decode_header, parse_header
+from pagequeue.words import Tail, WriteMeta
 
 if TYPE_CHECKING:
     from pagequeue.files import Folder
@@ -258,8 +259,14 @@ def _look_at_names(found: Survey) -> None:
 def _look_at_lock(found: Survey) -> None:
     name = fmt.lock_name(found.prefix)
     status = found.folder.status(name)
-    if status is not None and not stat.S_ISREG(status.st_mode):
+    if status is None:
+        return
+    reason = None
+    if not stat.S_ISREG(status.st_mode):
         reason = "not a regular file: nobody can open the queue for writing"
+    elif status.st_nlink > 1:
+        reason = "has another name as well: nobody can open the queue for writing"
+    if reason is not None:
         found.problems.append(Problem(found.folder.full(name), None, None, reason))
 
 
@@ -301,25 +308,45 @@ def _look_at_head(found: Survey, meta: AllMeta) -> None:
         return
     found.head_page, found.head_sequence = read.head
     read.close()
-    position = ReadMeta.HEAD_PAGE
-    first = found.first_sequence(found.head_page) if found.head_page in found.numbers else None
-    reason = None
-    if not fmt.FIRST_PAGE <= found.head_page <= fmt.PAGE_NUMBER_MAX:
-        reason = f"page {found.head_page} cannot be the first"
-    elif found.numbers and found.head_page > max(_listed_again(found)):
-        reason = f"says that reading begins in page {found.head_page}, and there is none"
-    elif found.numbers and found.head_page > found.numbers[0] and found.is_unused(found.head_page):
-        reason = f"says that reading begins in page {found.head_page}, which is only made ready"
-    elif first is not None and first != found.head_sequence:
-        position = ReadMeta.sequence_at(found.head_page)
-        reason = f"says that reading begins with message {found.head_sequence}, the page {first}"
-    if reason is not None:
-        path = found.folder.full(fmt.read_meta_name(found.prefix))
-        found.problems.append(Problem(path, position, found.head_sequence, reason))
-        if found.numbers:
-            if position == ReadMeta.HEAD_PAGE:
-                found.head_page = found.numbers[0]
-            found.head_sequence = found.first_sequence(found.head_page)
+    position, reason = _wrong_head(found, found.head_sequence)
+    if reason is None:
+        return
+    path = found.folder.full(fmt.read_meta_name(found.prefix))
+    found.problems.append(Problem(path, position, found.head_sequence, reason))
+    if found.numbers:
+        if position == ReadMeta.HEAD_PAGE:
+            found.head_page = found.numbers[0]
+        found.head_sequence = found.first_sequence(found.head_page)
+
+
+def _wrong_head(found: Survey, sequence: int) -> tuple[int, str | None]:
+    """Return which word of the read meta cannot be, and why; None for why when both can."""
+    number = found.head_page
+    first = found.first_sequence(number) if number in found.numbers else None
+    position, reason = ReadMeta.HEAD_PAGE, None
+    if not fmt.FIRST_PAGE <= number <= fmt.PAGE_NUMBER_MAX:
+        reason = f"page {number} cannot be the first"
+    elif found.numbers and number > max(_listed_again(found)):
+        reason = f"says that reading begins in page {number}, and there is none"
+    elif found.numbers and number > found.numbers[0] and found.is_unused(number):
+        reason = f"says that reading begins in page {number}, which is only made ready"
+    elif _is_past_pages(found, sequence, first):
+        position = ReadMeta.sequence_at(number)
+        reason = f"says that reading begins with message {sequence}, which cannot be"
+    elif first is not None and first != sequence:
+        position = ReadMeta.sequence_at(number)
+        reason = f"says that reading begins with message {sequence}, the page {first}"
+    return position, reason
+
+
+def _is_past_pages(found: Survey, sequence: int, first: int | None) -> bool:
+    """Whether a head sequence cannot be, although its page does not say where it begins."""
+    if sequence > fmt.SEQUENCE_MAX:
+        return True
+    if first is not None:
+        return False
+    later = (found.first_sequence(number) for number in found.numbers if number > found.head_page)
+    return any(other is not None and other < sequence for other in later)
 
 
 def _listed_again(found: Survey) -> list[int]:

@@ -289,6 +289,7 @@ class _Verification:
             stretches(
                 page, index, first, header.floor_timestamp, end_sequence=end,
                 is_sealed=not is_last,
+                sent_sequence=self.found.durable_sequence if self.tail is None else end or 0,
             )
         )  # fmt: skip
         for stretch in walked:

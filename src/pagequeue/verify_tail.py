@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.meta import WriteMeta, field_of
+from pagequeue.meta import field_of
 from pagequeue.page import REASONS, Scan, decode_header, map_file
 from pagequeue.survey import Problem
+from pagequeue.words import WriteMeta
 
 if TYPE_CHECKING:
-    from pagequeue.meta import AllMeta, Tail
+    from pagequeue.meta import AllMeta
     from pagequeue.survey import Survey
+    from pagequeue.words import Tail
 
 BAD = {_core.READ_BAD_LENGTH, _core.READ_BAD_CHECKSUM, _core.READ_BAD_TIME}
 LAST_TIMESTAMP = field_of(fmt.WRITE_META, "last_timestamp")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pagequeue
 from stress.corpus import faces, sandbox
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 CASE_SECONDS_MAX = 5.0
 """Bounded time: every face of every damage ends within it, on a machine that is busy too."""
 Found = dict[str, list[str]]
+
+
+def _beginning(directory: dict[str, Any], name: str, end: int) -> bytes | None:
+    """Return a file of a snapshot up to where its messages ended, None if it is not there."""
+    data: bytes | None = directory[name][-1] if name in directory else None
+    return None if data is None else data[:end]
 
 
 def can_look(face: str) -> bool:
@@ -94,8 +100,17 @@ def _look(
         }
         if snapshot(victim.outside) != outside:
             found[group[0]].append("something outside of the directory was touched")
-        if group[0] in faces.WRITES_NOTHING and snapshot(victim.directory) != inside:
+        after = snapshot(victim.directory)
+        if group[0] in faces.WRITES_NOTHING and after != inside:
             found[group[0]].append("it wrote into the directory")
+        if "error" in seen[0]:
+            found[group[0]] += [
+                f"it failed, and changed {name}, header or frames"
+                for name, end in (
+                    (victim.page(number), end) for number, end in original.ends.items()
+                )
+                if _beginning(after, name, end) != _beginning(inside, name, end)
+            ]
         return found
     finally:
         shutil.rmtree(base, ignore_errors=True)

@@ -171,15 +171,19 @@ class Saves:
         knows: whether what is lost can be known exactly; else more, or less, may be reported,
             because nothing is left that tells where the queue ended.
         reads: whether it may read the page that is hit; a newer format it may not.
+        contradicts: whether messages stand there again with other contents: each of the page
+            before the hit is reported as a conflict, and the first one was copied.
     """
 
     knows: bool = True
     reads: bool = True
+    contradicts: bool = False
 
     def __str__(self) -> str:
         known = "reports the rest" if self.knows else "reports the rest and that there may be more"
         which = "all that is whole" if self.reads else "the other pages"
-        return f"copies {which}, {known}"
+        conflicts = " and what contradicts it" if self.contradicts else ""
+        return f"copies {which}, {known}{conflicts}"
 
 
 Opening = Works | Fails | ByMark

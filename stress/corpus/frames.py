@@ -275,6 +275,14 @@ def _(victim: Victim) -> Hit:
     return sector(victim, victim.read(victim.page(victim.head))[start : start + SECTOR])
 
 
+@bad("first frame of another page", "a sealed page begins with the first frame of the one before")
+def _(victim: Victim) -> Hit:
+    other, place = victim.places(victim.inner - 1)[0], victim.places(victim.inner)[0]
+    data = victim.read(victim.page(other.page))[other.position : other.end]
+    victim.poke(victim.page(place.page), place.position, data)
+    return victim.at(place)
+
+
 @nothing("hole to the end", "all of a sealed page from its middle on is zero")
 def _(victim: Victim) -> Hit:
     place = victim.middle(victim.inner)

@@ -313,6 +313,7 @@ class Judge:
             )
         rows = self._as_sent(seen)
         wrong += self._invented(rows)
+        wrong += self._contradicted(outcome, seen["conflicts"])
         copied = {row[0] for row in rows}
         missing = self.whole - copied
         if not outcome.reads:
@@ -331,6 +332,18 @@ class Judge:
         if seen["ok"] is (bool(gone)) and outcome.knows:
             wrong.append(f"ok is {seen['ok']}, though {len(gone)} messages are lost")
         return wrong
+
+    def _contradicted(self, outcome: Saves, conflicts: list[Seen]) -> list[str]:
+        """Judge what is said to stand there again with other contents."""
+        expected = []
+        if outcome.contradicts:
+            before = (self.hit.page or 0) - 1
+            places = [place for place in self.original.of_page(before) if place.payload]
+            expected = [(self.hit.file, place.sequence) for place in places]
+        found = [(conflict["file"], conflict["sequence"]) for conflict in conflicts]
+        if found == expected:
+            return []
+        return [f"conflicts are {expected[:3]}, reported {conflicts[:3]}"]
 
     def _as_sent(self, seen: Seen) -> list[list[Any]]:
         """Return what was copied under the sequences that it had."""

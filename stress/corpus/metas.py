@@ -8,6 +8,7 @@ import numpy as np
 
 from pagequeue import format as fmt
 from stress.corpus.damage import (
+    WORKS,
     Fails,
     Finds,
     FindsNothing,
@@ -49,7 +50,7 @@ MAGIC = Fails("CorruptMeta", "wrong magic")
 CHECKSUM = Fails("CorruptMeta", "wrong checksum")
 NEWER = Fails("NewerFormat", "upgrade", placed=False)
 OTHER = Fails("CorruptMeta|CorruptPage", "another queue", placed=False)
-VERSION_0 = Fails("CorruptMeta", "version", placed=False)
+VERSION_0 = Fails("CorruptMeta", "no format")
 SIZE = Fails("CorruptMeta", "page size")
 
 
@@ -74,13 +75,13 @@ def _(victim: Victim) -> Hit:
     return Hit(ALL_META, 0)
 
 
-longer = meta_kind(Fails("CorruptMeta", "bytes", placed=False), verify=Finds("", placed=False))
-
-
-@longer("allMeta too long", "noise is appended to the allMeta")
+@meta_kind(CHECKSUM).but(
+    opening=WORKS, after_cut=WORKS, read_only=WORKS, reading=WORKS, verify=Finds("are used")
+)("allMeta too long", "noise is appended to the allMeta, where nothing reads it")
 def _(victim: Victim) -> Hit:
+    used = len(victim.read(ALL_META))
     victim.put(ALL_META, victim.read(ALL_META) + b"noise")
-    return Hit(ALL_META)
+    return Hit(ALL_META, used)
 
 
 @meta_kind(MAGIC)("allMeta with wrong magic", "one bit of the allMeta's magic word is changed")
@@ -262,9 +263,7 @@ def head_hit(victim: Victim, *pages: int) -> Hit:
     return Hit(READ_META, None, None, None, (WRITE_META, *others))
 
 
-@head.but(opening=Works("any"), read_only=Works("any"))(
-    "readMeta with head page 0", "the head page becomes 0"
-)
+@head("readMeta with head page 0", "the head page becomes 0")
 def _(victim: Victim) -> Hit:
     victim.word(READ_META, fmt.READ_META, "head_page", 0)
     return head_hit(victim, 0)

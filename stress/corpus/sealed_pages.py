@@ -20,6 +20,7 @@ from stress.corpus.damage import (
     Until,
     Works,
 )
+from stress.corpus.victim import frame
 
 if TYPE_CHECKING:
     from stress.corpus.damage import Hit
@@ -139,10 +140,11 @@ def _(victim: Victim) -> Hit:
     return victim.at_page(victim.inner)
 
 
-VERSION_0 = Fails("CorruptPage", "version")
+# What no power cut leaves behind, recovery does not write again: repair does.
+VERSION_0 = Fails("CorruptPage", "no format")
 
 
-@page_kind(VERSION_0, WRITTEN_AGAIN, Mends())(
+@page_kind(VERSION_0, VERSION_0, Mends())(
     "header of format 0", "a sealed page says format 0, with the checksum for that"
 )
 def _(victim: Victim) -> Hit:
@@ -215,10 +217,34 @@ def _(victim: Victim) -> Hit:
     return replace(victim.at_page(victim.inner), others=(victim.page(victim.inner - 1),))
 
 
-@first("header with a sequence that cannot be", "a sealed page says that it begins with 2**63")
+IMPOSSIBLE = Fails("CorruptPage", "first sequence")
+
+
+@page_kind(IMPOSSIBLE, IMPOSSIBLE, Mends())(
+    "header with a sequence that cannot be", "a sealed page says that it begins with 2**63"
+)
 def _(victim: Victim) -> Hit:
     victim.header(victim.inner, first_sequence=fmt.SEQUENCE_MAX + 1)
-    return replace(victim.at_page(victim.inner), others=(victim.page(victim.inner - 1),))
+    return victim.at_page(victim.inner)
+
+
+@page_kind(FIRST, CUT_OFF, Leaves(), finds="begins with message").but(
+    salvage=Saves(contradicts=True)
+)(
+    "page that contradicts the one before",
+    "a sealed page is overwritten by one that has the sequences of the page before and other "
+    "payloads, under its own number, all checksums right",
+)
+def _(victim: Victim) -> Hit:
+    number, name = victim.inner, victim.page(victim.inner)
+    victim.put(name, victim.read(victim.page(number - 1)))
+    for place in victim.places(number - 1):
+        payload = bytes(255 - byte for byte in place.payload)
+        data = frame(payload, place.timestamp, place.sequence, more=place.more)
+        victim.poke(name, place.position, data)
+    victim.header(number, page_number=number)
+    # The page behind it does not follow it, and may be blamed as well.
+    return replace(victim.at_page(number), others=(victim.page(number + 1),))
 
 
 floor = page_kind(Fails("CorruptPage"), WORKS, Mends()).but(

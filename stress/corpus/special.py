@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 NULL_DEVICE = os.makedev(1, 3)
 UNSAFE = Fails("UnsafePath", "", placed=False)
+SECOND_NAME = Finds("another name", placed=False)
 
 
 def fifo(path: Path) -> None:
@@ -151,6 +152,24 @@ def outcomes_of(role: str) -> dict[str, OutcomeOf]:
     return meta
 
 
+def intact_outcomes(role: str) -> dict[str, OutcomeOf]:
+    """Return what is different when the file is whole and has a second name.
+
+    Nothing is written to such a file: verify finds it where something would be, repair copies it.
+    """
+    same: dict[str, OutcomeOf] = {"read_only": WORKS, "reading": WORKS}
+    if role == LOCK:
+        return {**same, "verify": SECOND_NAME, "repair": UNSAFE}
+    if role in {"sealed page", ALL_META}:
+        return {
+            **same, "opening": WORKS, "after_cut": WORKS, "verify": FindsNothing(),
+            "repair": Idle(),
+        }  # fmt: skip
+    if role == "index":
+        return {**same, "opening": WORKS, "verify": FindsNothing(), "repair": Idle()}
+    return {**same, "verify": SECOND_NAME, "repair": Mends()}
+
+
 ROLES = (
     *(ALL_META, WRITE_META, READ_META, LOCK),
     *("sealed page", "active page", "index", "active page's index"),
@@ -167,21 +186,9 @@ def declare() -> None:
             if thing == "directory" and role != LOCK:  # no rename can replace it
                 made = kind.but(repair=Leaves())
             made.add(f"{thing} as {role}", what, partial(special, role=role, thing=thing))
-        intact = kind.but(read_only=WORKS, reading=WORKS)
-        opening = WORKS if role == "sealed page" else kind.outcomes["opening"]
-        intact = intact.but(opening=opening, verify=FindsNothing())
-        if role == LOCK:
-            intact = intact.but(repair=UNSAFE)
-        if role in {WRITE_META, READ_META}:
-            intact = intact.but(repair=Leaves())
-        if role == ALL_META:
-            intact = intact.but(opening=WORKS, after_cut=WORKS, repair=Idle())
-        if role in {"sealed page", "index"}:
-            intact = intact.but(opening=WORKS, repair=Idle())
-        if role == "sealed page":
-            intact = intact.without("after_cut")  # whether recovery comes by it is open
         what = f"the {role} has a second name outside the directory"
-        intact.add(f"hard link as {role}", what, partial(special, role=role, thing="hard link"))
+        do = partial(special, role=role, thing="hard link")
+        kind.add(f"hard link as {role}", what, do, **intact_outcomes(role))
     kind = Kind(outcomes_of("next page"))
     for thing in THINGS:
         what = f"a {thing} stands where the next page will be made"

@@ -11,7 +11,8 @@ import numpy as np
 from pagequeue import _core
 from pagequeue import format as fmt
 from pagequeue.files import Folder
-from pagequeue.meta import WriteMeta, field_of
+from pagequeue.meta import field_of
+from pagequeue.words import WriteMeta
 from stress.corpus.damage import Hit
 from stress.corpus.shapes import PREFIX
 

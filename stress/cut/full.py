@@ -33,10 +33,10 @@ class Reboots:
     """Gives the library another boot id each time."""
 
     def __init__(self, directory: Path) -> None:
-        from pagequeue import meta  # noqa: PLC0415  the core is chosen by now
+        from pagequeue import words  # noqa: PLC0415  the core is chosen by now
 
         self._path = directory / "boot_id"
-        meta.BOOT_ID_PATH = str(self._path)  # type: ignore[misc]
+        words.BOOT_ID_PATH = str(self._path)  # type: ignore[misc]
 
     def reboot(self) -> None:
         """Be another boot from now on."""

@@ -26,6 +26,7 @@ EVENT: Final = struct.Struct("<IIQQQ")  # kind, bytes that follow, a, b, c; as i
 NOWHERE: Final = 2**64 - 1
 ROOMS: Final = ("opening", "recover", "roll", "flush", "rewrite", "repair", "meta", "page", "files")
 PREFIX: Final = "queue"
+NO_POINT: Final = 0
 
 
 class Kind(IntEnum):
@@ -199,8 +200,12 @@ class Recorder:
         """Have so many syncs of this process fail, from the `first`-th on; 0 of them: none."""
         self._library.pq_trace_fail(first, count)
 
-    def call_at(self, point: int, at_pass: int, what: Callable[[], None]) -> None:
-        """Call once, from inside the core, when it comes to a kill point the n-th time."""
+    @contextlib.contextmanager
+    def calling_at(self, point: int, at_pass: int, what: Callable[[], None]) -> Iterator[None]:
+        """Call once, from inside the core, when it comes to a kill point the n-th time.
+
+        Not any more when the block has ended.
+        """
 
         def called() -> None:
             try:
@@ -211,6 +216,10 @@ class Recorder:
 
         self._called = self.CALLED(called)
         self._library.pq_trace_call(point, at_pass, self._called)
+        try:
+            yield
+        finally:
+            self._library.pq_trace_call(NO_POINT, 0, self._called)
 
     @contextlib.contextmanager
     def _lines(self) -> Iterator[None]:

@@ -14,12 +14,18 @@ from pagequeue import (
     files,
     flush,
     locks,
-    meta,
     queue,
     recover,
     roll,
     salvage,
     verify,
+    words,
+)
+from stress.fault_plants import (  # noqa: F401  planted by name
+    bare_errors,
+    forget_to_latch,
+    hide_full_disk,
+    keep_descriptors,
 )
 from stress.plants.rewrite import rewrite
 
@@ -70,7 +76,9 @@ def failed_sync_retried() -> None:
 def group_commit_too_early() -> None:
     """Whoever finds another one flushing goes on, though that one may have begun before."""
     rewrite(
-        flush.Flusher, "_alone", ("    if not taken:\n", "    if not taken:\n            return\n")
+        flush.Flusher,
+        "_alone",
+        ("        left = deadline", "        return\n        left = deadline"),
     )
 
 
@@ -134,14 +142,14 @@ def temporaries_kept() -> None:
 def lock_reset_by_every_opener() -> None:
     """An opener makes the writers' lock anew although others have the queue open."""
     rewrite(
-        meta.WriteMeta, "check_lock", ("if self.lock_abi", "self.settle()\n    if self.lock_abi")
+        words.WriteMeta, "check_lock", ("if self.lock_abi", "self.settle()\n    if self.lock_abi")
     )
 
 
 def stale_lock_kept() -> None:
     """The lock of another boot, or of the queue that this one is a copy of, is not made anew."""
     rewrite(
-        meta.WriteMeta,
+        words.WriteMeta,
         "settle",
         (
             "_core.reset_lock(self.region)",

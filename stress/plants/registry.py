@@ -6,6 +6,7 @@ from stress.plants.plant import (
     CUT,
     DAMAGE,
     FAILED_SYNC,
+    FAULT,
     FULL,
     GROWTH,
     KILL,
@@ -105,7 +106,7 @@ RECOVERING = (
         {STEP: 20.0},
     ),
     in_python(
-        "zeroing_not_synced", "what was zeroed is not synced", "I5, it comes back", {CUT: 60.0},
+        "zeroing_not_synced", "what was zeroed is not synced", "I5, it comes back", {SIM: 45.0},
     ),
     in_python("half_batch_kept", "an incomplete batch is kept", "I8", {CUT: 40.0}),
     in_python(
@@ -157,7 +158,21 @@ GROWING = (
     in_python("thread_leak", "a closed queue keeps its thread", "soak", {GROWTH: 20.0}),
 )  # fmt: skip
 
-PLANTS = (*MODELS, *PUBLISHING, *LOCKS, *DURABILITY, *RECOVERING, *FILES, *GROWING)
+FAILING = (
+    in_python(
+        "forget_to_latch", "a failed sync stops nobody", "I5", {FAILED_SYNC: 30.0},
+    ),
+    in_python(
+        "bare_errors", "errors of the system are handed on as they are", "typed errors",
+        {FAULT: 30.0},
+    ),
+    in_python("keep_descriptors", "a flush leaves a descriptor open", "limits", {FAULT: 30.0}),
+    in_python(
+        "hide_full_disk", "a full disk is called something else", "typed errors", {FAULT: 30.0},
+    ),
+)  # fmt: skip
+
+PLANTS = (*MODELS, *PUBLISHING, *LOCKS, *DURABILITY, *RECOVERING, *FILES, *FAILING, *GROWING)
 
 
 def named(name: str) -> Plant:

@@ -116,8 +116,7 @@ int pq_writer_run(Writer *self, attempt *try, int free_gil) {
     Py_DECREF((PyObject *)page);
     Py_DECREF((PyObject *)index);
     if (outcome == LOCK_ERROR) {
-        errno = error;
-        PyErr_SetFromErrno(PyExc_OSError);
+        pq_event_raise((PyObject *)self, EVENT_NO_LOCK, error);
     } else if (outcome == LOCK_TIMEOUT) {
         pq_event_raise((PyObject *)self, EVENT_STALLED, timeout);
     } else if (outcome == LOCK_CLOSED) {

@@ -28,7 +28,8 @@
     EVENT(SYNC)            /* writer: a sync is due; value: sequence to sync up to */ \
     EVENT(PAGE_END)        /* reader: goes on in the next page */ \
     EVENT(LIMIT)           /* reader: came to the limit that was set */ \
-    EVENT(LOST)            /* a mapped file was truncated */
+    EVENT(LOST)            /* a mapped file was truncated */ \
+    EVENT(NO_LOCK)         /* writer: the lock is none; value: the system's error number */
 
 typedef enum {
 #define PQ_EVENT_MEMBER(name) EVENT_##name,
