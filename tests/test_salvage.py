@@ -157,7 +157,7 @@ def test_head_that_cannot_be_is_not_believed(filled: Disk, sequence: int) -> Non
     """Whatever the read meta says, while the first page's header is damaged as well."""
     sent = read(filled.directory)
     filled.poke(filled.page(1), 0, bytes(8))
-    filled.poke(filled.path("readMeta"), ReadMeta.HEAD_SEQUENCE, struct.pack("<Q", sequence))
+    filled.poke(filled.path("readMeta"), ReadMeta.HEAD_ODD, struct.pack("<Q", sequence))
     salvaged(filled, list(range(8)), sent)
 
 
