@@ -26,6 +26,7 @@ from pagequeue.meta import ReadMeta
 from pagequeue.roll import Roller
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -279,10 +280,10 @@ def test_salvage_that_is_cut_short_leaves_no_target(
     target = filled.directory.with_name("target")
     real = Roller.next_page
 
-    def full(self: Roller, number: int) -> object:
+    def full(self: Roller, number: int, check: Callable[[], None] | None = None) -> object:
         if number > 2:
             raise DiskFull("no room")
-        return real(self, number)
+        return real(self, number, check)
 
     with monkeypatch.context() as patch:
         patch.setattr(Roller, "next_page", full)

@@ -18,10 +18,12 @@ from support import (
 )
 
 from pagequeue import (
+    CorruptMeta,
     Queue,
     Retention,
     SyncFailed,
     TrimReport,
+    repair_queue,
     salvage_queue,
     verify_queue,
 )
@@ -192,6 +194,10 @@ def test_files_below_the_head_stay_where_the_head_is_not_proved(disk: Disk) -> N
     with disk.open() as queue:
         fill(queue, 5)
     disk.poke(disk.path("readMeta"), 32, (4).to_bytes(8, "little"))
+    with pytest.raises(CorruptMeta, match="reading begins"):
+        disk.open()
+    assert numbers(disk) == [1, 2, 3, 4, 5]
+    assert repair_queue(disk.directory).ok
     disk.open().close()
     assert numbers(disk) == [1, 2, 3, 4, 5]
 

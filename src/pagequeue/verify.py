@@ -132,7 +132,9 @@ class _Verification:
 
     def _forget_retired(self) -> None:
         """Take back what seemed wrong with pages that retention removed meanwhile."""
-        now = min(head_now(self.found), self.last)
+        again = survey(self.found.folder, self.found.prefix)
+        last = self.last if again.written is None else again.written.tail.page_number
+        now = min(head_now(self.found), last)
         if now <= self.found.head_page:
             return
         pattern = fmt.page_name_pattern(self.found.prefix)
