@@ -51,7 +51,7 @@ MAX_DELIVERIES = 12
 MESSAGES_AT_ONCE = 40
 ROUND_SECONDS = 4.0
 MEAN_PAUSE = 0.02
-CUT_SHARE = 0.04
+CUT_SHARE = 0.08
 POINT_SHARE = 0.6
 POINTS = range(20, 27)
 """The kill points of the group's table, in `claims.c` and `table.c`."""
@@ -249,13 +249,16 @@ class Round:
             self.violations.append(f"process {slot} had ended by itself")
 
     def kill(self, slot: int) -> None:
-        """Kill a process from outside."""
+        """Kill a process from outside; it can have died at a step just before."""
+        now, pid = _now(), self.pids.pop(slot)
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if not found:
+            os.kill(pid, signal.SIGKILL)
+            status = os.waitpid(pid, 0)[1]
+        self.bury(slot, status)
+        self.counts["deaths at a step" if found else "kills"] += 1
         if slot in self.uids:
-            self.deaths[self.uids[slot]] = _now()
-        pid = self.pids.pop(slot)
-        os.kill(pid, signal.SIGKILL)
-        self.bury(slot, os.waitpid(pid, 0)[1])
-        self.counts["kills"] += 1
+            self.deaths[self.uids[slot]] = 0 if found else now  # 0: of the last thing it wrote
 
     def revive(self) -> None:
         """Start again whoever died at a step."""
@@ -313,9 +316,13 @@ class Round:
         now = self.ground.group_file.read_bytes()
         if self.ground.image_path.exists():
             before = self.ground.image_path.read_bytes()
-            pages = range(0, len(now), OS_PAGE_BYTES)
+            # Any page can be newer than what was flushed; the words in the first one most of all.
+            head, rest = self.rng.choice(((0.5, 0.5), (1.0, 0.0), (1.0, 0.5), (0.0, 1.0)))
             mixed = b"".join(
-                self.rng.choice((before, now))[at : at + OS_PAGE_BYTES] for at in pages
+                (now if self.rng.random() < (rest if at else head) else before)[
+                    at : at + OS_PAGE_BYTES
+                ]
+                for at in range(0, len(now), OS_PAGE_BYTES)
             )
             with self.ground.group_file.open("r+b") as file:
                 file.write(mixed)

@@ -28,7 +28,8 @@ CLAIMING = (
         {"table.c": [(
             "        if (get_u64(OF(record, SEQUENCE)) >= next || "
             "state_of(record) == PQ_RECORD_FREE) {",
-            "        if (state_of(record) == PQ_RECORD_FREE) {",
+            "        if ((get_u64(OF(record, SEQUENCE)) >= next && 0) || "
+            "state_of(record) == PQ_RECORD_FREE) {",
         )]},
     ),
     in_c(
