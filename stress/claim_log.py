@@ -18,7 +18,9 @@ import numpy as np
 if TYPE_CHECKING:
     from pathlib import Path
 
-CLAIMED, ENDING, ACKED, EXTENDED, REFUSED, CLOSING, TAKING, TAKEN, CUT, FLUSHED = range(10)
+CLAIMED, ENDING, ACKED, EXTENDED, REFUSED, CLOSING, TAKING, TAKEN, CUT, FLUSHING, FLUSHED = range(
+    11
+)
 NOTHING: Final = -1
 """Instead of a sequence: nothing was there to be taken."""
 RECORD: Final = np.dtype(
@@ -92,6 +94,7 @@ class Judge:
     done: set[int]
     claims: int = 0
     refused: int = 0
+    cuts: list[int] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
 
     def wrong(self, text: str) -> None:
@@ -104,6 +107,7 @@ class Judge:
         rows = np.fromfile(path, RECORD)
         held: dict[tuple[int, int], Held] = {}
         epochs = [0, *(int(row["before"]) for row in rows if row["kind"] == CUT), FOREVER]
+        self.cuts = epochs[1:-1]
         flushes = [
             (int(row["before"]), int(row["after"])) for row in rows if row["kind"] == FLUSHED
         ]
@@ -113,15 +117,15 @@ class Judge:
         self._look_at_overlaps(held)
         self._look_at_acknowledged(held, epochs, flushes)
         # Whoever is killed right behind taking one has not said which.
-        unsaid = sum(1 if row["kind"] == TAKING else -1 if row["kind"] == TAKEN else 0 for row in rows)
+        unsaid = sum(
+            1 if row["kind"] == TAKING else -1 if row["kind"] == TAKEN else 0 for row in rows
+        )
         lost = sorted(self.done - begun - self.dead_letters)
         if len(lost) > unsaid:
             for sequence in lost:
                 self.wrong(f"message {sequence} is done, and nobody acknowledged it: lost")
 
-    def _take_in(
-        self, row: np.void, held: dict[tuple[int, int], Held], begun: set[int]
-    ) -> None:
+    def _take_in(self, row: np.void, held: dict[tuple[int, int], Held], begun: set[int]) -> None:
         kind, before, after = int(row["kind"]), int(row["before"]), int(row["after"])
         span, key = int(row["span"]), (int(row["worker"]), int(row["number"]))
         if kind == CLAIMED:
@@ -166,10 +170,16 @@ class Judge:
             claims.sort(key=lambda claim: claim.start)
             latest: Held | None = None
             for claim in claims:
+                if claim.sure_end(self.deaths) <= claim.start:
+                    continue  # it came so late into its hands that its lease could be over
                 if latest is not None and claim.start < latest.sure_end(self.deaths):
                     self.wrong(
                         f"message {sequence}: delivery {claim.deliveries} while delivery "
-                        f"{latest.deliveries} was live: two claims at one instant"
+                        f"{latest.deliveries} was live: two claims at one instant "
+                        f"(by {claim.worker} at {claim.start}, by {latest.worker} from "
+                        f"{latest.start} until {latest.sure_end(self.deaths)}: lease "
+                        f"{latest.earliest_end}, ending {latest.ending}, death "
+                        f"{self.deaths.get(latest.worker)}; cuts {self.cuts})"
                     )
                 if latest is None or claim.sure_end(self.deaths) > latest.sure_end(self.deaths):
                     latest = claim

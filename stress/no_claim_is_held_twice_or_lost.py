@@ -23,6 +23,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from stress import children, driver, variant
 from stress.campaign import Budget, Outcome
 from stress.claim_log import (
@@ -33,8 +35,10 @@ from stress.claim_log import (
     ENDING,
     EXTENDED,
     FLUSHED,
+    FLUSHING,
     REFUSED,
     NOTHING,
+    RECORD,
     TAKEN,
     TAKING,
     VIOLATIONS_MAX,
@@ -47,7 +51,7 @@ WORKERS = 4
 PAGE_BYTES = 16384
 OS_PAGE_BYTES = 4096
 CAPACITY = 256
-MAX_DELIVERIES = 12
+MAX_DELIVERIES = 4
 MESSAGES_AT_ONCE = 40
 ROUND_SECONDS = 4.0
 MEAN_PAUSE = 0.02
@@ -161,9 +165,7 @@ class Worker:
             else:
                 span = self.rng.choice(LEASES)
                 claim.extend(span)
-                self.log.note(
-                    EXTENDED, self.uid, number, sequence, before, _now(), int(span * 1e9)
-                )
+                self.log.note(EXTENDED, self.uid, number, sequence, before, _now(), int(span * 1e9))
                 self.kept.append((number, claim))
         except errors.LeaseLost:
             self.log.note(REFUSED, self.uid, number, sequence, before, _now())
@@ -195,6 +197,7 @@ def help_out(ground: Ground, seed: int) -> None:
         group = queue.group(NAME, capacity=CAPACITY)
         while True:
             before = _now()
+            log.note(FLUSHING, HELPER_UID, before=before)
             group.flush()
             temporary = ground.image_path.with_suffix(".new")
             temporary.write_bytes(ground.group_file.read_bytes())
@@ -318,12 +321,12 @@ class Round:
             before = self.ground.image_path.read_bytes()
             # Any page can be newer than what was flushed; the words in the first one most of all.
             head, rest = self.rng.choice(((0.5, 0.5), (1.0, 0.0), (1.0, 0.5), (0.0, 1.0)))
-            mixed = b"".join(
-                (now if self.rng.random() < (rest if at else head) else before)[
-                    at : at + OS_PAGE_BYTES
-                ]
-                for at in range(0, len(now), OS_PAGE_BYTES)
-            )
+            snapshots_at, known = self.snapshots()
+            mixed = b""
+            for at in range(0, len(now), OS_PAGE_BYTES):
+                share = 1.0 if at >= snapshots_at and not known else rest if at else head
+                chosen = now if self.rng.random() < share else before
+                mixed += chosen[at : at + OS_PAGE_BYTES]
             with self.ground.group_file.open("r+b") as file:
                 file.write(mixed)
                 file.seek(80)
@@ -333,6 +336,17 @@ class Round:
         self.start_others()
         for slot in range(WORKERS):
             self.start_worker(slot)
+
+    def snapshots(self) -> tuple[int, bool]:
+        """Return where they stand, and whether it is known what of them is on the disk for sure.
+
+        The helper can have been killed behind a sync, before it kept what the file looked like.
+        """
+        from pagequeue import format as fmt  # noqa: PLC0415
+
+        rows = np.fromfile(self.ground.log_path, RECORD)
+        kinds = rows["kind"][(rows["kind"] == FLUSHING) | (rows["kind"] == FLUSHED)]
+        return fmt.snapshot_at(CAPACITY, 0), len(kinds) > 0 and int(kinds[-1]) == FLUSHED
 
     def prove(self) -> None:
         """Claim what is left, and look at everything that was written down."""
@@ -359,10 +373,6 @@ class Round:
 
     def last_signs(self) -> dict[int, int]:
         """Return when each worker was killed; of one that died at a step, its last record."""
-        import numpy as np  # noqa: PLC0415
-
-        from stress.claim_log import RECORD  # noqa: PLC0415
-
         deaths = dict(self.deaths)
         for row in np.fromfile(self.ground.log_path, RECORD):
             worker = int(row["worker"])

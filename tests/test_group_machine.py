@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pagequeue import Queue, _core, errors
 from pagequeue.group import Group, open_group
+from pagequeue.group_file import Waiting, decode_snapshot, encode_snapshot
 
 if TYPE_CHECKING:
     from pagequeue import Claim
@@ -72,6 +73,14 @@ class Model:
             waits = record.claim is None and record.when > now
             kept[sequence] = Record(record.deliveries, record.when - now if waits else 0)
         return self.new, kept
+
+
+def table_of(group: Group) -> list[Waiting]:
+    """Return what a group's table has, in order."""
+    data = encode_snapshot(1, *group._snapshot())
+    snapshot = decode_snapshot(data)
+    assert snapshot is not None
+    return snapshot.waiting
 
 
 class GroupMachine(RuleBasedStateMachine):
@@ -177,11 +186,15 @@ class GroupMachine(RuleBasedStateMachine):
         assert len(claims) <= limit
         for claim in claims:
             self.took(place, claim, self.model.claim(self.now, MAX_DELIVERIES[place]))
+        # A batch can end with messages that went to the dead letters, which nothing else shows.
+        for letter in list(group.dead_letters())[len(self.model.dead) :]:
+            record = self.model.records.pop(letter.sequence)
+            assert record.deliveries == letter.deliveries == MAX_DELIVERIES[place]
+            assert record.when <= self.now
+            self.model.dead.append((letter.sequence, letter.deliveries))
         if not claims:
             expected = self.model.claim(self.now, MAX_DELIVERIES[place])
-            assert expected is None or (
-                expected[1] == 1 and len(self.model.records) >= CAPACITY
-            )
+            assert expected is None or (expected[1] == 1 and len(self.model.records) >= CAPACITY)
 
     @rule(place=st.integers(0, 1))
     def take(self, place: int) -> None:
@@ -313,7 +326,10 @@ class GroupMachine(RuleBasedStateMachine):
         group = next((handle for handle in self.handles if handle is not None), None)
         if group is None:
             return
-        assert group.outstanding == len(self.model.records)
+        found = [(one.sequence, one.deliveries) for one in table_of(group)]
+        known = [(n, self.model.records[n].deliveries) for n in sorted(self.model.records)]
+        assert found == known
+        assert group.outstanding == len(found)
         assert group.lag == self.model.sent - self.model.new + len(self.model.records)
         letters = [(one.sequence, one.deliveries) for one in group.dead_letters()]
         assert letters == self.model.dead

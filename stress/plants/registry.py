@@ -173,7 +173,17 @@ FAILING = (
     ),
 )  # fmt: skip
 
-PLANTS = (*MODELS, *PUBLISHING, *LOCKS, *DURABILITY, *RECOVERING, *FILES, *FAILING, *GROWING, *CLAIMING)
+PLANTS = (
+    *MODELS,
+    *PUBLISHING,
+    *LOCKS,
+    *DURABILITY,
+    *RECOVERING,
+    *FILES,
+    *FAILING,
+    *GROWING,
+    *CLAIMING,
+)
 
 
 def named(name: str) -> Plant:
