@@ -1,7 +1,7 @@
 """Group: competing consumers, each message claimed by one at a time, over any number of processes.
 
 The hot path is the core's `Claims`; here stands what it cannot settle by itself: the next page, a
-message that retention took, owners that died, dead letters, and putting the state on stable storage.
+message that retention took, owners that died, dead letters, and what is put on stable storage.
 """
 
 from __future__ import annotations

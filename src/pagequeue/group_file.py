@@ -1,8 +1,8 @@
 """The file of a group: who has claimed what, mapped by every handle; and its snapshots.
 
 The table in it is shared memory: it survives every kill, and is believed only within the boot, the
-mount and the file that it was made in. What survives a power cut is the floor (one word, as in every
-cursor) and the last snapshot that was synced. Both are never ahead of the truth, so what was
+mount and the file that it was made in. What survives a power cut is the floor (one word, as in
+every cursor) and the last snapshot that was synced. Both are never ahead of the truth, so what was
 acknowledged later comes again, and nothing that was not acknowledged is skipped (I13).
 
 There are two places for snapshots, in turn. The one on stable storage is never written to: whoever
@@ -228,7 +228,7 @@ class GroupFile:
                 return sequence
 
     def last_snapshot(self) -> Snapshot:
-        """Return what survives a power cut: the newest whole snapshot, and never below the floor."""
+        """Return what survives a power cut: the newest whole snapshot, and the floor."""
         size_bytes = fmt.snapshot_bytes(self.capacity)
         newest = Snapshot(0)
         for ordinal in (0, 1):
@@ -318,8 +318,8 @@ def settle_groups(
     """Make every group usable by who comes next; the caller has the queue alone (I11, I13).
 
     Nobody who claimed anything is alive. Where the table is believed, its claims are void and the
-    rest stays; otherwise the file is made anew from what survives a power cut, not ahead of the tail,
-    before anything new is sent: otherwise the old one could come back at the next power cut.
+    rest stays; otherwise the file is made anew from what survives a power cut, not ahead of the
+    tail, before anything new is sent: the old one could come back at the next power cut.
     """
     names = [name for name, meta in readable_cursors(folder, prefix, queue_id)
              if not isinstance(meta, errors.PageQueueError) and meta.is_group]  # fmt: skip
