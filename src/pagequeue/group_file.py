@@ -188,8 +188,10 @@ class GroupFile:
         key = self.region.read(KEY_AT, KEY_BYTES)[:24]
         return key == lock_key_of(self._folder, self.inode)[:24]
 
-    def check_lock(self) -> None:
-        """Raise if the lock is of a kind that this process cannot take."""
+    def check_usable(self) -> None:
+        """Raise if the table is not of this boot, or its lock of a kind that we cannot take."""
+        if not self.is_this_boot:
+            raise self.corrupt(KEY_AT, "put there while the queue was open: close it first")
         abi = self.region.load_half(self.LOCK_ABI)
         if abi != _core.LOCK_ABI:
             raise errors.ForeignLock(
@@ -211,7 +213,7 @@ class GroupFile:
         Others go on meanwhile, so the numbers are of nearly one moment.
         """
         used = min(self.region.load_half(_word("used")), self.capacity)
-        rows = np.frombuffer(self.region, fmt.GROUP_RECORD, used, fmt.GROUP_TABLE_AT)
+        rows = np.frombuffer(memoryview(self.region), fmt.GROUP_RECORD, used, fmt.GROUP_TABLE_AT)
         states = rows["word"] & np.uint64(3)
         live = (states == fmt.RECORD_CLAIMED) & (rows["lease_end"] > monotonic)
         outstanding = int(np.count_nonzero(states))
@@ -265,10 +267,8 @@ def make_group_file(
 ) -> None:
     """Create the file, or put another one in its place, durable with its name.
 
-    What waits in the snapshot waits in the table; its place is looked for when it is claimed.
-
-    Args:
-        now: of the wall clock, and `monotonic` of the leases' clock at the same moment, in ns.
+    What waits in the snapshot waits in the table; its place is looked for when it is claimed. `now`
+    is of the wall clock, and `monotonic` of the leases' clock at the same moment, in ns.
     """
     file_name = fmt.cursor_name(prefix, name)
     header = np.zeros(1, fmt.GROUP_META)

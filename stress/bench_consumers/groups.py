@@ -55,7 +55,9 @@ def _sqlite_ack(base: Path, number: int, count: int) -> float:
 
 def _litequeue(base: Path, number: int, count: int) -> float:
     """Return the same of litequeue, as it comes."""
-    from litequeue import LiteQueue  # noqa: PLC0415  only this case needs it
+    from litequeue import (  # type: ignore[import-untyped]  # noqa: PLC0415
+        LiteQueue,
+    )
 
     queue = LiteQueue(str(base / f"lite-{number}"))
     for _ in range(count):
