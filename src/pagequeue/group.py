@@ -6,6 +6,7 @@ message that retention took, owners that died, dead letters, and what is put on 
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from typing import TYPE_CHECKING, Self
 
@@ -174,14 +175,13 @@ class Group(_core.Claims, Closing):
         """Give back all that this handle has claimed, and let go; closing again does nothing."""
         if self._closed or self._store.is_forked:
             return
-        try:
-            self._release(self._owner)
-        finally:
-            self._leave()
-            self._dead.close()
-            self._flush_lock.close()
-            self._owner_lock.close()
-            self._store.write_meta.wake()
+        with contextlib.suppress(errors.PageQueueError):
+            self._release(self._owner)  # else whoever looks finds that nobody has them
+        self._leave()
+        self._dead.close()
+        self._flush_lock.close()
+        self._owner_lock.close()
+        self._store.write_meta.wake()
 
     def __del__(self) -> None:
         if hasattr(self, "_dead") and not self._store.is_forked:
