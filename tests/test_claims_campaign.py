@@ -47,7 +47,9 @@ def test_judge_sees_each_kind_of_wrong(tmp_path_factory: pytest.TempPathFactory)
     first = claimed(1, 1, 1000, 1)
     for text, rows in {
         "two claims at one instant": (first, claimed(2, 1, 1050, 2)),
-        "behind its lease": (first, (ENDING, 1, 1, 5, 1200, 0, 1, 0), (ACKED, 1, 1, 5, 1200, 1201, 0, 0)),
+        "behind its lease": (
+            first, (ENDING, 1, 1, 5, 1200, 0, 1, 0), (ACKED, 1, 1, 5, 1200, 1201, 0, 0),
+        ),
         "before its lease ends": (first, (REFUSED, 1, 1, 5, 1010, 1011, 0, 0)),
         "delivered again": (
             first, (ENDING, 1, 1, 5, 1010, 0, 1, 0), (ACKED, 1, 1, 5, 1010, 1011, 0, 0),
@@ -64,7 +66,7 @@ def test_judge_sees_each_kind_of_wrong(tmp_path_factory: pytest.TempPathFactory)
 
 
 def test_judge_accepts_what_is_right(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A claim behind a lease, one that came late into its hands, and one that a cut brought back."""
+    """A claim behind a lease, one that came late into its hands, one that a cut brought back."""
     first = claimed(1, 1, 1000, 1)
     for rows in (
         (first, claimed(2, 1, 1101, 2)),

@@ -17,6 +17,7 @@ from support import pretend_power_cut
 import pagequeue
 from pagequeue import Queue, Retention, errors
 from pagequeue import format as fmt
+from pagequeue import format_groups as gfmt
 from pagequeue.group_file import GroupFile, decode_snapshot
 
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ def test_options_that_cannot_be_are_refused(tmp_path: Path) -> None:
     with Queue(tmp_path) as queue:
         for options in (
             {"lease": 0}, {"lease": -1}, {"lease": float("nan")}, {"max_deliveries": 0},
-            {"capacity": 0}, {"capacity": fmt.GROUP_CAPACITY_MAX + 1}, {"on_expired": "x"},
+            {"capacity": 0}, {"capacity": gfmt.GROUP_CAPACITY_MAX + 1}, {"on_expired": "x"},
             {"latest": True, "sequence": 0},
         ):  # fmt: skip
             with pytest.raises(errors.InvalidOption):
@@ -394,8 +395,8 @@ def test_a_torn_snapshot_leaves_the_one_before(tmp_path: Path) -> None:
         ordinal = group._group_file.region.load(GroupFile.SNAPSHOT)
     path = tmp_path / "queue-readMeta.work"
     data = bytearray(path.read_bytes())
-    at = fmt.snapshot_at(16, ordinal)
-    newest = decode_snapshot(bytes(data[at : at + fmt.snapshot_bytes(16)]))
+    at = gfmt.snapshot_at(16, ordinal)
+    newest = decode_snapshot(bytes(data[at : at + gfmt.snapshot_bytes(16)]))
     assert newest is not None
     assert newest.new_sequence == 6
     data[at + 20] ^= 1

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue import format_groups as gfmt
 from pagequeue.closing import Closing
 from pagequeue.dead import DeadLetters
 from pagequeue.group_errors import refusal
@@ -329,8 +330,8 @@ class Group(_core.Claims, Closing):
         try:
             message: Message | None = self._read(sequence, number, position)
         except errors.DamageError:
-            message, cause = None, fmt.CAUSE_DAMAGE
-        if message is not None or cause == fmt.CAUSE_DAMAGE:
+            message, cause = None, gfmt.CAUSE_DAMAGE
+        if message is not None or cause == gfmt.CAUSE_DAMAGE:
             self._dead.send(sequence, message, deliveries, cause)
         file = self._group_file
         if self._settle(slot, claim_id, True, 0, 0):
