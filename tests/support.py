@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import portalocker
 
-from pagequeue import Queue
+from pagequeue import PageQueueError, Queue, Retention
 from pagequeue import format as fmt
 from pagequeue.meta import field_of
 from pagequeue.words import WriteMeta
@@ -176,6 +176,134 @@ def send_for_ever(directory: str, acked_path: str, batch: int) -> None:
             acked[:] = count.to_bytes(8, "little")
             if count == batch:
                 say("sending")
+
+
+def open_consumer_and_hold(directory: str, name: str, *, ack: int = 0, leave: bool = False) -> None:
+    """Open a named consumer, acknowledge some messages, and keep it until killed."""
+    with Queue(directory) as queue:
+        try:
+            consumer = queue.consumer(name)
+        except PageQueueError as error:
+            say(type(error).__name__)
+            return
+        with consumer:
+            for _ in range(ack):
+                consumer.receive(10)
+            consumer.ack()
+            say("open")
+            time.sleep(0 if leave else 60)
+
+
+def receive_and_ack_for_ever(directory: str, name: str, out: str, *, total: int) -> None:
+    """Write down each message, and acknowledge it after that, until killed or all are done."""
+    with Path(out).open("a") as file, Queue(directory) as queue, queue.consumer(name) as consumer:
+        say("open")
+        while consumer.sequence < total:
+            message = consumer.receive(10)
+            os.write(file.fileno(), b"%d\n" % message.sequence)
+            consumer.ack(message)
+
+
+def use_consumer_after_fork(directory: str) -> None:
+    """Fork with a named consumer open; print what each use gives in the child, which stays."""
+    queue = Queue(directory)
+    consumer = queue.consumer("billing")
+    queue.producer().send_many([b"a", b"b", b"c"])
+    consumer.receive_many(2)
+    if (pid := os.fork()) == 0:
+        uses: dict[str, Callable[[], object]] = {
+            "ack": consumer.ack,
+            "seek": consumer.seek,
+            "receive": consumer.receive,
+            "consumers": queue.consumers,
+            "remove": lambda: queue.remove_consumer("billing"),
+            "trim": queue.trim,
+        }
+        say(json.dumps({name: outcome(use) for name, use in uses.items()}))
+        consumer.close()
+        for fd in (1, 2):  # whoever waits for the parent's output must not wait for this one
+            os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
+        time.sleep(60)
+    time.sleep(0.3)
+    consumer.ack()
+    say(pid)
+    time.sleep(60)
+
+
+def send_and_trim_for_ever(directory: str) -> None:
+    """Send with a retention of six pages until killed; trim by hand as well."""
+    retention = Retention(max_bytes=6 * SMALL)
+    with (
+        Queue(directory, retention=retention, on_full="block") as queue,
+        queue.producer() as producer,
+    ):
+        count = 0
+        while True:
+            producer.send(b"%d" % count + b"." * (count % 900))
+            count += 1
+            if count == 100:
+                say("sending")
+            if count % 97 == 0:
+                queue.trim()
+                time.sleep(0.001)
+
+
+def die_while_trimming(directory: str, step: int) -> None:
+    """Trim, and die right before one of the calls that change or sync something."""
+    left = [step]
+
+    def deadly(call: Callable[..., Any]) -> Callable[..., Any]:
+        def instead(*args: Any, **options: Any) -> Any:  # noqa: ANN401
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            left[0] -= 1
+            return call(*args, **options)
+
+        return instead
+
+    with Queue(directory, retention=Retention(max_bytes=3 * SMALL)) as queue:
+        for module, name in ((os, "fdatasync"), (os, "fsync"), (os, "unlink")):
+            setattr(module, name, deadly(getattr(module, name)))
+        meta = queue._store.read_meta
+        store = deadly(meta.region.store)
+
+        class Stores:
+            """The region, but each store can be the last."""
+
+            def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+                return store if name == "store" else getattr(region, name)
+
+        region = meta.region
+        meta.region = Stores()  # type: ignore[assignment]
+        queue.trim()
+        meta.region = region
+        say("done")
+        os._exit(0)
+
+
+def send_until_blocked(directory: str, count: int = 10**6) -> None:
+    """Send with a retention of four pages, blocking; say how that ended."""
+    retention = Retention(max_bytes=4 * SMALL)
+    with Queue(directory, retention=retention, on_full="block") as queue:
+        say("sending")
+        try:
+            with queue.producer() as producer:
+                for _ in range(count):
+                    producer.send(b"x" * 1300)
+        except KeyboardInterrupt:
+            say(json.dumps(["interrupted", queue.tail_sequence]))
+
+
+def ack_slowly(directory: str, name: str, count: int) -> None:
+    """Receive so many messages, acknowledging every fifth a little later."""
+    with Queue(directory) as queue, queue.consumer(name) as consumer:
+        say("open")
+        for number in range(count):
+            assert consumer.receive(30).sequence == number
+            if number % 5 == 4:
+                time.sleep(0.005)
+                consumer.ack()
+        consumer.ack()
 
 
 def send_lines(directory: str, prefix: str = "queue") -> None:

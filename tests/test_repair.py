@@ -52,8 +52,8 @@ def fifo(path: Path) -> None:
 
 def link(path: Path) -> None:
     """Put a symbolic link in a file's place."""
-    path.rename(path.with_suffix(".moved"))
-    path.symlink_to(path.with_suffix(".moved"))
+    path.rename(path.with_name("moved"))
+    path.symlink_to(path.with_name("moved"))
 
 
 def empty(path: Path) -> None:

@@ -26,6 +26,7 @@ from pagequeue.meta import ReadMeta
 from pagequeue.roll import Roller
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -157,7 +158,7 @@ def test_head_that_cannot_be_is_not_believed(filled: Disk, sequence: int) -> Non
     """Whatever the read meta says, while the first page's header is damaged as well."""
     sent = read(filled.directory)
     filled.poke(filled.page(1), 0, bytes(8))
-    filled.poke(filled.path("readMeta"), ReadMeta.HEAD_SEQUENCE, struct.pack("<Q", sequence))
+    filled.poke(filled.path("readMeta"), ReadMeta.HEAD_ODD, struct.pack("<Q", sequence))
     salvaged(filled, list(range(8)), sent)
 
 
@@ -279,10 +280,10 @@ def test_salvage_that_is_cut_short_leaves_no_target(
     target = filled.directory.with_name("target")
     real = Roller.next_page
 
-    def full(self: Roller, number: int) -> object:
+    def full(self: Roller, number: int, check: Callable[[], None] | None = None) -> object:
         if number > 2:
             raise DiskFull("no room")
-        return real(self, number)
+        return real(self, number, check)
 
     with monkeypatch.context() as patch:
         patch.setattr(Roller, "next_page", full)

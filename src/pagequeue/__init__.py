@@ -14,6 +14,8 @@ from pagequeue.errors import (
     AccessError,
     ClosedError,
     ConcurrentUse,
+    ConsumerInUse,
+    ConsumerNotFound,
     CorruptFrame,
     CorruptMeta,
     CorruptPage,
@@ -50,10 +52,13 @@ from pagequeue.errors import (
     UsageError,
 )
 from pagequeue.info import Info
+from pagequeue.listing import ConsumerInfo
+from pagequeue.named import NamedConsumer
 from pagequeue.producer import Producer
 from pagequeue.queue import Queue
 from pagequeue.recover import RecoveryReport
 from pagequeue.repair import RepairReport, repair_queue
+from pagequeue.retention import Retention, TrimReport
 from pagequeue.salvage import Loss, Run, SalvageReport, salvage_queue
 from pagequeue.survey import Problem
 from pagequeue.verify import VerifyReport, verify_queue
@@ -67,6 +72,9 @@ __all__ = [
     "ClosedError",
     "ConcurrentUse",
     "Consumer",
+    "ConsumerInUse",
+    "ConsumerInfo",
+    "ConsumerNotFound",
     "CorruptFrame",
     "CorruptMeta",
     "CorruptPage",
@@ -85,6 +93,7 @@ __all__ = [
     "MessageTooLarge",
     "MissingPage",
     "NaiveDatetime",
+    "NamedConsumer",
     "NewerFormat",
     "NotADirectory",
     "NotDurable",
@@ -100,6 +109,7 @@ __all__ = [
     "RecoveryReport",
     "RepairReport",
     "Replay",
+    "Retention",
     "RetryError",
     "Run",
     "SalvageReport",
@@ -109,6 +119,7 @@ __all__ = [
     "SyncFailed",
     "SystemLimit",
     "TimestampOrder",
+    "TrimReport",
     "UnsafePath",
     "UpgradeError",
     "UsageError",

@@ -14,9 +14,11 @@ from pagequeue.batch import Batch
 from pagequeue.closing import Closing
 from pagequeue.meta import lost_meta
 from pagequeue.moments import Moment, to_ns
+from pagequeue.options import check_expired
 from pagequeue.page import REASONS, REMEDY, lost_page
 
 if TYPE_CHECKING:
+    from pagequeue._core import Message
     from pagequeue.store import Place, Store
 
 GOOD = {_core.READ_FRAME, _core.READ_END}
@@ -82,7 +84,7 @@ class PageReader(_core.Reader, Closing):
         """Go on in the next page."""
         if self._store.awaits_recovery and self._page_number >= self._store.tail.page_number:
             return False
-        old: list[object] = [self._store.page(self._page_number)]
+        old: list[object] = [self._region]  # not by its number: retention can have taken it
         page = self._store.page(self._page_number + 1)
         if page.first_sequence != self.sequence:
             raise errors.CorruptPage(
@@ -149,16 +151,79 @@ class Consumer(PageReader):
 
     Attributes:
         sequence: of the next message.
+        missed: messages that retention took before they were received, passed over with
+            `on_expired="skip"`.
     """
 
-    __slots__ = ()
+    __slots__ = ("_is_passed", "_skips", "missed")
 
-    def __new__(cls, store: Store, *, durable_only: bool = False) -> Self:
-        """Stand at the head of an open store."""
-        return super().__new__(cls, store, waits=True, kind="consumer", durable_only=durable_only)
+    missed: int
+    _skips: bool
+    _is_passed: bool
 
-    def __init__(self, store: Store, *, durable_only: bool = False) -> None:
+    def __new__(
+        cls, store: Store, *, durable_only: bool = False, on_expired: str = "raise"
+    ) -> Self:
+        """Be nowhere yet; `seek` goes on."""
+        check_expired(store.folder.path, on_expired)
+        self = super().__new__(cls, store, waits=True, kind="consumer", durable_only=durable_only)
+        self._skips = on_expired == "skip"
+        self._is_passed = False
+        self.missed = 0
+        return self
+
+    def __init__(self, store: Store, **options: object) -> None:
         """Everything is done in `__new__`."""
+
+    # --- when retention was faster ----------------------------------------------------------------
+
+    def _stand_before(self, sequence: int) -> None:
+        """Stand at a place that retention passed: the next read says so, or skips."""
+        head = self._store.seek_head()
+        self._enter(head.page.region, head.page.number, head.position, sequence)
+        self._is_passed = True
+        self._limit(sequence)
+
+    def _turn(self) -> bool:
+        try:
+            return super()._turn()
+        except errors.Expired:
+            return self._expire()
+
+    def _lift_limit(self) -> bool:
+        return self._expire() if self._is_passed else super()._lift_limit()
+
+    def _expire(self) -> bool:
+        """Go on at the head, and count what was missed, if that was chosen.
+
+        Raises:
+            Expired: it was not.
+        """
+        head = self._store.seek_head()
+        missed = head.sequence - self.sequence
+        if missed > 0 and not self._skips:
+            raise self._store.expired()
+        self._go(head)
+        self._is_passed = False
+        self._limit(NO_END)
+        self.missed += missed
+        return True
+
+    # --- what users call --------------------------------------------------------------------------
+
+    def ack(
+        self, message_or_sequence: Message | int | None = None, *, durable: bool = False
+    ) -> None:
+        """Acknowledge what was received; only a named consumer can.
+
+        Raises:
+            UsageError: this one has no name.
+        """
+        del message_or_sequence, durable
+        raise errors.UsageError(
+            "this consumer has no name, so nothing can be kept for it: open queue.consumer(NAME)",
+            path=self._store.folder.path,
+        )
 
     def receive_many(self, limit_count: int = 1024, timeout: float | None = None) -> Batch:
         """Return the next published messages, oldest first.
@@ -216,6 +281,7 @@ class Consumer(PageReader):
         else:
             place = store.seek_head()
         self._go(place)
+        self._is_passed = False
         self._bound(oldest, NO_LIMIT, fmt.SEQUENCE_MAX)
         self._limit(store.tail.sequence if store.awaits_recovery else NO_END)
 

@@ -67,6 +67,10 @@ class LockTimeout(RetryError, TimeoutError):
     """A lock was held for too long, perhaps by a stopped process."""
 
 
+class ConsumerInUse(RetryError):
+    """Another thread or process has the named consumer open; it is free when that one ends."""
+
+
 class NotDurable(RetryError):
     """Messages are sent and visible, and could not be put on stable storage now.
 
@@ -79,7 +83,13 @@ class FlushTimeout(NotDurable, TimeoutError):
 
 
 class QueueFull(RetryError):
-    """There is no room for another message; nothing was sent."""
+    """There is no room for another message; nothing was sent.
+
+    Attributes:
+        held_by: names of the consumers that have not acknowledged what would have to go.
+    """
+
+    held_by: tuple[str, ...] = ()
 
 
 class DiskFull(QueueFull, OSError):
@@ -253,6 +263,10 @@ class ReadOnlyQueue(UsageError, PermissionError):
 
 class InvalidOption(UsageError, ValueError):
     """An option's value cannot be."""
+
+
+class ConsumerNotFound(UsageError, LookupError):
+    """No consumer has this name."""
 
 
 class PageSizeMismatch(InvalidOption):

@@ -251,6 +251,8 @@ class Flusher:
             try:
                 fd = self._folder.open(self._page_name(number), writable=False)
             except errors.QueueNotFound as error:
+                if number < self._read_meta.head_page:
+                    return  # retention took it meanwhile: nothing of it is promised any more
                 raise errors.MissingPage(
                     f"page {number} is not there, so it cannot be flushed: salvage the queue",
                     path=error.path, position=0, reason="missing page",

@@ -18,6 +18,7 @@ PAGE_MAGIC: Final = b"pgqpage\x1a"
 ALL_MAGIC: Final = b"pgqall\x00\x1a"
 WRITE_MAGIC: Final = b"pgqwrit\x1a"
 READ_MAGIC: Final = b"pgqread\x1a"
+CURSOR_MAGIC: Final = b"pgqcurs\x1a"
 
 FRAME: Final = np.dtype(
     [
@@ -111,8 +112,26 @@ READ_META: Final = np.dtype(
         ("checksum", "<u4"),  # CRC-32C of magic, version and queue_id
         ("queue_id", "V16"),
         ("head_page", "<u8"),  # first readable page
-        ("head_sequence", "<u8"),  # its first sequence
-        ("reserved", "V16"),
+        ("head_odd", "<u8"),  # its first sequence, if its number is odd
+        ("head_even", "<u8"),  # the same, if its number is even
+        ("reserved", "V8"),
+    ]
+)
+
+CURSOR_META: Final = np.dtype(
+    [
+        ("magic", "V8"),
+        ("version", "<u4"),
+        ("checksum", "<u4"),  # CRC-32C of magic, version and queue_id
+        ("queue_id", "V16"),
+        ("kind", "<u4"),  # CURSOR_OF_CONSUMER
+        ("reserved", "<u4"),
+        ("created", "<i8"),  # ns since 1970, UTC
+        ("opened", "<i8"),  # the last time that somebody opened it
+        ("reserved_too", "V8"),
+        ("next_sequence", "<u8"),  # every message below it is acknowledged
+        ("last_ack", "<i8"),  # 0 = nothing was acknowledged yet
+        ("reserved_last", "V48"),
     ]
 )
 
@@ -129,6 +148,9 @@ PAGE_HEADER_BYTES: Final = PAGE_HEADER.itemsize
 INDEX_RECORD_BYTES: Final = INDEX_RECORD.itemsize
 WRITE_META_FILE_BYTES: Final = 4096
 READ_META_BYTES: Final = READ_META.itemsize
+CURSOR_META_BYTES: Final = CURSOR_META.itemsize
+CURSOR_OF_CONSUMER: Final = 1
+"""The kind of cursor that a named consumer has."""
 ALL_META_MAX_BYTES: Final = 65536
 
 FIRST_PAGE: Final = 1
@@ -150,6 +172,10 @@ READ_COUNT_MAX: Final = 1 << 20
 READ_BYTES_MAX: Final = 1 << 20
 """A batch read ends after the frame that passes this many bytes, so that it stays in cache."""
 
+TEMPORARY: Final = ".tmp"
+"""What stands in every temporary file's name, and in no prefix and no consumer's name."""
+CURSOR: Final = "-readMeta."
+"""What stands in every cursor file's name, and in no prefix."""
 PREFIX_PATTERN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
@@ -196,7 +222,8 @@ def temporary_pattern(prefix: str) -> re.Pattern[str]:
 
 def _final_names(prefix: str) -> str:
     pages = rf"\d{{{PAGE_NUMBER_DIGITS}}}\.(?:page|idx)"
-    return rf"{re.escape(prefix)}-(?:{pages}|allMeta|writeMeta|readMeta)"
+    cursors = rf"readMeta\.{PREFIX_PATTERN.pattern}"
+    return rf"{re.escape(prefix)}-(?:{pages}|allMeta|writeMeta|readMeta|{cursors})"
 
 
 def all_meta_name(prefix: str) -> str:
@@ -212,6 +239,22 @@ def write_meta_name(prefix: str) -> str:
 def read_meta_name(prefix: str) -> str:
     """Return the name of the file that says what may be read."""
     return f"{prefix}-readMeta"
+
+
+def cursor_name(prefix: str, name: str) -> str:
+    """Return the name of the file that says what a named consumer acknowledged."""
+    return f"{read_meta_name(prefix)}.{name}"
+
+
+def is_consumer_name(name: str) -> bool:
+    """Return whether a consumer can have this name; not one that reads as a temporary file's."""
+    return PREFIX_PATTERN.fullmatch(name) is not None and TEMPORARY not in f".{name}"
+
+
+def consumer_of(prefix: str, file_name: str) -> str | None:
+    """Return the name of the consumer that a file belongs to; None: it is no cursor."""
+    name = file_name.removeprefix(f"{read_meta_name(prefix)}.")
+    return name if name != file_name and is_consumer_name(name) else None
 
 
 def lock_name(prefix: str) -> str:

@@ -20,6 +20,7 @@ RECORDS: Final[dict[str, np.dtype[np.void]]] = {
     "all_meta": fmt.ALL_META,
     "write_meta": fmt.WRITE_META,
     "read_meta": fmt.READ_META,
+    "cursor_meta": fmt.CURSOR_META,
 }
 
 NUMBERS: Final[tuple[str, ...]] = (
@@ -35,6 +36,7 @@ NUMBERS: Final[tuple[str, ...]] = (
     "SEQUENCE_MAX",
     "READ_COUNT_MAX",
     "READ_BYTES_MAX",
+    "CURSOR_OF_CONSUMER",
 )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue.listing import ConsumerInfo, consumers
 from pagequeue.meta import field_of
 from pagequeue.moments import to_datetime
 
@@ -38,6 +40,7 @@ class Info:
         head_time: of the first message, None when there is none.
         tail_time: of the last message, None when there is none.
         sync_failed: whether the failure latch is set.
+        consumers: the named ones, in order of their names.
     """
 
     directory: str
@@ -57,6 +60,7 @@ class Info:
     head_time: datetime | None
     tail_time: datetime | None
     sync_failed: bool
+    consumers: list[ConsumerInfo]
 
 
 def info(store: Store) -> Info:
@@ -65,8 +69,11 @@ def info(store: Store) -> Info:
     Raises:
         CorruptMeta: the write meta was overwritten while it was open.
     """
-    # The head first: it may move on meanwhile, but never past where writing stands.
-    head_page, head_sequence = store.read_meta.head_page, store.read_meta.head_sequence
+    return store.while_retained(partial(_info, store))
+
+
+def _info(store: Store) -> Info:
+    head_page, head_sequence = store.head  # before the tail, which only grows
     tail = store.tail
     if not (
         head_page <= tail.page_number <= fmt.PAGE_NUMBER_MAX
@@ -100,6 +107,7 @@ def info(store: Store) -> Info:
         head_time=_time_at(store, head_sequence) if count else None,
         tail_time=_time_at(store, tail.sequence - 1) if count else None,
         sync_failed=store.write_meta.failed_errno != 0,
+        consumers=consumers(store),
     )
 
 

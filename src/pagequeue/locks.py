@@ -60,6 +60,14 @@ class FileLock:
         """Take the lock for this process alone, if nobody has it."""
         return self._try(portalocker.LockFlags.EXCLUSIVE)
 
+    def try_shared(self) -> bool:
+        """Take the lock together with others, if nobody has it alone."""
+        return self._try(portalocker.LockFlags.SHARED)
+
+    def sync(self) -> None:
+        """Put the file that is locked on stable storage; the error is the system's own."""
+        os.fdatasync(self._file.fileno())
+
     def _try(self, kind: portalocker.LockFlags) -> bool:
         try:
             portalocker.lock(self._file, kind | portalocker.LockFlags.NON_BLOCKING)

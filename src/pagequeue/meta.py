@@ -262,7 +262,8 @@ class ReadMeta:
     """The first readable page and its first sequence, mapped."""
 
     HEAD_PAGE: Final = field_of(fmt.READ_META, "head_page")
-    HEAD_SEQUENCE: Final = field_of(fmt.READ_META, "head_sequence")
+    HEAD_ODD: Final = field_of(fmt.READ_META, "head_odd")
+    HEAD_EVEN: Final = field_of(fmt.READ_META, "head_even")
 
     def __init__(self, folder: Folder, prefix: str, queue_id: bytes, *, writable: bool) -> None:
         name = fmt.read_meta_name(prefix)
@@ -285,7 +286,7 @@ class ReadMeta:
         """Create the file anew; only when alone."""
         make_shared(
             folder, fmt.read_meta_name(prefix), fmt.READ_META, fmt.READ_MAGIC, queue_id,
-            head_page=head_page, head_sequence=head_sequence,
+            head_page=head_page, head_odd=head_sequence, head_even=head_sequence,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -300,7 +301,31 @@ class ReadMeta:
             raise lost_meta(self.path, self.HEAD_PAGE)
         return number
 
+    @classmethod
+    def sequence_at(cls, number: int) -> int:
+        """Return where the first sequence of a page stands, by its number's parity."""
+        return cls.HEAD_ODD if number & 1 else cls.HEAD_EVEN
+
+    @property
+    def head(self) -> tuple[int, int]:
+        """The first readable page and its first sequence, of one moment."""
+        while True:
+            number = self.head_page
+            sequence = self.region.load(self.sequence_at(number))
+            if self.head_page == number:  # else retention went on, and took the word again
+                return number, sequence
+
     @property
     def head_sequence(self) -> int:
         """The first readable sequence."""
-        return self.region.load(self.HEAD_SEQUENCE)
+        return self.head[1]
+
+    def advance(self, first_sequence: int) -> None:
+        """Go on to the page behind the head, which begins with this; under the preparation lock.
+
+        Only one page at a time, so that the word that is written is never the one in use (I12).
+        Dies between the stores: the head is where it was.
+        """
+        number = self.head_page + 1
+        self.region.store(self.sequence_at(number), first_sequence)
+        self.region.store(self.HEAD_PAGE, number)

@@ -281,13 +281,14 @@ class Opening:
         )
 
     def _check_made(self) -> None:
+        head_page, head_sequence = self.read_meta.head  # before the tail, which only grows
         tail = self.write_meta.tail
         if tail.page_number == 0:
             raise self._no_queue()  # it is being made right now
         if not (
-            self.read_meta.head_page <= tail.page_number <= fmt.PAGE_NUMBER_MAX
+            head_page <= tail.page_number <= fmt.PAGE_NUMBER_MAX
             and fmt.PAGE_HEADER_BYTES <= tail.position < self.meta.page_bytes
-            and self.read_meta.head_sequence <= tail.sequence <= fmt.SEQUENCE_MAX
+            and head_sequence <= tail.sequence <= fmt.SEQUENCE_MAX
         ):
             raise errors.CorruptMeta(
                 f"it says that writing stands at {tail}, which cannot be: "
@@ -297,7 +298,7 @@ class Opening:
 
     def _check_head(self) -> None:
         """Raise if reading would begin in another page than the one that has the first message."""
-        number, sequence = self.read_meta.head_page, self.read_meta.head_sequence
+        number, sequence = self.read_meta.head
         name = fmt.page_name(self._prefix, number)
         try:
             data = first_bytes(self.folder, name)
@@ -308,7 +309,8 @@ class Opening:
             raise errors.CorruptMeta(
                 f"says that reading begins with message {sequence} in page {number}, which begins "
                 f"with {header.first_sequence}: repair the queue, which makes this file again",
-                path=self.read_meta.path, position=ReadMeta.HEAD_SEQUENCE, reason="head sequence",
+                path=self.read_meta.path, position=ReadMeta.sequence_at(number),
+                reason="head sequence",
             )  # fmt: skip
 
     def _refuse_headless(self) -> None:

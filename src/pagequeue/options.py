@@ -11,10 +11,14 @@ from pagequeue.files import FILE_MODE, FILE_MODE_MAX
 
 def check_options(path: str, prefix: str, page_bytes: int | None, lock_timeout: float) -> None:
     """Raise InvalidOption for an option that cannot be."""
-    if not fmt.PREFIX_PATTERN.fullmatch(prefix) or ".tmp" in prefix:
+    if (
+        not fmt.PREFIX_PATTERN.fullmatch(prefix)
+        or fmt.TEMPORARY in prefix
+        or fmt.CURSOR in f"{prefix}."
+    ):
         raise errors.InvalidOption(
             f"prefix {prefix!r}: use letters, digits, dot, dash and underscore, at most 100, "
-            "not beginning with dot or dash, and without '.tmp'",
+            f"not beginning with dot or dash, and without '{fmt.TEMPORARY}' and '{fmt.CURSOR}'",
             path=path,
         )
     if page_bytes is not None and (
@@ -46,4 +50,34 @@ def check_sync_failure(path: str, policy: str) -> None:
     if policy not in {"stop", "seal"}:
         raise errors.InvalidOption(
             f'on_sync_failure is {policy!r}: give "stop" or "seal"', path=path
+        )
+
+
+def check_consumer_name(path: str, name: str) -> None:
+    """Raise InvalidOption for a name that no consumer can have, TypeError for no text."""
+    if not isinstance(name, str):
+        raise TypeError(f"a consumer's name is a str, not {type(name).__name__}")
+    if not fmt.is_consumer_name(name):
+        raise errors.InvalidOption(
+            f"consumer name {name!r}: use letters, digits, dot, dash and underscore, at most 100, "
+            f"not beginning with dot, dash or 'tmp', and without '{fmt.TEMPORARY}'",
+            path=path,
+        )
+
+
+def check_expired(path: str, policy: str) -> None:
+    """Raise InvalidOption for an option that cannot be."""
+    if policy not in {"raise", "skip"}:
+        raise errors.InvalidOption(f'on_expired is {policy!r}: give "raise" or "skip"', path=path)
+
+
+def check_full(path: str, policy: str, timeout: float | None) -> None:
+    """Raise InvalidOption for an option that cannot be."""
+    if policy not in {"raise", "block", "drop_oldest"}:
+        raise errors.InvalidOption(
+            f'on_full is {policy!r}: give "raise", "block" or "drop_oldest"', path=path
+        )
+    if timeout is not None and not timeout >= 0:
+        raise errors.InvalidOption(
+            f"full_timeout is {timeout}: give seconds, 0 or more, or None for ever", path=path
         )

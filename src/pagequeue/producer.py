@@ -306,12 +306,18 @@ class Producer(_core.Writer, Closing):
         with self._guard:
             self._check_open()
             store = self._store
-            tail = store.tail
-            if tail.page_number == 0:  # truncated inside its only OS page: zeros
-                raise lost_meta(store.write_meta.path, 0)
-            if self._page_number == tail.page_number:
-                return  # another thread did it
-            page = store.roller.page(tail.page_number)
+            while True:
+                tail = store.tail
+                if tail.page_number == 0:  # truncated inside its only OS page: zeros
+                    raise lost_meta(store.write_meta.path, 0)
+                if self._page_number == tail.page_number:
+                    return  # another thread did it
+                try:
+                    page = store.roller.page(tail.page_number)
+                    break
+                except errors.QueueNotFound:
+                    if store.tail.page_number == tail.page_number:
+                        raise  # else others rolled on, and retention took it
             self._ahead_since = (time.monotonic(), tail.position)
             self._attach(
                 page.region,
@@ -328,18 +334,28 @@ class Producer(_core.Writer, Closing):
 
     def _roll_from(self, number: int) -> None:
         """Seal page `number`, unless that was done already, and go on in the next one."""
-        with self._guard:
-            while self._store.tail.page_number == number:
+        store = self._store
+        while store.tail.page_number == number:
+            # Without the guard: it can take as long as consumers need to make room, and closing
+            # must not wait for them.
+            try:
+                next_page = store.roller.next_page(number + 1, self._check_open)
+            except errors.QueueNotFound:
+                if store.tail.page_number == number:
+                    raise
+                break  # others rolled on, and retention took it
+            with self._guard:
                 self._move()
                 if self._page_number != number:
                     return  # another process rolled in between
-                next_page = self._store.roller.next_page(number + 1)
-                result = self._roll(next_page.region, self._store.roller.header(next_page))
+                result = self._roll(next_page.region, store.roller.header(next_page))
                 if result == _core.APPEND_LOST:
                     raise self._lost(next_page if next_page.region.broken else self._page)
                 if result not in {_core.APPEND_DONE, _core.APPEND_MOVED}:
                     raise self._error(_core.EVENT_DAMAGED, 0)
-            self._move()
+                if result == _core.APPEND_DONE and store.after_roll is not None:
+                    store.background.submit(store.after_roll)
+        self._move()
 
     def _look_ahead(self, position: int) -> None:
         """Take page faults ahead of the tail, and have the next page made, in the background."""

@@ -10,20 +10,19 @@ from typing import TYPE_CHECKING
 
 from pagequeue import errors
 from pagequeue.batch import Batch, joined
-from pagequeue.closing import Closing
 from pagequeue.consumer import Consumer, Replay
 from pagequeue.files import FILE_MODE
 from pagequeue.flush import Sync, sync_policy
-from pagequeue.info import Info, info
 from pagequeue.moments import Moment, system_clock
-from pagequeue.options import check_file_mode, check_options, check_sync_failure
+from pagequeue.named import open_consumer
+from pagequeue.options import check_file_mode, check_full, check_options, check_sync_failure
 from pagequeue.producer import Producer
 from pagequeue.repair import RepairReport, repair_queue
+from pagequeue.retention import KEEP_ALL, Retainer, Retention
 from pagequeue.rewrite import rewrite_undurable
-from pagequeue.salvage import SalvageReport, salvage_queue
 from pagequeue.store import Store
 from pagequeue.trust import trusted
-from pagequeue.verify import VerifyReport, verify
+from pagequeue.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 LOCK_TIMEOUT = 10.0
 
 
-class Queue(Closing):
+class Queue(Upkeep):
     """A persistent queue in a directory. Threads may share it; processes each open their own.
 
     Args:
@@ -61,6 +60,13 @@ class Queue(Closing):
             to neither these nor the directory's owner. `"world_writable"`: a directory that
             everybody may write to, without the sticky bit. `"network_file_system"`: NFS, SMB, FUSE
             and the like; never for a queue that two hosts use.
+        retention: what is kept; None keeps all. Each opening has its own: it applies when this
+            process rolls into another page, and with `trim`.
+        on_full: what this process does when another page is needed, `max_bytes` is reached, and
+            named consumers have not acknowledged what would have to go. `"raise"`: `QueueFull`.
+            `"block"`: the sender sleeps until there is room. `"drop_oldest"`: pages go all the
+            same, oldest first. It is asked once for each page, not for each message.
+        full_timeout: seconds after which a blocked sender gets `QueueFull`; None waits for ever.
 
     Raises:
         QueueNotFound: there is none, and `create` is False.
@@ -89,6 +95,9 @@ class Queue(Closing):
         clock: Callable[[], int] | None = None,
         file_mode: int = FILE_MODE,
         trust: Collection[str] = (),
+        retention: Retention | None = None,
+        on_full: str = "raise",
+        full_timeout: float | None = None,
     ) -> None:
         if not os.fspath(directory):
             raise errors.InvalidOption("directory is empty: give a path, '.' for this one")
@@ -97,6 +106,9 @@ class Queue(Closing):
         check_file_mode(path, file_mode)
         self._sync_every, interval = sync_policy(sync)
         check_sync_failure(path, on_sync_failure)
+        check_full(path, on_full, full_timeout)
+        self._retaining = (retention or KEEP_ALL, on_full, full_timeout)
+        self._retainer: Retainer | None = None
         self._closed = False
         self._clock = clock
         self._handles: weakref.WeakSet[Producer | Consumer | Replay] = weakref.WeakSet()
@@ -114,6 +126,11 @@ class Queue(Closing):
     def _start(self, *, create: bool) -> Store:
         store = self._open_store(create=create)
         if not store.read_only:
+            try:
+                self._retainer = Retainer(store, *self._retaining)
+            except BaseException:
+                store.close()
+                raise
             if self._seals:
                 store.flusher.rewrite = _rewriter(store)
             if self._flush_seconds is not None:
@@ -138,30 +155,48 @@ class Queue(Closing):
 
     def consumer(
         self,
+        name: str | None = None,
         *,
         since: Moment | None = None,
         sequence: int | None = None,
         latest: bool = False,
         durable_only: bool = False,
+        on_expired: str = "raise",
     ) -> Consumer:
         """Return a new consumer; at the earliest message unless told otherwise.
 
         Args:
+            name: one that stays: the consumer goes on behind its last `ack`, in this or any later
+                process, and retention keeps what it has not acknowledged. `since`, `sequence` and
+                `latest` say where it begins the first time. One handle at a time has it open.
             since: begin with the first message that is not older: int ns, aware datetime, or
                 timedelta meaning that long ago.
             sequence: begin with this message.
             latest: begin with the next message that is sent.
             durable_only: receive a message only when it is on stable storage, so that nothing is
                 acted on that a power cut could take back. Somebody must flush.
+            on_expired: what happens when retention was faster. `"raise"`: `Expired`. `"skip"`: it
+                goes on at the head and counts what it missed in `.missed`.
 
         Raises:
+            ConsumerInUse: another thread or process has the named one open.
+            UsageError: the named one exists, and a place to begin was given: call its `seek`.
+            ReadOnlyQueue: a name was given, and the queue was opened with `read_only=True`.
             Expired: the sequence is before the head. SequenceOutOfRange: it is behind the tail.
             NaiveDatetime, InvalidOption, TypeError: what was given cannot be.
 
         Source: FORMAT.md, "Reading" and "Since"; keeps I2, I6.
         """
-        consumer = Consumer(self._open(), durable_only=durable_only)
-        consumer.seek(since=since, sequence=sequence, latest=latest)
+        store = self._open()
+        if name is None:
+            consumer = Consumer(store, durable_only=durable_only, on_expired=on_expired)
+            consumer.seek(since=since, sequence=sequence, latest=latest)
+        else:
+            self._check_writable("keep a named consumer's place")
+            consumer = open_consumer(
+                store, name, since=since, sequence=sequence, latest=latest,
+                durable_only=durable_only, on_expired=on_expired,
+            )  # fmt: skip
         self._handles.add(consumer)
         return consumer
 
@@ -214,8 +249,11 @@ class Queue(Closing):
         count = operator.index(count)
         if count < 0:
             raise errors.InvalidOption(f"count is {count}: give 0 or more")
+        return self._open().while_retained(partial(self._last, count))
+
+    def _last(self, count: int) -> Batch:
         tail = self.tail_sequence
-        first = max(self.head_sequence, tail - count)
+        first = min(max(self.head_sequence, tail - count), tail)
         batches = list(self.batches(sequence=first)) if first < tail else []
         return joined(batches, tail)[: tail - first]  # more can have come meanwhile
 
@@ -238,7 +276,8 @@ class Queue(Closing):
 
     def __len__(self) -> int:
         """Messages retained."""
-        return self.tail_sequence - self.head_sequence
+        head = self.head_sequence  # before the tail, which only grows
+        return self.tail_sequence - head
 
     def __bool__(self) -> bool:
         """A queue is true even when it is empty."""
@@ -264,33 +303,7 @@ class Queue(Closing):
         """What opening the queue had to do; nothing, if another process has it open already."""
         return self._store.report
 
-    def info(self) -> Info:
-        """Return sizes, times and sequences, as of now."""
-        return info(self._open())
-
     # --- upkeep -----------------------------------------------------------------------------------
-
-    def rotate(self) -> None:
-        """Seal the active page now and go on in a new one, while others write.
-
-        An empty page stays as it is.
-
-        Raises:
-            DiskFull: there is no room for the next page; nothing changed.
-        """
-        store = self._open()
-        self._check_writable("rotate")
-        with Producer(store, self._clock) as producer:
-            producer.rotate()
-
-    def verify(self, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
-        """Check every page, frame and index; change nothing.
-
-        Args:
-            progress: called with the pages done and the pages in all.
-        """
-        store = self._open()
-        return verify(store.folder, store.prefix, progress)
 
     def repair(self, progress: Callable[[int, int], None] | None = None) -> RepairReport:
         """Mend what can be mended without losing a message; see `repair_queue`.
@@ -315,22 +328,6 @@ class Queue(Closing):
         except errors.DamageError:
             self._closed = True
         return report
-
-    def salvage(
-        self,
-        target: str | os.PathLike[str],
-        progress: Callable[[int, int], None] | None = None,
-    ) -> SalvageReport:
-        """Copy all messages that still validate into a new queue; see `salvage_queue`.
-
-        Args:
-            target: path of a directory where no queue of this prefix is.
-            progress: called with page files done and page files in all.
-        """
-        store = self._open()
-        return salvage_queue(
-            store.folder.path, target, prefix=store.prefix, trust=self._trust, progress=progress
-        )
 
     def close(self) -> None:
         """Close the queue and every handle made from it; closing again does nothing.
@@ -368,13 +365,6 @@ class Queue(Closing):
             )
         self._store.check_process("queue")
         return self._store
-
-    def _check_writable(self, doing: str) -> None:
-        if self._store.read_only:
-            raise errors.ReadOnlyQueue(
-                f"opened with read_only=True: open it for writing to {doing}",
-                path=self._store.folder.path,
-            )
 
 
 def _rewriter(store: Store) -> Callable[[], object]:

@@ -9,6 +9,7 @@ can be repeated, so a recovery that is itself cut short is finished by the next 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue.cursor import lower_cursors
 from pagequeue.meta import ReadMeta
 from pagequeue.page import (
     REASONS,
@@ -31,7 +33,7 @@ from pagequeue.page import (
     writable_index,
 )
 from pagequeue.settle import BATCH_OPEN, Settling
-from pagequeue.survey import first_bytes
+from pagequeue.survey import first_bytes, retired
 from pagequeue.words import Tail, WriteMeta
 
 if TYPE_CHECKING:
@@ -96,6 +98,10 @@ class Recovery:
             self.report.messages_settled = settling.run()
         else:
             self._scan(write, read, numbers, durable_known=known)
+        # Cut in the middle of it: the words are not settled, so the next recovery does it again.
+        tail = write.tail.sequence
+        lower_cursors(self.folder, self.prefix, self.meta.queue_id, tail, self.report.did)
+        self._remove_retired(read)
         write.settle()
         if self.report.actions:
             log.warning("%s: recovered: %s", self.folder.path, "; ".join(self.report.actions))
@@ -384,6 +390,20 @@ class Recovery:
                 f"{header.page_number}"
                 + (f", an incomplete batch of {dropped} messages among them" if dropped else "")
             )
+
+    def _remove_retired(self, read: ReadMeta) -> None:
+        """Remove what a retention that was cut short left below the head, if the head is proved."""
+        number, sequence = read.head
+        left = retired(self.prefix, self.folder.names(), number)
+        if not left:
+            return
+        with contextlib.suppress(errors.DamageError, errors.QueueNotFound):
+            if self._header(number).first_sequence == sequence:
+                # The head first: the one on disk can still be an older one.
+                self._sync(fmt.read_meta_name(self.prefix))
+                for name in left:
+                    self.folder.remove(name)
+                self.report.did(f"removed {len(left)} files below page {number}, the head")
 
     def _remove(self, later: list[int]) -> None:
         """Remove pages behind the tail, the newest first, so that no hole can be left."""

@@ -37,7 +37,14 @@ log = logging.getLogger("pagequeue")
 
 
 class Roller:
-    """Maps pages for writers, and makes the next one."""
+    """Maps pages for writers, and makes the next one.
+
+    Attributes:
+        lock: the preparation lock: pages are made, retired and promised to consumers one at a time.
+        make_room: called with the number of a page before it is made, and with a check that raises
+            when nobody wants it any more, None where nobody waits; raises QueueFull if there is no
+            room for it.
+    """
 
     def __init__(
         self,
@@ -54,12 +61,13 @@ class Roller:
         self._prefix = prefix
         self._meta = meta
         self._write_meta = write_meta
-        self._lock = lock
+        self.lock = lock
         self._background = background
         self._clock = clock
         self._lock_timeout = lock_timeout
         self._pages: dict[int, WritablePage] = {}  # the active one, and the next if it is there
         self._asked = 0
+        self.make_room: Callable[[int, Callable[[], None] | None], None] | None = None
         self._guard = threading.RLock()  # a finalizer may come back in
 
     def page(self, number: int) -> WritablePage:
@@ -75,11 +83,16 @@ class Roller:
         if old:
             self._background.drop(old)
 
-    def next_page(self, number: int) -> WritablePage:
+    def next_page(self, number: int, check: Callable[[], None] | None = None) -> WritablePage:
         """Return a page that may not exist yet.
 
+        Args:
+            number: of the page.
+            check: raises when it is not wanted any more, while room for it is waited for; None: no
+                room is waited for.
+
         Raises:
-            DiskFull: there is no room for it.
+            DiskFull: there is no room for it. QueueFull: retention leaves no room for it.
             LockTimeout: another process holds the preparation lock.
             LockReplaced: the lock file is another one than it was when the queue was opened.
         """
@@ -90,7 +103,20 @@ class Roller:
                 page = None
                 del self._pages[number]
         self._folder.check()
-        return page or self._keep(self._make(number, 0, 1.0))
+        if page is None:
+            self._ask_for_room(number, check)
+            page = self._keep(self._make(number, 0, 1.0))
+        return page
+
+    def _ask_for_room(self, number: int, check: Callable[[], None] | None) -> None:
+        """Have room made for a page; not after a failed sync, when one is needed to go on."""
+        if (
+            self.make_room is not None
+            and number > self._write_meta.tail.page_number
+            and not self._write_meta.is_failed
+            and not self._folder.exists(fmt.page_name(self._prefix, number))
+        ):
+            self.make_room(number, check)
 
     def _keep(self, page: WritablePage) -> WritablePage:
         """Share a page with the other threads; the first one mapped is the one that counts."""
@@ -112,6 +138,7 @@ class Roller:
             self._asked = number
 
         def job() -> None:
+            self._ask_for_room(number, None)
             page = self._keep(self._make(number, filled_bytes, frame_bytes))
             end = min(reach, len(page.region))
             if end > page.populated:
@@ -148,7 +175,7 @@ class Roller:
             raise errors.SequencesExhausted(
                 "no page number is left: start a new queue", path=self._folder.path
             )
-        with self._lock.exclusive(self._lock_timeout, "making the next page"):
+        with self.lock.exclusive(self._lock_timeout, "making the next page"):
             self._folder.check()
             if number > self._write_meta.tail.page_number:
                 if self._folder.exists(fmt.page_name(self._prefix, number)):

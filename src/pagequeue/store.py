@@ -11,7 +11,7 @@ import os
 import threading
 from collections import OrderedDict
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pagequeue import errors
 from pagequeue import format as fmt
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pagequeue.words import Tail
 
 CACHED_PAGES = 4
+KNOWN_TIMES_SPARE = 64
+Found = TypeVar("Found")
 
 
 class Place(NamedTuple):
@@ -73,6 +75,8 @@ class Store:
         self.lock_timeout = lock_timeout
         self._pid = os.getpid()
         self.background = Background()
+        self.after_roll: Callable[[], object] | None = None  # done in the background
+        self.max_idle_ns: int | None = None  # a consumer silent for longer keeps no pages
         self._cache: OrderedDict[int, Page] = OrderedDict()
         self._first_timestamps: dict[int, int] = {}
         self._guard = threading.RLock()  # a finalizer may come back in
@@ -140,6 +144,11 @@ class Store:
                 f"this {kind} belongs to the parent process: open the queue in the child",
                 path=self.folder.path,
             )
+
+    @property
+    def head(self) -> tuple[int, int]:
+        """The first readable page and its first sequence."""
+        return self.read_meta.head
 
     def __del__(self) -> None:
         """Every handle was dropped without being closed."""
@@ -252,6 +261,20 @@ class Store:
                 high = middle - 1
         return low
 
+    def while_retained(self, look: Callable[[], Found]) -> Found:
+        """Return what a look at the pages gives; look again when retention went on meanwhile.
+
+        Raises:
+            Expired: retention passed what was looked for.
+        """
+        while True:
+            head_page = self.read_meta.head_page
+            try:
+                return look()
+            except errors.Expired:
+                if self.read_meta.head_page == head_page:
+                    raise
+
     def seek_sequence(self, sequence: int) -> Place:
         """Return the place of a message, or of the next to come.
 
@@ -259,20 +282,29 @@ class Store:
             Expired: it is before the head. SequenceOutOfRange: it is behind the tail.
         """
         sequence = operator.index(sequence)
+        return self.while_retained(partial(self._seek_sequence, sequence))
+
+    def _seek_sequence(self, sequence: int) -> Place:
         if 0 <= sequence < self.read_meta.head_sequence:
             raise self.expired()
         tail = self.tail
         if not 0 <= sequence <= tail.sequence:
+            head_sequence = self.read_meta.head_sequence
             raise errors.SequenceOutOfRange(
-                f"no message has sequence {sequence}: seek to {self.read_meta.head_sequence} "
+                f"no message has sequence {sequence}: seek to {head_sequence} "
                 f"up to {tail.sequence}",
-                path=self.folder.path, head_sequence=self.read_meta.head_sequence,
-                tail_sequence=tail.sequence,
+                path=self.folder.path, head_sequence=head_sequence, tail_sequence=tail.sequence,
             )  # fmt: skip
         number = self.page_of_sequence(sequence)
         page = self.page(number)
-        position = page.locate(sequence, self.count(number), mend=self.may_mend)
+        if page.first_sequence > sequence:
+            raise self.expired()  # the head went on in between
+        position = page.locate(sequence, self.count(number), mend=self._may_mend(number))
         return Place(page, position, sequence)
+
+    def _may_mend(self, number: int) -> bool:
+        """Whether an index may be written: not that of a page that retention took."""
+        return self.may_mend and number >= self.read_meta.head_page
 
     def seek_head(self) -> Place:
         """Return the place of the first message that can be read."""
@@ -286,8 +318,14 @@ class Store:
 
     def seek_since(self, since: int) -> Place:
         """Return the place of the first message that is not older than `since` ns."""
-        tail = self.tail
-        low, high = self.read_meta.head_page, tail.page_number
+        return self.while_retained(partial(self._seek_since, since))
+
+    def _seek_since(self, since: int) -> Place:
+        head_page, tail = self.read_meta.head_page, self.tail
+        low, high = head_page, tail.page_number
+        if len(self._first_timestamps) > KNOWN_TIMES_SPARE + 2 * (high - low):
+            known = self._first_timestamps
+            self._first_timestamps = {n: known[n] for n in list(known) if n >= head_page}
         while low < high:  # the last page whose first message is older, if there is one
             middle = (low + high + 1) // 2
             first = self._first_timestamp(middle)
@@ -296,7 +334,7 @@ class Store:
             else:
                 high = middle - 1
         page = self.page(low)
-        ordinal, position = page.find(since, self.count(low, tail), mend=self.may_mend)
+        ordinal, position = page.find(since, self.count(low, tail), mend=self._may_mend(low))
         return Place(page, position, page.first_sequence + ordinal)
 
     def _first_timestamp(self, number: int) -> int | None:

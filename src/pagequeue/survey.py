@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from pagequeue import errors
 from pagequeue import format as fmt
+from pagequeue.cursor import CursorMeta, readable_cursors
 from pagequeue.files import raise_typed
 from pagequeue.meta import AllMeta, ReadMeta, field_of, read_all_meta
 from pagequeue.page import PageHeader, decode_header, parse_header
@@ -187,6 +188,14 @@ def page_numbers(prefix: str, names: list[str]) -> list[int]:
     return sorted(int(match[1]) for match in matches if match[2] == "page")
 
 
+def retired(prefix: str, names: list[str], head_page: int) -> list[str]:
+    """Return the page and index files below the head, oldest first, a page before its index."""
+    pattern = fmt.page_name_pattern(prefix)
+    found = [match for match in map(pattern.fullmatch, names) if match]
+    below = sorted((int(match[1]), match[2] == "idx", match[0]) for match in found)
+    return [name for number, _, name in below if fmt.FIRST_PAGE <= number < head_page]
+
+
 def survey(folder: Folder, prefix: str) -> Survey:
     """Look at a directory.
 
@@ -205,7 +214,10 @@ def survey(folder: Folder, prefix: str) -> Survey:
     _look_at_meta(found)
     if found.meta is not None:
         _look_at_head(found, found.meta)
+        # Before the tail, which only grows: then no cursor can seem to be ahead of it.
+        cursors = _cursors(found, found.meta)
         _look_at_tail(found, found.meta)
+        _look_at_cursors(found, cursors)
     return found
 
 
@@ -294,7 +306,7 @@ def _look_at_head(found: Survey, meta: AllMeta) -> None:
             found.head_page = found.numbers[0]
             found.head_sequence = found.first_sequence(found.head_page)
         return
-    found.head_page, found.head_sequence = read.head_page, read.head_sequence
+    found.head_page, found.head_sequence = read.head
     read.close()
     position, reason = _wrong_head(found, found.head_sequence)
     if reason is None:
@@ -313,15 +325,15 @@ def _wrong_head(found: Survey, sequence: int) -> tuple[int, str | None]:
     position, reason = ReadMeta.HEAD_PAGE, None
     if not fmt.FIRST_PAGE <= number <= fmt.PAGE_NUMBER_MAX:
         reason = f"page {number} cannot be the first"
-    elif found.numbers and number > found.numbers[-1]:
+    elif found.numbers and number > max(_listed_again(found)):
         reason = f"says that reading begins in page {number}, and there is none"
     elif found.numbers and number > found.numbers[0] and found.is_unused(number):
         reason = f"says that reading begins in page {number}, which is only made ready"
     elif _is_past_pages(found, sequence, first):
-        position = ReadMeta.HEAD_SEQUENCE
+        position = ReadMeta.sequence_at(number)
         reason = f"says that reading begins with message {sequence}, which cannot be"
     elif first is not None and first != sequence:
-        position = ReadMeta.HEAD_SEQUENCE
+        position = ReadMeta.sequence_at(number)
         reason = f"says that reading begins with message {sequence}, the page {first}"
     return position, reason
 
@@ -334,6 +346,48 @@ def _is_past_pages(found: Survey, sequence: int, first: int | None) -> bool:
         return False
     later = (found.first_sequence(number) for number in found.numbers if number > found.head_page)
     return any(other is not None and other < sequence for other in later)
+
+
+def _listed_again(found: Survey) -> list[int]:
+    """Return the page numbers; listed anew, if rolls and retention went on past the first list."""
+    if found.head_page > found.numbers[-1]:
+        found.numbers = page_numbers(found.prefix, found.folder.names()) or found.numbers
+    return found.numbers
+
+
+def head_now(found: Survey) -> int:
+    """Return the head page as of now, when retention can have gone on since the survey."""
+    if found.meta is None:
+        return found.head_page
+    try:
+        read = ReadMeta(found.folder, found.prefix, found.meta.queue_id, writable=False)
+    except errors.PageQueueError:
+        return found.head_page
+    number = read.head_page
+    read.close()
+    return number
+
+
+def _cursors(found: Survey, meta: AllMeta) -> dict[str, int]:
+    """Return where the named consumers stand, by path; note the cursors that cannot be read."""
+    result = {}
+    for _, cursor in readable_cursors(found.folder, found.prefix, meta.queue_id):
+        if isinstance(cursor, errors.PageQueueError):
+            found.wrong(cursor)
+        else:
+            result[cursor.path] = cursor.next_sequence
+    return result
+
+
+def _look_at_cursors(found: Survey, cursors: dict[str, int]) -> None:
+    """Note the cursors that are ahead of the tail; recovery lowers them, where one is due."""
+    if found.written is None or not found.written.is_trusted:
+        return
+    tail = found.written.tail.sequence
+    for path, sequence in cursors.items():
+        if sequence > tail:
+            reason = f"says that all below message {sequence} is acknowledged, the tail is {tail}"
+            found.problems.append(Problem(path, CursorMeta.NEXT, None, reason))
 
 
 def _look_at_tail(found: Survey, meta: AllMeta) -> None:

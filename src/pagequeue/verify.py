@@ -15,7 +15,7 @@ from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.files import Folder
 from pagequeue.page import REASONS, PageHeader, Scan, map_file, parse_header, scan_region
-from pagequeue.survey import Problem, Survey, page_numbers, problem_of, survey
+from pagequeue.survey import Problem, Survey, head_now, page_numbers, problem_of, survey
 from pagequeue.trust import trusted
 from pagequeue.verify_tail import TailCheck
 from pagequeue.walk import Stretch, stretches
@@ -126,8 +126,22 @@ class _Verification:
         else:
             self._follows(self.last + 1)
         self._look_behind()
+        self._forget_retired()
         if progress is not None:
             progress(total, total)
+
+    def _forget_retired(self) -> None:
+        """Take back what seemed wrong with pages that retention removed meanwhile."""
+        again = survey(self.found.folder, self.found.prefix)
+        last = self.last if again.written is None else again.written.tail.page_number
+        now = min(head_now(self.found), last)
+        if now <= self.found.head_page:
+            return
+        pattern = fmt.page_name_pattern(self.found.prefix)
+        for problem in list(self.report.problems):
+            match = pattern.fullmatch(os.path.basename(problem.file))
+            if match and self.found.head_page <= int(match[1]) < now:
+                self.report.problems.remove(problem)
 
     def problem(self, number: int, position: int | None, sequence: int | None, reason: str) -> None:
         """Note what is wrong with a page."""

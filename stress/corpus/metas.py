@@ -283,13 +283,13 @@ def _(victim: Victim) -> Hit:
 
 @head("readMeta with head sequence behind the tail", "the head sequence is 2**63 - 1")
 def _(victim: Victim) -> Hit:
-    victim.word(READ_META, fmt.READ_META, "head_sequence", fmt.SEQUENCE_MAX)
+    victim.word(READ_META, fmt.READ_META, "head_odd", fmt.SEQUENCE_MAX)
     return head_hit(victim)
 
 
 @head("readMeta with a head inside a page", "the head sequence is one too many")
 def _(victim: Victim) -> Hit:
-    victim.word(READ_META, fmt.READ_META, "head_sequence", 1)
+    victim.word(READ_META, fmt.READ_META, "head_odd", 1)
     return head_hit(victim)
 
 
@@ -308,5 +308,5 @@ def _(victim: Victim) -> Hit:
 def _(victim: Victim) -> Hit:
     second = victim.places(victim.head + 1)[0]
     victim.word(READ_META, fmt.READ_META, "head_page", second.page)
-    victim.word(READ_META, fmt.READ_META, "head_sequence", second.sequence)
+    victim.word(READ_META, fmt.READ_META, "head_even", second.sequence)
     return Hit(READ_META, None, None, victim.head)

@@ -107,7 +107,9 @@ static cut_result metas(recovery *run) {
     run->head_page = run->smallest > 0 ? run->smallest : 1;
     if (run->read.bytes != NULL) {
         run->head_page = word_of(run->read, PQ_READ_META_HEAD_PAGE);
-        run->head_sequence = word_of(run->read, PQ_READ_META_HEAD_SEQUENCE);
+        run->head_sequence = word_of(
+            run->read, run->head_page & 1 ? PQ_READ_META_HEAD_ODD
+                                                                     : PQ_READ_META_HEAD_EVEN);
     } else if (run->smallest > 0) {
         header first = header_of(run, run->smallest);
         if (!first.good) {

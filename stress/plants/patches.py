@@ -84,7 +84,9 @@ def group_commit_too_early() -> None:
 
 def durable_only_ignored() -> None:
     """A consumer of what is durable gets what is not."""
-    rewrite(queue.Queue, "consumer", ("durable_only=durable_only)", "durable_only=False)"))
+    rewrite(
+        queue.Queue, "consumer", ("store, durable_only=durable_only,", "store, durable_only=False,")
+    )
 
 
 # --- recovery -------------------------------------------------------------------------------------

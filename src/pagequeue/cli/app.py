@@ -25,6 +25,7 @@ COMMANDS: Final = {
     "send": "pagequeue.cli.send",
     "receive": "pagequeue.cli.receive",
     "info": "pagequeue.cli.info",
+    "consumers": "pagequeue.cli.consumers",
     "verify": "pagequeue.cli.verify",
     "repair": "pagequeue.cli.repair",
     "salvage": "pagequeue.cli.salvage",

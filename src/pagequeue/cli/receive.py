@@ -1,4 +1,7 @@
-"""`pagequeue receive`: a queue's messages to stdout. Opens read-only and writes no byte to it."""
+"""`pagequeue receive`: a queue's messages to stdout.
+
+It opens read-only and writes no byte to the queue, unless a named consumer keeps its place there.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,14 @@ from typing import TYPE_CHECKING, Final, TypedDict
 
 import click
 
+from pagequeue import Queue
 from pagequeue.cli import framing, shared
 from pagequeue.cli.times import NS_PER_SECOND, iso_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pagequeue import Batch, Queue
+    from pagequeue import Batch
 
     Render = Callable[[Batch], bytes]
 
@@ -128,6 +132,35 @@ def _followed(queue: Queue, span: _Span) -> Iterator[Batch]:
             yield batch
 
 
+def _consumed(queue: Queue, name: str, until: int | None, *, follow: bool) -> Iterator[Batch]:
+    """Give what a named consumer receives; each batch is acknowledged when the next is asked for.
+
+    By then the caller has written it out. What was not is received again.
+    """
+    watch = select.poll()
+    watch.register(sys.stdout, 0)
+    end = queue.tail_sequence
+    with queue.consumer(name) as consumer:
+        while follow or consumer.sequence < end:
+            try:
+                batch = consumer.receive_many(BATCH_COUNT, timeout=LOOK_UP_SECONDS if follow else 0)
+            except TimeoutError:
+                if watch.poll(0):
+                    raise BrokenPipeError from None
+                if not follow or (until is not None and time.time_ns() >= until):
+                    return
+                continue
+            if until is not None:
+                wanted = batch[: int(batch.timestamps.searchsorted(until))]
+            else:
+                wanted = batch
+            if len(wanted):
+                yield wanted
+                consumer.ack(wanted[-1])
+            if len(wanted) < len(batch):
+                return
+
+
 def _warn_of_early(name: str, timestamp: int | None) -> None:
     """Say what a bare number means when it was probably meant otherwise."""
     if timestamp is not None and 0 < timestamp < EARLY_NS:
@@ -161,6 +194,11 @@ def _warn_of_early(name: str, timestamp: int | None) -> None:
     help="Start at the last N messages; with --follow, 0 is only what comes.",
 )
 @click.option(
+    "--consumer",
+    metavar="NAME",
+    help="Go on behind what this named consumer was given before; it is made if it is not there.",
+)
+@click.option(
     "--format",
     "output_format",
     type=click.Choice(["text", "json", "raw"]),
@@ -178,6 +216,7 @@ def command(
     until: int | None,
     sequence: int | None,
     last: int | None,
+    consumer: str | None,
     output_format: str,
     prefix: str,
     follow: bool,
@@ -189,6 +228,7 @@ def command(
     \b
     pagequeue receive events --since 10m
     pagequeue receive events --follow --last 0 --format json
+    pagequeue receive events --consumer billing --follow
     pagequeue receive a --format raw --length-prefixed | pagequeue send b --length-prefixed
     """  # noqa: D301 - click's own mark is the character
     span = _Span(since=since, until=until, sequence=sequence, last=last)
@@ -199,6 +239,14 @@ def command(
     _warn_of_early("--until", until)
     out = shared.output()
     render = _renderer(output_format, chosen)
+    if consumer is not None:
+        if any(choice is not None for choice in (since, sequence, last)):
+            raise click.UsageError("--consumer goes on where it was; leave the place to start out")
+        with Queue(directory, prefix=prefix, create=False) as queue:
+            for batch in _consumed(queue, consumer, until, follow=follow):
+                out.write(render(batch))
+                out.flush()
+        return
     with shared.open_to_read(directory, prefix) as queue:
         for batch in _followed(queue, span) if follow else _retained(queue, span):
             out.write(render(batch))

@@ -1,0 +1,53 @@
+"""`pagequeue consumers`: the named consumers of a queue, and removing one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from pagequeue import Queue
+from pagequeue.cli import shared
+from pagequeue.cli.info import jsonable
+
+if TYPE_CHECKING:
+    from pagequeue import ConsumerInfo
+
+
+def line_of(consumer: ConsumerInfo) -> str:
+    """Return what a person wants to know of a consumer."""
+    name = click.style(consumer.name, fg="cyan")
+    if consumer.problem is not None:
+        return f"{name}  damaged: {consumer.problem}"
+    acked = consumer.last_ack
+    words = [
+        f"next {consumer.next_sequence:,}",
+        f"lag {consumer.lag:,}",
+        "never acknowledged" if acked is None else f"last ack {acked.isoformat()}",
+        "open" if consumer.is_open else "not open",
+    ]
+    return f"{name}  {', '.join(words)}"
+
+
+@click.command()
+@shared.directory_argument
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each, a line.")
+@click.option("--remove", metavar="NAME", help="Remove this one: its place is lost.")
+@shared.prefix_option
+def command(directory: str, prefix: str, *, as_json: bool, remove: str | None) -> None:
+    """List the named consumers of the queue in DIR: place, lag, last acknowledgement."""
+    if remove is not None:
+        with Queue(directory, prefix=prefix, create=False) as queue:
+            queue.remove_consumer(remove)
+        shared.note(f"removed consumer {remove}")
+        return
+    with shared.open_to_read(directory, prefix) as queue:
+        found = queue.consumers()
+    for consumer in found:
+        if as_json:
+            figures = dataclasses.asdict(consumer)
+            click.echo(json.dumps(figures, default=jsonable, ensure_ascii=False))
+        else:
+            click.echo(line_of(consumer))

@@ -1,0 +1,287 @@
+"""Cursors: what each named consumer has acknowledged, one small file for each, mapped.
+
+An acknowledgement is one aligned 8-byte store, so a kill finds the old place or the new one. It is
+put on stable storage only when that is asked for, and before retention goes on because of it. After
+a power cut a cursor can therefore be older than it was, and its messages come again. It can also
+be *ahead*: its OS page reached the disk, and the messages did not. Their sequences are given to
+other messages then, so recovery lowers such a cursor to the tail before anything new is sent (I11).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from pagequeue import errors
+from pagequeue import format as fmt
+from pagequeue.files import raise_typed
+from pagequeue.locks import FileLock
+from pagequeue.meta import check_shared, field_of, make_shared, map_shared
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pagequeue.files import Folder
+
+log = logging.getLogger("pagequeue")
+TAKE_SECONDS: Final = 0.2
+"""So long somebody who only looks whether a cursor is in use can be in the way."""
+TAKE_STEP_SECONDS: Final = 0.005
+REMEDY: Final = (
+    "restore the file from a copy, or remove the consumer, whose place is lost, and make it again"
+)
+
+
+def cursor_names(folder: Folder, prefix: str) -> list[str]:
+    """Return the names of all consumers that have a cursor, sorted."""
+    found = (fmt.consumer_of(prefix, file_name) for file_name in folder.names())
+    return sorted(name for name in found if name is not None)
+
+
+def _corrupt(path: str, position: int, reason: str) -> errors.CorruptMeta:
+    return errors.CorruptMeta(
+        f"cursor: {reason}: {REMEDY}", path=path, position=position, reason=reason
+    )
+
+
+class CursorMeta:
+    """The words of one cursor, mapped.
+
+    Raises:
+        QueueNotFound: there is none of this name.
+        CorruptMeta: it is damaged, or another queue's.
+        NewerFormat, UnsafePath, AccessDenied: as they say.
+    """
+
+    NEXT: Final = field_of(fmt.CURSOR_META, "next_sequence")
+    LAST_ACK: Final = field_of(fmt.CURSOR_META, "last_ack")
+    OPENED: Final = field_of(fmt.CURSOR_META, "opened")
+    CREATED: Final = field_of(fmt.CURSOR_META, "created")
+    KIND: Final = field_of(fmt.CURSOR_META, "kind")
+
+    def __init__(
+        self, folder: Folder, prefix: str, queue_id: bytes, name: str, *, writable: bool
+    ) -> None:
+        file_name = fmt.cursor_name(prefix, name)
+        self.path = folder.full(file_name)
+        try:
+            self.region, _ = map_shared(
+                folder, file_name, size_bytes=fmt.CURSOR_META_BYTES, writable=writable,
+                doing="mapping the cursor",
+            )  # fmt: skip
+            check_shared(self.region, fmt.CURSOR_META, fmt.CURSOR_MAGIC, queue_id, self.path)
+        except errors.CorruptMeta as error:
+            raise _corrupt(self.path, error.position, error.reason) from error
+        self.region.on_lost = partial(_corrupt, self.path, reason="truncated while it was open")
+        if self.region.load_half(self.KIND) != fmt.CURSOR_OF_CONSUMER:
+            raise _corrupt(self.path, self.KIND, "not the cursor of a consumer")
+        if self.next_sequence > fmt.SEQUENCE_MAX:
+            raise _corrupt(self.path, self.NEXT, "a sequence that cannot be")
+
+    @staticmethod
+    def make(
+        folder: Folder,
+        prefix: str,
+        queue_id: bytes,
+        name: str,
+        *,
+        next_sequence: int,
+        created: int,
+        opened: int = 0,
+        last_ack: int = 0,
+    ) -> None:
+        """Create the file, or put another one in its place, durable with its name.
+
+        Raises:
+            SystemLimit: a sync failed; then the file is not to be trusted and is removed, unless it
+                took the place of another.
+        """
+        file_name = fmt.cursor_name(prefix, name)
+        replaces = folder.exists(file_name)
+        make_shared(
+            folder, file_name, fmt.CURSOR_META, fmt.CURSOR_MAGIC, queue_id,
+            kind=fmt.CURSOR_OF_CONSUMER, created=created, opened=opened, last_ack=last_ack,
+            next_sequence=next_sequence,
+        )  # fmt: skip
+        try:
+            folder.sync()
+        except OSError as error:
+            if not replaces:
+                folder.remove(file_name)
+            raise_typed(error, folder.path, "syncing the directory")
+
+    @property
+    def next_sequence(self) -> int:
+        """Every message below it is acknowledged."""
+        return self.region.load(self.NEXT)
+
+    @property
+    def last_ack(self) -> int:
+        """When something was acknowledged last, in ns; 0 = never."""
+        return self.region.load(self.LAST_ACK)
+
+    @property
+    def seen(self) -> int:
+        """The last sign of life of the consumer, in ns."""
+        times = (self.LAST_ACK, self.OPENED, self.CREATED)
+        return max(self.region.load(at) for at in times)
+
+    @property
+    def created(self) -> int:
+        """When it was made, in ns."""
+        return self.region.load(self.CREATED)
+
+    def move(self, next_sequence: int, now: int | None = None) -> None:
+        """Set the place; with a time, because it was acknowledged.
+
+        Dies between the stores: the place is right, and the time that of the acknowledgement
+        before.
+        """
+        self.region.store(self.NEXT, next_sequence)
+        if now is not None:
+            self.region.store(self.LAST_ACK, now)
+
+    def opened(self, now: int) -> None:
+        """Say that somebody opened it."""
+        self.region.store(self.OPENED, now)
+
+    def close(self) -> None:
+        """Let go of the map."""
+        del self.region
+
+
+class Cursor:
+    """The cursor of one named consumer, which this handle alone has open.
+
+    Raises:
+        ConsumerInUse: another thread or process has it open.
+        QueueNotFound, CorruptMeta: as for `CursorMeta`.
+    """
+
+    def __init__(self, folder: Folder, prefix: str, queue_id: bytes, name: str) -> None:
+        self.name = name
+        self.sync_failed = False
+        self._lock = locked(folder, prefix, name)
+        try:
+            self.meta = CursorMeta(folder, prefix, queue_id, name, writable=True)
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def sync(self) -> None:
+        """Put the place on stable storage.
+
+        Raises:
+            SyncFailed: that failed, now or before; another try could succeed and mean nothing.
+        """
+        try:
+            if not self.sync_failed:
+                self._lock.sync()
+                return
+            words = "a sync of it failed before"
+        except OSError as error:
+            self.sync_failed = True
+            words = errors.describe(error)
+        sequence = self.meta.next_sequence
+        raise errors.SyncFailed(
+            f"the cursor is not on stable storage ({words}): a power cut can take the "
+            "acknowledgement back, so that messages come again; mend the disk, then open the "
+            "consumer again",
+            path=self.meta.path, position=0, reason=words,
+            first_sequence=sequence, end_sequence=sequence,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Let others open it; closing again does nothing."""
+        self._lock.close()
+
+
+def locked(folder: Folder, prefix: str, name: str) -> FileLock:
+    """Return the lock on a cursor, held alone; the kernel lets go of it when this process ends.
+
+    Raises:
+        ConsumerInUse: another thread or process has it.
+        QueueNotFound: there is no such cursor.
+    """
+    file_name = fmt.cursor_name(prefix, name)
+    deadline = time.monotonic() + TAKE_SECONDS
+    while True:
+        lock = FileLock(folder.open(file_name, writable=True), folder.full(file_name))
+        try:
+            taken = lock.try_exclusive()
+            if taken and folder.identity(file_name) == lock.identity():
+                return lock
+        except BaseException:
+            lock.close()
+            raise
+        lock.close()  # in use; or it was removed, or replaced, before it was locked
+        if time.monotonic() > deadline:
+            raise errors.ConsumerInUse(
+                f"consumer {name!r} is open in another thread or process: close it there, "
+                "or choose another name",
+                path=folder.full(file_name),
+            )
+        time.sleep(TAKE_STEP_SECONDS)
+
+
+def is_open(folder: Folder, prefix: str, name: str) -> bool:
+    """Return whether somebody has a cursor open, as of now; whoever opens it just then waits."""
+    file_name = fmt.cursor_name(prefix, name)
+    lock = FileLock(folder.open(file_name, writable=False), folder.full(file_name))
+    try:
+        return not lock.try_shared()
+    finally:
+        lock.close()
+
+
+def sync_cursor(folder: Folder, prefix: str, name: str) -> None:
+    """Put a cursor on stable storage, whoever has it open; the error is the system's own."""
+    with folder.opened(fmt.cursor_name(prefix, name), writable=False) as fd:
+        os.fdatasync(fd)
+
+
+def readable_cursors(
+    folder: Folder, prefix: str, queue_id: bytes
+) -> Iterator[tuple[str, CursorMeta | errors.PageQueueError]]:
+    """Give the cursors, mapped for reading, by name; or what is wrong with one."""
+    for name in cursor_names(folder, prefix):
+        try:
+            meta = CursorMeta(folder, prefix, queue_id, name, writable=False)
+        except errors.QueueNotFound:
+            continue  # removed meanwhile
+        except errors.RetryError:
+            raise
+        except errors.PageQueueError as error:
+            yield name, error
+            continue
+        try:
+            yield name, meta
+        finally:
+            meta.close()
+
+
+def lower_cursors(
+    folder: Folder, prefix: str, queue_id: bytes, tail_sequence: int, did: Callable[[str], None]
+) -> None:
+    """Lower every cursor that is ahead of the tail to it; the caller has the queue alone (I11).
+
+    A file that cannot be read is left: where its consumer stood cannot be known from anything else.
+    The new place is made as a new file, durable before anything new is sent: otherwise the old
+    one could come back at the next power cut, and skip what was sent until then.
+    """
+    for name, meta in readable_cursors(folder, prefix, queue_id):
+        if isinstance(meta, errors.PageQueueError):
+            log.warning("%s", meta)
+        elif meta.next_sequence > tail_sequence:
+            # Dies or cut before the rename: it is ahead still, and the next recovery lowers it.
+            CursorMeta.make(
+                folder, prefix, queue_id, name, next_sequence=tail_sequence,
+                created=meta.created, last_ack=meta.last_ack,
+            )  # fmt: skip
+            did(
+                f"lowered consumer {name!r} from {meta.next_sequence} to {tail_sequence}, the next "
+                "sequence: what it had acknowledged behind it was lost"
+            )

@@ -1,0 +1,115 @@
+"""The named consumers of a queue: where each stands, who is silent, and removing one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pagequeue import _core, errors
+from pagequeue import format as fmt
+from pagequeue.cursor import is_open, locked, readable_cursors
+from pagequeue.files import raise_typed
+from pagequeue.moments import to_datetime
+from pagequeue.options import check_consumer_name
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from pagequeue.cursor import CursorMeta
+    from pagequeue.store import Store
+
+
+@dataclass(frozen=True)
+class ConsumerInfo:
+    """A named consumer at one moment.
+
+    Attributes:
+        name: of the consumer.
+        next_sequence: every message below it is acknowledged; None if its file is damaged.
+        lag: messages published and not acknowledged; None if its file is damaged.
+        last_ack: when something was acknowledged last, None if nothing was.
+        is_open: whether a thread or process has it open.
+        is_idle: whether it was silent for longer than this queue's `Retention(max_idle=...)`, so
+            that it does not keep pages any more.
+        problem: what is wrong with its file, None if nothing is.
+    """
+
+    name: str
+    next_sequence: int | None
+    lag: int | None
+    last_ack: datetime | None
+    is_open: bool
+    is_idle: bool = False
+    problem: str | None = None
+
+
+def consumers(store: Store) -> list[ConsumerInfo]:
+    """Return all named consumers, in order of their names; a damaged one says so."""
+    result = []
+    for name, cursor in readable_cursors(store.folder, store.prefix, store.meta.queue_id):
+        try:
+            taken = is_open(store.folder, store.prefix, name)
+        except errors.QueueNotFound:
+            continue  # removed meanwhile
+        except errors.AccessError:
+            taken = False  # no regular file: that is told as its problem
+        if isinstance(cursor, errors.PageQueueError):
+            result.append(ConsumerInfo(name, None, None, None, taken, problem=str(cursor)))
+            continue
+        sequence, last_ack = cursor.next_sequence, cursor.last_ack
+        result.append(
+            ConsumerInfo(
+                name,
+                sequence,
+                max(0, store.tail.sequence - sequence),
+                to_datetime(last_ack) if last_ack else None,
+                taken,
+                is_idle(store, cursor),
+            )
+        )
+    return result
+
+
+def is_idle(store: Store, cursor: CursorMeta) -> bool:
+    """Whether a consumer was silent for too long, and had something to acknowledge all the while.
+
+    A sign of life is making it, opening it, and acknowledging. Silence does not begin before there
+    is a message that it has not acknowledged.
+    """
+    if store.max_idle_ns is None:
+        return False
+    since, sequence = cursor.seen, cursor.next_sequence
+    oldest_kept = store.clock() - store.max_idle_ns
+    if since >= oldest_kept or sequence >= store.tail.sequence:
+        return False
+    try:
+        place = store.seek_sequence(sequence)
+    except (errors.Expired, errors.DamageError):
+        return True  # passed before, or it cannot be known; and it was silent
+    found, timestamp, _, _ = _core.look(place.page.region, place.position, sequence)
+    return found != _core.READ_FRAME or timestamp < oldest_kept
+
+
+def remove_consumer(store: Store, name: str) -> None:
+    """Remove a named consumer, for good.
+
+    Raises:
+        ConsumerNotFound: there is none of this name.
+        ConsumerInUse: a thread or process has it open.
+    """
+    check_consumer_name(store.folder.path, name)
+    try:
+        lock = locked(store.folder, store.prefix, name)
+    except errors.QueueNotFound as error:
+        raise errors.ConsumerNotFound(
+            f"no consumer has the name {name!r}: queue.consumers() lists them",
+            path=store.folder.path,
+        ) from error
+    try:
+        store.folder.remove(fmt.cursor_name(store.prefix, name))
+        try:
+            store.folder.sync()
+        except OSError as error:
+            raise_typed(error, store.folder.path, "syncing the directory")
+    finally:
+        lock.close()

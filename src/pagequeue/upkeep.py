@@ -1,0 +1,113 @@
+"""What `Queue` offers for looking after a queue; its own room, because `queue.py` is full."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pagequeue import errors
+from pagequeue.closing import Closing
+from pagequeue.info import Info, info
+from pagequeue.listing import ConsumerInfo, consumers, remove_consumer
+from pagequeue.producer import Producer
+from pagequeue.salvage import SalvageReport, salvage_queue
+from pagequeue.verify import VerifyReport, verify
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Collection
+
+    from pagequeue.retention import Retainer, TrimReport
+    from pagequeue.store import Store
+
+
+class Upkeep(Closing):
+    """The part of `Queue` that looks after what stands there."""
+
+    _trust: Collection[str]
+    _retainer: Retainer | None
+
+    def _open(self) -> Store:
+        """Return the open store."""
+        raise NotImplementedError
+
+    def _check_writable(self, doing: str) -> None:
+        store = self._open()
+        if store.read_only:
+            raise errors.ReadOnlyQueue(
+                f"opened with read_only=True: open it for writing to {doing}",
+                path=store.folder.path,
+            )
+
+    def info(self) -> Info:
+        """Return sizes, times and sequences, as of now."""
+        return info(self._open())
+
+    def consumers(self) -> list[ConsumerInfo]:
+        """Return all named consumers, in order of their names; a damaged one says so."""
+        return consumers(self._open())
+
+    def remove_consumer(self, name: str) -> None:
+        """Remove a named consumer, for good: no page is kept for it any more.
+
+        Raises:
+            ConsumerNotFound: there is none of this name.
+            ConsumerInUse: a thread or process has it open.
+            ReadOnlyQueue: the queue was opened with `read_only=True`.
+        """
+        store = self._open()
+        self._check_writable("remove a consumer")
+        remove_consumer(store, name)
+
+    def trim(self) -> TrimReport:
+        """Apply this queue's retention now: whole pages go, oldest first, never the active one.
+
+        Raises:
+            ReadOnlyQueue: the queue was opened with `read_only=True`.
+            LockTimeout: another process is making a page or trimming for too long.
+            SyncFailed: a sync failed; the queue is latched.
+
+        Source: FORMAT.md, "Retention"; keeps I12.
+        """
+        store = self._open()
+        self._check_writable("trim")
+        assert self._retainer is not None
+        return self._retainer.trim(store)
+
+    def rotate(self) -> None:
+        """Seal the active page now and go on in a new one, while others write.
+
+        An empty page stays as it is.
+
+        Raises:
+            DiskFull: there is no room for the next page; nothing changed.
+            QueueFull: retention leaves no room for it; nothing changed.
+        """
+        store = self._open()
+        self._check_writable("rotate")
+        with Producer(store, store.clock) as producer:
+            producer.rotate()
+
+    def verify(self, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
+        """Check every page, frame and index; change nothing.
+
+        Args:
+            progress: called with the pages done and the pages in all.
+        """
+        store = self._open()
+        return verify(store.folder, store.prefix, progress)
+
+    def salvage(
+        self,
+        target: str | os.PathLike[str],
+        progress: Callable[[int, int], None] | None = None,
+    ) -> SalvageReport:
+        """Copy all messages that still validate into a new queue; see `salvage_queue`.
+
+        Args:
+            target: path of a directory where no queue of this prefix is.
+            progress: called with page files done and page files in all.
+        """
+        store = self._open()
+        return salvage_queue(
+            store.folder.path, target, prefix=store.prefix, trust=self._trust, progress=progress
+        )
