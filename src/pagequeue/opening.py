@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.files import FILE_MODE, Folder, raise_typed
+from pagequeue.files import FILE_MODE, Folder
 from pagequeue.locks import FileLock
 from pagequeue.meta import AllMeta, ReadMeta, read_all_meta, write_all_meta
-from pagequeue.page import REMEDY, decode_header
+from pagequeue.page_header import REMEDY, decode_header
 from pagequeue.recover import Recovery, RecoveryReport
 from pagequeue.survey import first_bytes
+from pagequeue.system_errors import raise_typed
 from pagequeue.trust import NOTHING
 from pagequeue.words import WriteMeta
 

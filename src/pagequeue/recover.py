@@ -20,18 +20,8 @@ from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.cursor import lower_cursors
 from pagequeue.meta import ReadMeta
-from pagequeue.page import (
-    REASONS,
-    REMEDY,
-    PageHeader,
-    Scan,
-    decode_header,
-    make_page,
-    map_file,
-    parse_header,
-    scan_region,
-    writable_index,
-)
+from pagequeue.page import REASONS, Scan, make_page, map_file, scan_region, writable_index
+from pagequeue.page_header import REMEDY, PageHeader, decode_header, parse_header
 from pagequeue.settle import BATCH_OPEN, Settling
 from pagequeue.survey import first_bytes, retired
 from pagequeue.words import Tail, WriteMeta

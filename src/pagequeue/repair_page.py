@@ -10,10 +10,11 @@ import numpy as np
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.files import raise_typed
-from pagequeue.page import PageHeader, Scan, map_file, parse_header, private_region, scan_region
+from pagequeue.page import Scan, map_file, private_region, scan_region
+from pagequeue.page_header import PageHeader, parse_header
 from pagequeue.rewrite import read_all
 from pagequeue.survey import Survey, first_bytes, survey
+from pagequeue.system_errors import raise_typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -32,13 +32,13 @@ from pagequeue import format as fmt
 from pagequeue.cursor import readable_cursors, sync_cursor
 from pagequeue.listing import is_idle
 from pagequeue.moments import MICROSECOND
-from pagequeue.page import decode_header
+from pagequeue.page_header import decode_header
 from pagequeue.survey import first_bytes, retired
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pagequeue.page import PageHeader
+    from pagequeue.page_header import PageHeader
     from pagequeue.store import Store
 
 log = logging.getLogger("pagequeue")

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.files import raise_typed
-from pagequeue.page import REASONS, PageHeader, decode_header, private_region, scan_region
+from pagequeue.page import REASONS, private_region, scan_region
+from pagequeue.page_header import PageHeader, decode_header
 from pagequeue.producer import Producer
+from pagequeue.system_errors import raise_typed
 
 if TYPE_CHECKING:
     from pagequeue.files import Folder

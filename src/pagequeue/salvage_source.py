@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.files import raise_typed
-from pagequeue.page import map_file, parse_header, private_region, scan_region
+from pagequeue.page import map_file, private_region, scan_region
+from pagequeue.page_header import parse_header
 from pagequeue.survey import Problem, Survey, problem_of
+from pagequeue.system_errors import raise_typed
 
 if TYPE_CHECKING:
     from pagequeue.files import Folder

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.meta import field_of
-from pagequeue.page import REASONS, REMEDY, PageHeader, Scan, decode_header, map_file, scan_region
+from pagequeue.page import REASONS, Scan, map_file, scan_region
 from pagequeue.page import writable_index as open_index
+from pagequeue.page_header import REMEDY, PageHeader, decode_header
 from pagequeue.words import Tail
 
 if TYPE_CHECKING:

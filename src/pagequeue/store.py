@@ -19,7 +19,8 @@ from pagequeue.background import Background
 from pagequeue.files import FILE_MODE
 from pagequeue.flush import Flusher
 from pagequeue.opening import Opening
-from pagequeue.page import REMEDY, Page
+from pagequeue.page import Page
+from pagequeue.page_header import REMEDY
 from pagequeue.roll import Roller
 from pagequeue.trust import NOTHING
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final
 from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.cursor import CursorMeta, readable_cursors
-from pagequeue.files import raise_typed
 from pagequeue.meta import AllMeta, ReadMeta, field_of, read_all_meta
-from pagequeue.page import PageHeader, decode_header, parse_header
+from pagequeue.page_header import PageHeader, decode_header, parse_header
+from pagequeue.system_errors import raise_typed
 from pagequeue.words import Tail, WriteMeta
 
 if TYPE_CHECKING:

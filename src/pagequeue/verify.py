@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.files import Folder
-from pagequeue.page import REASONS, PageHeader, Scan, map_file, parse_header, scan_region
+from pagequeue.page import REASONS, Scan, map_file, scan_region
+from pagequeue.page_header import PageHeader, parse_header
 from pagequeue.survey import Problem, Survey, head_now, page_numbers, problem_of, survey
 from pagequeue.trust import trusted
 from pagequeue.verify_tail import TailCheck

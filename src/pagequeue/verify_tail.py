@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.meta import field_of
-from pagequeue.page import REASONS, Scan, decode_header, map_file
+from pagequeue.page import REASONS, Scan, map_file
+from pagequeue.page_header import decode_header
 from pagequeue.survey import Problem
 from pagequeue.words import WriteMeta
 
