@@ -21,9 +21,9 @@ from pagequeue import format as fmt
 from pagequeue.files import FILE_MODE, Folder
 from pagequeue.locks import FileLock
 from pagequeue.meta import AllMeta, ReadMeta, read_all_meta, write_all_meta
-from pagequeue.page_header import REMEDY, decode_header
-from pagequeue.recover import Recovery, RecoveryReport
-from pagequeue.survey import first_bytes
+from pagequeue.page_header import REMEDY, read_header
+from pagequeue.recover import Recovery
+from pagequeue.recovery_report import RecoveryReport
 from pagequeue.system_errors import raise_typed
 from pagequeue.trust import NOTHING
 from pagequeue.words import WriteMeta
@@ -282,15 +282,11 @@ class Opening:
         )
 
     def _check_made(self) -> None:
-        head_page, head_sequence = self.read_meta.head  # before the tail, which only grows
+        head = self.read_meta.head  # before the tail, which only grows
         tail = self.write_meta.tail
         if tail.page_number == 0:
             raise self._no_queue()  # it is being made right now
-        if not (
-            head_page <= tail.page_number <= fmt.PAGE_NUMBER_MAX
-            and fmt.PAGE_HEADER_BYTES <= tail.position < self.meta.page_bytes
-            and head_sequence <= tail.sequence <= fmt.SEQUENCE_MAX
-        ):
+        if not tail.can_be(head, self.meta.page_bytes):
             raise errors.CorruptMeta(
                 f"it says that writing stands at {tail}, which cannot be: "
                 "repair the queue, which makes this file again from the pages",
@@ -300,10 +296,8 @@ class Opening:
     def _check_head(self) -> None:
         """Raise if reading would begin in another page than the one that has the first message."""
         number, sequence = self.read_meta.head
-        name = fmt.page_name(self._prefix, number)
         try:
-            data = first_bytes(self.folder, name)
-            header = decode_header(data, self.meta.queue_id, number, self.folder.full(name))
+            header = read_header(self.folder, self._prefix, self.meta.queue_id, number)
         except errors.PageQueueError:
             return  # whoever reads it is told
         if header.first_sequence not in {None, sequence}:

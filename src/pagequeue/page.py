@@ -35,6 +35,10 @@ REASONS = {
     _core.READ_BAD_CHECKSUM: "its checksum is wrong",
     _core.READ_BAD_TIME: "it is older than the frame before it",
 }
+BAD = {_core.READ_BAD_LENGTH, _core.READ_BAD_CHECKSUM, _core.READ_BAD_TIME}
+"""What stands there is no frame, and something."""
+PROOF = {_core.READ_FRAME, _core.READ_END}
+"""What stands there proves its sequence."""
 
 
 class Scan(NamedTuple):
@@ -62,6 +66,13 @@ def lost_page(path: str, position: int, sequence: int | None = None) -> errors.C
         f"{reason}, at {size} bytes{where}: {REMEDY}",
         path=path, position=size, reason=reason, sequence=sequence,
     )  # fmt: skip
+
+
+def missing_page(path: str, number: int) -> errors.MissingPage:
+    """Return the error for a page that should be there and is not."""
+    return errors.MissingPage(
+        f"page {number} is not there: {REMEDY}", path=path, position=0, reason="missing page"
+    )
 
 
 def map_file(folder: Folder, name: str, size_bytes: int, *, writable: bool) -> _core.Region:

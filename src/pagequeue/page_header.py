@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue.system_errors import raise_typed
+
+if TYPE_CHECKING:
+    from pagequeue.files import Folder
 
 REMEDY = "repair or salvage the queue, or restore the file from a copy"
 
@@ -94,3 +100,22 @@ def decode_header(data: bytes, queue_id: bytes, page_number: int, path: str) -> 
     if header.page_number != page_number:
         raise bad_header(path, f"it is page {header.page_number}, not {page_number}")
     return header
+
+
+def first_bytes(folder: Folder, name: str) -> bytes:
+    """Return the bytes that a page's header takes, or as many as there are."""
+    with folder.opened(name, writable=False) as fd:
+        try:
+            return os.pread(fd, fmt.PAGE_HEADER_BYTES, 0)
+        except OSError as error:
+            raise_typed(error, folder.full(name), "reading the file")
+
+
+def read_header(folder: Folder, prefix: str, queue_id: bytes, number: int) -> PageHeader:
+    """Return a page's header, read without mapping the page.
+
+    Raises:
+        PageQueueError: whatever is wrong with it, or with its file.
+    """
+    name = fmt.page_name(prefix, number)
+    return decode_header(first_bytes(folder, name), queue_id, number, folder.full(name))

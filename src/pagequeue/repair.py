@@ -25,11 +25,12 @@ from pagequeue.meta import ReadMeta, write_all_meta
 from pagequeue.moments import system_clock
 from pagequeue.opening import nobody_inside
 from pagequeue.page import map_file, scan_region, writable_index
+from pagequeue.problem import Problem, problem_of
 from pagequeue.recover import Recovery
 from pagequeue.repair_page import PageRepair
 from pagequeue.rewrite import read_all, rewrite_undurable
 from pagequeue.store import Store
-from pagequeue.survey import Problem, page_numbers, problem_of, survey
+from pagequeue.survey import page_numbers, survey
 from pagequeue.trust import trusted
 from pagequeue.verify import verify
 from pagequeue.words import WriteMeta

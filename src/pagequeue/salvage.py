@@ -16,10 +16,11 @@ from pagequeue import format as fmt
 from pagequeue.closing import Closing
 from pagequeue.files import Folder
 from pagequeue.page import REASONS
+from pagequeue.problem import Problem
 from pagequeue.producer import Producer
 from pagequeue.salvage_source import Source, sources
 from pagequeue.store import Store
-from pagequeue.survey import Problem, Survey, survey
+from pagequeue.survey import Survey, survey
 from pagequeue.trust import trusted
 from pagequeue.walk import Stretch, stretches
 

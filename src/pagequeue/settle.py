@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.meta import field_of
-from pagequeue.page import REASONS, Scan, map_file, scan_region
+from pagequeue.page import BAD, REASONS, Scan, map_file, missing_page, scan_region
 from pagequeue.page import writable_index as open_index
 from pagequeue.page_header import REMEDY, PageHeader, decode_header
 from pagequeue.words import Tail
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 BATCH_OPEN = field_of(fmt.WRITE_META, "batch_open")
 PAGE_START = fmt.PAGE_HEADER_BYTES
-BAD = {_core.READ_BAD_LENGTH, _core.READ_BAD_CHECKSUM, _core.READ_BAD_TIME}
 
 
 class Settling:
@@ -86,10 +85,7 @@ class Settling:
         try:
             page = map_file(self._folder, name, self._meta.page_bytes, writable=False)
         except errors.QueueNotFound as error:
-            raise errors.MissingPage(
-                f"page {number} is not there: {REMEDY}",
-                path=path, position=0, reason="missing page",
-            ) from error  # fmt: skip
+            raise missing_page(path, number) from error
         data = page.read(0, fmt.PAGE_HEADER_BYTES)
         return page, decode_header(data, self._meta.queue_id, number, path)
 

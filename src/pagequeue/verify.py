@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.files import Folder
-from pagequeue.page import REASONS, Scan, map_file, scan_region
+from pagequeue.page import PROOF, REASONS, Scan, map_file, scan_region
 from pagequeue.page_header import PageHeader, parse_header
-from pagequeue.survey import Problem, Survey, head_now, page_numbers, problem_of, survey
+from pagequeue.problem import Problem, problem_of
+from pagequeue.survey import Survey, head_now, page_numbers, survey
 from pagequeue.trust import trusted
 from pagequeue.verify_tail import TailCheck
 from pagequeue.walk import Stretch, stretches
@@ -242,7 +243,7 @@ class _Verification:
             if isinstance(error, errors.NewerFormat) or first is None:
                 return None
             stands = _core.look(page, fmt.PAGE_HEADER_BYTES, first)[0]
-            if stands not in {_core.READ_FRAME, _core.READ_END}:
+            if stands not in PROOF:
                 return None
             return PageHeader(number, self.meta.queue_id, first, self.state.floor, 0)
         if header.first_sequence is None:
