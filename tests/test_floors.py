@@ -11,7 +11,16 @@ import pagequeue
 
 ROOT = Path(pagequeue.__file__).parent
 FLOORS = {
-    0: {"closing", "format", "format_text", "errors", "moments", "problem", "recovery_report"},
+    0: {
+        "closing",
+        "format",
+        "format_text",
+        "errors",
+        "moments",
+        "problem",
+        "recovery_report",
+        "wording",
+    },
     1: {"_core", "background", "files", "locks", "options", "system_errors", "trust"},
     2: {"cursor", "meta", "page", "page_header", "batch", "walk", "words"},
     3: {"flush", "opening", "recover", "roll", "settle", "store", "survey"},

@@ -33,6 +33,7 @@ from pagequeue.page_header import REMEDY, PageHeader, decode_header, first_bytes
 from pagequeue.recovery_report import RecoveryReport
 from pagequeue.settle import BATCH_OPEN, Settling
 from pagequeue.survey import page_numbers, retired
+from pagequeue.wording import counted
 from pagequeue.words import Tail, WriteMeta
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ class Recovery:
         if durable_known or numbers:
             self.report.scanned = True
             self.report.did(
-                f"checked {self.report.messages_checked} messages from page {begin} on; "
+                f"checked {counted(self.report.messages_checked, 'message')} from page {begin} on; "
                 f"the next sequence is {scan.whole_sequence}"
             )
 
@@ -350,10 +351,10 @@ class Recovery:
         self.report.messages_dropped = dropped
         self.report.bytes_zeroed = zeroed
         if zeroed:
+            batch = f", an incomplete batch of {counted(dropped, 'message')} among them"
             self.report.did(
-                f"zeroed {zeroed} bytes behind position {scan.whole_position} of page "
-                f"{header.page_number}"
-                + (f", an incomplete batch of {dropped} messages among them" if dropped else "")
+                f"zeroed {counted(zeroed, 'byte')} behind position {scan.whole_position} of page "
+                f"{header.page_number}{batch if dropped else ''}"
             )
 
     def _remove_retired(self, read: ReadMeta) -> None:
@@ -368,7 +369,9 @@ class Recovery:
                 self._sync(fmt.read_meta_name(self.prefix))
                 for name in left:
                     self.folder.remove(name)
-                self.report.did(f"removed {len(left)} files below page {number}, the head")
+                self.report.did(
+                    f"removed {counted(len(left), 'file')} below page {number}, the head"
+                )
 
     def _remove(self, later: list[int]) -> None:
         """Remove pages behind the tail, the newest first, so that no hole can be left."""
@@ -377,4 +380,4 @@ class Recovery:
             self.folder.remove(fmt.index_name(self.prefix, number))
         self.report.pages_removed = later
         if later:
-            self.report.did(f"removed {len(later)} pages behind the tail")
+            self.report.did(f"removed {counted(len(later), 'page')} behind the tail")

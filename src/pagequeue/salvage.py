@@ -51,7 +51,7 @@ class Loss:
     Attributes:
         file: where they should stand.
         position: place of the damage in the file in bytes, None when the file is missing.
-        first_sequence: of the first one gone, None when that is not known.
+        first_sequence: of the first one gone.
         last_sequence: of the last one gone, None when that is not known.
         after_ns: time of the last message before them, None when there is none.
         before_ns: time of the first message behind them, None when there is none.
@@ -60,7 +60,7 @@ class Loss:
 
     file: str
     position: int | None
-    first_sequence: int | None
+    first_sequence: int
     last_sequence: int | None
     after_ns: int | None
     before_ns: int | None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pagequeue import _core, errors
+from pagequeue import _core, errors, wording
 from pagequeue import format as fmt
 from pagequeue.meta import field_of
 from pagequeue.page import BAD, REASONS, Scan, map_file, missing_page, scan_region
@@ -72,7 +72,8 @@ class Settling:
             self._write.region.store(BATCH_OPEN, scan.whole_sequence + 1)
         settled = tail.sequence - counted.sequence
         if settled > 0:
-            self._did(f"settled {settled} messages that a killed producer had published")
+            messages = wording.counted(settled, "message")
+            self._did(f"settled {messages} that a killed producer had published")
         elif tail != counted:
             self._did("set the tail words again from the frames")
         elif self._walked_all:
