@@ -144,10 +144,7 @@ class _Target(Closing):
     """The new queue; it takes messages with the times that they had."""
 
     def __init__(self, path: str, prefix: str, page_bytes: int, trust: frozenset[str]) -> None:
-        if os.path.isdir(path) and any(
-            name.startswith(f"{prefix}-") or name == fmt.lock_name(prefix)
-            for name in os.listdir(path)
-        ):
+        if os.path.isdir(path) and any(name.startswith(f"{prefix}-") for name in os.listdir(path)):
             raise errors.InvalidOption(
                 "there is a queue already, or a part of one: choose another target", path=path
             )

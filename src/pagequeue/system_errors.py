@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import resource
 from typing import NoReturn
 
 from pagequeue import errors
@@ -13,13 +14,28 @@ NOT_REGULAR = {errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENODEV}
 DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
+def _room_remedy(number: int) -> str:
+    """Return what makes room: space is not all that can be short."""
+    if number == errno.EDQUOT:
+        return "make room, or have the quota of this user raised"
+    if number == errno.EFBIG:
+        limit_bytes, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+        if limit_bytes != resource.RLIM_INFINITY:
+            return (
+                f"raise the limit of {limit_bytes} bytes that this process has for files "
+                "(ulimit -f, RLIMIT_FSIZE), or, for a new queue, choose smaller page_bytes"
+            )
+        return "the file system takes no file of that size: use another"
+    return "make room"
+
+
 def raise_typed(error: OSError, path: str, doing: str) -> NoReturn:
     """Raise the typed error for a system error."""
     number = error.errno or errno.EIO
     words = errors.describe(error)
     if number in NO_ROOM:
         made: errors.PageQueueError = errors.DiskFull(
-            f"no room while {doing} ({words}): make room, then call again", path=path
+            f"no room while {doing} ({words}): {_room_remedy(number)}, then call again", path=path
         )
     elif number in NO_RESOURCE:
         made = errors.SystemLimit(
