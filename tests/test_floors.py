@@ -11,10 +11,19 @@ import pagequeue
 
 ROOT = Path(pagequeue.__file__).parent
 FLOORS = {
-    0: {"closing", "format", "format_text", "errors", "moments"},
-    1: {"_core", "background", "files", "locks", "options", "trust"},
-    2: {"cursor", "meta", "page", "batch", "walk", "words"},
-    3: {"flush", "opening", "recover", "roll", "settle", "store", "survey"},
+    0: {
+        "closing",
+        "format",
+        "format_text",
+        "errors",
+        "moments",
+        "problem",
+        "recovery_report",
+        "wording",
+    },
+    1: {"_core", "background", "files", "locks", "options", "system_errors", "trust"},
+    2: {"cursor", "meta", "page", "page_header", "batch", "walk", "words"},
+    3: {"creation", "flush", "opening", "recover", "roll", "settle", "store", "survey"},
     4: {
         "consumer",
         "info",

@@ -169,7 +169,7 @@ def test_wrong_index_is_found_and_named_as_index(queue: Queue) -> None:
     overwrite(file(queue, 1, "index"), 12, b"\1" * 24)
     problem = first(queue)
     assert problem.file == str(file(queue, 1, "index"))
-    assert problem.reason == "index: 2 records differ from the frames"
+    assert problem.reason == "index: differs from the frames in 2 records"
     assert queue.verify().messages_checked == 10
 
 

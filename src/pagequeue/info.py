@@ -75,11 +75,7 @@ def info(store: Store) -> Info:
 def _info(store: Store) -> Info:
     head_page, head_sequence = store.head  # before the tail, which only grows
     tail = store.tail
-    if not (
-        head_page <= tail.page_number <= fmt.PAGE_NUMBER_MAX
-        and fmt.PAGE_HEADER_BYTES <= tail.position < store.meta.page_bytes
-        and head_sequence <= tail.sequence <= fmt.SEQUENCE_MAX
-    ):
+    if not tail.can_be((head_page, head_sequence), store.meta.page_bytes):
         raise errors.CorruptMeta(
             f"it says that writing stands at {tail}, which cannot be: close the queue everywhere, "
             "repair it, or restore the file from a copy",

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, NoReturn
 import portalocker
 
 from pagequeue import errors
-from pagequeue.files import let_go, raise_typed, status_of
+from pagequeue.files import let_go, status_of
+from pagequeue.system_errors import raise_typed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

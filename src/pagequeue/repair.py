@@ -26,13 +26,15 @@ from pagequeue.meta import ReadMeta, write_all_meta
 from pagequeue.moments import system_clock
 from pagequeue.opening import nobody_inside
 from pagequeue.page import map_file, scan_region, writable_index
+from pagequeue.problem import Problem, problem_of
 from pagequeue.recover import Recovery
 from pagequeue.repair_page import PageRepair
 from pagequeue.rewrite import read_all, rewrite_undurable
 from pagequeue.store import Store
-from pagequeue.survey import Problem, page_numbers, problem_of, survey
+from pagequeue.survey import page_numbers, survey
 from pagequeue.trust import trusted
 from pagequeue.verify import verify
+from pagequeue.wording import counted, message_range
 from pagequeue.words import WriteMeta
 
 if TYPE_CHECKING:
@@ -162,7 +164,11 @@ def _clear_latch(
             store.close()
     except errors.PageQueueError as error:
         return problem_of(error)
-    report.did(f"wrote messages {saved.start} to {saved.stop - 1} again after a failed sync")
+    if saved:
+        what = f"wrote {message_range(saved.start, saved.stop)} again after a failed sync"
+    else:
+        what = "cleared the failure latch: no message was at risk"
+    report.did(what)
     return None
 
 
@@ -338,7 +344,7 @@ class _Repair:
             self.folder.remove(fmt.index_name(self.prefix, number))
         self._sync_names(meta)
         write.unlatch()
-        self.report.did(f"wrote {len(renewed)} pages again after a failed sync")
+        self.report.did(f"wrote {counted(len(renewed), 'page')} again after a failed sync")
 
     def _indexes(self, meta: AllMeta) -> None:
         """Make every index again that is missing or wrong."""

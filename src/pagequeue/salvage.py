@@ -16,10 +16,11 @@ from pagequeue import format as fmt
 from pagequeue.closing import Closing
 from pagequeue.files import Folder
 from pagequeue.page import REASONS
+from pagequeue.problem import Problem
 from pagequeue.producer import Producer
 from pagequeue.salvage_source import Source, sources
 from pagequeue.store import Store
-from pagequeue.survey import Problem, Survey, survey
+from pagequeue.survey import Survey, survey
 from pagequeue.trust import trusted
 from pagequeue.walk import Stretch, stretches
 
@@ -50,7 +51,7 @@ class Loss:
     Attributes:
         file: where they should stand.
         position: place of the damage in the file in bytes, None when the file is missing.
-        first_sequence: of the first one gone, None when that is not known.
+        first_sequence: of the first one gone.
         last_sequence: of the last one gone, None when that is not known.
         after_ns: time of the last message before them, None when there is none.
         before_ns: time of the first message behind them, None when there is none.
@@ -59,7 +60,7 @@ class Loss:
 
     file: str
     position: int | None
-    first_sequence: int | None
+    first_sequence: int
     last_sequence: int | None
     after_ns: int | None
     before_ns: int | None
@@ -143,10 +144,7 @@ class _Target(Closing):
     """The new queue; it takes messages with the times that they had."""
 
     def __init__(self, path: str, prefix: str, page_bytes: int, trust: frozenset[str]) -> None:
-        if os.path.isdir(path) and any(
-            name.startswith(f"{prefix}-") or name == fmt.lock_name(prefix)
-            for name in os.listdir(path)
-        ):
+        if os.path.isdir(path) and any(name.startswith(f"{prefix}-") for name in os.listdir(path)):
             raise errors.InvalidOption(
                 "there is a queue already, or a part of one: choose another target", path=path
             )

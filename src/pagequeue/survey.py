@@ -17,52 +17,15 @@ from typing import TYPE_CHECKING, Final
 from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.cursor import CursorMeta, readable_cursors
-from pagequeue.files import raise_typed
 from pagequeue.meta import AllMeta, ReadMeta, field_of, read_all_meta
-from pagequeue.page import PageHeader, decode_header, parse_header
+from pagequeue.page_header import PageHeader, first_bytes, parse_header, read_header
+from pagequeue.problem import Problem, problem_of
 from pagequeue.words import Tail, WriteMeta
 
 if TYPE_CHECKING:
     from pagequeue.files import Folder
 
 TAIL_POSITION: Final = field_of(fmt.WRITE_META, "page_number")
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One thing that is wrong.
-
-    Attributes:
-        file: its path.
-        position: place in the file in bytes, None when the file as a whole is meant.
-        sequence: of the message that should stand there, None when none is meant.
-        reason: what is wrong.
-    """
-
-    file: str
-    position: int | None
-    sequence: int | None
-    reason: str
-
-
-def problem_of(error: errors.PageQueueError) -> Problem:
-    """Return what an error says, as a problem.
-
-    Raises:
-        RetryError: that one itself, because it says nothing about the files.
-    """
-    if isinstance(error, errors.RetryError):
-        raise error
-    position = getattr(error, "position", None)
-    sequence = getattr(error, "sequence", None)
-    reason = getattr(error, "reason", None)
-    if reason is None:
-        reason = "missing" if isinstance(error, errors.QueueNotFound) else _without_path(error)
-    return Problem(error.path or "", position, sequence, reason)
-
-
-def _without_path(error: errors.PageQueueError) -> str:
-    return str(error).removeprefix(f"{error.path}: ")
 
 
 @dataclass
@@ -145,9 +108,7 @@ class Survey:
                 "nothing says what the queue was like", path=self.folder.path,
                 position=0, reason="missing",
             )  # fmt: skip
-        name = fmt.page_name(self.prefix, number)
-        data = first_bytes(self.folder, name)
-        return decode_header(data, self.meta.queue_id, number, self.folder.full(name))
+        return read_header(self.folder, self.prefix, self.meta.queue_id, number)
 
     def queue_id_of(self, number: int) -> bytes | None:
         """Return the queue id in a page's header, None when it does not say one."""
@@ -170,15 +131,6 @@ class Survey:
             return self.header(number).first_sequence
         except errors.PageQueueError:
             return None
-
-
-def first_bytes(folder: Folder, name: str) -> bytes:
-    """Return the bytes that a page's header takes, or as many as there are."""
-    with folder.opened(name, writable=False) as fd:
-        try:
-            return os.pread(fd, fmt.PAGE_HEADER_BYTES, 0)
-        except OSError as error:
-            raise_typed(error, folder.full(name), "reading the file")
 
 
 def page_numbers(prefix: str, names: list[str]) -> list[int]:
@@ -406,11 +358,7 @@ def _look_at_tail(found: Survey, meta: AllMeta) -> None:
         _look_at_latch(found, written)
         return
     reason = None
-    if not (
-        found.head_page <= tail.page_number <= fmt.PAGE_NUMBER_MAX
-        and fmt.PAGE_HEADER_BYTES <= tail.position < meta.page_bytes
-        and (found.head_sequence or 0) <= tail.sequence <= fmt.SEQUENCE_MAX
-    ):
+    if not tail.can_be((found.head_page, found.head_sequence or 0), meta.page_bytes):
         reason = f"says that writing stands at {tail}, which cannot be"
     elif written.durable_sequence > tail.sequence:
         reason = (

@@ -13,6 +13,7 @@ from pagequeue.cli import shared
 from pagequeue.cli.info import jsonable
 from pagequeue.cli.problems import line_of, page_progress
 from pagequeue.moments import to_datetime
+from pagequeue.wording import message_range
 
 if TYPE_CHECKING:
     from pagequeue import Loss
@@ -22,10 +23,8 @@ def _loss(loss: Loss) -> str:
     """Return what is gone as a person reads it: which messages, from when, where, why."""
     if loss.last_sequence is None:
         which = f"what followed message {loss.first_sequence}, if there was any"
-    elif loss.first_sequence == loss.last_sequence:
-        which = f"message {loss.first_sequence}"
     else:
-        which = f"messages {loss.first_sequence} to {loss.last_sequence}"
+        which = message_range(loss.first_sequence, loss.last_sequence + 1)
     times = [
         f"{word} {to_datetime(time).isoformat()}"
         for word, time in (("after", loss.after_ns), ("before", loss.before_ns))

@@ -15,6 +15,7 @@ from pagequeue.cli.framing import Framing
 from pagequeue.cli.times import parse_time
 from pagequeue.errors import InvalidOption, PageSizeMismatch
 from pagequeue.trust import ALL as TRUST
+from pagequeue.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,7 +141,7 @@ def note(text: str) -> None:
 
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun, in the plural where that is right."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    return f"{count:,} {plural(count, noun)}"
 
 
 def human_bytes(size_bytes: float) -> str:
