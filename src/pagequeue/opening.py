@@ -285,6 +285,10 @@ class Opening:
         tail = self.write_meta.tail
         if tail.page_number == 0:
             raise self._no_queue()  # it is being made right now
+        if not self.write_meta.is_settled:
+            # A reader before the recovery: behind a power cut the words can be older than the head,
+            # which trimming put on stable storage. The scan from the head on tells the tail.
+            return
         if not (
             head_page <= tail.page_number <= fmt.PAGE_NUMBER_MAX
             and fmt.PAGE_HEADER_BYTES <= tail.position < self.meta.page_bytes
