@@ -387,6 +387,7 @@ def run(budget: Budget, scenarios: tuple[Scenario, ...]) -> Outcome:
             wrong, counted = one_case(base, template, scenario, (0,), survives=survives)
             outcome.violations += [f"{scenario.name}, nobody died: {w}" for w in wrong]
             steps += [(scenario, line) for line in range(1, counted + 1)]
+            outcome.cases += 1
         outcome.notes["lines in all"] = len(steps)
         rng.shuffle(steps)
         for scenario, line in steps:
