@@ -291,6 +291,10 @@ class Opening:
                     return  # made anew by a repair that found damage: the valid prefix is there
                 raise self._no_queue()  # it is being made right now
             tail = self.write_meta.tail  # it was being made; or zeros were written over the words
+        if not self.write_meta.is_settled:
+            # A reader before the recovery: behind a power cut the words can be older than the head,
+            # which trimming put on stable storage. The scan from the head on tells the tail.
+            return
         if not tail.can_be(head, self.meta.page_bytes):
             raise errors.CorruptMeta(
                 f"it says that writing stands at {tail}, which cannot be: "

@@ -1,0 +1,407 @@
+"""Dying at the N-th executed Python line of trimming, of making room, and of what moves a cursor.
+
+Each case begins with the copy of a queue of eight pages and two named consumers, made once. The
+witness is a process that has the queue open before the victim comes, or opens it afterwards; then
+the first opener recovers it. It proves what is there and goes on with it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import shutil
+import tempfile
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from stress import children, driver
+from stress.campaign import Budget, Outcome
+from stress.lines import count_lines
+from stress.traffic import VIOLATIONS_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pagequeue import NamedConsumer, Queue
+
+ROOMS: Final = ("retention", "cursor", "named", "listing", "meta", "roll", "page", "recover")
+PAGE_BYTES: Final = 4096
+PAGES, EACH = 8, 3
+TOTAL: Final = PAGES * EACH
+DONE, BEHIND, NEW = "done", "behind", "new"
+DONE_AT, BEHIND_AT, ON = 24, 13, 5
+"""`behind` stands in page 5, and receives so many more."""
+SURVIVES: Final = 0.5
+HANG_SECONDS: Final = 20.0
+STALL_SECONDS: Final = 1.0
+LINES_FILE: Final = "lines"
+
+
+def payload(sequence: int) -> bytes:
+    """Return the payload of a message; three fill a page."""
+    return b"%d:" % sequence + b"." * 1290
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What the victim does.
+
+    Attributes:
+        name: for people.
+        act: what it does with the queue.
+        pages: that `max_bytes` allows; 0: no bound.
+        aged: whether every page is too old.
+        protects: whether what is not acknowledged must stay.
+        on_full: as `Queue` takes it.
+        places: where `behind` may stand afterwards; None: it may be gone.
+        cut: whether the queue's last page is torn, so that opening it recovers it; then the victim
+            dies in opening, and `done` is ahead of the tail.
+    """
+
+    name: str
+    act: Callable[[Queue], None]
+    pages: int = 0
+    aged: bool = False
+    protects: bool = True
+    on_full: str = "raise"
+    places: tuple[int | None, ...] = (BEHIND_AT,)
+    cut: bool = False
+
+    def open(self, path: str) -> Queue:
+        """Open the queue with this scenario's retention."""
+        from datetime import timedelta  # noqa: PLC0415
+
+        from pagequeue import Queue, Retention  # noqa: PLC0415  the core is chosen by now
+
+        policy = Retention(
+            max_age=timedelta(microseconds=1) if self.aged else None,
+            max_bytes=self.pages * PAGE_BYTES or None,
+            keep_unacked=self.protects or self.on_full == "drop_oldest",
+        )
+        return Queue(
+            path, page_bytes=PAGE_BYTES, retention=policy, on_full=self.on_full, full_timeout=0.02
+        )
+
+    @property
+    def tail(self) -> int:
+        """The next sequence before the victim comes."""
+        return TOTAL - EACH if self.cut else TOTAL
+
+
+# --- what victims do ------------------------------------------------------------------------------
+
+
+def _trim(queue: Queue) -> None:
+    queue.trim()
+
+
+def _send(queue: Queue) -> None:
+    """Fill the page and go on in the next one, for which there must be room first."""
+    from pagequeue import QueueFull  # noqa: PLC0415  the core is chosen by now
+
+    with queue.producer() as producer, suppress(QueueFull):
+        for i in range(EACH):
+            producer.send(payload(TOTAL + i))
+
+
+def _remove(queue: Queue) -> None:
+    from pagequeue import ConsumerNotFound  # noqa: PLC0415  the core is chosen by now
+
+    with suppress(ConsumerNotFound):  # the victim before did it
+        queue.remove_consumer(BEHIND)
+
+
+def _remove_and_trim(queue: Queue) -> None:
+    _remove(queue)
+    queue.trim()
+
+
+def _behind(queue: Queue) -> NamedConsumer:
+    from pagequeue import NamedConsumer  # noqa: PLC0415  the core is chosen by now
+
+    consumer = queue.consumer(BEHIND)
+    assert isinstance(consumer, NamedConsumer)
+    return consumer
+
+
+def _received(queue: Queue) -> NamedConsumer:
+    consumer = _behind(queue)
+    while consumer.sequence < BEHIND_AT + ON:  # the victim before may have come as far
+        consumer.receive(0)
+    return consumer
+
+
+def _receive(queue: Queue) -> None:
+    _received(queue).close()
+
+
+def _ack(queue: Queue) -> None:
+    with _received(queue) as consumer:
+        consumer.ack()
+
+
+def _ack_some(queue: Queue) -> None:
+    with _received(queue) as consumer:
+        consumer.ack(BEHIND_AT)
+        consumer.ack(BEHIND_AT + 1, durable=True)
+
+
+def _seek_back(queue: Queue) -> None:
+    with _received(queue) as consumer:
+        consumer.seek(sequence=7)
+
+
+def _seek_latest(queue: Queue) -> None:
+    with _behind(queue) as consumer:
+        consumer.seek(latest=True)
+
+
+def _make(queue: Queue) -> None:
+    queue.consumer(NEW).close()
+
+
+def _make_and_trim(queue: Queue) -> None:
+    """What the new one is promised, the trim behind it leaves."""
+    there = NEW in {consumer.name for consumer in queue.consumers()}
+    with queue.consumer(NEW, sequence=None if there else 10):
+        queue.trim()
+
+
+def _remove_and_make(queue: Queue) -> None:
+    _remove(queue)
+    queue.consumer(BEHIND, latest=True).close()
+
+
+def _nothing(_queue: Queue) -> None:
+    """Opening was all."""
+
+
+TRIMMING: Final = (
+    Scenario("trim by bytes", _trim, pages=3),
+    Scenario("trim by age", _trim, aged=True),
+    Scenario("trim what is not acknowledged", _trim, pages=3, protects=False),
+    Scenario("make room", _send, pages=5),
+    Scenario("refuse", _send, pages=3),
+    Scenario("block", _send, pages=3, on_full="block"),
+    Scenario("drop the oldest", _send, pages=3, on_full="drop_oldest", protects=False),
+    Scenario("remove a consumer and trim", _remove_and_trim, pages=3, places=(BEHIND_AT, None)),
+)
+CURSORS: Final = (
+    Scenario("receive and acknowledge nothing", _receive),
+    Scenario("acknowledge", _ack, places=(BEHIND_AT, BEHIND_AT + ON)),
+    Scenario("acknowledge some", _ack_some, places=(BEHIND_AT, BEHIND_AT + 1, BEHIND_AT + 2)),
+    Scenario("rewind", _seek_back, places=(BEHIND_AT, 7)),
+    Scenario("skip", _seek_latest, places=(BEHIND_AT, TOTAL)),
+    Scenario("make a consumer", _make),
+    Scenario("make a consumer and trim", _make_and_trim, pages=3),
+    Scenario("remove a consumer and make it again", _remove_and_make,
+             places=(BEHIND_AT, None, TOTAL)),
+    Scenario("acknowledge while retention goes on", _ack, pages=3,
+             places=(BEHIND_AT, BEHIND_AT + ON)),
+    Scenario("recover with a cursor ahead of the tail", _nothing, cut=True),
+)  # fmt: skip
+
+
+# --- one case -------------------------------------------------------------------------------------
+
+
+def make_template(path: str) -> None:
+    """Make the queue that all cases begin with."""
+    from pagequeue import Queue  # noqa: PLC0415  the core is chosen by now
+
+    with Queue(path, page_bytes=PAGE_BYTES) as queue:
+        names = {DONE: queue.consumer(DONE), BEHIND: queue.consumer(BEHIND)}
+        with queue.producer() as producer:
+            for sequence in range(TOTAL):
+                producer.send(payload(sequence))
+        for name, place in ((DONE, DONE_AT), (BEHIND, BEHIND_AT)):
+            for _ in range(place):
+                names[name].receive(0)
+            names[name].ack(durable=True)
+
+
+class Witness:
+    """Has victims die, and proves what they leave; in a process of its own."""
+
+    def __init__(self, path: str, scenario: Scenario, errors: children.ErrorFile) -> None:
+        self.path, self.scenario, self.errors = path, scenario, errors
+
+    def run(self, lines: tuple[int, ...], *, survives: bool) -> None:
+        """Have a victim die at each of these lines, one after the other, then go on.
+
+        Args:
+            lines: 0: nobody dies, and the number of lines is written down.
+            survives: whether this process has the queue open all the while.
+        """
+        with ExitStack() as stack:
+            queue = stack.enter_context(self.scenario.open(self.path)) if survives else None
+            for line in lines:
+                pid = children.fork(functools.partial(self.victim, line), self.errors, "victim")
+                if children.ended(pid, HANG_SECONDS) is None:
+                    children.kill(pid)
+                    raise AssertionError(f"the victim at line {line} hangs")
+            self.prove(queue or stack.enter_context(self.scenario.open(self.path)))
+        with self.scenario.open(self.path):
+            strays = [name for name in os.listdir(self.path) if ".tmp-" in name]
+            assert not strays, f"left behind: {strays}"
+
+    def victim(self, line: int) -> None:
+        """Die at a line, if it comes to that."""
+        if self.scenario.cut:
+            end = count_lines(line, ROOMS)
+            with self.scenario.open(self.path):
+                counted = end()
+        else:
+            with self.scenario.open(self.path) as queue:
+                end = count_lines(line, ROOMS)
+                self.scenario.act(queue)
+                counted = end()
+        if line == 0:
+            Path(self.path).with_name(LINES_FILE).write_text(str(counted), encoding="ascii")
+
+    def prove(self, queue: Queue) -> None:
+        """Compare what is there, then trim, send and receive."""
+        head = self.whole(queue)
+        cursors = {c.name: c for c in queue.consumers()}
+        self.cursors_are_right(queue, cursors, head)
+        started = time.monotonic()
+        queue.trim()
+        pages = sorted(int(n[6:16]) for n in os.listdir(self.path) if n.endswith(".page"))
+        head_page = queue._store.read_meta.head_page
+        assert pages[0] == head_page, f"page {pages[0]} is left, the head is {head_page}"
+        took = time.monotonic() - started
+        assert took <= STALL_SECONDS, f"trimming took {took:.3f} s"
+        self.whole(queue)
+        self.go_on(queue, sorted(cursors))
+
+    def whole(self, queue: Queue) -> int:
+        """Compare all messages; return the head."""
+        head, tail = queue.head_sequence, queue.tail_sequence
+        messages = [(m.sequence, m.payload) for m in queue.replay()]
+        assert messages == [(i, payload(i)) for i in range(head, tail)], f"not {head} to {tail}"
+        assert self.scenario.tail <= tail <= self.scenario.tail + EACH, f"it ends at {tail}"
+        assert head % EACH == 0, f"the head is {head}"
+        problems = queue.verify().problems
+        assert not problems, f"verify: {problems}"
+        return head
+
+    def cursors_are_right(self, queue: Queue, cursors: dict[str, object], head: int) -> None:
+        """Each stands where it was or where it was moved to, and what it needs is there."""
+        from pagequeue import NamedConsumer  # noqa: PLC0415  the core is chosen by now
+
+        tail = self.scenario.tail
+        allowed: dict[str, tuple[int | None, ...]] = {
+            DONE: (min(DONE_AT, tail),), BEHIND: self.scenario.places, NEW: (None, 0, 10),
+        }  # fmt: skip
+        for name, places in allowed.items():
+            if name not in cursors:
+                assert None in places, f"{name} is gone"
+                continue
+            with queue.consumer(name, on_expired="skip") as consumer:
+                assert isinstance(consumer, NamedConsumer)
+                place = consumer.acknowledged
+                assert place in places, f"{name} stands at {place}, not at one of {places}"
+                if self.scenario.protects:
+                    assert place >= head, f"{name} needs {place}, and the head is {head}"
+
+    def go_on(self, queue: Queue, names: list[str]) -> None:
+        """Send some more: every consumer receives all from its place on."""
+        from pagequeue import QueueFull  # noqa: PLC0415  the core is chosen by now
+
+        tail = queue.tail_sequence
+        with queue.producer() as producer:
+            with suppress(QueueFull):
+                producer.send(payload(tail))
+        end = queue.tail_sequence
+        for name in names:
+            with queue.consumer(name, on_expired="skip") as consumer:
+                begin = consumer.sequence
+                found = []
+                while consumer.lag:
+                    found += [(m.sequence, m.payload) for m in consumer.receive_many(64, 0)]
+                begin += consumer.missed
+                assert found == [(i, payload(i)) for i in range(begin, end)], f"{name}: not all"
+                assert not (consumer.missed and self.scenario.protects), f"{name} missed something"
+
+
+def place_copy(template: Path, path: str, scenario: Scenario) -> None:
+    """Put the queue where the case wants it."""
+    shutil.copytree(template, path)
+    if scenario.cut:
+        with open(os.path.join(path, f"queue-{PAGES:010}.page"), "r+b") as file:
+            file.seek(64 + 8)
+            file.write(b"torn")
+        return
+    from pagequeue import Queue  # noqa: PLC0415  the core is chosen by now
+
+    pid = os.fork()  # this process has no queue open, and shall have none
+    if pid == 0:
+        Queue(path).close()  # so that the victim finds a copy that was opened in peace
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def one_case(
+    base: Path, template: Path, scenario: Scenario, lines: tuple[int, ...], *, survives: bool
+) -> tuple[list[str], int]:
+    """Play one case; return what must not be, and the lines that were counted."""
+    directory = Path(tempfile.mkdtemp(dir=base))
+    path = str(directory / "queue")
+    errors = children.ErrorFile(directory / "errors")
+    try:
+        place_copy(template, path, scenario)
+        witness = Witness(path, scenario, errors)
+        pid = children.fork(lambda: witness.run(lines, survives=survives), errors, "witness")
+        wrong = []
+        if children.ended(pid, 2 * HANG_SECONDS) is None:
+            children.kill(pid)
+            wrong = ["the witness hangs"]
+        wrong += [said.strip().splitlines()[-1] for said in errors.said()]
+        counted = directory / LINES_FILE
+        return wrong, int(counted.read_text(encoding="ascii")) if counted.exists() else 0
+    finally:
+        errors.close()
+        shutil.rmtree(directory)
+
+
+def run(budget: Budget, scenarios: tuple[Scenario, ...]) -> Outcome:
+    """Have victims die at all lines, in an order of the seed, until the budget is used up."""
+    rng = random.Random(budget.seed)
+    deadline = time.monotonic() + budget.seconds
+    outcome = Outcome(0, notes={"lines in all": 0})
+    with tempfile.TemporaryDirectory(prefix="pagequeue-keep-", dir=driver.scratch_directory()) as d:
+        base, template = Path(d), Path(d) / "template"
+        errors = children.ErrorFile(base / "errors")
+        children.ended(
+            children.fork(lambda: make_template(str(template)), errors, "template"), HANG_SECONDS
+        )
+        outcome.violations += errors.said()
+        errors.close()
+        steps = []
+        for scenario in scenarios:
+            survives = not scenario.cut
+            wrong, counted = one_case(base, template, scenario, (0,), survives=survives)
+            outcome.violations += [f"{scenario.name}, nobody died: {w}" for w in wrong]
+            steps += [(scenario, line) for line in range(1, counted + 1)]
+            outcome.cases += 1
+        outcome.notes["lines in all"] = len(steps)
+        rng.shuffle(steps)
+        for scenario, line in steps:
+            enough = budget.cases is not None and outcome.cases >= budget.cases
+            if enough or time.monotonic() >= deadline or len(outcome.violations) >= VIOLATIONS_MAX:
+                break
+            again = rng.randint(1, line) if rng.random() < 0.3 else 0
+            lines = (line, again) if again else (line,)
+            survives = not scenario.cut and rng.random() < SURVIVES
+            wrong, _ = one_case(base, template, scenario, lines, survives=survives)
+            outcome.violations += [
+                f"{scenario.name}, died at lines {lines}, "
+                f"{'with' if survives else 'without'} a survivor: {w}" for w in wrong
+            ]  # fmt: skip
+            outcome.cases += len(lines)
+    outcome.notes["lines tried"] = outcome.cases
+    return outcome
