@@ -12,6 +12,7 @@ from support import SMALL, files, flip, overwrite
 
 from pagequeue import Problem, Queue, errors, verify_queue
 from pagequeue import format as fmt
+from pagequeue.words import Tail, WriteMeta
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -230,3 +231,24 @@ def test_verify_runs_while_others_write(queue: Queue) -> None:
     finally:
         stop.set()
         thread.join()
+
+
+def test_sending_and_flushing_meanwhile_is_no_problem(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The durable mark is read before the tail: read behind it, it can be ahead of that tail."""
+    honest = WriteMeta.tail
+    read = honest.fget
+    assert read is not None
+
+    def sent_meanwhile(meta: WriteMeta) -> Tail:
+        tail: Tail = read(meta)
+        monkeypatch.setattr(WriteMeta, "tail", honest)
+        with queue.producer() as producer:
+            producer.send(b"meanwhile")
+            producer.flush()
+        return tail
+
+    monkeypatch.setattr(WriteMeta, "tail", property(sent_meanwhile, honest.fset))
+    assert verify_queue(queue.directory).problems == []
+    assert WriteMeta.tail is honest, "nothing was sent meanwhile"

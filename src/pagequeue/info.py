@@ -74,6 +74,7 @@ def info(store: Store) -> Info:
 
 def _info(store: Store) -> Info:
     head_page, head_sequence = store.head  # before the tail, which only grows
+    durable_sequence = store.write_meta.durable_sequence  # the same
     tail = store.tail
     if not tail.can_be((head_page, head_sequence), store.meta.page_bytes):
         raise errors.CorruptMeta(
@@ -96,7 +97,7 @@ def _info(store: Store) -> Info:
         tail_page=tail.page_number,
         head_sequence=head_sequence,
         tail_sequence=tail.sequence,
-        durable_sequence=store.write_meta.durable_sequence,
+        durable_sequence=durable_sequence,
         message_count=count,
         used_bytes=tail.position + sum(_used_bytes(store, number) for number in sealed),
         file_bytes=_file_bytes(store),

@@ -348,10 +348,10 @@ def _look_at_tail(found: Survey, meta: AllMeta) -> None:
     except errors.PageQueueError as error:
         found.wrong(error)
         return
+    # The mark before the tail, which only grows: others may send and flush in between.
+    durable_sequence, durable_page = write.durable_sequence, write.durable_page
     tail = write.tail
-    written = Written(
-        tail, write.durable_sequence, write.durable_page, write.failed_errno, write.is_settled
-    )
+    written = Written(tail, durable_sequence, durable_page, write.failed_errno, write.is_settled)
     write.close()
     if not written.is_trusted:
         found.written = written
