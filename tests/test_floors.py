@@ -23,7 +23,7 @@ FLOORS = {
     },
     1: {"_core", "background", "files", "locks", "options", "system_errors", "trust"},
     2: {"cursor", "meta", "page", "page_header", "batch", "walk", "words"},
-    3: {"creation", "flush", "opening", "recover", "roll", "settle", "store", "survey"},
+    3: {"alone", "creation", "flush", "opening", "recover", "roll", "settle", "store", "survey"},
     4: {
         "consumer",
         "info",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.cursor import CursorMeta, readable_cursors
+from pagequeue.locks import wrong_lock
 from pagequeue.meta import AllMeta, ReadMeta, field_of, read_all_meta
 from pagequeue.page_header import PageHeader, first_bytes, parse_header, read_header
 from pagequeue.problem import Problem, problem_of
@@ -209,17 +209,11 @@ def _look_at_names(found: Survey) -> None:
 
 
 def _look_at_lock(found: Survey) -> None:
-    name = fmt.lock_name(found.prefix)
-    status = found.folder.status(name)
-    if status is None:
-        return
-    reason = None
-    if not stat.S_ISREG(status.st_mode):
-        reason = "not a regular file: nobody can open the queue for writing"
-    elif status.st_nlink > 1:
-        reason = "has another name as well: nobody can open the queue for writing"
+    reason = wrong_lock(found.folder, fmt.lock_name(found.prefix))
     if reason is not None:
-        found.problems.append(Problem(found.folder.full(name), None, None, reason))
+        path = found.folder.full(fmt.lock_name(found.prefix))
+        reason = f"{reason}: nobody can open the queue for writing"
+        found.problems.append(Problem(path, None, None, reason))
 
 
 def _look_at_meta(found: Survey) -> None:
