@@ -60,11 +60,12 @@ def command(
         return 0 if report.ok else 1
     for loss in report.lost:
         click.echo(_loss(loss))
-    for kind, problems in (
-        ("conflict", report.conflicts), ("ignored", report.duplicates), ("note", report.notes),
-    ):  # fmt: skip
-        for problem in problems:
-            click.echo(f"{kind}: {line_of(problem)}")
+    for kind, again in (("conflict", report.conflicts), ("ignored", report.duplicates)):
+        for repeat in again:
+            which = message_range(repeat.first_sequence, repeat.last_sequence + 1)
+            click.echo(f"{kind}: {which}: {repeat.file}: {repeat.reason}")
+    for note in report.notes:
+        click.echo(f"note: {line_of(note)}")
     copied = f"{shared.counted(report.messages_copied, 'message')} copied to {report.target}"
     if report.ok:
         click.echo(f"{click.style('ok', fg='green')}: {copied}, nothing is gone")
