@@ -191,7 +191,7 @@ def _look_at_lock(found: Survey) -> None:
     if reason is not None:
         path = found.folder.full(fmt.lock_name(found.prefix))
         reason = f"{reason}: nobody can open the queue for writing"
-        found.problems.append(Problem(path, None, None, reason))
+        found.problems.append(Problem(path, None, None, reason, "access"))
 
 
 def _look_at_meta(found: Survey) -> None:

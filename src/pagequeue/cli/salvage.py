@@ -12,6 +12,7 @@ from pagequeue import InvalidOption, salvage_queue
 from pagequeue.cli import shared
 from pagequeue.cli.info import jsonable
 from pagequeue.cli.problems import line_of, page_progress
+from pagequeue.cli.rewording import reworded
 from pagequeue.moments import to_datetime
 from pagequeue.wording import message_range
 
@@ -37,8 +38,10 @@ def _loss(loss: Loss) -> str:
 
 @click.command()
 @shared.directory_argument
-@click.option("--to", "target", required=True, type=click.Path(), help="Directory to copy into.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "--to", "target", required=True, type=click.Path(readable=False), help="Directory to copy into."
+)
+@shared.json_option()
 @shared.prefix_option
 @shared.trust_option
 def command(
@@ -52,7 +55,7 @@ def command(
         with page_progress("copying pages") as progress:
             report = salvage_queue(directory, target, prefix=prefix, trust=trust, progress=progress)
     except InvalidOption as error:
-        raise click.UsageError(str(error)) from None
+        raise click.UsageError(reworded(str(error))) from None
     if as_json:
         figures = {"ok": report.ok} | dataclasses.asdict(report)
         figures["runs"] = [run._asdict() for run in report.runs]
