@@ -60,7 +60,7 @@ from pagequeue.queue import Queue
 from pagequeue.recovery_report import RecoveryReport
 from pagequeue.repair import RepairReport, repair_queue
 from pagequeue.retention import Retention, TrimReport
-from pagequeue.salvage import Loss, Run, SalvageReport, salvage_queue
+from pagequeue.salvage import Loss, Repeat, Run, SalvageReport, salvage_queue
 from pagequeue.verify import VerifyReport, verify_queue
 
 __version__ = "0.1.0"
@@ -108,6 +108,7 @@ __all__ = [
     "ReadOnlyQueue",
     "RecoveryReport",
     "RepairReport",
+    "Repeat",
     "Replay",
     "Retention",
     "RetryError",

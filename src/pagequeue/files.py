@@ -90,6 +90,7 @@ class Folder:
 
     Attributes:
         fd: the descriptor of the directory.
+        owner: the user whom it belongs to.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class Folder:
         try:
             status = status_of(self.fd, path)
             check_directory(self.fd, status, path, trust=trust, read_only=read_only)
-            self._owner = status.st_uid
+            self.owner = status.st_uid
         except BaseException:
             self.close()
             raise
@@ -215,7 +216,7 @@ class Folder:
             raise_typed(error, path, "opening the file")
         try:
             check_file(
-                status_of(fd, path), path, directory_owner=self._owner, trust=self._trust,
+                status_of(fd, path), path, directory_owner=self.owner, trust=self._trust,
                 writable=writable,
             )  # fmt: skip
         except BaseException:

@@ -9,7 +9,6 @@ far as it is valid.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import random
 import time
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue.alone import nobody_inside
 from pagequeue.creation import Creation
 from pagequeue.files import FILE_MODE, Folder
 from pagequeue.locks import FileLock
@@ -29,7 +29,7 @@ from pagequeue.trust import NOTHING
 from pagequeue.words import WriteMeta
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from pagequeue.words import Tail
 
@@ -37,41 +37,6 @@ log = logging.getLogger("pagequeue")
 RETRY_SECONDS = 0.01
 DYING_SECONDS = 1.0
 """So long at most the kernel takes to let go of all locks of a process that was killed."""
-
-
-@contextlib.contextmanager
-def nobody_inside(folder: Folder, prefix: str, timeout: float) -> Iterator[None]:
-    """Make sure that nobody has the queue open who holds a lock file that was removed.
-
-    The caller has `queue.lock` alone. Whoever writes has the write meta locked as well, and that is
-    not a file that people remove. One who is killed right now can let go of it a moment later.
-
-    Raises:
-        LockReplaced: somebody has it open, for longer than `timeout` seconds.
-    """
-    name = fmt.write_meta_name(prefix)
-    fd = -1
-    if not _core.LOCK_NEEDS_FD:  # there its lock is the writers' own
-        with contextlib.suppress(errors.AccessError):  # nobody can be inside without it either
-            fd = folder.open(name, writable=False)
-    if fd < 0:
-        yield
-        return
-    lock = FileLock(fd, folder.full(name))
-    try:
-        deadline = time.monotonic() + timeout
-        while not lock.try_exclusive():
-            if time.monotonic() < deadline:
-                time.sleep(RETRY_SECONDS)
-                continue
-            raise errors.LockReplaced(
-                "nobody has it locked, and yet another process has the queue open, so this "
-                "file was replaced or removed: close the queue there, then open it again",
-                path=folder.full(fmt.lock_name(prefix)),
-            )
-        yield
-    finally:
-        lock.close()
 
 
 class Opening:

@@ -16,12 +16,15 @@ class Problem:
         position: place in the file in bytes, None when the file as a whole is meant.
         sequence: of the message that should stand there, None when none is meant.
         reason: what is wrong.
+        kind: what to do: "damage" is to be repaired or salvaged; "access" is mended by owner,
+            permissions or the real file; "upgrade" is read by a newer version.
     """
 
     file: str
     position: int | None
     sequence: int | None
     reason: str
+    kind: str = "damage"
 
 
 def problem_of(error: errors.PageQueueError) -> Problem:
@@ -37,7 +40,12 @@ def problem_of(error: errors.PageQueueError) -> Problem:
     reason = getattr(error, "reason", None)
     if reason is None:
         reason = "missing" if isinstance(error, errors.QueueNotFound) else _without_path(error)
-    return Problem(error.path or "", position, sequence, reason)
+    kind = "damage"
+    if isinstance(error, errors.UpgradeError):
+        kind = "upgrade"
+    elif isinstance(error, errors.AccessError) and not isinstance(error, errors.QueueNotFound):
+        kind = "access"
+    return Problem(error.path or "", position, sequence, reason, kind)
 
 
 def _without_path(error: errors.PageQueueError) -> str:

@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue.alone import alone, replace_lock
 from pagequeue.cursor import cursor_files
 from pagequeue.files import Folder
-from pagequeue.locks import FileLock
 from pagequeue.meta import ReadMeta, write_all_meta
 from pagequeue.moments import system_clock
-from pagequeue.opening import nobody_inside
 from pagequeue.page import map_file, scan_region, writable_index
 from pagequeue.problem import Problem, problem_of
 from pagequeue.recover import Recovery
@@ -38,7 +37,7 @@ from pagequeue.wording import counted, message_range
 from pagequeue.words import WriteMeta
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection
 
     from pagequeue.meta import AllMeta
     from pagequeue.survey import Survey
@@ -102,7 +101,8 @@ def repair_queue(
     try:
         survey(folder, prefix)  # or there is nothing to repair
         report = RepairReport()
-        with _alone(folder, prefix, lock_timeout):
+        replace_lock(folder, prefix, lock_timeout, report.did)
+        with alone(folder, prefix, lock_timeout):
             meta, left = _Repair(folder, prefix, report).run()
         if meta is not None and left is None:
             left = _clear_latch(folder, prefix, meta, trusted(trust, path), lock_timeout, report)
@@ -114,21 +114,6 @@ def repair_queue(
     if report.actions:
         log.warning("%s: repaired: %s", path, "; ".join(report.actions))
     return report
-
-
-@contextlib.contextmanager
-def _alone(folder: Folder, prefix: str, timeout: float) -> Iterator[None]:
-    """Hold `queue.lock` alone."""
-    name = fmt.lock_name(prefix)
-    lock = FileLock(folder.open(name, writable=True, make=True), folder.full(name))
-    try:
-        with lock.exclusive(timeout, "repairing the queue, which no other process may have open"):
-            folder.watch(name, lock.identity())
-            folder.check()
-            with nobody_inside(folder, prefix, timeout):
-                yield
-    finally:
-        lock.close()
 
 
 def _clear_latch(

@@ -8,7 +8,8 @@ something is missing before them, because a queue has no gaps, and the report sa
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pagequeue import _core, errors
@@ -67,6 +68,23 @@ class Loss:
     reason: str
 
 
+@dataclass(frozen=True)
+class Repeat:
+    """Messages that stand there again.
+
+    Attributes:
+        file: where they stand.
+        first_sequence: of the first one.
+        last_sequence: of the last one.
+        reason: what is to be said of them.
+    """
+
+    file: str
+    first_sequence: int
+    last_sequence: int
+    reason: str
+
+
 @dataclass
 class SalvageReport:
     """What was copied and what is gone.
@@ -85,8 +103,8 @@ class SalvageReport:
     messages_copied: int = 0
     runs: list[Run] = field(default_factory=list)
     lost: list[Loss] = field(default_factory=list)
-    duplicates: list[Problem] = field(default_factory=list)
-    conflicts: list[Problem] = field(default_factory=list)
+    duplicates: list[Repeat] = field(default_factory=list)
+    conflicts: list[Repeat] = field(default_factory=list)
     notes: list[Problem] = field(default_factory=list)
 
     @property
@@ -115,7 +133,7 @@ def salvage_queue(
     Raises:
         QueueNotFound: nothing there looks like a queue.
         CorruptMeta: neither allMeta nor any page says what the queue was like.
-        InvalidOption: there is a queue in `target` already.
+        InvalidOption: there is a queue in `target` already, or it lies in the damaged queue.
         DiskFull: there is no room for the copy; what was copied so far is removed again.
     """
     path = os.path.abspath(os.fsdecode(directory))
@@ -130,6 +148,12 @@ def salvage_queue(
                 "one of them from a copy",
                 path=folder.full(fmt.all_meta_name(prefix)), position=0, reason="missing",
             )  # fmt: skip
+        if Path(os.path.realpath(path)) in Path(os.path.realpath(target_path)).parents:
+            raise errors.InvalidOption(
+                "it lies in the damaged queue's directory, where nothing is written: choose a "
+                "target elsewhere",
+                path=target_path,
+            )
         with _Target(target_path, prefix, found.meta.page_bytes, trusted(trust, path)) as made:
             try:
                 return _Salvage(found, made).run(progress)
@@ -202,6 +226,14 @@ def _frames(source: Source, stretch: Stretch) -> Iterator[tuple[bytes, int, bool
         payload = source.region.read(position + fmt.FRAME_HEADER_BYTES, size)
         yield payload, timestamp, not source.region.load_half(position) & fmt.MORE_OF_BATCH
         position = following
+
+
+def _note_again(noted: list[Repeat], file: str, sequence: int, reason: str) -> None:
+    """Note one more message, together with those directly before it."""
+    if noted and noted[-1] == Repeat(file, noted[-1].first_sequence, sequence - 1, reason):
+        noted[-1] = replace(noted[-1], last_sequence=sequence)
+    else:
+        noted.append(Repeat(file, sequence, sequence, reason))
 
 
 class _Salvage:
@@ -337,10 +369,10 @@ class _Salvage:
                 same = self.target.holds(copied, payload, timestamp)
                 reason = "there again, the same" if same else "there again, with other contents"
                 noted = self.report.duplicates if same else self.report.conflicts
-                noted.append(Problem(source.path, None, sequence, reason))
+                _note_again(noted, source.path, sequence, reason)
                 return
         reason = "out of order: what follows it was copied already"
-        self.report.conflicts.append(Problem(source.path, None, sequence, reason))
+        _note_again(self.report.conflicts, source.path, sequence, reason)
 
     # --- what is gone -----------------------------------------------------------------------------
 
