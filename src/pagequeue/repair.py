@@ -102,11 +102,14 @@ def repair_queue(
         survey(folder, prefix)  # or there is nothing to repair
         report = RepairReport()
         replace_lock(folder, prefix, lock_timeout, report.did)
+        mending = _Repair(folder, prefix, report, progress)
         with alone(folder, prefix, lock_timeout):
-            meta, left = _Repair(folder, prefix, report).run()
-        if meta is not None and left is None:
-            left = _clear_latch(folder, prefix, meta, trusted(trust, path), lock_timeout, report)
-        report.remaining = verify(folder, prefix, progress).problems
+            meta, left = mending.run()
+        found = mending.found
+        if meta is not None and left is None and _is_latched(folder, prefix, meta):
+            left = _clear_latch(folder, prefix, trusted(trust, path), lock_timeout, report)
+            found = None
+        report.remaining = verify(folder, prefix, progress).problems if found is None else found
         if left is not None and not report.remaining:
             report.remaining.append(left)
     finally:
@@ -116,20 +119,18 @@ def repair_queue(
     return report
 
 
+def _is_latched(folder: Folder, prefix: str, meta: AllMeta) -> bool:
+    write = WriteMeta(folder, prefix, meta.queue_id, writable=False)
+    try:
+        return write.is_failed
+    finally:
+        write.close()
+
+
 def _clear_latch(
-    folder: Folder,
-    prefix: str,
-    meta: AllMeta,
-    trust: frozenset[str],
-    timeout: float,
-    report: RepairReport,
+    folder: Folder, prefix: str, trust: frozenset[str], timeout: float, report: RepairReport
 ) -> Problem | None:
     """Put what a failed sync left at risk on stable storage; return why that is not possible."""
-    write = WriteMeta(folder, prefix, meta.queue_id, writable=False)
-    latched = write.failed_errno != 0
-    write.close()
-    if not latched:
-        return None
     try:
         store = Store(
             folder.path, prefix, create=False, read_only=False, page_bytes=None,
@@ -158,12 +159,25 @@ def _clear_latch(
 
 
 class _Repair:
-    """One repair; the caller has the queue alone."""
+    """One repair; the caller has the queue alone.
 
-    def __init__(self, folder: Folder, prefix: str, report: RepairReport) -> None:
+    Attributes:
+        found: what verify found at the end, None if it must look again: all messages are read for
+            that, so it is not done twice where nothing was changed in between.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        prefix: str,
+        report: RepairReport,
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
         self.folder = folder
         self.prefix = prefix
         self.report = report
+        self.progress = progress
+        self.found: list[Problem] | None = None
 
     def run(self) -> tuple[AllMeta | None, Problem | None]:
         """Mend; return what the queue is, and what stopped it, if verify might not see that."""
@@ -333,7 +347,8 @@ class _Repair:
 
     def _indexes(self, meta: AllMeta) -> None:
         """Make every index again that is missing or wrong."""
-        wrong = {os.path.basename(p.file) for p in verify(self.folder, self.prefix).problems}
+        self.found = verify(self.folder, self.prefix, self.progress).problems
+        wrong = {os.path.basename(problem.file) for problem in self.found}
         found = survey(self.folder, self.prefix)
         for number in found.numbers:
             name = fmt.index_name(self.prefix, number)
@@ -350,3 +365,4 @@ class _Repair:
                 index = writable_index(self.folder, self.prefix, meta, number)
                 scan_region(page, index, header, header.first_sequence, None, use=_core.INDEX_WRITE)
                 self.report.did(f"made {name} again from its page")
+                self.found = None
