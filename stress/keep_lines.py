@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from stress import children, driver
 from stress.campaign import Budget, Outcome
+from stress.keeping import use_small_pages_again
 from stress.lines import count_lines
 from stress.traffic import VIOLATIONS_MAX
 
@@ -28,13 +29,16 @@ if TYPE_CHECKING:
 
     from pagequeue import NamedConsumer, Queue
 
-ROOMS: Final = ("retention", "cursor", "named", "listing", "meta", "roll", "page", "recover")
+ROOMS: Final = (
+    "retention", "cursor", "named", "listing", "meta", "roll", "page", "recover", "recycle",
+)  # fmt: skip
 PAGE_BYTES: Final = 4096
 PAGES, EACH = 8, 3
 TOTAL: Final = PAGES * EACH
 DONE, BEHIND, NEW = "done", "behind", "new"
 DONE_AT, BEHIND_AT, ON = 24, 13, 5
 """`behind` stands in page 5, and receives so many more."""
+MUCH: Final = 4 * EACH
 SURVIVES: Final = 0.5
 HANG_SECONDS: Final = 20.0
 STALL_SECONDS: Final = 1.0
@@ -77,6 +81,7 @@ class Scenario:
 
         from pagequeue import Queue, Retention  # noqa: PLC0415  the core is chosen by now
 
+        use_small_pages_again()
         policy = Retention(
             max_age=timedelta(microseconds=1) if self.aged else None,
             max_bytes=self.pages * PAGE_BYTES or None,
@@ -106,6 +111,16 @@ def _send(queue: Queue) -> None:
     with queue.producer() as producer, suppress(QueueFull):
         for i in range(EACH):
             producer.send(payload(TOTAL + i))
+
+
+def _send_much(queue: Queue) -> None:
+    """Fill several pages; what retention takes becomes the next ones."""
+    _remove(queue)
+    with queue.producer() as producer:
+        for i in range(MUCH):
+            producer.send(payload(queue.tail_sequence))
+            if i % EACH == 0:
+                queue.trim()
 
 
 def _remove(queue: Queue) -> None:
@@ -185,6 +200,7 @@ TRIMMING: Final = (
     Scenario("trim by age", _trim, aged=True),
     Scenario("trim what is not acknowledged", _trim, pages=3, protects=False),
     Scenario("make room", _send, pages=5),
+    Scenario("use a page again", _send_much, pages=6, places=(None,)),
     Scenario("refuse", _send, pages=3),
     Scenario("block", _send, pages=3, on_full="block"),
     Scenario("drop the oldest", _send, pages=3, on_full="drop_oldest", protects=False),
@@ -283,7 +299,7 @@ class Witness:
         head, tail = queue.head_sequence, queue.tail_sequence
         messages = [(m.sequence, m.payload) for m in queue.replay()]
         assert messages == [(i, payload(i)) for i in range(head, tail)], f"not {head} to {tail}"
-        assert self.scenario.tail <= tail <= self.scenario.tail + EACH, f"it ends at {tail}"
+        assert self.scenario.tail <= tail <= self.scenario.tail + 2 * MUCH, f"it ends at {tail}"
         assert head % EACH == 0, f"the head is {head}"
         problems = queue.verify().problems
         assert not problems, f"verify: {problems}"

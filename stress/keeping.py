@@ -15,7 +15,7 @@ import struct
 import time
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from stress import roles
 from stress.roles import NO_MORE, RUNNING, Ground
@@ -38,6 +38,10 @@ RECEIVED, ABOUT, ACKED = range(1, 4)
 PASS_SECONDS: Final = 0.4
 """So long a reader inside a page waits for retention to pass it."""
 FULL_SECONDS: Final = 0.03
+REUSES_SHARE: Final = 0.7
+REUSED_AT: Final = 64
+"""In the shared memory of a round."""
+NEVER: Final = 1 << 60
 
 
 @dataclass(frozen=True)
@@ -49,25 +53,28 @@ class Terms:
         age: in seconds; None: no such bound.
         on_full: as `Queue` takes it.
         keeps: whether what is not acknowledged must stay.
+        reuses: whether files of retired pages become the next ones, as those of large pages do.
     """
 
     pages: int | None
     age: float | None
     on_full: str
     keeps: bool
+    reuses: bool = True
 
     @staticmethod
     def drawn(rng: random.Random) -> Terms:
         """Return one of all kinds; most of them protect what is not acknowledged."""
         pages = rng.choice((3, 4, 6, 10))
         age = rng.choice((0.002, 0.02, 0.1))
+        reuses = rng.random() < REUSES_SHARE
         kinds = (
-            Terms(pages, None, "raise", True),
-            Terms(pages, None, "block", True),
-            Terms(pages, age, "block", True),
-            Terms(None, age, "raise", True),
-            Terms(pages, None, "drop_oldest", False),
-            Terms(pages, age, "raise", False),
+            Terms(pages, None, "raise", True, reuses),
+            Terms(pages, None, "block", True, reuses),
+            Terms(pages, age, "block", True, reuses),
+            Terms(None, age, "raise", True, reuses),
+            Terms(pages, None, "drop_oldest", False, reuses),
+            Terms(pages, age, "raise", False, reuses),
         )
         return rng.choice(kinds)
 
@@ -75,6 +82,8 @@ class Terms:
         """Open the queue as this round's processes do."""
         from pagequeue import Queue, Retention  # noqa: PLC0415  the core is chosen by now
 
+        if self.reuses:
+            use_small_pages_again()
         policy = Retention(
             max_age=None if self.age is None else timedelta(seconds=self.age),
             max_bytes=None if self.pages is None else self.pages * PAGE_BYTES,
@@ -84,6 +93,18 @@ class Terms:
             path, page_bytes=PAGE_BYTES, sync=roles.SYNCS[uid % len(roles.SYNCS)],
             retention=policy, on_full=self.on_full, full_timeout=FULL_SECONDS,
         )  # fmt: skip
+
+
+def use_small_pages_again(*, really: bool = True) -> None:
+    """Have files of small pages used again, too, whatever the pace, in this process from now on."""
+    from pagequeue import recycle, roll  # noqa: PLC0415  the core is chosen by now
+
+    always = property(lambda _: True, lambda _, __: None)
+    setattr(recycle, "PAGE_BYTES_MIN", 0 if really else NEVER)  # noqa: B010  mypy forbids it
+    if really:
+        setattr(roll.Roller, "_is_fast", always)  # noqa: B010  the same
+    elif "_is_fast" in vars(roll.Roller):
+        delattr(roll.Roller, "_is_fast")
 
 
 def digest_of(payload: bytes) -> int:
@@ -102,7 +123,27 @@ class Keeping(Ground):
 
     def open(self, uid: int) -> Queue:
         """Open the queue with this round's retention."""
+        from pagequeue.files import Folder  # noqa: PLC0415  the core is chosen by now
+
+        make_of = Folder.make_of
+
+        def counted(folder: Folder, *args: Any, **options: Any) -> Any:  # noqa: ANN401
+            region = make_of(folder, *args, **options)
+            self.reused += region is not None
+            return region
+
+        if make_of.__name__ != counted.__name__:
+            setattr(Folder, "make_of", counted)  # noqa: B010  mypy forbids it in plain words
         return self.terms.open(self.path, uid)
+
+    @property
+    def reused(self) -> int:
+        """How many pages were made of retired ones, all processes together; about."""
+        return int.from_bytes(self.phase[REUSED_AT : REUSED_AT + 8], "little")
+
+    @reused.setter
+    def reused(self, count: int) -> None:
+        self.phase[REUSED_AT : REUSED_AT + 8] = count.to_bytes(8, "little")
 
     def close(self) -> None:
         """Let all descriptors go."""

@@ -306,7 +306,7 @@ class Round:
         with self.terms.open(self.ground.path, 0) as queue:
             queue.trim()
             head, end = queue.head_sequence, queue.tail_sequence
-            pages = sorted(int(n[6:16]) for n in os.listdir(self.ground.path) if ".page" in n)
+            pages = sorted(int(n[6:16]) for n in os.listdir(self.ground.path) if n.endswith(".page"))
             if pages[0] != queue._store.read_meta.head_page:
                 self.violations.append(f"page {pages[0]} is below the head, and trim leaves it")
             self.violations += self.watcher.look()
@@ -323,6 +323,7 @@ class Round:
             self.violations += sent.wrong(found, end, log.path.name, all_of_it=all_of_it)
         self.violations += sent.wrong(left, end, "the last reader", all_of_it=False)
         self.counts["messages"], self.counts["messages taken"] = end, head
+        self.counts["pages used again"] = self.ground.reused
 
 
 def one_round(base: str, rng: random.Random, deadline: float, kills_max: int) -> Round:

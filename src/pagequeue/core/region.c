@@ -154,7 +154,7 @@ static int is_warm(void *base, uint64_t bytes) {
         }
     }
     free(found);
-    return there > count - count / 8;
+    return there >= count - count / 8;
 }
 
 /* A retired file, zeroed and with its new header, under its new name: U2 to U5 of FORMAT.md (I13).
