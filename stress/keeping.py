@@ -1,4 +1,4 @@
-"""What the processes of a retention campaign do: send into a bounded queue, acknowledge, read, trim.
+"""What the processes of a retention campaign do: send into a bounded queue, acknowledge, trim.
 
 A named consumer writes down each message that it received, then what it is about to acknowledge,
 acknowledges, and writes that down too, outside of the queue. So whoever comes after its death knows
@@ -22,7 +22,7 @@ from stress.roles import NO_MORE, RUNNING, Ground
 from stress.traffic import Log, Shape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from pathlib import Path
 
     from pagequeue import Consumer, Message, NamedConsumer, Producer, Queue
@@ -35,8 +35,6 @@ READERS: Final = 2
 PRODUCERS: Final = 2
 NOTE: Final = struct.Struct("<QqQII")  # sequence, timestamp, digest, kind, 0
 RECEIVED, ABOUT, ACKED = range(1, 4)
-PASS_SECONDS: Final = 0.4
-"""So long a reader inside a page waits for retention to pass it."""
 FULL_SECONDS: Final = 0.03
 REUSES_SHARE: Final = 0.7
 REUSED_AT: Final = 64
@@ -293,109 +291,6 @@ def go_back(queue: Queue, consumer: NamedConsumer, log: Log, rng: random.Random)
     log.put(wanted, 0, 0, ACKED, 0)
 
 
-# --- readers without a name -----------------------------------------------------------------------
-
-
-def read(ground: Keeping, slot: int, uid: int) -> None:
-    """Be inside a page when it goes; replay; be passed and skip; with and without a lock."""
-    from pagequeue import Queue  # noqa: PLC0415  the core is chosen by now
-
-    rng = random.Random(uid)
-    log = ground.read[slot]
-    while ground.phase[0] == RUNNING:
-        read_only = rng.random() < 0.4
-        with (Queue(ground.path, read_only=True) if read_only else ground.open(uid)) as queue:
-            for _ in range(rng.choice((2, 10, 30))):
-                if ground.phase[0] != RUNNING:
-                    return
-                rng.choice((inside_a_page, replay, skip))(ground, queue, log)
-
-
-def inside_a_page(ground: Keeping, queue: Queue, log: Log) -> None:
-    """Receive a page's first message, wait until the page is gone, and finish it."""
-    from pagequeue import Expired  # noqa: PLC0415  the core is chosen by now
-
-    store = queue._store
-    consumer = queue.consumer()
-    number = consumer._page_number
-    try:
-        first = consumer.receive(0.02)
-        while store.tail.page_number == number:
-            if ground.phase[0] != RUNNING:
-                return
-            time.sleep(0.001)
-        end = store.first_sequence(number + 1)
-    except (TimeoutError, Expired):
-        return  # it was empty, or the next page was gone before its beginning could be asked for
-    if consumer._page_number != number:
-        return  # the head was an empty page, and the consumer in the one behind it
-    received(log, [first])
-    deadline = time.monotonic() + PASS_SECONDS
-    while store.read_meta.head_page <= number and time.monotonic() < deadline:
-        time.sleep(0.001)
-    while consumer.sequence < end:
-        try:
-            message = consumer.poll()
-        except Expired as passed:
-            ground.errors.say(f"passed at {consumer.sequence}, inside a page up to {end}: {passed}")
-            return
-        if message is None:
-            ground.errors.say(f"nothing at {consumer.sequence}, inside a page up to {end}")
-            return
-        received(log, [message])
-    try:
-        consumer.receive_many(64, timeout=0)
-    except TimeoutError:
-        return
-    except Expired as passed:
-        check_passed(ground, queue, passed, consumer.sequence)
-
-
-def check_passed(ground: Keeping, queue: Queue, passed: object, sequence: int) -> None:
-    """Whoever is passed hears of a head that is behind it, and was there."""
-    from pagequeue import Expired  # noqa: PLC0415  the core is chosen by now
-
-    assert isinstance(passed, Expired)
-    head = passed.head_sequence
-    if not sequence < head <= queue.tail_sequence:
-        ground.errors.say(f"passed at {sequence}, and the head is said to be {head}")
-    try:
-        found = queue.consumer(sequence=head).sequence
-    except Expired as again:
-        if again.head_sequence <= head:
-            ground.errors.say(f"the head {head} cannot be read, and is the head")
-    else:
-        if found != head:
-            ground.errors.say(f"a consumer at the head {head} stands at {found}")
-
-
-def replay(ground: Keeping, queue: Queue, log: Log) -> None:
-    """Read all that is there, until it is gone."""
-    from pagequeue import Expired  # noqa: PLC0415  the core is chosen by now
-
-    expected = None
-    got = []
-    try:
-        for message in queue.replay():
-            if expected is not None and message.sequence != expected:
-                ground.errors.say(f"a replay gives {message.sequence} behind {expected - 1}")
-            expected = message.sequence + 1
-            got.append(message)
-    except Expired as passed:
-        if expected is not None:
-            check_passed(ground, queue, passed, expected)
-    received(log, got)
-
-
-def skip(ground: Keeping, queue: Queue, log: Log) -> None:
-    """Follow for a while with pauses, skipping what is gone."""
-    rng = random.Random(queue.tail_sequence)
-    consumer = queue.consumer(on_expired="skip")
-    for _ in range(20):
-        take(ground, consumer, log, rng)
-        time.sleep(rng.random() * 0.01)
-
-
 # --- helpers --------------------------------------------------------------------------------------
 
 
@@ -433,7 +328,7 @@ def look(ground: Keeping, uid: int) -> None:
     rng = random.Random(uid)
     while ground.phase[0] == RUNNING:
         read_only = rng.random() < 0.5
-        with (Queue(ground.path, read_only=True) if read_only else ground.open(uid)) as queue:
+        with Queue(ground.path, read_only=True) if read_only else ground.open(uid) as queue:
             for consumer in queue.consumers():
                 if consumer.problem is not None or consumer.lag is None:
                     ground.errors.say(f"listed as damaged: {consumer}")
@@ -450,15 +345,6 @@ HELPERS: Final = (trim, trim, trim, roll, look)
 def help_out(ground: Keeping, _slot: int, uid: int) -> None:
     """Be one of the helpers."""
     HELPERS[uid % len(HELPERS)](ground, uid)
-
-
-KEEPER, READER = "keeper", "reader"
-ROLES: Final[dict[str, Callable[[Keeping, int, int], None]]] = {
-    roles.PRODUCER: produce,
-    KEEPER: keep,
-    READER: read,
-    roles.HELPER: help_out,
-}
 
 
 def make_queue(ground: Keeping) -> None:

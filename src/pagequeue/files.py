@@ -280,8 +280,8 @@ class Folder:
             deadline = deadline or time.monotonic() + HOLD_SECONDS
             if time.monotonic() > deadline:
                 raise errors.LockTimeout(
-                    f"locked by somebody for {HOLD_SECONDS:g} s: a page is locked only by who reads "
-                    "it; look for a process that holds it, then call again",
+                    f"locked by somebody alone for {HOLD_SECONDS:g} s, which nobody here does with "
+                    "a page: look for the process that holds it, then call again",
                     path=path,
                 )
             time.sleep(HOLD_STEP_SECONDS)

@@ -49,9 +49,9 @@ def park(folder: Folder, prefix: str, page_number: int) -> bool:
     return False
 
 
-def page_from_spare(folder: Folder, prefix: str, name: str, data: bytes, size_bytes: int) -> (
-    _core.Region | None
-):
+def page_from_spare(
+    folder: Folder, prefix: str, name: str, data: bytes, size_bytes: int
+) -> _core.Region | None:
     """Make a page of the spare, mapped for writing; None: there is none, or it cannot be used.
 
     Then it is gone.

@@ -53,9 +53,7 @@ def kept_directory() -> Path:
 class Worker:
     """Tries states until the budget is used up."""
 
-    def __init__(
-        self, budget: Budget, directory: Path, turns: Sequence[str] = TURNS
-    ) -> None:
+    def __init__(self, budget: Budget, directory: Path, turns: Sequence[str] = TURNS) -> None:
         self.turns = turns
         self.budget = budget
         self.rng = random.Random(budget.seed)

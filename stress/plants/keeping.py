@@ -98,7 +98,10 @@ def unacked_not_looked_at() -> None:
     rewrite(
         retention.Retainer,
         "_cut",
-        ("held = tuple(name for name, sequence in stands.items() if sequence < first)", "held = ()"),
+        (
+            "held = tuple(name for name, sequence in stands.items() if sequence < first)",
+            "held = ()",
+        ),
     )
 
 
@@ -204,7 +207,9 @@ def place_found_without_lock() -> None:
         ),
         (
             "self._cursor.meta.move(self.sequence, store.clock())",
-            "__import__('time').sleep(0.002)\n        "
-            "self._cursor.meta.move(self.sequence, store.clock())",
+            (
+                "__import__('time').sleep(0.002)\n        "
+                "self._cursor.meta.move(self.sequence, store.clock())"
+            ),
         ),
     )
