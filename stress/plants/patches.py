@@ -37,6 +37,7 @@ from stress.plants.keeping import (  # noqa: F401  the same
     head_page_first,
     lowered_cursor_not_synced,
     new_head_page_not_synced,
+    page_not_held,
     page_emptied_before_it_goes,
     place_found_without_lock,
     room_never_asked_for,
