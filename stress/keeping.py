@@ -1,4 +1,4 @@
-"""What the processes of a retention campaign do: send into a bounded queue, acknowledge, read, trim.
+"""What the processes of a retention campaign do: send into a bounded queue, acknowledge, trim.
 
 A named consumer writes down each message that it received, then what it is about to acknowledge,
 acknowledges, and writes that down too, outside of the queue. So whoever comes after its death knows
@@ -15,14 +15,14 @@ import struct
 import time
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from stress import roles
 from stress.roles import NO_MORE, RUNNING, Ground
 from stress.traffic import Log, Shape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from pathlib import Path
 
     from pagequeue import Consumer, Message, NamedConsumer, Producer, Queue
@@ -35,9 +35,11 @@ READERS: Final = 2
 PRODUCERS: Final = 2
 NOTE: Final = struct.Struct("<QqQII")  # sequence, timestamp, digest, kind, 0
 RECEIVED, ABOUT, ACKED = range(1, 4)
-PASS_SECONDS: Final = 0.4
-"""So long a reader inside a page waits for retention to pass it."""
 FULL_SECONDS: Final = 0.03
+REUSES_SHARE: Final = 0.7
+REUSED_AT: Final = 64
+"""In the shared memory of a round."""
+NEVER: Final = 1 << 60
 
 
 @dataclass(frozen=True)
@@ -49,25 +51,28 @@ class Terms:
         age: in seconds; None: no such bound.
         on_full: as `Queue` takes it.
         keeps: whether what is not acknowledged must stay.
+        reuses: whether files of retired pages become the next ones, as those of large pages do.
     """
 
     pages: int | None
     age: float | None
     on_full: str
     keeps: bool
+    reuses: bool = True
 
     @staticmethod
     def drawn(rng: random.Random) -> Terms:
         """Return one of all kinds; most of them protect what is not acknowledged."""
         pages = rng.choice((3, 4, 6, 10))
         age = rng.choice((0.002, 0.02, 0.1))
+        reuses = rng.random() < REUSES_SHARE
         kinds = (
-            Terms(pages, None, "raise", True),
-            Terms(pages, None, "block", True),
-            Terms(pages, age, "block", True),
-            Terms(None, age, "raise", True),
-            Terms(pages, None, "drop_oldest", False),
-            Terms(pages, age, "raise", False),
+            Terms(pages, None, "raise", True, reuses),
+            Terms(pages, None, "block", True, reuses),
+            Terms(pages, age, "block", True, reuses),
+            Terms(None, age, "raise", True, reuses),
+            Terms(pages, None, "drop_oldest", False, reuses),
+            Terms(pages, age, "raise", False, reuses),
         )
         return rng.choice(kinds)
 
@@ -75,6 +80,8 @@ class Terms:
         """Open the queue as this round's processes do."""
         from pagequeue import Queue, Retention  # noqa: PLC0415  the core is chosen by now
 
+        if self.reuses:
+            use_small_pages_again()
         policy = Retention(
             max_age=None if self.age is None else timedelta(seconds=self.age),
             max_bytes=None if self.pages is None else self.pages * PAGE_BYTES,
@@ -84,6 +91,18 @@ class Terms:
             path, page_bytes=PAGE_BYTES, sync=roles.SYNCS[uid % len(roles.SYNCS)],
             retention=policy, on_full=self.on_full, full_timeout=FULL_SECONDS,
         )  # fmt: skip
+
+
+def use_small_pages_again(*, really: bool = True) -> None:
+    """Have files of small pages used again, too, whatever the pace, in this process from now on."""
+    from pagequeue import recycle, roll  # noqa: PLC0415  the core is chosen by now
+
+    always = property(lambda _: True, lambda _, __: None)
+    setattr(recycle, "PAGE_BYTES_MIN", 0 if really else NEVER)  # noqa: B010  mypy forbids it
+    if really:
+        setattr(roll.Roller, "_is_fast", always)  # noqa: B010  the same
+    elif "_is_fast" in vars(roll.Roller):
+        delattr(roll.Roller, "_is_fast")
 
 
 def digest_of(payload: bytes) -> int:
@@ -102,7 +121,27 @@ class Keeping(Ground):
 
     def open(self, uid: int) -> Queue:
         """Open the queue with this round's retention."""
+        from pagequeue.files import Folder  # noqa: PLC0415  the core is chosen by now
+
+        make_of = Folder.make_of
+
+        def counted(folder: Folder, *args: Any, **options: Any) -> Any:  # noqa: ANN401
+            region = make_of(folder, *args, **options)
+            self.reused += region is not None
+            return region
+
+        if make_of.__name__ != counted.__name__:
+            setattr(Folder, "make_of", counted)  # noqa: B010  mypy forbids it in plain words
         return self.terms.open(self.path, uid)
+
+    @property
+    def reused(self) -> int:
+        """How many pages were made of retired ones, all processes together; about."""
+        return int.from_bytes(self.phase[REUSED_AT : REUSED_AT + 8], "little")
+
+    @reused.setter
+    def reused(self, count: int) -> None:
+        self.phase[REUSED_AT : REUSED_AT + 8] = count.to_bytes(8, "little")
 
     def close(self) -> None:
         """Let all descriptors go."""
@@ -252,109 +291,6 @@ def go_back(queue: Queue, consumer: NamedConsumer, log: Log, rng: random.Random)
     log.put(wanted, 0, 0, ACKED, 0)
 
 
-# --- readers without a name -----------------------------------------------------------------------
-
-
-def read(ground: Keeping, slot: int, uid: int) -> None:
-    """Be inside a page when it goes; replay; be passed and skip; with and without a lock."""
-    from pagequeue import Queue  # noqa: PLC0415  the core is chosen by now
-
-    rng = random.Random(uid)
-    log = ground.read[slot]
-    while ground.phase[0] == RUNNING:
-        read_only = rng.random() < 0.4
-        with Queue(ground.path, read_only=True) if read_only else ground.open(uid) as queue:
-            for _ in range(rng.choice((2, 10, 30))):
-                if ground.phase[0] != RUNNING:
-                    return
-                rng.choice((inside_a_page, replay, skip))(ground, queue, log)
-
-
-def inside_a_page(ground: Keeping, queue: Queue, log: Log) -> None:
-    """Receive a page's first message, wait until the page is gone, and finish it."""
-    from pagequeue import Expired  # noqa: PLC0415  the core is chosen by now
-
-    store = queue._store
-    consumer = queue.consumer()
-    number = consumer._page_number
-    try:
-        first = consumer.receive(0.02)
-        while store.tail.page_number == number:
-            if ground.phase[0] != RUNNING:
-                return
-            time.sleep(0.001)
-        end = store.first_sequence(number + 1)
-    except (TimeoutError, Expired):
-        return  # it was empty, or the next page was gone before its beginning could be asked for
-    if consumer._page_number != number:
-        return  # the head was an empty page, and the consumer in the one behind it
-    received(log, [first])
-    deadline = time.monotonic() + PASS_SECONDS
-    while store.read_meta.head_page <= number and time.monotonic() < deadline:
-        time.sleep(0.001)
-    while consumer.sequence < end:
-        try:
-            message = consumer.poll()
-        except Expired as passed:
-            ground.errors.say(f"passed at {consumer.sequence}, inside a page up to {end}: {passed}")
-            return
-        if message is None:
-            ground.errors.say(f"nothing at {consumer.sequence}, inside a page up to {end}")
-            return
-        received(log, [message])
-    try:
-        consumer.receive_many(64, timeout=0)
-    except TimeoutError:
-        return
-    except Expired as passed:
-        check_passed(ground, queue, passed, consumer.sequence)
-
-
-def check_passed(ground: Keeping, queue: Queue, passed: object, sequence: int) -> None:
-    """Whoever is passed hears of a head that is behind it, and was there."""
-    from pagequeue import Expired  # noqa: PLC0415  the core is chosen by now
-
-    assert isinstance(passed, Expired)
-    head = passed.head_sequence
-    if not sequence < head <= queue.tail_sequence:
-        ground.errors.say(f"passed at {sequence}, and the head is said to be {head}")
-    try:
-        found = queue.consumer(sequence=head).sequence
-    except Expired as again:
-        if again.head_sequence <= head:
-            ground.errors.say(f"the head {head} cannot be read, and is the head")
-    else:
-        if found != head:
-            ground.errors.say(f"a consumer at the head {head} stands at {found}")
-
-
-def replay(ground: Keeping, queue: Queue, log: Log) -> None:
-    """Read all that is there, until it is gone."""
-    from pagequeue import Expired  # noqa: PLC0415  the core is chosen by now
-
-    expected = None
-    got = []
-    try:
-        for message in queue.replay():
-            if expected is not None and message.sequence != expected:
-                ground.errors.say(f"a replay gives {message.sequence} behind {expected - 1}")
-            expected = message.sequence + 1
-            got.append(message)
-    except Expired as passed:
-        if expected is not None:
-            check_passed(ground, queue, passed, expected)
-    received(log, got)
-
-
-def skip(ground: Keeping, queue: Queue, log: Log) -> None:
-    """Follow for a while with pauses, skipping what is gone."""
-    rng = random.Random(queue.tail_sequence)
-    consumer = queue.consumer(on_expired="skip")
-    for _ in range(20):
-        take(ground, consumer, log, rng)
-        time.sleep(rng.random() * 0.01)
-
-
 # --- helpers --------------------------------------------------------------------------------------
 
 
@@ -409,15 +345,6 @@ HELPERS: Final = (trim, trim, trim, roll, look)
 def help_out(ground: Keeping, _slot: int, uid: int) -> None:
     """Be one of the helpers."""
     HELPERS[uid % len(HELPERS)](ground, uid)
-
-
-KEEPER, READER = "keeper", "reader"
-ROLES: Final[dict[str, Callable[[Keeping, int, int], None]]] = {
-    roles.PRODUCER: produce,
-    KEEPER: keep,
-    READER: read,
-    roles.HELPER: help_out,
-}
 
 
 def make_queue(ground: Keeping) -> None:

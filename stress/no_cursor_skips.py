@@ -18,6 +18,7 @@ import dataclasses
 from stress import driver, keep_lines
 from stress import no_simulated_cut_loses_what_was_flushed as simulated
 from stress.campaign import Budget, Outcome
+from stress.keep_scenarios import CURSORS
 
 SHORT_SECONDS = 30.0
 LINES_SHARE = 0.5
@@ -29,7 +30,7 @@ def campaign(budget: Budget) -> Outcome:
     """Have victims die at lines; in a process that has no queue open."""
     import pagequeue  # noqa: F401, PLC0415  children are forked with all of it there
 
-    return keep_lines.run(budget, keep_lines.CURSORS)
+    return keep_lines.run(budget, CURSORS)
 
 
 def run(budget: Budget) -> Outcome:

@@ -17,6 +17,7 @@ A case is a kill or a death (I11, I12).
 
 from __future__ import annotations
 
+import functools
 import itertools
 import mmap
 import os
@@ -31,15 +32,13 @@ from typing import TYPE_CHECKING
 
 from stress import children, driver, keep_lines
 from stress.campaign import Budget, Outcome
+from stress.keep_readers import KEEPER, READER, ROLES
+from stress.keep_scenarios import TRIMMING
 from stress.keeping import (
     CONSUMERS,
-    KEEPER,
-    PAGE_BYTES,
     PRODUCERS,
-    READER,
     READERS,
     RECEIVED,
-    ROLES,
     SHAPE,
     Keeping,
     Terms,
@@ -119,7 +118,7 @@ class Watcher:
         return wrong
 
     def _head_page(self, page: int, sequence: int) -> list[str]:
-        from pagequeue.page import parse_header  # noqa: PLC0415
+        from pagequeue.page_header import parse_header  # noqa: PLC0415
 
         name = self.fmt.page_name("queue", page)
         try:
@@ -286,13 +285,12 @@ class Round:
         for slot in [slot for slot in self.pids if slot[0] != KEEPER]:
             self.leave(slot)
         self.ground.phase[0] = NO_MORE
-        for slot in range(CONSUMERS):
-            if (KEEPER, slot) not in self.pids:
-                self.pids[KEEPER, slot] = children.fork(
-                    lambda slot=slot: keep(self.ground, slot, slot),  # type: ignore[misc]
-                    self.ground.errors, f"last keeper {slot}",
-                )  # fmt: skip
-            self.leave((KEEPER, slot))
+        for place in range(CONSUMERS):
+            if (KEEPER, place) not in self.pids:
+                last = functools.partial(keep, self.ground, place, place)
+                pid = children.fork(last, self.ground.errors, f"last keeper {place}")
+                self.pids[KEEPER, place] = pid
+            self.leave((KEEPER, place))
 
     def leave(self, slot: Slot) -> None:
         """Wait for a process to end by itself."""
@@ -306,7 +304,9 @@ class Round:
         with self.terms.open(self.ground.path, 0) as queue:
             queue.trim()
             head, end = queue.head_sequence, queue.tail_sequence
-            pages = sorted(int(n[6:16]) for n in os.listdir(self.ground.path) if ".page" in n)
+            pages = sorted(
+                int(n[6:16]) for n in os.listdir(self.ground.path) if n.endswith(".page")
+            )
             if pages[0] != queue._store.read_meta.head_page:
                 self.violations.append(f"page {pages[0]} is below the head, and trim leaves it")
             self.violations += self.watcher.look()
@@ -323,6 +323,7 @@ class Round:
             self.violations += sent.wrong(found, end, log.path.name, all_of_it=all_of_it)
         self.violations += sent.wrong(left, end, "the last reader", all_of_it=False)
         self.counts["messages"], self.counts["messages taken"] = end, head
+        self.counts["pages used again"] = self.ground.reused
 
 
 def one_round(base: str, rng: random.Random, deadline: float, kills_max: int) -> Round:
@@ -353,7 +354,7 @@ def campaign(budget: Budget) -> Outcome:
     rng = random.Random(budget.seed)
     deadline = time.monotonic() + budget.seconds
     lines = Budget(budget.seconds * LINES_SHARE, budget.cases and budget.cases // 3, budget.seed)
-    outcome = keep_lines.run(lines, keep_lines.TRIMMING)
+    outcome = keep_lines.run(lines, TRIMMING)
     notes = outcome.notes = {"lines": outcome.notes, "rounds": 0, "looks": 0, "slack pages": 0}
     base = driver.scratch_directory()
     while time.monotonic() < deadline and len(outcome.violations) < VIOLATIONS_MAX:

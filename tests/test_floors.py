@@ -13,16 +13,26 @@ ROOT = Path(pagequeue.__file__).parent
 FLOORS = {
     0: {
         "closing",
+        "errors",
         "format",
         "format_text",
-        "errors",
         "moments",
         "problem",
         "recovery_report",
         "wording",
     },
-    1: {"_core", "background", "files", "locks", "options", "system_errors", "trust"},
-    2: {"cursor", "meta", "page", "page_header", "batch", "walk", "words"},
+    1: {
+        "_core",
+        "background",
+        "files",
+        "holding",
+        "locks",
+        "options",
+        "recycle",
+        "system_errors",
+        "trust",
+    },
+    2: {"batch", "cursor", "meta", "page", "page_header", "walk", "words"},
     3: {
         "alone",
         "creation",
@@ -51,7 +61,7 @@ FLOORS = {
         "verify",
         "verify_tail",
     },
-    5: {"queue", "__init__"},
+    5: {"__init__", "queue"},
 }
 TOP = 6
 FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms}

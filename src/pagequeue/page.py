@@ -17,6 +17,7 @@ from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.meta import size_now
 from pagequeue.page_header import REMEDY, bad_header, decode_header
+from pagequeue.recycle import page_from_spare
 from pagequeue.system_errors import raise_typed
 
 if TYPE_CHECKING:
@@ -151,6 +152,7 @@ def make_page(
     filled_bytes: int = 0,
     frame_bytes: float = 1.0,
     synced: bool = False,
+    may_reuse: bool = False,
 ) -> WritablePage:
     """Make a page's two files, blocks reserved; the page itself appears last.
 
@@ -164,6 +166,8 @@ def make_page(
         filled_bytes: of the page that will be needed soon; their memory is had at once.
         frame_bytes: what a frame takes, as far as known; the index is filled accordingly.
         synced: whether the page must be on stable storage before it gets its name.
+        may_reuse: whether it can be made of a file that retention took: all of its memory is had
+            at once.
 
     Raises:
         DiskFull: there is no room; nothing is left behind.
@@ -179,8 +183,11 @@ def make_page(
     )
     # 2. The page. Dies before its rename: the same. It is there: it can be rolled into.
     page_name = fmt.page_name(prefix, header.page_number)
+    region = None
+    if may_reuse:
+        region = page_from_spare(folder, prefix, page_name, header.encode(), meta.page_bytes)
     try:
-        region = folder.make(
+        region = region or folder.make(
             page_name,
             header.encode(),
             size_bytes=meta.page_bytes,

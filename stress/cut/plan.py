@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
+from stress.keeping import use_small_pages_again
 from stress.traffic import HEADER, Op, Shape
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ KINDS: Final = (HANDLES, HANDLES, PROCESSES, PROCESSES, RACE)
 CLOCKS: Final = ("real", "still", "still", "back")
 KEEPS_SHARE: Final = 0.3
 """Of the plans, those with named consumers."""
+REUSES_SHARE: Final = 0.7
+"""Of those, the ones in which files of retired pages are used again."""
 POLICIES: Final = ("stop", "seal")
 SYNCS: Final = ("none", "none", "none", "always", 3, 7, timedelta(milliseconds=2))
 PAGE_BYTES: Final = (4096, 8192, 8192, 16384, 32768)
@@ -55,6 +58,7 @@ class Plan:
         echo: size of all payloads, or 0 for mixed ones.
         kept: pages that retention allows, or 0 for no retention.
         consumers: named ones; each belongs to the producer in its place.
+        reuses: whether files of retired pages become the next ones.
     """
 
     seed: int
@@ -68,6 +72,7 @@ class Plan:
     echo: int
     kept: int = 0
     consumers: int = 0
+    reuses: bool = False
 
     @classmethod
     def of(cls, seed: int) -> Plan:
@@ -88,6 +93,7 @@ class Plan:
             echo=rng.choice((0, *2 * [rng.randint(HEADER.size, page_bytes // 8)])),
             kept=keeping.choice((0, 2, 2, 3, 4)) if keeps else 0,
             consumers=keeping.randint(1, 2) if keeps else 0,
+            reuses=keeps and keeping.random() < REUSES_SHARE,
         )
 
     @property
@@ -98,6 +104,7 @@ class Plan:
             f"{self.producers} {self.kind}, {self.steps} steps, {sends}, pages of "
             f"{self.page_bytes}, sync {self.sync}, {self.policy}, clock {self.clock}, "
             f"{self.consumers} named consumers, {self.kept or 'all'} pages kept"
+            f"{', used again' * self.reuses}"
         )
 
     def ticks(self) -> Callable[[], int] | None:
@@ -118,6 +125,7 @@ class Plan:
         """Open the queue as this plan's producers do."""
         from pagequeue import Queue, Retention  # noqa: PLC0415  the core is chosen by now
 
+        use_small_pages_again(really=self.reuses)  # this process opens queues of many plans
         return Queue(
             path, page_bytes=self.page_bytes, sync=self.sync, on_sync_failure=self.policy,
             clock=self.ticks(), retention=Retention(max_bytes=self.kept * self.page_bytes or None),

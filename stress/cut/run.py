@@ -10,17 +10,17 @@ import tempfile
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from stress import children
 from stress.cut.plan import HABITS, HANDLES, MIXED, RACE, Plan, Step, habit_of, steps_of
-from stress.cut.recording import PLACE_DURABLE, PLACE_ABOUT, Recorder, Recording, frames_in
+from stress.cut.recording import PLACE_ABOUT, PLACE_DURABLE, Recorder, Recording, frames_in
 from stress.traffic import RECORD, Log, Proof
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pagequeue import NamedConsumer
+    from pagequeue import Message, NamedConsumer
 
 WAIT_SECONDS = 20.0
 TAKE_COUNT = 5
@@ -210,7 +210,7 @@ class Run:
         found = [(timestamp, payload) for timestamp, payload, _ in recording.messages()]
         gone = [Gone(i, *one) for i, one in enumerate(found[:head])]
         proof = Proof(self.plan.op, self.uids, self.acked.records())
-        proof.run([*gone, *messages])
+        proof.run(cast("list[Message]", [*gone, *messages]))
         wrong = proof.violations + self.recorder.failures + self.errors.said()
         if found[head:] != [(message.timestamp, message.payload) for message in messages]:
             wrong.append(f"a replay up to {tail} gives other messages than the pages hold")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pagequeue import cursor, meta, named, recover, retention, store
-from stress.plants.plant import RETAIN, SKIP, in_python
+from pagequeue import cursor, files, meta, named, recover, retention, store
+from stress.plants.plant import RETAIN, SKIP, in_c, in_python
 from stress.plants.rewrite import rewrite
 
 KEEPING = (
@@ -64,7 +64,37 @@ KEEPING = (
         "place_found_without_lock", "a consumer finds its place and keeps it without the lock",
         "I11, retention passes it in between", {RETAIN: 60.0},
     ),
+    in_python(
+        "page_not_held", "a page's file is used again under whoever reads it", "I13",
+        {RETAIN: 40.0},
+    ),
+    in_c(
+        "reused_without_lock", "nobody asks whether a retired page is still mapped", "I13",
+        {RETAIN: 40.0},
+        {"region.c": [(
+            "if (error == 0 && flock(fd, LOCK_EX | LOCK_NB) != 0) {",
+            "if (error == 0 && fd < 0) {",
+        )]},
+    ),
+    in_c(
+        "reused_without_zeroing", "a page that is used again shows what it held", "I13",
+        {RETAIN: 40.0},
+        {"region.c": [("            memset(*base, 0, (size_t)wanted->bytes);\n", "")]},
+    ),
+    in_c(
+        "reused_header_not_synced", "the old header can come back under the new name", "I13",
+        {SKIP: 90.0},
+        {"region.c": [(
+            "error = msync(*base, (size_t)sysconf(_SC_PAGESIZE), MS_SYNC) == 0 ? 0 : errno;",
+            "error = 0;",
+        )]},
+    ),
 )  # fmt: skip
+
+
+def page_not_held() -> None:
+    """Whoever opens a page does not lock it."""
+    setattr(files, "hold", lambda _fd: True)  # noqa: B010  mypy forbids it in plain words
 
 
 def head_moved_after_files() -> None:
@@ -207,7 +237,9 @@ def place_found_without_lock() -> None:
         ),
         (
             "self._cursor.meta.move(self.sequence, store.clock())",
-            "__import__('time').sleep(0.002)\n        "
-            "self._cursor.meta.move(self.sequence, store.clock())",
+            (
+                "__import__('time').sleep(0.002)\n        "
+                "self._cursor.meta.move(self.sequence, store.clock())"
+            ),
         ),
     )

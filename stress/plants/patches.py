@@ -38,6 +38,7 @@ from stress.plants.keeping import (  # noqa: F401  the same
     lowered_cursor_not_synced,
     new_head_page_not_synced,
     page_emptied_before_it_goes,
+    page_not_held,
     place_found_without_lock,
     room_never_asked_for,
     trim_without_lock,
