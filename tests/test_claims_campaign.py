@@ -12,7 +12,7 @@ from stress.claim_log import ACKED, CLAIMED, CUT, ENDING, FLUSHED, RECORD, REFUS
 
 
 def test_killed_workers_lose_nothing_and_never_hold_a_message_twice() -> None:
-    """I13, I14: four workers killed at random and at every step, and the power cut."""
+    """I14, I15: four workers killed at random and at every step, and the power cut."""
     outcome = campaign.run(Budget(12.0, None, 21))
     assert outcome.violations == []
     assert outcome.cases > 0
@@ -22,7 +22,7 @@ def test_killed_workers_lose_nothing_and_never_hold_a_message_twice() -> None:
 
 @pytest.mark.parametrize("bug", ["late_ack", "no_rebuild"])
 def test_a_planted_bug_is_found(bug: str) -> None:
-    """I13, I14: what is wrong in the core shows in what the workers wrote down."""
+    """I14, I15: what is wrong in the core shows in what the workers wrote down."""
     outcome = campaign.run_with(Budget(30.0, None, 1), variant.planted(bug))
     assert outcome.violations
     assert outcome.cases > 0

@@ -60,7 +60,7 @@ def end(process: subprocess.Popen[bytes], number: int = signal.SIGKILL) -> None:
 
 
 def test_claims_of_a_killed_process_come_again_at_once(tmp_path: Path) -> None:
-    """I13: nobody waits for a lease of an hour when the kernel says that its owner is dead."""
+    """I14: nobody waits for a lease of an hour when the kernel says that its owner is dead."""
     with Queue(tmp_path) as queue:
         send(queue, 4)
         process = claimer(tmp_path, 3600, 3)
@@ -95,7 +95,7 @@ def test_a_waiting_worker_gets_what_a_killed_one_had(tmp_path: Path) -> None:
 
 
 def test_claims_of_a_stopped_process_come_again_when_their_lease_ends(tmp_path: Path) -> None:
-    """I14: a stopped worker is not dead, so only its lease ends what it has."""
+    """I15: a stopped worker is not dead, so only its lease ends what it has."""
     with Queue(tmp_path) as queue:
         send(queue, 1)
         process = claimer(tmp_path, 1.0, 1)
@@ -147,7 +147,7 @@ def work(path: str, total: int) -> None:
 
 
 def test_processes_share_all_messages_each_once(tmp_path: Path) -> None:
-    """I14: four workers together have each message exactly once."""
+    """I15: four workers together have each message exactly once."""
     total = 4000
     with Queue(tmp_path, page_bytes=65536) as queue:
         send(queue, total)
@@ -341,7 +341,7 @@ def test_a_file_truncated_under_a_handle_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_replaced_file_is_noticed(tmp_path: Path) -> None:
-    """I14: two files would be two tables, and every message could be claimed twice."""
+    """I15: two files would be two tables, and every message could be claimed twice."""
     with Queue(tmp_path) as queue:
         send(queue, 3)
         group = queue.group("work")
@@ -382,7 +382,7 @@ def test_a_damaged_message_stops_nobody(tmp_path: Path) -> None:
 
 
 def test_a_torn_snapshot_leaves_the_one_before(tmp_path: Path) -> None:
-    """I13: two places, in turn; what was flushed is never written to."""
+    """I14: two places, in turn; what was flushed is never written to."""
     with Queue(tmp_path) as queue:
         send(queue, 10)
         group = queue.group("work", capacity=16)

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final
 
 from pagequeue import errors
 from pagequeue import format as fmt
-from pagequeue.files import raise_typed
 from pagequeue.locks import FileLock
 from pagequeue.meta import check_shared, field_of, make_shared, map_shared
+from pagequeue.system_errors import raise_typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,6 +39,11 @@ def cursor_names(folder: Folder, prefix: str) -> list[str]:
     """Return the names of all consumers that have a cursor, sorted."""
     found = (fmt.consumer_of(prefix, file_name) for file_name in folder.names())
     return sorted(name for name in found if name is not None)
+
+
+def cursor_files(folder: Folder, prefix: str) -> list[str]:
+    """Return the names of the files of all cursors, sorted."""
+    return [fmt.cursor_name(prefix, name) for name in cursor_names(folder, prefix)]
 
 
 def _corrupt(path: str, position: int, reason: str) -> errors.CorruptMeta:

@@ -18,7 +18,8 @@ from pagequeue.dead import DeadLetters
 from pagequeue.group_errors import refusal
 from pagequeue.group_file import GroupFile
 from pagequeue.locks import FileLock, OwnerLock
-from pagequeue.page import REASONS, REMEDY
+from pagequeue.page import REASONS
+from pagequeue.page_header import REMEDY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

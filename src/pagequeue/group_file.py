@@ -3,7 +3,7 @@
 The table in it is shared memory: it survives every kill, and is believed only within the boot, the
 mount and the file that it was made in. What survives a power cut is the floor (one word, as in
 every cursor) and the last snapshot that was synced. Both are never ahead of the truth, so what was
-acknowledged later comes again, and nothing that was not acknowledged is skipped (I13).
+acknowledged later comes again, and nothing that was not acknowledged is skipped (I14).
 
 There are two places for snapshots, in turn. The one on stable storage is never written to: whoever
 dies or is cut while writing leaves it whole.
@@ -23,8 +23,8 @@ from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue import format_groups as gfmt
 from pagequeue.cursor import REMEDY, readable_cursors
-from pagequeue.files import raise_typed
 from pagequeue.meta import check_shared, field_of, identity_checksum, map_shared
+from pagequeue.system_errors import raise_typed
 from pagequeue.words import lock_key_of
 
 if TYPE_CHECKING:
@@ -316,7 +316,7 @@ def settle_groups(
     *,
     now: int,
 ) -> None:
-    """Make every group usable by who comes next; the caller has the queue alone (I11, I13).
+    """Make every group usable by who comes next; the caller has the queue alone (I11, I14).
 
     Nobody who claimed anything is alive. Where the table is believed, its claims are void and the
     rest stays; otherwise the file is made anew from what survives a power cut, not ahead of the

@@ -62,7 +62,7 @@ class Sharing(Upkeep):
             InvalidOption, TypeError, NaiveDatetime: what was given cannot be.
             DiskFull: there is no room for the group's file.
 
-        Source: FORMAT.md, "Groups"; keeps I13, I14.
+        Source: FORMAT.md, "Groups"; keeps I14, I15.
         """
         store = self._open()
         self._check_writable("share its messages")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pagequeue
 from pagequeue import Queue, errors
 from stress.corpus.shapes import START_NS, STEP_NS
+from stress.corpus.victim import CONSUMER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -134,6 +135,18 @@ def reading(victim: Victim) -> Seen:
         return seen
 
 
+def named(victim: Victim) -> Seen:
+    """Go on as a named consumer, in two lives."""
+    with opened(victim, clock=lambda: CLOCK_NS) as queue:
+        with queue.consumer(CONSUMER) as consumer:
+            seen: Seen = {"start": consumer.sequence}
+            seen["read"] = [row_of(message) for message in iter(consumer.poll, None)]
+            consumer.ack()
+        with queue.consumer(CONSUMER) as consumer:
+            seen["start_again"] = consumer.sequence
+    return seen
+
+
 # --- verify, repair, salvage ----------------------------------------------------------------------
 
 
@@ -158,7 +171,11 @@ def salvage_into(victim: Victim, name: str) -> Seen:
         "runs": [[run.first, run.last, run.target_first] for run in report.runs],
         "lost": [[loss.first_sequence, loss.last_sequence] for loss in report.lost],
         "lost_files": [os.path.basename(loss.file) for loss in report.lost],
-        "conflicts": problems_of(report.conflicts),
+        "conflicts": [
+            {"file": os.path.basename(again.file), "sequence": sequence}
+            for again in report.conflicts
+            for sequence in range(again.first_sequence, again.last_sequence + 1)
+        ],
         "ok": report.ok,
     }
 
@@ -185,7 +202,7 @@ def repair(victim: Victim) -> Seen:
 
 RUN = {
     face.__name__: typed(face)
-    for face in (opening, after_cut, read_only, reading, verify, repair, salvage)
+    for face in (opening, after_cut, read_only, reading, verify, repair, salvage, named)
 }
 WRITES_NOTHING = frozenset({"read_only", "reading", "verify", "salvage"})
 NEEDS = {"verify": "verify_queue", "repair": "repair_queue", "salvage": "salvage_queue"}

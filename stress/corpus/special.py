@@ -6,9 +6,6 @@ missing index; of any other file it is a refusal.
 
 from __future__ import annotations
 
-import os
-import socket
-import stat
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,64 +24,14 @@ from stress.corpus.damage import (
     Saves,
     Until,
 )
+from stress.corpus.things import THINGS, linked, replaced
 from stress.corpus.victim import ALL_META, LOCK, READ_META, WRITE_META
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from stress.corpus.victim import Victim
 
-NULL_DEVICE = os.makedev(1, 3)
 UNSAFE = Fails("UnsafePath", "", placed=False)
 SECOND_NAME = Finds("another name", placed=False)
-
-
-def fifo(path: Path) -> None:
-    """Make a pipe with a name."""
-    os.mkfifo(path, 0o600)
-
-
-def device(path: Path) -> None:
-    """Make the null device; where that is not allowed, a socket, which cannot be opened either."""
-    try:
-        os.mknod(path, 0o600 | stat.S_IFCHR, NULL_DEVICE)
-    except PermissionError:
-        with socket.socket(socket.AF_UNIX) as made:
-            made.bind(str(path))
-
-
-def directory(path: Path) -> None:
-    """Make a directory."""
-    path.mkdir(mode=0o700)
-
-
-def dangling(path: Path) -> None:
-    """Make a symbolic link to where nothing stands."""
-    path.symlink_to(path.parent.parent / "outside" / "nothing")
-
-
-THINGS: dict[str, Callable[[Path], None]] = {
-    "pipe": fifo,
-    "device": device,
-    "directory": directory,
-    "dangling link": dangling,
-}
-
-
-def replaced(victim: Victim, name: str, thing: str) -> None:
-    """Put a thing in the place of a file."""
-    if victim.path(name).exists():
-        victim.remove(name)
-    THINGS[thing](victim.path(name))
-
-
-def linked(victim: Victim, name: str, *, hard: bool) -> None:
-    """Move a file out and link to it."""
-    if hard:
-        os.link(victim.move_out(name), victim.path(name))
-        return
-    victim.path(name).symlink_to(victim.move_out(name).rename(victim.outside / name))
 
 
 def place(victim: Victim, role: str) -> Hit:
@@ -126,7 +73,7 @@ def outcomes_of(role: str) -> dict[str, OutcomeOf]:
         del meta["after_cut"]
         meta["salvage"] = Saves(knows=False)
     if role == LOCK:
-        meta.update(read_only=WORKS, reading=WORKS, repair=UNSAFE)
+        meta.update(read_only=WORKS, reading=WORKS)
     if role.endswith("page"):
         last = role == "active page"
         meta.update(
@@ -159,7 +106,7 @@ def intact_outcomes(role: str) -> dict[str, OutcomeOf]:
     """
     same: dict[str, OutcomeOf] = {"read_only": WORKS, "reading": WORKS}
     if role == LOCK:
-        return {**same, "verify": SECOND_NAME, "repair": UNSAFE}
+        return {**same, "verify": SECOND_NAME}
     if role in {"sealed page", ALL_META}:
         return {
             **same, "opening": WORKS, "after_cut": WORKS, "verify": FindsNothing(),
@@ -183,8 +130,8 @@ def declare() -> None:
         for thing in (*THINGS, "symbolic link"):
             what = f"a {thing} stands in the place of the {role}"
             made = kind
-            if thing == "directory" and role != LOCK:  # no rename can replace it
-                made = kind.but(repair=Leaves())
+            if thing == "directory":  # it can hold anything
+                made = kind.but(repair=UNSAFE if role == LOCK else Leaves())
             made.add(f"{thing} as {role}", what, partial(special, role=role, thing=thing))
         what = f"the {role} has a second name outside the directory"
         do = partial(special, role=role, thing="hard link")

@@ -27,6 +27,8 @@ FAILED_SYNC = "no_failed_sync_is_forgotten"
 DAMAGE = "no_damage_goes_unnoticed"
 OPENING = "no_bytes_hang_or_crash_opening"
 CLAIM = "no_claim_is_held_twice_or_lost"
+RETAIN = "no_retention_takes_what_is_needed"
+SKIP = "no_cursor_skips"
 
 PATCHES_MODULE = "stress.plants.patches"
 

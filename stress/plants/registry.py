@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stress.plants.claiming import CLAIMING
+from stress.plants.keeping import KEEPING
 from stress.plants.plant import (
     CUT,
     DAMAGE,
@@ -174,16 +175,9 @@ FAILING = (
 )  # fmt: skip
 
 PLANTS = (
-    *MODELS,
-    *PUBLISHING,
-    *LOCKS,
-    *DURABILITY,
-    *RECOVERING,
-    *FILES,
-    *FAILING,
-    *GROWING,
+    *MODELS, *PUBLISHING, *LOCKS, *DURABILITY, *RECOVERING, *FILES, *FAILING, *GROWING, *KEEPING,
     *CLAIMING,
-)
+)  # fmt: skip
 
 
 def named(name: str) -> Plant:
