@@ -32,7 +32,7 @@ FLOORS = {
         "system_errors",
         "trust",
     },
-    2: {"batch", "cursor", "meta", "page", "page_header", "walk", "words"},
+    2: {"batch", "cursor", "group_file", "meta", "page", "page_header", "walk", "words"},
     3: {
         "alone",
         "creation",
@@ -47,6 +47,10 @@ FLOORS = {
     },
     4: {
         "consumer",
+        "dead",
+        "group",
+        "group_errors",
+        "group_open",
         "info",
         "listing",
         "named",
@@ -57,6 +61,7 @@ FLOORS = {
         "rewrite",
         "salvage",
         "salvage_source",
+        "sharing",
         "upkeep",
         "verify",
         "verify_tail",

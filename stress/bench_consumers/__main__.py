@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stress.bench_consumers.groups import claim_ack, two_workers
 from stress.bench_consumers.keeping import (
     named_ack_per_100,
     pages_used_again,
@@ -22,6 +23,8 @@ CASES: dict[str, Case] = {
     "named_ack_per_100": named_ack_per_100,
     "send_beside_retention": send_beside_retention,
     "pages_used_again": pages_used_again,
+    "claim_ack": claim_ack,
+    "two_workers": two_workers,
 }
 
 

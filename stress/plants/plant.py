@@ -28,6 +28,7 @@ DAMAGE = "no_damage_goes_unnoticed"
 OPENING = "no_bytes_hang_or_crash_opening"
 RETAIN = "no_retention_takes_what_is_needed"
 SKIP = "no_cursor_skips"
+CLAIM = "no_claim_is_held_twice_or_lost"
 
 PATCHES_MODULE = "stress.plants.patches"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stress.plants.claiming import CLAIMING
 from stress.plants.keeping import KEEPING
 from stress.plants.plant import (
     CUT,
@@ -174,7 +175,8 @@ FAILING = (
 )  # fmt: skip
 
 PLANTS = (
-    *MODELS, *PUBLISHING, *LOCKS, *DURABILITY, *RECOVERING, *FILES, *FAILING, *GROWING, *KEEPING
+    *MODELS, *PUBLISHING, *LOCKS, *DURABILITY, *RECOVERING, *FILES, *FAILING, *GROWING, *KEEPING,
+    *CLAIMING,
 )  # fmt: skip
 
 
