@@ -155,28 +155,50 @@ static PyObject *core_wake(PyObject *Py_UNUSED(module), PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* Sleep until the durable mark reaches a sequence, the failure latch is set, or the time is up. */
-static PyObject *core_await_durable(PyObject *Py_UNUSED(module), PyObject *args) {
+/* The turn to flush, to be ended; or None, because the sequence is durable or the latch changed. */
+static PyObject *core_await_turn(PyObject *Py_UNUSED(module), PyObject *args) {
     Region *meta;
     unsigned long long sequence;
     long long ns;
-    if (!PyArg_ParseTuple(args, "O!KL:await_durable", pq_region_type, &meta, &sequence, &ns) ||
+    if (!PyArg_ParseTuple(args, "O!KL:await_turn", pq_region_type, &meta, &sequence, &ns) ||
         pq_region_check(meta, PQ_WRITE_META_BYTES, 1, "write meta") < 0) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS
-    pq_sleep_durable(meta->base, sequence, ns);
-    Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
+    uint32_t turn;
+    pq_turn_result result = pq_turn_wait(meta->base, sequence, 0, 1, &turn);
+    if (result == PQ_TURN_LATE && ns > 0) {
+        Py_BEGIN_ALLOW_THREADS
+        result = pq_turn_wait(meta->base, sequence, ns, 1, &turn);
+        Py_END_ALLOW_THREADS
+    }
+    if (result == PQ_TURN_DURABLE || result == PQ_TURN_LATCH) {
+        Py_RETURN_NONE;
+    }
+    return PyLong_FromUnsignedLong(turn);
 }
 
-static PyObject *core_wake_durable(PyObject *Py_UNUSED(module), PyObject *args) {
+static PyObject *core_end_turn(PyObject *Py_UNUSED(module), PyObject *args) {
     Region *meta;
-    if (!meta_of(args, "O!:wake_durable", &meta) ||
+    unsigned int turn;
+    unsigned long long count;
+    long long ns;
+    if (!PyArg_ParseTuple(args, "O!IKL:end_turn", pq_region_type, &meta, &turn, &count, &ns) ||
         pq_region_check(meta, PQ_WRITE_META_BYTES, 1, "write meta") < 0) {
         return NULL;
     }
-    pq_wake_durable(meta->base);
+    int woken;
+    Py_BEGIN_ALLOW_THREADS /* those who are woken want the GIL */
+    woken = pq_turn_end(meta->base, turn, count, ns);
+    Py_END_ALLOW_THREADS
+    return PyLong_FromLong(woken);
+}
+
+static PyObject *core_wake_turn(PyObject *Py_UNUSED(module), PyObject *args) {
+    Region *meta;
+    if (!meta_of(args, "O!:wake_turn", &meta)) {
+        return NULL;
+    }
+    pq_wake_turn(meta->base);
     Py_RETURN_NONE;
 }
 
@@ -236,8 +258,9 @@ static PyMethodDef functions[] = {
     {"set_tail", core_set_tail, METH_VARARGS, "Set where writing stands; only when alone."},
     {"reset_lock", core_reset_lock, METH_VARARGS, "Make the writers' lock anew; only when alone."},
     {"wake", core_wake, METH_VARARGS, "Wake everyone who sleeps on the doorbell."},
-    {"await_durable", core_await_durable, METH_VARARGS, "Sleep until a sequence is durable."},
-    {"wake_durable", core_wake_durable, METH_VARARGS, "Wake everyone who waits for that."},
+    {"await_turn", core_await_turn, METH_VARARGS, "Sleep until a sequence is durable, or flush."},
+    {"end_turn", core_end_turn, METH_VARARGS, "End a turn to flush; return how many were asleep."},
+    {"wake_turn", core_wake_turn, METH_VARARGS, "Wake everyone who waits for a flush."},
     {"mount_id", core_mount_id, METH_VARARGS, "Return a mount's unique id, 0 when not known."},
     {"file_system_type", core_file_system_type, METH_VARARGS,
      "Return the magic number of a file system, 0 when not known."},
