@@ -56,7 +56,11 @@ pq_turn_result pq_turn_wait(uint8_t *meta, uint64_t sequence, int64_t ns, int ta
         if (pq_load_u32(meta + PQ_WRITE_META_FLUSH_BEGUN) != *turn + 1) {
             rest = failed == 0 ? gathering_ns(meta, *turn) : 0;
             if (rest == 0) {
-                if (!take || claim(meta, PQ_WRITE_META_FLUSH_BEGUN, *turn)) {
+                if (!take) {
+                    return PQ_TURN_YOURS;
+                }
+                if (claim(meta, PQ_WRITE_META_FLUSH_BEGUN, *turn)) {
+                    PQ_KILL_POINT(16); /* a turn that stays begun */
                     return PQ_TURN_YOURS;
                 }
                 continue;
@@ -73,6 +77,7 @@ pq_turn_result pq_turn_wait(uint8_t *meta, uint64_t sequence, int64_t ns, int ta
 
 int pq_turn_end(uint8_t *meta, uint32_t turn, uint64_t count, int64_t ns) {
     uint32_t *word = (uint32_t *)(meta + PQ_WRITE_META_FLUSH_TURN);
+    PQ_KILL_POINT(17); /* the same, and the mark is raised */
     /* Not if another one took over and ended it. */
     if (__atomic_load_n(word, __ATOMIC_RELAXED) == turn) {
         /* First, so that whoever finds the turn ended finds these. */
