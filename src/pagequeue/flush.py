@@ -129,37 +129,36 @@ class Flusher:
         """
         meta = self._write_meta
         deadline = None if timeout is None else time.monotonic() + timeout
-        mine, wait_ns = None, WAIT_NS
+        mine, wait_ns = False, WAIT_NS
         try:
             while not is_done():
                 if deadline is not None:
                     left = deadline - time.monotonic()
                     wait_ns = int(max(0.0, min(left * 1e9, WAIT_NS)))
-                turn = meta.await_turn(target, wait_ns)
-                if turn is None:
+                if not meta.await_turn(target, wait_ns):
                     continue
-                mine = turn
+                mine = True
                 with self.lock.attempt("flushing") as taken:
                     if taken and not is_done():
                         act()
                 if taken:
-                    self._end_turn(turn)
-                    mine = None
+                    self._end_turn()
+                    mine = False
                 elif wait_ns == 0:
                     raise errors.FlushTimeout(
                         f"not on stable storage within {timeout} s: call again",
                         path=self._folder.path,
                     )
         finally:
-            if mine is not None:
-                meta.end_turn(mine, 0, 0)
+            if mine:
+                meta.end_turn()
 
-    def _end_turn(self, turn: int) -> None:
+    def _end_turn(self) -> None:
         """Wake those whom the sync covered, and have the next one wait for them to send again."""
         (count, ns), self._covered = self._covered, (0, 0)
         if not self._sleepers:
             ns = 0
-        self._sleepers = self._write_meta.end_turn(turn, count, ns // GATHER_SHARE)
+        self._sleepers = self._write_meta.end_turn(count, ns // GATHER_SHARE)
 
     def flush_every(self, seconds: float) -> None:
         """Flush in the background, so that nothing stays unflushed for longer than this."""

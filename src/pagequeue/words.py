@@ -105,19 +105,19 @@ class WriteMeta:
         self.region.store(self.DURABLE_SEQUENCE, sequence)
         self.region.store(self.DURABLE_PAGE, page_number)
 
-    def await_turn(self, sequence: int, ns: int) -> int | None:
-        """Sleep until nobody else flushes, but no longer than this; return the turn to be ended.
+    def await_turn(self, sequence: int, ns: int) -> bool:
+        """Sleep until nobody else flushes, but no longer than this; return whether to flush.
 
-        None: this sequence is durable, or the failure latch changed.
+        Then the turn must be ended. False: this sequence is durable, or the failure latch changed.
         """
         return _core.await_turn(self.region, sequence, ns)
 
-    def end_turn(self, turn: int, count: int, ns: int) -> int:
+    def end_turn(self, count: int = 0, ns: int = 0) -> int:
         """End a turn and wake all who wait; return how many did.
 
         The next flush may wait so many ns for so many messages more.
         """
-        return _core.end_turn(self.region, turn, count, ns)
+        return _core.end_turn(self.region, count, ns)
 
     @property
     def failed_errno(self) -> int:

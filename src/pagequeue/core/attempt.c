@@ -131,8 +131,7 @@ int pq_writer_is_durable(Writer *self, uint64_t sequence) {
     if (meta == NULL || page == NULL) { /* closed meanwhile: Python says so */
         return 0;
     }
-    uint32_t turn;
-    pq_turn_result result = pq_turn_wait(meta->base, sequence, 0, 0, &turn);
+    pq_turn_result result = pq_turn_wait(meta->base, sequence, 0, 0);
     if (result != PQ_TURN_LATE && result != PQ_TURN_DURABLE) {
         return 0;
     }
@@ -140,7 +139,7 @@ int pq_writer_is_durable(Writer *self, uint64_t sequence) {
     Py_INCREF((PyObject *)page);
     if (result == PQ_TURN_LATE) {
         Py_BEGIN_ALLOW_THREADS
-        result = pq_turn_wait(meta->base, sequence, FLUSH_WAIT_NS, 0, &turn);
+        result = pq_turn_wait(meta->base, sequence, FLUSH_WAIT_NS, 0);
         Py_END_ALLOW_THREADS
     }
     /* Never a success for what lies in a file that was truncated. */

@@ -201,11 +201,10 @@ typedef enum {
 } pq_turn_result;
 
 /* Sleep until one of these; `ns` 0 never sleeps, and is LATE then. With `take` a turn that is yours
- * is so for all to see; `turn` is what to end it by. */
-pq_turn_result pq_turn_wait(uint8_t *meta, uint64_t sequence, int64_t ns, int take,
-                            uint32_t *turn);
+ * is so for all to see. */
+pq_turn_result pq_turn_wait(uint8_t *meta, uint64_t sequence, int64_t ns, int take);
 /* End a turn and wake all; returns how many slept. The next one may wait `ns` for the tail to gain
  * `count` messages. */
-int pq_turn_end(uint8_t *meta, uint32_t turn, uint64_t count, int64_t ns);
+int pq_turn_end(uint8_t *meta, uint64_t count, int64_t ns);
 
 #endif

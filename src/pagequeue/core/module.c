@@ -155,7 +155,7 @@ static PyObject *core_wake(PyObject *Py_UNUSED(module), PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* The turn to flush, to be ended; or None, because the sequence is durable or the latch changed. */
+/* Whether to try the flush lock now; not if the sequence is durable or the latch changed. */
 static PyObject *core_await_turn(PyObject *Py_UNUSED(module), PyObject *args) {
     Region *meta;
     unsigned long long sequence;
@@ -164,31 +164,26 @@ static PyObject *core_await_turn(PyObject *Py_UNUSED(module), PyObject *args) {
         pq_region_check(meta, PQ_WRITE_META_BYTES, 1, "write meta") < 0) {
         return NULL;
     }
-    uint32_t turn;
-    pq_turn_result result = pq_turn_wait(meta->base, sequence, 0, 1, &turn);
+    pq_turn_result result = pq_turn_wait(meta->base, sequence, 0, 1);
     if (result == PQ_TURN_LATE && ns > 0) {
         Py_BEGIN_ALLOW_THREADS
-        result = pq_turn_wait(meta->base, sequence, ns, 1, &turn);
+        result = pq_turn_wait(meta->base, sequence, ns, 1);
         Py_END_ALLOW_THREADS
     }
-    if (result == PQ_TURN_DURABLE || result == PQ_TURN_LATCH) {
-        Py_RETURN_NONE;
-    }
-    return PyLong_FromUnsignedLong(turn);
+    return PyBool_FromLong(result == PQ_TURN_YOURS || result == PQ_TURN_LATE);
 }
 
 static PyObject *core_end_turn(PyObject *Py_UNUSED(module), PyObject *args) {
     Region *meta;
-    unsigned int turn;
     unsigned long long count;
     long long ns;
-    if (!PyArg_ParseTuple(args, "O!IKL:end_turn", pq_region_type, &meta, &turn, &count, &ns) ||
+    if (!PyArg_ParseTuple(args, "O!KL:end_turn", pq_region_type, &meta, &count, &ns) ||
         pq_region_check(meta, PQ_WRITE_META_BYTES, 1, "write meta") < 0) {
         return NULL;
     }
     int woken;
     Py_BEGIN_ALLOW_THREADS /* those who are woken want the GIL */
-    woken = pq_turn_end(meta->base, turn, count, ns);
+    woken = pq_turn_end(meta->base, count, ns);
     Py_END_ALLOW_THREADS
     return PyLong_FromLong(woken);
 }

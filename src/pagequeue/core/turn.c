@@ -40,12 +40,11 @@ static int64_t gathering_ns(uint8_t *meta, uint32_t turn) {
     return until - now + (claim(meta, PQ_WRITE_META_GATHER_BEGUN, turn) ? 0 : GATHER_NS_MAX);
 }
 
-pq_turn_result pq_turn_wait(uint8_t *meta, uint64_t sequence, int64_t ns, int take,
-                            uint32_t *turn) {
+pq_turn_result pq_turn_wait(uint8_t *meta, uint64_t sequence, int64_t ns, int take) {
     uint32_t failed = pq_load_u32(meta + PQ_WRITE_META_FAILED_ERRNO);
     int64_t deadline = 0;
     for (;;) {
-        *turn = pq_load_u32(meta + PQ_WRITE_META_FLUSH_TURN);
+        uint32_t turn = pq_load_u32(meta + PQ_WRITE_META_FLUSH_TURN);
         if (pq_load_u32(meta + PQ_WRITE_META_FAILED_ERRNO) != failed) {
             return PQ_TURN_LATCH;
         }
@@ -53,13 +52,13 @@ pq_turn_result pq_turn_wait(uint8_t *meta, uint64_t sequence, int64_t ns, int ta
             return PQ_TURN_DURABLE;
         }
         int64_t rest = ns;
-        if (pq_load_u32(meta + PQ_WRITE_META_FLUSH_BEGUN) != *turn + 1) {
-            rest = failed == 0 ? gathering_ns(meta, *turn) : 0;
+        if (pq_load_u32(meta + PQ_WRITE_META_FLUSH_BEGUN) != turn + 1) {
+            rest = failed == 0 ? gathering_ns(meta, turn) : 0;
             if (rest == 0) {
                 if (!take) {
                     return PQ_TURN_YOURS;
                 }
-                if (claim(meta, PQ_WRITE_META_FLUSH_BEGUN, *turn)) {
+                if (claim(meta, PQ_WRITE_META_FLUSH_BEGUN, turn)) {
                     PQ_KILL_POINT(16); /* a turn that stays begun */
                     return PQ_TURN_YOURS;
                 }
@@ -69,22 +68,24 @@ pq_turn_result pq_turn_wait(uint8_t *meta, uint64_t sequence, int64_t ns, int ta
         int64_t now = ns == 0 ? 0 : pq_clock_monotonic();
         deadline = deadline == 0 ? now + ns : deadline;
         if (now >= deadline ||
-            pq_sleep_turn(meta, *turn, rest < deadline - now ? rest : deadline - now) < 0) {
+            pq_sleep_turn(meta, turn, rest < deadline - now ? rest : deadline - now) < 0) {
             return PQ_TURN_LATE;
         }
     }
 }
 
-int pq_turn_end(uint8_t *meta, uint32_t turn, uint64_t count, int64_t ns) {
-    uint32_t *word = (uint32_t *)(meta + PQ_WRITE_META_FLUSH_TURN);
+int pq_turn_end(uint8_t *meta, uint64_t count, int64_t ns) {
+    uint32_t *turn = (uint32_t *)(meta + PQ_WRITE_META_FLUSH_TURN);
     PQ_KILL_POINT(17); /* the same, and the mark is raised */
-    /* Not if another one took over and ended it. */
-    if (__atomic_load_n(word, __ATOMIC_RELAXED) == turn) {
-        /* First, so that whoever finds the turn ended finds these. */
-        ns = ns < GATHER_NS_MAX ? ns : GATHER_NS_MAX;
-        pq_store_u64(meta + PQ_WRITE_META_GATHER_UNTIL, (uint64_t)(pq_clock_monotonic() + ns));
-        pq_store_u64(meta + PQ_WRITE_META_GATHER_TO, ns <= 0 ? 0 : pq_tail_sequence(meta) + count);
-        __atomic_compare_exchange_n(word, &turn, turn + 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
+    /* First, so that whoever finds the turn ended finds these. */
+    uint64_t end = 0, until = 0;
+    if (ns > 0) {
+        end = pq_tail_sequence(meta) + count;
+        until = (uint64_t)(pq_clock_monotonic() + (ns < GATHER_NS_MAX ? ns : GATHER_NS_MAX));
     }
+    pq_store_u64(meta + PQ_WRITE_META_GATHER_UNTIL, until);
+    pq_store_u64(meta + PQ_WRITE_META_GATHER_TO, end);
+    /* Whichever turn it is by now: one that was begun late must not stay begun. */
+    __atomic_add_fetch(turn, 1, __ATOMIC_SEQ_CST);
     return pq_wake_turn(meta);
 }
