@@ -83,6 +83,11 @@ WRITE_META: Final = np.dtype(
             "failed_errno",  # failure latch: not 0 = a sync failed, nothing may be written
             "failed_page",
             "failed_boot",  # boot id of the kernel in which that sync failed
+            "gather_to",  # the next sync may wait until the tail is here, ...
+            "gather_until",  # ... but no longer than this: ns of the monotonic clock
+            "flush_turn",  # futex word, counts flushes that ended
+            "flush_begun",  # 1 + the turn that somebody began
+            "gather_begun",  # 1 + the turn for which somebody watches `gather_until`
             "doorbell",  # futex word, moves when sleepers are woken
             "waiters",  # 1 = somebody may be asleep
         ],
@@ -91,6 +96,7 @@ WRITE_META: Final = np.dtype(
             "V16", "<u8", "<u8", "<u4", "V64",
             "<u8", "<u8", "<u8", "<u8", "<u8", "<i8", "<u8",
             "<u8", "<u8", "<u4", "<u8", "V16",
+            "<u8", "<i8", "<u4", "<u4", "<u4",
             "<u4", "<u4",
         ],
         "offsets": [
@@ -98,6 +104,7 @@ WRITE_META: Final = np.dtype(
             64, 80, 88, 96, 128,
             192, 200, 208, 216, 224, 232, 240,
             256, 264, 272, 280, 288,
+            320, 328, 336, 340, 344,
             384, 388,
         ],
         "itemsize": 512,

@@ -187,14 +187,14 @@ class Producer(_core.Writer, Closing):
 
     def _on_event(self, event: int, value: int) -> bool:
         """Settle what the core could not; True = try again."""
-        if event == _core.EVENT_AHEAD:
+        if event == _core.EVENT_SYNC:
+            self._flush_sent(value)
+        elif event == _core.EVENT_AHEAD:
             self._look_ahead(value)
         elif event == _core.EVENT_MOVED:
             self._move()
         elif event == _core.EVENT_FULL:
             self._roll_from(self._page_number)
-        elif event == _core.EVENT_SYNC:
-            self._flush_sent(value)
         elif event == _core.EVENT_FAILED:
             self._store.flusher.go_on()
         else:

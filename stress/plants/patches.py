@@ -96,15 +96,6 @@ def failed_sync_retried() -> None:
     )
 
 
-def group_commit_too_early() -> None:
-    """Whoever finds another one flushing goes on, though that one may have begun before."""
-    rewrite(
-        flush.Flusher,
-        "_alone",
-        ("        left = deadline", "        return\n        left = deadline"),
-    )
-
-
 def durable_only_ignored() -> None:
     """A consumer of what is durable gets what is not."""
     rewrite(

@@ -35,4 +35,7 @@ typedef struct {
 /* One attempt; returns a pq_append_result, or -1 with an exception set. */
 int pq_writer_run(Writer *self, attempt *try, int free_gil);
 
+/* Whether another one's flush made all before a sequence durable: waits while one is under way. */
+int pq_writer_is_durable(Writer *self, uint64_t sequence);
+
 #endif
