@@ -14,8 +14,9 @@ FLOORS = {
     0: {"closing", "format", "format_text", "errors", "moments"},
     1: {"_core", "background", "files", "locks", "options", "trust"},
     2: {"cursor", "meta", "page", "batch", "walk", "words"},
-    3: {"flush", "opening", "recover", "roll", "settle", "store", "survey"},
+    3: {"bell", "flush", "opening", "recover", "roll", "settle", "store", "survey"},
     4: {
+        "awaiting",
         "consumer",
         "info",
         "listing",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.background import Background
+from pagequeue.bell import Bell
 from pagequeue.files import FILE_MODE
 from pagequeue.flush import Flusher
 from pagequeue.opening import Opening
@@ -80,6 +81,7 @@ class Store:
         self._cache: OrderedDict[int, Page] = OrderedDict()
         self._first_timestamps: dict[int, int] = {}
         self._guard = threading.RLock()  # a finalizer may come back in
+        self._bell: Bell | None = None
         self._opening = opening = Opening(
             path, prefix, create=create, read_only=read_only, page_bytes=page_bytes,
             lock_timeout=lock_timeout, clock=clock, file_mode=file_mode, trust=trust,
@@ -133,6 +135,14 @@ class Store:
         return not self.read_only and not self.folder.is_replaced
 
     @property
+    def bell(self) -> Bell:
+        """What those wait with who have no thread of their own."""
+        with self._guard:
+            if self._bell is None:
+                self._bell = Bell(self.write_meta, read_only=self.read_only)
+            return self._bell
+
+    @property
     def is_forked(self) -> bool:
         """Whether this process is a child that inherited the store."""
         return os.getpid() != self._pid
@@ -157,6 +167,8 @@ class Store:
 
     def close(self, *, wait: bool = True) -> None:
         """Let go of everything; readers that hold a page keep it."""
+        if self._bell is not None:
+            self._bell.close(wait=wait)
         if not self.read_only and hasattr(self, "roller"):
             self.flusher.close()
             self.roller.close()

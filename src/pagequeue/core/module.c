@@ -155,6 +155,39 @@ static PyObject *core_wake(PyObject *Py_UNUSED(module), PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* Return the doorbell's value, and with `announced` say that somebody may be asleep. The caller
+ * looks once more, then sleeps with that value: what is published behind this call moves it (I7). */
+static PyObject *core_doorbell(PyObject *Py_UNUSED(module), PyObject *args) {
+    Region *meta;
+    int announced;
+    if (!PyArg_ParseTuple(args, "O!p:doorbell", pq_region_type, &meta, &announced) ||
+        pq_region_check(meta, PQ_WRITE_META_BYTES, announced, "write meta") < 0) {
+        return NULL;
+    }
+    uint32_t doorbell = pq_doorbell(meta->base);
+    if (announced) {
+        pq_register(meta->base);
+    }
+    return pq_region_stands(meta) ? PyLong_FromUnsignedLong(doorbell) : NULL;
+}
+
+/* Sleep while the doorbell has a value, but no longer than `ns`. */
+static PyObject *core_await_doorbell(PyObject *Py_UNUSED(module), PyObject *args) {
+    Region *meta;
+    unsigned int doorbell;
+    long long ns;
+    if (!PyArg_ParseTuple(args, "O!IL:await_doorbell", pq_region_type, &meta, &doorbell, &ns) ||
+        pq_region_check(meta, PQ_WRITE_META_BYTES, 0, "write meta") < 0) {
+        return NULL;
+    }
+    if (ns > 0) {
+        Py_BEGIN_ALLOW_THREADS
+        pq_sleep(meta->base, doorbell, ns);
+        Py_END_ALLOW_THREADS
+    }
+    Py_RETURN_NONE;
+}
+
 /* Sleep until the durable mark reaches a sequence, the failure latch is set, or the time is up. */
 static PyObject *core_await_durable(PyObject *Py_UNUSED(module), PyObject *args) {
     Region *meta;
@@ -236,6 +269,8 @@ static PyMethodDef functions[] = {
     {"set_tail", core_set_tail, METH_VARARGS, "Set where writing stands; only when alone."},
     {"reset_lock", core_reset_lock, METH_VARARGS, "Make the writers' lock anew; only when alone."},
     {"wake", core_wake, METH_VARARGS, "Wake everyone who sleeps on the doorbell."},
+    {"doorbell", core_doorbell, METH_VARARGS, "Return the doorbell; say that somebody may sleep."},
+    {"await_doorbell", core_await_doorbell, METH_VARARGS, "Sleep until the doorbell moves."},
     {"await_durable", core_await_durable, METH_VARARGS, "Sleep until a sequence is durable."},
     {"wake_durable", core_wake_durable, METH_VARARGS, "Wake everyone who waits for that."},
     {"mount_id", core_mount_id, METH_VARARGS, "Return a mount's unique id, 0 when not known."},
