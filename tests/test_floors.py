@@ -12,7 +12,7 @@ import pagequeue
 ROOT = Path(pagequeue.__file__).parent
 FLOORS = {
     0: {"closing", "format", "format_text", "errors", "moments"},
-    1: {"_core", "background", "files", "locks", "options", "trust"},
+    1: {"_core", "background", "errands", "files", "locks", "options", "trust"},
     2: {"cursor", "meta", "page", "batch", "walk", "words"},
     3: {"bell", "flush", "opening", "recover", "roll", "settle", "store", "survey"},
     4: {
@@ -28,6 +28,7 @@ FLOORS = {
         "rewrite",
         "salvage",
         "salvage_source",
+        "sending",
         "upkeep",
         "verify",
         "verify_tail",

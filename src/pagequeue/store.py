@@ -17,6 +17,7 @@ from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.background import Background
 from pagequeue.bell import Bell
+from pagequeue.errands import Errands
 from pagequeue.files import FILE_MODE
 from pagequeue.flush import Flusher
 from pagequeue.opening import Opening
@@ -82,6 +83,7 @@ class Store:
         self._first_timestamps: dict[int, int] = {}
         self._guard = threading.RLock()  # a finalizer may come back in
         self._bell: Bell | None = None
+        self.errands = Errands()
         self._opening = opening = Opening(
             path, prefix, create=create, read_only=read_only, page_bytes=page_bytes,
             lock_timeout=lock_timeout, clock=clock, file_mode=file_mode, trust=trust,
