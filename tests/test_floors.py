@@ -18,10 +18,12 @@ FLOORS = {
     4: {
         "awaiting",
         "consumer",
+        "flow",
         "info",
         "listing",
         "named",
         "producer",
+        "pumps",
         "repair",
         "repair_page",
         "retention",

@@ -51,6 +51,7 @@ from pagequeue.errors import (
     UpgradeError,
     UsageError,
 )
+from pagequeue.flow import Flow
 from pagequeue.info import Info
 from pagequeue.listing import ConsumerInfo
 from pagequeue.named import NamedConsumer
@@ -81,6 +82,7 @@ __all__ = [
     "DamageError",
     "DiskFull",
     "Expired",
+    "Flow",
     "FlushTimeout",
     "ForeignLock",
     "ForkedError",
