@@ -31,6 +31,7 @@ FLOORS = {
         "salvage",
         "salvage_source",
         "sending",
+        "stats",
         "upkeep",
         "verify",
         "verify_tail",

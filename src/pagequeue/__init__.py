@@ -61,6 +61,7 @@ from pagequeue.recover import RecoveryReport
 from pagequeue.repair import RepairReport, repair_queue
 from pagequeue.retention import Retention, TrimReport
 from pagequeue.salvage import Loss, Run, SalvageReport, salvage_queue
+from pagequeue.stats import ConsumerStats, Rates, Stats, rates
 from pagequeue.survey import Problem
 from pagequeue.verify import VerifyReport, verify_queue
 
@@ -76,6 +77,7 @@ __all__ = [
     "ConsumerInUse",
     "ConsumerInfo",
     "ConsumerNotFound",
+    "ConsumerStats",
     "CorruptFrame",
     "CorruptMeta",
     "CorruptPage",
@@ -107,6 +109,7 @@ __all__ = [
     "Queue",
     "QueueFull",
     "QueueNotFound",
+    "Rates",
     "ReadOnlyQueue",
     "RecoveryReport",
     "RepairReport",
@@ -118,6 +121,7 @@ __all__ = [
     "SeekError",
     "SequenceOutOfRange",
     "SequencesExhausted",
+    "Stats",
     "SyncFailed",
     "SystemLimit",
     "TimestampOrder",
@@ -127,6 +131,7 @@ __all__ = [
     "UsageError",
     "VerifyReport",
     "__version__",
+    "rates",
     "repair_queue",
     "salvage_queue",
     "verify_queue",

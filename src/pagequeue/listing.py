@@ -32,6 +32,8 @@ class ConsumerInfo:
         is_idle: whether it was silent for longer than this queue's `Retention(max_idle=...)`, so
             that it does not keep pages any more.
         problem: what is wrong with its file, None if nothing is.
+        oldest_time: of the oldest message that it has not acknowledged and that is there; None if
+            there is none.
     """
 
     name: str
@@ -41,6 +43,7 @@ class ConsumerInfo:
     is_open: bool
     is_idle: bool = False
     problem: str | None = None
+    oldest_time: datetime | None = None
 
 
 def consumers(store: Store) -> list[ConsumerInfo]:
@@ -65,9 +68,24 @@ def consumers(store: Store) -> list[ConsumerInfo]:
                 to_datetime(last_ack) if last_ack else None,
                 taken,
                 is_idle(store, cursor),
+                oldest_time=_oldest_time(store, sequence),
             )
         )
     return result
+
+
+def _oldest_time(store: Store, sequence: int) -> datetime | None:
+    """Return the time of the first message from a place on that is there."""
+    while True:
+        sequence = max(sequence, store.read_meta.head_sequence)
+        if sequence >= store.tail.sequence:
+            return None
+        try:
+            return to_datetime(store.time_at(sequence))
+        except errors.Expired:
+            continue  # retention went on in between
+        except errors.DamageError:
+            return None
 
 
 def is_idle(store: Store, cursor: CursorMeta) -> bool:

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from pagequeue import errors
+from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.background import Background
 from pagequeue.bell import Bell
@@ -243,6 +243,35 @@ class Store:
             f"retention passed this place: seek to {head}, the head",
             path=self.folder.path, head_sequence=head,
         )  # fmt: skip
+
+    def let_go_of_retired(self) -> None:
+        """Unmap pages that retention took, so that their room can be had while nobody reads."""
+        head_page = self.read_meta.head_page
+        with self._guard:
+            gone: list[object] = [
+                self._cache.pop(number) for number in list(self._cache) if number < head_page
+            ]
+        if gone:
+            self.background.drop(gone)
+
+    def time_at(self, sequence: int) -> int:
+        """Return when a message was sent, in ns since 1970, UTC.
+
+        Raises:
+            Expired: it is before the head. SequenceOutOfRange: it was never sent.
+        """
+        place = self.seek_sequence(sequence)
+        return _core.look(place.page.region, place.position, sequence)[1]
+
+    def file_bytes(self) -> int:
+        """Return what is allocated on disk for all files of the queue, spare pages included."""
+        total = 0
+        pattern = fmt.file_pattern(self.prefix)
+        for name in self.folder.names():
+            if pattern.fullmatch(name):
+                status = self.folder.status(name)
+                total += status.st_blocks if status is not None else 0  # retired in between
+        return total * 512
 
     def count(self, number: int, tail: Tail | None = None) -> int:
         """Return how many messages a page holds, as of now, or as of a tail."""
