@@ -165,10 +165,12 @@ class Loops:
         """Run until told to end; then compare, and write down how many cases there were."""
         from pagequeue import Queue  # noqa: PLC0415
 
-        with Queue(self.directory / "q", **options()) as queue, queue.producer() as producer:
-            self.queue, self.producer = queue, producer
-            asyncio.run(self.main())
-        (self.directory / "cases").write_text(str(self.cancelled))
+        try:
+            with Queue(self.directory / "q", **options()) as queue, queue.producer() as producer:
+                self.queue, self.producer = queue, producer
+                asyncio.run(self.main())
+        finally:
+            (self.directory / "cases").write_text(str(self.cancelled))
 
     async def main(self) -> None:
         """Run everything, and look whether anybody sleeps beside a message."""

@@ -27,6 +27,15 @@ from stress.fault_plants import (  # noqa: F401  planted by name
     hide_full_disk,
     keep_descriptors,
 )
+from stress.plants.flows import (  # noqa: F401  the same
+    bell_never_rings,
+    flow_acks_what_it_hands_out,
+    flow_ends_with_its_upstream,
+    flow_forgets_the_last_message,
+    name_let_go_before_the_pump,
+    sent_behind_a_cancellation,
+    taken_before_a_suspension,
+)
 from stress.plants.rewrite import rewrite
 
 # --- stable storage -------------------------------------------------------------------------------

@@ -25,6 +25,8 @@ STRANGER = "no_stranger_gets_in"
 FAULT = "no_fault_goes_unsaid"
 FAILED_SYNC = "no_failed_sync_is_forgotten"
 DAMAGE = "no_damage_goes_unnoticed"
+FLOW = "no_flow_loses"
+CANCEL = "no_cancelled_wait_loses"
 OPENING = "no_bytes_hang_or_crash_opening"
 
 PATCHES_MODULE = "stress.plants.patches"

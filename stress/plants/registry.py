@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stress.plants.flows import FLOWS
 from stress.plants.plant import (
     CUT,
     DAMAGE,
@@ -172,7 +173,9 @@ FAILING = (
     ),
 )  # fmt: skip
 
-PLANTS = (*MODELS, *PUBLISHING, *LOCKS, *DURABILITY, *RECOVERING, *FILES, *FAILING, *GROWING)
+PLANTS = (
+    *MODELS, *PUBLISHING, *LOCKS, *DURABILITY, *RECOVERING, *FILES, *FAILING, *GROWING, *FLOWS
+)  # fmt: skip
 
 
 def named(name: str) -> Plant:
