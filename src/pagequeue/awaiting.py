@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 import types
-from functools import partial
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from pagequeue import errors
@@ -100,7 +99,7 @@ async def _asleep(
         if not woken.done():
             woken.set_result(None)
 
-    sleeper = Sleeper(doorbell, partial(loop.call_soon_threadsafe, wake), is_near)
+    sleeper = Sleeper(doorbell, loop, wake, is_near)
     timer = None if wake_at is None else loop.call_at(wake_at, wake)
     try:
         bell.add(sleeper)

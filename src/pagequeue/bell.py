@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 from pagequeue import _core, errors
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from pagequeue.words import WriteMeta
@@ -41,12 +42,14 @@ class Sleeper:
 
     Attributes:
         doorbell: its value before the sleeper looked for the last time.
-        ring: wakes it, from any thread; at most one call counts.
+        loop: the event loop that it waits on.
+        wake: wakes it, called by that loop; once is enough.
         is_near: whether there may be something for it; asked from any thread, changes nothing.
     """
 
     doorbell: int
-    ring: Callable[[], object]
+    loop: asyncio.AbstractEventLoop
+    wake: Callable[[], object]
     is_near: Callable[[], bool]
 
 
@@ -112,9 +115,8 @@ class Bell:
     # --- the thread -------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        wanted_at = time.monotonic()
+        wanted_at = looked_at = time.monotonic()
         nap = NAP_SECONDS_MIN
-        is_due = False  # whether a whole sleep went by: then nobody rang, or nobody could
         while True:
             self._wanted.clear()
             try:
@@ -123,30 +125,31 @@ class Bell:
                 doorbell = _core.doorbell(self._region, self._announces and bool(self._sleepers))
             except errors.PageQueueError:  # the file was truncated: each finds out for itself
                 doorbell = -1
+            now = time.monotonic()
+            is_due = not self._announces or now - looked_at >= SLICE_SECONDS
+            if is_due:
+                looked_at = now
             rung = [
                 sleeper
                 for sleeper in list(self._sleepers)
                 if sleeper.doorbell != doorbell or (is_due and _near(sleeper))
             ]
             self._ring(rung)
-            now = time.monotonic()
             if rung or self._sleepers:
                 wanted_at = now
             elif self._may_end(now - wanted_at):
                 return
             nap = NAP_SECONDS_MIN if rung else min(2 * nap, NAP_SECONDS_MAX)
-            is_due = self._sleep(doorbell, nap)
+            self._sleep(doorbell, nap)
 
-    def _sleep(self, doorbell: int, nap: float) -> bool:
-        """Sleep until somebody rings, a slice at most; whether it went by."""
+    def _sleep(self, doorbell: int, nap: float) -> None:
+        """Sleep until somebody rings, a slice at most; or nap where nobody does."""
         if self._announces and doorbell >= 0:
-            begun = time.monotonic()
             _core.await_doorbell(self._region, doorbell, int(SLICE_SECONDS * 1e9))
-            return time.monotonic() - begun >= SLICE_SECONDS
-        if self._sleepers:
+        elif self._sleepers:
             time.sleep(nap)
-            return True
-        return not self._wanted.wait(SLICE_SECONDS)
+        else:
+            self._wanted.wait(SLICE_SECONDS)
 
     def _may_end(self, idle_seconds: float) -> bool:
         """Whether the thread ends; whoever comes behind that starts another one."""
@@ -159,12 +162,21 @@ class Bell:
             return True
 
     def _ring(self, sleepers: list[Sleeper]) -> None:
+        """Wake sleepers, all of one loop by one call, because each is a system call."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[Sleeper]] = {}
         for sleeper in sleepers:
             if self._sleepers.pop(sleeper, sleeper) is None:
-                try:
-                    sleeper.ring()
-                except RuntimeError as error:  # its loop was closed: nobody waits there any more
-                    log.debug("nobody waits any more: %s", error)
+                by_loop.setdefault(sleeper.loop, []).append(sleeper)
+        for loop, rung in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(_wake, rung)
+            except RuntimeError as error:  # it was closed: nobody waits there any more
+                log.debug("nobody waits any more: %s", error)
+
+
+def _wake(sleepers: list[Sleeper]) -> None:
+    for sleeper in sleepers:
+        sleeper.wake()
 
 
 def _near(sleeper: Sleeper) -> bool:

@@ -271,6 +271,7 @@ class Flows:
         except BaseException:
             consumer.close()
             raise
+        pump.keeps = consumer
         flow = Flow(store, pump, consumer, acks=commit == "auto")
         self._handles.add(flow)
         return flow

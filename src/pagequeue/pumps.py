@@ -33,6 +33,8 @@ class Pump:
     """What both kinds of pump have in common.
 
     Attributes:
+        keeps: what must not go before the pump has ended: the consumer, so that no other flow of
+            its name begins while this one may still store something.
         stored: elements that this pump has stored.
         unstored: the element that was drawn and could not be stored, if there is one. After an
             error of the disk or a cancellation it may have been stored all the same.
@@ -44,6 +46,7 @@ class Pump:
         self._store = store
         self._producer = producer
         self._is_stopped = False
+        self.keeps: object = None
         self.stored = 0
         self.unstored: list[Buffer] = []
         self.end_sequence: int | None = None
@@ -209,10 +212,9 @@ class TaskPump(Pump):
     def stop(self) -> None:
         """Draw nothing more, and end; called by the loop's thread, or by one that ends it."""
         self._is_stopped = True
-        if self._loop.is_closed():
-            return
         if self._is_asking:
-            self._loop.call_soon_threadsafe(self._task.cancel)
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and the task with it
+                self._loop.call_soon_threadsafe(self._task.cancel)
         else:  # a send that waits for room ends with that
             self._producer.close()
 
