@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from pagequeue.closing import Closing
-    from pagequeue.recover import RecoveryReport
+    from pagequeue.recovery_report import RecoveryReport
 
 LOCK_TIMEOUT = 10.0
 

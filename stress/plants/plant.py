@@ -28,6 +28,8 @@ DAMAGE = "no_damage_goes_unnoticed"
 FLOW = "no_flow_loses"
 CANCEL = "no_cancelled_wait_loses"
 OPENING = "no_bytes_hang_or_crash_opening"
+RETAIN = "no_retention_takes_what_is_needed"
+SKIP = "no_cursor_skips"
 
 PATCHES_MODULE = "stress.plants.patches"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stress.plants.flows import FLOWS
+from stress.plants.keeping import KEEPING
 from stress.plants.plant import (
     CUT,
     DAMAGE,
@@ -174,7 +175,8 @@ FAILING = (
 )  # fmt: skip
 
 PLANTS = (
-    *MODELS, *PUBLISHING, *LOCKS, *DURABILITY, *RECOVERING, *FILES, *FAILING, *GROWING, *FLOWS
+    *MODELS, *PUBLISHING, *LOCKS, *DURABILITY, *RECOVERING, *FILES, *FAILING, *GROWING, *KEEPING,
+    *FLOWS,
 )  # fmt: skip
 
 

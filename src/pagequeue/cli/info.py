@@ -39,9 +39,7 @@ def _text(name: str, value: object) -> str:
 
 @click.command()
 @shared.directory_argument
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object; with --watch one a line."
-)
+@shared.json_option("Print one JSON object; with --watch one a line.")
 @click.option("--watch", is_flag=True, help="Show depth, rates, lags and ages again and again.")
 @click.option(
     "--interval",
@@ -52,13 +50,21 @@ def _text(name: str, value: object) -> str:
 )
 @click.option("--count", type=click.IntRange(min=1), help="With --watch: so often.")
 @shared.prefix_option
+@shared.trust_option
 def command(
-    directory: str, prefix: str, interval: float, count: int | None, *, as_json: bool, watch: bool
+    directory: str,
+    prefix: str,
+    trust: tuple[str, ...],
+    interval: float,
+    count: int | None,
+    *,
+    as_json: bool,
+    watch: bool,
 ) -> None:
     """Show pages, messages, bytes and times of the queue in DIR."""
     if count is not None and not watch:
         raise click.UsageError("--count belongs to --watch")
-    with shared.open_to_read(directory, prefix) as queue:
+    with shared.open_to_read(directory, prefix, trust) as queue:
         if watch:
             watching.watch(queue, interval, count, as_json=as_json)
             return

@@ -29,6 +29,7 @@ from pagequeue.cli import shared
 )
 @click.option("--count", type=click.IntRange(min=1), help="With --interval: so often.")
 @shared.prefix_option
+@shared.trust_option
 def command(
     directories: tuple[str, ...],
     port: int | None,
@@ -37,6 +38,7 @@ def command(
     interval: float | None,
     count: int | None,
     prefix: str,
+    trust: tuple[str, ...],
 ) -> None:
     """Tell Prometheus of the queues in DIR...: depth, lag, ages, bytes. Writes no byte to them.
 
@@ -57,7 +59,9 @@ def command(
     if count is not None and interval is None:
         raise click.UsageError("--count belongs to --interval")
     with contextlib.ExitStack() as stack:
-        queues = [stack.enter_context(shared.open_to_read(path, prefix)) for path in directories]
+        queues = [
+            stack.enter_context(shared.open_to_read(path, prefix, trust)) for path in directories
+        ]
         registry = prometheus_client.CollectorRegistry()
         registry.register(QueueCollector(*queues))
         if port is not None:
