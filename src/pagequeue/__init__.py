@@ -54,6 +54,7 @@ from pagequeue.errors import (
     UpgradeError,
     UsageError,
 )
+from pagequeue.flow import Flow
 from pagequeue.group import Group
 from pagequeue.info import Info
 from pagequeue.listing import ConsumerInfo, GroupInfo
@@ -65,6 +66,7 @@ from pagequeue.recovery_report import RecoveryReport
 from pagequeue.repair import RepairReport, repair_queue
 from pagequeue.retention import Retention, TrimReport
 from pagequeue.salvage import Loss, Repeat, Run, SalvageReport, salvage_queue
+from pagequeue.stats import ConsumerStats, Rates, Stats, rates
 from pagequeue.verify import VerifyReport, verify_queue
 
 __version__ = "0.1.0"
@@ -80,6 +82,7 @@ __all__ = [
     "ConsumerInUse",
     "ConsumerInfo",
     "ConsumerNotFound",
+    "ConsumerStats",
     "CorruptFrame",
     "CorruptMeta",
     "CorruptPage",
@@ -87,6 +90,7 @@ __all__ = [
     "DeadLetter",
     "DiskFull",
     "Expired",
+    "Flow",
     "FlushTimeout",
     "ForeignLock",
     "ForkedError",
@@ -114,6 +118,7 @@ __all__ = [
     "Queue",
     "QueueFull",
     "QueueNotFound",
+    "Rates",
     "ReadOnlyQueue",
     "RecoveryReport",
     "RepairReport",
@@ -126,6 +131,7 @@ __all__ = [
     "SeekError",
     "SequenceOutOfRange",
     "SequencesExhausted",
+    "Stats",
     "SyncFailed",
     "SystemLimit",
     "TimestampOrder",
@@ -136,6 +142,7 @@ __all__ = [
     "UsageError",
     "VerifyReport",
     "__version__",
+    "rates",
     "repair_queue",
     "salvage_queue",
     "verify_queue",

@@ -12,6 +12,7 @@ from pagequeue import errors
 from pagequeue.batch import Batch, joined
 from pagequeue.consumer import Consumer, Replay
 from pagequeue.files import FILE_MODE
+from pagequeue.flow import Flows
 from pagequeue.flush import Sync, sync_policy
 from pagequeue.moments import Moment, system_clock
 from pagequeue.named import open_consumer
@@ -27,12 +28,13 @@ from pagequeue.trust import trusted
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
+    from pagequeue.closing import Closing
     from pagequeue.recovery_report import RecoveryReport
 
 LOCK_TIMEOUT = 10.0
 
 
-class Queue(Sharing):
+class Queue(Sharing, Flows):
     """A persistent queue in a directory. Threads may share it; processes each open their own.
 
     Args:
@@ -111,7 +113,7 @@ class Queue(Sharing):
         self._retainer: Retainer | None = None
         self._closed = False
         self._clock = clock
-        self._handles = weakref.WeakSet()
+        self._handles: weakref.WeakSet[Closing] = weakref.WeakSet()
         self._open_store = partial(
             Store, path, prefix, read_only=read_only, page_bytes=page_bytes,
             lock_timeout=lock_timeout, clock=clock or system_clock, file_mode=file_mode,

@@ -10,6 +10,7 @@ from pagequeue.info import Info, info
 from pagequeue.listing import ConsumerInfo, consumers, remove_consumer
 from pagequeue.producer import Producer
 from pagequeue.salvage import SalvageReport, salvage_queue
+from pagequeue.stats import Stats, stats
 from pagequeue.verify import VerifyReport, verify
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ class Upkeep(Closing):
     def info(self) -> Info:
         """Return sizes, times and sequences, as of now."""
         return info(self._open())
+
+    def stats(self) -> Stats:
+        """Return how full the queue is and how far its consumers are, cheaply; see `rates`."""
+        return stats(self._open())
 
     def consumers(self) -> list[ConsumerInfo]:
         """Return all named consumers and groups, in order of their names; a damaged one says so."""

@@ -33,6 +33,15 @@ from stress.plants.claim_patches import (  # noqa: F401  planted by name
     only_snapshot_overwritten,
     table_of_another_boot_believed,
 )
+from stress.plants.flows import (  # noqa: F401  the same
+    bell_never_rings,
+    flow_acks_what_it_hands_out,
+    flow_ends_with_its_upstream,
+    flow_forgets_the_last_message,
+    name_let_go_before_the_pump,
+    sent_behind_a_cancellation,
+    taken_before_a_suspension,
+)
 from stress.plants.keeping import (  # noqa: F401  the same
     ack_before_receive,
     cursor_not_lowered,

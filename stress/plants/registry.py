@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stress.plants.claiming import CLAIMING
+from stress.plants.flows import FLOWS
 from stress.plants.keeping import KEEPING
 from stress.plants.plant import (
     CUT,
@@ -182,7 +183,7 @@ FAILING = (
 
 PLANTS = (
     *MODELS, *PUBLISHING, *LOCKS, *DURABILITY, *RECOVERING, *FILES, *FAILING, *GROWING, *KEEPING,
-    *CLAIMING,
+    *CLAIMING, *FLOWS,
 )  # fmt: skip
 
 

@@ -186,6 +186,39 @@ static PyObject *core_wake(PyObject *Py_UNUSED(module), PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* Return the doorbell's value, and with `announced` say that somebody may be asleep. The caller
+ * looks once more, then sleeps with that value: what is published behind this call moves it (I7). */
+static PyObject *core_doorbell(PyObject *Py_UNUSED(module), PyObject *args) {
+    Region *meta;
+    int announced;
+    if (!PyArg_ParseTuple(args, "O!p:doorbell", pq_region_type, &meta, &announced) ||
+        pq_region_check(meta, PQ_WRITE_META_BYTES, announced, "write meta") < 0) {
+        return NULL;
+    }
+    uint32_t doorbell = pq_doorbell(meta->base);
+    if (announced) {
+        pq_register(meta->base);
+    }
+    return pq_region_stands(meta) ? PyLong_FromUnsignedLong(doorbell) : NULL;
+}
+
+/* Sleep while the doorbell has a value, but no longer than `ns`. */
+static PyObject *core_await_doorbell(PyObject *Py_UNUSED(module), PyObject *args) {
+    Region *meta;
+    unsigned int doorbell;
+    long long ns;
+    if (!PyArg_ParseTuple(args, "O!IL:await_doorbell", pq_region_type, &meta, &doorbell, &ns) ||
+        pq_region_check(meta, PQ_WRITE_META_BYTES, 0, "write meta") < 0) {
+        return NULL;
+    }
+    if (ns > 0) {
+        Py_BEGIN_ALLOW_THREADS
+        pq_sleep(meta->base, doorbell, ns);
+        Py_END_ALLOW_THREADS
+    }
+    Py_RETURN_NONE;
+}
+
 /* Whether to try the flush lock now; not if the sequence is durable or the latch changed. */
 static PyObject *core_await_turn(PyObject *Py_UNUSED(module), PyObject *args) {
     Region *meta;
@@ -294,6 +327,8 @@ static PyMethodDef functions[] = {
     {"end_turn", core_end_turn, METH_VARARGS, "End a turn to flush; return how many were asleep."},
     {"wake_turn", core_wake_turn, METH_VARARGS, "Wake everyone who waits for a flush."},
     {"monotonic", core_monotonic, METH_NOARGS, "Return the clock of leases, in ns."},
+    {"doorbell", core_doorbell, METH_VARARGS, "Return the doorbell; say that somebody may sleep."},
+    {"await_doorbell", core_await_doorbell, METH_VARARGS, "Sleep until the doorbell moves."},
     {"mount_id", core_mount_id, METH_VARARGS, "Return a mount's unique id, 0 when not known."},
     {"file_system_type", core_file_system_type, METH_VARARGS,
      "Return the magic number of a file system, 0 when not known."},
