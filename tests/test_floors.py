@@ -13,10 +13,12 @@ ROOT = Path(pagequeue.__file__).parent
 FLOORS = {
     0: {"closing", "format", "format_text", "errors", "moments"},
     1: {"_core", "background", "files", "locks", "options", "trust"},
-    2: {"cursor", "meta", "page", "batch", "walk", "words"},
+    2: {"cursor", "group_file", "meta", "page", "batch", "walk", "words"},
     3: {"flush", "opening", "recover", "roll", "settle", "store", "survey"},
     4: {
         "consumer",
+        "dead",
+        "group",
         "info",
         "listing",
         "named",
@@ -27,6 +29,7 @@ FLOORS = {
         "rewrite",
         "salvage",
         "salvage_source",
+        "sharing",
         "upkeep",
         "verify",
         "verify_tail",

@@ -6,9 +6,10 @@ with Queue("events") as queue, queue.producer() as producer:
     producer.send(b"hello")
 """
 
-from pagequeue._core import Message
+from pagequeue._core import Claim, Message
 from pagequeue.batch import Batch
 from pagequeue.consumer import Consumer, Replay
+from pagequeue.dead import DeadLetter
 from pagequeue.errors import (
     AccessDenied,
     AccessError,
@@ -26,6 +27,7 @@ from pagequeue.errors import (
     ForeignLock,
     ForkedError,
     InvalidOption,
+    LeaseLost,
     LockReplaced,
     LockTimeout,
     MessageTooLarge,
@@ -47,10 +49,12 @@ from pagequeue.errors import (
     SyncFailed,
     SystemLimit,
     TimestampOrder,
+    TooManyClaims,
     UnsafePath,
     UpgradeError,
     UsageError,
 )
+from pagequeue.group import Group
 from pagequeue.info import Info
 from pagequeue.listing import ConsumerInfo
 from pagequeue.named import NamedConsumer
@@ -69,6 +73,7 @@ __all__ = [
     "AccessDenied",
     "AccessError",
     "Batch",
+    "Claim",
     "ClosedError",
     "ConcurrentUse",
     "Consumer",
@@ -79,13 +84,16 @@ __all__ = [
     "CorruptMeta",
     "CorruptPage",
     "DamageError",
+    "DeadLetter",
     "DiskFull",
     "Expired",
     "FlushTimeout",
     "ForeignLock",
     "ForkedError",
+    "Group",
     "Info",
     "InvalidOption",
+    "LeaseLost",
     "LockReplaced",
     "LockTimeout",
     "Loss",
@@ -119,6 +127,7 @@ __all__ = [
     "SyncFailed",
     "SystemLimit",
     "TimestampOrder",
+    "TooManyClaims",
     "TrimReport",
     "UnsafePath",
     "UpgradeError",

@@ -135,6 +135,115 @@ CURSOR_META: Final = np.dtype(
     ]
 )
 
+GROUP_META: Final = np.dtype(
+    {
+        "names": [
+            "magic",
+            "version",
+            "checksum",  # CRC-32C of magic, version and queue_id
+            "queue_id",
+            "kind",  # CURSOR_OF_GROUP
+            "capacity",  # records in the table
+            "created",
+            "opened",
+            "reserved",
+            "next_sequence",  # the floor: every message below it is acknowledged
+            "last_ack",
+            "table_boot",  # boot id of the kernel that lock and table belong to
+            "table_inode",
+            "table_mount",
+            "lock_abi",
+            "reserved_too",
+            "mutex",
+            "turn",  # counts advances; its low bit says which of the two places is in use
+            "new_even",  # sequence that is claimed next among those that never were
+            "place_even",  # page number << PLACE_SHIFT | position / 8; 0 = not known
+            "new_odd",
+            "place_odd",
+            "changing",  # not 0 = somebody died in the middle: links are made again
+            "claim_id",  # the last one given
+            "owner",  # the last number given to a handle
+            "first",  # slot + 1 of the outstanding record with the lowest sequence, 0 = none
+            "last",
+            "free",  # slot + 1 of the first record that was used and is free
+            "used",  # records from here on were never used
+            "outstanding",
+            "look_from",  # slot + 1: a record from here on may be due; 0 = none before `look_at`
+            "look_at",  # the time at which a record before `look_from` may be due
+            "snapshot",  # ordinal of the last snapshot on stable storage
+            "buried",  # messages that went to the dead letters
+            "missed",  # messages that retention took
+        ],
+        "formats": [
+            "V8", "<u4", "<u4", "V16",
+            "<u4", "<u4", "<i8", "<i8", "V8",
+            "<u8", "<i8",
+            "V16", "<u8", "<u8", "<u4", "V12", "V64",
+            "<u8", "<u8", "<u8", "<u8", "<u8", "<u8", "<u8", "<u8",
+            "<u4", "<u4", "<u4", "<u4", "<u4", "<u4", "<i8",
+            "<u8", "<u8", "<u8",
+        ],
+        "offsets": [
+            0, 8, 12, 16,
+            32, 36, 40, 48, 56,
+            64, 72,
+            80, 96, 104, 112, 116, 128,
+            192, 200, 208, 216, 224, 232, 240, 248,
+            256, 260, 264, 268, 272, 276, 280,
+            288, 296, 304,
+        ],
+        "itemsize": 512,
+    }
+)  # fmt: skip
+"""Begins as CURSOR_META does, so that retention, listing and verify need not know the kind."""
+
+GROUP_RECORD: Final = np.dtype(
+    [
+        ("word", "<u8"),  # claim id << 2 | state; the commit word: 0 = free
+        ("sequence", "<u8"),
+        ("place", "<u8"),  # page number << PLACE_SHIFT | position / 8; 0 = not known
+        ("due", "<i8"),  # while it waits: when it can be claimed
+        ("lease_end", "<i8"),  # while it is claimed: until when
+        ("owner", "<u8"),  # number of the handle that claimed it last
+        ("deliveries", "<u4"),
+        ("cause", "<u4"),  # why the claim before this one ended
+        ("prior", "<u4"),  # slot + 1 of the outstanding record with the sequence before
+        ("following", "<u4"),  # the same behind it; of a free one: the next that is free
+    ]
+)
+"""One message that was claimed and is not acknowledged; times are ns of the monotonic clock."""
+
+SNAPSHOT: Final = np.dtype(
+    [
+        ("magic", "V8"),
+        ("ordinal", "<u8"),
+        ("checksum", "<u4"),  # CRC-32C of this with this word as zero, and the records behind it
+        ("count", "<u4"),
+        ("new_sequence", "<u8"),
+    ]
+)
+
+SNAPSHOT_RECORD: Final = np.dtype(
+    [
+        ("sequence", "<u8"),
+        ("due", "<i8"),  # ns since 1970, UTC; 0 = at once
+        ("deliveries", "<u4"),
+        ("cause", "<u4"),
+    ]
+)
+
+DEAD_LETTER: Final = np.dtype(
+    [
+        ("version", "<u4"),
+        ("cause", "<u4"),  # why its last claim ended
+        ("sequence", "<u8"),  # of the message, in the queue that it was sent to
+        ("timestamp", "<i8"),  # the same
+        ("deliveries", "<u4"),
+        ("reserved", "<u4"),
+    ]
+)
+"""What stands before the payload of a dead letter, inside its message."""
+
 END_OF_PAGE: Final = 1 << 31
 """Flag in `length`: no frame follows in this page; the sequence goes on in the next one."""
 MORE_OF_BATCH: Final = 1 << 30
@@ -151,7 +260,27 @@ READ_META_BYTES: Final = READ_META.itemsize
 CURSOR_META_BYTES: Final = CURSOR_META.itemsize
 CURSOR_OF_CONSUMER: Final = 1
 """The kind of cursor that a named consumer has."""
+CURSOR_OF_GROUP: Final = 2
+"""The kind of cursor that a group has."""
 ALL_META_MAX_BYTES: Final = 65536
+
+SNAPSHOT_MAGIC: Final = b"pgqsnap\x1a"
+GROUP_TABLE_AT: Final = 4096
+"""Where the records of a group's table begin; the snapshots follow them."""
+GROUP_CAPACITY_DEFAULT: Final = 1 << 16
+GROUP_CAPACITY_MAX: Final = 1 << 22
+PLACE_SHIFT: Final = 27
+RECORD_FREE: Final = 0
+RECORD_WAITS: Final = 1
+RECORD_CLAIMED: Final = 2
+CAUSE_NONE: Final = 0
+CAUSE_NACK: Final = 1
+CAUSE_LEASE: Final = 2
+CAUSE_DEATH: Final = 3
+CAUSE_DAMAGE: Final = 4
+DEAD_LETTER_FORMAT: Final = 1
+DEAD_LETTERS: Final = ".dead."
+"""What stands between a queue's prefix and a group's name in the prefix of its dead letters."""
 
 FIRST_PAGE: Final = 1
 PAGE_NUMBER_DIGITS: Final = 10
@@ -193,6 +322,29 @@ def payload_bytes_max(page_bytes: int) -> int:
 def index_capacity(page_bytes: int) -> int:
     """Return how many records the index of a page has; a page whose index is full is full."""
     return page_bytes // INDEX_BYTES_PER_RECORD
+
+
+def snapshot_bytes(capacity: int) -> int:
+    """Return the bytes that are reserved for one snapshot of a group, whole OS pages."""
+    needed = SNAPSHOT.itemsize + capacity * SNAPSHOT_RECORD.itemsize
+    return -(-needed // GROUP_TABLE_AT) * GROUP_TABLE_AT
+
+
+def snapshot_at(capacity: int, ordinal: int) -> int:
+    """Return where a snapshot stands: they alternate between two places."""
+    table_bytes = capacity * GROUP_RECORD.itemsize
+    table_end = GROUP_TABLE_AT + -(-table_bytes // GROUP_TABLE_AT) * GROUP_TABLE_AT
+    return table_end + (ordinal & 1) * snapshot_bytes(capacity)
+
+
+def group_bytes(capacity: int) -> int:
+    """Return the size of a group's file."""
+    return snapshot_at(capacity, 1) + snapshot_bytes(capacity)
+
+
+def dead_letter_prefix(prefix: str, name: str) -> str:
+    """Return the prefix of the queue that takes a group's dead letters."""
+    return f"{prefix}{DEAD_LETTERS}{name}"
 
 
 def page_name(prefix: str, page_number: int) -> str:

@@ -21,6 +21,11 @@ RECORDS: Final[dict[str, np.dtype[np.void]]] = {
     "write_meta": fmt.WRITE_META,
     "read_meta": fmt.READ_META,
     "cursor_meta": fmt.CURSOR_META,
+    "group_meta": fmt.GROUP_META,
+    "group_record": fmt.GROUP_RECORD,
+    "snapshot": fmt.SNAPSHOT,
+    "snapshot_record": fmt.SNAPSHOT_RECORD,
+    "dead_letter": fmt.DEAD_LETTER,
 }
 
 NUMBERS: Final[tuple[str, ...]] = (
@@ -37,6 +42,19 @@ NUMBERS: Final[tuple[str, ...]] = (
     "READ_COUNT_MAX",
     "READ_BYTES_MAX",
     "CURSOR_OF_CONSUMER",
+    "CURSOR_OF_GROUP",
+    "GROUP_TABLE_AT",
+    "GROUP_CAPACITY_MAX",
+    "PLACE_SHIFT",
+    "RECORD_FREE",
+    "RECORD_WAITS",
+    "RECORD_CLAIMED",
+    "CAUSE_NONE",
+    "CAUSE_NACK",
+    "CAUSE_LEASE",
+    "CAUSE_DEATH",
+    "CAUSE_DAMAGE",
+    "DEAD_LETTER_FORMAT",
 )
 
 

@@ -20,9 +20,9 @@ from pagequeue.producer import Producer
 from pagequeue.repair import RepairReport, repair_queue
 from pagequeue.retention import KEEP_ALL, Retainer, Retention
 from pagequeue.rewrite import rewrite_undurable
+from pagequeue.sharing import Sharing
 from pagequeue.store import Store
 from pagequeue.trust import trusted
-from pagequeue.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 LOCK_TIMEOUT = 10.0
 
 
-class Queue(Upkeep):
+class Queue(Sharing):
     """A persistent queue in a directory. Threads may share it; processes each open their own.
 
     Args:
@@ -111,7 +111,7 @@ class Queue(Upkeep):
         self._retainer: Retainer | None = None
         self._closed = False
         self._clock = clock
-        self._handles: weakref.WeakSet[Producer | Consumer | Replay] = weakref.WeakSet()
+        self._handles = weakref.WeakSet()
         self._open_store = partial(
             Store, path, prefix, read_only=read_only, page_bytes=page_bytes,
             lock_timeout=lock_timeout, clock=clock or system_clock, file_mode=file_mode,

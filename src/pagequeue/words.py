@@ -61,7 +61,7 @@ class WriteMeta:
             doing="mapping the write meta",
         )  # fmt: skip
         check_shared(self.region, fmt.WRITE_META, fmt.WRITE_MAGIC, queue_id, self.path)
-        self._key = _lock_key(folder, inode)
+        self._key = lock_key_of(folder, inode)
 
     @staticmethod
     def make(
@@ -186,7 +186,7 @@ class WriteMeta:
         self.region.sync(0, fmt.WRITE_META_FILE_BYTES)
 
 
-def _lock_key(folder: Folder, inode: int) -> bytes:
+def lock_key_of(folder: Folder, inode: int) -> bytes:
     """Return what tells this boot, file and mount from all others."""
     try:
         with open(BOOT_ID_PATH, encoding="utf-8") as file:

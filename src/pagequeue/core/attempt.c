@@ -46,11 +46,9 @@ static pq_append_result with_lock(attempt *try) {
     return result;
 }
 
-typedef enum { LOCK_TAKEN, LOCK_TIMEOUT, LOCK_ERROR, LOCK_SIGNAL, LOCK_CLOSED } lock_outcome;
-
 /* Without the GIL, but for signals. */
-static lock_outcome wait_for_lock(pq_lock *lock, const int *closed, int64_t timeout,
-                                  PyThreadState **state) {
+lock_outcome pq_lock_wait(pq_lock *lock, const int *closed, int64_t timeout,
+                          PyThreadState **state) {
     int64_t start = pq_clock_monotonic(), checked = start, nap = 10000;
     for (long round = 0;; round++) {
         int error = pq_lock_try(lock);
@@ -104,7 +102,7 @@ int pq_writer_run(Writer *self, attempt *try, int free_gil) {
     int64_t timeout = self->lock_timeout;
     int result = -1, error = 0;
     PyThreadState *state = PyEval_SaveThread();
-    lock_outcome outcome = wait_for_lock(&self->lock, &self->closed, timeout, &state);
+    lock_outcome outcome = pq_lock_wait(&self->lock, &self->closed, timeout, &state);
     if (outcome == LOCK_TAKEN) {
         result = with_lock(try);
     } else if (outcome == LOCK_ERROR) {
