@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pagequeue._core import Claim, Message
     from pagequeue.flush import Sync
 
-__all__ = ["Empty", "Full", "JoinableQueue", "Queue", "SimpleQueue"]
+__all__ = ["Empty", "Full", "JoinableQueue", "Queue", "QueueClosed", "SimpleQueue"]
 
 T = TypeVar("T")
 PAGE_BYTES: Final = 4 << 20
@@ -45,6 +45,10 @@ NAP_SECONDS_MIN: Final = 50e-6
 NAP_SECONDS_MAX: Final = 2e-3
 JOIN_NAP_SECONDS_MAX: Final = 10e-3
 OWNERS_SECONDS: Final = 0.05
+
+
+class QueueClosed(OSError, ValueError):
+    """The queue was closed in this process; the standard library raises one or the other."""
 
 
 class _Handle:
@@ -128,8 +132,7 @@ class _Base(Generic[T]):
         self._begin(*state)
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "open"
-        return f"<{type(self).__name__} in {self.directory!r}, {state}>"
+        return f"<{type(self).__name__} in {self.directory!r}>"
 
     @property
     def directory(self) -> str:
@@ -148,7 +151,7 @@ class _Base(Generic[T]):
         return items
 
     def _refuse(self) -> NoReturn:
-        raise ValueError(f"{type(self).__name__} {self!r} is closed")
+        raise QueueClosed(f"{self!r} is closed")
 
     def _send(self, data: bytes) -> object:
         """Send the first one: opening puts the core's own call in this place."""
