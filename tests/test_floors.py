@@ -12,7 +12,7 @@ import pagequeue
 ROOT = Path(pagequeue.__file__).parent
 FLOORS = {
     0: {"closing", "format", "format_text", "errors", "moments"},
-    1: {"_core", "background", "files", "locks", "options", "trust"},
+    1: {"_core", "background", "files", "locks", "lodging", "options", "pickling", "trust"},
     2: {"cursor", "group_file", "meta", "page", "batch", "walk", "words"},
     3: {"flush", "opening", "recover", "roll", "settle", "store", "survey"},
     4: {
