@@ -56,7 +56,7 @@ from pagequeue.errors import (
 )
 from pagequeue.group import Group
 from pagequeue.info import Info
-from pagequeue.listing import ConsumerInfo
+from pagequeue.listing import ConsumerInfo, GroupInfo
 from pagequeue.named import NamedConsumer
 from pagequeue.producer import Producer
 from pagequeue.queue import Queue
@@ -91,6 +91,7 @@ __all__ = [
     "ForeignLock",
     "ForkedError",
     "Group",
+    "GroupInfo",
     "Info",
     "InvalidOption",
     "LeaseLost",

@@ -135,6 +135,7 @@ class GroupFile:
     OPENED: Final = _word("opened")
     OUTSTANDING: Final = _word("outstanding")
     OWNER: Final = _word("owner")
+    TURN: Final = _word("turn")
     SNAPSHOT: Final = _word("snapshot")
     BURIED: Final = _word("buried")
     MISSED: Final = _word("missed")
@@ -203,6 +204,28 @@ class GroupFile:
         self.region.store_half(self.LOCK_ABI, _core.LOCK_ABI)
         # Dies or is cut before this line: the next opener makes the file anew.
         self.region.write(KEY_AT, lock_key_of(self._folder, self.inode))
+
+    def look(self, monotonic: int) -> tuple[int, tuple[int, int]]:
+        """Return the next new message, and how many claims are live and how many messages wait.
+
+        Others go on meanwhile, so the numbers are of nearly one moment.
+        """
+        used = min(self.region.load_half(_word("used")), self.capacity)
+        rows = np.frombuffer(self.region, fmt.GROUP_RECORD, used, fmt.GROUP_TABLE_AT)
+        states = rows["word"] & np.uint64(3)
+        live = (states == fmt.RECORD_CLAIMED) & (rows["lease_end"] > monotonic)
+        outstanding = int(np.count_nonzero(states))
+        claimed = int(np.count_nonzero(live))
+        return self.new_sequence, (claimed, max(0, outstanding - claimed))
+
+    @property
+    def new_sequence(self) -> int:
+        """The first message that was never claimed."""
+        while True:
+            turn = self.region.load(self.TURN)
+            sequence = self.region.load(_word("new_odd" if turn & 1 else "new_even"))
+            if self.region.load(self.TURN) == turn:
+                return sequence
 
     def last_snapshot(self) -> Snapshot:
         """Return what survives a power cut: the newest whole snapshot, and never below the floor."""
@@ -307,7 +330,7 @@ def settle_groups(
             log.warning("%s", error)
             continue
         try:
-            if group.is_trusted:
+            if group.is_trusted and group.new_sequence <= tail_sequence:
                 group.settle()
                 continue
             before = group.last_snapshot()

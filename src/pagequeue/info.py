@@ -40,7 +40,7 @@ class Info:
         head_time: of the first message, None when there is none.
         tail_time: of the last message, None when there is none.
         sync_failed: whether the failure latch is set.
-        consumers: the named ones, in order of their names.
+        consumers: the named ones and groups, in order of their names.
     """
 
     directory: str

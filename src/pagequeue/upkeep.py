@@ -43,11 +43,11 @@ class Upkeep(Closing):
         return info(self._open())
 
     def consumers(self) -> list[ConsumerInfo]:
-        """Return all named consumers, in order of their names; a damaged one says so."""
+        """Return all named consumers and groups, in order of their names; a damaged one says so."""
         return consumers(self._open())
 
     def remove_consumer(self, name: str) -> None:
-        """Remove a named consumer, for good: no page is kept for it any more.
+        """Remove a named consumer or a group, for good: no page is kept for it any more.
 
         Raises:
             ConsumerNotFound: there is none of this name.

@@ -27,6 +27,12 @@ from stress.fault_plants import (  # noqa: F401  planted by name
     hide_full_disk,
     keep_descriptors,
 )
+from stress.plants.claim_patches import (  # noqa: F401  planted by name
+    dead_letter_forgotten,
+    living_owners_robbed,
+    only_snapshot_overwritten,
+    table_of_another_boot_believed,
+)
 from stress.plants.rewrite import rewrite
 
 # --- stable storage -------------------------------------------------------------------------------

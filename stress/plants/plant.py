@@ -26,6 +26,7 @@ FAULT = "no_fault_goes_unsaid"
 FAILED_SYNC = "no_failed_sync_is_forgotten"
 DAMAGE = "no_damage_goes_unnoticed"
 OPENING = "no_bytes_hang_or_crash_opening"
+CLAIM = "no_claim_is_held_twice_or_lost"
 
 PATCHES_MODULE = "stress.plants.patches"
 

@@ -56,7 +56,8 @@ static int attempt_on(Claim *self, pq_group_attempt *try, int64_t delay, int set
     pq_claim got = {.slot = self->slot, .id = self->id, .cause = PQ_CAUSE_NACK};
     try->got = &got;
     try->by.now = pq_group_now(group);
-    if (try->by.now < 0 && PyErr_Occurred()) {
+    try->wall = try->what == PQ_DO_ACK ? pq_group_wall(group, try->by.now) : 0;
+    if ((try->by.now < 0 || try->wall < 0) && PyErr_Occurred()) {
         return 0;
     }
     try->until = delay > INT64_MAX - try->by.now ? INT64_MAX - 1 : try->by.now + delay;
@@ -108,8 +109,8 @@ static PyObject *claim_ack(Claim *self, PyObject *const *args, Py_ssize_t arg_co
     if (is_durable < 0) {
         return NULL;
     }
-    pq_group_attempt try = {.what = PQ_DO_ACK, .wall = pq_group_wall(self->group)};
-    if ((try.wall < 0 && PyErr_Occurred()) || !attempt_on(self, &try, 0, 1)) {
+    pq_group_attempt try = {.what = PQ_DO_ACK};
+    if (!attempt_on(self, &try, 0, 1)) {
         return NULL;
     }
     if (is_durable) {

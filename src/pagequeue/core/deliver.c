@@ -89,7 +89,7 @@ static int forget(Claims *self, pq_claim *got) {
     }
     pq_group_attempt try = {.what = PQ_DO_ACK, .got = got};
     try.by.now = pq_group_now(self);
-    try.wall = pq_group_wall(self);
+    try.wall = pq_group_wall(self, try.by.now);
     return !PyErr_Occurred() && pq_group_run(self, &try);
 }
 

@@ -11,7 +11,6 @@
 
 #define HELD_TRIES 100
 #define WALL_NS 500000000
-#define OWNERS_MAX 1024
 #define BATCH_BYTES PQ_READ_BYTES_MAX
 
 static PyObject *claims_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
@@ -90,12 +89,14 @@ int64_t pq_group_now(Claims *self) {
     return self->clock == Py_None ? pq_clock_monotonic() : asked(self->clock);
 }
 
-/* The wall clock is only asked twice a second: it says when something was acknowledged last. */
-int64_t pq_group_wall(Claims *self) {
+/* When something is acknowledged, by the wall clock; that is only asked twice a second. */
+int64_t pq_group_wall(Claims *self, int64_t now) {
     if (self->wall != Py_None) {
         return asked(self->wall);
     }
-    int64_t now = pq_clock_monotonic();
+    if (self->clock != Py_None) {
+        return pq_clock_realtime();
+    }
     if (now >= self->wall_until) {
         self->wall_ahead = pq_clock_realtime() - now;
         self->wall_until = now + WALL_NS;
@@ -214,128 +215,6 @@ int pq_group_run(Claims *self, pq_group_attempt *try) {
     return stands;
 }
 
-/* --- what the Python rooms call --------------------------------------------------------------- */
-
-static PyObject *claims_enter(Claims *self, PyObject *args) {
-    Region *page;
-    unsigned long long number;
-    if (!PyArg_ParseTuple(args, "O!K:_enter", pq_region_type, &page, &number) ||
-        pq_region_check(page, PQ_PAGE_BYTES_MIN, 0, "page") < 0) {
-        return NULL;
-    }
-    Region *old = self->page;
-    Py_INCREF((PyObject *)page);
-    self->page = page;
-    self->page_number = number;
-    Py_XDECREF((PyObject *)old);
-    Py_RETURN_NONE;
-}
-
-static PyObject *claims_leave(Claims *self, PyObject *Py_UNUSED(unused)) {
-    self->closed = 1;
-    Py_CLEAR(self->page); /* a thread that is waiting holds its own reference */
-    Py_RETURN_NONE;
-}
-
-static PyObject *claims_place(Claims *self, PyObject *args) {
-    unsigned long long sequence, number, position;
-    int skips;
-    if (!PyArg_ParseTuple(args, "KKKp:_place", &sequence, &number, &position, &skips)) {
-        return NULL;
-    }
-    pq_group_attempt try = {.what = skips ? PQ_DO_SKIP : PQ_DO_PLACE, .sequence = sequence,
-                            .place = number << PQ_PLACE_SHIFT | position / PQ_FRAME_ALIGN_BYTES};
-    return pq_group_run(self, &try) ? PyBool_FromLong(try.count > 0) : NULL;
-}
-
-static PyObject *claims_release(Claims *self, PyObject *args) {
-    unsigned long long owner;
-    if (!PyArg_ParseTuple(args, "K:_release", &owner)) {
-        return NULL;
-    }
-    pq_group_attempt try = {.what = PQ_DO_RELEASE, .by.owner = owner};
-    if (!pq_group_run(self, &try)) {
-        return NULL;
-    }
-    if (try.count > 0) {
-        pq_wake(self->meta->base);
-    }
-    return PyLong_FromUnsignedLong(try.count);
-}
-
-static PyObject *claims_owners(Claims *self, PyObject *Py_UNUSED(unused)) {
-    uint64_t owners[OWNERS_MAX];
-    pq_group_attempt try = {.what = PQ_DO_OWNERS, .owners = owners, .limit = OWNERS_MAX};
-    if (!pq_group_run(self, &try)) {
-        return NULL;
-    }
-    PyObject *list = PyList_New(0);
-    for (uint32_t i = 0; list != NULL && i < try.count; i++) {
-        PyObject *owner = PyLong_FromUnsignedLongLong(owners[i]);
-        if (owner == NULL || PyList_Append(list, owner) < 0) {
-            Py_CLEAR(list);
-        }
-        Py_XDECREF(owner);
-    }
-    return list;
-}
-
-static PyObject *claims_next(Claims *self, PyObject *Py_UNUSED(unused)) {
-    uint64_t place = 0, sequence = pq_table_next(&self->table, &place);
-    uint64_t position = (place & ((1ull << PQ_PLACE_SHIFT) - 1)) * PQ_FRAME_ALIGN_BYTES;
-    return Py_BuildValue("(KKK)", (unsigned long long)sequence,
-                         (unsigned long long)(place >> PQ_PLACE_SHIFT),
-                         (unsigned long long)position);
-}
-
-static PyObject *claims_snapshot(Claims *self, PyObject *Py_UNUSED(unused)) {
-    uint64_t room = (uint64_t)self->table.capacity * PQ_SNAPSHOT_RECORD_BYTES;
-    uint8_t *records = PyMem_Malloc((size_t)room + 1);
-    if (records == NULL) {
-        return PyErr_NoMemory();
-    }
-    pq_group_attempt try = {.what = PQ_DO_SNAPSHOT, .records = records};
-    try.by.now = pq_group_now(self);
-    try.wall = pq_clock_realtime();
-    PyObject *result = NULL;
-    if (!PyErr_Occurred() && pq_group_run(self, &try)) {
-        result = Py_BuildValue("(Ky#)", (unsigned long long)try.sequence, (char *)records,
-                               (Py_ssize_t)((uint64_t)try.count * PQ_SNAPSHOT_RECORD_BYTES));
-    }
-    PyMem_Free(records);
-    return result;
-}
-
-/* Acknowledge, or give back, a claim that stands behind no Claim: one that was spent. */
-static PyObject *claims_settle(Claims *self, PyObject *args) {
-    unsigned long long id;
-    unsigned int slot, cause;
-    long long delay;
-    int acknowledges;
-    if (!PyArg_ParseTuple(args, "IKpLI:_settle", &slot, &id, &acknowledges, &delay, &cause)) {
-        return NULL;
-    }
-    pq_claim got = {.slot = slot, .id = id, .cause = cause};
-    pq_group_attempt try = {.what = acknowledges ? PQ_DO_ACK : PQ_DO_NACK, .got = &got};
-    try.by.now = pq_group_now(self);
-    try.wall = pq_group_wall(self);
-    try.until = try.by.now + delay;
-    if (PyErr_Occurred() || !pq_group_run(self, &try)) {
-        return NULL;
-    }
-    return PyBool_FromLong(try.result == PQ_CLAIM_DONE);
-}
-
-static PyObject *claims_read(Claims *self, PyObject *args) {
-    unsigned long long sequence, number, position;
-    if (!PyArg_ParseTuple(args, "KKK:_read", &sequence, &number, &position)) {
-        return NULL;
-    }
-    pq_claim got = {.sequence = sequence,
-                    .place = number << PQ_PLACE_SHIFT | position / PQ_FRAME_ALIGN_BYTES};
-    return pq_group_read(self, &got);
-}
-
 /* --- what users call -------------------------------------------------------------------------- */
 
 /* The one argument of claim and take, in ns; below -1 = raised. */
@@ -444,15 +323,15 @@ static PyMethodDef claims_methods[] = {
     {"claim", (PyCFunction)(void (*)(void))claims_claim, METH_FASTCALL | METH_KEYWORDS, claim_doc},
     {"take", (PyCFunction)(void (*)(void))claims_take, METH_FASTCALL | METH_KEYWORDS, take_doc},
     {"_claim_many", (PyCFunction)claims_many, METH_VARARGS, NULL},
-    {"_enter", (PyCFunction)claims_enter, METH_VARARGS, NULL},
-    {"_leave", (PyCFunction)claims_leave, METH_NOARGS, NULL},
-    {"_place", (PyCFunction)claims_place, METH_VARARGS, NULL},
-    {"_next", (PyCFunction)claims_next, METH_NOARGS, NULL},
-    {"_release", (PyCFunction)claims_release, METH_VARARGS, NULL},
-    {"_owners", (PyCFunction)claims_owners, METH_NOARGS, NULL},
-    {"_settle", (PyCFunction)claims_settle, METH_VARARGS, NULL},
-    {"_read", (PyCFunction)claims_read, METH_VARARGS, NULL},
-    {"_snapshot", (PyCFunction)claims_snapshot, METH_NOARGS, NULL},
+    {"_enter", (PyCFunction)pq_claims_enter, METH_VARARGS, NULL},
+    {"_leave", (PyCFunction)pq_claims_leave, METH_NOARGS, NULL},
+    {"_place", (PyCFunction)pq_claims_place, METH_VARARGS, NULL},
+    {"_next", (PyCFunction)pq_claims_next, METH_NOARGS, NULL},
+    {"_release", (PyCFunction)pq_claims_release, METH_VARARGS, NULL},
+    {"_owners", (PyCFunction)pq_claims_owners, METH_NOARGS, NULL},
+    {"_settle", (PyCFunction)pq_claims_settle, METH_VARARGS, NULL},
+    {"_read", (PyCFunction)pq_claims_read, METH_VARARGS, NULL},
+    {"_snapshot", (PyCFunction)pq_claims_snapshot, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

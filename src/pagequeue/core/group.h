@@ -55,7 +55,7 @@ typedef struct {
 int pq_group_ready(Claims *self);
 /* ns by the group's clock; -1 = raised. */
 int64_t pq_group_now(Claims *self);
-int64_t pq_group_wall(Claims *self);
+int64_t pq_group_wall(Claims *self, int64_t now);
 /* One attempt under the lock; 0 = raised. */
 int pq_group_run(Claims *self, pq_group_attempt *try);
 /* Make what was claimed into messages; NULL = raised, and they were given back. */
@@ -66,5 +66,16 @@ int pq_group_claim(Claims *self, int64_t timeout, pq_claim *got, uint32_t limit,
 void pq_group_give_back(Claims *self, pq_claim *got, uint32_t count, int64_t delay, uint32_t cause);
 PyObject *pq_group_read(Claims *self, const pq_claim *got);
 PyObject *pq_claim_new(Claims *group, PyObject *message, const pq_claim *got);
+
+/* group_calls.c */
+PyObject *pq_claims_enter(Claims *self, PyObject *args);
+PyObject *pq_claims_leave(Claims *self, PyObject *unused);
+PyObject *pq_claims_place(Claims *self, PyObject *args);
+PyObject *pq_claims_release(Claims *self, PyObject *args);
+PyObject *pq_claims_owners(Claims *self, PyObject *unused);
+PyObject *pq_claims_next(Claims *self, PyObject *unused);
+PyObject *pq_claims_snapshot(Claims *self, PyObject *unused);
+PyObject *pq_claims_settle(Claims *self, PyObject *args);
+PyObject *pq_claims_read(Claims *self, PyObject *args);
 
 #endif
