@@ -3,18 +3,19 @@
     python tests/stdlib_queues.py fork|spawn|forkserver
 
 runs those that touch a queue, as the installed standard library has them, and prints one JSON
-object: test name to "ok", "skipped: ...", "not in this Python" or the last line of its failure. Only
-what a user's changed import would change is changed: the names that the tests take the classes from.
+object: test name to "ok", "skipped: ...", "not in this Python" or the last line of its failure.
+Only what a user's changed import would change is changed: the names that the tests take the classes
+from.
 """
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import sys
 import types
 import unittest
-from typing import Any
 
 import pagequeue.multiprocessing as ours
 
@@ -53,10 +54,10 @@ CLASSES = ("Queue", "JoinableQueue", "SimpleQueue")
 class Changed(types.SimpleNamespace):
     """Something of the standard library, with our classes in it."""
 
-    def __init__(self, real: Any) -> None:
+    def __init__(self, real: object) -> None:
         super().__init__(real=real, **{name: getattr(ours, name) for name in CLASSES})
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self.real, name)
 
     def get_context(self, method: str | None = None) -> Changed:
@@ -67,11 +68,12 @@ class Changed(types.SimpleNamespace):
 def load() -> types.ModuleType | None:
     """Return CPython's module of tests, changed; None: this Python came without its tests."""
     try:
-        from test import _test_multiprocessing as module
+        module = importlib.import_module("test._test_multiprocessing")
     except ImportError:
         return None
-    module.multiprocessing = changed = Changed(module.multiprocessing)
-    changed.queues = Changed(changed.real.queues)
+    changed = Changed(module.multiprocessing)
+    changed.queues = Changed(module.multiprocessing.queues)
+    vars(module)["multiprocessing"] = changed
     for name in CLASSES[:2]:
         setattr(module.ProcessesMixin, name, staticmethod(getattr(ours, name)))
     return module
@@ -84,8 +86,8 @@ def install(method: str) -> None:
         module.install_tests_in_module_dict(globals(), method)
 
 
-def run(method: str) -> dict[str, str]:
-    """Run all cases under a start method; return what became of each."""
+def run() -> dict[str, str]:
+    """Run all cases that were installed; return what became of each."""
     outcomes: dict[str, str] = {}
     globals()["setUpModule"]()
     for class_name, names in CASES.items():
@@ -114,4 +116,4 @@ if len(sys.argv) == 2 and sys.argv[1] in METHODS:  # also in the children, which
 if __name__ == "__main__":
     if "setUpModule" not in globals():
         sys.exit("this Python came without its tests (test._test_multiprocessing)")
-    print(json.dumps(run(sys.argv[1])))
+    print(json.dumps(run()))

@@ -11,40 +11,46 @@ import socket
 import threading
 import time
 from multiprocessing import connection
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pagequeue import errors
 from pagequeue.multiprocessing import Empty, Full, JoinableQueue, Queue, SimpleQueue
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from multiprocessing.process import BaseProcess
+    from multiprocessing.synchronize import Event
+    from pathlib import Path
+
 SECONDS = 60
 FORK = multiprocessing.get_context("fork")
 METHODS = ("fork", "spawn", "forkserver")
 
 
-def started(target: Any, *args: object, method: str = "fork") -> Any:
+def started(target: Callable[..., object], *args: object, method: str = "fork") -> BaseProcess:
     """Start a process; it is ended with the test if it hangs."""
-    process = multiprocessing.get_context(method).Process(target=target, args=args, daemon=True)
+    context = multiprocessing.get_context(method)
+    process: BaseProcess = context.Process(target=target, args=args, daemon=True)  # type: ignore[attr-defined]
     process.start()
     return process
 
 
-def joined(process: Any) -> int:
+def joined(process: BaseProcess) -> int:
     """Wait for a process; return its exit code."""
     process.join(SECONDS)
     assert process.exitcode is not None, "it hangs"
-    return int(process.exitcode)
+    return process.exitcode
 
 
-def put_each(queue: Any, objects: list[object]) -> None:
+def put_each(queue: Queue[Any], objects: Sequence[object]) -> None:
     """Put objects; the target of a process."""
     for obj in objects:
         queue.put(obj)
 
 
-def get_and_hang(queue: Any, ready: Any, count: int) -> None:
+def get_and_hang(queue: Queue[Any], ready: SimpleQueue[int], count: int) -> None:
     """Get objects, say so, and be there until killed."""
     for _ in range(count):
         queue.get()
@@ -52,7 +58,7 @@ def get_and_hang(queue: Any, ready: Any, count: int) -> None:
     time.sleep(SECONDS)
 
 
-def nest(queue: Any, method: str, depth: int) -> None:
+def nest(queue: Queue[str], method: str, depth: int) -> None:
     """Hand the queue on to a child's child."""
     if depth:
         joined(started(nest, queue, method, depth - 1, method=method))
@@ -92,7 +98,9 @@ def test_handle_with_a_directory_can_be_pickled_anywhere(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", [Queue, JoinableQueue, SimpleQueue])
-def test_private_directory_goes_with_its_last_user(kind: Any) -> None:
+def test_private_directory_goes_with_its_last_user(
+    kind: type[Queue[int] | SimpleQueue[int]],
+) -> None:
     """Nothing is left behind in memory or on the disk."""
     queue = kind()
     queue.put(1)
@@ -121,7 +129,7 @@ def test_private_directory_outlives_the_process_that_made_it_if_a_child_has_it()
     assert not os.path.exists(directory)
 
 
-def wait_put_get(queue: Any, go: Any, back: Any) -> None:
+def wait_put_get(queue: Queue[str], go: Event, back: SimpleQueue[str]) -> None:
     """Use a queue that its maker has dropped."""
     go.wait()
     queue.put("still there")
@@ -150,7 +158,7 @@ def test_child_that_forks_itself_uses_the_queue_too() -> None:
     queue.join()
 
 
-# --- what came back ------------------------------------------------------------------------------
+# --- what came back -------------------------------------------------------------------------------
 
 
 def test_what_a_killed_process_had_comes_back() -> None:
@@ -263,7 +271,7 @@ def test_join_waits_for_what_workers_put_meanwhile() -> None:
         worker.join()
 
 
-def spread(queue: Any, done: Any) -> None:
+def spread(queue: JoinableQueue[int], done: Queue[int]) -> None:
     """Work: put two smaller tasks for each, then be done with it."""
     while True:
         depth = queue.get()
@@ -274,7 +282,7 @@ def spread(queue: Any, done: Any) -> None:
         queue.task_done()
 
 
-# --- room ------------------------------------------------------------------------------------------
+# --- room -----------------------------------------------------------------------------------------
 
 
 def test_maxsize_is_exact_among_processes() -> None:
@@ -315,7 +323,7 @@ def test_full_queue_can_be_interrupted() -> None:
     queue: Queue[int] = Queue(1)
     queue.put(1)
 
-    def interrupt(number: int, frame: object) -> None:
+    def interrupt(number: int, _frame: object) -> None:
         raise InterruptedError(number)
 
     before = signal.signal(signal.SIGALRM, interrupt)
@@ -341,7 +349,7 @@ def test_pages_that_were_taken_go(tmp_path: Path) -> None:
     queue.close()
 
 
-# --- objects ---------------------------------------------------------------------------------------
+# --- objects --------------------------------------------------------------------------------------
 
 
 def test_object_larger_than_a_page_gets_through(tmp_path: Path) -> None:
@@ -437,7 +445,7 @@ def test_objects_that_only_multiprocessing_can_pickle_get_through() -> None:
             assert right.recv(1) == b"x"
 
 
-def answer(queue: Any) -> None:
+def answer(queue: Queue[Any]) -> None:
     """Get a connection and a bound method; send what the method gives."""
     there, method = queue.get()
     there.send(method())
@@ -446,7 +454,7 @@ def answer(queue: Any) -> None:
 class PutsItself:
     """Putting it puts something else first, in the middle of pickling."""
 
-    def __init__(self, queue: Any) -> None:
+    def __init__(self, queue: Queue[Any]) -> None:
         self.queue = queue
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -472,8 +480,7 @@ def test_threads_share_a_handle() -> None:
             queue.put((thread, number))
 
     def get() -> None:
-        for _ in range(500):
-            got.append(queue.get(timeout=SECONDS))
+        got.extend(queue.get(timeout=SECONDS) for _ in range(500))
 
     threads = [threading.Thread(target=put, args=(i,)) for i in range(3)]
     threads += [threading.Thread(target=get) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""CPython's own queue tests pass with our classes in their place, but for those that the docs name."""
+"""CPython's own queue tests pass with our classes in their place, but those that the docs name."""
 
 from __future__ import annotations
 

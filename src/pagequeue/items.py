@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
+from functools import partial
 from queue import Full
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -72,9 +73,7 @@ class Items:
         self.queue = queue = _open(settings)
         try:
             # Before anything is sent: retention keeps what a group has not acknowledged.
-            self.group: Group = queue.group(
-                GROUP, lease=FOR_EVER, capacity=settings.unfinished_max
-            )
+            self.group: Group = queue.group(GROUP, lease=FOR_EVER, capacity=settings.unfinished_max)
             self._words = self.group._group_file.region  # noqa: SLF001 - one package
             self.large = LargeItems(
                 os.path.join(queue.directory, f"{settings.prefix}-large"),
@@ -147,9 +146,10 @@ class Items:
 
 def _open(settings: Settings) -> Queue:
     """Open the queue; a new one gets the page size that was chosen, another keeps its own."""
-    path, prefix, page_bytes, sync = settings[:4]
-    options = {"prefix": prefix, "retention": KEEP_UNDONE, "sync": sync}
+    opened = partial(
+        Queue, settings.directory, prefix=settings.prefix, retention=KEEP_UNDONE, sync=settings.sync
+    )
     try:
-        return Queue(path, create=False, **options)
+        return opened(create=False)
     except errors.QueueNotFound:
-        return Queue(path, page_bytes=page_bytes, **options)
+        return opened(page_bytes=settings.page_bytes)

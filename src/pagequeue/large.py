@@ -39,9 +39,7 @@ class LargeItems:
         AccessDenied, UnsafePath, DiskFull: it cannot be used.
     """
 
-    def __init__(
-        self, path: str, *, synced: bool, named: Callable[[], Iterable[bytes]]
-    ) -> None:
+    def __init__(self, path: str, *, synced: bool, named: Callable[[], Iterable[bytes]]) -> None:
         self.path = path
         self._synced = synced
         with contextlib.suppress(FileExistsError), self._typed("making the directory"):

@@ -2,8 +2,8 @@
 
 A pipe says who has it: nothing is ever written to it, and every process that has the directory has
 its write end, by fork or handed over to a child that is being started. The kernel closes it when a
-process ends, however it ends. Whoever closes the last one sees the read end hang up, and removes the
-directory. One who is killed as the last leaves it behind.
+process ends, however it ends. Whoever closes the last one sees the read end hang up, and removes
+the directory. One who is killed as the last leaves it behind.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import select
 import shutil
 import tempfile
 from multiprocessing import reduction, util
-from typing import Final
+from typing import Any, Final
 
 MEMORY: Final = "/dev/shm"  # noqa: S108 - below it a directory of our own is made
 MEMORY_FREE_BYTES: Final = 1 << 30
@@ -51,9 +51,9 @@ class Lodging:
         self._reader, self._writer = os.pipe()
 
     def __getstate__(self) -> tuple[str, object, object]:
-        return self.path, reduction.DupFd(self._reader), reduction.DupFd(self._writer)  # type: ignore[attr-defined]
+        return self.path, reduction.DupFd(self._reader), reduction.DupFd(self._writer)
 
-    def __setstate__(self, state: tuple[str, reduction.DupFd, reduction.DupFd]) -> None:  # type: ignore[name-defined]
+    def __setstate__(self, state: tuple[str, Any, Any]) -> None:
         self.path = state[0]
         self._reader, self._writer = (end.detach() for end in state[1:])
         for end in (self._reader, self._writer):
