@@ -1,7 +1,7 @@
 """What the classes of the drop-in share: a handle that opens its queue in whatever process it is.
 
-It is opened when it is first used, by whoever has it: its maker, the child of a fork, or a child that
-got it pickled. Then the core's own calls stand in the handle's attributes, so that putting and
+It is opened when it is first used, by whoever has it: its maker, the child of a fork, or one that
+gets it pickled. Then the core's own calls stand in the handle's attributes, so that putting and
 getting go through one Python function each.
 """
 
@@ -21,6 +21,8 @@ from pagequeue.lodging import Lodging, look_at_exit
 from pagequeue.pickling import FIRST_BYTE, loads
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pagequeue._core import Message
     from pagequeue.flush import Sync
 
@@ -46,6 +48,7 @@ class Handle:
         self.guard = threading.Lock()
 
     def open(self) -> Items:
+        """Return what is open; open it if nothing is."""
         with self.guard:
             if self.items is None:
                 self.items = Items(self.settings)
@@ -134,8 +137,12 @@ class Base(Generic[T]):
             self._refuse()
         items = self._handle.open()
         self._send = items.putter.send  # type: ignore[method-assign, assignment]
-        self._take = items.group.take  # type: ignore[method-assign]
+        self._take = self._taker(items)  # type: ignore[method-assign]
         return items
+
+    def _taker(self, items: Items) -> Callable[[float | None], Any]:
+        """Return what takes one, as a Message or what has one."""
+        return items.group.take
 
     def _refuse(self) -> NoReturn:
         raise QueueClosed(f"{self!r} is closed")

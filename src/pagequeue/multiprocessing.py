@@ -17,7 +17,7 @@ import threading
 import time
 from collections import deque
 from queue import Empty, Full
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from pagequeue import errors
 from pagequeue.handle import Base, QueueClosed, nap
@@ -25,6 +25,7 @@ from pagequeue.pickling import FIRST_BYTE, dumps, loads
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Callable
 
     from pagequeue._core import Claim
     from pagequeue.flush import Sync
@@ -229,10 +230,8 @@ class JoinableQueue(Queue[T]):
         self._mine = {}
         super()._after_fork()
 
-    def _open(self) -> Items:
-        items = super()._open()
-        self._take = items.group.claim  # type: ignore[method-assign]
-        return items
+    def _taker(self, items: Items) -> Callable[[float | None], Any]:
+        return items.group.claim
 
     def _get(self, timeout: float | None) -> T:
         try:

@@ -33,6 +33,15 @@ from stress.plants.claim_patches import (  # noqa: F401  planted by name
     only_snapshot_overwritten,
     table_of_another_boot_believed,
 )
+from stress.plants.item_patches import (  # noqa: F401  planted by name
+    dead_workers_unnoticed,
+    done_when_got,
+    large_gone_when_got,
+    large_left_for_ever,
+    large_swept_while_others_read,
+    never_done,
+    wrong_one_done,
+)
 from stress.plants.rewrite import rewrite
 
 # --- stable storage -------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ FAILED_SYNC = "no_failed_sync_is_forgotten"
 DAMAGE = "no_damage_goes_unnoticed"
 OPENING = "no_bytes_hang_or_crash_opening"
 CLAIM = "no_claim_is_held_twice_or_lost"
+ITEM = "no_item_is_lost_by_a_dead_worker"
 
 PATCHES_MODULE = "stress.plants.patches"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stress.plants.claiming import CLAIMING
+from stress.plants.items import ITEMS
 from stress.plants.plant import (
     CUT,
     DAMAGE,
@@ -183,6 +184,7 @@ PLANTS = (
     *FAILING,
     *GROWING,
     *CLAIMING,
+    *ITEMS,
 )
 
 
