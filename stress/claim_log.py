@@ -2,8 +2,8 @@
 
 Every record has a time of the clock that all processes share, taken before or after the call that
 it is about, so that for each claim there is a span in which it was live for certain: from when it
-was in hand until its lease ended at the earliest, it was given back, or its worker was killed. No two
-such spans of one message may overlap (I14), whatever was killed in between.
+was in hand until its lease ended at the earliest, it was given back, or its worker was killed. No
+two such spans of one message may overlap (I14), whatever was killed in between.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ import numpy as np
 if TYPE_CHECKING:
     from pathlib import Path
 
-CLAIMED, ENDING, ACKED, EXTENDED, REFUSED, CLOSING, TAKING, TAKEN, CUT, FLUSHING, FLUSHED = range(
-    11
-)
+CLAIMED, ENDING, ACKED, EXTENDED, REFUSED, CLOSING, TAKING, TAKEN, CUT, FLUSHED = range(10)
 NOTHING: Final = -1
 """Instead of a sequence: nothing was there to be taken."""
 RECORD: Final = np.dtype(
@@ -46,7 +44,7 @@ class ClaimLog:
         self.path = path
         self._fd = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
 
-    def note(  # noqa: PLR0917
+    def note(
         self, kind: int, worker: int, number: int = 0, sequence: int = 0, before: int = 0,
         after: int = 0, span: int = 0, deliveries: int = 0,
     ) -> None:  # fmt: skip

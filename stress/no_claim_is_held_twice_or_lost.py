@@ -3,17 +3,17 @@
 Four workers of one group claim, acknowledge, give back, extend, sleep over their leases and take,
 one at a time and many at once, while a producer sends and a helper flushes the group's state. They
 are killed at random, from outside and at each step of the group's table (kill points of the core),
-and started again. Now and then all are killed and the power is cut: every OS page of the group's
-file becomes, by chance, what it was at some flush or what it was last. In the end what is left is
-claimed, and everything is proved from what each process wrote down (`claim_log.py`): no two live
-claims of a message at an instant (I14), nothing done that nobody acknowledged and that is not among
-the dead letters (I13), no late acknowledgement, nothing delivered again behind an acknowledgement
-but what a cut took. A case is a kill.
+and started again. Now and then all are killed and the power is cut (`claim_cuts.py`). In the end
+what is left is claimed, and everything is proved from what each process wrote down
+(`claim_log.py`): no two live claims of a message at an instant (I14), nothing done that nobody
+acknowledged and that is not among the dead letters (I13), no late acknowledgement, nothing
+delivered again behind an acknowledgement but what a cut took. A case is a kill.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -27,6 +27,7 @@ import numpy as np
 
 from stress import children, driver, variant
 from stress.campaign import Budget, Outcome
+from stress.claim_cuts import many_cuts, mixed
 from stress.claim_log import (
     ACKED,
     CLAIMED,
@@ -35,10 +36,9 @@ from stress.claim_log import (
     ENDING,
     EXTENDED,
     FLUSHED,
-    FLUSHING,
-    REFUSED,
     NOTHING,
     RECORD,
+    REFUSED,
     TAKEN,
     TAKING,
     VIOLATIONS_MAX,
@@ -49,7 +49,6 @@ from stress.claim_log import (
 SHORT_SECONDS = 25.0
 WORKERS = 4
 PAGE_BYTES = 16384
-OS_PAGE_BYTES = 4096
 CAPACITY = 256
 MAX_DELIVERIES = 4
 MESSAGES_AT_ONCE = 40
@@ -63,6 +62,7 @@ TAKE_SHARE = 0.05
 DRAIN_SECONDS = 60.0
 LEASES = (0.004, 0.02, 0.08, 0.5)
 NAME = "work"
+CUTS_LOOKED_AT = 15
 HELPER_UID = 0
 
 
@@ -195,14 +195,21 @@ def help_out(ground: Ground, seed: int) -> None:
     log, rng = ClaimLog(ground.log_path), random.Random(seed)
     with Queue(ground.path, page_bytes=PAGE_BYTES) as queue:
         group = queue.group(NAME, capacity=CAPACITY)
-        while True:
-            before = _now()
-            log.note(FLUSHING, HELPER_UID, before=before)
-            group.flush()
+        synced = group._owner_lock.sync
+        began = _now()
+
+        def sync() -> None:
+            synced()
+            # Whatever the disk has from here on is no older than this.
             temporary = ground.image_path.with_suffix(".new")
             temporary.write_bytes(ground.group_file.read_bytes())
             temporary.rename(ground.image_path)
-            log.note(FLUSHED, HELPER_UID, before=before, after=_now())
+            log.note(FLUSHED, HELPER_UID, before=began, after=_now())
+
+        group._owner_lock.sync = sync  # type: ignore[method-assign]
+        while True:
+            began = _now()
+            group.flush()
             time.sleep(rng.random() * 0.05)
 
 
@@ -219,7 +226,7 @@ class Round:
         self.pids: dict[int, int] = {}
         self.uids: dict[int, int] = {}
         self.deaths: dict[int, int] = {}
-        self.counts = {"kills": 0, "deaths at a step": 0, "power cuts": 0}
+        self.counts = {"kills": 0, "deaths at a step": 0, "power cuts": 0, "cuts of copies": 0}
         self.claims = self.refused = self.buried = 0
         self.violations: list[str] = []
 
@@ -293,6 +300,7 @@ class Round:
                     self.start_worker(slot)
         finally:
             self.stop_all()
+        self.look_at_cuts(CUTS_LOOKED_AT)
         self.prove()
 
     def prepare(self) -> None:
@@ -316,44 +324,46 @@ class Round:
         """Kill everybody and cut the power."""
         self.stop_all()
         self.counts["power cuts"] += 1
-        now = self.ground.group_file.read_bytes()
+        self.look_at_cuts(CUTS_LOOKED_AT)
         if self.ground.image_path.exists():
-            before = self.ground.image_path.read_bytes()
-            # Any page can be newer than what was flushed; the words in the first one most of all.
-            head, rest = self.rng.choice(((0.5, 0.5), (1.0, 0.0), (1.0, 0.5), (0.0, 1.0)))
-            snapshots_at, known = self.snapshots()
-            mixed = b""
-            for at in range(0, len(now), OS_PAGE_BYTES):
-                share = 1.0 if at >= snapshots_at and not known else rest if at else head
-                chosen = now if self.rng.random() < share else before
-                mixed += chosen[at : at + OS_PAGE_BYTES]
+            before, now = self.ground.image_path.read_bytes(), self.ground.group_file.read_bytes()
             with self.ground.group_file.open("r+b") as file:
-                file.write(mixed)
-                file.seek(80)
-                file.write(b"\x55" * 32)  # of another boot
+                file.write(mixed(before, now, self.rng))
+            self.ground.image_path.unlink()  # recovery makes another file
         driver.pretend_power_cut(self.ground.path)
         self.log.note(CUT, HELPER_UID, before=_now())
         self.start_others()
         for slot in range(WORKERS):
             self.start_worker(slot)
 
-    def snapshots(self) -> tuple[int, bool]:
-        """Return where they stand, and whether it is known what of them is on the disk for sure.
+    def look_at_cuts(self, count: int) -> None:
+        """Cut the power so often, of copies."""
+        ground = self.ground
+        if not ground.image_path.exists():
+            return
+        answer, seed = ground.directory / "cuts", self.rng.getrandbits(62)
 
-        The helper can have been killed behind a sync, before it kept what the file looked like.
-        """
-        from pagequeue import format as fmt  # noqa: PLC0415
+        def body() -> None:
+            letters = set(dead_letters(ground))
+            wrong = many_cuts(
+                ground.group_file, ground.image_path, ground.log_path, ground.directory / "room",
+                letters, random.Random(seed), count,
+            )  # fmt: skip
+            answer.write_text(json.dumps(wrong))
 
-        rows = np.fromfile(self.ground.log_path, RECORD)
-        kinds = rows["kind"][(rows["kind"] == FLUSHING) | (rows["kind"] == FLUSHED)]
-        return fmt.snapshot_at(CAPACITY, 0), len(kinds) > 0 and int(kinds[-1]) == FLUSHED
+        status = children.ended(children.fork(body, ground.errors, "cuts"), DRAIN_SECONDS)
+        self.counts["cuts of copies"] += count
+        if status == 0:
+            self.violations += json.loads(answer.read_text())[:VIOLATIONS_MAX]
+        else:
+            self.violations.append("what a power cut leaves could not be recovered")
 
     def prove(self) -> None:
         """Claim what is left, and look at everything that was written down."""
         answer = self.ground.directory / "answer"
 
         def body() -> None:
-            answer.write_text(repr(drain(self.ground)))
+            answer.write_text(json.dumps(drain(self.ground)))
 
         pid = children.fork(body, self.ground.errors, "drain")
         status = children.ended(pid, DRAIN_SECONDS)
@@ -364,7 +374,7 @@ class Round:
         self.violations += said[:VIOLATIONS_MAX]
         if status != 0 or said:
             return
-        end, letters, problems = eval(answer.read_text())  # noqa: S307  our own child's
+        end, letters, problems = json.loads(answer.read_text())
         self.buried = len(letters)
         judge = Judge(self.last_signs(), set(letters), set(range(end)))
         judge.judge(self.ground.log_path)
@@ -379,6 +389,18 @@ class Round:
             if self.deaths.get(worker) == 0:
                 deaths[worker] = max(deaths[worker], int(row["before"]), int(row["after"]))
         return deaths
+
+
+def dead_letters(ground: Ground) -> list[int]:
+    """Return the sequences that stand among the dead letters."""
+    from pagequeue import DeadLetter, Queue, QueueNotFound  # noqa: PLC0415
+
+    prefix = f"queue.dead.{NAME}"
+    try:
+        with Queue(ground.path, prefix=prefix, read_only=True) as queue:
+            return [DeadLetter.decode(message).sequence for message in queue.replay()]
+    except QueueNotFound:
+        return []
 
 
 def drain(ground: Ground) -> tuple[int, list[int], list[str]]:
@@ -406,7 +428,7 @@ def drain(ground: Ground) -> tuple[int, list[int], list[str]]:
                 before_ack = _now()
                 claim.ack()
                 worker.log.note(ACKED, 1, worker.number, sequence, before_ack, _now())
-        letters = [letter.sequence for letter in group.dead_letters()]
+        letters = dead_letters(ground)
         problems = [f"{one.file}: {one.reason}" for one in queue.verify().problems]
         return queue.tail_sequence, letters, problems
 

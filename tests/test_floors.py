@@ -19,6 +19,8 @@ FLOORS = {
         "consumer",
         "dead",
         "group",
+        "group_errors",
+        "group_open",
         "info",
         "listing",
         "named",

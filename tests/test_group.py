@@ -10,11 +10,13 @@ import pytest
 
 import pagequeue
 from pagequeue import Queue, errors
-from pagequeue.group import Group, open_group
+from pagequeue.group_open import open_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from pagequeue.group import Group
 
 SECOND = 1_000_000_000
 

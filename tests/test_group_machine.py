@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pagequeue import Queue, _core, errors
-from pagequeue.group import Group, open_group
 from pagequeue.group_file import Waiting, decode_snapshot, encode_snapshot
+from pagequeue.group_open import open_group
 
 if TYPE_CHECKING:
     from pagequeue import Claim
+    from pagequeue.group import Group
 
 SECOND = 1_000_000_000
 CAPACITY = 6

@@ -177,14 +177,18 @@ class Cursor:
         self._lock = locked(folder, prefix, name)
         try:
             self.meta = CursorMeta(folder, prefix, queue_id, name, writable=True)
-            if self.meta.is_group:
-                raise errors.UsageError(
-                    f"{name!r} is a group: open queue.group({name!r}), or choose another name",
-                    path=self.meta.path,
-                )
+            self._refuse_group()
         except BaseException:
             self._lock.close()
             raise
+
+    def _refuse_group(self) -> None:
+        if self.meta.is_group:
+            raise errors.UsageError(
+                f"{self.name!r} is a group: open queue.group({self.name!r}), or choose another "
+                "name",
+                path=self.meta.path,
+            )
 
     def sync(self) -> None:
         """Put the place on stable storage.

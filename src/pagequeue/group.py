@@ -1,7 +1,7 @@
 """Group: competing consumers, each message claimed by one at a time, over any number of processes.
 
 The hot path is the core's `Claims`; here stands what it cannot settle by itself: the next page, a
-message that retention took, owners that died, dead letters, and putting the state on stable storage.
+message that retention took, owners that died, dead letters, and what is put on stable storage.
 """
 
 from __future__ import annotations
@@ -12,13 +12,10 @@ from typing import TYPE_CHECKING, Self
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.closing import Closing
-from pagequeue.cursor import cursor_names
 from pagequeue.dead import DeadLetters
-from pagequeue.group_file import GroupFile, Snapshot, make_group_file
+from pagequeue.group_errors import refusal
+from pagequeue.group_file import GroupFile
 from pagequeue.locks import FileLock, OwnerLock
-from pagequeue.meta import lost_meta
-from pagequeue.moments import to_ns
-from pagequeue.options import check_consumer_name, check_expired, check_group
 from pagequeue.page import REASONS, REMEDY
 
 if TYPE_CHECKING:
@@ -26,7 +23,6 @@ if TYPE_CHECKING:
 
     from pagequeue._core import Claim, Message, Region
     from pagequeue.dead import DeadLetter
-    from pagequeue.moments import Moment
     from pagequeue.store import Place, Store
 
 MANY_MAX = 1 << 20
@@ -68,7 +64,7 @@ class Group(_core.Claims, Closing):
         clock: Callable[[], int] | None,
         wall: Callable[[], int] | None,
     ) -> Self:
-        """Share what `open_group` found; the handle owns it from here on."""
+        """Share what was found; the handle owns it from here on."""
         folder, prefix = store.folder, store.prefix
         own_name = fmt.cursor_name(prefix, file.name)
         # Where the lock of the table is flock itself, flushing needs another file.
@@ -208,49 +204,7 @@ class Group(_core.Claims, Closing):
             return self._look_at_owners()
         if event == _core.EVENT_DAMAGED:
             return self._damaged()
-        raise self._refusal(event, value)
-
-    def _refusal(self, event: int, value: int) -> errors.PageQueueError:
-        """Return the error for a call that cannot be done."""
-        path, file = self._store.folder.path, self._group_file
-        if event == _core.EVENT_TIMEOUT:
-            if self.outstanding >= file.capacity:
-                return errors.TooManyClaims(
-                    f"{file.capacity} messages are claimed or delayed, and there is no room for "
-                    "more: acknowledge some, or make the group with more capacity",
-                    path=file.path,
-                )
-            return errors.NothingReceived(
-                f"nothing to claim within {value / 1e9:g} s: call again", path=path
-            )
-        if event == _core.EVENT_LEASE_LOST:
-            return errors.LeaseLost(
-                f"the claim of message {value} is not live any more: its lease ended or it was "
-                "given to another; claim again, and extend claims that take long",
-                path=path, sequence=value,
-            )  # fmt: skip
-        if event == _core.EVENT_SETTLED:
-            return errors.UsageError(
-                f"this claim of message {value} was acknowledged or given back: once is enough",
-                path=path,
-            )
-        if event == _core.EVENT_STALLED:
-            return errors.LockTimeout(
-                f"locked by another process for {value / 1e9:g} s: look for a stopped process "
-                "that has the group open, then call again",
-                path=file.path,
-            )
-        if event == _core.EVENT_NO_LOCK:
-            return errors.SystemLimit(
-                f"the lock cannot be taken (error {value}): see the system's log", path=file.path
-            )
-        if event == _core.EVENT_LOST:
-            return lost_meta(file.path, file.region.lost_at)
-        if event == _core.EVENT_FORKED:
-            return errors.ForkedError(
-                "this group belongs to the parent process: open the queue in the child", path=path
-            )
-        return errors.ClosedError("this group is closed: open it again", path=path)
+        raise refusal(self._store.folder.path, self._group_file, event, value)
 
     def _move(self) -> bool:
         """Map the page of the next new message, and say where in it that stands."""
@@ -404,108 +358,3 @@ class Group(_core.Claims, Closing):
                 "have claimed the same: close the group everywhere, then open it again",
                 path=self._group_file.path,
             )
-
-
-def open_group(
-    store: Store,
-    name: str,
-    *,
-    lease: float,
-    max_deliveries: int | None,
-    since: Moment | None,
-    sequence: int | None,
-    latest: bool,
-    on_expired: str,
-    capacity: int,
-    clock: Callable[[], int] | None = None,
-    wall: Callable[[], int] | None = None,
-) -> Group:
-    """Open a group, or make it where there is none of that name.
-
-    Args:
-        clock: of leases and delays, in ns, the same for all handles; None: the system's monotonic.
-        wall: of the time of the last acknowledgement; None: the system's.
-
-    Raises:
-        UsageError: a consumer has this name; or it exists, and a place to begin was given.
-    """
-    path = store.folder.path
-    check_consumer_name(path, name)
-    check_group(path, lease, max_deliveries, capacity)
-    check_expired(path, on_expired)
-    if max_deliveries is not None:
-        DeadLetters(store, name).check()
-    given = (since is not None) + (sequence is not None) + bool(latest)
-    if given > 1:
-        raise errors.InvalidOption("since, sequence and latest: give one of them")
-    # Under this lock, so that retention does not pass the place between finding and keeping it, and
-    # nobody removes what is being opened.
-    with store.roller.lock.exclusive(store.lock_timeout, "opening a group"):
-        exists = name in cursor_names(store.folder, store.prefix)
-        if exists and given:
-            raise errors.UsageError(
-                f"group {name!r} exists and goes on where it is: leave since, sequence and latest "
-                "out, or remove it",
-                path=path,
-            )
-        if not exists:
-            _make(store, name, since=since, sequence=sequence, latest=latest, capacity=capacity)
-        return _open(
-            store, name, lease=lease, max_deliveries=max_deliveries, on_expired=on_expired,
-            clock=clock, wall=wall,
-        )  # fmt: skip
-
-
-def _make(
-    store: Store,
-    name: str,
-    *,
-    since: Moment | None,
-    sequence: int | None,
-    latest: bool,
-    capacity: int,
-) -> None:
-    if since is not None:
-        begin = store.seek_since(to_ns(since, store.clock)).sequence
-    elif sequence is not None:
-        begin = store.seek_sequence(sequence).sequence
-    else:
-        begin = store.tail.sequence if latest else store.seek_head().sequence
-    now = store.clock()
-    make_group_file(
-        store.folder, store.prefix, store.meta.queue_id, name, Snapshot(begin),
-        capacity=capacity, created=now, now=now,
-    )  # fmt: skip
-
-
-def _open(
-    store: Store,
-    name: str,
-    *,
-    lease: float,
-    max_deliveries: int | None,
-    on_expired: str,
-    clock: Callable[[], int] | None,
-    wall: Callable[[], int] | None,
-) -> Group:
-    folder = store.folder
-    file = GroupFile(folder, store.prefix, store.meta.queue_id, name, writable=True)
-    file_name = fmt.cursor_name(store.prefix, name)
-    owner_lock = OwnerLock(folder.open(file_name, writable=True), file.path)
-    try:
-        if not file.is_this_boot:
-            raise file.corrupt(0, "put there while the queue was open, which must be closed first")
-        file.check_lock()
-        while True:
-            owner = file.region.load(file.OWNER) + 1
-            file.region.store(file.OWNER, owner)
-            if owner_lock.take(owner):
-                break
-        file.region.store(file.OPENED, store.clock())
-        return Group(
-            store, file, owner_lock, owner, lease=lease, max_deliveries=max_deliveries,
-            on_expired=on_expired, clock=clock, wall=wall,
-        )  # fmt: skip
-    except BaseException:
-        owner_lock.close()
-        raise

@@ -1,8 +1,8 @@
 """The file of a group: who has claimed what, mapped by every handle; and its snapshots.
 
 The table in it is shared memory: it survives every kill, and is believed only within the boot, the
-mount and the file that it was made in. What survives a power cut is the floor (one word, as in every
-cursor) and the last snapshot that was synced. Both are never ahead of the truth, so what was
+mount and the file that it was made in. What survives a power cut is the floor (one word, as in
+every cursor) and the last snapshot that was synced. Both are never ahead of the truth, so what was
 acknowledged later comes again, and nothing that was not acknowledged is skipped (I13).
 
 There are two places for snapshots, in turn. The one on stable storage is never written to: whoever
@@ -188,8 +188,10 @@ class GroupFile:
         key = self.region.read(KEY_AT, KEY_BYTES)[:24]
         return key == lock_key_of(self._folder, self.inode)[:24]
 
-    def check_lock(self) -> None:
-        """Raise if the lock is of a kind that this process cannot take."""
+    def check_usable(self) -> None:
+        """Raise if the table is not of this boot, or its lock of a kind that we cannot take."""
+        if not self.is_this_boot:
+            raise self.corrupt(KEY_AT, "put there while the queue was open: close it first")
         abi = self.region.load_half(self.LOCK_ABI)
         if abi != _core.LOCK_ABI:
             raise errors.ForeignLock(
@@ -211,7 +213,7 @@ class GroupFile:
         Others go on meanwhile, so the numbers are of nearly one moment.
         """
         used = min(self.region.load_half(_word("used")), self.capacity)
-        rows = np.frombuffer(self.region, fmt.GROUP_RECORD, used, fmt.GROUP_TABLE_AT)
+        rows = np.frombuffer(memoryview(self.region), fmt.GROUP_RECORD, used, fmt.GROUP_TABLE_AT)
         states = rows["word"] & np.uint64(3)
         live = (states == fmt.RECORD_CLAIMED) & (rows["lease_end"] > monotonic)
         outstanding = int(np.count_nonzero(states))
@@ -228,7 +230,7 @@ class GroupFile:
                 return sequence
 
     def last_snapshot(self) -> Snapshot:
-        """Return what survives a power cut: the newest whole snapshot, and never below the floor."""
+        """Return what survives a power cut: the newest whole snapshot, and the floor."""
         size_bytes = fmt.snapshot_bytes(self.capacity)
         newest = Snapshot(0)
         for ordinal in (0, 1):
@@ -265,10 +267,8 @@ def make_group_file(
 ) -> None:
     """Create the file, or put another one in its place, durable with its name.
 
-    What waits in the snapshot waits in the table; its place is looked for when it is claimed.
-
-    Args:
-        now: of the wall clock, and `monotonic` of the leases' clock at the same moment, in ns.
+    What waits in the snapshot waits in the table; its place is looked for when it is claimed. `now`
+    is of the wall clock, and `monotonic` of the leases' clock at the same moment, in ns.
     """
     file_name = fmt.cursor_name(prefix, name)
     header = np.zeros(1, fmt.GROUP_META)
@@ -318,8 +318,8 @@ def settle_groups(
     """Make every group usable by who comes next; the caller has the queue alone (I11, I13).
 
     Nobody who claimed anything is alive. Where the table is believed, its claims are void and the
-    rest stays; otherwise the file is made anew from what survives a power cut, not ahead of the tail,
-    before anything new is sent: otherwise the old one could come back at the next power cut.
+    rest stays; otherwise the file is made anew from what survives a power cut, not ahead of the
+    tail, before anything new is sent: the old one could come back at the next power cut.
     """
     names = [name for name, meta in readable_cursors(folder, prefix, queue_id)
              if not isinstance(meta, errors.PageQueueError) and meta.is_group]  # fmt: skip

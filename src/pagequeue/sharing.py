@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pagequeue import format as fmt
-from pagequeue.group import Group, open_group
+from pagequeue.group_open import open_group
 from pagequeue.upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from weakref import WeakSet
 
     from pagequeue.consumer import Consumer, Replay
+    from pagequeue.group import Group
     from pagequeue.moments import Moment
     from pagequeue.producer import Producer
 

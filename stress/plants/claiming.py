@@ -16,20 +16,20 @@ CLAIMING = (
         "passed_before_claimed", "a group goes on to the next message before the claim stands",
         "I13, a kill in between loses it", {CLAIM: 30.0},
         {"claims.c": [(
-            "    set_word(record, id, PQ_RECORD_CLAIMED);\n    PQ_KILL_POINT(20);\n"
-            "    pq_table_advance(table, sequence + 1, behind);\n",
-            "    pq_table_advance(table, sequence + 1, behind);\n    PQ_KILL_POINT(20);\n"
-            "    set_word(record, id, PQ_RECORD_CLAIMED);\n",
+            ("    set_word(record, id, PQ_RECORD_CLAIMED);\n    PQ_KILL_POINT(20);\n"
+            "    pq_table_advance(table, sequence + 1, behind);\n"),
+            ("    pq_table_advance(table, sequence + 1, behind);\n    PQ_KILL_POINT(20);\n"
+            "    set_word(record, id, PQ_RECORD_CLAIMED);\n"),
         )]},
     ),
     in_c(
         "half_claim_kept", "a claim whose claimer died before it had it stays", "I14",
         {CLAIM: 40.0},
         {"table.c": [(
-            "        if (get_u64(OF(record, SEQUENCE)) >= next || "
-            "state_of(record) == PQ_RECORD_FREE) {",
-            "        if ((get_u64(OF(record, SEQUENCE)) >= next && 0) || "
-            "state_of(record) == PQ_RECORD_FREE) {",
+            ("        if (get_u64(OF(record, SEQUENCE)) >= next || "
+            "state_of(record) == PQ_RECORD_FREE) {"),
+            ("        if ((get_u64(OF(record, SEQUENCE)) >= next && 0) || "
+            "state_of(record) == PQ_RECORD_FREE) {"),
         )]},
     ),
     in_c(
@@ -37,8 +37,8 @@ CLAIMING = (
         {CLAIM: 20.0},
         {"claims.c": [(
             "        if (when <= by->now || looks > table->capacity) {",
-            "        if (when <= by->now + (by->lease_end - by->now) / 2 || "
-            "looks > table->capacity) {",
+            ("        if (when <= by->now + (by->lease_end - by->now) / 2 || "
+            "looks > table->capacity) {"),
         )]},
     ),
     in_c(
@@ -46,8 +46,8 @@ CLAIMING = (
         {CLAIM: 60.0},
         {"claims.c": [(
             "        set_word(record, id, PQ_RECORD_WAITS);\n    }\n    PQ_KILL_POINT(24);\n",
-            "    }\n    put_u64(OF(record, LEASE_END), (uint64_t)by->lease_end);\n"
-            "    PQ_KILL_POINT(24);\n",
+            ("    }\n    put_u64(OF(record, LEASE_END), (uint64_t)by->lease_end);\n"
+            "    PQ_KILL_POINT(24);\n"),
         )]},
     ),
     in_c(
@@ -55,8 +55,8 @@ CLAIMING = (
         {CLAIM: 30.0},
         {"table.c": [(
             "        first != NULL ? get_u64(OF(first, SEQUENCE)) : pq_table_next(table, &place);",
-            "        first != NULL && state_of(first) == PQ_RECORD_CLAIMED\n"
-            "            ? get_u64(OF(first, SEQUENCE)) : pq_table_next(table, &place);",
+            ("        first != NULL && state_of(first) == PQ_RECORD_CLAIMED\n"
+            "            ? get_u64(OF(first, SEQUENCE)) : pq_table_next(table, &place);"),
         )]},
     ),
     in_python(

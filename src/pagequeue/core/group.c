@@ -9,7 +9,10 @@
 
 #include <errno.h>
 
-#define HELD_TRIES 100
+/* Between two tries. Long ones, because each change of hands costs more than an operation: the words
+ * move from one processor to the other. So one worker does a few in a row while another waits. */
+#define PAUSES_MIN 32
+#define PAUSES_MAX 256
 #define WALL_NS 500000000
 #define BATCH_BYTES PQ_READ_BYTES_MAX
 
@@ -176,12 +179,14 @@ int pq_group_run(Claims *self, pq_group_attempt *try) {
     try->by.page = page == NULL ? NULL : page->base;
     try->by.page_bytes = page == NULL ? 0 : page->bytes;
     try->by.page_number = self->page_number;
-    for (int i = 0; i < HELD_TRIES; i++) {
+    for (int pauses = PAUSES_MIN; pauses <= PAUSES_MAX; pauses *= 2) {
         if (pq_lock_try(&self->table.lock) == 0) {
             with_lock(self, try);
             return check_lost(self, file);
         }
-        pq_pause();
+        for (int i = 0; i < pauses; i++) {
+            pq_pause();
+        }
     }
     Region *meta = self->meta;
     Py_INCREF((PyObject *)self);
