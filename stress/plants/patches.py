@@ -42,6 +42,15 @@ from stress.plants.flows import (  # noqa: F401  the same
     sent_behind_a_cancellation,
     taken_before_a_suspension,
 )
+from stress.plants.item_patches import (  # noqa: F401  planted by name
+    dead_workers_unnoticed,
+    done_when_got,
+    large_gone_when_got,
+    large_left_for_ever,
+    large_swept_while_others_read,
+    never_done,
+    wrong_one_done,
+)
 from stress.plants.keeping import (  # noqa: F401  the same
     ack_before_receive,
     cursor_not_lowered,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stress.plants.claiming import CLAIMING
 from stress.plants.flows import FLOWS
+from stress.plants.items import ITEMS
 from stress.plants.keeping import KEEPING
 from stress.plants.plant import (
     CUT,
@@ -183,7 +184,7 @@ FAILING = (
 
 PLANTS = (
     *MODELS, *PUBLISHING, *LOCKS, *DURABILITY, *RECOVERING, *FILES, *FAILING, *GROWING, *KEEPING,
-    *CLAIMING, *FLOWS,
+    *CLAIMING, *FLOWS, *ITEMS,
 )  # fmt: skip
 
 

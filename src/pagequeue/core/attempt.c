@@ -3,6 +3,7 @@
  * The GIL is given up when the lock is not free at once, and for large payloads; it is never waited
  * for while the lock is held, because that would stop every other producer for as long.
  */
+#include "claims.h"
 #include "writer.h"
 
 #include <errno.h>
@@ -21,12 +22,23 @@ static int is_lost(const attempt *try) {
            (try->next_page != NULL && pq_region_look(try->next_page));
 }
 
+/* Under the writers' lock, so that no two producers fill the same last place. The group only goes on
+ * meanwhile: what it took is seen late at worst. */
+static uint64_t crowded_at(const attempt *try) {
+    pq_table table = {.base = try->taker->base};
+    uint64_t place;
+    return pq_table_next(&table, &place) + try->taker_limit;
+}
+
 static pq_append_result with_lock(attempt *try) {
     pq_append_result result = PQ_APPEND_LOST;
     if (!is_lost(try)) {
         if (try->next_page != NULL) {
             result = pq_roll(&try->at, try->next_page->base, try->header);
         } else {
+            if (try->taker != NULL) {
+                try->at.crowded_at = crowded_at(try);
+            }
             int64_t now = try->now == PQ_TIMESTAMP_NOW ? pq_clock_realtime() : try->now;
             result = pq_append(&try->at, try->items, try->item_count, now, try->exact, &try->out);
         }
@@ -87,6 +99,8 @@ int pq_writer_run(Writer *self, attempt *try, int free_gil) {
     try->meta = self->meta;
     try->page = self->page;
     try->lock = &self->lock;
+    try->taker = self->taker;
+    try->taker_limit = self->taker_limit;
     if (!free_gil) {
         for (int i = 0; i < HELD_TRIES; i++) {
             if (pq_lock_try(&self->lock) == 0) {
@@ -145,4 +159,22 @@ int pq_writer_is_durable(Writer *self, uint64_t sequence) {
     Py_DECREF((PyObject *)meta);
     Py_DECREF((PyObject *)page);
     return durable;
+}
+
+/* From here on, once, it sends only while a group has fewer than `limit` messages before it. */
+PyObject *pq_writer_bind(Writer *self, PyObject *args) {
+    Region *taker;
+    unsigned long long limit;
+    if (!PyArg_ParseTuple(args, "O!K:_bind", pq_region_type, &taker, &limit) ||
+        pq_region_check(taker, PQ_GROUP_TABLE_AT, 1, "file of the group") < 0) {
+        return NULL;
+    }
+    if (self->taker != NULL || limit == 0) {
+        PyErr_SetString(PyExc_ValueError, "bound once, by 1 or more");
+        return NULL;
+    }
+    Py_INCREF((PyObject *)taker); /* until the writer goes: a thread may be inside */
+    self->taker_limit = limit;
+    self->taker = taker;
+    Py_RETURN_NONE;
 }

@@ -89,6 +89,7 @@ typedef struct {
     uint64_t first_sequence;
     uint8_t *index;
     uint64_t index_capacity;
+    uint64_t crowded_at; /* no message may have this sequence or a higher one now; 0 = any may */
 } pq_place;
 
 typedef struct {
@@ -107,6 +108,7 @@ typedef enum {
     PQ_APPEND_DAMAGED,   /* what stands at the tail is neither a frame nor nothing */
     PQ_APPEND_EXHAUSTED, /* no sequence number is left */
     PQ_APPEND_LOST,      /* a map was truncated: what was laid down may be nowhere */
+    PQ_APPEND_CROWDED,   /* whoever takes them has as many before it as it may have */
 } pq_append_result;
 
 typedef struct {

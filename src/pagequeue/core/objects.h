@@ -32,7 +32,8 @@
     EVENT(NO_LOCK)         /* writer: the lock is none; value: the system's error number */ \
     EVENT(IDLE)            /* group: it is time to look whether owners of claims died */ \
     EVENT(LEASE_LOST)      /* group: a claim is not live any more; value: its sequence */ \
-    EVENT(SETTLED)         /* group: a claim was acknowledged or given back; value: its sequence */
+    EVENT(SETTLED)         /* group: a claim was acknowledged or given back; value: its sequence */ \
+    EVENT(CROWDED)         /* writer: the group that it is bound by has its fill before it */
 
 typedef enum {
 #define PQ_EVENT_MEMBER(name) EVENT_##name,

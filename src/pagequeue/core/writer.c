@@ -46,6 +46,7 @@ static void writer_dealloc(Writer *self) {
     Py_XDECREF((PyObject *)self->meta);
     Py_XDECREF((PyObject *)self->page);
     Py_XDECREF((PyObject *)self->index);
+    Py_XDECREF((PyObject *)self->taker);
     Py_XDECREF((PyObject *)self->clock);
     pq_type_free((PyObject *)self);
 }
@@ -95,6 +96,7 @@ static pq_event event_of(int result) {
     case PQ_APPEND_OLD: return EVENT_OLD_TIMESTAMP;
     case PQ_APPEND_EXHAUSTED: return EVENT_EXHAUSTED;
     case PQ_APPEND_LOST: return EVENT_LOST;
+    case PQ_APPEND_CROWDED: return EVENT_CROWDED;
     default: return EVENT_DAMAGED;
     }
 }
@@ -366,6 +368,7 @@ static PyMethodDef writer_methods[] = {
     {"_attach", (PyCFunction)writer_attach, METH_VARARGS, NULL},
     {"_ahead", (PyCFunction)writer_ahead, METH_VARARGS, NULL},
     {"_roll", (PyCFunction)writer_roll, METH_VARARGS, NULL},
+    {"_bind", (PyCFunction)pq_writer_bind, METH_VARARGS, NULL},
     {"_detach", (PyCFunction)writer_detach, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
