@@ -199,6 +199,7 @@ def help_out(ground: Ground, seed: int) -> None:
         began = _now()
 
         def sync() -> None:
+            time.sleep(rng.random() * 0.02)  # as a disk would: killed here, it is not on it
             synced()
             # Whatever the disk has from here on is no older than this.
             temporary = ground.image_path.with_suffix(".new")

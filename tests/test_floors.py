@@ -15,6 +15,7 @@ FLOORS = {
         "closing",
         "errors",
         "format",
+        "format_groups",
         "format_text",
         "moments",
         "problem",

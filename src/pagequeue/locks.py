@@ -233,7 +233,7 @@ class OwnerLock:
 
     def is_held(self, number: int | None = None) -> bool:
         """Whether another handle has this byte, or any."""
-        if not self.KNOWN:
+        if not self.KNOWN or (number or 0) > NUMBER_MAX:
             return False
         span = _byte_lock(0, 0) if number is None else _byte_lock(number, 1)
         try:
@@ -265,6 +265,8 @@ class OwnerLock:
     forget = close  # of a child's copy: the parent's own descriptor keeps the lock
 
 
+NUMBER_MAX = 1 << 60
+"""No handle ever gets so high a number."""
 OWNERS_AT = 1 << 40
 """Bytes are locked so far behind every file's end that nothing else is."""
 

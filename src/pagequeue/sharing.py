@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pagequeue import format as fmt
+from pagequeue import format_groups as gfmt
 from pagequeue.group_open import open_group
 from pagequeue.upkeep import Upkeep
 
@@ -33,7 +33,7 @@ class Sharing(Upkeep):
         sequence: int | None = None,
         latest: bool = False,
         on_expired: str = "raise",
-        capacity: int = fmt.GROUP_CAPACITY_DEFAULT,
+        capacity: int = gfmt.GROUP_CAPACITY_DEFAULT,
     ) -> Group:
         """Return a handle of a group: workers in any number of processes share its messages.
 
