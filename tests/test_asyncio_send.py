@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from loops import PATIENCE
 
-from pagequeue import ClosedError, FlushTimeout, Queue, QueueFull, Retention
+from pagequeue import ClosedError, FlushTimeout, Queue, QueueFull, Retention, SyncFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -183,3 +185,59 @@ def test_closed_producer_says_so(queue: Queue) -> None:
         assert len(queue) == 0
 
     asyncio.run(main())
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Make so many syncs fail, and work again behind that."""
+    real = os.fdatasync
+    left = [count]
+
+    def fdatasync(fd: int) -> None:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(fd)
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+
+
+def test_failed_sync_stops_all_who_send(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I5: every coroutine that shared the sync is told, and so is who sends later."""
+
+    async def main() -> None:
+        with Queue(tmp_path / "q", page_bytes=SMALL, sync=1) as queue:
+            producer = queue.producer()
+            failing(monkeypatch, 100)
+            results = await asyncio.gather(
+                *(producer.send_async(b"%d" % n) for n in range(5)), return_exceptions=True
+            )
+            assert all(isinstance(result, SyncFailed) for result in results)
+            with pytest.raises(SyncFailed):
+                await producer.send_async(b"later")
+            with pytest.raises(SyncFailed):
+                await producer.flush_async()
+            monkeypatch.undo()
+            with contextlib.suppress(SyncFailed):
+                queue.close()
+
+    asyncio.run(main())
+
+
+def test_failed_sync_is_gone_on_after_in_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]
+) -> None:
+    """I5: what is at risk is written again; the coroutines that sent it learn nothing of it."""
+
+    async def main() -> None:
+        with Queue(tmp_path / "q", page_bytes=SMALL, sync=1, on_sync_failure="seal") as queue:
+            producer = queue.producer()
+            failing(monkeypatch, 1)
+            sent = await asyncio.gather(*(producer.send_async(b"%d" % n) for n in range(20)))
+            assert sorted(sent) == list(range(20))
+            assert queue.durable_sequence == 20
+            producer.send(b"directly")
+            assert await producer.send_async(b"later") == 21
+            assert [len(message.payload) > 0 for message in queue.replay()] == [True] * 22
+            assert queue.verify().ok
+
+    run(main())

@@ -184,12 +184,18 @@ def test_closing_the_queue_ends_its_flows(tmp_path: Path) -> None:
     """Whoever waits downstream in another thread gets an error."""
     queue = Queue(tmp_path / "q", page_bytes=SMALL)
     upstream = Upstream(10)
-    flow = queue.persist(upstream, "down")
+    flow = queue.persist(upstream, "down", commit="manual")
     assert next(flow).payload == b"0"
     queue.close()
     assert not pump_threads()
     with pytest.raises(ClosedError):
         next(flow)
+
+    async def ask() -> None:
+        await anext(flow)
+
+    with pytest.raises(ClosedError):
+        asyncio.run(ask())
 
 
 def test_interrupt_ends_a_wait_downstream(queue: Queue) -> None:

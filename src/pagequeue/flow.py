@@ -154,6 +154,7 @@ class Flow(Closing):
 
     def _done_with_last(self) -> None:
         """Acknowledge what came out, because the next is asked for."""
+        self._consumer._check()  # noqa: SLF001 - its own package
         if self._acks:
             self._consumer.ack()
 
