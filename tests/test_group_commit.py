@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import signal
 import threading
@@ -313,6 +314,23 @@ def test_senders_at_the_same_time_share_syncs(
     assert [thread.ended() for thread in sending] == [None] * 8
     assert queue.durable_sequence == 320
     assert len(syncs) < 320 / 2
+
+
+def test_early_sender_waits_no_longer_than_it_was_told(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits for a group looks at the time itself: the others may never send again."""
+    monkeypatch.setattr(os, "fdatasync", lambda _: None)
+    region = queue._store.write_meta.region
+    shortest = math.inf
+    with queue.producer() as producer:
+        for _ in range(100):
+            begun = time.monotonic()
+            region.store(word("gather_until"), time.monotonic_ns() + 100_000)
+            region.store(word("gather_to"), queue.tail_sequence + 8)
+            producer.send(b"x")
+            shortest = min(shortest, time.monotonic() - begun)
+    assert 0.0001 <= shortest < 0.001
 
 
 def test_single_sender_waits_for_nobody(queue: Queue) -> None:

@@ -25,9 +25,9 @@ static int claim(uint8_t *meta, uint32_t field, uint32_t turn) {
                                                           __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
 }
 
-/* How long to sleep for others before the next sync, 0 = not at all. The first one who sleeps
- * watches the time; if it dies, the others notice later. */
-static int64_t gathering_ns(uint8_t *meta, uint32_t turn) {
+/* How long to sleep for others before the next sync, 0 = not at all. The first one who sleeps, and
+ * does not only look, watches the time; if it dies, the others notice later. */
+static int64_t gathering_ns(uint8_t *meta, uint32_t turn, int sleeps) {
     uint64_t end = pq_load_u64(meta + PQ_WRITE_META_GATHER_TO);
     if (end == 0 || pq_tail_sequence(meta) >= end) {
         return 0;
@@ -37,7 +37,8 @@ static int64_t gathering_ns(uint8_t *meta, uint32_t turn) {
     if (until <= now || until - GATHER_NS_MAX > now) {
         return 0;
     }
-    return until - now + (claim(meta, PQ_WRITE_META_GATHER_BEGUN, turn) ? 0 : GATHER_NS_MAX);
+    int watches = sleeps && claim(meta, PQ_WRITE_META_GATHER_BEGUN, turn);
+    return until - now + (watches ? 0 : GATHER_NS_MAX);
 }
 
 pq_turn_result pq_turn_wait(uint8_t *meta, uint64_t sequence, int64_t ns, int take) {
@@ -53,7 +54,7 @@ pq_turn_result pq_turn_wait(uint8_t *meta, uint64_t sequence, int64_t ns, int ta
         }
         int64_t rest = ns;
         if (pq_load_u32(meta + PQ_WRITE_META_FLUSH_BEGUN) != turn + 1) {
-            rest = failed == 0 ? gathering_ns(meta, turn) : 0;
+            rest = failed == 0 ? gathering_ns(meta, turn, ns > 0) : 0;
             if (rest == 0) {
                 if (!take) {
                     return PQ_TURN_YOURS;
