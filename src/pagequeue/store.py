@@ -214,6 +214,7 @@ class Store:
                 old.append(self._cache.popitem(last=False))
         if old:
             self.background.drop(old)
+        self.let_go_of_retired()
         return page
 
     def page_again(self, number: int) -> Page:
