@@ -127,6 +127,26 @@ def test_power_cut_after_trimming_finds_the_head_or_an_older_one(
     check_trimmed(disk)
 
 
+def test_reader_before_the_recovery_needs_no_words_as_new_as_the_head(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I12: the head was put on stable storage, the write meta of the same boot perhaps not."""
+    only_by_hand(monkeypatch)
+    with disk.open(retention=KEEP_TWO) as queue:
+        queue.producer().send(FULL)
+        before = disk.path("writeMeta").read_bytes()
+        fill(queue, 5)
+        queue.trim()
+        head = queue.head_sequence
+    disk.path("writeMeta").write_bytes(before)
+    pretend_power_cut(disk.directory)
+    with disk.open(read_only=True) as queue:
+        assert queue.head_sequence == head > 3
+        assert [m.sequence for m in queue.replay()] == list(range(head, 16))
+    with disk.open() as queue:
+        assert [m.sequence for m in queue.replay()] == list(range(head, 16))
+
+
 def test_order_of_syncs_and_removals(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """I12: cursors, new head and its name before the head moves; the head before a file goes."""
     only_by_hand(monkeypatch)

@@ -50,7 +50,7 @@ class Store:
         path: of the directory.
         prefix: of all file names.
         create: make the queue if there is none.
-        read_only: write no byte and take no lock.
+        read_only: write no byte, and lock nothing but, shared, the pages that are read.
         page_bytes: of a new queue; of an existing one it must be the same; None takes what is.
         lock_timeout: seconds to wait for any lock before a typed error.
         clock: ns since 1970, UTC.
