@@ -118,7 +118,7 @@ class Watcher:
         return wrong
 
     def _head_page(self, page: int, sequence: int) -> list[str]:
-        from pagequeue.page import parse_header  # noqa: PLC0415
+        from pagequeue.page_header import parse_header  # noqa: PLC0415
 
         name = self.fmt.page_name("queue", page)
         try:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from pagequeue import _core, errors
 from pagequeue.holding import HOLD_SECONDS, HOLD_STEP_SECONDS, hold, is_page
+from pagequeue.system_errors import raise_typed
 from pagequeue.trust import NOTHING, check_directory, check_file
 
 if TYPE_CHECKING:
@@ -30,52 +31,6 @@ FILE_MODE_MAX = 0o666
 OPEN_TRIES = 100
 Identity = tuple[int, int]
 """Device and inode: which file it is, whatever its name."""
-NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-NO_RESOURCE = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
-NOT_REGULAR = {errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENODEV}
-DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
-
-
-def raise_typed(error: OSError, path: str, doing: str) -> NoReturn:
-    """Raise the typed error for a system error."""
-    number = error.errno or errno.EIO
-    words = errors.describe(error)
-    if number in NO_ROOM:
-        made: errors.PageQueueError = errors.DiskFull(
-            f"no room while {doing} ({words}): make room, then call again", path=path
-        )
-    elif number in NO_RESOURCE:
-        made = errors.SystemLimit(
-            f"the system refused while {doing} ({words}): raise the limit or close something, "
-            "then call again",
-            path=path,
-        )
-    elif number in DENIED:
-        made = errors.AccessDenied(
-            f"not allowed while {doing} ({words}): change owner or permissions; "
-            "to read only, permission to read and read_only=True are enough",
-            path=path,
-        )
-    elif number in NOT_REGULAR:
-        made = errors.UnsafePath(
-            f"not a regular file ({words}) while {doing}: symbolic links and special files are "
-            "refused; put the real file there",
-            path=path,
-        )
-    elif number == errno.ENOENT:
-        made = errors.QueueNotFound(f"not there while {doing}: check the path", path=path)
-    else:
-        made = errors.SystemLimit(f"{words} while {doing}: see the system's log", path=path)
-    if isinstance(made, OSError):
-        made.errno = number
-        made.strerror = words
-        made.filename = path
-    try:
-        raise made from error
-    finally:
-        # Else error, traceback and this frame would hold each other, and by that every caller's
-        # variables, pages among them, until the garbage collector comes.
-        del made, error
 
 
 def let_go(fd: int) -> None:
@@ -137,6 +92,7 @@ class Folder:
 
     Attributes:
         fd: the descriptor of the directory.
+        owner: the user whom it belongs to.
     """
 
     def __init__(
@@ -169,7 +125,7 @@ class Folder:
         try:
             status = status_of(self.fd, path)
             check_directory(self.fd, status, path, trust=trust, read_only=read_only)
-            self._owner = status.st_uid
+            self.owner = status.st_uid
         except BaseException:
             self.close()
             raise
@@ -269,7 +225,7 @@ class Folder:
             try:
                 status = status_of(fd, path)
                 check_file(
-                    status, path, directory_owner=self._owner, trust=self._trust, writable=writable
+                    status, path, directory_owner=self.owner, trust=self._trust, writable=writable
                 )
                 if not is_page(name) or self._holds(fd, name, status):
                     return fd

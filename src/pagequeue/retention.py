@@ -32,14 +32,15 @@ from pagequeue import format as fmt
 from pagequeue.cursor import readable_cursors, sync_cursor
 from pagequeue.listing import is_idle
 from pagequeue.moments import MICROSECOND
-from pagequeue.page import decode_header, map_file
+from pagequeue.page import map_file
+from pagequeue.page_header import read_header
 from pagequeue.recycle import park
-from pagequeue.survey import first_bytes, retired
+from pagequeue.survey import retired
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pagequeue.page import PageHeader
+    from pagequeue.page_header import PageHeader
     from pagequeue.store import Store
 
 log = logging.getLogger("pagequeue")
@@ -234,7 +235,7 @@ class Retainer:
         pages: list[PageHeader] = []
         held: tuple[str, ...] = ()
         for number in range(head_page + 1, tail_page + 1):
-            header = _header(store, number)
+            header = read_header(store.folder, store.prefix, store.meta.queue_id, number)
             first = header.first_sequence
             assert first is not None
             too_many = tail_page - number + 2 > page_limit
@@ -324,12 +325,6 @@ def sync_header(store: Store, number: int) -> None:
     name = fmt.page_name(store.prefix, number)
     page = map_file(store.folder, name, store.meta.page_bytes, writable=True)
     page.sync(0, fmt.PAGE_BYTES_STEP)
-
-
-def _header(store: Store, number: int) -> PageHeader:
-    name = fmt.page_name(store.prefix, number)
-    path = store.folder.full(name)
-    return decode_header(first_bytes(store.folder, name), store.meta.queue_id, number, path)
 
 
 def _sync_failed(store: Store, error: OSError) -> errors.PageQueueError:

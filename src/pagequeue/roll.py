@@ -15,15 +15,8 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.page import (
-    PageHeader,
-    WritablePage,
-    decode_header,
-    make_page,
-    map_file,
-    parse_header,
-    writable_index,
-)
+from pagequeue.page import WritablePage, make_page, map_file, writable_index
+from pagequeue.page_header import PageHeader, decode_header, parse_header
 from pagequeue.recycle import drop_spare, has_spare
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from pagequeue.background import Background
 from pagequeue.files import FILE_MODE
 from pagequeue.flush import Flusher
 from pagequeue.opening import Opening
-from pagequeue.page import REMEDY, Page
+from pagequeue.page import Page, missing_page
 from pagequeue.recycle import drop_spare
 from pagequeue.roll import Roller
 from pagequeue.trust import NOTHING
@@ -202,11 +202,9 @@ class Store:
             head_page = self.read_meta.head_page
             if number < head_page:
                 raise self.expired() from error
-            raise errors.MissingPage(
-                f"page {number} is not there: {REMEDY}",
-                path=self.folder.full(fmt.page_name(self.prefix, number)),
-                position=0, reason="missing page",
-            ) from error  # fmt: skip
+            raise missing_page(
+                self.folder.full(fmt.page_name(self.prefix, number)), number
+            ) from error
         old: list[object] = []
         with self._guard:
             self._cache[number] = page
