@@ -41,8 +41,8 @@ class Queue(Sharing, Flows):
         directory: its path; made, readable for its owner only, if it is not there.
         prefix: of all file names, so that one directory can hold several queues.
         create: make the queue if there is none; False makes that an error.
-        read_only: open without write permission, take no lock and write no byte. A reader then
-            polls with growing pauses of up to 10 ms instead of being woken.
+        read_only: open without write permission, write no byte, lock only the pages it reads,
+            shared. A reader then polls with pauses of up to 10 ms instead of being woken.
         page_bytes: size of each page file, a multiple of 4096 from 4096 to 2**30; 64 MiB for a
             new queue. A message, and a batch, must fit into one page.
         sync: what this process's producers do for a power cut. `"none"`: a prefix survives it, as

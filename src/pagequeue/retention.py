@@ -281,11 +281,7 @@ class Retainer:
             for name in cut.needed:
                 with contextlib.suppress(errors.QueueNotFound):  # removed meanwhile
                     sync_cursor(folder, prefix, name)
-            # Its header is enough: what follows it is durable up to the durable mark, and no more
-            # was promised. A whole page that nobody flushed would take as long as writing it.
-            name = fmt.page_name(prefix, head.page_number)
-            page = map_file(folder, name, store.meta.page_bytes, writable=True)
-            page.sync(0, fmt.PAGE_BYTES_STEP)
+            sync_header(store, head.page_number)
             folder.sync()
         except OSError as error:
             raise _sync_failed(store, error) from error
@@ -318,6 +314,17 @@ class Retainer:
             else:
                 folder.remove(name)
         return removed
+
+
+def sync_header(store: Store, number: int) -> None:
+    """Put a page's header on stable storage; the error is the system's own.
+
+    It is enough of the page that becomes the head: what follows is durable up to the durable mark,
+    and no more was promised. All of a page that nobody flushed would take as long as writing it.
+    """
+    name = fmt.page_name(store.prefix, number)
+    page = map_file(store.folder, name, store.meta.page_bytes, writable=True)
+    page.sync(0, fmt.PAGE_BYTES_STEP)
 
 
 def _sync_failed(store: Store, error: OSError) -> errors.PageQueueError:

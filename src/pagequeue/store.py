@@ -52,7 +52,7 @@ class Store:
         path: of the directory.
         prefix: of all file names.
         create: make the queue if there is none.
-        read_only: write no byte and take no lock.
+        read_only: write no byte, and lock nothing but, shared, the pages that are read.
         page_bytes: of a new queue; of an existing one it must be the same; None takes what is.
         lock_timeout: seconds to wait for any lock before a typed error.
         clock: ns since 1970, UTC.
@@ -226,6 +226,7 @@ class Store:
                 old.append(self._cache.popitem(last=False))
         if old:
             self.background.drop(old)
+        self.let_go_of_retired()
         return page
 
     def page_again(self, number: int) -> Page:
