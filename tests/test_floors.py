@@ -12,10 +12,11 @@ import pagequeue
 ROOT = Path(pagequeue.__file__).parent
 FLOORS = {
     0: {"closing", "format", "format_text", "errors", "moments"},
-    1: {"_core", "background", "files", "locks", "options", "trust"},
-    2: {"cursor", "meta", "page", "batch", "walk", "words"},
+    1: {"_core", "background", "codec", "files", "locks", "options", "trust"},
+    2: {"compressed", "cursor", "inflating", "meta", "page", "batch", "walk", "words"},
     3: {"flush", "opening", "recover", "roll", "settle", "store", "survey"},
     4: {
+        "compress",
         "consumer",
         "info",
         "listing",

@@ -8,6 +8,7 @@ with Queue("events") as queue, queue.producer() as producer:
 
 from pagequeue._core import Message
 from pagequeue.batch import Batch
+from pagequeue.compress import CompressReport
 from pagequeue.consumer import Consumer, Replay
 from pagequeue.errors import (
     AccessDenied,
@@ -29,6 +30,7 @@ from pagequeue.errors import (
     LockReplaced,
     LockTimeout,
     MessageTooLarge,
+    MissingExtra,
     MissingPage,
     NaiveDatetime,
     NewerFormat,
@@ -70,6 +72,7 @@ __all__ = [
     "AccessError",
     "Batch",
     "ClosedError",
+    "CompressReport",
     "ConcurrentUse",
     "Consumer",
     "ConsumerInUse",
@@ -91,6 +94,7 @@ __all__ = [
     "Loss",
     "Message",
     "MessageTooLarge",
+    "MissingExtra",
     "MissingPage",
     "NaiveDatetime",
     "NamedConsumer",

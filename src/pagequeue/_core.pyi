@@ -25,6 +25,7 @@ EVENT_PAGE_END: Final[int]
 EVENT_LIMIT: Final[int]
 EVENT_LOST: Final[int]
 EVENT_NO_LOCK: Final[int]
+EVENT_UNFILLED: Final[int]
 READ_FRAME: Final[int]
 READ_NOTHING: Final[int]
 READ_END: Final[int]
@@ -48,6 +49,7 @@ class Region:
     """A mapped file: Region(fd, length, writable)."""
 
     on_lost: Callable[[int], Exception] | None
+    filler: object
 
     def __new__(cls, fd: int, length: int, writable: bool) -> Self: ...
     @classmethod

@@ -225,6 +225,11 @@ class Folder:
             ) from error
         raise_typed(error, self.path, "opening the directory")
 
+    @property
+    def file_mode(self) -> int:
+        """The permission bits of what is made."""
+        return self._file_mode
+
     def close(self) -> None:
         """Let the directory go."""
         if self.fd >= 0:

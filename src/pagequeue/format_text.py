@@ -21,6 +21,9 @@ RECORDS: Final[dict[str, np.dtype[np.void]]] = {
     "write_meta": fmt.WRITE_META,
     "read_meta": fmt.READ_META,
     "cursor_meta": fmt.CURSOR_META,
+    "compressed_head": fmt.COMPRESSED_HEAD,
+    "compressed_block": fmt.COMPRESSED_BLOCK,
+    "compressed_end": fmt.COMPRESSED_END,
 }
 
 NUMBERS: Final[tuple[str, ...]] = (
@@ -37,6 +40,7 @@ NUMBERS: Final[tuple[str, ...]] = (
     "READ_COUNT_MAX",
     "READ_BYTES_MAX",
     "CURSOR_OF_CONSUMER",
+    "CODEC_ZSTD",
 )
 
 

@@ -119,7 +119,7 @@ def _used_bytes(store: Store, number: int) -> int:
 
 def _time_at(store: Store, sequence: int) -> datetime:
     place = store.seek_sequence(sequence)
-    timestamp = _core.look(place.page.region, place.position, sequence)[1]
+    timestamp = _core.look(place.page.ready(place.position), place.position, sequence)[1]
     return to_datetime(timestamp)
 
 

@@ -65,11 +65,13 @@ class PageHeader:
     first_sequence: int | None
     floor_timestamp: int
     created: int
+    is_compressed: bool = False
 
     def encode(self) -> bytes:
         """Return the bytes at the beginning of the page."""
         record = np.zeros(1, fmt.PAGE_HEADER)
-        record["magic"] = np.void(fmt.PAGE_MAGIC)
+        magic = fmt.COMPRESSED_MAGIC if self.is_compressed else fmt.PAGE_MAGIC
+        record["magic"] = np.void(magic)
         record["version"] = fmt.FORMAT_VERSION
         record["page_number"] = self.page_number
         record["queue_id"] = np.void(self.queue_id)
@@ -98,7 +100,8 @@ def parse_header(data: bytes, path: str) -> PageHeader:
         raise _bad_header(path, "too short")
     record = np.frombuffer(data, fmt.PAGE_HEADER, 1).copy()
     found = record[0]
-    if found["magic"].tobytes() != fmt.PAGE_MAGIC:
+    magic = found["magic"].tobytes()
+    if magic not in {fmt.PAGE_MAGIC, fmt.COMPRESSED_MAGIC}:
         raise _bad_header(path, "wrong magic")
     version = int(found["version"])
     if version < 1:
@@ -121,6 +124,7 @@ def parse_header(data: bytes, path: str) -> PageHeader:
         None if first == fmt.UNSET_SEQUENCE else first,
         int(found["floor_timestamp"]),
         int(found["created"]),
+        magic == fmt.COMPRESSED_MAGIC,
     )
 
 
@@ -280,7 +284,6 @@ class Page:
 
     Attributes:
         number: of the page.
-        region: the map of the page.
         header: as it was when the page was opened.
     """
 
@@ -291,10 +294,25 @@ class Page:
         self._meta = meta
         name = fmt.page_name(prefix, number)
         self.path = folder.full(name)
-        self.region = map_file(folder, name, meta.page_bytes, writable=False)
-        data = self.region.read(0, fmt.PAGE_HEADER_BYTES)
-        self.header = decode_header(data, meta.queue_id, number, self.path)
+        self._memory: _core.Region | None = None
+        self.header = decode_header(self._open(name), meta.queue_id, number, self.path)
         self._index: _core.Region | None = None
+
+    def _open(self, name: str) -> bytes:
+        """Map the file; return the page's header."""
+        self._memory = map_file(self._folder, name, self._meta.page_bytes, writable=False)
+        return self._memory.read(0, fmt.PAGE_HEADER_BYTES)
+
+    @property
+    def region(self) -> _core.Region:
+        """The map of the page."""
+        assert self._memory is not None
+        return self._memory
+
+    def ready(self, position: int) -> _core.Region:
+        """Return the map, in which what stands at a position is there to be read."""
+        del position  # in a mapped file all is
+        return self.region
 
     @property
     def first_sequence(self) -> int:

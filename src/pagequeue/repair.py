@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue.compressed import is_compressed
 from pagequeue.files import Folder
+from pagequeue.inflating import map_page
 from pagequeue.locks import FileLock
 from pagequeue.meta import ReadMeta, write_all_meta
 from pagequeue.moments import system_clock
 from pagequeue.opening import nobody_inside
-from pagequeue.page import map_file, scan_region, writable_index
+from pagequeue.page import scan_region, writable_index
 from pagequeue.recover import Recovery
 from pagequeue.repair_page import PageRepair
 from pagequeue.rewrite import read_all, rewrite_undurable
@@ -332,7 +334,8 @@ class _Repair:
         for number in renewed:
             name = fmt.page_name(self.prefix, number)
             data = read_all(self.folder, name, meta.page_bytes)
-            self.folder.make(name, data, size_bytes=meta.page_bytes, maker="again", synced=True)
+            size = len(data) if is_compressed(data) else meta.page_bytes
+            self.folder.make(name, data, size_bytes=size, maker="again", synced=True)
             self.folder.remove(fmt.index_name(self.prefix, number))
         self._sync_names(meta)
         write.unlatch()
@@ -349,7 +352,7 @@ class _Repair:
             try:
                 header = found.header(number)
                 page_name = fmt.page_name(self.prefix, number)
-                page = map_file(self.folder, page_name, meta.page_bytes, writable=False)
+                page = map_page(self.folder, page_name, meta.page_bytes)
             except errors.DamageError:
                 continue
             if header.first_sequence is not None:

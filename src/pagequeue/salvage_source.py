@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.files import raise_typed
+from pagequeue.inflating import map_page
 from pagequeue.page import map_file, parse_header, private_region, scan_region
 from pagequeue.survey import Problem, Survey, problem_of
 
@@ -103,8 +104,11 @@ def _source(found: Survey, meta: AllMeta, number: int) -> Source | None:
 
 def _region(folder: Folder, name: str, size_bytes: int) -> tuple[_core.Region, list[str]]:
     """Map a page; one of the wrong size is copied and cut off or filled up."""
+    reasons: list[str] = []
     try:
-        return map_file(folder, name, size_bytes, writable=False), []
+        region = map_page(
+            folder, name, size_bytes, wrong=lambda error: reasons.append(error.reason)
+        )
     except errors.CorruptPage as error:
         with folder.opened(name, writable=False) as fd:
             try:
@@ -112,6 +116,7 @@ def _region(folder: Folder, name: str, size_bytes: int) -> tuple[_core.Region, l
             except OSError as failed:
                 raise_typed(failed, folder.full(name), "reading the page")
         return private_region(data, size_bytes), [error.reason]
+    return region, reasons
 
 
 def _index(found: Survey, meta: AllMeta, number: int) -> _core.Region | None:

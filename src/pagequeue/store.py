@@ -18,14 +18,16 @@ from pagequeue import format as fmt
 from pagequeue.background import Background
 from pagequeue.files import FILE_MODE
 from pagequeue.flush import Flusher
+from pagequeue.inflating import Pool, open_page
 from pagequeue.opening import Opening
-from pagequeue.page import REMEDY, Page
+from pagequeue.page import REMEDY
 from pagequeue.roll import Roller
 from pagequeue.trust import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pagequeue.page import Page
     from pagequeue.words import Tail
 
 CACHED_PAGES = 4
@@ -75,6 +77,7 @@ class Store:
         self.lock_timeout = lock_timeout
         self._pid = os.getpid()
         self.background = Background()
+        self.compressing = Background()  # takes longer than making a page may wait
         self.after_roll: Callable[[], object] | None = None  # done in the background
         self.max_idle_ns: int | None = None  # a consumer silent for longer keeps no pages
         self._cache: OrderedDict[int, Page] = OrderedDict()
@@ -85,6 +88,7 @@ class Store:
             lock_timeout=lock_timeout, clock=clock, file_mode=file_mode, trust=trust,
         )  # fmt: skip
         self.folder, self.meta, self.report = opening.folder, opening.meta, opening.report
+        self._pool = Pool(self.meta.page_bytes)
         self.write_meta, self.read_meta = opening.write_meta, opening.read_meta
         self._prefix_tail = opening.prefix_tail
         self._prefix_key = opening.write_meta.lock_key
@@ -157,6 +161,7 @@ class Store:
 
     def close(self, *, wait: bool = True) -> None:
         """Let go of everything; readers that hold a page keep it."""
+        self.compressing.close(wait=wait)
         if not self.read_only and hasattr(self, "roller"):
             self.flusher.close()
             self.roller.close()
@@ -191,7 +196,7 @@ class Store:
                 pass  # another thread, or a finalizer, came in between
             return cached
         try:
-            page = Page(self.folder, self.prefix, self.meta, number)
+            page = open_page(self.folder, self.prefix, self.meta, number, self._pool)
         except errors.QueueNotFound as error:
             head_page = self.read_meta.head_page
             if number < head_page:
@@ -210,17 +215,20 @@ class Store:
             self.background.drop(old)
         return page
 
+    def forget(self, number: int) -> None:
+        """Let go of a page whose file is another one now; who reads in the old one goes on."""
+        with self._guard:
+            old: list[object] = [self._cache.pop(number, None)]
+        self.background.drop(old)
+
     def page_again(self, number: int) -> Page:
         """Return a page, mapped anew: its file can have been replaced by one with the same frames.
 
         Raises:
             Expired, MissingPage: as for `page`.
         """
-        with self._guard:
-            old: list[object] = [self._cache.pop(number, None)]
-        page = self.page(number)
-        self.background.drop(old)
-        return page
+        self.forget(number)
+        return self.page(number)
 
     def expired(self) -> errors.Expired:
         """Return the error for a place that retention passed."""

@@ -14,6 +14,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.cursor import CursorMeta, readable_cursors
@@ -49,9 +51,9 @@ def problem_of(error: errors.PageQueueError) -> Problem:
     """Return what an error says, as a problem.
 
     Raises:
-        RetryError: that one itself, because it says nothing about the files.
+        RetryError, MissingExtra: that one itself, because it says nothing about the files.
     """
-    if isinstance(error, errors.RetryError):
+    if isinstance(error, errors.RetryError | errors.MissingExtra):
         raise error
     position = getattr(error, "position", None)
     sequence = getattr(error, "sequence", None)
@@ -188,6 +190,18 @@ def page_numbers(prefix: str, names: list[str]) -> list[int]:
     return sorted(int(match[1]) for match in matches if match[2] == "page")
 
 
+def inflated_bytes(folder: Folder, name: str) -> int:
+    """Return the size of a compressed page when it is inflated, as it says; 0: it says nothing."""
+    with folder.opened(name, writable=False) as fd:
+        try:
+            data = os.pread(fd, fmt.COMPRESSED_HEAD_BYTES, fmt.PAGE_HEADER_BYTES)
+        except OSError as error:
+            raise_typed(error, folder.full(name), "reading the file")
+    if len(data) < fmt.COMPRESSED_HEAD_BYTES:
+        return 0
+    return int(np.frombuffer(data, fmt.COMPRESSED_HEAD)[0]["page_bytes"])
+
+
 def retired(prefix: str, names: list[str], head_page: int) -> list[str]:
     """Return the page and index files below the head, oldest first, a page before its index."""
     pattern = fmt.page_name_pattern(prefix)
@@ -230,9 +244,11 @@ def meta_from_pages(folder: Folder, prefix: str, numbers: list[int]) -> AllMeta 
         try:
             header = parse_header(first_bytes(folder, name), folder.full(name))
             status = folder.status(name)
+            size_bytes = 0 if status is None else status.st_size
+            if header.is_compressed:
+                size_bytes = inflated_bytes(folder, name)
         except errors.PageQueueError:
             continue
-        size_bytes = 0 if status is None else status.st_size
         if fmt.PAGE_BYTES_MIN <= size_bytes <= fmt.PAGE_BYTES_MAX and not (
             size_bytes % fmt.PAGE_BYTES_STEP
         ):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.files import Folder
+from pagequeue.inflating import map_page
 from pagequeue.page import REASONS, PageHeader, Scan, map_file, parse_header, scan_region
 from pagequeue.survey import Problem, Survey, head_now, page_numbers, problem_of, survey
 from pagequeue.trust import trusted
@@ -204,12 +205,18 @@ class _Verification:
 
     # --- one page ---------------------------------------------------------------------------------
 
+    def _note(self, error: errors.PageQueueError) -> None:
+        """Note what is damaged in a page, of which the rest is checked; each thing once."""
+        problem = problem_of(error)
+        if problem not in self.report.problems:
+            self.report.problems.append(problem)
+
     def _check(self, number: int) -> bool:
         """Check one page; return whether others follow."""
         state, found = self.state, self.found
         try:
             name = fmt.page_name(found.prefix, number)
-            page = map_file(found.folder, name, self.meta.page_bytes, writable=False)
+            page = map_page(found.folder, name, self.meta.page_bytes, wrong=self._note)
         except errors.PageQueueError as error:
             if number < found.head_page:
                 return True
@@ -237,7 +244,7 @@ class _Verification:
         except errors.PageQueueError as error:
             first = self.state.expected
             if self._is_promised(first):
-                self.report.problems.append(problem_of(error))
+                self._note(error)
             if isinstance(error, errors.NewerFormat) or first is None:
                 return None
             stands = _core.look(page, fmt.PAGE_HEADER_BYTES, first)[0]

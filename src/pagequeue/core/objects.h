@@ -29,7 +29,8 @@
     EVENT(PAGE_END)        /* reader: goes on in the next page */ \
     EVENT(LIMIT)           /* reader: came to the limit that was set */ \
     EVENT(LOST)            /* a mapped file was truncated */ \
-    EVENT(NO_LOCK)         /* writer: the lock is none; value: the system's error number */
+    EVENT(NO_LOCK)         /* writer: the lock is none; value: the system's error number */ \
+    EVENT(UNFILLED)        /* reader: nothing was inflated here yet; value: the position */
 
 typedef enum {
 #define PQ_EVENT_MEMBER(name) EVENT_##name,
@@ -43,6 +44,7 @@ typedef struct {
     uint64_t bytes;
     pq_guard *guard;
     PyObject *on_lost; /* called with a position, returns the error to raise; or None */
+    PyObject *filler;  /* what fills it as it is read; None: all that will be here is */
     char writable;
 } Region;
 
