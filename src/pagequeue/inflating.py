@@ -8,6 +8,7 @@ inflated beside, and its first length is stored last, so that others see none of
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import sys
@@ -87,6 +88,8 @@ class Filler:
         # A copy: whoever changes the file meanwhile cannot change what was checked.
         stored = self._stored.read(block.offset, block.stored_bytes)
         data = self.head.inflate(block, stored)
+        with contextlib.suppress(OSError):  # an old system: faults come by themselves, and cost more
+            region.populate(block.position, len(data))
         with self._guard:
             if not self._filled[number]:
                 # All of it with the GIL, so no reader is in between; and its first word last, for
@@ -119,20 +122,26 @@ class Pool:
     def take(self, user: CompressedPage) -> _core.Region:
         """Return memory for a page; the page that took some longest ago gives its back."""
         with self._guard:
-            while len(self._users) >= KEPT_REGIONS:
+            region = self._unused()
+            while self._users and (region is None or len(self._users) >= KEPT_REGIONS):
                 oldest = self._users.pop(0)()
                 if oldest is not None:
                     oldest.give_back()
+                region = region or self._unused()
+            if region is None:
+                region = private_region(b"", self._page_bytes)
+                self._regions.append(region)
+                del self._regions[: -KEPT_REGIONS - 1]  # they go with whoever reads in them
             self._users.append(weakref.ref(user))
-            regions = self._regions
-            for i in range(len(regions)):
-                if sys.getrefcount(regions[i]) == UNUSED:  # no reader and no view has it
-                    regions.append(regions.pop(i))
-                    return regions[-1]
-            region = private_region(b"", self._page_bytes)
-            regions.append(region)
-            del regions[: -KEPT_REGIONS - 1]
             return region
+
+    def _unused(self) -> _core.Region | None:
+        """Return memory that no page, no reader and no view has."""
+        regions = self._regions
+        for i in range(len(regions)):
+            if sys.getrefcount(regions[i]) == UNUSED:
+                return regions[i]
+        return None
 
 
 class CompressedPage(Page):

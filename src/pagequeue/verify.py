@@ -24,6 +24,9 @@ from pagequeue.walk import Stretch, stretches
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+BLOCK = "compressed block"
+"""What the reason begins with where a block of a compressed page is damaged."""
+
 
 @dataclass
 class VerifyReport:
@@ -145,8 +148,13 @@ class _Verification:
                 self.report.problems.remove(problem)
 
     def problem(self, number: int, position: int | None, sequence: int | None, reason: str) -> None:
-        """Note what is wrong with a page."""
-        self.report.problems.append(Problem(self.found.path(number), position, sequence, reason))
+        """Note what is wrong with a page; not again that a damaged block is not there."""
+        path = self.found.path(number)
+        if reason != REASONS[_core.READ_NOTHING] or not any(
+            known.file == path and known.sequence == sequence and known.reason.startswith(BLOCK)
+            for known in self.report.problems
+        ):
+            self.report.problems.append(Problem(path, position, sequence, reason))
 
     def _is_promised(self, sequence: int | None) -> bool:
         """Whether a power cut could not have taken what stands there."""
