@@ -262,9 +262,7 @@ def test_damaged_copy_is_noticed_and_mended(compressed: Path, back: int) -> None
 
 
 @pytest.mark.parametrize("size", [0, 7, 8, 63, 64, 100, 127, 128, 300, -1, -17, 1, 5000])
-def test_file_of_another_size_is_a_typed_error(
-    compressed: Path, tmp_path: Path, size: int
-) -> None:
+def test_file_of_another_size_is_a_typed_error(compressed: Path, tmp_path: Path, size: int) -> None:
     """Cut off at any place, or too long: an error; what is whole in it can be salvaged."""
     path = page_of(compressed)
     data = path.read_bytes()
@@ -278,9 +276,7 @@ def test_file_of_another_size_is_a_typed_error(
             list(queue.replay(sequence=third - 1))
         assert not queue.verify().ok
     report = salvage_queue(compressed, tmp_path / "saved")
-    lost = sum(
-        (loss.last_sequence or 0) - (loss.first_sequence or 0) + 1 for loss in report.lost
-    )
+    lost = sum((loss.last_sequence or 0) - (loss.first_sequence or 0) + 1 for loss in report.lost)
     whole = [b for b in head.blocks if b.offset + b.stored_bytes <= len(cut)]
     if longer or len(whole) == len(head.blocks):
         assert lost == 0, report

@@ -198,7 +198,7 @@ def test_opening_that_fails_and_spoils_a_page_is_noticed(
 def test_campaign_finds_a_core_that_does_not_check() -> None:
     """With the comparison of checksums taken out of the core, changed messages are delivered."""
     outcome = campaign.run_with(
-        Budget(20.0, 120, 3), {"PAGEQUEUE_KILL_POINTS": "1", "PAGEQUEUE_PLANT": '"no_checksum"'}
+        Budget(60.0, 400, 3), {"PAGEQUEUE_KILL_POINTS": "1", "PAGEQUEUE_PLANT": '"no_checksum"'}
     )
     assert any("was never sent like that" in text for text in outcome.violations), outcome
 

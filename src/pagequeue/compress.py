@@ -197,6 +197,7 @@ class Compressor:
         try:
             if not lock.try_exclusive() or folder.identity(name) != lock.identity():
                 return None
+            folder.remove(name + MAKER)  # whoever left it died: it had the page locked
             page = _Sealed(store, number)
             if page.is_worth(self._level):
                 with _temporary(store, name) as fd:
@@ -229,10 +230,9 @@ class Compressor:
 def _temporary(store: Store, name: str) -> Iterator[int]:
     """Make the temporary file of a page, and remove it unless it was renamed.
 
-    The caller has the page's file locked, so what stands there was left by one that died.
+    The caller has the page's file locked, so nobody else makes it.
     """
     folder, temporary = store.folder, name + MAKER
-    folder.remove(temporary)
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = -1
     try:

@@ -41,6 +41,11 @@ def cursor_names(folder: Folder, prefix: str) -> list[str]:
     return sorted(name for name in found if name is not None)
 
 
+def cursor_files(folder: Folder, prefix: str) -> list[str]:
+    """Return the names of the files of all cursors, sorted."""
+    return [fmt.cursor_name(prefix, name) for name in cursor_names(folder, prefix)]
+
+
 def _corrupt(path: str, position: int, reason: str) -> errors.CorruptMeta:
     return errors.CorruptMeta(
         f"cursor: {reason}: {REMEDY}", path=path, position=position, reason=reason

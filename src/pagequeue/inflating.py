@@ -88,7 +88,9 @@ class Filler:
         # A copy: whoever changes the file meanwhile cannot change what was checked.
         stored = self._stored.read(block.offset, block.stored_bytes)
         data = self.head.inflate(block, stored)
-        with contextlib.suppress(OSError):  # an old system: faults come by themselves, and cost more
+        with contextlib.suppress(
+            OSError
+        ):  # an old system: faults come by themselves, and cost more
             region.populate(block.position, len(data))
         with self._guard:
             if not self._filled[number]:
@@ -146,6 +148,8 @@ class Pool:
 
 class CompressedPage(Page):
     """A compressed page as a reader sees it; opened by `open_page`."""
+
+    is_compressed = True
 
     def __init__(
         self,
@@ -242,6 +246,8 @@ class CompressedPage(Page):
 
     def locate(self, sequence: int, count: int, *, mend: bool) -> int:
         """Return the position of a message, proved by its own block alone."""
+        if sequence == self._head.end_sequence and count == self._head.count:
+            return self._head.used_bytes - fmt.FRAME_HEADER_BYTES
         ordinal = max(0, min(sequence - self.first_sequence, count - 1))
         twin = self._pinned(ordinal)
         try:

@@ -283,9 +283,12 @@ class Page:
     """A page as a reader sees it: mapped without write access.
 
     Attributes:
+        is_compressed: whether its file is.
         number: of the page.
         header: as it was when the page was opened.
     """
+
+    is_compressed = False
 
     def __init__(self, folder: Folder, prefix: str, meta: AllMeta, number: int) -> None:
         self.number = number

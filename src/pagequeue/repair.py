@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.compressed import is_compressed
+from pagequeue.cursor import cursor_files
 from pagequeue.files import Folder
 from pagequeue.inflating import map_page
 from pagequeue.locks import FileLock
@@ -241,7 +242,8 @@ class _Repair:
     def _single_names(self, meta: AllMeta) -> None:
         """Give meta files that are written to a file that has no other name."""
         trusted_words = self._has_trusted_words(meta)
-        for name in (fmt.write_meta_name(self.prefix), fmt.read_meta_name(self.prefix)):
+        own = (fmt.write_meta_name(self.prefix), fmt.read_meta_name(self.prefix))
+        for name in (*own, *cursor_files(self.folder, self.prefix)):
             status = self.folder.status(name)
             if status is None or status.st_nlink == 1 or not stat.S_ISREG(status.st_mode):
                 continue

@@ -148,9 +148,9 @@ def _end_of(found: Survey, number: int) -> int | None:
         return None
     try:
         header = found.header(number)
-        region = _region(
-            found.folder, fmt.page_name(found.prefix, number), found.meta.page_bytes
-        )[0]
+        region = _region(found.folder, fmt.page_name(found.prefix, number), found.meta.page_bytes)[
+            0
+        ]
     except errors.PageQueueError:
         return None
     if header.first_sequence is None:

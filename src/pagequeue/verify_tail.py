@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue.cursor import cursor_files
 from pagequeue.meta import field_of
 from pagequeue.page import REASONS, Scan, decode_header, map_file
 from pagequeue.survey import Problem
@@ -129,6 +130,7 @@ class TailCheck:
             fmt.write_meta_name(prefix), fmt.read_meta_name(prefix),
             fmt.page_name(prefix, number), fmt.index_name(prefix, number),
             fmt.page_name(prefix, number + 1), fmt.index_name(prefix, number + 1),
+            *cursor_files(self.found.folder, prefix),
         ]  # fmt: skip
         for name in names:
             status = self.found.folder.status(name)

@@ -8,6 +8,7 @@ The campaign is `stress/no_damage_goes_unnoticed.py`.
 from __future__ import annotations
 
 from stress.corpus import (
+    cursors,
     frames,
     indexes,
     metas,
@@ -22,5 +23,5 @@ from stress.corpus.live import LIVE
 
 __all__ = ["DAMAGES", "FACES", "LIVE", "Damage"]
 
-FAMILIES = (sealed_pages, frames, tails, indexes, metas, write_metas, names, special)
+FAMILIES = (sealed_pages, frames, tails, indexes, metas, write_metas, names, special, cursors)
 """Importing one registers its damages."""

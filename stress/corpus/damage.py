@@ -11,6 +11,7 @@ A damage is one small function that spoils a copy of a good queue, and one outco
 | `verify` | `verify_queue` |
 | `repair` | `repair_queue`, then open, read and salvage what it left |
 | `salvage` | `salvage_queue` into a new directory |
+| `named` | open a named consumer, receive all, acknowledge, and open it again |
 
 Outcomes are data; `judge.py` compares them with what happened, `table.py` prints them.
 """
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from stress.corpus.victim import Victim
 
 Keeps = Literal["all", "before", "any"]
-FACES = ("opening", "after_cut", "read_only", "reading", "verify", "repair", "salvage")
+FACES = ("opening", "after_cut", "read_only", "reading", "verify", "repair", "salvage", "named")
 
 
 @dataclass(frozen=True)
@@ -186,8 +187,20 @@ class Saves:
         return f"copies {which}, {known}{conflicts}"
 
 
+@dataclass(frozen=True)
+class Resumes:
+    """The named consumer goes on at its cursor, or at the tail, and gets all that follows."""
+
+    at: Literal["cursor", "tail"]
+
+    def __str__(self) -> str:
+        return f"goes on at the {self.at}"
+
+
 Opening = Works | Fails | ByMark
-OutcomeOf = Works | Fails | ByMark | Until | Finds | FindsNothing | Mends | Leaves | Idle | Saves
+OutcomeOf = (
+    Works | Fails | ByMark | Until | Finds | FindsNothing | Mends | Leaves | Idle | Saves | Resumes
+)
 
 WORKS = Works()
 CUT_OFF = Works("before", "the next sequence is")

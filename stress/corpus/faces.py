@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pagequeue
 from pagequeue import Queue, errors
 from stress.corpus.shapes import START_NS, STEP_NS
+from stress.corpus.victim import CONSUMER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -134,6 +135,18 @@ def reading(victim: Victim) -> Seen:
         return seen
 
 
+def named(victim: Victim) -> Seen:
+    """Go on as a named consumer, in two lives."""
+    with opened(victim, clock=lambda: CLOCK_NS) as queue:
+        with queue.consumer(CONSUMER) as consumer:
+            seen: Seen = {"start": consumer.sequence}
+            seen["read"] = [row_of(message) for message in iter(consumer.poll, None)]
+            consumer.ack()
+        with queue.consumer(CONSUMER) as consumer:
+            seen["start_again"] = consumer.sequence
+    return seen
+
+
 # --- verify, repair, salvage ----------------------------------------------------------------------
 
 
@@ -185,7 +198,7 @@ def repair(victim: Victim) -> Seen:
 
 RUN = {
     face.__name__: typed(face)
-    for face in (opening, after_cut, read_only, reading, verify, repair, salvage)
+    for face in (opening, after_cut, read_only, reading, verify, repair, salvage, named)
 }
 WRITES_NOTHING = frozenset({"read_only", "reading", "verify", "salvage"})
 NEEDS = {"verify": "verify_queue", "repair": "repair_queue", "salvage": "salvage_queue"}

@@ -17,6 +17,7 @@ from stress.corpus.damage import (
     Idle,
     Leaves,
     Mends,
+    Resumes,
     Saves,
     Until,
     Works,
@@ -86,6 +87,7 @@ class Judge:
             Leaves: self._repaired,
             Idle: self._repaired,
             Saves: self._saved,
+            Resumes: self._resumed,
         }
         return judges[type(outcome)](face, outcome, seen)  # type: ignore[operator,no-any-return]
 
@@ -247,6 +249,17 @@ class Judge:
                 wrong += [f"behind the page: {text}" for text in self._error(outcome.error, error)]
             elif [row[0] for row in rows] != list(range(first, self.end)):
                 wrong.append("behind the page reading did not go on")
+        return wrong
+
+    def _resumed(self, _: str, outcome: Resumes, seen: Seen) -> list[str]:
+        start = self.end if outcome.at == "tail" else self.hit.sequence or 0
+        wrong = self._invented(seen["read"])
+        if seen["start"] != start:
+            wrong.append(f"the consumer goes on at {seen['start']}, not {start}")
+        if [row[0] for row in seen["read"]] != list(range(start, self.end)):
+            wrong.append(f"{len(seen['read'])} messages came, not {self.end - start}")
+        if seen["start_again"] != self.end:
+            wrong.append(f"its second life begins at {seen['start_again']}, not {self.end}")
         return wrong
 
     # --- verify -----------------------------------------------------------------------------------

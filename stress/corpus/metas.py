@@ -306,7 +306,5 @@ def _(victim: Victim) -> Hit:
     verify=FindsNothing(),
 )
 def _(victim: Victim) -> Hit:
-    second = victim.places(victim.head + 1)[0]
-    victim.word(READ_META, fmt.READ_META, "head_page", second.page)
-    victim.word(READ_META, fmt.READ_META, "head_even", second.sequence)
+    victim.move_head(victim.places(victim.head + 1)[0])
     return Hit(READ_META, None, None, victim.head)

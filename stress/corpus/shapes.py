@@ -86,6 +86,15 @@ class Original:
     ends: dict[int, int]
 
     @property
+    def queue_id(self) -> bytes:
+        """What tells its files from those of another queue."""
+        name = fmt.all_meta_name(PREFIX)
+        identity: bytes = np.frombuffer(self.contents[name], fmt.ALL_META, 1)["queue_id"][
+            0
+        ].tobytes()
+        return identity
+
+    @property
     def head(self) -> int:
         """The first page."""
         return min(self.ends)

@@ -22,6 +22,7 @@ message may appear that was not sent, and what only reads may not change a byte.
 - **repair** mends only what can be mended without losing a message.
 - **salvage** copies every frame that is whole, byte for byte and with its time, and reports as lost
   exactly the others.
+- **named consumer**: opened by its name, then receiving all and acknowledging, twice.
 
 `—` stands where a face makes no sense for a damage.
 """
@@ -38,6 +39,7 @@ TITLES = {
     "verify": "verify",
     "repair": "repair",
     "salvage": "salvage",
+    "named": "named consumer",
 }
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pagequeue import _core
 from pagequeue import format as fmt
+from pagequeue.cursor import CursorMeta
 from pagequeue.files import Folder
 from pagequeue.meta import field_of
 from pagequeue.words import WriteMeta
@@ -28,6 +30,8 @@ ALL_META = fmt.all_meta_name(PREFIX)
 WRITE_META = fmt.write_meta_name(PREFIX)
 READ_META = fmt.read_meta_name(PREFIX)
 LOCK = fmt.lock_name(PREFIX)
+CONSUMER = "billing"
+CURSOR = fmt.cursor_name(PREFIX, CONSUMER)
 
 
 class Victim:
@@ -203,6 +207,20 @@ class Victim:
         field = "tail_odd" if number & 1 else "tail_even"
         self.word(WRITE_META, fmt.WRITE_META, field, position << 32 | count)
 
+    def move_head(self, first: Place) -> None:
+        """Say that the queue begins with this message, the first of its page."""
+        field = "head_odd" if first.page & 1 else "head_even"
+        self.word(READ_META, fmt.READ_META, "head_page", first.page)
+        self.word(READ_META, fmt.READ_META, field, first.sequence)
+
+    def put_cursor(self, sequence: int, owner: Original | None = None) -> None:
+        """Make the cursor of a named consumer, of this queue or with the id of another one."""
+        with closing(Folder(str(self.directory), create=False)) as folder:
+            CursorMeta.make(
+                folder, PREFIX, (owner or self.original).queue_id, CONSUMER,
+                next_sequence=sequence, created=self.places(self.head)[0].timestamp,
+            )  # fmt: skip
+
     # --- files ------------------------------------------------------------------------------------
 
     def remove(self, name: str) -> None:
@@ -240,12 +258,8 @@ class Victim:
         return self.field(WRITE_META, fmt.WRITE_META, "durable_sequence")
 
     def _write_meta(self) -> WriteMeta:
-        folder = Folder(str(self.directory), create=False)
-        try:
-            queue_id = np.frombuffer(self.original.contents[ALL_META], fmt.ALL_META, 1)["queue_id"]
-            return WriteMeta(folder, PREFIX, queue_id[0].tobytes(), writable=True)
-        finally:
-            folder.close()
+        with closing(Folder(str(self.directory), create=False)) as folder:
+            return WriteMeta(folder, PREFIX, self.original.queue_id, writable=True)
 
 
 def frame(
