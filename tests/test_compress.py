@@ -506,7 +506,7 @@ def test_max_bytes_counts_what_compressed_pages_take(disk: Disk) -> None:
         assert info.page_count > 5  # of which 4 would fit otherwise
         assert queue.head_sequence > 0
         taken = sum(path.stat().st_size for path in disk.directory.glob("*.page"))
-        assert limit / 2 < taken <= limit + PAGE
+        assert taken <= limit
         assert queue.verify().ok
         assert [m.sequence for m in queue.replay()] == list(
             range(queue.head_sequence, queue.tail_sequence)

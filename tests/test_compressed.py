@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import tracemalloc
 from itertools import pairwise
@@ -378,8 +379,7 @@ def test_what_is_inflated_is_not_believed(compressed: Path, word: int) -> None:
         list(queue.replay())
     with Queue(compressed, read_only=True) as queue, queue.consumer() as consumer:
         with pytest.raises(DamageError):
-            while True:
-                consumer.receive(timeout=0)
+            list(iter(consumer.poll, None))
         with pytest.raises(DamageError):
             consumer.receive(timeout=5)
 
@@ -397,10 +397,8 @@ def test_any_bytes_are_read_right_or_refused(
             overwrite(path, int(place * (len(data) - 1)), text)
         with Queue(compressed, read_only=True) as queue:
             got = []
-            try:
+            with contextlib.suppress(PageQueueError):
                 got.extend(queue.replay())
-            except PageQueueError as error:
-                assert error.path is not None
             assert payloads(got) == sent()[: len(got)]
             queue.verify()
     finally:
