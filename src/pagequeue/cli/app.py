@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "receive": "pagequeue.cli.receive",
     "info": "pagequeue.cli.info",
     "consumers": "pagequeue.cli.consumers",
+    "compress": "pagequeue.cli.compress",
     "verify": "pagequeue.cli.verify",
     "repair": "pagequeue.cli.repair",
     "salvage": "pagequeue.cli.salvage",
