@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from pagequeue.files import Folder
+
 PAGE = 16384
 
 
@@ -741,3 +743,25 @@ def test_processes_compress_read_and_send_at_once(disk: Disk) -> None:
         queue.compress()
         assert len(compressed_pages(disk)) > 3
         assert not list(disk.directory.glob("*.tmp*"))
+
+
+def test_page_that_another_process_compresses_just_before_is_left(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between looking at a file and locking it, the name can lead to the compressed one."""
+    with disk.open() as queue, disk.open() as other:
+        sent = fill(queue, 200)
+        real = rooms.first_bytes
+        looks: list[bytes] = []
+
+        def first_bytes(folder: Folder, name: str) -> bytes:
+            found = real(folder, name)
+            looks.append(found)
+            if len(looks) == 1:
+                other.compress()
+            return found
+
+        monkeypatch.setattr(rooms, "first_bytes", first_bytes)
+        assert queue.compress() == CompressReport()
+        assert compressed_pages(disk) == [1]
+        assert payloads(queue.replay()) == sent

@@ -195,7 +195,11 @@ class Compressor:
             return None
         lock = FileLock(folder.open(name, writable=False), folder.full(name))
         try:
-            if not lock.try_exclusive() or folder.identity(name) != lock.identity():
+            if (
+                not lock.try_exclusive()
+                or folder.identity(name) != lock.identity()
+                or is_compressed(first_bytes(folder, name))  # before it was opened to be locked
+            ):
                 return None
             folder.remove(name + MAKER)  # whoever left it died: it had the page locked
             page = _Sealed(store, number)
