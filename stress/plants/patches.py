@@ -27,6 +27,13 @@ from stress.fault_plants import (  # noqa: F401  planted by name
     hide_full_disk,
     keep_descriptors,
 )
+from stress.plants.compressing import (  # noqa: F401  the same
+    compressed_temporary_kept,
+    compressing_unlocked,
+    end_mark_left_out,
+    page_away_for_a_moment,
+    written_and_not_compared,
+)
 from stress.plants.rewrite import rewrite
 
 # --- stable storage -------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ FAULT = "no_fault_goes_unsaid"
 FAILED_SYNC = "no_failed_sync_is_forgotten"
 DAMAGE = "no_damage_goes_unnoticed"
 OPENING = "no_bytes_hang_or_crash_opening"
+COMPRESSION = "no_compression_loses_or_shows_old_bytes"
 
 PATCHES_MODULE = "stress.plants.patches"
 

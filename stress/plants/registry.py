@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stress.plants.compressing import COMPRESSING
 from stress.plants.plant import (
     CUT,
     DAMAGE,
@@ -172,7 +173,10 @@ FAILING = (
     ),
 )  # fmt: skip
 
-PLANTS = (*MODELS, *PUBLISHING, *LOCKS, *DURABILITY, *RECOVERING, *FILES, *FAILING, *GROWING)
+PLANTS = (
+    *MODELS, *PUBLISHING, *LOCKS, *DURABILITY, *RECOVERING, *FILES, *FAILING, *GROWING,
+    *COMPRESSING,
+)  # fmt: skip
 
 
 def named(name: str) -> Plant:
