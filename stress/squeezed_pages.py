@@ -178,9 +178,10 @@ class Scene:
                     return  # retention was faster
                 raise Forbidden(f"since the time of {sequence} begins with {found.sequence}")
             if found.sequence > queue.head_sequence:
-                before = next(iter(queue.replay(sequence=found.sequence - 1)))
+                sequence = found.sequence - 1
+                before = next(iter(queue.replay(sequence=sequence)))
                 if before.timestamp >= known.timestamp:
-                    raise Forbidden(f"since the time of {sequence} passes over {before.sequence}")
+                    raise Forbidden(f"since the time of {known.sequence} passes over {sequence}")
         except Expired:
             self._passed(queue, sequence)
 

@@ -24,8 +24,8 @@ COMPRESSING = (
         {COMPRESSION: 15.0},
     ),
     in_python(
-        "compressed_temporary_kept", "what was begun is left when it is given up",
-        "files that grow", {COMPRESSION: 25.0},
+        "compressed_leftover_kept", "what a killed process left of a page is not removed",
+        "a page that is never compressed", {COMPRESSION: 25.0},
     ),
     in_c(
         "unfilled_is_the_end", "a block that is not inflated yet passes for the end",
@@ -72,10 +72,6 @@ def written_and_not_compared() -> None:
     compress._Sealed.compare = lambda *_: None  # type: ignore[method-assign]
 
 
-def compressed_temporary_kept() -> None:
-    """The temporary file of a page that would not shrink, or that somebody else did, is left."""
-    rewrite(
-        compress,
-        "_temporary",
-        ("            let_go(fd)\n        folder.remove(temporary)", "            let_go(fd)"),
-    )
+def compressed_leftover_kept() -> None:
+    """The temporary file of one that died stays in the way of the next."""
+    rewrite(compress.Compressor, "_one", ("folder.remove(name + MAKER)", "pass"))

@@ -28,7 +28,7 @@ from stress.fault_plants import (  # noqa: F401  planted by name
     keep_descriptors,
 )
 from stress.plants.compressing import (  # noqa: F401  the same
-    compressed_temporary_kept,
+    compressed_leftover_kept,
     compressing_unlocked,
     end_mark_left_out,
     page_away_for_a_moment,
