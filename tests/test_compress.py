@@ -32,6 +32,7 @@ from support import (
 from pagequeue import (
     CompressReport,
     CorruptFrame,
+    CorruptPage,
     DiskFull,
     Expired,
     InvalidOption,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pagequeue.files import Folder
+    from pagequeue.page import WritablePage
 
 PAGE = 16384
 
@@ -765,3 +767,49 @@ def test_page_that_another_process_compresses_just_before_is_left(
         assert queue.compress() == CompressReport()
         assert compressed_pages(disk) == [1]
         assert payloads(queue.replay()) == sent
+
+
+def test_page_that_is_compressed_while_a_producer_comes_to_it(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tail was another one by then, so it looks again; nothing is damaged."""
+    with disk.open() as queue, disk.open() as other:
+        producer = other.producer()
+        producer.send(b"first")
+        roller = other._store.roller
+        real = roller._map
+        mapped: list[int] = []
+
+        def map_late(number: int) -> WritablePage:
+            mapped.append(number)
+            if len(mapped) == 1:
+                fill(queue, 300)
+                assert queue.compress().pages > 1
+            return real(number)
+
+        monkeypatch.setattr(roller, "_map", map_late)
+        queue.rotate()
+        assert producer.send(b"then") == 301
+        assert len(mapped) == 2
+        assert payloads(queue.replay()) == [b"first", *text(300), b"then"]
+
+
+def test_compressed_page_that_stands_where_the_next_comes_is_not_overwritten(disk: Disk) -> None:
+    """Somebody put it there, and it has messages."""
+    with disk.open() as queue:
+        fill(queue, 400)
+        queue.compress()
+        tail = queue.info().tail_page
+    data = disk.page(1).read_bytes()
+    disk.page(tail + 1).write_bytes(data)
+    assert any(
+        "comes next" in p.reason or "not" in p.reason for p in verify_queue(disk.directory).problems
+    )
+    with disk.open() as queue:
+        with pytest.raises(CorruptPage):
+            queue.rotate()
+        assert disk.page(tail + 1).read_bytes() == data
+    disk.page(tail + 1).unlink()
+    with disk.open() as queue:
+        queue.rotate()
+        assert queue.verify().ok

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue.compressed import is_compressed
 from pagequeue.page import (
     PageHeader,
     WritablePage,
@@ -23,6 +24,7 @@ from pagequeue.page import (
     parse_header,
     writable_index,
 )
+from pagequeue.survey import first_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -185,6 +187,9 @@ class Roller:
                     try:
                         page = self._mapped(number)
                     except errors.CorruptPage as error:
+                        name = fmt.page_name(self._prefix, number)
+                        if is_compressed(first_bytes(self._folder, name)):
+                            raise  # it has messages, and somebody put it there
                         log.warning("%s; it held nothing and is made again", error)
                     if page is not None:
                         self._refuse_used(page)

@@ -412,10 +412,9 @@ def _look_at_tail(found: Survey, meta: AllMeta) -> None:
     except errors.PageQueueError as error:
         found.wrong(error)
         return
+    durable = write.durable_sequence, write.durable_page  # before the tail, which is never behind
     tail = write.tail
-    written = Written(
-        tail, write.durable_sequence, write.durable_page, write.failed_errno, write.is_settled
-    )
+    written = Written(tail, *durable, write.failed_errno, write.is_settled)
     write.close()
     if not written.is_trusted:
         found.written = written

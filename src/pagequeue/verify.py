@@ -184,8 +184,8 @@ class _Verification:
             if number > spare and not self.found.awaits_recovery:
                 self.problem(number, None, None, "behind the page that comes next: never read")
                 continue
-            try:
-                page = map_file(self.found.folder, name, self.meta.page_bytes, writable=False)
+            try:  # it can have been rolled into, sealed and compressed by now
+                page = map_page(self.found.folder, name, self.meta.page_bytes)
             except errors.QueueNotFound:
                 continue  # removed meanwhile
             except errors.PageQueueError as error:
