@@ -105,7 +105,7 @@ def compressed_pages(disk: Disk) -> list[int]:
 
 
 def test_sealed_pages_shrink_and_the_active_one_stays(disk: Disk) -> None:
-    """I13: the report says how many pages and bytes; a second time there is nothing to do."""
+    """I14: the report says how many pages and bytes; a second time there is nothing to do."""
     with disk.open() as queue:
         sent = fill(queue)
         last = queue.info().tail_page
@@ -289,7 +289,7 @@ def test_compressed_queue_reads_as_the_plain_one(
     queries: list[tuple[int | None, int | None, int | None, int]],
     block: int,
 ) -> None:
-    """I13: for any messages, any since, until, sequence and limit, by replay, batches and last."""
+    """I14: for any messages, any since, until, sequence and limit, by replay, batches and last."""
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(fmt, "COMPRESSED_BLOCK_TARGET_BYTES", block)
         clock = Clock(START)
@@ -395,7 +395,7 @@ def test_index_that_is_missing_or_wrong_is_made_again(disk: Disk) -> None:
 
 
 def test_readers_inside_finish_and_later_ones_begin(disk: Disk) -> None:
-    """I13: who has the old file mapped reads on in it, also when it is gone everywhere else."""
+    """I14: who has the old file mapped reads on in it, also when it is gone everywhere else."""
     with disk.open() as queue, disk.open() as other:
         sent = fill(queue, 300)
         consumer, replay = queue.consumer(), other.replay()
@@ -578,7 +578,7 @@ CALLS = ["open", "pwrite", "fsync", "pread", "rename"]
 def test_error_at_any_step_leaves_the_page(
     disk: Disk, monkeypatch: pytest.MonkeyPatch, call: str, number: int
 ) -> None:
-    """I13: a typed error; the page is read as before, nothing is left behind, sending goes on."""
+    """I14: a typed error; the page is read as before, nothing is left behind, sending goes on."""
     with disk.open() as queue:
         sent = fill(queue)
         real = getattr(os, call)
@@ -661,7 +661,7 @@ def test_failed_sync_with_compressed_pages_is_written_again(disk: Disk) -> None:
 
 
 def test_killed_at_every_step_the_page_is_there(tmp_path: Path) -> None:
-    """I13: dying at each system call of Z1 to Z4; the next run goes on, and nothing is left."""
+    """I14: dying at each system call of Z1 to Z4; the next run goes on, and nothing is left."""
     step = deaths = 0
     while True:
         disk = Disk(tmp_path / str(step), PAGE)
@@ -684,7 +684,7 @@ def test_killed_at_every_step_the_page_is_there(tmp_path: Path) -> None:
 
 
 def test_power_cut_leaves_the_one_file_or_the_other(disk: Disk) -> None:
-    """I13: recovery from a mark before, inside and behind compressed pages finds every message."""
+    """I14: recovery from a mark before, inside and behind compressed pages finds every message."""
     with disk.open() as queue:
         sent = fill(queue, 300)
         with queue.producer() as producer:
@@ -714,8 +714,8 @@ def test_lost_meta_is_made_again_from_compressed_pages(disk: Disk, meta: str) ->
         assert queue_tail > 1
     disk.path(meta).unlink()
     if meta == "allMeta":
-        report = salvage_queue(disk.directory, disk.directory / "saved")
-        with Queue(disk.directory / "saved") as queue:
+        report = salvage_queue(disk.directory, disk.directory.parent / "saved")
+        with Queue(disk.directory.parent / "saved") as queue:
             assert payloads(queue.replay()) == sent[: report.messages_copied]
             assert queue.page_bytes == PAGE
         return

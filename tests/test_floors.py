@@ -11,10 +11,51 @@ import pagequeue
 
 ROOT = Path(pagequeue.__file__).parent
 FLOORS = {
-    0: {"closing", "format", "format_text", "errors", "moments"},
-    1: {"_core", "background", "codec", "files", "locks", "options", "trust"},
-    2: {"compressed", "cursor", "inflating", "meta", "page", "batch", "walk", "words"},
-    3: {"flush", "opening", "recover", "roll", "settle", "store", "survey"},
+    0: {
+        "closing",
+        "errors",
+        "format",
+        "format_text",
+        "moments",
+        "problem",
+        "recovery_report",
+        "wording",
+    },
+    1: {
+        "_core",
+        "background",
+        "codec",
+        "files",
+        "holding",
+        "locks",
+        "options",
+        "recycle",
+        "system_errors",
+        "trust",
+    },
+    2: {
+        "batch",
+        "compressed",
+        "cursor",
+        "inflating",
+        "meta",
+        "page",
+        "page_header",
+        "walk",
+        "words",
+    },
+    3: {
+        "alone",
+        "creation",
+        "flush",
+        "opening",
+        "recover",
+        "roll",
+        "settle",
+        "store",
+        "survey",
+        "survey_words",
+    },
     4: {
         "compress",
         "consumer",
@@ -32,7 +73,7 @@ FLOORS = {
         "verify",
         "verify_tail",
     },
-    5: {"queue", "__init__"},
+    5: {"__init__", "queue"},
 }
 TOP = 6
 FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms}

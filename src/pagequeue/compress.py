@@ -1,7 +1,7 @@
 """Compressing sealed pages: the same name, the same messages, fewer bytes.
 
 A page is sealed, so its frames never change, and readers may have either file. The order of steps
-(FORMAT.md, "Compressing"), under a lock on the page's own file that only compressing takes:
+(FORMAT.md, "Compressing"), under a lock on the temporary file:
 
 Z1. Every frame is checked, and the blocks are written to a temporary file, which is synced.
 Z2. The file is read again, inflated, and compared with the page, byte by byte.
@@ -9,14 +9,15 @@ Z3. Under the preparation lock: if the page is still that file and still retaine
     renamed over it.
 Z4. The directory is synced.
 
-Dies in Z1 or Z2: a temporary file, which whoever compresses that page next replaces, and recovery
+Dies in Z1 or Z2: a temporary file, which whoever compresses that page next empties, and recovery
 or a later run removes. Dies or cut behind Z3: the name leads to the one file or the other; both are
-whole, because the new one was on stable storage before it got the name (I13).
+whole, because the new one was on stable storage before it got the name (I14).
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import operator
 import os
@@ -38,14 +39,16 @@ from pagequeue.compressed import (
     is_compressed,
     parse_front,
 )
-from pagequeue.files import let_go, raise_typed
-from pagequeue.locks import FileLock
-from pagequeue.page import REASONS, REMEDY, decode_header, map_file, private_region, scan_region
-from pagequeue.survey import first_bytes
+from pagequeue.files import let_go
+from pagequeue.holding import hold
+from pagequeue.page import REASONS, map_file, private_region, scan_region
+from pagequeue.page_header import REMEDY, decode_header, first_bytes
+from pagequeue.system_errors import raise_typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from pagequeue.files import Identity
     from pagequeue.store import Store
 
 log = logging.getLogger("pagequeue")
@@ -184,73 +187,77 @@ class Compressor:
 
         None: it is compressed already, or somebody else does it just now.
         """
-        folder, name, page_bytes = (
-            store.folder, fmt.page_name(store.prefix, number), store.meta.page_bytes,
-        )  # fmt: skip
+        folder, page_bytes = store.folder, store.meta.page_bytes
+        name = fmt.page_name(store.prefix, number)
         if number in self._refused:
             return page_bytes, page_bytes
         if store.write_meta.is_failed:
             raise store.flusher.failed(store.write_meta.failed_errno)
         if is_compressed(first_bytes(folder, name)):
             return None
-        lock = FileLock(folder.open(name, writable=False), folder.full(name))
-        try:
-            if (
-                not lock.try_exclusive()
-                or folder.identity(name) != lock.identity()
-                or is_compressed(first_bytes(folder, name))  # before it was opened to be locked
-            ):
+        with _temporary(store, name) as fd:
+            if fd is None:
                 return None
-            folder.remove(name + MAKER)  # whoever left it died: it had the page locked
+            before = folder.identity(name)
+            if is_compressed(first_bytes(folder, name)):  # before the lock was had
+                return None
             page = _Sealed(store, number)
             if page.is_worth(self._level):
-                with _temporary(store, name) as fd:
-                    size = page.write(fd, self._level)  # Z1.
-                    page.compare(fd, size)  # Z2.
-                    if size <= WORTH * page_bytes:
-                        swapped = self._swap(store, number, lock)  # Z3.
-                        return (page_bytes, size) if swapped else None
-            self._refused.add(number)
-            return page_bytes, page_bytes
-        finally:
-            lock.close()
+                size = page.write(fd, self._level)  # Z1.
+                page.compare(fd, size)  # Z2.
+                if size <= WORTH * page_bytes:
+                    swapped = _swap(store, number, before, fd)  # Z3.
+                    return (page_bytes, size) if swapped else None
+        self._refused.add(number)
+        return page_bytes, page_bytes
 
-    def _swap(self, store: Store, number: int, lock: FileLock) -> bool:
-        """Give the new file the page's name, if that still leads to the file that was read."""
-        folder, name = store.folder, fmt.page_name(store.prefix, number)
-        with store.roller.lock.exclusive(store.lock_timeout, "compressing a page"):
-            folder.check()
-            if number < store.read_meta.head_page or folder.identity(name) != lock.identity():
-                return False
-            try:
-                os.rename(name + MAKER, name, src_dir_fd=folder.fd, dst_dir_fd=folder.fd)
-            except OSError as error:
-                raise_typed(error, folder.full(name), "renaming the compressed page")
-        store.forget(number)
-        return True
+
+def _swap(store: Store, number: int, before: Identity | None, fd: int) -> bool:
+    """Give the new file the page's name, if that still leads to the file that was read.
+
+    As a page, it is shared with all who have it open (`holding.py`); until it has the name, nobody
+    else compresses this page, because that needs the lock alone.
+    """
+    folder, name = store.folder, fmt.page_name(store.prefix, number)
+    with store.roller.lock.exclusive(store.lock_timeout, "compressing a page"):
+        folder.check()
+        if number < store.read_meta.head_page or folder.identity(name) != before:
+            return False
+        hold(fd)
+        folder.rename(name + MAKER, name)
+    store.forget(number)
+    return True
 
 
 @contextlib.contextmanager
-def _temporary(store: Store, name: str) -> Iterator[int]:
-    """Make the temporary file of a page, and remove it unless it was renamed.
+def _temporary(store: Store, name: str) -> Iterator[int | None]:
+    """Give the temporary file of a page, empty and locked; None: somebody else has it.
 
-    The caller has the page's file locked, so nobody else makes it.
+    It is removed behind the block unless it was renamed. The kernel lets go of the lock when its
+    holder dies: then the next one takes over what is there.
     """
     folder, temporary = store.folder, name + MAKER
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = -1
+    fd = folder.open(temporary, writable=True, make=True)
+    has_it = False
     try:
-        fd = os.open(temporary, flags, folder.file_mode, dir_fd=folder.fd)
-        os.fchmod(fd, folder.file_mode)
-        yield fd
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            status = os.fstat(fd)
+            # Else somebody was done with it, or gave it up, before it was locked.
+            has_it = folder.identity(temporary) == (status.st_dev, status.st_ino)
+        except BlockingIOError:
+            has_it = False
+        if has_it:
+            os.ftruncate(fd, 0)
+        yield fd if has_it else None
     except OSError as error:
         if isinstance(error, errors.PageQueueError):
             raise
         raise_typed(error, folder.full(name), "writing the compressed page")
     finally:
-        if fd >= 0:
-            let_go(fd)
-        folder.remove(temporary)
+        if has_it:
+            folder.remove(temporary)
+        let_go(fd)
 
 
 class _Sealed:

@@ -20,7 +20,7 @@ import numpy as np
 
 from pagequeue import _core, codec, errors
 from pagequeue import format as fmt
-from pagequeue.page import REMEDY, PageHeader, parse_header
+from pagequeue.page_header import REMEDY, PageHeader, parse_header
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

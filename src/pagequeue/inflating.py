@@ -33,8 +33,8 @@ from pagequeue.compressed import (
     parse_front,
     second_front,
 )
-from pagequeue.files import raise_typed
 from pagequeue.page import Page, Scan, lost_page, map_file, private_region
+from pagequeue.system_errors import raise_typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

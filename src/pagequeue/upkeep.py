@@ -90,7 +90,7 @@ class Upkeep(Closing):
             CorruptFrame: a page is damaged; it stays as it was.
             SyncFailed: the queue is latched.
 
-        Source: FORMAT.md, "Compressing"; keeps I13.
+        Source: FORMAT.md, "Compressing"; keeps I14.
         """
         store = self._open()
         self._check_writable("compress pages")

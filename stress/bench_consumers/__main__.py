@@ -10,6 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stress.bench_consumers.compression import compressed_read, send_beside_compression
+from stress.bench_consumers.keeping import (
+    named_ack_per_100,
+    pages_used_again,
+    send_beside_retention,
+)
 
 if TYPE_CHECKING:
     from stress.bench_consumers.case import Case
@@ -17,6 +22,9 @@ if TYPE_CHECKING:
 CASES: dict[str, Case] = {
     "compressed_read": compressed_read,
     "send_beside_compression": send_beside_compression,
+    "named_ack_per_100": named_ack_per_100,
+    "send_beside_retention": send_beside_retention,
+    "pages_used_again": pages_used_again,
 }
 
 

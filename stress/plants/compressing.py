@@ -9,23 +9,23 @@ from stress.plants.rewrite import rewrite
 COMPRESSING = (
     in_python(
         "end_mark_left_out", "a page is compressed without its end mark",
-        "I13, nobody comes to the next page", {COMPRESSION: 15.0},
+        "I14, nobody comes to the next page", {COMPRESSION: 15.0},
     ),
     in_python(
         "page_away_for_a_moment", "the page is removed before the compressed one has its name",
-        "I13, a missing page", {COMPRESSION: 25.0},
+        "I14, a missing page", {COMPRESSION: 25.0},
     ),
     in_python(
         "compressing_unlocked", "two processes compress one page at once",
-        "I13, half of a file gets the name", {COMPRESSION: 40.0},
+        "I14, half of a file gets the name", {COMPRESSION: 40.0},
     ),
     in_python(
-        "written_and_not_compared", "a block is not written, and nobody looks", "I13, lost",
+        "written_and_not_compared", "a block is not written, and nobody looks", "I14, lost",
         {COMPRESSION: 15.0},
     ),
     in_python(
-        "compressed_leftover_kept", "what a killed process left of a page is not removed",
-        "a page that is never compressed", {COMPRESSION: 25.0},
+        "compressed_leftover_kept", "what a killed process left of a page is not emptied",
+        "I14, bytes behind the end", {COMPRESSION: 25.0},
     ),
     in_c(
         "unfilled_is_the_end", "a block that is not inflated yet passes for the end",
@@ -47,19 +47,18 @@ def end_mark_left_out() -> None:
 def page_away_for_a_moment() -> None:
     """The name leads nowhere between two calls."""
     rewrite(
-        compress.Compressor,
+        compress,
         "_swap",
-        ("os.rename(name", "folder.remove(name)\n            os.rename(name"),
+        (
+            "folder.rename(name + MAKER, name)",
+            "folder.remove(name); folder.rename(name + MAKER, name)",
+        ),
     )
 
 
 def compressing_unlocked() -> None:
-    """Whoever has the page's file locked is not asked."""
-    rewrite(
-        compress.Compressor,
-        "_one",
-        ("not lock.try_exclusive()\n            or folder", "folder"),
-    )
+    """Whoever has the temporary file locked is not asked."""
+    rewrite(compress, "_temporary", ("fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)", "pass"))
 
 
 def written_and_not_compared() -> None:
@@ -73,5 +72,5 @@ def written_and_not_compared() -> None:
 
 
 def compressed_leftover_kept() -> None:
-    """The temporary file of one that died stays in the way of the next."""
-    rewrite(compress.Compressor, "_one", ("folder.remove(name + MAKER)", "pass"))
+    """The temporary file of one that died is written to, and not emptied before."""
+    rewrite(compress, "_temporary", ("os.ftruncate(fd, 0)", "pass"))

@@ -27,6 +27,8 @@ FAILED_SYNC = "no_failed_sync_is_forgotten"
 DAMAGE = "no_damage_goes_unnoticed"
 OPENING = "no_bytes_hang_or_crash_opening"
 COMPRESSION = "no_compression_loses_or_shows_old_bytes"
+RETAIN = "no_retention_takes_what_is_needed"
+SKIP = "no_cursor_skips"
 
 PATCHES_MODULE = "stress.plants.patches"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stress.plants.compressing import COMPRESSING
+from stress.plants.keeping import KEEPING
 from stress.plants.plant import (
     CUT,
     DAMAGE,
@@ -174,7 +175,7 @@ FAILING = (
 )  # fmt: skip
 
 PLANTS = (
-    *MODELS, *PUBLISHING, *LOCKS, *DURABILITY, *RECOVERING, *FILES, *FAILING, *GROWING,
+    *MODELS, *PUBLISHING, *LOCKS, *DURABILITY, *RECOVERING, *FILES, *FAILING, *GROWING, *KEEPING,
     *COMPRESSING,
 )  # fmt: skip
 
