@@ -209,7 +209,7 @@ class Retainer:
         if self.policy.max_bytes is None:
             return 0
         page_bytes, known = store.meta.page_bytes, self._compressed
-        for number in [number for number in known if number < store.read_meta.head_page]:
+        for number in [number for number in list(known) if number < store.read_meta.head_page]:
             known.pop(number, None)
         for number in range(first, store.tail.page_number):
             if number not in known:
