@@ -319,6 +319,37 @@ def die_while_trimming(directory: str, step: int) -> None:
         os._exit(0)
 
 
+def compress_for_ever(directory: str) -> None:
+    """Compress whatever is sealed, until killed."""
+    with Queue(directory) as queue:
+        say("ready")
+        while True:
+            queue.compress()
+            time.sleep(0.002)
+
+
+def die_while_compressing(directory: str, step: int) -> None:
+    """Compress, and die right before one of the calls that change or sync something."""
+    left = [step]
+
+    def deadly(call: Callable[..., Any]) -> Callable[..., Any]:
+        def instead(*args: Any, **options: Any) -> Any:  # noqa: ANN401
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            left[0] -= 1
+            return call(*args, **options)
+
+        return instead
+
+    fmt.COMPRESSED_BLOCK_TARGET_BYTES = 1024  # type: ignore[misc]
+    with Queue(directory) as queue:
+        for name in ("open", "fchmod", "pwrite", "fsync", "rename", "unlink"):
+            setattr(os, name, deadly(getattr(os, name)))
+        queue.compress()
+        say("done")
+        os._exit(0)
+
+
 def send_until_blocked(directory: str, count: int = 10**6) -> None:
     """Send with a retention of four pages, blocking; say how that ended."""
     retention = Retention(max_bytes=4 * SMALL)

@@ -25,6 +25,7 @@ FLOORS = {
     1: {
         "_core",
         "background",
+        "codec",
         "errands",
         "files",
         "holding",
@@ -36,7 +37,18 @@ FLOORS = {
         "system_errors",
         "trust",
     },
-    2: {"batch", "cursor", "group_file", "meta", "page", "page_header", "walk", "words"},
+    2: {
+        "batch",
+        "compressed",
+        "cursor",
+        "group_file",
+        "inflating",
+        "meta",
+        "page",
+        "page_header",
+        "walk",
+        "words",
+    },
     3: {
         "alone",
         "bell",
@@ -52,6 +64,7 @@ FLOORS = {
     },
     4: {
         "awaiting",
+        "compress",
         "consumer",
         "dead",
         "flow",

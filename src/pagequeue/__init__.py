@@ -8,6 +8,7 @@ with Queue("events") as queue, queue.producer() as producer:
 
 from pagequeue._core import Claim, Message
 from pagequeue.batch import Batch
+from pagequeue.compress import CompressReport
 from pagequeue.consumer import Consumer, Replay
 from pagequeue.dead import DeadLetter
 from pagequeue.errors import (
@@ -31,6 +32,7 @@ from pagequeue.errors import (
     LockReplaced,
     LockTimeout,
     MessageTooLarge,
+    MissingExtra,
     MissingPage,
     NaiveDatetime,
     NewerFormat,
@@ -77,6 +79,7 @@ __all__ = [
     "Batch",
     "Claim",
     "ClosedError",
+    "CompressReport",
     "ConcurrentUse",
     "Consumer",
     "ConsumerInUse",
@@ -104,6 +107,7 @@ __all__ = [
     "Loss",
     "Message",
     "MessageTooLarge",
+    "MissingExtra",
     "MissingPage",
     "NaiveDatetime",
     "NamedConsumer",

@@ -29,6 +29,7 @@ EVENT_IDLE: Final[int]
 EVENT_LEASE_LOST: Final[int]
 EVENT_SETTLED: Final[int]
 EVENT_CROWDED: Final[int]
+EVENT_UNFILLED: Final[int]
 READ_FRAME: Final[int]
 READ_NOTHING: Final[int]
 READ_END: Final[int]
@@ -52,6 +53,7 @@ class Region:
     """A mapped file: Region(fd, length, writable)."""
 
     on_lost: Callable[[int], Exception] | None
+    filler: object
 
     def __new__(cls, fd: int, length: int, writable: bool) -> Self: ...
     @classmethod

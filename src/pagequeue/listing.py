@@ -162,7 +162,7 @@ def is_idle(store: Store, cursor: CursorMeta) -> bool:
         place = store.seek_sequence(sequence)
     except (errors.Expired, errors.DamageError):
         return True  # passed before, or it cannot be known; and it was silent
-    found, timestamp, _, _ = _core.look(place.page.region, place.position, sequence)
+    found, timestamp, _, _ = _core.look(place.page.ready(place.position), place.position, sequence)
     return found != _core.READ_FRAME or timestamp < oldest_kept
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from stress.plants.plant import ITEM, in_c, in_python
 
 ITEMS = (
-    in_python("done_when_got", "an object counts as done when it is got", "I13", {ITEM: 15.0}),
+    in_python("done_when_got", "an object counts as done when it is got", "I14", {ITEM: 15.0}),
     in_python("never_done", "task_done does not acknowledge", "a second delivery", {ITEM: 15.0}),
-    in_python("wrong_one_done", "task_done acknowledges another object", "I13", {ITEM: 15.0}),
+    in_python("wrong_one_done", "task_done acknowledges another object", "I14", {ITEM: 15.0}),
     in_python(
         "dead_workers_unnoticed", "what a dead worker had stays its own", "a wait without end",
         {ITEM: 15.0},

@@ -33,6 +33,13 @@ from stress.plants.claim_patches import (  # noqa: F401  planted by name
     only_snapshot_overwritten,
     table_of_another_boot_believed,
 )
+from stress.plants.compressing import (  # noqa: F401  the same
+    compressed_leftover_kept,
+    compressing_unlocked,
+    end_mark_left_out,
+    page_away_for_a_moment,
+    written_and_not_compared,
+)
 from stress.plants.flows import (  # noqa: F401  the same
     bell_never_rings,
     flow_acks_what_it_hands_out,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stress.plants.claiming import CLAIMING
+from stress.plants.compressing import COMPRESSING
 from stress.plants.flows import FLOWS
 from stress.plants.items import ITEMS
 from stress.plants.keeping import KEEPING
@@ -184,7 +185,7 @@ FAILING = (
 
 PLANTS = (
     *MODELS, *PUBLISHING, *LOCKS, *DURABILITY, *RECOVERING, *FILES, *FAILING, *GROWING, *KEEPING,
-    *CLAIMING, *FLOWS, *ITEMS,
+    *CLAIMING, *FLOWS, *ITEMS, *COMPRESSING,
 )  # fmt: skip
 
 
