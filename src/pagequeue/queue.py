@@ -107,6 +107,8 @@ class Queue(Upkeep):
         self._sync_every, interval = sync_policy(sync)
         check_sync_failure(path, on_sync_failure)
         check_full(path, on_full, full_timeout)
+        if not isinstance(retention, Retention | None):
+            raise TypeError(f"retention must be a Retention, not {type(retention).__name__}")
         self._retaining = (retention or KEEP_ALL, on_full, full_timeout)
         self._retainer: Retainer | None = None
         self._closed = False

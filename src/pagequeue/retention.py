@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("pagequeue")
 FIRST_PAUSE: Final = 0.001
 LONGEST_PAUSE: Final = 0.05
+NAMED_COUNT: Final = 5
+"""So many consumers an error names; all of them are in its `held_by`."""
 
 
 @dataclass(frozen=True)
@@ -200,11 +202,13 @@ class Retainer:
         return number - store.read_meta.head_page + 1 <= self._page_limit
 
     def _full(self, store: Store, held_by: tuple[str, ...]) -> errors.QueueFull:
-        names = ", ".join(map(repr, held_by)) or "nobody"
+        names = ", ".join(map(repr, held_by[:NAMED_COUNT])) or "nobody"
+        if len(held_by) > NAMED_COUNT:
+            names += f" and {len(held_by) - NAMED_COUNT} more"
         return errors.QueueFull(
-            f"max_bytes of {self.policy.max_bytes} is reached, and {names} has not acknowledged "
-            "the oldest page: acknowledge, remove the consumer or raise max_bytes; nothing was "
-            "sent",
+            f"max_bytes of {self.policy.max_bytes} is reached, and the oldest page is not "
+            f"acknowledged by {names}: acknowledge, remove the consumer or raise max_bytes; "
+            "nothing was sent",
             path=store.folder.path, held_by=held_by,
         )  # fmt: skip
 
