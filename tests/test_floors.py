@@ -31,6 +31,7 @@ FLOORS = {
         "recycle",
         "system_errors",
         "trust",
+        "watching",
     },
     2: {"batch", "cursor", "meta", "page", "page_header", "walk", "words"},
     3: {

@@ -110,6 +110,7 @@ class _Cut:
     pages: list[PageHeader]  # those that become the head, one after the other
     held_by: tuple[str, ...]
     needed: list[str]  # consumers whose cursors allow it
+    refused: errors.AccessDenied | None  # why the next page cannot be removed
 
 
 class Retainer:
@@ -165,6 +166,7 @@ class Retainer:
 
         Raises:
             QueueFull: there is none, and that is what was chosen, or it took too long.
+            AccessDenied: this user may not remove the oldest page.
             SyncFailed: somebody's sync failed while room was waited for.
         """
         store = self._known()
@@ -225,6 +227,8 @@ class Retainer:
                 self._move_head(store, cut)
                 store.let_go_of_retired()
             removed = self._remove(store)
+            if cut.refused is not None:
+                raise cut.refused
         end = cut.pages[-1].first_sequence if cut.pages else None
         return TrimReport(
             len(cut.pages), 0 if end is None else end - head_sequence, removed, cut.held_by
@@ -238,6 +242,7 @@ class Retainer:
             oldest_kept = store.clock() - self.policy.max_age // MICROSECOND * 1000
         pages: list[PageHeader] = []
         held: tuple[str, ...] = ()
+        refused = None
         for number in range(head_page + 1, tail_page + 1):
             header = read_header(store.folder, store.prefix, store.meta.queue_id, number)
             first = header.first_sequence
@@ -249,8 +254,14 @@ class Retainer:
             held = tuple(name for name, sequence in stands.items() if sequence < first)
             if held:
                 break
+            try:  # or its messages were gone, and its room was not
+                store.folder.check_removable(fmt.page_name(store.prefix, number - 1))
+                store.folder.check_removable(fmt.index_name(store.prefix, number - 1))
+            except errors.AccessDenied as error:
+                refused = error
+                break
             pages.append(header)
-        return _Cut(pages, held, list(stands))
+        return _Cut(pages, held, list(stands), refused)
 
     def _places(self, store: Store) -> dict[str, int]:
         """Return where those consumers stand for whom pages are kept; -1: it cannot be known."""
