@@ -222,7 +222,7 @@ def new_head_page_not_synced() -> None:
     rewrite(
         retention.Retainer,
         "_move_head",
-        ("page.sync(0, fmt.PAGE_BYTES_STEP)\n        folder.sync()", "pass"),
+        ("os.fdatasync(fd)\n        folder.sync()", "pass"),
     )
 
 
