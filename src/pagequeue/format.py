@@ -212,6 +212,11 @@ def index_name(prefix: str, page_number: int) -> str:
     return f"{prefix}-{page_number:0{PAGE_NUMBER_DIGITS}d}.idx"
 
 
+def spare_name(prefix: str) -> str:
+    """Return the name under which a retired page waits to be used again: a temporary one."""
+    return f"{page_name(prefix, 0)}.tmp-spare"
+
+
 def page_name_pattern(prefix: str) -> re.Pattern[str]:
     """Return the pattern of page and index names: group 1 the number, group 2 the kind."""
     return re.compile(rf"{re.escape(prefix)}-(\d{{{PAGE_NUMBER_DIGITS}}})\.(page|idx)")

@@ -26,6 +26,8 @@ FAULT = "no_fault_goes_unsaid"
 FAILED_SYNC = "no_failed_sync_is_forgotten"
 DAMAGE = "no_damage_goes_unnoticed"
 OPENING = "no_bytes_hang_or_crash_opening"
+RETAIN = "no_retention_takes_what_is_needed"
+SKIP = "no_cursor_skips"
 
 PATCHES_MODULE = "stress.plants.patches"
 

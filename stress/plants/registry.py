@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stress.plants.keeping import KEEPING
 from stress.plants.plant import (
     CUT,
     DAMAGE,
@@ -178,7 +179,9 @@ FAILING = (
     ),
 )  # fmt: skip
 
-PLANTS = (*MODELS, *PUBLISHING, *LOCKS, *DURABILITY, *RECOVERING, *FILES, *FAILING, *GROWING)
+PLANTS = (
+    *MODELS, *PUBLISHING, *LOCKS, *DURABILITY, *RECOVERING, *FILES, *FAILING, *GROWING, *KEEPING
+)  # fmt: skip
 
 
 def named(name: str) -> Plant:
