@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 HEAD_AT: Final = fmt.PAGE_HEADER_BYTES
 BLOCKS_AT: Final = HEAD_AT + fmt.COMPRESSED_HEAD_BYTES
+HEAD_REASON: Final = "compressed head"
+BLOCK_REASON: Final = "compressed block"
+"""What the reasons of such damages begin with."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +166,7 @@ class Head:
     def damage(self, block: Block, reason: str) -> errors.CorruptFrame:
         """Return the error for a block that cannot be inflated."""
         sequence = (self.header.first_sequence or 0) + block.ordinal
-        reason = f"compressed block: {reason}"
+        reason = f"{BLOCK_REASON}: {reason}"
         return errors.CorruptFrame(
             f"message {sequence} and those behind it, in the bytes from {block.offset} on: "
             f"{reason}: {REMEDY}",
@@ -177,7 +180,7 @@ def _rises(numbers: Sequence[int], least: int) -> bool:
 
 def bad_head(path: str, reason: str, position: int = HEAD_AT) -> errors.CorruptPage:
     """Return the error for a compressed page whose head cannot be."""
-    reason = f"compressed head: {reason}"
+    reason = f"{HEAD_REASON}: {reason}"
     return errors.CorruptPage(f"{reason}: {REMEDY}", path=path, position=position, reason=reason)
 
 
