@@ -11,6 +11,7 @@ Nothing here knows of maps or queues; other readers of the files can use it as i
 from __future__ import annotations
 
 import contextlib
+import os
 from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -182,6 +183,15 @@ def bad_head(path: str, reason: str, position: int = HEAD_AT) -> errors.CorruptP
     """Return the error for a compressed page whose head cannot be."""
     reason = f"{HEAD_REASON}: {reason}"
     return errors.CorruptPage(f"{reason}: {REMEDY}", path=path, position=position, reason=reason)
+
+
+def read_at(fd: int, size: int, at: int) -> bytes:
+    """Return bytes of a file, as many as there are; the error is the system's own."""
+    parts = []
+    while size > 0 and (part := os.pread(fd, size, at)):
+        parts.append(part)
+        size, at = size - len(part), at + len(part)
+    return b"".join(parts)
 
 
 def is_compressed(data: bytes) -> bool:
