@@ -128,6 +128,12 @@ class AwaitedReads:
         def poll(self) -> Message | None:
             """Return the next message, or None."""
 
+        def ack(
+            self, message_or_sequence: Message | int | None = None, *, durable: bool = False
+        ) -> None:
+            """Acknowledge."""
+
+        def _sync_place(self) -> None: ...
         def _batch(self, limit_count: int, timeout: float | None) -> Batch | None: ...
 
     def __aiter__(self) -> Self:
@@ -184,6 +190,18 @@ class AwaitedReads:
         await self._take_turns()
         batch = attempt()
         return batch if batch is not None else await self._wait_for(attempt, timeout)
+
+    async def ack_async(
+        self, message_or_sequence: Message | int | None = None, *, durable: bool = False
+    ) -> None:
+        """Acknowledge as `ack` does; with `durable` the event loop runs during the sync.
+
+        The place moves at once. Cancelled: it has moved, and is perhaps not on stable storage.
+        """
+        self.ack(message_or_sequence)
+        if durable:
+            what = object()  # one that is under way may have begun before the place moved
+            await self._store.errands.run(what, lambda _: self._sync_place()).wait()
 
     async def _take_turns(self) -> None:
         """Let others run, if this one has found something for a while without waiting.
