@@ -6,9 +6,11 @@ with Queue("events") as queue, queue.producer() as producer:
     producer.send(b"hello")
 """
 
-from pagequeue._core import Message
+from pagequeue._core import Claim, Message
 from pagequeue.batch import Batch
+from pagequeue.compress import CompressReport
 from pagequeue.consumer import Consumer, Replay
+from pagequeue.dead import DeadLetter
 from pagequeue.errors import (
     AccessDenied,
     AccessError,
@@ -26,9 +28,11 @@ from pagequeue.errors import (
     ForeignLock,
     ForkedError,
     InvalidOption,
+    LeaseLost,
     LockReplaced,
     LockTimeout,
     MessageTooLarge,
+    MissingExtra,
     MissingPage,
     NaiveDatetime,
     NewerFormat,
@@ -47,13 +51,15 @@ from pagequeue.errors import (
     SyncFailed,
     SystemLimit,
     TimestampOrder,
+    TooManyClaims,
     UnsafePath,
     UpgradeError,
     UsageError,
 )
 from pagequeue.flow import Flow
+from pagequeue.group import Group
 from pagequeue.info import Info
-from pagequeue.listing import ConsumerInfo
+from pagequeue.listing import ConsumerInfo, GroupInfo
 from pagequeue.named import NamedConsumer
 from pagequeue.problem import Problem
 from pagequeue.producer import Producer
@@ -71,7 +77,9 @@ __all__ = [
     "AccessDenied",
     "AccessError",
     "Batch",
+    "Claim",
     "ClosedError",
+    "CompressReport",
     "ConcurrentUse",
     "Consumer",
     "ConsumerInUse",
@@ -82,19 +90,24 @@ __all__ = [
     "CorruptMeta",
     "CorruptPage",
     "DamageError",
+    "DeadLetter",
     "DiskFull",
     "Expired",
     "Flow",
     "FlushTimeout",
     "ForeignLock",
     "ForkedError",
+    "Group",
+    "GroupInfo",
     "Info",
     "InvalidOption",
+    "LeaseLost",
     "LockReplaced",
     "LockTimeout",
     "Loss",
     "Message",
     "MessageTooLarge",
+    "MissingExtra",
     "MissingPage",
     "NaiveDatetime",
     "NamedConsumer",
@@ -126,6 +139,7 @@ __all__ = [
     "SyncFailed",
     "SystemLimit",
     "TimestampOrder",
+    "TooManyClaims",
     "TrimReport",
     "UnsafePath",
     "UpgradeError",

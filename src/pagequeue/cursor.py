@@ -81,8 +81,8 @@ class CursorMeta:
         except errors.CorruptMeta as error:
             raise _corrupt(self.path, error.position, error.reason) from error
         self.region.on_lost = partial(_corrupt, self.path, reason="truncated while it was open")
-        if self.region.load_half(self.KIND) != fmt.CURSOR_OF_CONSUMER:
-            raise _corrupt(self.path, self.KIND, "not the cursor of a consumer")
+        if self.region.load_half(self.KIND) not in {fmt.CURSOR_OF_CONSUMER, fmt.CURSOR_OF_GROUP}:
+            raise _corrupt(self.path, self.KIND, "neither a consumer's nor a group's")
         if self.next_sequence > fmt.SEQUENCE_MAX:
             raise _corrupt(self.path, self.NEXT, "a sequence that cannot be")
 
@@ -117,6 +117,11 @@ class CursorMeta:
             if not replaces:
                 folder.remove(file_name)
             raise_typed(error, folder.path, "syncing the directory")
+
+    @property
+    def is_group(self) -> bool:
+        """Whether it is a group's: then the table behind it says more (`group_file.py`)."""
+        return self.region.load_half(self.KIND) == fmt.CURSOR_OF_GROUP
 
     @property
     def next_sequence(self) -> int:
@@ -172,9 +177,18 @@ class Cursor:
         self._lock = locked(folder, prefix, name)
         try:
             self.meta = CursorMeta(folder, prefix, queue_id, name, writable=True)
+            self._refuse_group()
         except BaseException:
             self._lock.close()
             raise
+
+    def _refuse_group(self) -> None:
+        if self.meta.is_group:
+            raise errors.UsageError(
+                f"{self.name!r} is a group: open queue.group({self.name!r}), or choose another "
+                "name",
+                path=self.meta.path,
+            )
 
     def sync(self) -> None:
         """Put the place on stable storage.
@@ -280,7 +294,7 @@ def lower_cursors(
     for name, meta in readable_cursors(folder, prefix, queue_id):
         if isinstance(meta, errors.PageQueueError):
             log.warning("%s", meta)
-        elif meta.next_sequence > tail_sequence:
+        elif meta.next_sequence > tail_sequence and not meta.is_group:
             # Dies or cut before the rename: it is ahead still, and the next recovery lowers it.
             CursorMeta.make(
                 folder, prefix, queue_id, name, next_sequence=tail_sequence,

@@ -183,6 +183,16 @@ class Folder:
             ) from error
         raise_typed(error, self.path, "opening the directory")
 
+    @property
+    def file_mode(self) -> int:
+        """Permission bits of what is made."""
+        return self._file_mode
+
+    @property
+    def trust(self) -> frozenset[str]:
+        """Names of circumstances that are accepted."""
+        return self._trust
+
     def close(self) -> None:
         """Let the directory go."""
         if self.fd >= 0:

@@ -29,6 +29,7 @@ class Info:
         created: when it was made.
         page_bytes: size of each page file.
         page_count: pages that can be read, the active one included.
+        compressed_page_count: of them, those that are compressed.
         head_page: number of the first of them.
         tail_page: number of the active one.
         head_sequence: first message that can be read.
@@ -40,7 +41,7 @@ class Info:
         head_time: of the first message, None when there is none.
         tail_time: of the last message, None when there is none.
         sync_failed: whether the failure latch is set.
-        consumers: the named ones, in order of their names.
+        consumers: the named ones and groups, in order of their names.
     """
 
     directory: str
@@ -49,6 +50,7 @@ class Info:
     created: datetime
     page_bytes: int
     page_count: int
+    compressed_page_count: int
     head_page: int
     tail_page: int
     head_sequence: int
@@ -93,6 +95,7 @@ def _info(store: Store) -> Info:
         created=to_datetime(store.meta.created),
         page_bytes=store.meta.page_bytes,
         page_count=len(sealed) + 1,
+        compressed_page_count=sum(store.page(number).is_compressed for number in sealed),
         head_page=head_page,
         tail_page=tail.page_number,
         head_sequence=head_sequence,

@@ -190,7 +190,9 @@ class Producer(_core.Writer, AwaitedSends, Closing):
 
     def _on_event(self, event: int, value: int) -> bool:
         """Settle what the core could not; True = try again."""
-        if event == _core.EVENT_AHEAD:
+        if event == _core.EVENT_SYNC:
+            self._flush_sent(value)
+        elif event == _core.EVENT_AHEAD:
             self._look_ahead(value)
         elif self._aside.puts_off(event, value, self._page_number):
             pass  # an event loop's thread, which must not wait
@@ -198,8 +200,6 @@ class Producer(_core.Writer, AwaitedSends, Closing):
             self._move()
         elif event == _core.EVENT_FULL:
             self._roll_from(self._page_number)
-        elif event == _core.EVENT_SYNC:
-            self._flush_sent(value)
         elif event == _core.EVENT_FAILED:
             self._store.flusher.go_on()
         else:
@@ -321,9 +321,9 @@ class Producer(_core.Writer, AwaitedSends, Closing):
                 try:
                     page = store.roller.page(tail.page_number)
                     break
-                except errors.QueueNotFound:
+                except (errors.QueueNotFound, errors.CorruptPage):
                     if store.tail.page_number == tail.page_number:
-                        raise  # else others rolled on, and retention took it
+                        raise  # else others rolled on, and it was retired or compressed
             self._ahead_since = (time.monotonic(), tail.position)
             self._attach(
                 page.region,
@@ -346,10 +346,10 @@ class Producer(_core.Writer, AwaitedSends, Closing):
             # must not wait for them.
             try:
                 next_page = store.roller.next_page(number + 1, check or self._check_open)
-            except errors.QueueNotFound:
+            except (errors.QueueNotFound, errors.CorruptPage):
                 if store.tail.page_number == number:
                     raise
-                break  # others rolled on, and retention took it
+                break  # others rolled on, and it was retired or compressed
             with self._guard:
                 self._move()
                 if self._page_number != number:

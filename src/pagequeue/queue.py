@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 
 from pagequeue import errors
 from pagequeue.batch import Batch, joined
+from pagequeue.codec import LEVEL_DEFAULT
+from pagequeue.compress import Compressor
+from pagequeue.compress import check_options as check_compress
 from pagequeue.consumer import Consumer, Replay
 from pagequeue.files import FILE_MODE
 from pagequeue.flow import Flows
@@ -21,9 +24,9 @@ from pagequeue.producer import Producer
 from pagequeue.repair import RepairReport, repair_queue
 from pagequeue.retention import KEEP_ALL, Retainer, Retention
 from pagequeue.rewrite import rewrite_undurable
+from pagequeue.sharing import Sharing
 from pagequeue.store import Store
 from pagequeue.trust import trusted
-from pagequeue.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -34,15 +37,15 @@ if TYPE_CHECKING:
 LOCK_TIMEOUT = 10.0
 
 
-class Queue(Upkeep, Flows):
+class Queue(Sharing, Flows):
     """A persistent queue in a directory. Threads may share it; processes each open their own.
 
     Args:
         directory: its path; made, readable for its owner only, if it is not there.
         prefix: of all file names, so that one directory can hold several queues.
         create: make the queue if there is none; False makes that an error.
-        read_only: open without write permission, take no lock and write no byte. A reader then
-            polls with growing pauses of up to 10 ms instead of being woken.
+        read_only: open without write permission, write no byte, lock only the pages it reads,
+            shared. A reader then polls with pauses of up to 10 ms instead of being woken.
         page_bytes: size of each page file, a multiple of 4096 from 4096 to 2**30; 64 MiB for a
             new queue. A message, and a batch, must fit into one page.
         sync: what this process's producers do for a power cut. `"none"`: a prefix survives it, as
@@ -69,6 +72,9 @@ class Queue(Upkeep, Flows):
             `"block"`: the sender sleeps until there is room. `"drop_oldest"`: pages go all the
             same, oldest first. It is asked once for each page, not for each message.
         full_timeout: seconds after which a blocked sender gets `QueueFull`; None waits for ever.
+        compress_after: pages behind which so many sealed ones follow are compressed in the
+            background, when this process rolls; 0 or more. None: only when `compress` is called.
+        compress_level: of Zstandard, from -7 (fast) to 19 (small).
 
     Raises:
         QueueNotFound: there is none, and `create` is False.
@@ -100,6 +106,8 @@ class Queue(Upkeep, Flows):
         retention: Retention | None = None,
         on_full: str = "raise",
         full_timeout: float | None = None,
+        compress_after: int | None = None,
+        compress_level: int = LEVEL_DEFAULT,
     ) -> None:
         if not os.fspath(directory):
             raise errors.InvalidOption("directory is empty: give a path, '.' for this one")
@@ -109,6 +117,9 @@ class Queue(Upkeep, Flows):
         self._sync_every, interval = sync_policy(sync)
         check_sync_failure(path, on_sync_failure)
         check_full(path, on_full, full_timeout)
+        check_compress(path, compress_after, compress_level)
+        self._compressing = (compress_after, compress_level)
+        self._compressor: Compressor | None = None
         self._retaining = (retention or KEEP_ALL, on_full, full_timeout)
         self._retainer: Retainer | None = None
         self._closed = False
@@ -130,6 +141,7 @@ class Queue(Upkeep, Flows):
         if not store.read_only:
             try:
                 self._retainer = Retainer(store, *self._retaining)
+                self._compressor = Compressor(store, *self._compressing)
             except BaseException:
                 store.close()
                 raise

@@ -55,7 +55,7 @@ class Retention:
     Attributes:
         max_age: a page goes when its last message is older; None: whatever its age.
         max_bytes: pages go while the page files, the one that comes next included, would take more;
-            at least two pages; None: however many.
+            at least two pages; None: however many. A compressed page counts as its file does.
         keep_unacked: whether a page stays as long as a named consumer has not acknowledged all of
             it.
         max_idle: a named consumer that acknowledged nothing and was not opened for longer, though
@@ -122,6 +122,7 @@ class Retainer:
         self._full_timeout = full_timeout
         self._warned: set[str] = set()
         self._page_limit: float = math.inf
+        self._compressed: dict[int, int] = {}  # sizes of compressed pages, by number
         if policy.max_bytes is not None:
             page_bytes = store.meta.page_bytes
             self._page_limit = policy.max_bytes // page_bytes
@@ -197,7 +198,26 @@ class Retainer:
 
     def _is_room(self, store: Store, number: int) -> bool:
         """Whether pages up to this number may be there."""
-        return number - store.read_meta.head_page + 1 <= self._page_limit
+        head_page = store.read_meta.head_page
+        count = number - head_page + 1
+        return count <= self._page_limit or (
+            count <= self._page_limit + self._saved_pages(store, head_page)
+        )
+
+    def _saved_pages(self, store: Store, first: int) -> int:
+        """Return for how many more pages compressing has made room, in those from `first` on."""
+        if self.policy.max_bytes is None:
+            return 0
+        page_bytes, known = store.meta.page_bytes, self._compressed
+        for number in [number for number in list(known) if number < store.read_meta.head_page]:
+            known.pop(number, None)
+        for number in range(first, store.tail.page_number):
+            if number not in known:
+                status = store.folder.status(fmt.page_name(store.prefix, number))
+                if status is not None and status.st_size < page_bytes:
+                    known[number] = status.st_size
+        saved = sum(page_bytes - size for number, size in list(known.items()) if number >= first)
+        return (self.policy.max_bytes % page_bytes + saved) // page_bytes
 
     def _full(self, store: Store, held_by: tuple[str, ...]) -> errors.QueueFull:
         names = ", ".join(map(repr, held_by)) or "nobody"
@@ -238,7 +258,9 @@ class Retainer:
             header = read_header(store.folder, store.prefix, store.meta.queue_id, number)
             first = header.first_sequence
             assert first is not None
-            too_many = tail_page - number + 2 > page_limit
+            too_many = tail_page - number + 2 > page_limit and (
+                tail_page - number + 2 > page_limit + self._saved_pages(store, number - 1)
+            )
             too_old = oldest_kept is not None and header.floor_timestamp < oldest_kept
             if not (too_many or too_old):
                 break
@@ -281,11 +303,8 @@ class Retainer:
             for name in cut.needed:
                 with contextlib.suppress(errors.QueueNotFound):  # removed meanwhile
                     sync_cursor(folder, prefix, name)
-            # Its header is enough: what follows it is durable up to the durable mark, and no more
-            # was promised. A whole page that nobody flushed would take as long as writing it.
-            name = fmt.page_name(prefix, head.page_number)
-            page = map_file(folder, name, store.meta.page_bytes, writable=True)
-            page.sync(0, fmt.PAGE_BYTES_STEP)
+            if not head.is_compressed:  # which was synced before it had its name
+                sync_header(store, head.page_number)
             folder.sync()
         except OSError as error:
             raise _sync_failed(store, error) from error
@@ -318,6 +337,17 @@ class Retainer:
             else:
                 folder.remove(name)
         return removed
+
+
+def sync_header(store: Store, number: int) -> None:
+    """Put a page's header on stable storage; the error is the system's own.
+
+    It is enough of the page that becomes the head: what follows is durable up to the durable mark,
+    and no more was promised. All of a page that nobody flushed would take as long as writing it.
+    """
+    name = fmt.page_name(store.prefix, number)
+    page = map_file(store.folder, name, store.meta.page_bytes, writable=True)
+    page.sync(0, fmt.PAGE_BYTES_STEP)
 
 
 def _sync_failed(store: Store, error: OSError) -> errors.PageQueueError:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Collection
 
+    from pagequeue.compress import Compressor, CompressReport
     from pagequeue.retention import Retainer, TrimReport
     from pagequeue.store import Store
 
@@ -26,6 +27,7 @@ class Upkeep(Closing):
 
     _trust: Collection[str]
     _retainer: Retainer | None
+    _compressor: Compressor | None
 
     def _open(self) -> Store:
         """Return the open store."""
@@ -48,11 +50,11 @@ class Upkeep(Closing):
         return stats(self._open())
 
     def consumers(self) -> list[ConsumerInfo]:
-        """Return all named consumers, in order of their names; a damaged one says so."""
+        """Return all named consumers and groups, in order of their names; a damaged one says so."""
         return consumers(self._open())
 
     def remove_consumer(self, name: str) -> None:
-        """Remove a named consumer, for good: no page is kept for it any more.
+        """Remove a named consumer or a group, for good: no page is kept for it any more.
 
         Raises:
             ConsumerNotFound: there is none of this name.
@@ -77,6 +79,28 @@ class Upkeep(Closing):
         self._check_writable("trim")
         assert self._retainer is not None
         return self._retainer.trim(store)
+
+    def compress(self, progress: Callable[[int, int], None] | None = None) -> CompressReport:
+        """Compress all sealed pages, while others send and read.
+
+        Each takes the place of its page by one rename; who reads in the old file goes on in it.
+
+        Args:
+            progress: called with pages done and pages in all.
+
+        Raises:
+            MissingExtra: the extra `zstd` is not installed.
+            ReadOnlyQueue: the queue was opened with `read_only=True`.
+            DiskFull: there is no room for a compressed page beside the page; it stays as it was.
+            CorruptFrame: a page is damaged; it stays as it was.
+            SyncFailed: the queue is latched.
+
+        Source: FORMAT.md, "Compressing"; keeps I16.
+        """
+        store = self._open()
+        self._check_writable("compress pages")
+        assert self._compressor is not None
+        return self._compressor.run(store, progress)
 
     def rotate(self) -> None:
         """Seal the active page now and go on in a new one, while others write.

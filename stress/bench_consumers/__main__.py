@@ -9,6 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stress.bench_consumers.compression import compressed_read, send_beside_compression
+from stress.bench_consumers.groups import claim_ack, two_workers
 from stress.bench_consumers.keeping import (
     named_ack_per_100,
     pages_used_again,
@@ -19,9 +21,13 @@ if TYPE_CHECKING:
     from stress.bench_consumers.case import Case
 
 CASES: dict[str, Case] = {
+    "compressed_read": compressed_read,
+    "send_beside_compression": send_beside_compression,
     "named_ack_per_100": named_ack_per_100,
     "send_beside_retention": send_beside_retention,
     "pages_used_again": pages_used_again,
+    "claim_ack": claim_ack,
+    "two_workers": two_workers,
 }
 
 

@@ -27,6 +27,19 @@ from stress.fault_plants import (  # noqa: F401  planted by name
     hide_full_disk,
     keep_descriptors,
 )
+from stress.plants.claim_patches import (  # noqa: F401  planted by name
+    dead_letter_forgotten,
+    living_owners_robbed,
+    only_snapshot_overwritten,
+    table_of_another_boot_believed,
+)
+from stress.plants.compressing import (  # noqa: F401  the same
+    compressed_leftover_kept,
+    compressing_unlocked,
+    end_mark_left_out,
+    page_away_for_a_moment,
+    written_and_not_compared,
+)
 from stress.plants.flows import (  # noqa: F401  the same
     bell_never_rings,
     flow_acks_what_it_hands_out,
@@ -35,6 +48,15 @@ from stress.plants.flows import (  # noqa: F401  the same
     name_let_go_before_the_pump,
     sent_behind_a_cancellation,
     taken_before_a_suspension,
+)
+from stress.plants.item_patches import (  # noqa: F401  planted by name
+    dead_workers_unnoticed,
+    done_when_got,
+    large_gone_when_got,
+    large_left_for_ever,
+    large_swept_while_others_read,
+    never_done,
+    wrong_one_done,
 )
 from stress.plants.keeping import (  # noqa: F401  the same
     ack_before_receive,
@@ -96,15 +118,6 @@ def failed_sync_retried() -> None:
         flush.Flusher,
         "_sync_to_tail",
         ("meta.latch(error.errno or errno.EIO, number)", "raise self.failed(error.errno)"),
-    )
-
-
-def group_commit_too_early() -> None:
-    """Whoever finds another one flushing goes on, though that one may have begun before."""
-    rewrite(
-        flush.Flusher,
-        "_alone",
-        ("        left = deadline", "        return\n        left = deadline"),
     )
 
 

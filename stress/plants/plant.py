@@ -28,8 +28,11 @@ DAMAGE = "no_damage_goes_unnoticed"
 FLOW = "no_flow_loses"
 CANCEL = "no_cancelled_wait_loses"
 OPENING = "no_bytes_hang_or_crash_opening"
+COMPRESSION = "no_compression_loses_or_shows_old_bytes"
 RETAIN = "no_retention_takes_what_is_needed"
 SKIP = "no_cursor_skips"
+CLAIM = "no_claim_is_held_twice_or_lost"
+ITEM = "no_item_is_lost_by_a_dead_worker"
 
 PATCHES_MODULE = "stress.plants.patches"
 
