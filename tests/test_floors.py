@@ -64,6 +64,7 @@ FLOORS = {
     },
     4: {
         "awaiting",
+        "claiming",
         "compress",
         "consumer",
         "dead",

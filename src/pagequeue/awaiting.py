@@ -110,14 +110,35 @@ async def _asleep(
             timer.cancel()
 
 
-class AwaitedReads:
+class TakesTurns:
+    """A handle whose coroutines let others run, although they never have to wait."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        _rested_at: float
+
+    async def _take_turns(self) -> None:
+        """Let others run, if this one has found something for a while without waiting.
+
+        Before anything is taken: it can be cancelled here.
+        """
+        now = time.monotonic()
+        if now - self._rested_at > TURN_SECONDS:
+            await let_others_run()
+            self._rest()
+
+    def _rest(self) -> None:
+        self._rested_at = time.monotonic()  # type: ignore[misc]  # its slot is the handle's
+
+
+class AwaitedReads(TakesTurns):
     """The part of `Consumer` that belongs to asyncio."""
 
     __slots__ = ()
 
     if TYPE_CHECKING:
         _store: Store
-        _rested_at: float
 
         @property
         def _closed(self) -> bool: ...
@@ -202,19 +223,6 @@ class AwaitedReads:
         if durable:
             what = object()  # one that is under way may have begun before the place moved
             await self._store.errands.run(what, lambda _: self._sync_place()).wait()
-
-    async def _take_turns(self) -> None:
-        """Let others run, if this one has found something for a while without waiting.
-
-        Before anything is taken: it can be cancelled here.
-        """
-        now = time.monotonic()
-        if now - self._rested_at > TURN_SECONDS:
-            await let_others_run()
-            self._rest()
-
-    def _rest(self) -> None:
-        self._rested_at = time.monotonic()  # type: ignore[misc]  # its slot is the consumer's
 
     async def _wait_for(self, attempt: Callable[[], Found | None], timeout: float | None) -> Found:
         found = await first(self._store.bell, attempt, is_near=self._is_near, timeout=timeout)
