@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import subprocess
 import sys
@@ -14,7 +15,16 @@ import pytest
 from loops import PATIENCE, bell_threads, until, waiting
 from support import WAITERS, end, ready, send_lines, start
 
-from pagequeue import ClosedError, CorruptPage, NothingReceived, Queue, _core
+from pagequeue import (
+    ClosedError,
+    CorruptPage,
+    InvalidOption,
+    NothingReceived,
+    Queue,
+    SyncFailed,
+    UsageError,
+    _core,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -308,9 +318,44 @@ def test_named_consumer_resumes_and_acknowledges(queue: Queue, run: Callable[...
                     break
         with queue.consumer("billing") as consumer:
             assert (await consumer.receive_async(PATIENCE)).payload == b"c"
-            consumer.ack(durable=True)
+            await consumer.ack_async(durable=True)
+        assert [found.next_sequence for found in queue.consumers()] == [3]
 
     run(main())
+
+
+def test_durable_acknowledgement_syncs_in_a_thread(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The place moves at once; a sync that fails is said, and the place stays moved."""
+    synced_by = []
+    real = os.fdatasync
+
+    def fdatasync(fd: int) -> None:
+        synced_by.append(threading.current_thread())
+        if len(synced_by) > 1:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(fd)
+
+    async def main() -> None:
+        queue.producer().send_many([b"a", b"b"])
+        with queue.consumer("billing") as consumer:
+            first = await consumer.receive_async(0)
+            monkeypatch.setattr(os, "fdatasync", fdatasync)
+            await consumer.ack_async()
+            assert synced_by == []
+            await consumer.ack_async(first, durable=True)
+            assert synced_by[0] is not threading.main_thread()
+            await consumer.receive_async(0)
+            with pytest.raises(SyncFailed):
+                await consumer.ack_async(durable=True)
+            assert consumer.acknowledged == 2  # type: ignore[attr-defined]
+            with pytest.raises(InvalidOption):
+                await consumer.ack_async(7)
+        with pytest.raises(UsageError):
+            await queue.consumer().ack_async()
+
+    asyncio.run(main())
 
 
 def test_asyncio_is_not_imported_for_those_who_do_without() -> None:

@@ -65,6 +65,7 @@ FLOORS = {
     },
     4: {
         "awaiting",
+        "claiming",
         "compress",
         "consumer",
         "dead",

@@ -110,14 +110,35 @@ async def _asleep(
             timer.cancel()
 
 
-class AwaitedReads:
+class TakesTurns:
+    """A handle whose coroutines let others run, although they never have to wait."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        _rested_at: float
+
+    async def _take_turns(self) -> None:
+        """Let others run, if this one has found something for a while without waiting.
+
+        Before anything is taken: it can be cancelled here.
+        """
+        now = time.monotonic()
+        if now - self._rested_at > TURN_SECONDS:
+            await let_others_run()
+            self._rest()
+
+    def _rest(self) -> None:
+        self._rested_at = time.monotonic()  # type: ignore[misc]  # its slot is the handle's
+
+
+class AwaitedReads(TakesTurns):
     """The part of `Consumer` that belongs to asyncio."""
 
     __slots__ = ()
 
     if TYPE_CHECKING:
         _store: Store
-        _rested_at: float
 
         @property
         def _closed(self) -> bool: ...
@@ -128,6 +149,12 @@ class AwaitedReads:
         def poll(self) -> Message | None:
             """Return the next message, or None."""
 
+        def ack(
+            self, message_or_sequence: Message | int | None = None, *, durable: bool = False
+        ) -> None:
+            """Acknowledge."""
+
+        def _sync_place(self) -> None: ...
         def _batch(self, limit_count: int, timeout: float | None) -> Batch | None: ...
 
     def __aiter__(self) -> Self:
@@ -185,18 +212,17 @@ class AwaitedReads:
         batch = attempt()
         return batch if batch is not None else await self._wait_for(attempt, timeout)
 
-    async def _take_turns(self) -> None:
-        """Let others run, if this one has found something for a while without waiting.
+    async def ack_async(
+        self, message_or_sequence: Message | int | None = None, *, durable: bool = False
+    ) -> None:
+        """Acknowledge as `ack` does; with `durable` the event loop runs during the sync.
 
-        Before anything is taken: it can be cancelled here.
+        The place moves at once. Cancelled: it has moved, and is perhaps not on stable storage.
         """
-        now = time.monotonic()
-        if now - self._rested_at > TURN_SECONDS:
-            await let_others_run()
-            self._rest()
-
-    def _rest(self) -> None:
-        self._rested_at = time.monotonic()  # type: ignore[misc]  # its slot is the consumer's
+        self.ack(message_or_sequence)
+        if durable:
+            what = object()  # one that is under way may have begun before the place moved
+            await self._store.errands.run(what, lambda _: self._sync_place()).wait()
 
     async def _wait_for(self, attempt: Callable[[], Found | None], timeout: float | None) -> Found:
         found = await first(self._store.bell, attempt, is_near=self._is_near, timeout=timeout)

@@ -102,6 +102,12 @@ class Flow(Closing):
         """
         self._consumer.ack(message_or_sequence, durable=durable)
 
+    async def commit_async(
+        self, message_or_sequence: Message | int | None = None, *, durable: bool = False
+    ) -> None:
+        """Acknowledge as `commit` does; with `durable` the event loop runs during the sync."""
+        await self._consumer.ack_async(message_or_sequence, durable=durable)
+
     # --- downstream -------------------------------------------------------------------------------
 
     def __iter__(self) -> Self:

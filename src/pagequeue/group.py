@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue import format_groups as gfmt
+from pagequeue.claiming import AwaitedClaims
 from pagequeue.closing import Closing
 from pagequeue.dead import DeadLetters
 from pagequeue.group_errors import refusal
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 MANY_MAX = 1 << 20
 
 
-class Group(_core.Claims, Closing):
+class Group(_core.Claims, AwaitedClaims, Closing):
     """Claims messages together with others. Threads may share it; after a fork open it anew.
 
     Made by `Queue.group(name)`. What this handle has claimed and not acknowledged is delivered
@@ -43,8 +44,8 @@ class Group(_core.Claims, Closing):
     """
 
     __slots__ = (
-        "__weakref__", "_dead", "_flush_lock", "_group_file", "_owner_lock", "_skips", "_store",
-        "name",
+        "__weakref__", "_dead", "_flush_lock", "_group_file", "_owner_lock", "_rested_at", "_skips",
+        "_store", "name",
     )  # fmt: skip
 
     name: str
@@ -54,6 +55,7 @@ class Group(_core.Claims, Closing):
     _flush_lock: FileLock
     _dead: DeadLetters
     _skips: bool
+    _rested_at: float
 
     def __new__(
         cls,
@@ -85,6 +87,7 @@ class Group(_core.Claims, Closing):
         self._flush_lock = flush_lock
         self._dead = DeadLetters(store, file.name)
         self._skips = on_expired == "skip"
+        self._rested_at = 0.0
         return self
 
     def __init__(self, *shared: object, **options: object) -> None:

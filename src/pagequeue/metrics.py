@@ -46,6 +46,9 @@ CONSUMER_GAUGES: Final = {
     "idle": "Whether it was silent for too long to keep pages (1) or not (0).",
     "damaged": "Whether its file is damaged (1) or not (0).",
     "next_sequence": "Every message below it is acknowledged.",
+    "claimed_messages": "Messages with a live claim; of groups only.",
+    "returning_messages": "Messages that were claimed and come again; of groups only.",
+    "dead_letters": "Messages that went to the dead letters so far; of groups only.",
 }
 
 
@@ -126,4 +129,7 @@ def _of_consumer(found: ConsumerStats) -> dict[str, float | None]:
         "idle": found.is_idle,
         "damaged": found.problem is not None,
         "next_sequence": found.next_sequence,
+        "claimed_messages": None if found.group is None else found.group.claimed,
+        "returning_messages": None if found.group is None else found.group.waiting,
+        "dead_letters": None if found.group is None else found.group.dead_letters,
     }

@@ -19,6 +19,7 @@ from pagequeue.moments import to_datetime
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from pagequeue.listing import GroupInfo
     from pagequeue.store import Store
 
 NS_PER_SECOND = 1_000_000_000
@@ -39,6 +40,7 @@ class ConsumerStats:
         is_open: whether a thread or process has it open.
         is_idle: whether it keeps no pages any more, because it was silent for too long.
         problem: what is wrong with its file, None if nothing is.
+        group: claims and dead letters of a group; None for a consumer.
     """
 
     name: str
@@ -50,6 +52,7 @@ class ConsumerStats:
     is_open: bool
     is_idle: bool
     problem: str | None
+    group: GroupInfo | None
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,7 @@ def _stats(store: Store) -> Stats:
 def _consumer(now: int, found: ConsumerInfo) -> ConsumerStats:
     return ConsumerStats(
         name=found.name,
-        kind="consumer",
+        kind="consumer" if found.group is None else "group",
         next_sequence=found.next_sequence,
         lag=found.lag,
         oldest_age=_age_of(now, found.oldest_time),
@@ -149,6 +152,7 @@ def _consumer(now: int, found: ConsumerInfo) -> ConsumerStats:
         is_open=found.is_open,
         is_idle=found.is_idle,
         problem=found.problem,
+        group=found.group,
     )
 
 

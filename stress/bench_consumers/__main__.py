@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stress.bench_consumers.compression import compressed_read, send_beside_compression
+from stress.bench_consumers.flows import asyncio_round_trip, persist_throughput
 from stress.bench_consumers.groups import claim_ack, two_workers
 from stress.bench_consumers.keeping import (
     named_ack_per_100,
@@ -28,6 +29,8 @@ CASES: dict[str, Case] = {
     "pages_used_again": pages_used_again,
     "claim_ack": claim_ack,
     "two_workers": two_workers,
+    "asyncio_round_trip": asyncio_round_trip,
+    "persist_throughput": persist_throughput,
 }
 
 

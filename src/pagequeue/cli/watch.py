@@ -107,6 +107,12 @@ def _state(consumer: ConsumerStats) -> str:
     if consumer.problem is not None:
         return "damaged"
     words = [consumer.kind] if consumer.kind != "consumer" else []
+    if consumer.group is not None:
+        words.append(
+            f"{consumer.group.claimed:,} claimed, {consumer.group.waiting:,} to come again"
+        )
+        if consumer.group.dead_letters:
+            words.append(f"{consumer.group.dead_letters:,} dead letters")
     words.append("open" if consumer.is_open else "not open")
     return ", ".join([*words, *(["idle"] if consumer.is_idle else [])])
 
