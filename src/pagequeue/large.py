@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 NAME: Final = struct.Struct("<B16sIQ")
-"""What the message says: 0 (no pickle begins with it), token, CRC-32C and length of the file."""
+"""What the message says: 0, token, CRC-32C and length of the file. No pickle begins with 0."""
 KIND: Final = 0
 DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stress.bench_consumers.drop_in import drop_in_queue
 from stress.bench_consumers.groups import claim_ack, two_workers
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 CASES: dict[str, Case] = {
     "claim_ack": claim_ack,
     "two_workers": two_workers,
+    "drop_in": drop_in_queue,
 }
 
 
