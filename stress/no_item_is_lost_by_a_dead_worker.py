@@ -233,9 +233,15 @@ class Round:
 
 def drain(ground: Ground, uid: int) -> None:
     """Get all that is left, and be done with it."""
+    from queue import Empty  # noqa: PLC0415
+
     log, queue = ItemLog(ground.log_path), ground.queue()
-    while not queue.empty():
-        item, _ = queue.get(timeout=DRAIN_SECONDS)
+    items = queue._open()
+    while items.done < items.tail if ground.joinable else not queue.empty():
+        try:  # what the dead had comes back a moment later
+            item, _ = queue.get(timeout=EMPTY_SECONDS)
+        except Empty:
+            continue
         log.note(GOT, uid, item)
         if ground.joinable:
             log.note(ENDING, uid, item)
