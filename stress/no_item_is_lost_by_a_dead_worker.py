@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 SHORT_SECONDS = 25.0
 PAGE_BYTES = 16384
 UNFINISHED_MAX = 256
-ROUND_SECONDS = 4.0
+ROUND_SECONDS = 2.5
 MEAN_PAUSE = 0.015
 SLOTS = ("producer", "producer", "worker", "worker", "worker", "worker", "watcher")
 KILL_ALL_SHARE = 0.05
@@ -206,7 +206,7 @@ class Round:
         With a watcher nobody opens the queue alone, so the dead are noticed while it is in use.
         """
         self.kill([slot for slot in self.pids if SLOTS[slot] != "watcher"])
-        if self.rng.random() < 0.5:
+        if self.rng.random() < 0.3:
             self.kill(list(self.pids))
         uid = self.rng.getrandbits(40)
         self.wait_for("the last one", lambda: drain(self.ground, uid))
