@@ -3,7 +3,7 @@
 Nobody is alive, and each 512-byte sector of the file is, by chance, what it was when the last sync
 came back or what it was last. Recovery makes a table of that in a directory of its own. Whatever is
 done according to it must have been acknowledged, or stand among the dead letters; and whatever was
-acknowledged before the last flush began must be done (I13).
+acknowledged before the last flush began must be done (I14).
 """
 
 from __future__ import annotations

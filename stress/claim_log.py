@@ -3,7 +3,7 @@
 Every record has a time of the clock that all processes share, taken before or after the call that
 it is about, so that for each claim there is a span in which it was live for certain: from when it
 was in hand until its lease ended at the earliest, it was given back, or its worker was killed. No
-two such spans of one message may overlap (I14), whatever was killed in between.
+two such spans of one message may overlap (I15), whatever was killed in between.
 """
 
 from __future__ import annotations

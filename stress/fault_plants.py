@@ -24,17 +24,17 @@ def forget_to_latch() -> None:
 
 def bare_errors() -> None:
     """Hand the system's errors on as they are, but for the one that the library itself needs."""
-    from pagequeue import files, page  # noqa: PLC0415
+    from pagequeue import files, page, system_errors  # noqa: PLC0415
 
-    real = files.raise_typed
+    real = system_errors.raise_typed
 
     def raise_typed(error: OSError, path: str, doing: str) -> NoReturn:
         if error.errno == errno.ENOENT:
             real(error, path, doing)
         raise error
 
-    files.raise_typed = raise_typed
-    setattr(page, "raise_typed", raise_typed)  # noqa: B010  it does not export the name
+    for room in (files, page):
+        vars(room)["raise_typed"] = raise_typed
 
 
 def keep_descriptors() -> None:
@@ -49,7 +49,7 @@ def keep_descriptors() -> None:
 
 def hide_full_disk() -> None:
     """Say that the system is short of something, whatever it is short of."""
-    from pagequeue import files  # noqa: PLC0415
+    from pagequeue import system_errors  # noqa: PLC0415
 
-    files.NO_RESOURCE |= files.NO_ROOM
-    files.NO_ROOM = set()
+    system_errors.NO_RESOURCE |= system_errors.NO_ROOM
+    system_errors.NO_ROOM = set()

@@ -20,7 +20,7 @@ from stress.steps import BATCH, MIXED, PAGE_BYTES, ROTATE, SINGLE, Scene, op_of,
 from stress.traffic import RECORD, Log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import FrameType
 
 ROOMS: Final = ("roll", "store", "recover", "page", "files", "meta", "producer")
@@ -163,20 +163,20 @@ class Template:
         return end
 
 
-def _room_files() -> set[str]:
+def _room_files(rooms: Sequence[str]) -> set[str]:
     import pagequeue  # noqa: PLC0415
 
     here = os.path.dirname(pagequeue.__file__)
-    return {os.path.join(here, f"{room}.py") for room in ROOMS}
+    return {os.path.join(here, f"{room}.py") for room in rooms}
 
 
-def count_lines(stop_at: int) -> Callable[[], int]:
+def count_lines(stop_at: int, rooms: Sequence[str] = ROOMS) -> Callable[[], int]:
     """Count executed lines of the rooms, in all threads, from now on; die at one of them.
 
     Returns:
         a function that ends this and returns how many there were.
     """
-    files = _room_files()
+    files = _room_files(rooms)
     count = 0
 
     def line(_frame: FrameType, event: str, _value: Any) -> Any:  # noqa: ANN401

@@ -5,8 +5,8 @@ one at a time and many at once, while a producer sends and a helper flushes the 
 are killed at random, from outside and at each step of the group's table (kill points of the core),
 and started again. Now and then all are killed and the power is cut (`claim_cuts.py`). In the end
 what is left is claimed, and everything is proved from what each process wrote down
-(`claim_log.py`): no two live claims of a message at an instant (I14), nothing done that nobody
-acknowledged and that is not among the dead letters (I13), no late acknowledgement, nothing
+(`claim_log.py`): no two live claims of a message at an instant (I15), nothing done that nobody
+acknowledged and that is not among the dead letters (I14), no late acknowledgement, nothing
 delivered again behind an acknowledgement but what a cut took. A case is a kill.
 """
 
@@ -199,6 +199,7 @@ def help_out(ground: Ground, seed: int) -> None:
         began = _now()
 
         def sync() -> None:
+            time.sleep(rng.random() * 0.02)  # as a disk would: killed here, it is not on it
             synced()
             # Whatever the disk has from here on is no older than this.
             temporary = ground.image_path.with_suffix(".new")

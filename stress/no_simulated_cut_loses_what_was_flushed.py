@@ -11,6 +11,7 @@ on. Recoveries are recorded and cut too (I1, I2, I5, I8). A case is a state.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import shutil
 import tempfile
@@ -42,9 +43,9 @@ def environment(defines: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def work(budget: Budget, told: Mapping[str, str], label: Path) -> Outcome:
+def work(worker: str, budget: Budget, told: Mapping[str, str], label: Path) -> Outcome:
     """Run one worker; one that dies says at least where."""
-    outcome = driver.run_in(WORKER, budget, {**told, LABEL_VARIABLE: str(label)})
+    outcome = driver.run_in(worker, budget, {**told, LABEL_VARIABLE: str(label)})
     if outcome.cases == 0 and outcome.violations and label.exists():
         where = label.read_text(encoding="utf-8").strip()
         outcome.violations = [f"{text} (worker seed {budget.seed}, at: {where})"
@@ -52,7 +53,7 @@ def work(budget: Budget, told: Mapping[str, str], label: Path) -> Outcome:
     return outcome
 
 
-def campaign(budget: Budget) -> Outcome:
+def campaign(budget: Budget, worker: str = WORKER) -> Outcome:
     """Run the workers and add up what they found."""
     if shutil.which(variant.compiler()[0]) is None:
         return Outcome(0, [f"{variant.compiler()[0]} is not there: a C compiler is needed"])
@@ -70,7 +71,7 @@ def campaign(budget: Budget) -> Outcome:
         ThreadPoolExecutor(workers) as pool,
     ):
         labels = [Path(directory) / str(number) for number in range(workers)]
-        for one in pool.map(work, budgets, [told] * workers, labels):
+        for one in pool.map(functools.partial(work, worker), budgets, [told] * workers, labels):
             outcome.cases += one.cases
             outcome.violations += one.violations
             for name, value in one.notes.items():

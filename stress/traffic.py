@@ -100,6 +100,11 @@ class Log:
         """Append a record; when this returns, no kill can undo it."""
         os.write(self._fd, self.kind.pack(*values))
 
+    def put_all(self, records: list[bytes]) -> None:
+        """Append packed records; a kill inside leaves the first of them, each one whole."""
+        if records:
+            os.write(self._fd, b"".join(records))
+
     def records(self) -> list[tuple[int, ...]]:
         """Return all whole records."""
         data = self.path.read_bytes()

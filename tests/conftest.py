@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+from support import SMALL, Clock
 
 from pagequeue import Queue
 
@@ -152,6 +153,19 @@ class Disk:
 def disk(tmp_path: Path) -> Disk:
     """A directory where no queue was made yet."""
     return Disk(tmp_path / "events")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock that stands."""
+    return Clock()
+
+
+@pytest.fixture
+def queue(tmp_path: Path, clock: Clock) -> Iterator[Queue]:
+    """A queue of the smallest pages, open for writing."""
+    with Queue(tmp_path / "q", page_bytes=SMALL, clock=clock, lock_timeout=0.3) as queue:
+        yield queue
 
 
 @pytest.fixture

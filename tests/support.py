@@ -158,6 +158,20 @@ def hold_file_lock(path: str) -> None:
         time.sleep(60)
 
 
+def hold_a_page(directory: str, sequence: int, *, child: bool) -> None:
+    """Have a page mapped, or have a child that inherited it; say who, and wait to be killed."""
+    queue = Queue(directory, read_only=True)
+    consumer = queue.consumer(sequence=sequence)
+    pid = os.fork() if child else os.getpid()
+    if pid == 0:
+        time.sleep(60)
+    if child:
+        consumer.close()
+        queue.close()
+    say(pid)
+    time.sleep(60)
+
+
 def send_for_ever(directory: str, acked_path: str, batch: int) -> None:
     """Send numbered messages until killed; the count of those acknowledged stands in a file."""
     with Path(acked_path).open("r+b") as file:

@@ -23,22 +23,7 @@ from pagequeue import (
 from pagequeue import format as fmt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pagequeue import Producer
-
-
-@pytest.fixture
-def clock() -> Clock:
-    """Return a clock that stands."""
-    return Clock()
-
-
-@pytest.fixture
-def queue(tmp_path: Path, clock: Clock) -> Iterator[Queue]:
-    """Return a queue of the smallest pages."""
-    with Queue(tmp_path / "q", page_bytes=SMALL, clock=clock) as queue:
-        yield queue
 
 
 @pytest.fixture

@@ -191,9 +191,9 @@ def test_no_cut_loses_what_was_flushed() -> None:
     [
         ("forget_the_data", "messages were durable"),
         ("sync_the_last_page_only", "nothing stands there"),
-        ("trust_the_words", "the batch at|checksum is wrong|records differ"),
+        ("trust_the_words", "the batch at|checksum is wrong|differs from the frames"),
         ("keep_the_torn_rest", "checksum is wrong"),
-        ("keep_the_rest_unsynced", "wrong magic|records differ|no queue"),
+        ("keep_the_rest_unsynced", "wrong magic|differs from the frames|no queue"),
     ],
 )
 def test_planted_bug_is_caught_by_power_cuts(bug: str, said: str) -> None:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from pagequeue import Queue, errors
-from pagequeue.files import Folder, raise_typed
+from pagequeue.files import Folder
+from pagequeue.system_errors import raise_typed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

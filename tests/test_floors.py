@@ -11,10 +11,43 @@ import pagequeue
 
 ROOT = Path(pagequeue.__file__).parent
 FLOORS = {
-    0: {"closing", "format", "format_text", "errors", "moments"},
-    1: {"_core", "background", "files", "locks", "lodging", "options", "pickling", "trust"},
-    2: {"cursor", "group_file", "meta", "page", "batch", "walk", "words"},
-    3: {"flush", "opening", "recover", "roll", "settle", "store", "survey"},
+    0: {
+        "closing",
+        "errors",
+        "format",
+        "format_groups",
+        "format_text",
+        "moments",
+        "problem",
+        "recovery_report",
+        "wording",
+    },
+    1: {
+        "_core",
+        "background",
+        "files",
+        "holding",
+        "locks",
+        "lodging",
+        "options",
+        "pickling",
+        "recycle",
+        "system_errors",
+        "trust",
+    },
+    2: {"batch", "cursor", "group_file", "meta", "page", "page_header", "walk", "words"},
+    3: {
+        "alone",
+        "creation",
+        "flush",
+        "opening",
+        "recover",
+        "roll",
+        "settle",
+        "store",
+        "survey",
+        "survey_words",
+    },
     4: {
         "consumer",
         "dead",
@@ -36,7 +69,7 @@ FLOORS = {
         "verify",
         "verify_tail",
     },
-    5: {"queue", "__init__"},
+    5: {"__init__", "queue"},
 }
 TOP = 6
 FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms}

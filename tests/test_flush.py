@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -9,8 +10,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from support import end, hold_file_lock, payloads, ready, start
 
-from pagequeue import InvalidOption, NothingReceived, Queue, SyncFailed
+from pagequeue import FlushTimeout, InvalidOption, NothingReceived, Queue, SyncFailed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -207,3 +209,72 @@ def test_flush_waits_for_the_one_that_is_under_way(tmp_path: Path) -> None:
         thread.join(10)
         assert not thread.is_alive()
         assert one.durable_sequence == 1
+
+
+# --- by hand --------------------------------------------------------------------------------------
+
+
+def test_flush_returns_the_durable_sequence(queue: Queue) -> None:
+    """I5: the mark is where the tail was, over pages and producers, and never moves back."""
+    with queue.producer() as one, queue.producer() as two:
+        assert one.flush() == 0
+        one.send(b"a")
+        assert queue.durable_sequence == 0
+        assert two.flush() == 1 == queue.durable_sequence
+        two.send_many([b"." * 900] * 4)
+        two.send_many([b"." * 900] * 4)
+        assert queue.durable_sequence == 1
+        assert one.flush(timeout=5) == 9
+        assert one.flush() == 9
+    assert queue.durable_sequence == 9
+
+
+def test_flush_behind_another_flush_that_hangs_times_out(queue: Queue) -> None:
+    """A stopped flusher delays others no longer than they want, and sending goes on."""
+    with queue.producer() as producer:
+        producer.send(b"a")
+        holder = start(hold_file_lock.__name__, f"{queue.directory}/queue-readMeta")
+        try:
+            ready(holder)
+            with pytest.raises(FlushTimeout, match=r"0\.1 s: call again"):
+                producer.flush(timeout=0.1)
+            producer.send(b"b")
+            assert queue.durable_sequence == 0
+        finally:
+            end(holder)
+        assert producer.flush(timeout=5) == 2
+
+
+def test_failed_sync_latches_the_queue_for_all_writers(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I5: after a sync failed nothing is written or synced any more; reading goes on."""
+    tries = []
+
+    def fail(_folder: object) -> None:
+        tries.append(1)
+        raise OSError(errno.EIO, "Input/output error")
+
+    with queue.producer() as producer, Queue(queue.directory) as other:
+        producer.send(b"a")
+        producer.rotate()
+        producer.send(b"b")
+        monkeypatch.setattr("pagequeue.files.Folder.sync", fail)
+        with pytest.raises(SyncFailed, match="mend the disk") as caught:
+            producer.flush()
+        assert caught.value.errno == errno.EIO
+        second = other.producer()
+        for call in (
+            producer.flush,
+            second.flush,
+            lambda: producer.send(b"c"),
+            lambda: second.send_many([b"c", b"d"]),
+            lambda: producer.send(b"x" * 4000),
+            other.rotate,
+        ):
+            with pytest.raises(SyncFailed):
+                call()
+        assert len(tries) == 1
+        assert other.durable_sequence == 0
+        assert other.info().sync_failed
+        assert payloads(other.replay()) == [b"a", b"b"]

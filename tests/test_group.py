@@ -77,7 +77,7 @@ def group_of(queue: Queue, clock: Leases) -> Iterator[Callable[..., Group]]:
 def test_messages_are_claimed_in_order_each_once(
     queue: Queue, group_of: Callable[..., Group]
 ) -> None:
-    """I14: two handles never have the same message."""
+    """I15: two handles never have the same message."""
     send(queue, 6)
     one, two = group_of(), group_of()
     claims = [handle.claim(timeout=0) for handle in (one, two, one, two, two, one)]
@@ -90,7 +90,7 @@ def test_messages_are_claimed_in_order_each_once(
 def test_acknowledged_message_never_comes_again(
     queue: Queue, group_of: Callable[..., Group], clock: Leases
 ) -> None:
-    """I13: acknowledged in any order, the floor is the first that is not."""
+    """I14: acknowledged in any order, the floor is the first that is not."""
     send(queue, 4)
     group = group_of()
     claims = group.claim_many(4, timeout=0)
@@ -110,7 +110,7 @@ def test_acknowledged_message_never_comes_again(
 def test_claim_whose_lease_ended_is_delivered_again_and_its_ack_refused(
     queue: Queue, group_of: Callable[..., Group], clock: Leases
 ) -> None:
-    """I14: a late acknowledgement does nothing."""
+    """I15: a late acknowledgement does nothing."""
     send(queue, 2)
     group = group_of(lease=10)
     late = group.claim(timeout=0)
@@ -267,7 +267,7 @@ def test_spent_message_goes_to_the_dead_letters(
 
 
 def test_group_resumes_in_a_later_opening(tmp_path: Path) -> None:
-    """I13: what was acknowledged stays so, what was claimed comes again with its count."""
+    """I14: what was acknowledged stays so, what was claimed comes again with its count."""
     with Queue(tmp_path) as queue:
         send(queue, 5)
         group = queue.group("work")
@@ -287,7 +287,7 @@ def test_group_resumes_in_a_later_opening(tmp_path: Path) -> None:
 def test_flushed_state_survives_another_boot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I13: after a reboot the last flush counts, and what was acknowledged later comes again."""
+    """I14: after a reboot the last flush counts, and what was acknowledged later comes again."""
     with Queue(tmp_path) as queue:
         send(queue, 6)
         with queue.producer() as producer:

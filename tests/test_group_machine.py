@@ -319,7 +319,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def agrees(self) -> None:
-        """I13: the floor, what is outstanding, and the dead letters are the model's."""
+        """I14: the floor, what is outstanding, and the dead letters are the model's."""
         if not hasattr(self, "queue"):
             return
         (info,) = self.queue.consumers()

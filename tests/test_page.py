@@ -14,7 +14,8 @@ from conftest import START, Disk
 from pagequeue import _core, errors
 from pagequeue.files import Folder
 from pagequeue.meta import read_all_meta
-from pagequeue.page import Page, PageHeader, decode_header, map_file, writable_index
+from pagequeue.page import Page, map_file, writable_index
+from pagequeue.page_header import PageHeader, decode_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

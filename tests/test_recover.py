@@ -12,6 +12,7 @@ from conftest import DURABLE_SEQUENCE_AT, MESSAGES, START, Disk, Frame, check_re
 
 from pagequeue import errors, repair_queue
 from pagequeue.meta import ReadMeta
+from pagequeue.wording import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -120,7 +121,7 @@ def test_incomplete_batch_is_dropped_as_a_whole(disk: Disk, lost: int) -> None:
     disk.zero(1, 1 + lost)
     with disk.open() as queue:
         assert queue.recovery.messages_dropped == lost
-        assert f"incomplete batch of {lost} messages" in queue.recovery.actions[0]
+        assert f"incomplete batch of {counted(lost, 'message')} among" in queue.recovery.actions[0]
         assert queue.tail_sequence == 1
     check_recovered(disk, [b"one"])
 

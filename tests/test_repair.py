@@ -17,11 +17,14 @@ from pagequeue import (
     Queue,
     QueueNotFound,
     SyncFailed,
+    VerifyReport,
+    repair,
     repair_queue,
     salvage_queue,
     verify_queue,
 )
 from pagequeue import format as fmt
+from pagequeue.verify import verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -273,6 +276,24 @@ def test_repair_needs_the_queue_for_itself(filled: Disk) -> None:
     finally:
         end(process)
     assert repair_queue(filled.directory).ok
+
+
+@pytest.mark.parametrize(("damage", "times"), [(None, 1), ("0000000001.idx", 2)])
+def test_messages_are_read_once_unless_an_index_was_made(
+    filled: Disk, monkeypatch: pytest.MonkeyPatch, damage: str | None, times: int
+) -> None:
+    """Verifying is what takes long; what nothing changed since is not verified again."""
+    if damage is not None:
+        filled.path(damage).unlink()
+    looks = []
+
+    def counted(*args: object) -> VerifyReport:
+        looks.append(args)
+        return verify(*args)
+
+    monkeypatch.setattr(repair, "verify", counted)
+    assert repair_queue(filled.directory).ok
+    assert len(looks) == times
 
 
 def test_repair_of_nothing_is_an_error(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from pagequeue import (
     QueueNotFound,
     Run,
     SalvageReport,
+    repair_queue,
     salvage_queue,
     verify_queue,
 )
@@ -60,7 +61,7 @@ def salvaged(disk: Disk, kept: list[int], sent: list[Message]) -> SalvageReport:
            for n in range(run.first, run.last + 1)]  # fmt: skip
     assert new == list(range(len(kept)))
     gone = [n for loss in report.lost
-            for n in range(loss.first_sequence or 0, (loss.last_sequence or 0) + 1)]  # fmt: skip
+            for n in range(loss.first_sequence, (loss.last_sequence or 0) + 1)]  # fmt: skip
     assert gone == [n for n in range(len(sent)) if n not in kept]
     assert report.ok == (not gone and not report.conflicts)
     assert verify_queue(target).ok
@@ -167,7 +168,9 @@ def test_identical_duplicate_is_ignored_and_reported(filled: Disk) -> None:
     sent = read(filled.directory)
     shutil.copy(filled.page(2), filled.page(9))
     report = salvaged(filled, list(range(8)), sent)
-    assert [p.sequence for p in report.duplicates] == [3, 4, 5]
+    (again,) = report.duplicates
+    assert (again.first_sequence, again.last_sequence) == (3, 5)
+    assert again.file == str(filled.page(9))
     assert report.ok
 
 
@@ -185,7 +188,7 @@ def test_conflicting_duplicate_is_an_error(filled: Disk, tmp_path: Path) -> None
         queue.rotate()
     shutil.copy(other.page(2), filled.page(9))
     report = salvaged(filled, list(range(8)), sent)
-    assert [p.sequence for p in report.conflicts] == [3]
+    assert [(c.first_sequence, c.last_sequence) for c in report.conflicts] == [(3, 3)]
     assert not report.ok
 
 
@@ -291,3 +294,35 @@ def test_salvage_that_is_cut_short_leaves_no_target(
             salvage_queue(filled.directory, target)
     assert list(target.iterdir()) == []
     assert salvage_queue(filled.directory, target).messages_copied == 8
+
+
+def test_mark_that_cannot_be_is_not_believed(filled: Disk) -> None:
+    """No page can have so many messages, so none of them is gone; repair makes the mark anew."""
+    sent = read(filled.directory)
+    filled.cut_power(2**60)
+    (problem,) = verify_queue(filled.directory).problems
+    assert str(2**60) in problem.reason
+    report = salvaged(filled, list(range(8)), sent)
+    assert report.lost == []
+    assert repair_queue(filled.directory).ok
+    assert read(filled.directory) == sent
+
+
+def test_mark_past_pages_that_are_missing_is_believed(filled: Disk) -> None:
+    """The words beside it say that there was such a page, so its messages are gone."""
+    filled.send(b"more", flush=True)
+    sent = read(filled.directory)
+    filled.page(3).unlink()
+    filled.cut_power()
+    report = salvaged(filled, list(range(6)), sent)
+    assert [(loss.first_sequence, loss.last_sequence) for loss in report.lost] == [(6, 8)]
+
+
+def test_target_inside_of_the_damaged_queue_is_refused(filled: Disk, tmp_path: Path) -> None:
+    """Nothing is written to what is salvaged, not even by another name."""
+    (tmp_path / "link").symlink_to(filled.directory)
+    before = filled.contents()
+    for target in (filled.directory / "saved", tmp_path / "link" / "deep" / "er"):
+        with pytest.raises(InvalidOption, match="damaged queue's directory"):
+            salvage_queue(filled.directory, target)
+    assert filled.contents() == before

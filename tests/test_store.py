@@ -379,7 +379,7 @@ def test_read_only_needs_all_meta_files_and_makes_none(disk: Disk, tmp_path: Pat
     for name in ("allMeta", "writeMeta", "readMeta"):
         path = disk.path(name)
         path.rename(tmp_path / "aside")
-        with pytest.raises(errors.QueueNotFound):
+        with pytest.raises(errors.CorruptMeta, match="missing"):
             disk.open(read_only=True)
         assert not path.exists()
         (tmp_path / "aside").rename(path)

@@ -12,6 +12,7 @@ from support import SMALL, files, flip, overwrite
 
 from pagequeue import Problem, Queue, errors, verify_queue
 from pagequeue import format as fmt
+from pagequeue.words import Tail, WriteMeta
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -169,7 +170,7 @@ def test_wrong_index_is_found_and_named_as_index(queue: Queue) -> None:
     overwrite(file(queue, 1, "index"), 12, b"\1" * 24)
     problem = first(queue)
     assert problem.file == str(file(queue, 1, "index"))
-    assert problem.reason == "index: 2 records differ from the frames"
+    assert problem.reason == "index: differs from the frames in 2 records"
     assert queue.verify().messages_checked == 10
 
 
@@ -230,3 +231,24 @@ def test_verify_runs_while_others_write(queue: Queue) -> None:
     finally:
         stop.set()
         thread.join()
+
+
+def test_sending_and_flushing_meanwhile_is_no_problem(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The durable mark is read before the tail: read behind it, it can be ahead of that tail."""
+    honest = WriteMeta.tail
+    read = honest.fget
+    assert read is not None
+
+    def sent_meanwhile(meta: WriteMeta) -> Tail:
+        tail: Tail = read(meta)
+        monkeypatch.setattr(WriteMeta, "tail", honest)
+        with queue.producer() as producer:
+            producer.send(b"meanwhile")
+            producer.flush()
+        return tail
+
+    monkeypatch.setattr(WriteMeta, "tail", property(sent_meanwhile, honest.fset))
+    assert verify_queue(queue.directory).problems == []
+    assert WriteMeta.tail is honest, "nothing was sent meanwhile"

@@ -58,13 +58,13 @@ from pagequeue.group import Group
 from pagequeue.info import Info
 from pagequeue.listing import ConsumerInfo, GroupInfo
 from pagequeue.named import NamedConsumer
+from pagequeue.problem import Problem
 from pagequeue.producer import Producer
 from pagequeue.queue import Queue
-from pagequeue.recover import RecoveryReport
+from pagequeue.recovery_report import RecoveryReport
 from pagequeue.repair import RepairReport, repair_queue
 from pagequeue.retention import Retention, TrimReport
-from pagequeue.salvage import Loss, Run, SalvageReport, salvage_queue
-from pagequeue.survey import Problem
+from pagequeue.salvage import Loss, Repeat, Run, SalvageReport, salvage_queue
 from pagequeue.verify import VerifyReport, verify_queue
 
 __version__ = "0.1.0"
@@ -117,6 +117,7 @@ __all__ = [
     "ReadOnlyQueue",
     "RecoveryReport",
     "RepairReport",
+    "Repeat",
     "Replay",
     "Retention",
     "RetryError",

@@ -65,6 +65,8 @@ class Region:
         filled: int,
         mode: int,
         synced: bool,
+        held: bool,
+        again: bool,
         /,
     ) -> Self: ...
     def __len__(self) -> int: ...

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, overload
 import numpy as np
 
 from pagequeue._core import Message
+from pagequeue.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,7 +96,10 @@ class Batch(Sequence[Message]):
 
     def __repr__(self) -> str:
         first = self._first_sequence
-        return f"<Batch of {len(self)} messages, sequences {first} to {first + len(self) - 1}>"
+        which = {0: "", 1: f", sequence {first}"}.get(
+            len(self), f", sequences {first} to {first + len(self) - 1}"
+        )
+        return f"<Batch of {counted(len(self), 'message')}{which}>"
 
 
 def joined(batches: list[Batch], next_sequence: int) -> Batch:

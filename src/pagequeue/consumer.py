@@ -15,7 +15,8 @@ from pagequeue.closing import Closing
 from pagequeue.meta import lost_meta
 from pagequeue.moments import Moment, to_ns
 from pagequeue.options import check_expired
-from pagequeue.page import REASONS, REMEDY, lost_page
+from pagequeue.page import REASONS, lost_page
+from pagequeue.page_header import REMEDY
 
 if TYPE_CHECKING:
     from pagequeue._core import Message

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final
 
 from pagequeue import errors
 from pagequeue import format as fmt
-from pagequeue.files import raise_typed
 from pagequeue.locks import FileLock
 from pagequeue.meta import check_shared, field_of, make_shared, map_shared
+from pagequeue.system_errors import raise_typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

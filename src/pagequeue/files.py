@@ -13,11 +13,14 @@ import contextlib
 import errno
 import os
 import stat
+import time
 import uuid
 import weakref
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from pagequeue import _core, errors
+from pagequeue.holding import HOLD_SECONDS, HOLD_STEP_SECONDS, hold, is_page
+from pagequeue.system_errors import raise_typed
 from pagequeue.trust import NOTHING, check_directory, check_file
 
 if TYPE_CHECKING:
@@ -28,52 +31,6 @@ FILE_MODE_MAX = 0o666
 OPEN_TRIES = 100
 Identity = tuple[int, int]
 """Device and inode: which file it is, whatever its name."""
-NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-NO_RESOURCE = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
-NOT_REGULAR = {errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENODEV}
-DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
-
-
-def raise_typed(error: OSError, path: str, doing: str) -> NoReturn:
-    """Raise the typed error for a system error."""
-    number = error.errno or errno.EIO
-    words = errors.describe(error)
-    if number in NO_ROOM:
-        made: errors.PageQueueError = errors.DiskFull(
-            f"no room while {doing} ({words}): make room, then call again", path=path
-        )
-    elif number in NO_RESOURCE:
-        made = errors.SystemLimit(
-            f"the system refused while {doing} ({words}): raise the limit or close something, "
-            "then call again",
-            path=path,
-        )
-    elif number in DENIED:
-        made = errors.AccessDenied(
-            f"not allowed while {doing} ({words}): change owner or permissions; "
-            "to read only, permission to read and read_only=True are enough",
-            path=path,
-        )
-    elif number in NOT_REGULAR:
-        made = errors.UnsafePath(
-            f"not a regular file ({words}) while {doing}: symbolic links and special files are "
-            "refused; put the real file there",
-            path=path,
-        )
-    elif number == errno.ENOENT:
-        made = errors.QueueNotFound(f"not there while {doing}: check the path", path=path)
-    else:
-        made = errors.SystemLimit(f"{words} while {doing}: see the system's log", path=path)
-    if isinstance(made, OSError):
-        made.errno = number
-        made.strerror = words
-        made.filename = path
-    try:
-        raise made from error
-    finally:
-        # Else error, traceback and this frame would hold each other, and by that every caller's
-        # variables, pages among them, until the garbage collector comes.
-        del made, error
 
 
 def let_go(fd: int) -> None:
@@ -135,6 +92,7 @@ class Folder:
 
     Attributes:
         fd: the descriptor of the directory.
+        owner: the user whom it belongs to.
     """
 
     def __init__(
@@ -167,7 +125,7 @@ class Folder:
         try:
             status = status_of(self.fd, path)
             check_directory(self.fd, status, path, trust=trust, read_only=read_only)
-            self._owner = status.st_uid
+            self.owner = status.st_uid
         except BaseException:
             self.close()
             raise
@@ -264,19 +222,47 @@ class Folder:
         flags = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         flags |= os.O_RDWR if writable else os.O_RDONLY
         path = self.full(name)
-        try:
-            fd = self._open_or_make(name, flags) if make else os.open(name, flags, dir_fd=self.fd)
-        except OSError as error:
-            raise_typed(error, path, "opening the file")
-        try:
-            check_file(
-                status_of(fd, path), path, directory_owner=self._owner, trust=self._trust,
-                writable=writable,
-            )  # fmt: skip
-        except BaseException:
+        deadline = None
+        while True:
+            try:
+                fd = (
+                    self._open_or_make(name, flags)
+                    if make
+                    else os.open(name, flags, dir_fd=self.fd)
+                )
+            except OSError as error:
+                raise_typed(error, path, "opening the file")
+            try:
+                status = status_of(fd, path)
+                check_file(
+                    status, path, directory_owner=self.owner, trust=self._trust, writable=writable
+                )
+                if not is_page(name) or self._holds(fd, name, status):
+                    return fd
+            except BaseException:
+                let_go(fd)
+                raise
             let_go(fd)
-            raise
-        return fd
+            deadline = deadline or time.monotonic() + HOLD_SECONDS
+            if time.monotonic() > deadline:
+                raise errors.LockTimeout(
+                    f"locked by somebody alone for {HOLD_SECONDS:g} s, which nobody here does with "
+                    "a page: look for the process that holds it, then call again",
+                    path=path,
+                )
+            time.sleep(HOLD_STEP_SECONDS)
+
+    def _holds(self, fd: int, name: str, status: os.stat_result) -> bool:
+        """Whether an open page is kept as it is, and still is the one of its name (I13).
+
+        If it is not, it was retired meanwhile, and can have become another page before its lock was
+        had; or a failed sync replaced it.
+        """
+        try:
+            held = hold(fd)
+        except OSError as error:
+            raise_typed(error, self.full(name), "locking the page")
+        return held and self.identity(name) == (status.st_dev, status.st_ino)
 
     def _open_or_make(self, name: str, flags: int) -> int:
         """Open a file, or make it; what it is made with is known only when it is certain who did.
@@ -410,10 +396,42 @@ class Folder:
         self.remove(temporary)
         try:
             return _core.Region.make(
-                self.fd, temporary, name, data, size_bytes, filled_bytes, self._file_mode, synced
-            )
+                self.fd, temporary, name, data, size_bytes, filled_bytes, self._file_mode, synced,
+                is_page(name), False,
+            )  # fmt: skip
         except OSError as error:
             raise_typed(error, self.full(name), f"making a file of {size_bytes} bytes")
+
+    def make_of(
+        self, spare: str, name: str, data: bytes, *, size_bytes: int
+    ) -> _core.Region | None:
+        """Make a page of a file that nobody has open, zero behind `data`; return its map.
+
+        Returns:
+            None when it is no use: somebody has it open, or it is another's, too small, without
+            blocks, or not in memory. Then it is gone.
+        """
+        temporary = f"{name}.tmp-next"
+        self.remove(temporary)
+        try:
+            os.rename(spare, temporary, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+            return _core.Region.make(
+                self.fd, temporary, name, data, size_bytes, 0, self._file_mode, False, True, True
+            )
+        except OSError:  # whatever it is: a new file is made, or says so
+            self.remove(temporary)
+            return None
+
+    def rename(self, name: str, to: str) -> None:
+        """Give a file another name; what has that name is replaced.
+
+        Raises:
+            QueueNotFound: it is not there.
+        """
+        try:
+            os.rename(name, to, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+        except OSError as error:
+            raise_typed(error, self.full(name), "renaming the file")
 
     def sync(self) -> None:
         """Put the directory's entries on stable storage; the error is the system's own."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from pagequeue import errors
 from pagequeue.files import let_go
 from pagequeue.format import SEQUENCE_MAX
+from pagequeue.wording import message_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -279,10 +280,10 @@ class Flusher:
     def failed(self, number: int) -> errors.SyncFailed:
         """Return the error for a queue whose failure latch is set."""
         first, end = self._write_meta.durable_sequence, self._write_meta.tail.sequence
+        risk = f"a power cut may take {message_range(first, end)}"
         error = errors.SyncFailed(
-            f"a sync failed ({os.strerror(number)}), so messages {first} to {end - 1} may be lost "
-            "at a power cut and nothing more is written: mend the disk, close the queue "
-            "everywhere and repair it, before the machine is restarted",
+            f"a sync failed ({os.strerror(number)}), so {risk} and nothing more is written: mend "
+            "the disk, close the queue everywhere and repair it, before the machine is restarted",
             path=self._folder.path, position=0, reason=os.strerror(number),
             first_sequence=first, end_sequence=end,
         )  # fmt: skip

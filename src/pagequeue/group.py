@@ -6,17 +6,20 @@ message that retention took, owners that died, dead letters, and what is put on 
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from typing import TYPE_CHECKING, Self
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue import format_groups as gfmt
 from pagequeue.closing import Closing
 from pagequeue.dead import DeadLetters
 from pagequeue.group_errors import refusal
 from pagequeue.group_file import GroupFile
 from pagequeue.locks import FileLock, OwnerLock
-from pagequeue.page import REASONS, REMEDY
+from pagequeue.page import REASONS
+from pagequeue.page_header import REMEDY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -174,14 +177,13 @@ class Group(_core.Claims, Closing):
         """Give back all that this handle has claimed, and let go; closing again does nothing."""
         if self._closed or self._store.is_forked:
             return
-        try:
-            self._release(self._owner)
-        finally:
-            self._leave()
-            self._dead.close()
-            self._flush_lock.close()
-            self._owner_lock.close()
-            self._store.write_meta.wake()
+        with contextlib.suppress(errors.PageQueueError):
+            self._release(self._owner)  # else whoever looks finds that nobody has them
+        self._leave()
+        self._dead.close()
+        self._flush_lock.close()
+        self._owner_lock.close()
+        self._store.write_meta.wake()
 
     def __del__(self) -> None:
         if hasattr(self, "_dead") and not self._store.is_forked:
@@ -333,8 +335,8 @@ class Group(_core.Claims, Closing):
         try:
             message: Message | None = self._read(sequence, number, position)
         except errors.DamageError:
-            message, cause = None, fmt.CAUSE_DAMAGE
-        if message is not None or cause == fmt.CAUSE_DAMAGE:
+            message, cause = None, gfmt.CAUSE_DAMAGE
+        if message is not None or cause == gfmt.CAUSE_DAMAGE:
             self._dead.send(sequence, message, deliveries, cause)
         file = self._group_file
         if self._settle(slot, claim_id, True, 0, 0):

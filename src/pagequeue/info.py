@@ -74,12 +74,9 @@ def info(store: Store) -> Info:
 
 def _info(store: Store) -> Info:
     head_page, head_sequence = store.head  # before the tail, which only grows
+    durable_sequence = store.write_meta.durable_sequence  # the same
     tail = store.tail
-    if not (
-        head_page <= tail.page_number <= fmt.PAGE_NUMBER_MAX
-        and fmt.PAGE_HEADER_BYTES <= tail.position < store.meta.page_bytes
-        and head_sequence <= tail.sequence <= fmt.SEQUENCE_MAX
-    ):
+    if not tail.can_be((head_page, head_sequence), store.meta.page_bytes):
         raise errors.CorruptMeta(
             f"it says that writing stands at {tail}, which cannot be: close the queue everywhere, "
             "repair it, or restore the file from a copy",
@@ -100,7 +97,7 @@ def _info(store: Store) -> Info:
         tail_page=tail.page_number,
         head_sequence=head_sequence,
         tail_sequence=tail.sequence,
-        durable_sequence=store.write_meta.durable_sequence,
+        durable_sequence=durable_sequence,
         message_count=count,
         used_bytes=tail.position + sum(_used_bytes(store, number) for number in sealed),
         file_bytes=_file_bytes(store),

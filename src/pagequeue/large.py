@@ -15,7 +15,7 @@ import struct
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from pagequeue import _core, errors
-from pagequeue.files import raise_typed
+from pagequeue.system_errors import raise_typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.cursor import is_open, locked, readable_cursors
-from pagequeue.files import raise_typed
 from pagequeue.group_file import GroupFile
 from pagequeue.locks import OwnerLock
 from pagequeue.moments import to_datetime
 from pagequeue.options import check_consumer_name
+from pagequeue.system_errors import raise_typed
 
 if TYPE_CHECKING:
     from datetime import datetime

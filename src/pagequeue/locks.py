@@ -14,8 +14,10 @@ does not unlock it for the parent.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
+import stat
 import struct
 import threading
 import time
@@ -25,10 +27,14 @@ from typing import TYPE_CHECKING, NoReturn
 import portalocker
 
 from pagequeue import errors
-from pagequeue.files import let_go, raise_typed, status_of
+from pagequeue.files import let_go, status_of
+from pagequeue.system_errors import raise_typed
+from pagequeue.trust import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from pagequeue.files import Folder
 
 FIRST_PAUSE = 0.0002
 LONGEST_PAUSE = 0.02
@@ -227,7 +233,7 @@ class OwnerLock:
 
     def is_held(self, number: int | None = None) -> bool:
         """Whether another handle has this byte, or any."""
-        if not self.KNOWN:
+        if not self.KNOWN or (number or 0) > NUMBER_MAX:
             return False
         span = _byte_lock(0, 0) if number is None else _byte_lock(number, 1)
         try:
@@ -259,6 +265,8 @@ class OwnerLock:
     forget = close  # of a child's copy: the parent's own descriptor keeps the lock
 
 
+NUMBER_MAX = 1 << 60
+"""No handle ever gets so high a number."""
 OWNERS_AT = 1 << 40
 """Bytes are locked so far behind every file's end that nothing else is."""
 
@@ -277,3 +285,28 @@ def _forget_all() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_all)
+
+
+def wrong_lock(folder: Folder, name: str) -> str | None:
+    """Return why a lock file keeps out everybody who wants to write, None when it does not."""
+    status = folder.status(name)
+    if status is None:
+        return None
+    reason = None
+    try:
+        with folder.opened(name, writable=True):
+            pass
+    except errors.UnsafePath:
+        if not stat.S_ISREG(status.st_mode):
+            reason = "not a regular file"
+        elif status.st_nlink > 1:
+            reason = "has another name as well"
+        else:
+            reason = f"belongs to another user (uid {status.st_uid})"
+    except errors.AccessDenied as error:
+        # Who may only read a queue cannot open it, and need not.
+        if os.geteuid() in {folder.owner, ROOT} and error.errno != errno.EROFS:
+            reason = f"cannot be opened by the directory's owner ({error.strerror})"
+    except errors.QueueNotFound:
+        pass  # removed meanwhile
+    return reason

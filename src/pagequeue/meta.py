@@ -16,7 +16,7 @@ import numpy as np
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.files import raise_typed
+from pagequeue.system_errors import raise_typed
 
 if TYPE_CHECKING:
     from pagequeue.files import Folder

@@ -9,26 +9,27 @@ far as it is valid.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import random
 import time
-import uuid
 from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.files import FILE_MODE, Folder, raise_typed
+from pagequeue.alone import nobody_inside
+from pagequeue.creation import Creation
+from pagequeue.files import FILE_MODE, Folder
 from pagequeue.locks import FileLock
-from pagequeue.meta import AllMeta, ReadMeta, read_all_meta, write_all_meta
-from pagequeue.page import REMEDY, decode_header
-from pagequeue.recover import Recovery, RecoveryReport
-from pagequeue.survey import first_bytes
+from pagequeue.meta import AllMeta, ReadMeta, read_all_meta
+from pagequeue.page_header import REMEDY, read_header
+from pagequeue.recover import Recovery
+from pagequeue.recovery_report import RecoveryReport
+from pagequeue.survey import page_numbers
 from pagequeue.trust import NOTHING
 from pagequeue.words import WriteMeta
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from pagequeue.words import Tail
 
@@ -36,41 +37,6 @@ log = logging.getLogger("pagequeue")
 RETRY_SECONDS = 0.01
 DYING_SECONDS = 1.0
 """So long at most the kernel takes to let go of all locks of a process that was killed."""
-
-
-@contextlib.contextmanager
-def nobody_inside(folder: Folder, prefix: str, timeout: float) -> Iterator[None]:
-    """Make sure that nobody has the queue open who holds a lock file that was removed.
-
-    The caller has `queue.lock` alone. Whoever writes has the write meta locked as well, and that is
-    not a file that people remove. One who is killed right now can let go of it a moment later.
-
-    Raises:
-        LockReplaced: somebody has it open, for longer than `timeout` seconds.
-    """
-    name = fmt.write_meta_name(prefix)
-    fd = -1
-    if not _core.LOCK_NEEDS_FD:  # there its lock is the writers' own
-        with contextlib.suppress(errors.AccessError):  # nobody can be inside without it either
-            fd = folder.open(name, writable=False)
-    if fd < 0:
-        yield
-        return
-    lock = FileLock(fd, folder.full(name))
-    try:
-        deadline = time.monotonic() + timeout
-        while not lock.try_exclusive():
-            if time.monotonic() < deadline:
-                time.sleep(RETRY_SECONDS)
-                continue
-            raise errors.LockReplaced(
-                "nobody has it locked, and yet another process has the queue open, so this "
-                "file was replaced or removed: close the queue there, then open it again",
-                path=folder.full(fmt.lock_name(prefix)),
-            )
-        yield
-    finally:
-        lock.close()
 
 
 class Opening:
@@ -155,8 +121,10 @@ class Opening:
     # --- to read ----------------------------------------------------------------------------------
 
     def _open_to_read(self) -> AllMeta:
-        for name in (fmt.all_meta_name, fmt.write_meta_name, fmt.read_meta_name):
-            if not self.folder.exists(name(self._prefix)):
+        for name_of in (fmt.all_meta_name, fmt.write_meta_name, fmt.read_meta_name):
+            name = name_of(self._prefix)
+            if not self.folder.exists(name):
+                self._refuse_pages_without(name)
                 raise self._no_queue()
         return read_all_meta(self.folder, self._prefix)
 
@@ -183,10 +151,7 @@ class Opening:
 
     def _open_to_write(self, *, create: bool) -> AllMeta:
         """Take `queue.lock`; the first one in, alone, creates or recovers the queue."""
-        if not create and not self._has_meta():
-            raise self._no_queue()
-        if self._has_meta():
-            self._check_page_bytes(read_all_meta(self.folder, self._prefix))
+        self._check_before(create=create)
         name = fmt.lock_name(self._prefix)
         presence = self.lock_on(name, make=True)
         deadline = time.monotonic() + self._lock_timeout
@@ -220,6 +185,18 @@ class Opening:
                 )
             time.sleep(random.uniform(0, RETRY_SECONDS))  # noqa: S311 - only not in step
 
+    def _check_before(self, *, create: bool) -> None:
+        """Raise for what no lock is needed to see; no lock file is made then."""
+        if not create and not self._has_meta():
+            self._refuse_pages_without(fmt.all_meta_name(self._prefix))
+            raise self._no_queue()
+        if self._has_meta():
+            try:
+                self._check_page_bytes(read_all_meta(self.folder, self._prefix))
+            except errors.PageSizeMismatch:
+                if not Creation(self.folder, self._prefix).is_unfinished():
+                    raise
+
     def _sit_down(self) -> None:
         """Lock the write meta together with all who write, before it is mapped, and watch it."""
         name = fmt.write_meta_name(self._prefix)
@@ -240,33 +217,23 @@ class Opening:
         return write.is_this_boot and write.tail.page_number > 0
 
     def _create_or_recover(self) -> AllMeta:
-        if self._has_meta():
-            meta = read_all_meta(self.folder, self._prefix)
-        else:
-            self._refuse_headless()
-            meta = AllMeta(
-                queue_id=uuid.uuid4().bytes,
-                created=self._clock(),
-                page_bytes=self._page_bytes or fmt.PAGE_BYTES_DEFAULT,
-            )
-            self.folder.sync_name()
-            # Dies behind this: a queue without pages, which the next opener completes.
-            write_all_meta(self.folder, self._prefix, meta)
-            # Its name too, before there is any page: pages without it are refused.
-            try:
-                self._sync_names()
-            except errors.PageQueueError:
-                # The next one must make it again: to sync this name again could mean nothing.
-                self.folder.remove(fmt.all_meta_name(self._prefix))
-                raise
-        self.report = Recovery(self.folder, self._prefix, meta, self._clock).run()
-        return meta
-
-    def _sync_names(self) -> None:
+        creation = Creation(self.folder, self._prefix)
+        unfinished = creation.is_unfinished()
+        meta = read_all_meta(self.folder, self._prefix) if self._has_meta() else None
+        if meta is not None and unfinished and self._page_bytes not in {None, meta.page_bytes}:
+            creation.abandon()
+            meta = None
+        if meta is None:
+            unfinished = True
+            self._refuse_pages_without(fmt.all_meta_name(self._prefix))
+            meta = creation.begin(self._clock(), self._page_bytes or fmt.PAGE_BYTES_DEFAULT)
         try:
-            self.folder.sync()
-        except OSError as error:
-            raise_typed(error, self.folder.path, "syncing the directory")
+            self.report = Recovery(self.folder, self._prefix, meta, self._clock).run()
+        except errors.RetryError:
+            if unfinished:  # no room, mostly: nothing was ever sent, so nothing need be left
+                creation.abandon()
+            raise
+        return meta
 
     # --- checks -----------------------------------------------------------------------------------
 
@@ -281,15 +248,19 @@ class Opening:
         )
 
     def _check_made(self) -> None:
-        head_page, head_sequence = self.read_meta.head  # before the tail, which only grows
+        head = self.read_meta.head  # before the tail, which only grows
         tail = self.write_meta.tail
         if tail.page_number == 0:
-            raise self._no_queue()  # it is being made right now
-        if not (
-            head_page <= tail.page_number <= fmt.PAGE_NUMBER_MAX
-            and fmt.PAGE_HEADER_BYTES <= tail.position < self.meta.page_bytes
-            and head_sequence <= tail.sequence <= fmt.SEQUENCE_MAX
-        ):
+            if not self.write_meta.is_settled:
+                if page_numbers(self._prefix, self.folder.names()):
+                    return  # made anew by a repair that found damage: the valid prefix is there
+                raise self._no_queue()  # it is being made right now
+            tail = self.write_meta.tail  # it was being made; or zeros were written over the words
+        if not self.write_meta.is_settled:
+            # A reader before the recovery: behind a power cut the words can be older than the head,
+            # which trimming put on stable storage. The scan from the head on tells the tail.
+            return
+        if not tail.can_be(head, self.meta.page_bytes):
             raise errors.CorruptMeta(
                 f"it says that writing stands at {tail}, which cannot be: "
                 "repair the queue, which makes this file again from the pages",
@@ -299,10 +270,8 @@ class Opening:
     def _check_head(self) -> None:
         """Raise if reading would begin in another page than the one that has the first message."""
         number, sequence = self.read_meta.head
-        name = fmt.page_name(self._prefix, number)
         try:
-            data = first_bytes(self.folder, name)
-            header = decode_header(data, self.meta.queue_id, number, self.folder.full(name))
+            header = read_header(self.folder, self._prefix, self.meta.queue_id, number)
         except errors.PageQueueError:
             return  # whoever reads it is told
         if header.first_sequence not in {None, sequence}:
@@ -313,14 +282,18 @@ class Opening:
                 reason="head sequence",
             )  # fmt: skip
 
-    def _refuse_headless(self) -> None:
-        """Pages without their allMeta are somebody's data: never start a new queue over them."""
+    def _refuse_pages_without(self, name: str) -> None:
+        """Raise if there are pages and not this meta file, which is made before any page.
+
+        They are somebody's data: no new queue is ever begun over them, and it is not said that
+        there is none.
+        """
         pattern = fmt.page_name_pattern(self._prefix)
-        if any(pattern.fullmatch(name) for name in self.folder.names()):
+        pages = any(pattern.fullmatch(other) for other in self.folder.names())
+        if pages and not self.folder.exists(name):  # else somebody makes the queue right now
             raise errors.CorruptMeta(
                 f"missing, though there are pages with this prefix: {REMEDY}",
-                path=self.folder.full(fmt.all_meta_name(self._prefix)),
-                position=0, reason="missing",
+                path=self.folder.full(name), position=0, reason="missing",
             )  # fmt: skip
 
     def _check_page_bytes(self, meta: AllMeta) -> None:

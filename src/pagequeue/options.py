@@ -6,6 +6,7 @@ import operator
 
 from pagequeue import errors
 from pagequeue import format as fmt
+from pagequeue import format_groups as gfmt
 from pagequeue.files import FILE_MODE, FILE_MODE_MAX
 
 LEASE_SECONDS_MAX = 1e9
@@ -77,9 +78,9 @@ def check_group(path: str, lease: float, max_deliveries: int | None, capacity: i
         raise errors.InvalidOption(
             f"max_deliveries is {max_deliveries}: give 1 or more, or None", path=path
         )
-    if not 0 < operator.index(capacity) <= fmt.GROUP_CAPACITY_MAX:
+    if not 0 < operator.index(capacity) <= gfmt.GROUP_CAPACITY_MAX:
         raise errors.InvalidOption(
-            f"capacity is {capacity}: give 1 to {fmt.GROUP_CAPACITY_MAX}", path=path
+            f"capacity is {capacity}: give 1 to {gfmt.GROUP_CAPACITY_MAX}", path=path
         )
 
 

@@ -1,4 +1,4 @@
-"""One page with its index, mapped: its header, its frames as a whole, its index mended.
+"""One page with its index, mapped: its frames as a whole, its index mended.
 
 The index is derived from the page. When it is missing, of the wrong size, or leads to a frame that
 does not prove itself, it is written again from the frames: in place by whoever may write, in a
@@ -10,26 +10,25 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.files import raise_typed
 from pagequeue.meta import size_now
+from pagequeue.page_header import REMEDY, bad_header, decode_header
+from pagequeue.recycle import page_from_spare
+from pagequeue.system_errors import raise_typed
 
 if TYPE_CHECKING:
     from pagequeue.files import Folder
     from pagequeue.meta import AllMeta
+    from pagequeue.page_header import PageHeader
 
 log = logging.getLogger("pagequeue")
 NO_FILE = -1
 INDEX_SPARE = 1.5
 """Index records are expected to be so many times as frequent as they were so far."""
-REMEDY = "repair or salvage the queue, or restore the file from a copy"
 REASONS = {
     _core.READ_NOTHING: "nothing stands there",
     _core.READ_END: "the page ends there",
@@ -37,6 +36,10 @@ REASONS = {
     _core.READ_BAD_CHECKSUM: "its checksum is wrong",
     _core.READ_BAD_TIME: "it is older than the frame before it",
 }
+BAD = {_core.READ_BAD_LENGTH, _core.READ_BAD_CHECKSUM, _core.READ_BAD_TIME}
+"""What stands there is no frame, and something."""
+PROOF = {_core.READ_FRAME, _core.READ_END}
+"""What stands there proves its sequence."""
 
 
 class Scan(NamedTuple):
@@ -56,89 +59,6 @@ class Scan(NamedTuple):
     stopped: int
 
 
-@dataclass(frozen=True)
-class PageHeader:
-    """What a page says of itself. `first_sequence` is None while it is only made ready."""
-
-    page_number: int
-    queue_id: bytes
-    first_sequence: int | None
-    floor_timestamp: int
-    created: int
-
-    def encode(self) -> bytes:
-        """Return the bytes at the beginning of the page."""
-        record = np.zeros(1, fmt.PAGE_HEADER)
-        record["magic"] = np.void(fmt.PAGE_MAGIC)
-        record["version"] = fmt.FORMAT_VERSION
-        record["page_number"] = self.page_number
-        record["queue_id"] = np.void(self.queue_id)
-        first = fmt.UNSET_SEQUENCE if self.first_sequence is None else self.first_sequence
-        record["first_sequence"] = first
-        record["floor_timestamp"] = self.floor_timestamp
-        record["created"] = self.created
-        record["checksum"] = _core.crc32c(record.tobytes())
-        return record.tobytes()
-
-
-def _bad_header(path: str, reason: str) -> errors.CorruptPage:
-    return errors.CorruptPage(
-        f"page header: {reason}: {REMEDY}", path=path, position=0, reason=reason
-    )
-
-
-def parse_header(data: bytes, path: str) -> PageHeader:
-    """Return what a page says of itself, whichever page of whichever queue it is.
-
-    Raises:
-        CorruptPage: it is not a page's header, or its checksum is wrong.
-        NewerFormat: written by a newer version.
-    """
-    if len(data) < fmt.PAGE_HEADER_BYTES:
-        raise _bad_header(path, "too short")
-    record = np.frombuffer(data, fmt.PAGE_HEADER, 1).copy()
-    found = record[0]
-    if found["magic"].tobytes() != fmt.PAGE_MAGIC:
-        raise _bad_header(path, "wrong magic")
-    version = int(found["version"])
-    if version < 1:
-        raise _bad_header(path, "no format")
-    if version > fmt.FORMAT_VERSION:
-        raise errors.NewerFormat(
-            f"written in format {version}, this is {fmt.FORMAT_VERSION}: upgrade pagequeue",
-            path=path, version=version,
-        )  # fmt: skip
-    stated = int(found["checksum"])
-    record["checksum"] = 0
-    if _core.crc32c(record.tobytes()) != stated:
-        raise _bad_header(path, "wrong checksum")
-    first = int(found["first_sequence"])
-    if first > fmt.SEQUENCE_MAX and first != fmt.UNSET_SEQUENCE:
-        raise _bad_header(path, "first sequence")
-    return PageHeader(
-        int(found["page_number"]),
-        found["queue_id"].tobytes(),
-        None if first == fmt.UNSET_SEQUENCE else first,
-        int(found["floor_timestamp"]),
-        int(found["created"]),
-    )
-
-
-def decode_header(data: bytes, queue_id: bytes, page_number: int, path: str) -> PageHeader:
-    """Return a page's header.
-
-    Raises:
-        CorruptPage: it is not this page of this queue.
-        NewerFormat: written by a newer version.
-    """
-    header = parse_header(data, path)
-    if header.queue_id != queue_id:
-        raise _bad_header(path, "a page of another queue")
-    if header.page_number != page_number:
-        raise _bad_header(path, f"it is page {header.page_number}, not {page_number}")
-    return header
-
-
 def lost_page(path: str, position: int, sequence: int | None = None) -> errors.CorruptPage:
     """Return the error for a page or an index that was truncated under its map."""
     size, reason = size_now(path, position)
@@ -147,6 +67,13 @@ def lost_page(path: str, position: int, sequence: int | None = None) -> errors.C
         f"{reason}, at {size} bytes{where}: {REMEDY}",
         path=path, position=size, reason=reason, sequence=sequence,
     )  # fmt: skip
+
+
+def missing_page(path: str, number: int) -> errors.MissingPage:
+    """Return the error for a page that should be there and is not."""
+    return errors.MissingPage(
+        f"page {number} is not there: {REMEDY}", path=path, position=0, reason="missing page"
+    )
 
 
 def map_file(folder: Folder, name: str, size_bytes: int, *, writable: bool) -> _core.Region:
@@ -225,6 +152,7 @@ def make_page(
     filled_bytes: int = 0,
     frame_bytes: float = 1.0,
     synced: bool = False,
+    may_reuse: bool = False,
 ) -> WritablePage:
     """Make a page's two files, blocks reserved; the page itself appears last.
 
@@ -238,6 +166,8 @@ def make_page(
         filled_bytes: of the page that will be needed soon; their memory is had at once.
         frame_bytes: what a frame takes, as far as known; the index is filled accordingly.
         synced: whether the page must be on stable storage before it gets its name.
+        may_reuse: whether it can be made of a file that retention took: all of its memory is had
+            at once.
 
     Raises:
         DiskFull: there is no room; nothing is left behind.
@@ -253,8 +183,11 @@ def make_page(
     )
     # 2. The page. Dies before its rename: the same. It is there: it can be rolled into.
     page_name = fmt.page_name(prefix, header.page_number)
+    region = None
+    if may_reuse:
+        region = page_from_spare(folder, prefix, page_name, header.encode(), meta.page_bytes)
     try:
-        region = folder.make(
+        region = region or folder.make(
             page_name,
             header.encode(),
             size_bytes=meta.page_bytes,
@@ -301,7 +234,7 @@ class Page:
         """The sequence of the page's first frame."""
         first = self.header.first_sequence
         if first is None:
-            raise _bad_header(self.path, "no first sequence")
+            raise bad_header(self.path, "no first sequence")
         return first
 
     def first_timestamp(self) -> int | None:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Self
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.closing import Closing
-from pagequeue.files import let_go, raise_typed
+from pagequeue.files import let_go
 from pagequeue.meta import field_of, lost_meta
 from pagequeue.page import lost_page
+from pagequeue.system_errors import raise_typed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

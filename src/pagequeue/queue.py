@@ -27,7 +27,7 @@ from pagequeue.trust import trusted
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from pagequeue.recover import RecoveryReport
+    from pagequeue.recovery_report import RecoveryReport
 
 LOCK_TIMEOUT = 10.0
 

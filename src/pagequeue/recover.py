@@ -13,7 +13,6 @@ import contextlib
 import errno
 import logging
 import os
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
@@ -22,19 +21,20 @@ from pagequeue.cursor import lower_cursors
 from pagequeue.group_file import settle_groups
 from pagequeue.meta import ReadMeta
 from pagequeue.page import (
+    PROOF,
     REASONS,
-    REMEDY,
-    PageHeader,
     Scan,
-    decode_header,
     make_page,
     map_file,
-    parse_header,
+    missing_page,
     scan_region,
     writable_index,
 )
+from pagequeue.page_header import REMEDY, PageHeader, decode_header, first_bytes, parse_header
+from pagequeue.recovery_report import RecoveryReport
 from pagequeue.settle import BATCH_OPEN, Settling
-from pagequeue.survey import first_bytes, retired
+from pagequeue.survey import page_numbers, retired
+from pagequeue.wording import counted
 from pagequeue.words import Tail, WriteMeta
 
 if TYPE_CHECKING:
@@ -46,33 +46,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("pagequeue")
 TORN = {"wrong size", "wrong magic", "wrong checksum"}
 """What a power cut can make of a page that was rolled into; anything else is another's page."""
-
-
-@dataclass
-class RecoveryReport:
-    """What opening the queue had to do.
-
-    Attributes:
-        scanned: whether frames were checked from the durable mark on, as after a power cut.
-        messages_settled: published by a producer that was killed before it could say so.
-        messages_checked: frames that validated in the scan.
-        messages_dropped: whole frames of an incomplete batch, dropped.
-        bytes_zeroed: of torn frames, in the last page.
-        pages_removed: numbers of pages behind the true tail.
-        actions: one sentence for each thing done.
-    """
-
-    scanned: bool = False
-    messages_settled: int = 0
-    messages_checked: int = 0
-    messages_dropped: int = 0
-    bytes_zeroed: int = 0
-    pages_removed: list[int] = field(default_factory=list)
-    actions: list[str] = field(default_factory=list)
-
-    def did(self, sentence: str) -> None:
-        """Note one thing that was done."""
-        self.actions.append(sentence)
 
 
 class Recovery:
@@ -121,9 +94,7 @@ class Recovery:
                 self.folder.remove(name)
 
     def _page_numbers(self) -> list[int]:
-        pattern = fmt.page_name_pattern(self.prefix)
-        found = (pattern.fullmatch(name) for name in self.folder.names())
-        return sorted(int(match[1]) for match in found if match and match[2] == "page")
+        return page_numbers(self.prefix, self.folder.names())
 
     def _read_meta(self, numbers: list[int]) -> ReadMeta:
         if not self.folder.exists(fmt.read_meta_name(self.prefix)):
@@ -225,7 +196,7 @@ class Recovery:
         if durable_known or numbers:
             self.report.scanned = True
             self.report.did(
-                f"checked {self.report.messages_checked} messages from page {begin} on; "
+                f"checked {counted(self.report.messages_checked, 'message')} from page {begin} on; "
                 f"the next sequence is {scan.whole_sequence}"
             )
 
@@ -336,7 +307,7 @@ class Recovery:
                 return self._make(number, before.sequence, before.timestamp)
         region = map_file(self.folder, name, self.meta.page_bytes, writable=True)
         stands = _core.look(region, fmt.PAGE_HEADER_BYTES, before.sequence)[0]
-        if before.sequence < durable and stands not in {_core.READ_FRAME, _core.READ_END}:
+        if before.sequence < durable and stands not in PROOF:
             # Below the durable mark no header is lost, and its frames are not those that follow.
             raise errors.CorruptPage(
                 f"does not begin with message {before.sequence}, with which the page before it "
@@ -356,12 +327,7 @@ class Recovery:
         return parse_header(data, self.folder.full(name)).first_sequence is None
 
     def _missing(self, number: int) -> errors.MissingPage:
-        return errors.MissingPage(
-            f"page {number} is not there: {REMEDY}",
-            path=self.folder.full(fmt.page_name(self.prefix, number)),
-            position=0,
-            reason="missing page",
-        )
+        return missing_page(self.folder.full(fmt.page_name(self.prefix, number)), number)
 
     def _damage(self, number: int, scan: Scan, durable: int) -> errors.CorruptFrame:
         reason = REASONS.get(scan.stopped, "an incomplete batch")
@@ -389,10 +355,10 @@ class Recovery:
         self.report.messages_dropped = dropped
         self.report.bytes_zeroed = zeroed
         if zeroed:
+            batch = f", an incomplete batch of {counted(dropped, 'message')} among them"
             self.report.did(
-                f"zeroed {zeroed} bytes behind position {scan.whole_position} of page "
-                f"{header.page_number}"
-                + (f", an incomplete batch of {dropped} messages among them" if dropped else "")
+                f"zeroed {counted(zeroed, 'byte')} behind position {scan.whole_position} of page "
+                f"{header.page_number}{batch if dropped else ''}"
             )
 
     def _remove_retired(self, read: ReadMeta) -> None:
@@ -407,7 +373,9 @@ class Recovery:
                 self._sync(fmt.read_meta_name(self.prefix))
                 for name in left:
                     self.folder.remove(name)
-                self.report.did(f"removed {len(left)} files below page {number}, the head")
+                self.report.did(
+                    f"removed {counted(len(left), 'file')} below page {number}, the head"
+                )
 
     def _remove(self, later: list[int]) -> None:
         """Remove pages behind the tail, the newest first, so that no hole can be left."""
@@ -416,4 +384,4 @@ class Recovery:
             self.folder.remove(fmt.index_name(self.prefix, number))
         self.report.pages_removed = later
         if later:
-            self.report.did(f"removed {len(later)} pages behind the tail")
+            self.report.did(f"removed {counted(len(later), 'page')} behind the tail")

@@ -19,24 +19,25 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue.alone import alone, replace_lock
 from pagequeue.cursor import cursor_files
 from pagequeue.files import Folder
-from pagequeue.locks import FileLock
 from pagequeue.meta import ReadMeta, write_all_meta
 from pagequeue.moments import system_clock
-from pagequeue.opening import nobody_inside
 from pagequeue.page import map_file, scan_region, writable_index
+from pagequeue.problem import Problem, problem_of
 from pagequeue.recover import Recovery
 from pagequeue.repair_page import PageRepair
 from pagequeue.rewrite import read_all, rewrite_undurable
 from pagequeue.store import Store
-from pagequeue.survey import Problem, page_numbers, problem_of, survey
+from pagequeue.survey import page_numbers, survey
 from pagequeue.trust import trusted
 from pagequeue.verify import verify
+from pagequeue.wording import counted, message_range
 from pagequeue.words import WriteMeta
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection
 
     from pagequeue.meta import AllMeta
     from pagequeue.survey import Survey
@@ -100,11 +101,15 @@ def repair_queue(
     try:
         survey(folder, prefix)  # or there is nothing to repair
         report = RepairReport()
-        with _alone(folder, prefix, lock_timeout):
-            meta, left = _Repair(folder, prefix, report).run()
-        if meta is not None and left is None:
-            left = _clear_latch(folder, prefix, meta, trusted(trust, path), lock_timeout, report)
-        report.remaining = verify(folder, prefix, progress).problems
+        replace_lock(folder, prefix, lock_timeout, report.did)
+        mending = _Repair(folder, prefix, report, progress)
+        with alone(folder, prefix, lock_timeout):
+            meta, left = mending.run()
+        found = mending.found
+        if meta is not None and left is None and _is_latched(folder, prefix, meta):
+            left = _clear_latch(folder, prefix, trusted(trust, path), lock_timeout, report)
+            found = None
+        report.remaining = verify(folder, prefix, progress).problems if found is None else found
         if left is not None and not report.remaining:
             report.remaining.append(left)
     finally:
@@ -114,35 +119,18 @@ def repair_queue(
     return report
 
 
-@contextlib.contextmanager
-def _alone(folder: Folder, prefix: str, timeout: float) -> Iterator[None]:
-    """Hold `queue.lock` alone."""
-    name = fmt.lock_name(prefix)
-    lock = FileLock(folder.open(name, writable=True, make=True), folder.full(name))
+def _is_latched(folder: Folder, prefix: str, meta: AllMeta) -> bool:
+    write = WriteMeta(folder, prefix, meta.queue_id, writable=False)
     try:
-        with lock.exclusive(timeout, "repairing the queue, which no other process may have open"):
-            folder.watch(name, lock.identity())
-            folder.check()
-            with nobody_inside(folder, prefix, timeout):
-                yield
+        return write.is_failed
     finally:
-        lock.close()
+        write.close()
 
 
 def _clear_latch(
-    folder: Folder,
-    prefix: str,
-    meta: AllMeta,
-    trust: frozenset[str],
-    timeout: float,
-    report: RepairReport,
+    folder: Folder, prefix: str, trust: frozenset[str], timeout: float, report: RepairReport
 ) -> Problem | None:
     """Put what a failed sync left at risk on stable storage; return why that is not possible."""
-    write = WriteMeta(folder, prefix, meta.queue_id, writable=False)
-    latched = write.failed_errno != 0
-    write.close()
-    if not latched:
-        return None
     try:
         store = Store(
             folder.path, prefix, create=False, read_only=False, page_bytes=None,
@@ -162,17 +150,34 @@ def _clear_latch(
             store.close()
     except errors.PageQueueError as error:
         return problem_of(error)
-    report.did(f"wrote messages {saved.start} to {saved.stop - 1} again after a failed sync")
+    if saved:
+        what = f"wrote {message_range(saved.start, saved.stop)} again after a failed sync"
+    else:
+        what = "cleared the failure latch: no message was at risk"
+    report.did(what)
     return None
 
 
 class _Repair:
-    """One repair; the caller has the queue alone."""
+    """One repair; the caller has the queue alone.
 
-    def __init__(self, folder: Folder, prefix: str, report: RepairReport) -> None:
+    Attributes:
+        found: what verify found at the end, None if it must look again: all messages are read for
+            that, so it is not done twice where nothing was changed in between.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        prefix: str,
+        report: RepairReport,
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
         self.folder = folder
         self.prefix = prefix
         self.report = report
+        self.progress = progress
+        self.found: list[Problem] | None = None
 
     def run(self) -> tuple[AllMeta | None, Problem | None]:
         """Mend; return what the queue is, and what stopped it, if verify might not see that."""
@@ -338,11 +343,12 @@ class _Repair:
             self.folder.remove(fmt.index_name(self.prefix, number))
         self._sync_names(meta)
         write.unlatch()
-        self.report.did(f"wrote {len(renewed)} pages again after a failed sync")
+        self.report.did(f"wrote {counted(len(renewed), 'page')} again after a failed sync")
 
     def _indexes(self, meta: AllMeta) -> None:
         """Make every index again that is missing or wrong."""
-        wrong = {os.path.basename(p.file) for p in verify(self.folder, self.prefix).problems}
+        self.found = verify(self.folder, self.prefix, self.progress).problems
+        wrong = {os.path.basename(problem.file) for problem in self.found}
         found = survey(self.folder, self.prefix)
         for number in found.numbers:
             name = fmt.index_name(self.prefix, number)
@@ -359,3 +365,4 @@ class _Repair:
                 index = writable_index(self.folder, self.prefix, meta, number)
                 scan_region(page, index, header, header.first_sequence, None, use=_core.INDEX_WRITE)
                 self.report.did(f"made {name} again from its page")
+                self.found = None

@@ -10,10 +10,11 @@ import numpy as np
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.files import raise_typed
-from pagequeue.page import PageHeader, Scan, map_file, parse_header, private_region, scan_region
+from pagequeue.page import BAD, PROOF, Scan, map_file, private_region, scan_region
+from pagequeue.page_header import PageHeader, first_bytes, parse_header
 from pagequeue.rewrite import read_all
-from pagequeue.survey import Survey, first_bytes, survey
+from pagequeue.survey import Survey, survey
+from pagequeue.system_errors import raise_typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 END_WORD = fmt.END_OF_PAGE | fmt.FRAME_HEADER_BYTES
 MENDABLE = {"wrong magic", "wrong checksum", "no format", "first sequence"}
 """What can be wrong with a header that its frames prove."""
-PROOF = {_core.READ_FRAME, _core.READ_END}
-BAD = {_core.READ_BAD_LENGTH, _core.READ_BAD_CHECKSUM, _core.READ_BAD_TIME}
 BEFORE_FRAMES = fmt.PAGE_HEADER_BYTES - fmt.FRAME_ALIGN_BYTES
 
 
@@ -191,13 +190,7 @@ class PageRepair:
         try:
             header = self.found.header(number)
         except errors.CorruptPage as error:
-            is_torn = error.reason in {
-                "wrong magic",
-                "wrong checksum",
-                "no format",
-                "first sequence",
-            }
-            return error.reason if is_torn else None
+            return error.reason if error.reason in MENDABLE else None
         if header.first_sequence is None:
             return "no first sequence"
         stands, timestamp, _, _ = _core.look(page, fmt.PAGE_HEADER_BYTES, header.first_sequence)

@@ -3,7 +3,7 @@
 The order of steps (FORMAT.md, "Retention"), under the preparation lock:
 
 T1. What makes it right is put on stable storage: the cursors because of which pages may go, the
-    page that becomes the head, and its name.
+    header of the page that becomes the head, and its name.
 T2. The head moves, one page at a time, one store each.
 T3. The head is put on stable storage.
 T4. Page files below it are removed, oldest first, each before its index.
@@ -32,13 +32,15 @@ from pagequeue import format as fmt
 from pagequeue.cursor import readable_cursors, sync_cursor
 from pagequeue.listing import is_idle
 from pagequeue.moments import MICROSECOND
-from pagequeue.page import decode_header
-from pagequeue.survey import first_bytes, retired
+from pagequeue.page import map_file
+from pagequeue.page_header import read_header
+from pagequeue.recycle import park
+from pagequeue.survey import retired
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pagequeue.page import PageHeader
+    from pagequeue.page_header import PageHeader
     from pagequeue.store import Store
 
 log = logging.getLogger("pagequeue")
@@ -217,6 +219,7 @@ class Retainer:
             cut = self._cut(store, head_page, page_limit, protects=protects)
             if cut.pages:
                 self._move_head(store, cut)
+                store.let_go_of_retired()
             removed = self._remove(store)
         end = cut.pages[-1].first_sequence if cut.pages else None
         return TrimReport(
@@ -232,7 +235,7 @@ class Retainer:
         pages: list[PageHeader] = []
         held: tuple[str, ...] = ()
         for number in range(head_page + 1, tail_page + 1):
-            header = _header(store, number)
+            header = read_header(store.folder, store.prefix, store.meta.queue_id, number)
             first = header.first_sequence
             assert first is not None
             too_many = tail_page - number + 2 > page_limit
@@ -278,8 +281,11 @@ class Retainer:
             for name in cut.needed:
                 with contextlib.suppress(errors.QueueNotFound):  # removed meanwhile
                     sync_cursor(folder, prefix, name)
-            with folder.opened(fmt.page_name(prefix, head.page_number), writable=False) as fd:
-                os.fdatasync(fd)
+            # Its header is enough: what follows it is durable up to the durable mark, and no more
+            # was promised. A whole page that nobody flushed would take as long as writing it.
+            name = fmt.page_name(prefix, head.page_number)
+            page = map_file(folder, name, store.meta.page_bytes, writable=True)
+            page.sync(0, fmt.PAGE_BYTES_STEP)
             folder.sync()
         except OSError as error:
             raise _sync_failed(store, error) from error
@@ -300,19 +306,18 @@ class Retainer:
                 os.fdatasync(fd)
         except OSError as error:
             raise _sync_failed(store, error) from error
-        # T4.
+        # T4. The newest page waits to be used again (U1): it is the one most likely in memory.
+        next_page = fmt.page_name(store.prefix, store.tail.page_number + 1)
+        spare = 0 if folder.exists(next_page) else store.read_meta.head_page - 1
         removed = 0
         for name in left:
             status = folder.status(name)
             removed += 0 if status is None else status.st_size
-            folder.remove(name)
+            if name == fmt.page_name(store.prefix, spare) and park(folder, store.prefix, spare):
+                store.has_spare = True
+            else:
+                folder.remove(name)
         return removed
-
-
-def _header(store: Store, number: int) -> PageHeader:
-    name = fmt.page_name(store.prefix, number)
-    path = store.folder.full(name)
-    return decode_header(first_bytes(store.folder, name), store.meta.queue_id, number, path)
 
 
 def _sync_failed(store: Store, error: OSError) -> errors.PageQueueError:

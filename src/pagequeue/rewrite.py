@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.files import raise_typed
-from pagequeue.page import REASONS, PageHeader, decode_header, private_region, scan_region
+from pagequeue.page import REASONS, private_region, scan_region
+from pagequeue.page_header import PageHeader, decode_header
 from pagequeue.producer import Producer
+from pagequeue.system_errors import raise_typed
+from pagequeue.wording import message_range
 
 if TYPE_CHECKING:
     from pagequeue.files import Folder
@@ -59,9 +61,8 @@ def rewrite_undurable(store: Store) -> range:
     write.unlatch()
     write.wake()
     log.warning(
-        "%s: messages %d to %d were at risk after a failed sync; they were written again to new "
-        "files and are on stable storage now",
-        store.folder.path, first, tail.first_sequence - 1,
+        "%s: %s at risk after a failed sync, written again to new files and on stable storage now",
+        store.folder.path, message_range(first, tail.first_sequence),
     )  # fmt: skip
     return range(first, tail.first_sequence)
 

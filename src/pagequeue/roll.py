@@ -10,19 +10,14 @@ from __future__ import annotations
 
 import logging
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.page import (
-    PageHeader,
-    WritablePage,
-    decode_header,
-    make_page,
-    map_file,
-    parse_header,
-    writable_index,
-)
+from pagequeue.page import WritablePage, make_page, map_file, writable_index
+from pagequeue.page_header import PageHeader, decode_header, parse_header
+from pagequeue.recycle import drop_spare
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,6 +62,7 @@ class Roller:
         self._lock_timeout = lock_timeout
         self._pages: dict[int, WritablePage] = {}  # the active one, and the next if it is there
         self._asked = 0
+        self._is_fast = False  # whether all memory of a page is wanted at once
         self.make_room: Callable[[int, Callable[[], None] | None], None] | None = None
         self._guard = threading.RLock()  # a finalizer may come back in
 
@@ -136,6 +132,7 @@ class Roller:
             if number <= self._asked:
                 return
             self._asked = number
+            self._is_fast = filled_bytes >= self._meta.page_bytes
 
         def job() -> None:
             self._ask_for_room(number, None)
@@ -190,6 +187,11 @@ class Roller:
                         self._refuse_used(page)
                         return page
                 header = PageHeader(number, self._meta.queue_id, None, 0, self._clock())
+                # A spare is worth it where all memory of the page is wanted at once; for a slow
+                # producer its zeros would only be written to the disk.
+                may_reuse = self._is_fast
+                if not may_reuse:
+                    self._background.submit(partial(drop_spare, self._folder, self._prefix))
                 return make_page(
                     self._folder,
                     self._prefix,
@@ -197,6 +199,7 @@ class Roller:
                     header,
                     filled_bytes=filled_bytes,
                     frame_bytes=frame_bytes,
+                    may_reuse=may_reuse,
                 )
         return self._mapped(number)
 

@@ -8,7 +8,8 @@ something is missing before them, because a queue has no gaps, and the report sa
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pagequeue import _core, errors
@@ -16,10 +17,11 @@ from pagequeue import format as fmt
 from pagequeue.closing import Closing
 from pagequeue.files import Folder
 from pagequeue.page import REASONS
+from pagequeue.problem import Problem
 from pagequeue.producer import Producer
 from pagequeue.salvage_source import Source, sources
 from pagequeue.store import Store
-from pagequeue.survey import Problem, Survey, survey
+from pagequeue.survey import Survey, survey
 from pagequeue.trust import trusted
 from pagequeue.walk import Stretch, stretches
 
@@ -50,7 +52,7 @@ class Loss:
     Attributes:
         file: where they should stand.
         position: place of the damage in the file in bytes, None when the file is missing.
-        first_sequence: of the first one gone, None when that is not known.
+        first_sequence: of the first one gone.
         last_sequence: of the last one gone, None when that is not known.
         after_ns: time of the last message before them, None when there is none.
         before_ns: time of the first message behind them, None when there is none.
@@ -59,10 +61,27 @@ class Loss:
 
     file: str
     position: int | None
-    first_sequence: int | None
+    first_sequence: int
     last_sequence: int | None
     after_ns: int | None
     before_ns: int | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """Messages that stand there again.
+
+    Attributes:
+        file: where they stand.
+        first_sequence: of the first one.
+        last_sequence: of the last one.
+        reason: what is to be said of them.
+    """
+
+    file: str
+    first_sequence: int
+    last_sequence: int
     reason: str
 
 
@@ -84,8 +103,8 @@ class SalvageReport:
     messages_copied: int = 0
     runs: list[Run] = field(default_factory=list)
     lost: list[Loss] = field(default_factory=list)
-    duplicates: list[Problem] = field(default_factory=list)
-    conflicts: list[Problem] = field(default_factory=list)
+    duplicates: list[Repeat] = field(default_factory=list)
+    conflicts: list[Repeat] = field(default_factory=list)
     notes: list[Problem] = field(default_factory=list)
 
     @property
@@ -114,7 +133,7 @@ def salvage_queue(
     Raises:
         QueueNotFound: nothing there looks like a queue.
         CorruptMeta: neither allMeta nor any page says what the queue was like.
-        InvalidOption: there is a queue in `target` already.
+        InvalidOption: there is a queue in `target` already, or it lies in the damaged queue.
         DiskFull: there is no room for the copy; what was copied so far is removed again.
     """
     path = os.path.abspath(os.fsdecode(directory))
@@ -129,6 +148,12 @@ def salvage_queue(
                 "one of them from a copy",
                 path=folder.full(fmt.all_meta_name(prefix)), position=0, reason="missing",
             )  # fmt: skip
+        if Path(os.path.realpath(path)) in Path(os.path.realpath(target_path)).parents:
+            raise errors.InvalidOption(
+                "it lies in the damaged queue's directory, where nothing is written: choose a "
+                "target elsewhere",
+                path=target_path,
+            )
         with _Target(target_path, prefix, found.meta.page_bytes, trusted(trust, path)) as made:
             try:
                 return _Salvage(found, made).run(progress)
@@ -143,10 +168,7 @@ class _Target(Closing):
     """The new queue; it takes messages with the times that they had."""
 
     def __init__(self, path: str, prefix: str, page_bytes: int, trust: frozenset[str]) -> None:
-        if os.path.isdir(path) and any(
-            name.startswith(f"{prefix}-") or name == fmt.lock_name(prefix)
-            for name in os.listdir(path)
-        ):
+        if os.path.isdir(path) and any(name.startswith(f"{prefix}-") for name in os.listdir(path)):
             raise errors.InvalidOption(
                 "there is a queue already, or a part of one: choose another target", path=path
             )
@@ -204,6 +226,14 @@ def _frames(source: Source, stretch: Stretch) -> Iterator[tuple[bytes, int, bool
         payload = source.region.read(position + fmt.FRAME_HEADER_BYTES, size)
         yield payload, timestamp, not source.region.load_half(position) & fmt.MORE_OF_BATCH
         position = following
+
+
+def _note_again(noted: list[Repeat], file: str, sequence: int, reason: str) -> None:
+    """Note one more message, together with those directly before it."""
+    if noted and noted[-1] == Repeat(file, noted[-1].first_sequence, sequence - 1, reason):
+        noted[-1] = replace(noted[-1], last_sequence=sequence)
+    else:
+        noted.append(Repeat(file, sequence, sequence, reason))
 
 
 class _Salvage:
@@ -339,10 +369,10 @@ class _Salvage:
                 same = self.target.holds(copied, payload, timestamp)
                 reason = "there again, the same" if same else "there again, with other contents"
                 noted = self.report.duplicates if same else self.report.conflicts
-                noted.append(Problem(source.path, None, sequence, reason))
+                _note_again(noted, source.path, sequence, reason)
                 return
         reason = "out of order: what follows it was copied already"
-        self.report.conflicts.append(Problem(source.path, None, sequence, reason))
+        _note_again(self.report.conflicts, source.path, sequence, reason)
 
     # --- what is gone -----------------------------------------------------------------------------
 

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.files import raise_typed
-from pagequeue.page import map_file, parse_header, private_region, scan_region
-from pagequeue.survey import Problem, Survey, problem_of
+from pagequeue.page import map_file, private_region, scan_region
+from pagequeue.page_header import parse_header
+from pagequeue.problem import Problem, problem_of
+from pagequeue.system_errors import raise_typed
 
 if TYPE_CHECKING:
     from pagequeue.files import Folder
     from pagequeue.meta import AllMeta
+    from pagequeue.survey import Survey
 
 BEFORE_FRAMES = fmt.PAGE_HEADER_BYTES - fmt.FRAME_ALIGN_BYTES
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pagequeue import _core, errors
+from pagequeue import _core, errors, wording
 from pagequeue import format as fmt
 from pagequeue.meta import field_of
-from pagequeue.page import REASONS, REMEDY, PageHeader, Scan, decode_header, map_file, scan_region
+from pagequeue.page import BAD, REASONS, Scan, map_file, missing_page, scan_region
 from pagequeue.page import writable_index as open_index
+from pagequeue.page_header import REMEDY, PageHeader, decode_header
 from pagequeue.words import Tail
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 BATCH_OPEN = field_of(fmt.WRITE_META, "batch_open")
 PAGE_START = fmt.PAGE_HEADER_BYTES
-BAD = {_core.READ_BAD_LENGTH, _core.READ_BAD_CHECKSUM, _core.READ_BAD_TIME}
 
 
 class Settling:
@@ -72,7 +72,8 @@ class Settling:
             self._write.region.store(BATCH_OPEN, scan.whole_sequence + 1)
         settled = tail.sequence - counted.sequence
         if settled > 0:
-            self._did(f"settled {settled} messages that a killed producer had published")
+            messages = wording.counted(settled, "message")
+            self._did(f"settled {messages} that a killed producer had published")
         elif tail != counted:
             self._did("set the tail words again from the frames")
         elif self._walked_all:
@@ -85,10 +86,7 @@ class Settling:
         try:
             page = map_file(self._folder, name, self._meta.page_bytes, writable=False)
         except errors.QueueNotFound as error:
-            raise errors.MissingPage(
-                f"page {number} is not there: {REMEDY}",
-                path=path, position=0, reason="missing page",
-            ) from error  # fmt: skip
+            raise missing_page(path, number) from error
         data = page.read(0, fmt.PAGE_HEADER_BYTES)
         return page, decode_header(data, self._meta.queue_id, number, path)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pagequeue import format as fmt
+from pagequeue import format_groups as gfmt
 from pagequeue.group_open import open_group
 from pagequeue.upkeep import Upkeep
 
@@ -34,7 +34,7 @@ class Sharing(Upkeep):
         sequence: int | None = None,
         latest: bool = False,
         on_expired: str = "raise",
-        capacity: int = fmt.GROUP_CAPACITY_DEFAULT,
+        capacity: int = gfmt.GROUP_CAPACITY_DEFAULT,
     ) -> Group:
         """Return a handle of a group: workers in any number of processes share its messages.
 
@@ -62,7 +62,7 @@ class Sharing(Upkeep):
             InvalidOption, TypeError, NaiveDatetime: what was given cannot be.
             DiskFull: there is no room for the group's file.
 
-        Source: FORMAT.md, "Groups"; keeps I13, I14.
+        Source: FORMAT.md, "Groups"; keeps I14, I15.
         """
         store = self._open()
         self._check_writable("share its messages")

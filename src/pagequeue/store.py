@@ -6,6 +6,7 @@ active page. What is cached cannot change: the headers of pages that are part of
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
 import threading
@@ -19,7 +20,8 @@ from pagequeue.background import Background
 from pagequeue.files import FILE_MODE
 from pagequeue.flush import Flusher
 from pagequeue.opening import Opening
-from pagequeue.page import REMEDY, Page
+from pagequeue.page import Page, missing_page
+from pagequeue.recycle import drop_spare
 from pagequeue.roll import Roller
 from pagequeue.trust import NOTHING
 
@@ -76,6 +78,7 @@ class Store:
         self._pid = os.getpid()
         self.background = Background()
         self.after_roll: Callable[[], object] | None = None  # done in the background
+        self.has_spare = False  # kept a retired page to be used again
         self.max_idle_ns: int | None = None  # a consumer silent for longer keeps no pages
         self._cache: OrderedDict[int, Page] = OrderedDict()
         self._first_timestamps: dict[int, int] = {}
@@ -161,6 +164,9 @@ class Store:
             self.flusher.close()
             self.roller.close()
         self.background.close(wait=wait)
+        if self.has_spare and not self.is_forked:
+            with contextlib.suppress(errors.PageQueueError):  # recovery removes it as well
+                drop_spare(self.folder, self.prefix)
         self._cache.clear()
         for meta in ("write_meta", "read_meta"):
             if hasattr(self, meta):
@@ -196,11 +202,9 @@ class Store:
             head_page = self.read_meta.head_page
             if number < head_page:
                 raise self.expired() from error
-            raise errors.MissingPage(
-                f"page {number} is not there: {REMEDY}",
-                path=self.folder.full(fmt.page_name(self.prefix, number)),
-                position=0, reason="missing page",
-            ) from error  # fmt: skip
+            raise missing_page(
+                self.folder.full(fmt.page_name(self.prefix, number)), number
+            ) from error
         old: list[object] = []
         with self._guard:
             self._cache[number] = page
@@ -221,6 +225,16 @@ class Store:
         page = self.page(number)
         self.background.drop(old)
         return page
+
+    def let_go_of_retired(self) -> None:
+        """Forget pages below the head: a page that is mapped is not used again."""
+        head_page = self.read_meta.head_page
+        with self._guard:
+            old: list[object] = [
+                self._cache.pop(number, None) for number in list(self._cache) if number < head_page
+            ]
+        if old:
+            self.background.drop(old)
 
     def expired(self) -> errors.Expired:
         """Return the error for a place that retention passed."""

@@ -7,82 +7,23 @@ no lock is taken.
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.cursor import CursorMeta, readable_cursors
-from pagequeue.files import raise_typed
 from pagequeue.group_file import GroupFile
+from pagequeue.locks import wrong_lock
 from pagequeue.meta import AllMeta, ReadMeta, field_of, read_all_meta
-from pagequeue.page import PageHeader, decode_header, parse_header
-from pagequeue.words import Tail, WriteMeta
+from pagequeue.page_header import PageHeader, first_bytes, parse_header, read_header
+from pagequeue.problem import Problem, problem_of
+from pagequeue.survey_words import Written, look_at_words
 
 if TYPE_CHECKING:
     from pagequeue.files import Folder
-
-TAIL_POSITION: Final = field_of(fmt.WRITE_META, "page_number")
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One thing that is wrong.
-
-    Attributes:
-        file: its path.
-        position: place in the file in bytes, None when the file as a whole is meant.
-        sequence: of the message that should stand there, None when none is meant.
-        reason: what is wrong.
-    """
-
-    file: str
-    position: int | None
-    sequence: int | None
-    reason: str
-
-
-def problem_of(error: errors.PageQueueError) -> Problem:
-    """Return what an error says, as a problem.
-
-    Raises:
-        RetryError: that one itself, because it says nothing about the files.
-    """
-    if isinstance(error, errors.RetryError):
-        raise error
-    position = getattr(error, "position", None)
-    sequence = getattr(error, "sequence", None)
-    reason = getattr(error, "reason", None)
-    if reason is None:
-        reason = "missing" if isinstance(error, errors.QueueNotFound) else _without_path(error)
-    return Problem(error.path or "", position, sequence, reason)
-
-
-def _without_path(error: errors.PageQueueError) -> str:
-    return str(error).removeprefix(f"{error.path}: ")
-
-
-@dataclass
-class Written:
-    """What the write meta says, if it can be.
-
-    Attributes:
-        tail: where writing stands.
-        durable_sequence: the durable mark.
-        durable_page: the page that it stands in; 0 = no mark was ever set.
-        failed_errno: the failure latch.
-        is_trusted: whether the words can be trusted; otherwise the frames say where the end is.
-    """
-
-    tail: Tail
-    durable_sequence: int
-    durable_page: int
-    failed_errno: int
-    is_trusted: bool
 
 
 @dataclass
@@ -146,9 +87,7 @@ class Survey:
                 "nothing says what the queue was like", path=self.folder.path,
                 position=0, reason="missing",
             )  # fmt: skip
-        name = fmt.page_name(self.prefix, number)
-        data = first_bytes(self.folder, name)
-        return decode_header(data, self.meta.queue_id, number, self.folder.full(name))
+        return read_header(self.folder, self.prefix, self.meta.queue_id, number)
 
     def queue_id_of(self, number: int) -> bytes | None:
         """Return the queue id in a page's header, None when it does not say one."""
@@ -171,15 +110,6 @@ class Survey:
             return self.header(number).first_sequence
         except errors.PageQueueError:
             return None
-
-
-def first_bytes(folder: Folder, name: str) -> bytes:
-    """Return the bytes that a page's header takes, or as many as there are."""
-    with folder.opened(name, writable=False) as fd:
-        try:
-            return os.pread(fd, fmt.PAGE_HEADER_BYTES, 0)
-        except OSError as error:
-            raise_typed(error, folder.full(name), "reading the file")
 
 
 def page_numbers(prefix: str, names: list[str]) -> list[int]:
@@ -217,7 +147,7 @@ def survey(folder: Folder, prefix: str) -> Survey:
         _look_at_head(found, found.meta)
         # Before the tail, which only grows: then no cursor can seem to be ahead of it.
         cursors = _cursors(found, found.meta)
-        _look_at_tail(found, found.meta)
+        look_at_words(found, found.meta)
         _look_at_cursors(found, cursors)
     return found
 
@@ -258,17 +188,11 @@ def _look_at_names(found: Survey) -> None:
 
 
 def _look_at_lock(found: Survey) -> None:
-    name = fmt.lock_name(found.prefix)
-    status = found.folder.status(name)
-    if status is None:
-        return
-    reason = None
-    if not stat.S_ISREG(status.st_mode):
-        reason = "not a regular file: nobody can open the queue for writing"
-    elif status.st_nlink > 1:
-        reason = "has another name as well: nobody can open the queue for writing"
+    reason = wrong_lock(found.folder, fmt.lock_name(found.prefix))
     if reason is not None:
-        found.problems.append(Problem(found.folder.full(name), None, None, reason))
+        path = found.folder.full(fmt.lock_name(found.prefix))
+        reason = f"{reason}: nobody can open the queue for writing"
+        found.problems.append(Problem(path, None, None, reason, "access"))
 
 
 def _look_at_meta(found: Survey) -> None:
@@ -396,49 +320,3 @@ def _look_at_cursors(found: Survey, cursors: dict[str, int]) -> None:
         if sequence > tail:
             reason = f"says that message {sequence} is its next one, the tail is {tail}"
             found.problems.append(Problem(path, CursorMeta.NEXT, None, reason))
-
-
-def _look_at_tail(found: Survey, meta: AllMeta) -> None:
-    try:
-        write = WriteMeta(found.folder, found.prefix, meta.queue_id, writable=False)
-    except errors.PageQueueError as error:
-        found.wrong(error)
-        return
-    tail = write.tail
-    written = Written(
-        tail, write.durable_sequence, write.durable_page, write.failed_errno, write.is_settled
-    )
-    write.close()
-    if not written.is_trusted:
-        found.written = written
-        _look_at_latch(found, written)
-        return
-    reason = None
-    if not (
-        found.head_page <= tail.page_number <= fmt.PAGE_NUMBER_MAX
-        and fmt.PAGE_HEADER_BYTES <= tail.position < meta.page_bytes
-        and (found.head_sequence or 0) <= tail.sequence <= fmt.SEQUENCE_MAX
-    ):
-        reason = f"says that writing stands at {tail}, which cannot be"
-    elif written.durable_sequence > tail.sequence:
-        reason = (
-            f"says that all below message {written.durable_sequence} is durable, "
-            f"and message {tail.sequence} is not sent yet"
-        )
-    if reason is not None:
-        path = found.folder.full(fmt.write_meta_name(found.prefix))
-        found.problems.append(Problem(path, TAIL_POSITION, None, reason))
-        return
-    found.written = written
-    _look_at_latch(found, written)
-
-
-def _look_at_latch(found: Survey, written: Written) -> None:
-    if written.failed_errno:
-        path = found.folder.full(fmt.write_meta_name(found.prefix))
-        reason = (
-            f"a sync failed ({os.strerror(written.failed_errno)}): what was sent from here on "
-            "may not be on stable storage"
-        )
-        sequence = written.durable_sequence
-        found.problems.append(Problem(path, WriteMeta.FAILED_ERRNO, sequence, reason))

@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.files import Folder
-from pagequeue.page import REASONS, PageHeader, Scan, map_file, parse_header, scan_region
-from pagequeue.survey import Problem, Survey, head_now, page_numbers, problem_of, survey
+from pagequeue.page import PROOF, REASONS, Scan, map_file, scan_region
+from pagequeue.page_header import PageHeader, parse_header
+from pagequeue.problem import Problem, problem_of
+from pagequeue.survey import Survey, head_now, page_numbers, survey
 from pagequeue.trust import trusted
 from pagequeue.verify_tail import TailCheck
 from pagequeue.walk import Stretch, stretches
+from pagequeue.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -160,7 +163,8 @@ class _Verification:
         if number > first:
             if not self._is_promised(self.state.expected):
                 return False
-            reason = f"{number - first} pages are missing, from this one on"
+            missing = number - first
+            reason = "missing" if missing == 1 else f"{missing} pages are missing, from this one on"
             self.problem(first, None, self.state.expected, reason)
             self.state.expected = None  # what stood in them is not known
         return True
@@ -241,7 +245,7 @@ class _Verification:
             if isinstance(error, errors.NewerFormat) or first is None:
                 return None
             stands = _core.look(page, fmt.PAGE_HEADER_BYTES, first)[0]
-            if stands not in {_core.READ_FRAME, _core.READ_END}:
+            if stands not in PROOF:
                 return None
             return PageHeader(number, self.meta.queue_id, first, self.state.floor, 0)
         if header.first_sequence is None:
@@ -272,7 +276,7 @@ class _Verification:
                 self.problem(number, scan.whole_position, scan.whole_sequence, reason)
         if index is not None and scan.index_wrong:
             path = self.found.folder.full(fmt.index_name(self.found.prefix, number))
-            reason = f"index: {scan.index_wrong} records differ from the frames"
+            reason = f"index: differs from the frames in {counted(scan.index_wrong, 'record')}"
             self.report.problems.append(Problem(path, None, first, reason))
         self.state.expected = scan.sequence if ended else None
         self.state.floor = scan.timestamp

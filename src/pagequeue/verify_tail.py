@@ -12,8 +12,9 @@ from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.cursor import cursor_files
 from pagequeue.meta import field_of
-from pagequeue.page import REASONS, Scan, decode_header, map_file
-from pagequeue.survey import Problem
+from pagequeue.page import BAD, REASONS, Scan, map_file
+from pagequeue.page_header import decode_header
+from pagequeue.problem import Problem
 from pagequeue.words import WriteMeta
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from pagequeue.survey import Survey
     from pagequeue.words import Tail
 
-BAD = {_core.READ_BAD_LENGTH, _core.READ_BAD_CHECKSUM, _core.READ_BAD_TIME}
 LAST_TIMESTAMP = field_of(fmt.WRITE_META, "last_timestamp")
 
 

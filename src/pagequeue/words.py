@@ -36,6 +36,15 @@ class Tail:
         """The sequence that is written next."""
         return self.first_sequence + self.count
 
+    def can_be(self, head: tuple[int, int], page_bytes: int) -> bool:
+        """Whether writing can stand here, when reading begins at this page and sequence."""
+        head_page, head_sequence = head
+        return (
+            head_page <= self.page_number <= fmt.PAGE_NUMBER_MAX
+            and fmt.PAGE_HEADER_BYTES <= self.position < page_bytes
+            and head_sequence <= self.sequence <= fmt.SEQUENCE_MAX
+        )
+
 
 def _word(name: str) -> int:
     return field_of(fmt.WRITE_META, name)

@@ -11,6 +11,11 @@ from typing import TYPE_CHECKING
 
 from stress.bench_consumers.drop_in import drop_in_queue
 from stress.bench_consumers.groups import claim_ack, two_workers
+from stress.bench_consumers.keeping import (
+    named_ack_per_100,
+    pages_used_again,
+    send_beside_retention,
+)
 
 if TYPE_CHECKING:
     from stress.bench_consumers.case import Case
@@ -19,6 +24,9 @@ CASES: dict[str, Case] = {
     "claim_ack": claim_ack,
     "two_workers": two_workers,
     "drop_in": drop_in_queue,
+    "named_ack_per_100": named_ack_per_100,
+    "send_beside_retention": send_beside_retention,
+    "pages_used_again": pages_used_again,
 }
 
 

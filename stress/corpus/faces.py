@@ -171,7 +171,11 @@ def salvage_into(victim: Victim, name: str) -> Seen:
         "runs": [[run.first, run.last, run.target_first] for run in report.runs],
         "lost": [[loss.first_sequence, loss.last_sequence] for loss in report.lost],
         "lost_files": [os.path.basename(loss.file) for loss in report.lost],
-        "conflicts": problems_of(report.conflicts),
+        "conflicts": [
+            {"file": os.path.basename(again.file), "sequence": sequence}
+            for again in report.conflicts
+            for sequence in range(again.first_sequence, again.last_sequence + 1)
+        ],
         "ok": report.ok,
     }
 

@@ -44,7 +44,6 @@ def meta_kind(
 
 
 MISSING = Fails("CorruptMeta", "missing", placed=False)
-NOT_THERE = Fails("CorruptMeta|QueueNotFound", "", placed=False)
 SHORT = Fails("CorruptMeta", "too short")
 MAGIC = Fails("CorruptMeta", "wrong magic")
 CHECKSUM = Fails("CorruptMeta", "wrong checksum")
@@ -57,7 +56,7 @@ SIZE = Fails("CorruptMeta", "page size")
 # --- allMeta --------------------------------------------------------------------------------------
 
 
-@meta_kind(MISSING).but(read_only=NOT_THERE)("allMeta missing", "the allMeta is removed")
+@meta_kind(MISSING)("allMeta missing", "the allMeta is removed")
 def _(victim: Victim) -> Hit:
     victim.remove(ALL_META)
     return Hit(ALL_META, others=(victim.directory.name,))
@@ -199,7 +198,6 @@ def _(victim: Victim) -> Hit:
 @meta_kind(MISSING).but(
     opening=Works("all", "read meta again"),
     after_cut=Works("all", "read meta again"),
-    read_only=NOT_THERE,
 )("readMeta missing", "the readMeta is removed")
 def _(victim: Victim) -> Hit:
     victim.remove(READ_META)

@@ -225,7 +225,6 @@ def _(victim: Victim) -> Hit:
 
 
 @refusal("CorruptMeta", "missing").but(
-    read_only=Fails("CorruptMeta|QueueNotFound", placed=False),
     verify=Finds("missing", placed=False),
     repair=Mends(),
     salvage=Saves(knows=False),

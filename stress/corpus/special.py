@@ -73,7 +73,7 @@ def outcomes_of(role: str) -> dict[str, OutcomeOf]:
         del meta["after_cut"]
         meta["salvage"] = Saves(knows=False)
     if role == LOCK:
-        meta.update(read_only=WORKS, reading=WORKS, repair=UNSAFE)
+        meta.update(read_only=WORKS, reading=WORKS)
     if role.endswith("page"):
         last = role == "active page"
         meta.update(
@@ -106,7 +106,7 @@ def intact_outcomes(role: str) -> dict[str, OutcomeOf]:
     """
     same: dict[str, OutcomeOf] = {"read_only": WORKS, "reading": WORKS}
     if role == LOCK:
-        return {**same, "verify": SECOND_NAME, "repair": UNSAFE}
+        return {**same, "verify": SECOND_NAME}
     if role in {"sealed page", ALL_META}:
         return {
             **same, "opening": WORKS, "after_cut": WORKS, "verify": FindsNothing(),
@@ -130,8 +130,8 @@ def declare() -> None:
         for thing in (*THINGS, "symbolic link"):
             what = f"a {thing} stands in the place of the {role}"
             made = kind
-            if thing == "directory" and role != LOCK:  # no rename can replace it
-                made = kind.but(repair=Leaves())
+            if thing == "directory":  # it can hold anything
+                made = kind.but(repair=UNSAFE if role == LOCK else Leaves())
             made.add(f"{thing} as {role}", what, partial(special, role=role, thing=thing))
         what = f"the {role} has a second name outside the directory"
         do = partial(special, role=role, thing="hard link")

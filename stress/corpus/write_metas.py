@@ -19,7 +19,7 @@ from stress.corpus.damage import (
     Saves,
     Works,
 )
-from stress.corpus.metas import CHECKSUM, MAGIC, MISSING, NEWER, NOT_THERE, OTHER, SHORT, meta_kind
+from stress.corpus.metas import CHECKSUM, MAGIC, MISSING, NEWER, OTHER, SHORT, meta_kind
 from stress.corpus.victim import WRITE_META
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def write_kind(error: Fails, repair: OutcomeOf | None = None) -> Kind:
     return kind.but(salvage=Saves(knows=False)).without("after_cut")
 
 
-@write_kind(MISSING).but(opening=Works("all", "checked"), read_only=NOT_THERE)(
+@write_kind(MISSING).but(opening=Works("all", "checked"))(
     "writeMeta missing", "the writeMeta is removed; opening makes it again from all frames"
 )
 def _(victim: Victim) -> Hit:
@@ -200,9 +200,7 @@ def _(victim: Victim) -> Hit:
     return tail_hit(victim)
 
 
-@refused.but(read_only=Fails("QueueNotFound|CorruptMeta", placed=False))(
-    "tail words of zeros", "page number and both pairs of tail words are zero"
-)
+@refused("tail words of zeros", "page number and both pairs of tail words are zero")
 def _(victim: Victim) -> Hit:
     for field in ("page_number", "tail_even", "first_even", "tail_odd", "first_odd"):
         victim.word(WRITE_META, fmt.WRITE_META, field, 0)

@@ -11,18 +11,20 @@ import itertools
 import os
 import shutil
 import uuid
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from stress.cut.recording import PREFIX, Recorder, Recording, frames_in
+from stress.cut.recording import PLACE_ABOUT, PREFIX, Recorder, Recording, frames_in
 from stress.traffic import VIOLATIONS_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from pagequeue import Queue
+    from pagequeue import ConsumerInfo, Queue
     from stress.cut.native import Found
     from stress.cut.plan import Plan
+    from stress.cut.recording import Places
 
 STRAY: Final = ".tmp-"
 SENDS_AFTER: Final = 9
@@ -41,6 +43,33 @@ class Reboots:
     def reboot(self) -> None:
         """Be another boot from now on."""
         self._path.write_text(str(uuid.uuid4()), encoding="ascii")
+
+
+def plan_keeps(queue: Queue) -> bool:
+    """Whether this queue was opened with a retention that lets pages go."""
+    retainer = queue._retainer
+    return retainer is not None and retainer.policy.max_bytes is not None
+
+
+def wrong_places(queue: Queue, places: Mapping[int, Places]) -> list[str]:
+    """Say which named consumers are not where they may be, or have lost what they need."""
+    found = {int(info.name[1:]): info for info in queue.consumers()}
+    head, tail = queue.head_sequence, queue.tail_sequence
+    wrong = [f"consumer {one} is gone" for one in places if one not in found]
+    for one, info in found.items():
+        place = info.next_sequence
+        if place is None:
+            wrong.append(f"consumer {one}: {info.problem}")
+            continue
+        least, most = places.get(one, (0, tail))
+        if not min(least, tail) <= place <= most or place > tail:
+            wrong.append(
+                f"consumer {one} stands at {place}, with {tail} messages there; {least} was "
+                f"durable, {most} acknowledged"
+            )
+        if place < head:
+            wrong.append(f"consumer {one} stands at {place}, and the head is {head}")
+    return wrong
 
 
 class Full:
@@ -75,6 +104,7 @@ class Full:
         sent: Sequence[tuple[int, bytes, bool]],
         files: dict[str, bytes] | None,
         found: Found,
+        places: Mapping[int, Places],
         *,
         again: bool,
     ) -> list[str]:
@@ -85,6 +115,7 @@ class Full:
             sent: all messages that may be there, in order.
             files: of the state.
             found: what the fast engine found in it.
+            places: where named consumers may stand.
             again: look at it by a read-only opener first; recover twice, and compare.
         """
         self.place(files)
@@ -98,7 +129,7 @@ class Full:
                 if self._recovered(plan) != first:
                     return ["recovering twice gives other bytes, or another tail"]
                 self.reboots.reboot()
-            return self._gone_on(plan, sent, found)
+            return self._gone_on(plan, sent, found, places)
         except Exception as error:  # noqa: BLE001  whatever it is, a power cut must not lead to it
             return [f"{type(error).__name__}: {error}"]
 
@@ -110,16 +141,18 @@ class Full:
         try:
             with Queue(self.path, read_only=True) as queue:
                 seen = [(m.timestamp, m.payload) for m in queue.replay()]
+                head = queue.head_sequence
         except QueueNotFound:
-            seen = []
+            seen, head = [], 0
+        end = head + len(seen)
         if self._contents() != before:
             return ["a read-only opener changed something"]
-        if not found.promised <= len(seen) <= found.tail:
-            return [f"a read-only opener sees {len(seen)} messages, recovery finds {found.tail}"]
-        if seen != [one[:2] for one in sent[: len(seen)]]:
+        if not found.promised <= end <= found.tail:
+            return [f"a read-only opener sees messages up to {end}, recovery up to {found.tail}"]
+        if seen != [one[:2] for one in sent[head:end]]:
             return ["a read-only opener sees what was not sent"]
-        if seen and sent[len(seen) - 1][2]:
-            return [f"a read-only opener sees a part of a batch, up to {len(seen)}"]
+        if seen and sent[end - 1][2]:
+            return [f"a read-only opener sees a part of a batch, up to {end}"]
         return []
 
     def _contents(self) -> dict[str, bytes]:
@@ -132,12 +165,18 @@ class Full:
         return (tail.page_number, tail.position, tail.sequence, tail.last_timestamp), pages
 
     def _gone_on(
-        self, plan: Plan, sent: Sequence[tuple[int, bytes, bool]], found: Found
+        self,
+        plan: Plan,
+        sent: Sequence[tuple[int, bytes, bool]],
+        found: Found,
+        places: Mapping[int, Places],
     ) -> list[str]:
         with plan.open(str(self.path)) as queue:
             wrong = self._wrong_in(queue, sent, found)
             if not wrong:
-                wrong = self._wrong_behind(queue, plan)
+                wrong = wrong_places(queue, places)
+            if not wrong:
+                wrong = self._wrong_behind(queue, plan, sent)
         if not wrong:
             wrong = [f"left behind: {name}" for name in os.listdir(self.path) if STRAY in name]
         return wrong[:VIOLATIONS_MAX]
@@ -155,7 +194,10 @@ class Full:
         if count > len(sent):
             return [f"{count} messages are found, {len(sent)} were sent"]
         wrong = []
-        for sequence, message in enumerate(queue.replay()):
+        head = queue.head_sequence
+        if head and not plan_keeps(queue):
+            return [f"it begins at {head}, and nothing was to go"]
+        for sequence, message in enumerate(queue.replay(), head):
             if (message.sequence, message.timestamp, message.payload) != (
                 sequence,
                 *sent[sequence][:2],
@@ -179,17 +221,36 @@ class Full:
                 wrong.append(f"{name}{suffix} is not zero behind the tail, {position}")
         return wrong
 
-    def _wrong_behind(self, queue: Queue, plan: Plan) -> list[str]:
-        """Send on, flush, and say what is wrong then."""
+    def _wrong_behind(
+        self, queue: Queue, plan: Plan, sent: Sequence[tuple[int, bytes, bool]]
+    ) -> list[str]:
+        """Send on, flush, receive what every named consumer is due, and say what is wrong then."""
+        from pagequeue import QueueFull  # noqa: PLC0415  the core is chosen by now
+
         before = queue.tail_sequence
         with queue.producer() as producer:
             payloads = plan.op(next(self._uids), 0).payloads or [b"next"]
-            sequences = producer.send_many(payloads)
+            try:
+                sequences = producer.send_many(payloads)
+            except QueueFull:
+                payloads, sequences = [], range(before, before)
             durable = producer.flush()
         if sequences != range(before, before + len(payloads)) or durable != sequences.stop:
             return [f"sent {sequences}, durable {durable}, where {before} was the tail"]
         if [message.payload for message in queue.replay(sequence=before)] != payloads:
             return ["what is sent behind the recovery is not received"]
+        due = [one[1] for one in sent[:before]] + payloads
+        return [wrong for info in queue.consumers() for wrong in self._wrong_due(queue, info, due)]
+
+    def _wrong_due(self, queue: Queue, info: ConsumerInfo, due: Sequence[bytes]) -> list[str]:
+        """Say what is wrong with what a named consumer receives now."""
+        assert info.next_sequence is not None
+        with queue.consumer(info.name) as consumer:
+            got = []
+            while consumer.lag:
+                got += [message.payload for message in consumer.receive_many(timeout=0)]
+        if got != list(due[info.next_sequence :]):
+            return [f"{info.name} does not receive what follows {info.next_sequence}"]
         return []
 
     # --- the second cut ---------------------------------------------------------------------------
@@ -207,6 +268,8 @@ class Full:
         Returns:
             a recording in which all that this recovery finds must be found by the next one.
         """
+        from pagequeue import QueueFull  # noqa: PLC0415  the core is chosen by now
+
         assert self.recorder is not None
         self.place(files)
         uid = next(self._uids)
@@ -216,13 +279,19 @@ class Full:
             queue.producer() as producer,
         ):
             count = queue.tail_sequence
+            head_page, head = queue._store.head
             self.recorder.flushed(count)
+            for info in queue.consumers():
+                if info.next_sequence is not None:
+                    self.recorder.note(PLACE_ABOUT, int(info.name[1:]), info.next_sequence)
             for number in range(SENDS_AFTER):
-                plan.op(uid, number).run(producer)
+                with suppress(QueueFull):
+                    plan.op(uid, number).run(producer)
                 if number % FLUSH_EVERY == FLUSH_EVERY - 1:
                     self.recorder.flushed(producer.flush())
-        sent = frames_in(self.path)
+        log = self.recorder.log()
+        sent = recording.first_frames(head) + frames_in(self.path, log, head_page)
         return Recording(
-            f"{recording.name}, {name}", recording.seed, self.recorder.log(), sent,
+            f"{recording.name}, {name}", recording.seed, log, sent,
             promised=found.promised, least=count,
         )  # fmt: skip

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
+from stress.keeping import use_small_pages_again
 from stress.traffic import HEADER, Op, Shape
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ START: Final = 1_700_000_000_000_000_000
 HANDLES, PROCESSES, RACE = "handles", "processes", "race"
 KINDS: Final = (HANDLES, HANDLES, PROCESSES, PROCESSES, RACE)
 CLOCKS: Final = ("real", "still", "still", "back")
+KEEPS_SHARE: Final = 0.3
+"""Of the plans, those with named consumers."""
+REUSES_SHARE: Final = 0.7
+"""Of those, the ones in which files of retired pages are used again."""
 POLICIES: Final = ("stop", "seal")
 SYNCS: Final = ("none", "none", "none", "always", 3, 7, timedelta(milliseconds=2))
 PAGE_BYTES: Final = (4096, 8192, 8192, 16384, 32768)
@@ -51,6 +56,9 @@ class Plan:
         policy: what is done when a sync fails, as `Queue` takes it.
         clock: real, standing still, or going back.
         echo: size of all payloads, or 0 for mixed ones.
+        kept: pages that retention allows, or 0 for no retention.
+        consumers: named ones; each belongs to the producer in its place.
+        reuses: whether files of retired pages become the next ones.
     """
 
     seed: int
@@ -62,12 +70,17 @@ class Plan:
     policy: str
     clock: str
     echo: int
+    kept: int = 0
+    consumers: int = 0
+    reuses: bool = False
 
     @classmethod
     def of(cls, seed: int) -> Plan:
         """Return the plan of a seed."""
         rng = random.Random(seed)
         page_bytes = rng.choice(PAGE_BYTES)
+        keeping = random.Random(seed ^ 0x4EE9)
+        keeps = keeping.random() < KEEPS_SHARE
         return cls(
             seed=seed,
             kind=rng.choice(KINDS),
@@ -78,6 +91,9 @@ class Plan:
             policy=rng.choice(POLICIES),
             clock=rng.choice(CLOCKS),
             echo=rng.choice((0, *2 * [rng.randint(HEADER.size, page_bytes // 8)])),
+            kept=keeping.choice((0, 2, 2, 3, 4)) if keeps else 0,
+            consumers=keeping.randint(1, 2) if keeps else 0,
+            reuses=keeps and keeping.random() < REUSES_SHARE,
         )
 
     @property
@@ -86,7 +102,9 @@ class Plan:
         sends = f"echoes of {self.echo} bytes" if self.echo else "mixed payloads"
         return (
             f"{self.producers} {self.kind}, {self.steps} steps, {sends}, pages of "
-            f"{self.page_bytes}, sync {self.sync}, {self.policy}, clock {self.clock}"
+            f"{self.page_bytes}, sync {self.sync}, {self.policy}, clock {self.clock}, "
+            f"{self.consumers} named consumers, {self.kept or 'all'} pages kept"
+            f"{', used again' * self.reuses}"
         )
 
     def ticks(self) -> Callable[[], int] | None:
@@ -105,11 +123,12 @@ class Plan:
 
     def open(self, path: str) -> Queue:
         """Open the queue as this plan's producers do."""
-        from pagequeue import Queue  # noqa: PLC0415  the core is chosen by now
+        from pagequeue import Queue, Retention  # noqa: PLC0415  the core is chosen by now
 
+        use_small_pages_again(really=self.reuses)  # this process opens queues of many plans
         return Queue(
             path, page_bytes=self.page_bytes, sync=self.sync, on_sync_failure=self.policy,
-            clock=self.ticks(),
+            clock=self.ticks(), retention=Retention(max_bytes=self.kept * self.page_bytes or None),
         )  # fmt: skip
 
     def op(self, uid: int, number: int) -> Op:
@@ -141,7 +160,7 @@ class Step:
 
     Attributes:
         verb: send, flush, reopen, restart (all of them), die (in a send), flush inside (of
-            another one's send), fail (in a flush).
+            another one's send), fail (in a flush), take (receive and acknowledge), trim.
         producer: which one.
         point: of the core, to die or to flush at.
         at_pass: of that point; the sync that fails.
@@ -161,10 +180,13 @@ def steps_of(plan: Plan) -> list[Step]:
     verbs = {"send": 100, "flush": rng.choice((3, 10, 25)), "reopen": 2}
     if plan.kind == HANDLES:
         verbs |= {"restart": 2, "flush inside": rng.choice((0, 10))}
-        if not isinstance(plan.sync, timedelta):  # its thread would take the failure
+        # A thread that flushes or trims would take the failure.
+        if not isinstance(plan.sync, timedelta) and not plan.kept:
             verbs |= {"fail": rng.choice((0, 5, 20))}
     if plan.kind == PROCESSES:
         verbs |= {"die": rng.choice((5, 30)), "restart": 1}
+    if plan.consumers:
+        verbs |= {"take": 60, "trim": 12 if plan.kept else 0}
     steps = []
     for verb in rng.choices(list(verbs), list(verbs.values()), k=plan.steps):
         producer = rng.randrange(plan.producers)

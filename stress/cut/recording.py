@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import json
+import re
 import struct
 import sys
 import threading
@@ -24,7 +26,14 @@ if TYPE_CHECKING:
 LOG_BYTES_MAX: Final = 256 << 20
 EVENT: Final = struct.Struct("<IIQQQ")  # kind, bytes that follow, a, b, c; as in `cut_events.h`
 NOWHERE: Final = 2**64 - 1
-ROOMS: Final = ("opening", "recover", "roll", "flush", "rewrite", "repair", "meta", "page", "files")
+PLACE_ABOUT, PLACE_DURABLE = NOWHERE - 1, NOWHERE - 2
+"""Notes: a named consumer's place may be this from now on; will not come back below it."""
+PAGE_NAME: Final = re.compile(rb"queue-([0-9]{10})\.page")
+OS_PAGE_BYTES: Final = 4096
+ROOMS: Final = (
+    "opening", "recover", "roll", "flush", "rewrite", "repair", "meta", "page", "files",
+    "cursor", "named", "retention",
+)  # fmt: skip
 PREFIX: Final = "queue"
 NO_POINT: Final = 0
 
@@ -61,6 +70,13 @@ class Event(NamedTuple):
         return EVENT.pack(self.kind, len(padded), self.a, self.b, self.c) + padded
 
 
+class Places(NamedTuple):
+    """Where a named consumer may stand: the last place that was promised, and the furthest."""
+
+    least: int
+    most: int
+
+
 @dataclass
 class Recording:
     """One run of the library, as the engine takes it.
@@ -91,7 +107,7 @@ class Recording:
             timestamp = int.from_bytes(self.sent[at + 8 : at + 16], "little", signed=True)
             payload = self.sent[at + fmt.FRAME_HEADER_BYTES : at + bytes_]
             found.append((timestamp, payload, bool(length & fmt.MORE_OF_BATCH)))
-            at += -(-bytes_ // fmt.FRAME_ALIGN_BYTES) * fmt.FRAME_ALIGN_BYTES
+            at += _frame_bytes(self.sent, at)
         return found
 
     def events(self) -> Iterator[Event]:
@@ -102,6 +118,34 @@ class Recording:
             at += EVENT.size
             yield Event(Kind(kind), a, b, c, self.log[at : at + size])
             at += size
+
+    def places_at(self, moment: int) -> dict[int, Places]:
+        """Return where each named consumer may stand that was there before an event."""
+        found: dict[int, Places] = {}
+        for number, (kind, what, consumer, place) in self._notes:
+            if number >= moment:
+                break
+            least, most = found.get(consumer, Places(0, 0))
+            if what == PLACE_DURABLE:
+                least = place
+            found[consumer] = Places(least, max(most, place))
+            assert kind == Kind.NOTE
+        return found
+
+    @functools.cached_property
+    def _notes(self) -> list[tuple[int, tuple[Kind, int, int, int]]]:
+        return [
+            (number, event[:4])
+            for number, event in enumerate(self.events())
+            if event.kind == Kind.NOTE and event.a in {PLACE_ABOUT, PLACE_DURABLE}
+        ]
+
+    def first_frames(self, count: int) -> bytes:
+        """Return the first frames of what was sent."""
+        at = 0
+        for _ in range(count):
+            at += _frame_bytes(self.sent, at)
+        return self.sent[:at]
 
     def save(self, path: Path) -> None:
         """Write it to a file."""
@@ -122,17 +166,54 @@ class Recording:
         return cls(log=rest[:log_bytes], sent=rest[log_bytes:], **head)
 
 
-def frames_in(directory: Path) -> bytes:
-    """Return all frames of a queue's pages in order, end marks left out, as they stand there."""
+def _frame_bytes(data: bytes, at: int) -> int:
+    """Return what a frame takes."""
+    length = int.from_bytes(data[at : at + 4], "little")
+    return fmt.frame_bytes((length & fmt.LENGTH_MASK) - fmt.FRAME_HEADER_BYTES)
+
+
+def retired_pages(log: bytes) -> dict[int, bytes]:
+    """Return the pages whose names went while it was recorded, as they stood then, by number."""
+    found: dict[int, bytes] = {}
+    files: dict[int, dict[int, bytes]] = {}
+    names: dict[bytes, int] = {}
+    for kind, a, b, _, data in Recording("", 0, log, b"").events():
+        if kind == Kind.PAGE:
+            files.setdefault(a, {})[b] = data
+        elif kind == Kind.NAME:
+            name = data.rstrip(b"\0")
+            before = names.get(name, NOWHERE)
+            names[name] = a
+            page = PAGE_NAME.fullmatch(name)
+            if page and before not in {NOWHERE, a}:
+                parts = files.get(before, {})
+                zeros = bytes(OS_PAGE_BYTES)
+                whole = [parts.get(part, zeros) for part in range(max(parts, default=-1) + 1)]
+                found[int(page[1])] = b"".join(whole)
+    return found
+
+
+def frames_in(directory: Path, log: bytes = b"", first_page: int = 1) -> bytes:
+    """Return all frames of a queue's pages in order, end marks left out, as they stand there.
+
+    Args:
+        directory: of the queue.
+        log: of what was recorded: pages that went meanwhile are taken from there.
+        first_page: to begin with.
+    """
     found = []
-    for path in sorted(directory.glob(f"{PREFIX}-*.page")):
-        page = path.read_bytes()
+    pages = retired_pages(log)
+    pages |= {int(p.name[6:16]): p.read_bytes() for p in directory.glob(f"{PREFIX}-*.page")}
+    for number in sorted(pages):
+        if number < first_page:
+            continue
+        page = pages[number]
         at = fmt.PAGE_HEADER_BYTES
         while at + fmt.FRAME_HEADER_BYTES <= len(page):
             length = int.from_bytes(page[at : at + 4], "little")
             if length == 0 or length & fmt.END_OF_PAGE:
                 break
-            end = at + fmt.frame_bytes((length & fmt.LENGTH_MASK) - fmt.FRAME_HEADER_BYTES)
+            end = at + _frame_bytes(page, at)
             found.append(page[at:end])
             at = end
         if int.from_bytes(page[at : at + 4], "little") == 0:

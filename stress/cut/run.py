@@ -10,18 +10,34 @@ import tempfile
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from stress import children
 from stress.cut.plan import HABITS, HANDLES, MIXED, RACE, Plan, Step, habit_of, steps_of
-from stress.cut.recording import Recorder, Recording, frames_in
+from stress.cut.recording import PLACE_ABOUT, PLACE_DURABLE, Recorder, Recording, frames_in
 from stress.traffic import RECORD, Log, Proof
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pagequeue import Message, NamedConsumer
+
 WAIT_SECONDS = 20.0
+TAKE_COUNT = 5
 UIDS_MAX = 1000
+
+
+class Gone(NamedTuple):
+    """A message whose page went; of the fields of a message, those that a proof looks at."""
+
+    sequence: int
+    timestamp: int
+    payload: bytes
+
+
+def name_of(place: int) -> str:
+    """Return the name of the consumer of the producer in this place."""
+    return f"c{place}"
 
 
 class RunFailed(Exception):
@@ -29,21 +45,35 @@ class RunFailed(Exception):
 
 
 class Actor:
-    """One producer: a queue of its own, what it was told, and what it was promised."""
+    """One producer: a queue of its own, what it was told, and what it was promised.
 
-    def __init__(self, plan: Plan, path: str, uid: int, recorder: Recorder, acked: Log) -> None:
+    In the first places, a named consumer as well.
+    """
+
+    def __init__(
+        self, plan: Plan, path: str, uid: int, place: int, recorder: Recorder, acked: Log
+    ) -> None:
         self.plan = plan
         self.path = path
         self.uid = uid
+        self.place = place
         self.recorder = recorder
         self.acked = acked
         self.number = 0
+        self.consumer: NamedConsumer | None = None
         self.open()
 
     def open(self) -> None:
         """Open the queue."""
+        from pagequeue import NamedConsumer  # noqa: PLC0415  the core is chosen by now
+
         self.queue = self.plan.open(self.path)
         self.producer = self.queue.producer()
+        if self.place < self.plan.consumers:
+            consumer = self.queue.consumer(name_of(self.place))
+            assert isinstance(consumer, NamedConsumer)
+            self.consumer = consumer
+            self.recorder.note(PLACE_ABOUT, self.place, consumer.acknowledged)
 
     def close(self) -> None:
         """Close it; it flushes unless the plan says that nothing is synced."""
@@ -61,10 +91,17 @@ class Actor:
 
     def send(self) -> None:
         """Run the next operation, and write down what it returned."""
+        from pagequeue import QueueFull  # noqa: PLC0415  the core is chosen by now
+
         number = self.number
-        self.number += 1
         self.recorder.note(self.uid, number, self.queue.tail_sequence)
-        first, count = self.plan.op(self.uid, number).run(self.producer)
+        try:
+            first, count = self.plan.op(self.uid, number).run(self.producer)
+        except QueueFull:
+            if not self.plan.kept:
+                raise
+            return
+        self.number += 1
         self.acked.put(self.uid, number, count, first, 0)
         if self.plan.sync == "always" and count:
             self.recorder.flushed(first + count)
@@ -72,6 +109,21 @@ class Actor:
     def flush(self) -> None:
         """Flush, and write down what was promised."""
         self.recorder.flushed(self.producer.flush())
+
+    def take(self, step: Step) -> None:
+        """Receive some messages and acknowledge them, durably or not."""
+        consumer = self.consumer
+        if consumer is None:
+            return
+        for _ in range(TAKE_COUNT * step.at_pass):
+            if consumer.poll() is None:
+                break
+        place = consumer.sequence
+        durable = step.other % 2 == 0
+        self.recorder.note(PLACE_ABOUT, self.place, place)
+        consumer.ack(durable=durable)
+        if durable:
+            self.recorder.note(PLACE_DURABLE, self.place, place)
 
     def fail(self, step: Step) -> bool:
         """Flush while one or two syncs fail; return whether nothing more can be written."""
@@ -101,6 +153,10 @@ class Actor:
             self.open()
         elif step.verb == "die":
             self.die(step)
+        elif step.verb == "take":
+            self.take(step)
+        elif step.verb == "trim":
+            self.queue.trim()
         else:
             {"send": self.send, "flush": self.flush}[step.verb]()
 
@@ -123,9 +179,9 @@ class Run:
         self.uids.append(number * HABITS + habit)
         return self.uids[-1]
 
-    def actor(self, uid: int) -> Actor:
+    def actor(self, uid: int, place: int) -> Actor:
         """Return a producer with the queue open, in this process."""
-        return Actor(self.plan, self.path, uid, self.recorder, self.acked)
+        return Actor(self.plan, self.path, uid, place, self.recorder, self.acked)
 
     def play(self) -> Recording:
         """Carry out the plan and return what was recorded.
@@ -138,24 +194,25 @@ class Run:
                 by_kind: dict[str, Callable[[], None]] = {HANDLES: self._handles, RACE: self._race}
                 by_kind.get(self.plan.kind, self._processes)()
             log = self.recorder.log()
-            sent = self._proved()
+            sent = self._proved(log)
         finally:
             self.acked.close()
             self.errors.close()
         return Recording(f"trace {self.plan.seed}", self.plan.seed, log, sent)
 
-    def _proved(self) -> bytes:
-        """Return the frames that are there, once they are proved to be what was sent."""
+    def _proved(self, log: bytes) -> bytes:
+        """Return the frames that there were, once they are proved to be what was sent."""
         with self.plan.open(self.path) as queue:
             messages = list(queue.replay())
-            tail = queue.tail_sequence
-        proof = Proof(self.plan.op, self.uids, self.acked.records())
-        proof.run(messages)
-        wrong = proof.violations + self.recorder.failures + self.errors.said()
-        sent = frames_in(Path(self.path))
+            head, tail = queue.head_sequence, queue.tail_sequence
+        sent = frames_in(Path(self.path), log)
         recording = Recording("", 0, b"", sent)
         found = [(timestamp, payload) for timestamp, payload, _ in recording.messages()]
-        if found != [(message.timestamp, message.payload) for message in messages]:
+        gone = [Gone(i, *one) for i, one in enumerate(found[:head])]
+        proof = Proof(self.plan.op, self.uids, self.acked.records())
+        proof.run(cast("list[Message]", [*gone, *messages]))
+        wrong = proof.violations + self.recorder.failures + self.errors.said()
+        if found[head:] != [(message.timestamp, message.payload) for message in messages]:
             wrong.append(f"a replay up to {tail} gives other messages than the pages hold")
         if wrong:
             raise RunFailed("; ".join(wrong))
@@ -164,7 +221,7 @@ class Run:
     # --- handles in one process -------------------------------------------------------------------
 
     def _handles(self) -> None:
-        actors = [self.actor(self.uid()) for _ in range(self.plan.producers)]
+        actors = [self.actor(self.uid(), place) for place in range(self.plan.producers)]
         for step in steps_of(self.plan):
             actor = actors[step.producer]
             if step.verb == "restart":
@@ -225,8 +282,8 @@ class Run:
     # --- processes that race ----------------------------------------------------------------------
 
     def _race(self) -> None:
-        def body(uid: int, mine: list[Step]) -> None:
-            actor = self.actor(uid)
+        def body(uid: int, place: int, mine: list[Step]) -> None:
+            actor = self.actor(uid, place)
             for step in mine:
                 actor.do(step)
             actor.close()
@@ -236,8 +293,8 @@ class Run:
         for number in range(self.plan.producers):
             mine = [step for step in steps if step.producer == number]
             uid = self.uid()
-            pids.append(children.fork(lambda uid=uid, mine=mine: body(uid, mine), self.errors,  # type: ignore[misc]
-                                      f"racer {number}"))  # fmt: skip
+            race = partial(body, uid, number, mine)
+            pids.append(children.fork(race, self.errors, f"racer {number}"))
         for pid in pids:
             if children.ended(pid, WAIT_SECONDS) is None:
                 children.kill(pid)
@@ -267,7 +324,7 @@ class Member:
         def body() -> None:
             os.close(self._commands)
             os.close(self._answers)
-            actor = run.actor(uid)
+            actor = run.actor(uid, place)
             os.write(answers, b"r")
             with os.fdopen(commands, encoding="ascii") as lines:
                 for line in lines:

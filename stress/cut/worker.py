@@ -25,11 +25,11 @@ from stress.cut.recording import Recorder, Recording
 from stress.cut.run import record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 LABEL_VARIABLE: Final = "PAGEQUEUE_CUT_LABEL"
 """Names a file that says which state is being tried, in case the process does not survive it."""
-TURNS: Final = ("fail", "die", "flush", "die", "send", "flush inside")
+TURNS: Final = ("fail", "die", "flush", "die", "send", "flush inside", "take", "trim")
 CHUNK: Final = 32 * SEEDS_PER_MOMENT
 FAST_SECONDS: Final = 0.15
 FULL_SECONDS: Final = 0.5
@@ -53,7 +53,8 @@ def kept_directory() -> Path:
 class Worker:
     """Tries states until the budget is used up."""
 
-    def __init__(self, budget: Budget, directory: Path) -> None:
+    def __init__(self, budget: Budget, directory: Path, turns: Sequence[str] = TURNS) -> None:
+        self.turns = turns
         self.budget = budget
         self.rng = random.Random(budget.seed)
         self.deadline = time.monotonic() + budget.seconds
@@ -72,7 +73,8 @@ class Worker:
 
     def run(self) -> Outcome:
         """Take one run after the other."""
-        for turn in itertools.cycle(TURNS[self.budget.seed % 2 :] + TURNS[: self.budget.seed % 2]):
+        begin = self.budget.seed % 2
+        for turn in itertools.cycle([*self.turns[begin:], *self.turns[:begin]]):
             if self.finished():
                 break
             self.one_run(self.seed_for(turn))
@@ -176,8 +178,9 @@ class Worker:
         states.choose(seed, mode)
         found = states.check()
         wrong = self.full.try_state(
-            Plan.of(recording.seed), recording.messages(), states.files(), found, again=again
-        )
+            Plan.of(recording.seed), recording.messages(), states.files(), found,
+            recording.places_at(found.moment), again=again,
+        )  # fmt: skip
         if found.result and not wrong:
             wrong = [
                 f"the library finds nothing wrong with what the fast engine does: {found.words}"

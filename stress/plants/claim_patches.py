@@ -25,7 +25,7 @@ def only_snapshot_overwritten() -> None:
     rewrite(
         group_file.GroupFile,
         "write_snapshot",
-        ("fmt.snapshot_at(self.capacity, ordinal)", "fmt.snapshot_at(self.capacity, 0)"),
+        ("gfmt.snapshot_at(self.capacity, ordinal)", "gfmt.snapshot_at(self.capacity, 0)"),
     )
 
 

@@ -42,6 +42,23 @@ from stress.plants.item_patches import (  # noqa: F401  planted by name
     never_done,
     wrong_one_done,
 )
+from stress.plants.keeping import (  # noqa: F401  the same
+    ack_before_receive,
+    cursor_not_lowered,
+    cursor_not_synced_before_head,
+    expired_without_head,
+    head_moved_after_files,
+    head_not_synced,
+    head_page_first,
+    lowered_cursor_not_synced,
+    new_head_page_not_synced,
+    page_emptied_before_it_goes,
+    page_not_held,
+    place_found_without_lock,
+    room_never_asked_for,
+    trim_without_lock,
+    unacked_not_looked_at,
+)
 from stress.plants.rewrite import rewrite
 
 # --- stable storage -------------------------------------------------------------------------------

@@ -28,6 +28,8 @@ DAMAGE = "no_damage_goes_unnoticed"
 OPENING = "no_bytes_hang_or_crash_opening"
 CLAIM = "no_claim_is_held_twice_or_lost"
 ITEM = "no_item_is_lost_by_a_dead_worker"
+RETAIN = "no_retention_takes_what_is_needed"
+SKIP = "no_cursor_skips"
 
 PATCHES_MODULE = "stress.plants.patches"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stress.plants.claiming import CLAIMING
 from stress.plants.items import ITEMS
+from stress.plants.keeping import KEEPING
 from stress.plants.plant import (
     CUT,
     DAMAGE,
@@ -175,17 +176,10 @@ FAILING = (
 )  # fmt: skip
 
 PLANTS = (
-    *MODELS,
-    *PUBLISHING,
-    *LOCKS,
-    *DURABILITY,
-    *RECOVERING,
-    *FILES,
-    *FAILING,
-    *GROWING,
+    *MODELS, *PUBLISHING, *LOCKS, *DURABILITY, *RECOVERING, *FILES, *FAILING, *GROWING, *KEEPING,
     *CLAIMING,
     *ITEMS,
-)
+)  # fmt: skip
 
 
 def named(name: str) -> Plant:

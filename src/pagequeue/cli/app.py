@@ -13,6 +13,8 @@ import click
 import rich  # noqa: F401 - every command needs it, so its absence is told here
 
 from pagequeue import PageQueueError
+from pagequeue.cli.errors import os_error_text
+from pagequeue.cli.rewording import reworded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,10 +102,10 @@ def _run(arguments: Sequence[str] | None) -> int:
     except (_InterruptedError, click.Abort, KeyboardInterrupt):
         code = EXIT_INTERRUPTED
     except PageQueueError as error:
-        _complain(str(error))
+        _complain(reworded(str(error)))
         code = EXIT_ERROR
     except OSError as error:
-        _complain(_os_error_text(error))
+        _complain(os_error_text(error))
         code = EXIT_ERROR
     else:
         code = result if isinstance(result, int) else 0
@@ -115,12 +117,6 @@ def _complain(text: str) -> None:
     with contextlib.suppress(OSError):
         line = " ".join(text.split())
         click.echo(f"pagequeue: {click.style('error:', fg='red')} {line}", err=True)
-
-
-def _os_error_text(error: OSError) -> str:
-    """Return an operating system's error as one that names its file."""
-    reason = error.strerror or str(error) or type(error).__name__
-    return f"{os.fsdecode(error.filename)}: {reason}" if error.filename else reason
 
 
 def _close_output(code: int) -> int:
@@ -137,7 +133,7 @@ def _close_output(code: int) -> int:
         code = code or EXIT_CLOSED_PIPE
     except OSError as error:
         if code == 0:
-            _complain(f"standard output: {_os_error_text(error)}; nothing more was written")
+            _complain(f"standard output: {os_error_text(error)}; nothing more was written")
             code = EXIT_ERROR
     else:
         return code

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pagequeue import Queue
 from pagequeue.cli import shared
 from pagequeue.cli.info import jsonable
 
@@ -39,17 +38,20 @@ def line_of(consumer: ConsumerInfo) -> str:
 
 @click.command()
 @shared.directory_argument
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each, a line.")
+@shared.json_option("Print one JSON object for each, a line.")
 @click.option("--remove", metavar="NAME", help="Remove this one: its place is lost.")
 @shared.prefix_option
-def command(directory: str, prefix: str, *, as_json: bool, remove: str | None) -> None:
+@shared.trust_option
+def command(
+    directory: str, prefix: str, trust: tuple[str, ...], *, as_json: bool, remove: str | None
+) -> None:
     """List the named consumers and groups of the queue in DIR: place, lag, last acknowledgement."""
     if remove is not None:
-        with Queue(directory, prefix=prefix, create=False) as queue:
+        with shared.open_to_write(directory, prefix, trust, create=False) as queue:
             queue.remove_consumer(remove)
         shared.note(f"removed consumer {remove}")
         return
-    with shared.open_to_read(directory, prefix) as queue:
+    with shared.open_to_read(directory, prefix, trust) as queue:
         found = queue.consumers()
     for consumer in found:
         if as_json:

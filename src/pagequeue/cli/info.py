@@ -38,11 +38,12 @@ def _text(name: str, value: object) -> str:
 
 @click.command()
 @shared.directory_argument
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@shared.json_option()
 @shared.prefix_option
-def command(directory: str, prefix: str, *, as_json: bool) -> None:
+@shared.trust_option
+def command(directory: str, prefix: str, trust: tuple[str, ...], *, as_json: bool) -> None:
     """Show pages, messages, bytes and times of the queue in DIR."""
-    with shared.open_to_read(directory, prefix) as queue:
+    with shared.open_to_read(directory, prefix, trust) as queue:
         figures = dataclasses.asdict(queue.info())
     if as_json:
         click.echo(json.dumps(figures, default=jsonable, ensure_ascii=False))

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Final, TypedDict
 
 import click
 
-from pagequeue import Queue
 from pagequeue.cli import framing, shared
 from pagequeue.cli.times import NS_PER_SECOND, iso_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pagequeue import Batch
+    from pagequeue import Batch, Queue
 
     Render = Callable[[Batch], bytes]
 
@@ -209,6 +208,7 @@ def _warn_of_early(name: str, timestamp: int | None) -> None:
 )
 @shared.framing_options
 @shared.prefix_option
+@shared.trust_option
 def command(
     directory: str,
     *,
@@ -219,6 +219,7 @@ def command(
     consumer: str | None,
     output_format: str,
     prefix: str,
+    trust: tuple[str, ...],
     follow: bool,
     null: bool,
     length_prefixed: bool,
@@ -242,12 +243,12 @@ def command(
     if consumer is not None:
         if any(choice is not None for choice in (since, sequence, last)):
             raise click.UsageError("--consumer goes on where it was; leave the place to start out")
-        with Queue(directory, prefix=prefix, create=False) as queue:
+        with shared.open_to_write(directory, prefix, trust, create=False) as queue:
             for batch in _consumed(queue, consumer, until, follow=follow):
                 out.write(render(batch))
                 out.flush()
         return
-    with shared.open_to_read(directory, prefix) as queue:
+    with shared.open_to_read(directory, prefix, trust) as queue:
         for batch in _followed(queue, span) if follow else _retained(queue, span):
             out.write(render(batch))
             if follow:

@@ -10,12 +10,12 @@ import click
 from pagequeue import repair_queue
 from pagequeue.cli import shared
 from pagequeue.cli.info import jsonable
-from pagequeue.cli.problems import line_of, page_progress
+from pagequeue.cli.problems import line_of, page_progress, remedies, told_in_the_report
 
 
 @click.command()
 @shared.directory_argument
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@shared.json_option()
 @shared.prefix_option
 @shared.trust_option
 def command(directory: str, prefix: str, trust: tuple[str, ...], *, as_json: bool) -> int:
@@ -24,7 +24,7 @@ def command(directory: str, prefix: str, trust: tuple[str, ...], *, as_json: boo
     Prints a line for each thing that was mended and for each problem that is left; exit code 1 if
     there is one. No other process may have the queue open.
     """
-    with page_progress("verifying pages") as progress:
+    with told_in_the_report(), page_progress("verifying pages") as progress:
         report = repair_queue(directory, prefix=prefix, trust=trust, progress=progress)
     if as_json:
         figures = {"ok": report.ok} | dataclasses.asdict(report)
@@ -38,8 +38,11 @@ def command(directory: str, prefix: str, trust: tuple[str, ...], *, as_json: boo
         mended = shared.counted(len(report.actions), "thing")
         click.echo(f"{click.style('ok', fg='green')}: {mended} mended, nothing is left")
         return 0
-    shared.note(
-        f"{shared.counted(len(report.remaining), 'problem')} left that cannot be mended without "
-        "losing something: copy what is good with `pagequeue salvage`"
+    left = shared.counted(len(report.remaining), "problem")
+    remedy = remedies(
+        report.remaining,
+        "what is damaged cannot be mended without losing something: copy what is good with "
+        "`pagequeue salvage`",
     )
+    shared.note(f"{left} left: {remedy}")
     return 1

@@ -12,7 +12,9 @@ from pagequeue import InvalidOption, salvage_queue
 from pagequeue.cli import shared
 from pagequeue.cli.info import jsonable
 from pagequeue.cli.problems import line_of, page_progress
+from pagequeue.cli.rewording import reworded
 from pagequeue.moments import to_datetime
+from pagequeue.wording import message_range
 
 if TYPE_CHECKING:
     from pagequeue import Loss
@@ -22,10 +24,8 @@ def _loss(loss: Loss) -> str:
     """Return what is gone as a person reads it: which messages, from when, where, why."""
     if loss.last_sequence is None:
         which = f"what followed message {loss.first_sequence}, if there was any"
-    elif loss.first_sequence == loss.last_sequence:
-        which = f"message {loss.first_sequence}"
     else:
-        which = f"messages {loss.first_sequence} to {loss.last_sequence}"
+        which = message_range(loss.first_sequence, loss.last_sequence + 1)
     times = [
         f"{word} {to_datetime(time).isoformat()}"
         for word, time in (("after", loss.after_ns), ("before", loss.before_ns))
@@ -38,8 +38,10 @@ def _loss(loss: Loss) -> str:
 
 @click.command()
 @shared.directory_argument
-@click.option("--to", "target", required=True, type=click.Path(), help="Directory to copy into.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "--to", "target", required=True, type=click.Path(readable=False), help="Directory to copy into."
+)
+@shared.json_option()
 @shared.prefix_option
 @shared.trust_option
 def command(
@@ -53,7 +55,7 @@ def command(
         with page_progress("copying pages") as progress:
             report = salvage_queue(directory, target, prefix=prefix, trust=trust, progress=progress)
     except InvalidOption as error:
-        raise click.UsageError(str(error)) from None
+        raise click.UsageError(reworded(str(error))) from None
     if as_json:
         figures = {"ok": report.ok} | dataclasses.asdict(report)
         figures["runs"] = [run._asdict() for run in report.runs]
@@ -61,11 +63,12 @@ def command(
         return 0 if report.ok else 1
     for loss in report.lost:
         click.echo(_loss(loss))
-    for kind, problems in (
-        ("conflict", report.conflicts), ("ignored", report.duplicates), ("note", report.notes),
-    ):  # fmt: skip
-        for problem in problems:
-            click.echo(f"{kind}: {line_of(problem)}")
+    for kind, again in (("conflict", report.conflicts), ("ignored", report.duplicates)):
+        for repeat in again:
+            which = message_range(repeat.first_sequence, repeat.last_sequence + 1)
+            click.echo(f"{kind}: {which}: {repeat.file}: {repeat.reason}")
+    for note in report.notes:
+        click.echo(f"note: {line_of(note)}")
     copied = f"{shared.counted(report.messages_copied, 'message')} copied to {report.target}"
     if report.ok:
         click.echo(f"{click.style('ok', fg='green')}: {copied}, nothing is gone")

@@ -136,10 +136,12 @@ def _source(file: str | None) -> Iterator[int]:
     help="The size of each page of a new queue, like 64M.",
 )
 @click.option("--flush", is_flag=True, help="End only when everything is on stable storage.")
+@shared.trust_option
 def command(
     directory: str,
     file: str | None,
     prefix: str,
+    trust: tuple[str, ...],
     page_bytes: int | None,
     *,
     null: bool,
@@ -158,7 +160,7 @@ def command(
     chosen = shared.chosen_framing(null=null, length_prefixed=length_prefixed)
     with (
         _source(file) as descriptor,
-        shared.open_to_write(directory, prefix, page_bytes=page_bytes) as queue,
+        shared.open_to_write(directory, prefix, trust, create=True, page_bytes=page_bytes) as queue,
         queue.producer() as producer,
     ):
         sender = Sender(queue, framing.decoder(chosen), producer)

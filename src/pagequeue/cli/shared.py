@@ -11,10 +11,13 @@ import click
 from rich.console import Console
 
 from pagequeue import Queue
+from pagequeue.cli.errors import told_as_json
 from pagequeue.cli.framing import Framing
+from pagequeue.cli.rewording import reworded
 from pagequeue.cli.times import parse_time
 from pagequeue.errors import InvalidOption, PageSizeMismatch
 from pagequeue.trust import ALL as TRUST
+from pagequeue.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +62,18 @@ def parse_moment(text: str) -> int:
 
 def directory_argument(function: _Function) -> _Function:
     """Add the queue's directory."""
-    return click.argument("directory", metavar="DIR", type=click.Path(path_type=str))(function)
+    # Whether it can be read is the library's to say, as an error and not as wrong usage.
+    kind = click.Path(readable=False, path_type=str)
+    return click.argument("directory", metavar="DIR", type=kind)(function)
+
+
+def json_option(each: str = "Print one JSON object.") -> Callable[[_Function], _Function]:
+    """Add the option that prints data for programs, errors included."""
+
+    def add(function: _Function) -> _Function:
+        return click.option("--json", "as_json", is_flag=True, help=each)(told_as_json(function))
+
+    return add
 
 
 def prefix_option(function: _Function) -> _Function:
@@ -100,22 +114,29 @@ def chosen_framing(*, null: bool, length_prefixed: bool) -> Framing:
     return Framing.NULL if null else Framing.NEWLINE
 
 
-def open_to_read(directory: str, prefix: str) -> Queue:
+def open_to_read(directory: str, prefix: str, trust: tuple[str, ...]) -> Queue:
     """Return the queue, opened without write permission."""
     try:
-        return Queue(directory, prefix=prefix, create=False, read_only=True)
+        return Queue(directory, prefix=prefix, create=False, read_only=True, trust=trust)
     except InvalidOption as error:
-        raise click.UsageError(str(error)) from None
+        raise click.UsageError(reworded(str(error))) from None
 
 
-def open_to_write(directory: str, prefix: str, *, page_bytes: int | None) -> Queue:
-    """Return the queue, made if it is not there."""
+def open_to_write(
+    directory: str,
+    prefix: str,
+    trust: tuple[str, ...],
+    *,
+    create: bool,
+    page_bytes: int | None = None,
+) -> Queue:
+    """Return the queue, opened for writing."""
     try:
-        return Queue(directory, prefix=prefix, page_bytes=page_bytes)
+        return Queue(directory, prefix=prefix, create=create, page_bytes=page_bytes, trust=trust)
     except PageSizeMismatch:
         raise  # that depends on the queue, not on how the option is written
     except InvalidOption as error:
-        raise click.UsageError(str(error)) from None
+        raise click.UsageError(reworded(str(error))) from None
 
 
 def output() -> BinaryIO:
@@ -140,7 +161,7 @@ def note(text: str) -> None:
 
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun, in the plural where that is right."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    return f"{count:,} {plural(count, noun)}"
 
 
 def human_bytes(size_bytes: float) -> str:

@@ -10,12 +10,12 @@ import click
 from pagequeue import verify_queue
 from pagequeue.cli import shared
 from pagequeue.cli.info import jsonable
-from pagequeue.cli.problems import line_of, page_progress
+from pagequeue.cli.problems import line_of, page_progress, remedies
 
 
 @click.command()
 @shared.directory_argument
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@shared.json_option()
 @shared.prefix_option
 @shared.trust_option
 def command(directory: str, prefix: str, trust: tuple[str, ...], *, as_json: bool) -> int:
@@ -39,9 +39,10 @@ def command(directory: str, prefix: str, trust: tuple[str, ...], *, as_json: boo
     if report.ok:
         click.echo(f"{click.style('ok', fg='green')}: {checked}")
         return 0
-    shared.note(
-        f"{shared.counted(len(report.problems), 'problem')}; {checked}; "
+    remedy = remedies(
+        report.problems,
         "copy the directory before anything else is tried; `pagequeue repair` mends what can be "
-        "mended, `pagequeue salvage` copies what is good"
+        "mended, `pagequeue salvage` copies what is good",
     )
+    shared.note(f"{shared.counted(len(report.problems), 'problem')}; {checked}; {remedy}")
     return 1

@@ -181,7 +181,7 @@ pq_claim_result pq_claim_next(pq_table *table, const pq_claimant *by, pq_claim *
 
 /* --- what becomes of a claim ------------------------------------------------------------------ */
 
-/* The record of a claim, if it is live (I14). */
+/* The record of a claim, if it is live (I15). */
 static uint8_t *live(pq_table *table, uint32_t slot, uint64_t id, int64_t now) {
     uint8_t *record = linked(table, slot + 1);
     if (record == NULL || get_u64(OF(record, WORD)) != (id << 2 | PQ_RECORD_CLAIMED)) {

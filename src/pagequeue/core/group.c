@@ -308,7 +308,7 @@ static PyObject *claims_many(Claims *self, PyObject *args) {
     "    Expired: retention passed this group; carries `head_sequence`.\n" \
     "    CorruptFrame: a frame fails its checksum; it is tried again a second later, others before.\n" \
     "    ClosedError, ForkedError: the handle cannot be used.\n\n" \
-    "Source: FORMAT.md, \"Groups\"; keeps I13, I14."
+    "Source: FORMAT.md, \"Groups\"; keeps I14, I15."
 
 PyDoc_STRVAR(claim_doc,
     "claim($self, /, timeout=None)\n--\n\n"

@@ -12,6 +12,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #if defined(__linux__)
@@ -86,6 +88,8 @@ typedef struct {
     Py_buffer data;
     uint64_t bytes, filled;
     int mode, synced;
+    int held;  /* shared lock on the file for as long as the map lives */
+    int again; /* a retired file that stands under the temporary name is used */
 } content;
 
 static int write_at(int fd, const void *data, size_t bytes, uint64_t at) {
@@ -129,6 +133,88 @@ static int fill(int fd, const content *wanted) {
     return error != 0 ? error : write_at(fd, wanted->data.buf, (size_t)wanted->data.len, 0);
 }
 
+/* The lock belongs to the open file, which the map keeps after `close`: it goes with the last map,
+ * or with the process, and a child of a fork has it too. */
+static int hold(int fd) {
+    if (flock(fd, LOCK_SH | LOCK_NB) == 0 || errno == EOPNOTSUPP || errno == ENOSYS) {
+        return 0; /* without locks nobody can get it alone either, and no file is used again */
+    }
+    return errno;
+}
+
+#if defined(__linux__) && defined(MADV_POPULATE_WRITE)
+/* Whether nearly all of it is in memory: what has to be read from the disk first costs more than a
+ * new file. */
+static int is_warm(void *base, uint64_t bytes) {
+    size_t step = (size_t)sysconf(_SC_PAGESIZE), count = (size_t)bytes / step, there = 0;
+    unsigned char *found = malloc(count + 1);
+    if (found != NULL && mincore(base, (size_t)bytes, found) == 0) {
+        for (size_t i = 0; i < count; i++) {
+            there += found[i] & 1u;
+        }
+    }
+    free(found);
+    return there >= count - count / 8;
+}
+
+/* A retired file, zeroed and with its new header, under its new name: U2 to U5 of FORMAT.md (I13).
+ * Returns an errno; then the file stands under its temporary name still, and is of no more use. */
+static int use_again(int folder, const char *temporary, const char *name, const content *wanted,
+                     void **base) {
+    struct stat status;
+    int fd = openat(folder, temporary, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) {
+        return errno;
+    }
+    int error = fstat(fd, &status) == 0 ? 0 : errno;
+    if (error == 0 &&
+        (!S_ISREG(status.st_mode) || status.st_nlink != 1 || status.st_uid != geteuid() ||
+         (status.st_mode & 07777) != (mode_t)wanted->mode ||
+         (uint64_t)status.st_size != wanted->bytes ||
+         (uint64_t)status.st_blocks * 512 < wanted->bytes)) {
+        error = ENOTSUP;
+    }
+    /* Alone: nobody has it open or mapped. Nobody will, because its name is gone. */
+    if (error == 0 && flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        error = errno;
+    }
+    if (error == 0) {
+        *base = mmap(NULL, (size_t)wanted->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        error = *base == MAP_FAILED ? errno : 0;
+    }
+    if (error == 0) {
+        if (!is_warm(*base, wanted->bytes)) {
+            error = ENOTSUP;
+        } else if (madvise(*base, (size_t)wanted->bytes, MADV_POPULATE_WRITE) != 0) {
+            error = errno;
+        }
+        if (error == 0) {
+            memset(*base, 0, (size_t)wanted->bytes);
+            memcpy(*base, wanted->data.buf, (size_t)wanted->data.len);
+            /* The old header must not come back under the new name. */
+            error = msync(*base, (size_t)sysconf(_SC_PAGESIZE), MS_SYNC) == 0 ? 0 : errno;
+        }
+        if (error == 0) {
+            error = hold(fd);
+        }
+        if (error == 0 && renameat(folder, temporary, folder, name) != 0) {
+            error = errno;
+        }
+        if (error != 0) {
+            munmap(*base, (size_t)wanted->bytes);
+        }
+    }
+    close(fd);
+    return error;
+}
+#else
+static int use_again(int folder, const char *temporary, const char *name, const content *wanted,
+                     void **base) {
+    (void)folder, (void)temporary, (void)name, (void)wanted, (void)base;
+    return ENOTSUP;
+}
+#endif
+
 /* Temporary name, blocks, content, map, rename. Returns an errno; nothing is left behind then. */
 static int make_file(int folder, const char *temporary, const char *name, const content *wanted,
                      void **base) {
@@ -146,6 +232,9 @@ static int make_file(int folder, const char *temporary, const char *name, const 
     }
     if (error == 0 && wanted->synced && fsync(fd) != 0) {
         error = errno;
+    }
+    if (error == 0 && wanted->held) {
+        error = hold(fd);
     }
     if (error == 0) {
         *base = mmap(NULL, (size_t)wanted->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -170,8 +259,9 @@ static PyObject *region_make(PyTypeObject *type, PyObject *args) {
     unsigned long long bytes, filled;
     content wanted;
     void *base = NULL;
-    if (!PyArg_ParseTuple(args, "issy*KKii:make", &folder, &temporary, &name, &wanted.data, &bytes,
-                          &filled, &wanted.mode, &wanted.synced)) {
+    if (!PyArg_ParseTuple(args, "issy*KKiiii:make", &folder, &temporary, &name, &wanted.data,
+                          &bytes, &filled, &wanted.mode, &wanted.synced, &wanted.held,
+                          &wanted.again)) {
         return NULL;
     }
     wanted.bytes = bytes;
@@ -185,7 +275,7 @@ static PyObject *region_make(PyTypeObject *type, PyObject *args) {
     }
     if (self != NULL) {
         Py_BEGIN_ALLOW_THREADS
-        error = make_file(folder, temporary, name, &wanted, &base);
+        error = (wanted.again ? use_again : make_file)(folder, temporary, name, &wanted, &base);
         Py_END_ALLOW_THREADS
         if (error != 0) {
             errno = error;

@@ -9,7 +9,7 @@
  *   message is claimed as a new one;
  * - every other record is outstanding, whatever was being done to it.
  *
- * So a kill loses nothing and never makes two claims of one (I13, I14). A store is not overtaken by
+ * So a kill loses nothing and never makes two claims of one (I14, I15). A store is not overtaken by
  * a later one here: the compiler is held by the fences, and what a processor that stops had not yet
  * stored in order, nobody has seen. Links lead to bounds-checked slots, whatever the file says (I9).
  */

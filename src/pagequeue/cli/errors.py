@@ -1,0 +1,57 @@
+"""Errors for whoever reads JSON: they stand where the result would."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from pagequeue import PageQueueError
+from pagequeue.cli.rewording import reworded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_Function = TypeVar("_Function", bound="Callable[..., Any]")
+
+
+def os_error_text(error: OSError) -> str:
+    """Return an operating system's error as one that names its file."""
+    reason = error.strerror or str(error) or type(error).__name__
+    return f"{os.fsdecode(error.filename)}: {reason}" if error.filename else reason
+
+
+def _figures(error: PageQueueError | OSError | click.ClickException) -> dict[str, object]:
+    """Return an error as data."""
+    path = None
+    if isinstance(error, PageQueueError):
+        text, path = reworded(str(error)), error.path
+    elif isinstance(error, OSError):
+        text, path = os_error_text(error), error.filename
+    else:
+        text = reworded(error.format_message())
+    return {"type": type(error).__name__, "message": text, "path": path}
+
+
+def told_as_json(function: _Function) -> _Function:
+    """Have a command print an error as a JSON object on stdout too, where JSON was asked for.
+
+    The exit code, and the line on stderr, stay what they are.
+    """
+
+    @functools.wraps(function)
+    def command(*arguments: Any, as_json: bool, **options: Any) -> Any:  # noqa: ANN401
+        try:
+            return function(*arguments, as_json=as_json, **options)
+        except BrokenPipeError:
+            raise
+        except (PageQueueError, OSError, click.ClickException) as error:
+            if as_json:
+                figures = {"ok": False, "error": _figures(error)}
+                click.echo(json.dumps(figures, default=str, ensure_ascii=False))
+            raise
+
+    return command  # type: ignore[return-value]

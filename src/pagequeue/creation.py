@@ -1,0 +1,84 @@
+"""Making a queue: the order of its first files, and that a making that failed is in nobody's way.
+
+The allMeta comes first, and its name is on stable storage before there is any page: pages without
+it are refused, because they are somebody's data. The rest is made by the recovery of a queue that
+has nothing else yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from typing import TYPE_CHECKING
+
+from pagequeue import errors
+from pagequeue import format as fmt
+from pagequeue.meta import AllMeta, ReadMeta, read_all_meta, write_all_meta
+from pagequeue.survey import page_numbers
+from pagequeue.system_errors import raise_typed
+from pagequeue.words import WriteMeta
+
+if TYPE_CHECKING:
+    from pagequeue.files import Folder
+
+
+class Creation:
+    """The making of one queue; whoever begins or abandons it has `queue.lock` alone."""
+
+    def __init__(self, folder: Folder, prefix: str) -> None:
+        self._folder = folder
+        self._prefix = prefix
+
+    def begin(self, created: int, page_bytes: int) -> AllMeta:
+        """Make the allMeta.
+
+        Dies behind it: a queue without pages, which the next opener completes, or makes anew.
+        """
+        folder, prefix = self._folder, self._prefix
+        meta = AllMeta(queue_id=uuid.uuid4().bytes, created=created, page_bytes=page_bytes)
+        folder.sync_name()
+        write_all_meta(folder, prefix, meta)
+        try:
+            folder.sync()
+        except OSError as error:
+            # The next one must make it again: to sync this name again could mean nothing.
+            folder.remove(fmt.all_meta_name(prefix))
+            raise_typed(error, folder.path, "syncing the directory")
+        return meta
+
+    def is_unfinished(self) -> bool:
+        """Whether a queue was begun here and has no page yet: nothing was ever sent to it."""
+        folder, prefix = self._folder, self._prefix
+        names = folder.names()
+        cursors = fmt.cursor_name(prefix, "")
+        if (
+            fmt.all_meta_name(prefix) not in names
+            or page_numbers(prefix, names)
+            or any(name.startswith(cursors) for name in names)
+        ):
+            return False
+        try:
+            queue_id = read_all_meta(folder, prefix).queue_id
+            if fmt.read_meta_name(prefix) in names:
+                read = ReadMeta(folder, prefix, queue_id, writable=False)
+                if read.head != (fmt.FIRST_PAGE, 0):
+                    return False
+            if fmt.write_meta_name(prefix) in names:
+                write = WriteMeta(folder, prefix, queue_id, writable=False)
+                return write.tail.page_number == 0 and write.durable_page == 0
+        except errors.PageQueueError:
+            return False
+        return True
+
+    def abandon(self) -> None:
+        """Remove what was made, the allMeta last.
+
+        Dies in between, or cannot: it is unfinished still, and the next one takes it over.
+        """
+        prefix = self._prefix
+        with contextlib.suppress(errors.PageQueueError):
+            for name in (
+                fmt.page_name(prefix, fmt.FIRST_PAGE), fmt.index_name(prefix, fmt.FIRST_PAGE),
+                fmt.write_meta_name(prefix), fmt.read_meta_name(prefix), fmt.all_meta_name(prefix),
+            ):  # fmt: skip
+                self._folder.remove(name)

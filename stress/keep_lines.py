@@ -1,0 +1,250 @@
+"""Dying at the N-th executed Python line of trimming, of making room, and of what moves a cursor.
+
+Each case begins with the copy of a queue of eight pages and two named consumers, made once. The
+witness is a process that has the queue open before the victim comes, or opens it afterwards; then
+the first opener recovers it. It proves what is there and goes on with it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import shutil
+import tempfile
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from stress import children, driver
+from stress.campaign import Budget, Outcome
+from stress.keep_scenarios import (
+    BEHIND,
+    BEHIND_AT,
+    DONE,
+    DONE_AT,
+    EACH,
+    MUCH,
+    NEW,
+    PAGE_BYTES,
+    PAGES,
+    TOTAL,
+    Scenario,
+    payload,
+)
+from stress.lines import count_lines
+from stress.traffic import VIOLATIONS_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pagequeue import Queue
+
+ROOMS: Final = (
+    "retention", "cursor", "named", "listing", "meta", "roll", "page", "recover", "recycle",
+)  # fmt: skip
+SURVIVES: Final = 0.5
+HANG_SECONDS: Final = 20.0
+STALL_SECONDS: Final = 1.0
+LINES_FILE: Final = "lines"
+
+
+# --- one case -------------------------------------------------------------------------------------
+
+
+def make_template(path: str) -> None:
+    """Make the queue that all cases begin with."""
+    from pagequeue import Queue  # noqa: PLC0415  the core is chosen by now
+
+    with Queue(path, page_bytes=PAGE_BYTES) as queue:
+        names = {DONE: queue.consumer(DONE), BEHIND: queue.consumer(BEHIND)}
+        with queue.producer() as producer:
+            for sequence in range(TOTAL):
+                producer.send(payload(sequence))
+        for name, place in ((DONE, DONE_AT), (BEHIND, BEHIND_AT)):
+            for _ in range(place):
+                names[name].receive(0)
+            names[name].ack(durable=True)
+
+
+class Witness:
+    """Has victims die, and proves what they leave; in a process of its own."""
+
+    def __init__(self, path: str, scenario: Scenario, errors: children.ErrorFile) -> None:
+        self.path, self.scenario, self.errors = path, scenario, errors
+
+    def run(self, lines: tuple[int, ...], *, survives: bool) -> None:
+        """Have a victim die at each of these lines, one after the other, then go on.
+
+        Args:
+            lines: 0: nobody dies, and the number of lines is written down.
+            survives: whether this process has the queue open all the while.
+        """
+        with ExitStack() as stack:
+            queue = stack.enter_context(self.scenario.open(self.path)) if survives else None
+            for line in lines:
+                pid = children.fork(functools.partial(self.victim, line), self.errors, "victim")
+                if children.ended(pid, HANG_SECONDS) is None:
+                    children.kill(pid)
+                    raise AssertionError(f"the victim at line {line} hangs")
+            self.prove(queue or stack.enter_context(self.scenario.open(self.path)))
+        with self.scenario.open(self.path):
+            strays = [name for name in os.listdir(self.path) if ".tmp-" in name]
+            assert not strays, f"left behind: {strays}"
+
+    def victim(self, line: int) -> None:
+        """Die at a line, if it comes to that."""
+        if self.scenario.cut:
+            end = count_lines(line, ROOMS)
+            with self.scenario.open(self.path):
+                counted = end()
+        else:
+            with self.scenario.open(self.path) as queue:
+                end = count_lines(line, ROOMS)
+                self.scenario.act(queue)
+                counted = end()
+        if line == 0:
+            Path(self.path).with_name(LINES_FILE).write_text(str(counted), encoding="ascii")
+
+    def prove(self, queue: Queue) -> None:
+        """Compare what is there, then trim, send and receive."""
+        head = self.whole(queue)
+        cursors = {c.name: c for c in queue.consumers()}
+        self.cursors_are_right(queue, cursors, head)
+        started = time.monotonic()
+        queue.trim()
+        pages = sorted(int(n[6:16]) for n in os.listdir(self.path) if n.endswith(".page"))
+        head_page = queue._store.read_meta.head_page
+        assert pages[0] == head_page, f"page {pages[0]} is left, the head is {head_page}"
+        took = time.monotonic() - started
+        assert took <= STALL_SECONDS, f"trimming took {took:.3f} s"
+        self.whole(queue)
+        self.go_on(queue, sorted(cursors))
+
+    def whole(self, queue: Queue) -> int:
+        """Compare all messages; return the head."""
+        head, tail = queue.head_sequence, queue.tail_sequence
+        messages = [(m.sequence, m.payload) for m in queue.replay()]
+        assert messages == [(i, payload(i)) for i in range(head, tail)], f"not {head} to {tail}"
+        assert self.scenario.tail <= tail <= self.scenario.tail + 2 * MUCH, f"it ends at {tail}"
+        assert head % EACH == 0, f"the head is {head}"
+        problems = queue.verify().problems
+        assert not problems, f"verify: {problems}"
+        return head
+
+    def cursors_are_right(self, queue: Queue, cursors: Mapping[str, object], head: int) -> None:
+        """Each stands where it was or where it was moved to, and what it needs is there."""
+        from pagequeue import NamedConsumer  # noqa: PLC0415  the core is chosen by now
+
+        tail = self.scenario.tail
+        allowed: dict[str, tuple[int | None, ...]] = {
+            DONE: (min(DONE_AT, tail),), BEHIND: self.scenario.places, NEW: (None, 0, 10),
+        }  # fmt: skip
+        for name, places in allowed.items():
+            if name not in cursors:
+                assert None in places, f"{name} is gone"
+                continue
+            with queue.consumer(name, on_expired="skip") as consumer:
+                assert isinstance(consumer, NamedConsumer)
+                place = consumer.acknowledged
+                assert place in places, f"{name} stands at {place}, not at one of {places}"
+                if self.scenario.protects:
+                    assert place >= head, f"{name} needs {place}, and the head is {head}"
+
+    def go_on(self, queue: Queue, names: list[str]) -> None:
+        """Send some more: every consumer receives all from its place on."""
+        from pagequeue import QueueFull  # noqa: PLC0415  the core is chosen by now
+
+        tail = queue.tail_sequence
+        with queue.producer() as producer, suppress(QueueFull):
+            producer.send(payload(tail))
+        end = queue.tail_sequence
+        for name in names:
+            with queue.consumer(name, on_expired="skip") as consumer:
+                begin = consumer.sequence
+                found = []
+                while consumer.lag:
+                    found += [(m.sequence, m.payload) for m in consumer.receive_many(64, 0)]
+                begin += consumer.missed
+                assert found == [(i, payload(i)) for i in range(begin, end)], f"{name}: not all"
+                assert not (consumer.missed and self.scenario.protects), f"{name} missed something"
+
+
+def place_copy(template: Path, path: str, scenario: Scenario) -> None:
+    """Put the queue where the case wants it."""
+    shutil.copytree(template, path)
+    if scenario.cut:
+        with open(os.path.join(path, f"queue-{PAGES:010}.page"), "r+b") as file:
+            file.seek(64 + 8)
+            file.write(b"torn")
+        return
+    from pagequeue import Queue  # noqa: PLC0415  the core is chosen by now
+
+    pid = os.fork()  # this process has no queue open, and shall have none
+    if pid == 0:
+        Queue(path).close()  # so that the victim finds a copy that was opened in peace
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def one_case(
+    base: Path, template: Path, scenario: Scenario, lines: tuple[int, ...], *, survives: bool
+) -> tuple[list[str], int]:
+    """Play one case; return what must not be, and the lines that were counted."""
+    directory = Path(tempfile.mkdtemp(dir=base))
+    path = str(directory / "queue")
+    errors = children.ErrorFile(directory / "errors")
+    try:
+        place_copy(template, path, scenario)
+        witness = Witness(path, scenario, errors)
+        pid = children.fork(lambda: witness.run(lines, survives=survives), errors, "witness")
+        wrong = []
+        if children.ended(pid, 2 * HANG_SECONDS) is None:
+            children.kill(pid)
+            wrong = ["the witness hangs"]
+        wrong += [said.strip().splitlines()[-1] for said in errors.said()]
+        counted = directory / LINES_FILE
+        return wrong, int(counted.read_text(encoding="ascii")) if counted.exists() else 0
+    finally:
+        errors.close()
+        shutil.rmtree(directory)
+
+
+def run(budget: Budget, scenarios: tuple[Scenario, ...]) -> Outcome:
+    """Have victims die at all lines, in an order of the seed, until the budget is used up."""
+    rng = random.Random(budget.seed)
+    deadline = time.monotonic() + budget.seconds
+    outcome = Outcome(0, notes={"lines in all": 0})
+    with tempfile.TemporaryDirectory(prefix="pagequeue-keep-", dir=driver.scratch_directory()) as d:
+        base, template = Path(d), Path(d) / "template"
+        errors = children.ErrorFile(base / "errors")
+        children.ended(
+            children.fork(lambda: make_template(str(template)), errors, "template"), HANG_SECONDS
+        )
+        outcome.violations += errors.said()
+        errors.close()
+        steps = []
+        for scenario in scenarios:
+            survives = not scenario.cut
+            wrong, counted = one_case(base, template, scenario, (0,), survives=survives)
+            outcome.violations += [f"{scenario.name}, nobody died: {w}" for w in wrong]
+            steps += [(scenario, line) for line in range(1, counted + 1)]
+            outcome.cases += 1
+        outcome.notes["lines in all"] = len(steps)
+        rng.shuffle(steps)
+        for scenario, line in steps:
+            enough = budget.cases is not None and outcome.cases >= budget.cases
+            if enough or time.monotonic() >= deadline or len(outcome.violations) >= VIOLATIONS_MAX:
+                break
+            again = rng.randint(1, line) if rng.random() < 0.3 else 0
+            lines = (line, again) if again else (line,)
+            survives = not scenario.cut and rng.random() < SURVIVES
+            wrong, _ = one_case(base, template, scenario, lines, survives=survives)
+            outcome.violations += [
+                f"{scenario.name}, died at lines {lines}, "
+                f"{'with' if survives else 'without'} a survivor: {w}" for w in wrong
+            ]  # fmt: skip
+            outcome.cases += len(lines)
+    outcome.notes["lines tried"] = outcome.cases
+    return outcome

@@ -1,0 +1,143 @@
+"""Readers without a name beside retention, and all roles of its campaign by name.
+
+They are inside a page when it goes, replay, are passed, and skip; some open the queue to read only.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING, Final
+
+from stress import roles
+from stress.keeping import Keeping, help_out, keep, produce, received, take
+from stress.roles import RUNNING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pagequeue import Consumer, Queue
+    from stress.traffic import Log
+
+PASS_SECONDS: Final = 0.4
+"""So long a reader inside a page waits for retention to pass it."""
+
+
+def read(ground: Keeping, slot: int, uid: int) -> None:
+    """Be inside a page when it goes; replay; be passed and skip; with and without a lock."""
+    from pagequeue import Queue  # noqa: PLC0415  the core is chosen by now
+
+    rng = random.Random(uid)
+    log = ground.read[slot]
+    while ground.phase[0] == RUNNING:
+        read_only = rng.random() < 0.4
+        with Queue(ground.path, read_only=True) if read_only else ground.open(uid) as queue:
+            for _ in range(rng.choice((2, 10, 30))):
+                if ground.phase[0] != RUNNING:
+                    return
+                rng.choice((inside_a_page, replay, skip))(ground, queue, log)
+
+
+def inside_a_page(ground: Keeping, queue: Queue, log: Log) -> None:
+    """Receive a page's first message, wait until the page is gone, and finish it."""
+    from pagequeue import Expired  # noqa: PLC0415  the core is chosen by now
+
+    store = queue._store
+    consumer = queue.consumer()
+    number = consumer._page_number
+    end = end_of_page(ground, queue, consumer, log)
+    if end is None:
+        return
+    deadline = time.monotonic() + PASS_SECONDS
+    while store.read_meta.head_page <= number and time.monotonic() < deadline:
+        time.sleep(0.001)
+    while consumer.sequence < end:
+        try:
+            message = consumer.poll()
+        except Expired as passed:
+            ground.errors.say(f"passed at {consumer.sequence}, inside a page up to {end}: {passed}")
+            return
+        if message is None:
+            ground.errors.say(f"nothing at {consumer.sequence}, inside a page up to {end}")
+            return
+        received(log, [message])
+    try:
+        consumer.receive_many(64, timeout=0)
+    except TimeoutError:
+        return
+    except Expired as passed:
+        check_passed(ground, queue, passed, consumer.sequence)
+
+
+def end_of_page(ground: Keeping, queue: Queue, consumer: Consumer, log: Log) -> int | None:
+    """Receive a page's first message, and return the sequence behind its last one; None: no use."""
+    from pagequeue import Expired  # noqa: PLC0415  the core is chosen by now
+
+    store, number = queue._store, consumer._page_number
+    try:
+        first = consumer.receive(0.02)
+        while store.tail.page_number == number:
+            if ground.phase[0] != RUNNING:
+                return None
+            time.sleep(0.001)
+        end = store.first_sequence(number + 1)
+    except (TimeoutError, Expired):
+        return None  # it was empty, or the next page was gone before it could be asked
+    if consumer._page_number != number:
+        return None  # the head was an empty page, and the consumer in the one behind it
+    received(log, [first])
+    return end
+
+
+def check_passed(ground: Keeping, queue: Queue, passed: object, sequence: int) -> None:
+    """Whoever is passed hears of a head that is behind it, and was there."""
+    from pagequeue import Expired  # noqa: PLC0415  the core is chosen by now
+
+    assert isinstance(passed, Expired)
+    head = passed.head_sequence
+    if not sequence < head <= queue.tail_sequence:
+        ground.errors.say(f"passed at {sequence}, and the head is said to be {head}")
+    try:
+        found = queue.consumer(sequence=head).sequence
+    except Expired as again:
+        if again.head_sequence <= head:
+            ground.errors.say(f"the head {head} cannot be read, and is the head")
+    else:
+        if found != head:
+            ground.errors.say(f"a consumer at the head {head} stands at {found}")
+
+
+def replay(ground: Keeping, queue: Queue, log: Log) -> None:
+    """Read all that is there, until it is gone."""
+    from pagequeue import Expired  # noqa: PLC0415  the core is chosen by now
+
+    expected = None
+    got = []
+    try:
+        for message in queue.replay():
+            if expected is not None and message.sequence != expected:
+                ground.errors.say(f"a replay gives {message.sequence} behind {expected - 1}")
+            expected = message.sequence + 1
+            got.append(message)
+    except Expired as passed:
+        if expected is not None:
+            check_passed(ground, queue, passed, expected)
+    received(log, got)
+
+
+def skip(ground: Keeping, queue: Queue, log: Log) -> None:
+    """Follow for a while with pauses, skipping what is gone."""
+    rng = random.Random(queue.tail_sequence)
+    consumer = queue.consumer(on_expired="skip")
+    for _ in range(20):
+        take(ground, consumer, log, rng)
+        time.sleep(rng.random() * 0.01)
+
+
+KEEPER, READER = "keeper", "reader"
+ROLES: Final[dict[str, Callable[[Keeping, int, int], None]]] = {
+    roles.PRODUCER: produce,
+    KEEPER: keep,
+    READER: read,
+    roles.HELPER: help_out,
+}

@@ -1,0 +1,355 @@
+"""What the processes of a retention campaign do: send into a bounded queue, acknowledge, trim.
+
+A named consumer writes down each message that it received, then what it is about to acknowledge,
+acknowledges, and writes that down too, outside of the queue. So whoever comes after its death knows
+the two places where it may resume, and at the end what it received is compared with what was sent,
+though the pages are gone by then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import struct
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from stress import roles
+from stress.roles import NO_MORE, RUNNING, Ground
+from stress.traffic import Log, Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from pagequeue import Consumer, Message, NamedConsumer, Producer, Queue
+    from stress.traffic import Op
+
+PAGE_BYTES: Final = 8192
+SHAPE: Final = Shape(payload_bytes_max=1800, batch_bytes_max=5000, batch_count_max=6)
+CONSUMERS: Final = 2
+READERS: Final = 2
+PRODUCERS: Final = 2
+NOTE: Final = struct.Struct("<QqQII")  # sequence, timestamp, digest, kind, 0
+RECEIVED, ABOUT, ACKED = range(1, 4)
+FULL_SECONDS: Final = 0.03
+REUSES_SHARE: Final = 0.7
+REUSED_AT: Final = 64
+"""In the shared memory of a round."""
+NEVER: Final = 1 << 60
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a round keeps.
+
+    Attributes:
+        pages: that `max_bytes` allows; None: no such bound.
+        age: in seconds; None: no such bound.
+        on_full: as `Queue` takes it.
+        keeps: whether what is not acknowledged must stay.
+        reuses: whether files of retired pages become the next ones, as those of large pages do.
+    """
+
+    pages: int | None
+    age: float | None
+    on_full: str
+    keeps: bool
+    reuses: bool = True
+
+    @staticmethod
+    def drawn(rng: random.Random) -> Terms:
+        """Return one of all kinds; most of them protect what is not acknowledged."""
+        pages = rng.choice((3, 4, 6, 10))
+        age = rng.choice((0.002, 0.02, 0.1))
+        reuses = rng.random() < REUSES_SHARE
+        kinds = (
+            Terms(pages, None, "raise", True, reuses),
+            Terms(pages, None, "block", True, reuses),
+            Terms(pages, age, "block", True, reuses),
+            Terms(None, age, "raise", True, reuses),
+            Terms(pages, None, "drop_oldest", False, reuses),
+            Terms(pages, age, "raise", False, reuses),
+        )
+        return rng.choice(kinds)
+
+    def open(self, path: str, uid: int) -> Queue:
+        """Open the queue as this round's processes do."""
+        from pagequeue import Queue, Retention  # noqa: PLC0415  the core is chosen by now
+
+        if self.reuses:
+            use_small_pages_again()
+        policy = Retention(
+            max_age=None if self.age is None else timedelta(seconds=self.age),
+            max_bytes=None if self.pages is None else self.pages * PAGE_BYTES,
+            keep_unacked=self.keeps or self.on_full == "drop_oldest",
+        )
+        return Queue(
+            path, page_bytes=PAGE_BYTES, sync=roles.SYNCS[uid % len(roles.SYNCS)],
+            retention=policy, on_full=self.on_full, full_timeout=FULL_SECONDS,
+        )  # fmt: skip
+
+
+def use_small_pages_again(*, really: bool = True) -> None:
+    """Have files of small pages used again, too, whatever the pace, in this process from now on."""
+    from pagequeue import recycle, roll  # noqa: PLC0415  the core is chosen by now
+
+    always = property(lambda _: True, lambda _, __: None)
+    setattr(recycle, "PAGE_BYTES_MIN", 0 if really else NEVER)  # noqa: B010  mypy forbids it
+    if really:
+        setattr(roll.Roller, "_is_fast", always)  # noqa: B010  the same
+    elif "_is_fast" in vars(roll.Roller):
+        delattr(roll.Roller, "_is_fast")
+
+
+def digest_of(payload: bytes) -> int:
+    """Return what stands for a payload in a record."""
+    return int.from_bytes(hashlib.blake2b(payload, digest_size=8).digest(), "little")
+
+
+class Keeping(Ground):
+    """What all processes of a round share."""
+
+    def __init__(self, directory: Path, terms: Terms) -> None:
+        super().__init__(directory, producers=PRODUCERS, consumers=0)
+        self.terms = terms
+        self.notes = [Log(directory / f"notes-{i}", NOTE) for i in range(CONSUMERS)]
+        self.read = [Log(directory / f"read-{i}", NOTE) for i in range(READERS)]
+
+    def open(self, uid: int) -> Queue:
+        """Open the queue with this round's retention."""
+        from pagequeue.files import Folder  # noqa: PLC0415  the core is chosen by now
+
+        make_of = Folder.make_of
+
+        def counted(folder: Folder, *args: Any, **options: Any) -> Any:  # noqa: ANN401
+            region = make_of(folder, *args, **options)
+            self.reused += region is not None
+            return region
+
+        if make_of.__name__ != counted.__name__:
+            setattr(Folder, "make_of", counted)  # noqa: B010  mypy forbids it in plain words
+        return self.terms.open(self.path, uid)
+
+    @property
+    def reused(self) -> int:
+        """How many pages were made of retired ones, all processes together; about."""
+        return int.from_bytes(self.phase[REUSED_AT : REUSED_AT + 8], "little")
+
+    @reused.setter
+    def reused(self, count: int) -> None:
+        self.phase[REUSED_AT : REUSED_AT + 8] = count.to_bytes(8, "little")
+
+    def close(self) -> None:
+        """Let all descriptors go."""
+        for log in [*self.notes, *self.read]:
+            log.close()
+        super().close()
+
+
+def name_of(slot: int) -> str:
+    """Return the name of the consumer in a slot."""
+    return f"keeper-{slot}"
+
+
+def received(log: Log, messages: Iterable[Message]) -> None:
+    """Write down what was received, before anything is acknowledged."""
+    records = [
+        NOTE.pack(m.sequence, m.timestamp, digest_of(m.payload), RECEIVED, 0) for m in messages
+    ]
+    log.put_all(records)
+
+
+# --- sending --------------------------------------------------------------------------------------
+
+
+def produce(ground: Keeping, slot: int, uid: int) -> None:
+    """Send in bursts; what is refused because the queue is full has sent nothing."""
+    rng = random.Random(uid)
+    number = 0
+    while ground.phase[0] == RUNNING:
+        with ground.open(uid) as queue, queue.producer() as producer:
+            for _ in range(rng.choice((3, 40, 400))):
+                if ground.phase[0] != RUNNING:
+                    break
+                sent = send(ground, producer, SHAPE.op(uid, number))
+                if sent is None:
+                    time.sleep(0.001)
+                    continue
+                ground.acked[slot].put(uid, number, sent[1], sent[0], 0)
+                number += 1
+                if rng.random() < 0.02:
+                    time.sleep(rng.random() * 0.004)
+
+
+def send(ground: Keeping, producer: Producer, op: Op) -> tuple[int, int] | None:
+    """Do one operation; None: there was no room."""
+    from pagequeue import QueueFull  # noqa: PLC0415  the core is chosen by now
+
+    started = time.monotonic()
+    try:
+        return op.run(producer)
+    except QueueFull as full:
+        took = time.monotonic() - started
+        if not ground.terms.keeps:
+            ground.errors.say(f"refused, though nothing is protected: {full}")
+        if ground.terms.on_full == "block" and op.payloads and took < FULL_SECONDS * 0.9:
+            ground.errors.say(f"a sender that was to wait {FULL_SECONDS} s waited {took:.4f}")
+        return None
+    finally:
+        ground.stalled(time.monotonic() - started, "a send into a bounded queue")
+
+
+# --- named consumers ------------------------------------------------------------------------------
+
+
+def keep(ground: Keeping, slot: int, uid: int) -> None:
+    """Resume, receive, acknowledge and go back, until told to stop."""
+    rng = random.Random(uid)
+    log = ground.notes[slot]
+    with ground.open(uid) as queue, opened(ground, queue, slot) as consumer:
+        while True:
+            last = ground.phase[0] == NO_MORE
+            moved = take(ground, consumer, log, rng)
+            if rng.random() < 0.3 or (last and not moved):
+                acknowledge(consumer, log, rng)
+            elif rng.random() < 0.01 and ground.terms.keeps:
+                go_back(queue, consumer, log, rng)
+            elif rng.random() < 0.02:
+                time.sleep(rng.random() * 0.01)
+            if last and not moved and not consumer.lag:
+                return
+
+
+def opened(ground: Keeping, queue: Queue, slot: int) -> NamedConsumer:
+    """Open a named consumer; it resumes where it acknowledged last, or was about to."""
+    from pagequeue import NamedConsumer  # noqa: PLC0415  the core is chosen by now
+
+    on_expired = "raise" if ground.terms.keeps else "skip"
+    consumer = queue.consumer(name_of(slot), on_expired=on_expired)
+    assert isinstance(consumer, NamedConsumer)
+    found = consumer.acknowledged
+    allowed = places(ground.notes[slot].records())
+    if found not in allowed:
+        ground.errors.say(f"{consumer.name} resumes at {found}, and was at one of {allowed}")
+    return consumer
+
+
+def places(records: list[tuple[int, ...]]) -> list[int]:
+    """Return where a consumer with these records may be: acknowledged last, or about to."""
+    allowed = [0]
+    for sequence, _, _, kind, _ in records:
+        if kind == ACKED:
+            allowed = [sequence]
+        elif kind == ABOUT:
+            allowed = [*allowed[:1], sequence]
+    return allowed
+
+
+def take(ground: Keeping, consumer: Consumer, log: Log, rng: random.Random) -> bool:
+    """Receive some messages and write them down; whether there were any."""
+    expected, missed = consumer.sequence, consumer.missed
+    try:
+        batch = consumer.receive_many(rng.choice((1, 4, 32)), timeout=0.01)
+    except TimeoutError:
+        return False
+    if batch[0].sequence != expected + consumer.missed - missed:
+        ground.errors.say(
+            f"received {batch[0].sequence} at {expected}, missed {consumer.missed - missed}"
+        )
+    received(log, batch)
+    return True
+
+
+def acknowledge(consumer: NamedConsumer, log: Log, rng: random.Random) -> None:
+    """Acknowledge all that was received, or a part of it."""
+    before, end = consumer.acknowledged, consumer.sequence
+    wanted = end if rng.random() < 0.6 or end <= before else rng.randint(before, end)
+    log.put(wanted, 0, 0, ABOUT, 0)
+    durable = rng.random() < 0.1
+    if wanted == end:
+        consumer.ack(durable=durable)
+    elif wanted > before:
+        consumer.ack(wanted - 1, durable=durable)
+    log.put(consumer.acknowledged, 0, 0, ACKED, 0)
+
+
+def go_back(queue: Queue, consumer: NamedConsumer, log: Log, rng: random.Random) -> None:
+    """Rewind; from then on what follows is kept again."""
+    from pagequeue import Expired  # noqa: PLC0415  the core is chosen by now
+
+    before = consumer.acknowledged
+    wanted = rng.randint(queue.head_sequence, before)
+    log.put(wanted, 0, 0, ABOUT, 0)
+    try:
+        consumer.seek(sequence=wanted)
+    except Expired:
+        wanted = before
+    log.put(wanted, 0, 0, ACKED, 0)
+
+
+# --- helpers --------------------------------------------------------------------------------------
+
+
+def trim(ground: Keeping, uid: int) -> None:
+    """Trim again and again; what comes back is consistent."""
+    rng = random.Random(uid)
+    with ground.open(uid) as queue:
+        while ground.phase[0] == RUNNING:
+            started = time.monotonic()
+            report = queue.trim()
+            ground.stalled(time.monotonic() - started, "trim")
+            if (report.pages == 0) > (report.messages == 0):
+                ground.errors.say(f"nothing went, and messages did: {report}")
+            time.sleep(rng.random() * 0.006)
+
+
+def roll(ground: Keeping, uid: int) -> None:
+    """End pages early, where there is room for another one."""
+    from pagequeue import QueueFull  # noqa: PLC0415  the core is chosen by now
+
+    rng = random.Random(uid)
+    with ground.open(uid) as queue:
+        while ground.phase[0] == RUNNING:
+            try:
+                queue.rotate()
+            except QueueFull:
+                time.sleep(0.002)
+            time.sleep(0.001 + rng.random() * 0.01)
+
+
+def look(ground: Keeping, uid: int) -> None:
+    """List consumers, ask for info and verify, while all of it changes."""
+    from pagequeue import Queue  # noqa: PLC0415  the core is chosen by now
+
+    rng = random.Random(uid)
+    while ground.phase[0] == RUNNING:
+        read_only = rng.random() < 0.5
+        with Queue(ground.path, read_only=True) if read_only else ground.open(uid) as queue:
+            for consumer in queue.consumers():
+                if consumer.problem is not None or consumer.lag is None:
+                    ground.errors.say(f"listed as damaged: {consumer}")
+            queue.info()
+            report = queue.verify()
+            if not report.ok and not queue._store.awaits_recovery:
+                ground.errors.say(f"verify: {report.problems[:3]}")
+        time.sleep(0.002 + rng.random() * 0.02)
+
+
+HELPERS: Final = (trim, trim, trim, roll, look)
+
+
+def help_out(ground: Keeping, _slot: int, uid: int) -> None:
+    """Be one of the helpers."""
+    HELPERS[uid % len(HELPERS)](ground, uid)
+
+
+def make_queue(ground: Keeping) -> None:
+    """Make the queue and its consumers, before anything is sent."""
+    os.mkdir(ground.path, 0o700)
+    with ground.open(0) as queue:
+        for slot in range(CONSUMERS):
+            queue.consumer(name_of(slot)).close()

@@ -1,0 +1,379 @@
+"""Forbids that retention takes what somebody needs, keeps more than it may, or loses its way.
+
+Rounds: producers send into a queue with small pages that is bounded by bytes, by age, or by both,
+under every `on_full`; named consumers receive, acknowledge late, in part or durably, and rewind;
+readers without a name sit inside pages until these are gone; trimmers, rollers and lookers work
+beside them. All are killed at random, now and then all at once, also with the shared words made to
+look like another boot's. Meanwhile the parent looks at the directory: the head is a page that is
+there and begins with the head's sequence, no consumer that is protected is below it, and the pages
+from the head on are within `max_bytes`. Pages *below* the head are what killed trimmers left; they
+are the slack, and the next trim removes them. At the end every named consumer has received all that
+was sent, byte for byte, though its pages are gone.
+
+Lines: somebody dies at each Python line of trimming and of making room (`keep_lines.py`).
+
+A case is a kill or a death (I11, I12).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import mmap
+import os
+import random
+import shutil
+import signal
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stress import children, driver, keep_lines
+from stress.campaign import Budget, Outcome
+from stress.keep_readers import KEEPER, READER, ROLES
+from stress.keep_scenarios import TRIMMING
+from stress.keeping import (
+    CONSUMERS,
+    PRODUCERS,
+    READERS,
+    RECEIVED,
+    SHAPE,
+    Keeping,
+    Terms,
+    digest_of,
+    keep,
+    make_queue,
+    name_of,
+)
+from stress.roles import HELPER, NO_MORE, NO_MORE_SENDING, PRODUCER
+from stress.traffic import VIOLATIONS_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SHORT_SECONDS = 30.0
+
+SLOTS = {PRODUCER: PRODUCERS, KEEPER: CONSUMERS, READER: READERS, HELPER: 3}
+ROUND_SECONDS = 4.0
+ROUND_KILLS_MAX = 300
+MEAN_PAUSE = 0.012
+AT_ONCE = (1, 1, 2, 3)
+STOP_SHARE = 0.08
+STOPPED_SECONDS = 0.05
+KILL_ALL_SHARE = 0.03
+CUT_SHARE = 0.5
+DRAIN_SECONDS = 30.0
+LINES_SHARE = 0.35
+"""Of the budget, for deaths at lines."""
+
+Slot = tuple[str, int]
+
+
+class Watcher:
+    """Looks at a queue's files, as somebody who knows the format and nothing else."""
+
+    def __init__(self, path: str, terms: Terms) -> None:
+        from pagequeue import format as fmt  # noqa: PLC0415  the core is chosen by now
+        from pagequeue.cursor import CursorMeta  # noqa: PLC0415
+        from pagequeue.meta import ReadMeta  # noqa: PLC0415
+
+        self.fmt, self.read_meta, self.next_at = fmt, ReadMeta, CursorMeta.NEXT
+        self.path, self.terms = path, terms
+        self.slack_pages = 0
+        self.looks = 0
+        with open(os.path.join(path, fmt.read_meta_name("queue")), "rb") as file:
+            self._words = mmap.mmap(file.fileno(), fmt.READ_META_BYTES, prot=mmap.PROT_READ)
+
+    def head(self) -> tuple[int, int]:
+        """Return the head's page and sequence, as FORMAT.md says that they are read."""
+        fields = self.fmt.READ_META.fields
+        assert fields is not None
+        while True:
+            page = self._word(fields["head_page"][1])
+            sequence = self._word(fields["head_odd" if page % 2 else "head_even"][1])
+            if page == self._word(fields["head_page"][1]):
+                return page, sequence
+
+    def _word(self, at: int) -> int:
+        return int.from_bytes(self._words[at : at + 8], "little")
+
+    def look(self) -> list[str]:
+        """Return what must not be, as of now."""
+        self.looks += 1
+        wrong = []
+        pages = [int(n[6:16]) for n in os.listdir(self.path) if n.endswith(".page")]
+        page, sequence = self.head()  # behind the listing: it can only be further on than then
+        kept = sum(number >= page for number in pages)
+        self.slack_pages = max(self.slack_pages, sum(number < page for number in pages))
+        if self.terms.pages is not None and kept > self.terms.pages:
+            wrong.append(f"{kept} pages from the head on, {self.terms.pages} are allowed")
+        wrong += self._head_page(page, sequence)
+        if self.terms.keeps:
+            for slot in range(CONSUMERS):
+                place = self.cursor(slot)
+                if place < sequence:
+                    wrong.append(f"the head is {sequence}, {name_of(slot)} needs {place}")
+        return wrong
+
+    def _head_page(self, page: int, sequence: int) -> list[str]:
+        from pagequeue.page_header import parse_header  # noqa: PLC0415
+
+        name = self.fmt.page_name("queue", page)
+        try:
+            data = Path(self.path, name).read_bytes()[: self.fmt.PAGE_HEADER_BYTES]
+        except FileNotFoundError:
+            return [] if self.head()[0] > page else [f"the head is page {page}, and it is gone"]
+        first = parse_header(data, name).first_sequence
+        if first not in {sequence, None} or (first is None and sequence):
+            return [f"the head is {sequence} in page {page}, which begins with {first}"]
+        return []
+
+    def cursor(self, slot: int) -> int:
+        """Return where a named consumer stands."""
+        path = os.path.join(self.path, self.fmt.cursor_name("queue", name_of(slot)))
+        with open(path, "rb") as file:
+            file.seek(self.next_at)
+            return int.from_bytes(file.read(8), "little")
+
+    def close(self) -> None:
+        """Let the map go."""
+        self._words.close()
+
+
+@dataclass
+class Sent:
+    """What may and must have been received: by sequence, and what the dead may have left."""
+
+    records: list[tuple[int, ...]]
+    uids: list[int]
+    known: dict[int, int] = field(default_factory=dict)
+    last_acts: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        next_ = dict.fromkeys(self.uids, 0)
+        for uid, number, count, first, _ in self.records:
+            next_[uid] = max(next_[uid], number + 1)
+            if count:
+                payloads = SHAPE.op(uid, number).payloads
+                self.known |= {first + i: digest_of(p) for i, p in enumerate(payloads)}
+        for uid, number in next_.items():
+            payloads = SHAPE.op(uid, number).payloads
+            for place, payload in enumerate(payloads):
+                self.last_acts[digest_of(payload)] = (uid, place, len(payloads))
+
+    def wrong(self, found: dict[int, int], end: int, who: str, *, all_of_it: bool) -> list[str]:
+        """Return what is wrong with what somebody received: digests by sequence."""
+        for sequence, digest in found.items():
+            if self.known.get(sequence, digest) != digest:
+                return [f"{who} received something else as message {sequence}"]
+            if sequence not in self.known and digest not in self.last_acts:
+                return [f"{who} received message {sequence}, which nobody sent"]
+        if not all_of_it:
+            return []
+        missing = [sequence for sequence in range(end) if sequence not in found]
+        if missing:
+            return [f"{who} never received {len(missing)} messages, from {missing[0]} on"]
+        return self._halves(found, end, who)
+
+    def _halves(self, found: dict[int, int], end: int, who: str) -> list[str]:
+        """Say which last acts of the dead are there in part, or twice."""
+        seen: set[int] = set()
+        at = 0
+        while at < end:
+            if at in self.known:
+                at += 1
+                continue
+            uid, place, count = self.last_acts[found[at]]
+            whole = all(
+                self.last_acts.get(found.get(at + i, -1), (0, 0, 0))[1:] == (i, count)
+                for i in range(count)
+            )
+            empty = found[at] == digest_of(b"")  # whose it is cannot be known
+            if not empty and (place or not whole or uid in seen):
+                return [f"{who} received a part of an operation, or one twice, at {at}"]
+            seen.add(uid)
+            at += 1 if empty else count
+        return []
+
+
+class Round:
+    """One bounded queue, nine processes, and their killer."""
+
+    def __init__(self, directory: Path, rng: random.Random) -> None:
+        self.terms = Terms.drawn(rng)
+        self.ground = Keeping(directory, self.terms)
+        self.rng = rng
+        self.slots: list[Slot] = [(kind, i) for kind, n in SLOTS.items() for i in range(n)]
+        self.uids: list[int] = []
+        self.pids: dict[Slot, int] = {}
+        self.stopped: tuple[Slot, float] | None = None
+        self.violations: list[str] = []
+        self.counts = {"kills": 0, "kills of all": 0, "messages": 0, "messages taken": 0}
+        maker = children.fork(lambda: make_queue(self.ground), self.ground.errors, "maker")
+        children.ended(maker, DRAIN_SECONDS)
+        self.watcher = Watcher(self.ground.path, self.terms)
+
+    def start(self, slot: Slot) -> None:
+        """Start a process in a slot."""
+        kind, place = slot
+        uid = self.rng.getrandbits(63)
+        if kind == PRODUCER:
+            self.uids.append(uid)
+        body = ROLES[kind]
+        self.pids[slot] = children.fork(
+            lambda: body(self.ground, place, uid), self.ground.errors, f"{kind} {place} ({uid})"
+        )
+
+    def kill(self, slots: Sequence[Slot]) -> None:
+        """Kill the processes of slots, one right after the other."""
+        pids = [self.pids.pop(slot) for slot in slots]
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        for slot, pid in zip(slots, pids, strict=True):
+            if not children.was_killed(os.waitpid(pid, 0)[1]):
+                self.violations.append(f"{slot[0]} {slot[1]} had ended by itself")
+        self.counts["kills"] += len(slots)
+        if self.stopped is not None and self.stopped[0] in slots:
+            self.stopped = None
+
+    def run(self, deadline: float, kills_max: int) -> None:
+        """Kill and start again until the round has had enough."""
+        for slot in self.slots:
+            self.start(slot)
+        for turn in itertools.count():
+            if self.counts["kills"] >= kills_max or self.violations:
+                break
+            time.sleep(self.rng.expovariate(1 / MEAN_PAUSE))
+            now = time.monotonic()
+            if self.stopped is not None and now >= self.stopped[1]:
+                os.kill(self.pids[self.stopped[0]], signal.SIGCONT)
+                self.stopped = None
+            if now >= deadline or (turn % 8 == 0 and self.ground.errors.said()):
+                break
+            self.violations += self.watcher.look()
+            self.act()
+        if self.stopped is not None:
+            os.kill(self.pids[self.stopped[0]], signal.SIGCONT)
+
+    def act(self) -> None:
+        """Do one of the things that must not harm anybody."""
+        chance = self.rng.random()
+        if chance < KILL_ALL_SHARE:
+            self.kill(self.rng.sample(self.slots, len(self.slots)))
+            self.counts["kills of all"] += 1
+            if self.rng.random() < CUT_SHARE:
+                driver.pretend_power_cut(self.ground.path)
+            for slot in self.slots:
+                self.start(slot)
+        elif chance < KILL_ALL_SHARE + STOP_SHARE and self.stopped is None:
+            slot = self.rng.choice(self.slots)
+            os.kill(self.pids[slot], signal.SIGSTOP)
+            self.stopped = slot, time.monotonic() + STOPPED_SECONDS
+        elif chance < 0.6:
+            slots = self.rng.sample(self.slots, self.rng.choice(AT_ONCE))
+            self.kill(slots)
+            for slot in slots:
+                self.start(slot)
+
+    def end(self) -> None:
+        """Stop all, or kill all; then the consumers receive what is left."""
+        if self.rng.random() < 0.4:
+            self.kill(self.rng.sample(list(self.pids), len(self.pids)))
+        self.ground.phase[0] = NO_MORE_SENDING
+        for slot in [slot for slot in self.pids if slot[0] != KEEPER]:
+            self.leave(slot)
+        self.ground.phase[0] = NO_MORE
+        for place in range(CONSUMERS):
+            if (KEEPER, place) not in self.pids:
+                last = functools.partial(keep, self.ground, place, place)
+                pid = children.fork(last, self.ground.errors, f"last keeper {place}")
+                self.pids[KEEPER, place] = pid
+            self.leave((KEEPER, place))
+
+    def leave(self, slot: Slot) -> None:
+        """Wait for a process to end by itself."""
+        if children.ended(self.pids[slot], DRAIN_SECONDS) is None:
+            self.violations.append(f"{slot[0]} {slot[1]} hangs for {DRAIN_SECONDS:g} s")
+            children.kill(self.pids[slot])
+        del self.pids[slot]
+
+    def prove(self) -> None:
+        """Compare what was received with what was sent; trim once more; nothing is left over."""
+        with self.terms.open(self.ground.path, 0) as queue:
+            queue.trim()
+            head, end = queue.head_sequence, queue.tail_sequence
+            pages = sorted(
+                int(n[6:16]) for n in os.listdir(self.ground.path) if n.endswith(".page")
+            )
+            if pages[0] != queue._store.read_meta.head_page:
+                self.violations.append(f"page {pages[0]} is below the head, and trim leaves it")
+            self.violations += self.watcher.look()
+            self.violations += [f"verify: {problem}" for problem in queue.verify().problems]
+            left = {m.sequence: digest_of(m.payload) for m in queue.replay()}
+        if sorted(left) != list(range(head, end)):
+            self.violations.append(f"a replay from {head} to {end} gives {len(left)} messages")
+        strays = [name for name in os.listdir(self.ground.path) if ".tmp-" in name]
+        self.violations += [f"left behind: {name}" for name in strays]
+        sent = Sent([r for log in self.ground.acked for r in log.records()], self.uids)
+        for log in [*self.ground.notes, *self.ground.read]:
+            found = {r[0]: r[2] for r in log.records() if r[3] == RECEIVED}
+            all_of_it = self.terms.keeps and log in self.ground.notes
+            self.violations += sent.wrong(found, end, log.path.name, all_of_it=all_of_it)
+        self.violations += sent.wrong(left, end, "the last reader", all_of_it=False)
+        self.counts["messages"], self.counts["messages taken"] = end, head
+        self.counts["pages used again"] = self.ground.reused
+
+
+def one_round(base: str, rng: random.Random, deadline: float, kills_max: int) -> Round:
+    """Run one round in a directory of its own."""
+    with tempfile.TemporaryDirectory(prefix="pagequeue-keep-", dir=base) as directory:
+        current = Round(Path(directory), rng)
+        try:
+            current.run(min(deadline, time.monotonic() + ROUND_SECONDS), kills_max)
+            current.end()
+        finally:
+            for pid in current.pids.values():
+                children.kill(pid)
+        current.violations += current.ground.errors.said()
+        try:
+            current.prove()
+        except Exception as error:  # noqa: BLE001  that it cannot be opened or read is the finding
+            current.violations.append(f"{type(error).__name__}: {error}")
+        current.watcher.close()
+        current.ground.close()
+        shutil.rmtree(current.ground.path)
+    return current
+
+
+def campaign(budget: Budget) -> Outcome:
+    """Run deaths at lines, then rounds; in a process that has no queue open."""
+    import pagequeue  # noqa: F401, PLC0415  children are forked with all of it there
+
+    rng = random.Random(budget.seed)
+    deadline = time.monotonic() + budget.seconds
+    lines = Budget(budget.seconds * LINES_SHARE, budget.cases and budget.cases // 3, budget.seed)
+    outcome = keep_lines.run(lines, TRIMMING)
+    notes = outcome.notes = {"lines": outcome.notes, "rounds": 0, "looks": 0, "slack pages": 0}
+    base = driver.scratch_directory()
+    while time.monotonic() < deadline and len(outcome.violations) < VIOLATIONS_MAX:
+        left = ROUND_KILLS_MAX
+        if budget.cases is not None:
+            left = min(left, budget.cases - outcome.cases)
+        if left <= 0:
+            break
+        done = one_round(base, rng, deadline, left)
+        outcome.cases += done.counts["kills"]
+        outcome.violations += [f"{done.terms}: {violation}" for violation in done.violations]
+        notes["rounds"] += 1
+        notes["looks"] += done.watcher.looks
+        notes["slack pages"] = max(notes["slack pages"], done.watcher.slack_pages)
+        for what, count in done.counts.items():
+            notes[what] = notes.get(what, 0) + count
+    return outcome
+
+
+def run(budget: Budget) -> Outcome:
+    """Run the campaign on the installed core."""
+    return driver.run_apart(__name__, budget)

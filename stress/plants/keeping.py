@@ -1,0 +1,245 @@
+"""Bugs of named consumers and retention; each function plants one, as in `patches.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pagequeue import cursor, files, meta, named, recover, retention, store
+from stress.plants.plant import RETAIN, SKIP, in_c, in_python
+from stress.plants.rewrite import rewrite
+
+KEEPING = (
+    in_python(
+        "head_moved_after_files", "pages are removed before the head moves", "I12",
+        {RETAIN: 25.0},
+    ),
+    in_python(
+        "head_page_first", "the head's page is stored before its sequence", "I12", {RETAIN: 25.0},
+    ),
+    in_python(
+        "unacked_not_looked_at", "retention takes what is not acknowledged", "I11",
+        {RETAIN: 15.0},
+    ),
+    in_python(
+        "trim_without_lock", "two trim at once", "I12, the head gets another's sequence",
+        {RETAIN: 40.0},
+    ),
+    in_python(
+        "page_emptied_before_it_goes", "a retired page is truncated and then removed",
+        "a reader inside does not finish", {RETAIN: 25.0},
+    ),
+    in_python(
+        "room_never_asked_for", "the page that comes next is made whatever max_bytes says",
+        "the disk fills", {RETAIN: 25.0},
+    ),
+    in_python(
+        "expired_without_head", "whoever was passed is not told where to go on", "Expired",
+        {RETAIN: 30.0},
+    ),
+    in_python(
+        "ack_before_receive", "what is received counts as acknowledged", "I11, lost at a kill",
+        {RETAIN: 20.0, SKIP: 25.0},
+    ),
+    in_python(
+        "cursor_not_lowered", "recovery leaves a cursor ahead of the tail",
+        "I11, messages are skipped", {SKIP: 30.0},
+    ),
+    in_python(
+        "lowered_cursor_not_synced", "a cursor that was lowered can come back",
+        "I11, after the next power cut", {SKIP: 60.0},
+    ),
+    in_python(
+        "cursor_not_synced_before_head", "pages go because of a cursor that is not on the disk",
+        "I11, what comes back needs what is gone", {SKIP: 60.0},
+    ),
+    in_python(
+        "head_not_synced", "pages go before the head is on the disk", "I12, a missing page",
+        {SKIP: 60.0},
+    ),
+    in_python(
+        "new_head_page_not_synced", "the head moves to a page that is not on the disk",
+        "I12, a missing page", {SKIP: 60.0},
+    ),
+    in_python(
+        "place_found_without_lock", "a consumer finds its place and keeps it without the lock",
+        "I11, retention passes it in between", {RETAIN: 60.0},
+    ),
+    in_python(
+        "page_not_held", "a page's file is used again under whoever reads it", "I13",
+        {RETAIN: 40.0},
+    ),
+    in_c(
+        "reused_without_lock", "nobody asks whether a retired page is still mapped", "I13",
+        {RETAIN: 40.0},
+        {"region.c": [(
+            "if (error == 0 && flock(fd, LOCK_EX | LOCK_NB) != 0) {",
+            "if (error == 0 && fd < 0) {",
+        )]},
+    ),
+    in_c(
+        "reused_without_zeroing", "a page that is used again shows what it held", "I13",
+        {RETAIN: 40.0},
+        {"region.c": [("            memset(*base, 0, (size_t)wanted->bytes);\n", "")]},
+    ),
+    in_c(
+        "reused_header_not_synced", "the old header can come back under the new name", "I13",
+        {SKIP: 90.0},
+        {"region.c": [(
+            "error = msync(*base, (size_t)sysconf(_SC_PAGESIZE), MS_SYNC) == 0 ? 0 : errno;",
+            "error = 0;",
+        )]},
+    ),
+)  # fmt: skip
+
+
+def page_not_held() -> None:
+    """Whoever opens a page does not lock it."""
+    setattr(files, "hold", lambda _fd: True)  # noqa: B010  mypy forbids it in plain words
+
+
+def head_moved_after_files() -> None:
+    """Pages are removed, and then the head moves."""
+    early = (
+        "for header in cut.pages:\n"
+        "            store.folder.remove(fmt.page_name(store.prefix, header.page_number - 1))\n"
+        "        if cut.pages:\n            self._move_head"
+    )
+    rewrite(retention.Retainer, "_trim", ("if cut.pages:\n            self._move_head", early))
+
+
+def head_page_first() -> None:
+    """The head's page is stored before its sequence."""
+    rewrite(meta.ReadMeta, "advance", _swapped(meta.ReadMeta))
+
+
+def _swapped(owner: Any) -> tuple[str, str]:  # noqa: ANN401  a class
+    """Return the two stores of `advance`, and the same in the other order."""
+    import inspect  # noqa: PLC0415
+    import textwrap  # noqa: PLC0415
+
+    text = textwrap.dedent(inspect.getsource(owner.advance))
+    lines = [line for line in text.splitlines() if ".store(" in line]
+    old = "\n".join(lines)
+    return old, "\n".join(reversed(lines))
+
+
+def unacked_not_looked_at() -> None:
+    """Retention does not ask where named consumers stand."""
+    rewrite(
+        retention.Retainer,
+        "_cut",
+        (
+            "held = tuple(name for name, sequence in stands.items() if sequence < first)",
+            "held = ()",
+        ),
+    )
+
+
+def trim_without_lock() -> None:
+    """Nothing keeps two from trimming at once."""
+    rewrite(
+        retention.Retainer,
+        "_trim",
+        ('with store.roller.lock.exclusive(store.lock_timeout, "trimming the queue"):', "if True:"),
+    )
+
+
+def page_emptied_before_it_goes() -> None:
+    """A retired page is truncated, so that its room is there at once."""
+    rewrite(
+        retention.Retainer,
+        "_remove",
+        (
+            "folder.remove(name)",
+            "os.truncate(folder.full(name), 0)\n        folder.remove(name)",
+        ),
+    )
+
+
+def room_never_asked_for() -> None:
+    """There is always room for another page."""
+    rewrite(
+        retention.Retainer,
+        "_is_room",
+        ("return number - store.read_meta.head_page + 1 <= self._page_limit", "return True"),
+    )
+
+
+def expired_without_head() -> None:
+    """`Expired` says that the head is the first message there ever was."""
+    rewrite(store.Store, "expired", ("head = self.read_meta.head_sequence", "head = 0"))
+
+
+def ack_before_receive() -> None:
+    """A named consumer's cursor goes with what it receives."""
+    receive, receive_many = named.NamedConsumer.receive, named.NamedConsumer.receive_many
+
+    def one(self: Any, *args: Any, **options: Any) -> Any:  # noqa: ANN401
+        message = receive(self, *args, **options)
+        self._cursor.meta.move(self.sequence)
+        return message
+
+    def many(self: Any, *args: Any, **options: Any) -> Any:  # noqa: ANN401
+        batch = receive_many(self, *args, **options)
+        self._cursor.meta.move(self.sequence)
+        return batch
+
+    setattr(named.NamedConsumer, "receive", one)  # noqa: B010  mypy forbids it in plain words
+    setattr(named.NamedConsumer, "receive_many", many)  # noqa: B010  the same
+
+
+def cursor_not_lowered() -> None:
+    """Recovery does not look at cursors."""
+    setattr(recover, "lower_cursors", lambda *_: None)  # noqa: B010  the same
+
+
+def lowered_cursor_not_synced() -> None:
+    """A cursor is lowered by a store, which reaches the disk at any time or never."""
+
+    def lower(folder: Any, prefix: str, queue_id: bytes, tail: int, _did: object) -> None:  # noqa: ANN401
+        for name in cursor.cursor_names(folder, prefix):
+            words = cursor.CursorMeta(folder, prefix, queue_id, name, writable=True)
+            if words.next_sequence > tail:
+                words.move(tail)
+
+    setattr(recover, "lower_cursors", lower)  # noqa: B010  the same
+
+
+def cursor_not_synced_before_head() -> None:
+    """T1 leaves the cursors out."""
+    rewrite(
+        retention.Retainer, "_move_head", ("sync_cursor(folder, prefix, name)", "pass")
+    )  # fmt: skip
+
+
+def head_not_synced() -> None:
+    """T3 is left out."""
+    rewrite(retention.Retainer, "_remove", ("os.fdatasync(fd)", "pass"))
+
+
+def new_head_page_not_synced() -> None:
+    """T1 leaves out the page that becomes the head, and its name."""
+    rewrite(
+        retention.Retainer,
+        "_move_head",
+        ("os.fdatasync(fd)\n        folder.sync()", "pass"),
+    )
+
+
+def place_found_without_lock() -> None:
+    """Seeking finds its place, and keeps it a moment later."""
+    rewrite(
+        named.NamedConsumer,
+        "seek",
+        (
+            'with store.roller.lock.exclusive(store.lock_timeout, "moving a consumer"):',
+            "if True:",
+        ),
+        (
+            "self._cursor.meta.move(self.sequence, store.clock())",
+            (
+                "__import__('time').sleep(0.002)\n        "
+                "self._cursor.meta.move(self.sequence, store.clock())"
+            ),
+        ),
+    )
