@@ -235,8 +235,12 @@ class Group(_core.Claims, AwaitedClaims, Closing):
 
     def _map(self, region: Region, number: int) -> None:
         old: list[object] = [self._region]
+        store, goes_on = self._store, 0 < self._page_number < number
         self._enter(region, number)
-        self._store.background.drop(old)
+        store.background.drop(old)
+        if goes_on and store.after_roll is not None:
+            # What was taken can go now: there may be no producer who rolls for long.
+            store.background.submit(store.after_roll)
 
     def _expire(self, sequence: int) -> bool:
         """Go on at the head, and count what was missed, if that was chosen."""
