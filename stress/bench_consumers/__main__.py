@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stress.bench_consumers.compression import compressed_read, send_beside_compression
-from stress.bench_consumers.flows import asyncio_round_trip, persist_throughput
 from stress.bench_consumers.drop_in import drop_in_queue
+from stress.bench_consumers.flows import asyncio_round_trip, persist_throughput
 from stress.bench_consumers.groups import claim_ack, two_workers
 from stress.bench_consumers.keeping import (
     named_ack_per_100,
