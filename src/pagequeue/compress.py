@@ -49,7 +49,7 @@ from pagequeue.system_errors import raise_typed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pagequeue.files import Identity
+    from pagequeue.watching import Identity
     from pagequeue.store import Store
 
 log = logging.getLogger("pagequeue")
