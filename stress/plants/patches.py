@@ -28,9 +28,10 @@ from stress.fault_plants import (  # noqa: F401  planted by name
     keep_descriptors,
 )
 from stress.plants.compressing import (  # noqa: F401  the same
-    compressed_leftover_kept,
     compressing_unlocked,
     end_mark_left_out,
+    first_word_not_stored,
+    memory_given_twice,
     page_away_for_a_moment,
     written_and_not_compared,
 )
