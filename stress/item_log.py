@@ -1,7 +1,7 @@
 """What those who put and get objects write down, one write for each event, and the proof from it.
 
-The file is appended to, so its order is the order of the writes. What a process writes before a call
-was so before the call, what it writes behind one was so behind it.
+The file is appended to, so its order is the order of the writes. What a process writes before a
+call was so before the call, what it writes behind one was so behind it.
 """
 
 from __future__ import annotations

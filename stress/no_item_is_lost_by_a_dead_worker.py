@@ -1,11 +1,11 @@
 """Forbids that the drop-in for multiprocessing.Queue loses or doubles an object when one dies.
 
 Two producers put objects, small ones and now and then one that has a file of its own; four workers
-get them, and with a JoinableQueue say `task_done` when they are done, most in their order, some only
-after several. A watcher looks at `qsize`, `full` and `empty`, with some `maxsize` or none. All of
-them are killed at random, now and then all at once, and started again; some workers end by
-themselves in the middle of their work, or drop the queue and open it again. In the end all that is
-left is got, `join` returns, and what each process wrote down (`item_log.py`) is proved: with a
+get them, and with a JoinableQueue say `task_done` when they are done, often holding several. A
+watcher looks at `qsize`, `full` and `empty`, with some `maxsize` or none. All of them are killed at
+random, now and then all at once, and started again; some workers end by themselves in the middle of
+their work. In the end all that is left is got, often beside a watcher that still has the queue
+open, `join` returns, and what each process wrote down (`item_log.py`) is proved: with a
 JoinableQueue every object that was put was done by somebody, nobody got one that another who lived
 had, or one that was done; with a Queue nobody got one twice, and no more are gone than processes
 that were killed. No more than `maxsize` ever waited, and no large object's file stays. A case is a
@@ -22,6 +22,7 @@ import shutil
 import signal
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 SHORT_SECONDS = 25.0
 PAGE_BYTES = 16384
 UNFINISHED_MAX = 256
-ROUND_SECONDS = 4.0
+ROUND_SECONDS = 2.5
 MEAN_PAUSE = 0.015
 SLOTS = ("producer", "producer", "worker", "worker", "worker", "worker", "watcher")
 KILL_ALL_SHARE = 0.05
@@ -71,10 +72,12 @@ class Ground:
         """Return a new handle."""
         from pagequeue import multiprocessing as drop_in  # noqa: PLC0415  the core is chosen by now
 
-        options = {"directory": self.path, "page_bytes": PAGE_BYTES}
+        make: Callable[..., Any]
         if self.joinable:
-            return drop_in.JoinableQueue(self.maxsize, unfinished_max=UNFINISHED_MAX, **options)
-        return drop_in.Queue(self.maxsize, **options)
+            make = partial(drop_in.JoinableQueue, unfinished_max=UNFINISHED_MAX)
+        else:
+            make = drop_in.Queue
+        return make(self.maxsize, directory=self.path, page_bytes=PAGE_BYTES)
 
 
 # --- those who are killed -------------------------------------------------------------------------
@@ -203,7 +206,7 @@ class Round:
         With a watcher nobody opens the queue alone, so the dead are noticed while it is in use.
         """
         self.kill([slot for slot in self.pids if SLOTS[slot] != "watcher"])
-        if self.rng.random() < 0.5:
+        if self.rng.random() < 0.3:
             self.kill(list(self.pids))
         uid = self.rng.getrandbits(40)
         self.wait_for("the last one", lambda: drain(self.ground, uid))
@@ -230,9 +233,15 @@ class Round:
 
 def drain(ground: Ground, uid: int) -> None:
     """Get all that is left, and be done with it."""
+    from queue import Empty  # noqa: PLC0415
+
     log, queue = ItemLog(ground.log_path), ground.queue()
-    while not queue.empty():
-        item, _ = queue.get(timeout=DRAIN_SECONDS)
+    items = queue._open()
+    while items.done < items.tail if ground.joinable else not queue.empty():
+        try:  # what the dead had comes back a moment later
+            item, _ = queue.get(timeout=EMPTY_SECONDS)
+        except Empty:
+            continue
         log.note(GOT, uid, item)
         if ground.joinable:
             log.note(ENDING, uid, item)

@@ -300,7 +300,16 @@ def test_plans_follow_from_their_seed() -> None:
     assert plans == [Plan.of(seed) for seed in range(200)]
     assert {plan.kind for plan in plans} == set(KINDS)
     verbs = {step.verb for plan in plans for step in steps_of(plan)}
-    assert verbs == {"send", "flush", "reopen", "restart", "die", "flush inside", "fail"}
+    with_consumers = {"take", "trim"}
+    others = {"send", "flush", "reopen", "restart", "die", "flush inside", "fail"}
+    assert verbs == others | with_consumers
+    keeping = [plan for plan in plans if plan.consumers]
+    assert 30 < len(keeping) < 90
+    assert any(plan.kept and plan.reuses for plan in keeping)
+    assert not any(
+        step.verb in with_consumers
+        for plan in plans if not plan.consumers for step in steps_of(plan)
+    )  # fmt: skip
 
 
 def test_a_good_queue_survives_some_thousand_states() -> None:

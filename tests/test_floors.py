@@ -36,6 +36,7 @@ FLOORS = {
         "recycle",
         "system_errors",
         "trust",
+        "watching",
     },
     2: {
         "batch",

@@ -349,6 +349,20 @@ def test_pages_that_were_taken_go(tmp_path: Path) -> None:
     queue.close()
 
 
+def test_backlog_goes_while_it_is_got(tmp_path: Path) -> None:
+    """Whoever gets makes room behind it, though nobody puts any more."""
+    queue: Queue[bytes] = Queue(directory=tmp_path / "q", page_bytes=1 << 16)
+    put_each(queue, [bytes(4000)] * 300)
+    assert len(list((tmp_path / "q").glob("*.page"))) >= 15
+    for _ in range(300):
+        queue.get()
+    deadline = time.monotonic() + SECONDS
+    while len(list((tmp_path / "q").glob("*.page"))) > 4:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    queue.close()
+
+
 # --- objects --------------------------------------------------------------------------------------
 
 

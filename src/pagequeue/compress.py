@@ -7,11 +7,11 @@ Z1. Every frame is checked, and the blocks are written to a temporary file, whic
 Z2. The file is read again, inflated, and compared with the page, byte by byte.
 Z3. Under the preparation lock: if the page is still that file and still retained, the new one is
     renamed over it.
-Z4. The directory is synced.
 
 Dies in Z1 or Z2: a temporary file, which whoever compresses that page next empties, and recovery
 or a later run removes. Dies or cut behind Z3: the name leads to the one file or the other; both are
-whole, because the new one was on stable storage before it got the name (I16).
+whole, because the new one was on stable storage before it got the name (I16). So the directory is
+not synced, and no error of its sync can be taken from a flush that must know it.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from pagequeue.compressed import (
     front_bytes,
     is_compressed,
     parse_front,
+    read_at,
 )
 from pagequeue.files import let_go
 from pagequeue.holding import hold
@@ -48,7 +49,7 @@ from pagequeue.system_errors import raise_typed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pagequeue.files import Identity
+    from pagequeue.watching import Identity
     from pagequeue.store import Store
 
 log = logging.getLogger("pagequeue")
@@ -153,12 +154,6 @@ class Compressor:
                 pages, before, after = pages + 1, before + sizes[0], after + sizes[1]
             if number == self._next:
                 self._next = number + 1
-        if pages:
-            # Z4. Cut before it: the old file or the new one has the name.
-            try:
-                store.folder.sync()
-            except OSError as error:
-                raise_typed(error, store.folder.path, "syncing the directory")
         if progress is not None:
             progress(len(numbers), len(numbers))
         return CompressReport(pages, before, after, left)
@@ -255,9 +250,11 @@ def _temporary(store: Store, name: str) -> Iterator[int | None]:
             raise
         raise_typed(error, folder.full(name), "writing the compressed page")
     finally:
-        if has_it:
-            folder.remove(temporary)
-        let_go(fd)
+        try:
+            if has_it:
+                folder.remove(temporary)
+        finally:
+            let_go(fd)
 
 
 class _Sealed:
@@ -342,12 +339,12 @@ class _Sealed:
             CorruptPage, CorruptFrame: the disk or the memory changed it.
         """
         path = self._path + MAKER
-        start = os.pread(fd, BLOCKS_AT, 0)
-        head = parse_front(os.pread(fd, front_bytes(start, path), 0), size, path)
+        start = read_at(fd, BLOCKS_AT, 0)
+        head = parse_front(read_at(fd, front_bytes(start, path), 0), size, path)
         if head.plain_header() != self._page.read(0, fmt.PAGE_HEADER_BYTES):
             raise bad_head(path, "it is not the page's", 0)
         for block in head.blocks:
-            data = head.inflate(block, os.pread(fd, block.stored_bytes, block.offset))
+            data = head.inflate(block, read_at(fd, block.stored_bytes, block.offset))
             if data != self._page.read(block.position, block.end - block.position):
                 raise head.damage(block, "it is not the page's")
 

@@ -11,6 +11,7 @@ Nothing here knows of maps or queues; other readers of the files can use it as i
 from __future__ import annotations
 
 import contextlib
+import os
 from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 HEAD_AT: Final = fmt.PAGE_HEADER_BYTES
 BLOCKS_AT: Final = HEAD_AT + fmt.COMPRESSED_HEAD_BYTES
+HEAD_REASON: Final = "compressed head"
+BLOCK_REASON: Final = "compressed block"
+"""What the reasons of such damages begin with."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +167,7 @@ class Head:
     def damage(self, block: Block, reason: str) -> errors.CorruptFrame:
         """Return the error for a block that cannot be inflated."""
         sequence = (self.header.first_sequence or 0) + block.ordinal
-        reason = f"compressed block: {reason}"
+        reason = f"{BLOCK_REASON}: {reason}"
         return errors.CorruptFrame(
             f"message {sequence} and those behind it, in the bytes from {block.offset} on: "
             f"{reason}: {REMEDY}",
@@ -177,8 +181,17 @@ def _rises(numbers: Sequence[int], least: int) -> bool:
 
 def bad_head(path: str, reason: str, position: int = HEAD_AT) -> errors.CorruptPage:
     """Return the error for a compressed page whose head cannot be."""
-    reason = f"compressed head: {reason}"
+    reason = f"{HEAD_REASON}: {reason}"
     return errors.CorruptPage(f"{reason}: {REMEDY}", path=path, position=position, reason=reason)
+
+
+def read_at(fd: int, size: int, at: int) -> bytes:
+    """Return bytes of a file, as many as there are; the error is the system's own."""
+    parts = []
+    while size > 0 and (part := os.pread(fd, size, at)):
+        parts.append(part)
+        size, at = size - len(part), at + len(part)
+    return b"".join(parts)
 
 
 def is_compressed(data: bytes) -> bool:

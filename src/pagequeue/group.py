@@ -18,6 +18,7 @@ from pagequeue.closing import Closing
 from pagequeue.dead import DeadLetters
 from pagequeue.group_errors import refusal
 from pagequeue.group_file import GroupFile
+from pagequeue.inflating import Filler
 from pagequeue.locks import FileLock, OwnerLock
 from pagequeue.page import REASONS
 from pagequeue.page_header import REMEDY
@@ -220,7 +221,7 @@ class Group(_core.Claims, AwaitedClaims, Closing):
                 place = store.seek_sequence(min(sequence, store.tail.sequence))
                 if place.sequence == sequence:
                     self._place(sequence, place.page.number, place.position, False)
-                number = place.page.number
+                number, position = place.page.number, place.position
             page = store.page(number)
         except errors.Expired:
             return self._expire(sequence)
@@ -229,13 +230,17 @@ class Group(_core.Claims, AwaitedClaims, Closing):
                 f"begins with message {page.first_sequence}, must be {sequence}: {REMEDY}",
                 path=page.path, position=0, reason="wrong first sequence",
             )  # fmt: skip
-        self._map(page.region, number)
+        self._map(page.ready(position), number)
         return True
 
     def _map(self, region: Region, number: int) -> None:
         old: list[object] = [self._region]
+        store, goes_on = self._store, 0 < self._page_number < number
         self._enter(region, number)
-        self._store.background.drop(old)
+        store.background.drop(old)
+        if goes_on and store.after_roll is not None:
+            # What was taken can go now: there may be no producer who rolls for long.
+            store.background.submit(store.after_roll)
 
     def _expire(self, sequence: int) -> bool:
         """Go on at the head, and count what was missed, if that was chosen."""
@@ -253,16 +258,20 @@ class Group(_core.Claims, AwaitedClaims, Closing):
         sequence, number, position = self._next()
         if number < store.read_meta.head_page:
             return self._expire(sequence)
-        if self._region is not None and self._region.broken:
-            self._map(store.page_again(number).region, number)
+        region = self._region
+        filler = None if region is None else region.filler
+        if region is not None and isinstance(filler, Filler) and filler.fill(region, position):
+            return True  # it is in the next block of a compressed page
+        if region is not None and region.broken:
+            self._map(store.page_again(number).ready(position), number)
         place = store.seek_sequence(sequence)
         if (place.page.number, place.position) != (number, position):
             self._place(sequence, place.page.number, place.position, False)
             return True
         page = store.page_again(number)
-        found = _core.look(page.region, position, sequence)[0]
+        found = _core.look(page.ready(position), position, sequence)[0]
         if found in {_core.READ_FRAME, _core.READ_END} or store.tail.sequence <= sequence:
-            self._map(page.region, number)
+            self._map(page.ready(position), number)
             return True
         raise self._corrupt_frame(page.path, position, sequence, found)
 
@@ -285,7 +294,7 @@ class Group(_core.Claims, AwaitedClaims, Closing):
         store = self._store
         try:
             if number >= fmt.FIRST_PAGE:
-                return store.page(number).region, position
+                return store.page(number).ready(position), position
             place: Place = store.seek_sequence(sequence)
         except errors.Expired:
             if not self._skips:
@@ -293,7 +302,7 @@ class Group(_core.Claims, AwaitedClaims, Closing):
             file = self._group_file
             file.region.store(file.MISSED, file.region.load(file.MISSED) + 1)
             return None
-        return place.page.region, place.position
+        return place.page.ready(place.position), place.position
 
     def _look_again(
         self, sequence: int, number: int, position: int, reason: int

@@ -13,12 +13,13 @@ import time
 import weakref
 from multiprocessing import context, util
 from queue import Empty, Full
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 
 from pagequeue import errors
 from pagequeue.items import Items, Settings
+from pagequeue.large import KIND
 from pagequeue.lodging import Lodging, look_at_exit
-from pagequeue.pickling import FIRST_BYTE, loads
+from pagequeue.pickling import UnpicklingError, loads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -137,7 +138,7 @@ class Base(Generic[T]):
             self._refuse()
         items = self._handle.open()
         self._send = items.putter.send  # type: ignore[method-assign, assignment]
-        self._take = self._taker(items)  # type: ignore[method-assign]
+        self._take = self._taker(items)  # type: ignore[method-assign, assignment]
         return items
 
     def _taker(self, items: Items) -> Callable[[float | None], Any]:
@@ -206,8 +207,14 @@ class Base(Generic[T]):
                     return
             nap(began, deadline)
 
-    def _read(self, message: Message) -> bytes:
-        """Return the pickle that stands in a file."""
+    def _named(self, message: Message, error: Exception) -> bytes:
+        """Return the pickle of an object whose message names a file.
+
+        Raises:
+            What unpickling raised: it does not.
+        """
+        if message.payload[:1] != bytes((KIND,)):
+            raise error
         return self._open().large.read(message.payload, message.sequence)
 
     def _get(self, timeout: float | None) -> T:
@@ -215,11 +222,12 @@ class Base(Generic[T]):
             message = self._take(timeout)
         except errors.NothingReceived:
             raise Empty from None
-        payload = message.payload
-        if payload[:1] != FIRST_BYTE:
-            payload = self._read(message)
+        try:
+            obj: T = loads(message.payload)
+        except UnpicklingError as error:
+            obj = loads(self._named(message, error))
             self._open().large.forget(message.payload)
-        return cast("T", loads(payload))
+        return obj
 
     def empty(self) -> bool:
         """Whether there is nothing to get, as of now."""

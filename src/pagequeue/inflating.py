@@ -31,6 +31,7 @@ from pagequeue.compressed import (
     is_compressed,
     parse_end,
     parse_front,
+    read_at,
     second_front,
 )
 from pagequeue.page import Page, Scan, lost_page, map_file, private_region
@@ -322,11 +323,12 @@ def _stored(
     path = folder.full(name)
     with folder.opened(name, writable=False) as fd:
         try:
-            start = os.pread(fd, BLOCKS_AT, 0)
+            start = read_at(fd, BLOCKS_AT, 0)
             size = os.fstat(fd).st_size
             if not is_compressed(start):
+                # Damaged or plain? Only a plain page has its size, and no other has that end.
                 behind = max(size - fmt.COMPRESSED_END_BYTES, 0)
-                if wrong is None or size >= page_bytes or not parse_end(os.pread(fd, 64, behind)):
+                if size >= page_bytes or not parse_end(read_at(fd, 64, behind)):
                     return None
             if not BLOCKS_AT < size <= page_bytes and (wrong is None or size <= BLOCKS_AT):
                 raise bad_head(path, f"{size} bytes in a queue of pages of {page_bytes}", size)
@@ -351,7 +353,12 @@ def _stored(
 
 def _head(stored: _core.Region, start: bytes, size: int, page_bytes: int, path: str) -> Head:
     front = stored.read(0, min(front_bytes(start, path), len(stored)))
-    head = parse_front(front, size, path)
+    try:
+        head = parse_front(front, size, path)
+    except errors.CorruptPage as error:
+        if error.position != 0:
+            raise
+        raise bad_head(path, error.reason, 0) from error  # it is not torn: it was synced
     if head.page_bytes != page_bytes:
         raise bad_head(path, f"of a page of {head.page_bytes} bytes, not {page_bytes}")
     return head

@@ -16,6 +16,7 @@ import numpy as np
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue import format_groups as gfmt
 from pagequeue.group_file import GroupFile
 from pagequeue.large import KIND, NAME, LargeItems
 from pagequeue.meta import field_of, lost_meta
@@ -122,7 +123,7 @@ class Items:
         count = min(words.load_half(USED), self.group._group_file.capacity)  # noqa: SLF001 - one package
         records = words.read(fmt.GROUP_TABLE_AT, count * fmt.GROUP_RECORD.itemsize)
         states = np.frombuffer(records, fmt.GROUP_RECORD)["word"] & 3
-        return int(np.count_nonzero(states == fmt.RECORD_WAITS))
+        return int(np.count_nonzero(states == gfmt.RECORD_WAITS))
 
     def look_at_owners(self) -> None:
         """Give back what processes had that are gone."""

@@ -15,13 +15,13 @@ import struct
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from pagequeue import _core, errors
-from pagequeue.files import raise_typed
+from pagequeue.system_errors import raise_typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 NAME: Final = struct.Struct("<B16sIQ")
-"""What the message says: 0 (no pickle begins with it), token, CRC-32C and length of the file."""
+"""What the message says: 0, token, CRC-32C and length of the file. No pickle begins with 0."""
 KIND: Final = 0
 DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600

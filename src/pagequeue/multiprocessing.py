@@ -13,15 +13,15 @@ is listed in ARCHITECTURE.md, "The drop-in for multiprocessing.Queue".
 from __future__ import annotations
 
 import operator
-import threading
 import time
 from collections import deque
 from queue import Empty, Full
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pagequeue import errors
 from pagequeue.handle import Base, QueueClosed, nap
-from pagequeue.pickling import FIRST_BYTE, dumps, loads
+from pagequeue.pickling import UnpicklingError, dumps, loads
 
 if TYPE_CHECKING:
     import os
@@ -223,11 +223,12 @@ class JoinableQueue(Queue[T]):
         )
 
     def _begin(self, settings: Settings, lodging: Lodging | None) -> None:
-        self._mine: dict[int, deque[Claim]] = {}
+        self._mine: dict[int, deque[Claim]] = {}  # by thread
+        self._files: dict[int, bytes] = {}  # by sequence
         super()._begin(settings, lodging)
 
     def _after_fork(self) -> None:
-        self._mine = {}
+        self._mine, self._files = {}, {}
         super()._after_fork()
 
     def _taker(self, items: Items) -> Callable[[float | None], Any]:
@@ -240,15 +241,17 @@ class JoinableQueue(Queue[T]):
             raise
         except errors.NothingReceived:
             raise Empty from None
-        thread = threading.get_ident()
         try:
-            self._mine[thread].append(claim)
+            self._mine[get_ident()].append(claim)
         except KeyError:
-            self._mine[thread] = deque([claim])
-        payload = claim.message.payload
-        if payload[:1] != FIRST_BYTE:
-            payload = self._read(claim.message)
-        return cast("T", loads(payload))
+            self._mine[get_ident()] = deque([claim])
+        message = claim.message
+        try:
+            obj: T = loads(message.payload)
+        except UnpicklingError as error:
+            obj = loads(self._named(message, error))
+            self._files[message.sequence] = message.payload
+        return obj
 
     def task_done(self) -> None:
         """Be done with the object that this thread got first and has not done.
@@ -258,18 +261,17 @@ class JoinableQueue(Queue[T]):
         Raises:
             ValueError: this process has got nothing that is not done.
         """
-        mine = self._mine.get(threading.get_ident())
+        mine = self._mine.get(get_ident())
         if not mine:
-            mine = next((claims for claims in list(self._mine.values()) if claims), None)
+            mine = next((claims for claims in list(self._mine.values()) if claims), deque())
         try:
-            claim = cast("deque[Claim]", mine).popleft()
-        except (AttributeError, IndexError):
+            claim = mine.popleft()
+        except IndexError:
             raise ValueError(
                 "task_done() called too many times: this process has nothing that is not done"
             ) from None
         claim.ack()
-        name = claim.message.payload
-        if name[:1] != FIRST_BYTE:
+        if self._files and (name := self._files.pop(claim.message.sequence, None)) is not None:
             self._handle.open().large.forget(name)
 
     def join(self) -> None:

@@ -14,30 +14,25 @@ import copyreg
 import pickle
 from multiprocessing.reduction import ForkingPickler
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 PROTOCOL: Final = 5
 """Not the highest there is: what stays in a directory is read by other Pythons as well."""
-FIRST_BYTE: Final = b"\x80"
-"""Every pickle of this protocol begins with it."""
-
 loads = pickle.loads
+UnpicklingError = pickle.UnpicklingError
 
 _SHARED: Final = cast("dict[type, Any]", ForkingPickler._extra_reducers)  # type: ignore[attr-defined]  # noqa: SLF001 - there is no other way to them
 _EVERYBODYS: Final = cast("dict[type, Any]", copyreg.dispatch_table)
 
 
-class _Pickler(NamedTuple):
-    """One pickler, what it wrote, and how many reducers it knows."""
+_PLAIN: Final = frozenset((int, str, bytes, float, bool, type(None)))
+"""What no reducer is ever asked for."""
 
-    dump: Callable[[object], None]
-    forget: Callable[[], None]
-    parts: list[bytes]
-    known_count: int
-
+_Pickler: TypeAlias = "tuple[Callable[[object], None], Callable[[], None], list[bytes], int]"
+"""To dump, to forget what was dumped, what was written, and how many reducers it knows."""
 
 _spare: list[_Pickler] = []
 """Those that nobody is using: one goes out for each call, also when a reducer calls `dumps`."""
@@ -48,7 +43,7 @@ def _make() -> _Pickler:
     pickler = pickle.Pickler(SimpleNamespace(write=parts.append), PROTOCOL)
     pickler.dispatch_table = {**_EVERYBODYS, **_SHARED}
     known_count = len(_EVERYBODYS) + len(_SHARED)
-    return _Pickler(pickler.dump, pickler.clear_memo, parts, known_count)
+    return pickler.dump, pickler.clear_memo, parts, known_count
 
 
 def dumps(obj: object) -> bytes:
@@ -57,16 +52,21 @@ def dumps(obj: object) -> bytes:
     Raises:
         Whatever pickling it raises: `PicklingError`, `TypeError`, `AttributeError`, its own errors.
     """
+    if type(obj) in _PLAIN:
+        return pickle.dumps(obj, PROTOCOL)
     try:
         pickler = _spare.pop()
-        if pickler[3] != len(_EVERYBODYS) + len(_SHARED):
-            pickler = _make()  # somebody registered another reducer
     except IndexError:
         pickler = _make()
-    dump, forget, parts, _ = pickler
+    dump, forget, parts, known_count = pickler
+    if known_count != len(_EVERYBODYS) + len(_SHARED):  # somebody registered another reducer
+        dump, forget, parts, _ = pickler = _make()
     dump(obj)  # raises: this pickler is in the middle of something, and is given up
     forget()  # or it would keep the object
-    data = parts[0] if len(parts) == 1 else b"".join(parts)
-    parts.clear()
+    if len(parts) == 1:
+        data = parts.pop()
+    else:
+        data = b"".join(parts)
+        parts.clear()
     _spare.append(pickler)
     return data

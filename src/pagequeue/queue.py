@@ -117,6 +117,8 @@ class Queue(Sharing, Flows):
         self._sync_every, interval = sync_policy(sync)
         check_sync_failure(path, on_sync_failure)
         check_full(path, on_full, full_timeout)
+        if not isinstance(retention, Retention | None):
+            raise TypeError(f"retention must be a Retention, not {type(retention).__name__}")
         check_compress(path, compress_after, compress_level)
         self._compressing = (compress_after, compress_level)
         self._compressor: Compressor | None = None

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue.compressed import HEAD_REASON
 from pagequeue.cursor import lower_cursors
 from pagequeue.group_file import settle_groups
 from pagequeue.inflating import map_page
@@ -301,7 +302,9 @@ class Recovery:
                 raise self._missing(number) from error
             return self._make(number, before.sequence, before.timestamp)
         except errors.CorruptPage as error:
-            if before.sequence < durable or not (error.reason in TORN or self._is_unused(name)):
+            if before.sequence < durable or error.reason.startswith(HEAD_REASON):
+                raise  # a compressed page is on stable storage before it has its name: never torn
+            if error.reason not in TORN and not self._is_unused(name):
                 raise
             if error.reason == "wrong size":
                 self.folder.remove(name)

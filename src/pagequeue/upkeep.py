@@ -70,6 +70,8 @@ class Upkeep(Closing):
 
         Raises:
             ReadOnlyQueue: the queue was opened with `read_only=True`.
+            AccessDenied: this user may not remove the oldest page, another's in a directory that
+                is sticky; it can be read still.
             LockTimeout: another process is making a page or trimming for too long.
             SyncFailed: a sync failed; the queue is latched.
 

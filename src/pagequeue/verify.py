@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue.compressed import BLOCK_REASON
 from pagequeue.files import Folder
 from pagequeue.inflating import map_page
 from pagequeue.page import PROOF, REASONS, Scan, map_file, scan_region
@@ -26,9 +27,6 @@ from pagequeue.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
-
-BLOCK = "compressed block"
-"""What the reason begins with where a block of a compressed page is damaged."""
 
 
 @dataclass
@@ -154,7 +152,9 @@ class _Verification:
         """Note what is wrong with a page; not again that a damaged block is not there."""
         path = self.found.path(number)
         if reason != REASONS[_core.READ_NOTHING] or not any(
-            known.file == path and known.sequence == sequence and known.reason.startswith(BLOCK)
+            known.file == path
+            and known.sequence == sequence
+            and known.reason.startswith(BLOCK_REASON)
             for known in self.report.problems
         ):
             self.report.problems.append(Problem(path, position, sequence, reason))
@@ -220,7 +220,11 @@ class _Verification:
     def _note(self, error: errors.PageQueueError) -> None:
         """Note what is damaged in a page, of which the rest is checked; each thing once."""
         problem = problem_of(error)
-        if problem not in self.report.problems:
+        if not any(
+            (known.file, known.position) == (problem.file, problem.position)
+            and known.reason.endswith(problem.reason)
+            for known in self.report.problems
+        ):
             self.report.problems.append(problem)
 
     def _check(self, number: int) -> bool:

@@ -93,9 +93,7 @@ class Plan:
             sync=rng.choice(SYNCS),
             policy=rng.choice(POLICIES),
             clock=rng.choice(CLOCKS),
-            echo=rng.choice(
-                (0, *2 * [rng.randint(HEADER.size, page_bytes // (4 if keeps else 8))])
-            ),
+            echo=rng.choice((0, *2 * [rng.randint(HEADER.size, page_bytes // 8)])),
             kept=keeping.choice((0, 2, 2, 3, 4)) if keeps else 0,
             consumers=keeping.randint(1, 2) if keeps else 0,
             reuses=keeps and keeping.random() < REUSES_SHARE,

@@ -11,7 +11,7 @@ def done_when_got() -> None:
     rewrite(
         multiprocessing.JoinableQueue,
         "_get",
-        ("thread = threading.get_ident()", "claim.ack()\n    thread = threading.get_ident()"),
+        ("message = claim.message", "message = claim.message\n    claim.ack()"),
     )
     never_done()
 
@@ -23,7 +23,7 @@ def never_done() -> None:
 
 def wrong_one_done() -> None:
     """The object that was got last is acknowledged, and not the first."""
-    rewrite(multiprocessing.JoinableQueue, "task_done", ("mine).popleft()", "mine).pop()"))
+    rewrite(multiprocessing.JoinableQueue, "task_done", ("mine.popleft()", "mine.pop()"))
 
 
 def dead_workers_unnoticed() -> None:
@@ -41,9 +41,8 @@ def large_gone_when_got() -> None:
         multiprocessing.JoinableQueue,
         "_get",
         (
-            "payload = self._read(claim.message)",
-            "payload = self._read(claim.message)\n"
-            "        self._open().large.forget(claim.message.payload)",
+            "self._files[message.sequence] = message.payload",
+            "self._open().large.forget(message.payload)",
         ),
     )
 

@@ -10,7 +10,7 @@ ITEMS = (
     in_python("wrong_one_done", "task_done acknowledges another object", "I14", {ITEM: 15.0}),
     in_python(
         "dead_workers_unnoticed", "what a dead worker had stays its own", "a wait without end",
-        {ITEM: 15.0},
+        {ITEM: 25.0},
     ),
     in_python(
         "large_gone_when_got", "a large object's file goes before the object is done",

@@ -19,6 +19,7 @@ from pagequeue import (
     roll,
     salvage,
     verify,
+    watching,
     words,
 )
 from stress.fault_plants import (  # noqa: F401  planted by name
@@ -276,7 +277,7 @@ def owners_not_looked_at() -> None:
 
 def replaced_lock_unnoticed() -> None:
     """A lock file that was replaced keeps nobody out, and nobody looks."""
-    rewrite(files.Folder, "check", ("if not self._replaced and", "if False and"))
+    rewrite(watching.Watched, "check", ("if not self._replaced and", "if False and"))
 
 
 def verify_skips_indexes() -> None:
