@@ -61,6 +61,8 @@ POINTS = range(20, 27)
 TAKE_SHARE = 0.05
 DRAIN_SECONDS = 60.0
 LEASES = (0.004, 0.02, 0.08, 0.5)
+DELAYS = (0.0, 0.0, 0.001, 0.01, 0.3, 0.3)
+"""Long ones too, so that a snapshot has more than one sector."""
 NAME = "work"
 CUTS_LOOKED_AT = 15
 HELPER_UID = 0
@@ -161,7 +163,7 @@ class Worker:
                 self.log.note(ACKED, self.uid, number, sequence, before, _now())
             elif chance < 0.9:
                 self.log.note(ENDING, self.uid, number, sequence, before)
-                claim.nack(delay=self.rng.choice((0.0, 0.0, 0.001, 0.01)))
+                claim.nack(delay=self.rng.choice(DELAYS))
             else:
                 span = self.rng.choice(LEASES)
                 claim.extend(span)

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from group_support import send
 
 import pagequeue
 from pagequeue import Queue, errors
@@ -48,13 +49,6 @@ def queue(tmp_path: Path) -> Iterator[Queue]:
         yield opened
 
 
-def send(queue: Queue, count: int, text: str = "m") -> None:
-    """Send some messages."""
-    with queue.producer() as producer:
-        for number in range(count):
-            producer.send(f"{text}{number}".encode())
-
-
 @pytest.fixture
 def group_of(queue: Queue, clock: Leases) -> Iterator[Callable[..., Group]]:
     """Give what opens a group on our clock."""
@@ -78,7 +72,7 @@ def test_messages_are_claimed_in_order_each_once(
     queue: Queue, group_of: Callable[..., Group]
 ) -> None:
     """I15: two handles never have the same message."""
-    send(queue, 6)
+    send(queue, 6, "m")
     one, two = group_of(), group_of()
     claims = [handle.claim(timeout=0) for handle in (one, two, one, two, two, one)]
     assert [claim.message.payload for claim in claims] == [f"m{n}".encode() for n in range(6)]
@@ -91,7 +85,7 @@ def test_acknowledged_message_never_comes_again(
     queue: Queue, group_of: Callable[..., Group], clock: Leases
 ) -> None:
     """I14: acknowledged in any order, the floor is the first that is not."""
-    send(queue, 4)
+    send(queue, 4, "m")
     group = group_of()
     claims = group.claim_many(4, timeout=0)
     claims[2].ack()
@@ -111,7 +105,7 @@ def test_claim_whose_lease_ended_is_delivered_again_and_its_ack_refused(
     queue: Queue, group_of: Callable[..., Group], clock: Leases
 ) -> None:
     """I15: a late acknowledgement does nothing."""
-    send(queue, 2)
+    send(queue, 2, "m")
     group = group_of(lease=10)
     late = group.claim(timeout=0)
     clock.pass_seconds(10)
@@ -132,7 +126,7 @@ def test_message_given_back_comes_first_and_in_order(
     queue: Queue, group_of: Callable[..., Group], clock: Leases
 ) -> None:
     """Redeliveries come before new messages, those with lower sequences first."""
-    send(queue, 6)
+    send(queue, 6, "m")
     group = group_of()
     claims = group.claim_many(4, timeout=0)
     for claim in (claims[3], claims[1]):
@@ -147,7 +141,7 @@ def test_extended_claim_is_kept(
     queue: Queue, group_of: Callable[..., Group], clock: Leases
 ) -> None:
     """`extend` counts from now, also to less than there was."""
-    send(queue, 1)
+    send(queue, 1, "m")
     group = group_of(lease=10)
     claim = group.claim(timeout=0)
     clock.pass_seconds(9)
@@ -162,7 +156,7 @@ def test_extended_claim_is_kept(
 
 def test_claim_is_settled_once(queue: Queue, group_of: Callable[..., Group]) -> None:
     """A second acknowledgement of one claim is an error of the caller."""
-    send(queue, 2)
+    send(queue, 2, "m")
     group = group_of()
     claim = group.claim(timeout=0)
     claim.ack()
@@ -178,7 +172,7 @@ def test_taken_message_is_acknowledged_at_once(
     queue: Queue, group_of: Callable[..., Group], clock: Leases
 ) -> None:
     """`take` leaves nothing outstanding, for new messages and for those that came back."""
-    send(queue, 3)
+    send(queue, 3, "m")
     group = group_of()
     claim = group.claim(timeout=0)
     assert group.take(timeout=0).sequence == 1
@@ -192,7 +186,7 @@ def test_taken_message_is_acknowledged_at_once(
 
 def test_messages_of_many_pages_are_claimed(queue: Queue, group_of: Callable[..., Group]) -> None:
     """I10: a group goes on from page to page, and redelivers from pages behind it."""
-    send(queue, 1000)
+    send(queue, 1000, "m")
     group = group_of(capacity=2000)
     claims = []
     while len(claims) < 1000:
@@ -206,7 +200,7 @@ def test_messages_of_many_pages_are_claimed(queue: Queue, group_of: Callable[...
 
 def test_full_table_refuses_more_claims(queue: Queue, group_of: Callable[..., Group]) -> None:
     """What is outstanding has a bound, and an error of its own."""
-    send(queue, 5)
+    send(queue, 5, "m")
     group = group_of(capacity=3)
     claims = group.claim_many(10, timeout=0)
     assert len(claims) == 3
@@ -218,7 +212,7 @@ def test_full_table_refuses_more_claims(queue: Queue, group_of: Callable[..., Gr
 
 def test_closed_handle_gives_back_what_it_had(queue: Queue, group_of: Callable[..., Group]) -> None:
     """What was claimed is delivered again at once, and the closed handle refuses."""
-    send(queue, 2)
+    send(queue, 2, "m")
     one, two = group_of(), group_of()
     claim = one.claim(timeout=0)
     one.close()
@@ -239,7 +233,7 @@ def test_waiting_claim_is_woken_by_a_message_and_by_a_nack(queue: Queue) -> None
         time.sleep(0.15)
         began = time.monotonic()
         if action == "send":
-            send(queue, 1)
+            send(queue, 1, "m")
         else:
             got[0].nack()
         thread.join()
@@ -251,7 +245,7 @@ def test_spent_message_goes_to_the_dead_letters(
     queue: Queue, group_of: Callable[..., Group], clock: Leases
 ) -> None:
     """`max_deliveries`: with reason and count, and acknowledged here."""
-    send(queue, 2)
+    send(queue, 2, "m")
     group = group_of(max_deliveries=2, lease=10)
     group.claim(timeout=0).nack()
     group.claim(timeout=0)
@@ -269,7 +263,7 @@ def test_spent_message_goes_to_the_dead_letters(
 def test_group_resumes_in_a_later_opening(tmp_path: Path) -> None:
     """I14: what was acknowledged stays so, what was claimed comes again with its count."""
     with Queue(tmp_path) as queue:
-        send(queue, 5)
+        send(queue, 5, "m")
         group = queue.group("work")
         claims = group.claim_many(3, timeout=0)
         claims[1].ack()
@@ -289,7 +283,7 @@ def test_flushed_state_survives_another_boot(
 ) -> None:
     """I14: after a reboot the last flush counts, and what was acknowledged later comes again."""
     with Queue(tmp_path) as queue:
-        send(queue, 6)
+        send(queue, 6, "m")
         with queue.producer() as producer:
             producer.flush()
         group = queue.group("work")

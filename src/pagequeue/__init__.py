@@ -8,6 +8,7 @@ with Queue("events") as queue, queue.producer() as producer:
 
 from pagequeue._core import Claim, Message
 from pagequeue.batch import Batch
+from pagequeue.compress import CompressReport
 from pagequeue.consumer import Consumer, Replay
 from pagequeue.dead import DeadLetter
 from pagequeue.errors import (
@@ -31,6 +32,7 @@ from pagequeue.errors import (
     LockReplaced,
     LockTimeout,
     MessageTooLarge,
+    MissingExtra,
     MissingPage,
     NaiveDatetime,
     NewerFormat,
@@ -54,6 +56,7 @@ from pagequeue.errors import (
     UpgradeError,
     UsageError,
 )
+from pagequeue.flow import Flow
 from pagequeue.group import Group
 from pagequeue.info import Info
 from pagequeue.listing import ConsumerInfo, GroupInfo
@@ -65,6 +68,7 @@ from pagequeue.recovery_report import RecoveryReport
 from pagequeue.repair import RepairReport, repair_queue
 from pagequeue.retention import Retention, TrimReport
 from pagequeue.salvage import Loss, Repeat, Run, SalvageReport, salvage_queue
+from pagequeue.stats import ConsumerStats, Rates, Stats, rates
 from pagequeue.verify import VerifyReport, verify_queue
 
 __version__ = "0.1.0"
@@ -75,11 +79,13 @@ __all__ = [
     "Batch",
     "Claim",
     "ClosedError",
+    "CompressReport",
     "ConcurrentUse",
     "Consumer",
     "ConsumerInUse",
     "ConsumerInfo",
     "ConsumerNotFound",
+    "ConsumerStats",
     "CorruptFrame",
     "CorruptMeta",
     "CorruptPage",
@@ -87,6 +93,7 @@ __all__ = [
     "DeadLetter",
     "DiskFull",
     "Expired",
+    "Flow",
     "FlushTimeout",
     "ForeignLock",
     "ForkedError",
@@ -100,6 +107,7 @@ __all__ = [
     "Loss",
     "Message",
     "MessageTooLarge",
+    "MissingExtra",
     "MissingPage",
     "NaiveDatetime",
     "NamedConsumer",
@@ -114,6 +122,7 @@ __all__ = [
     "Queue",
     "QueueFull",
     "QueueNotFound",
+    "Rates",
     "ReadOnlyQueue",
     "RecoveryReport",
     "RepairReport",
@@ -126,6 +135,7 @@ __all__ = [
     "SeekError",
     "SequenceOutOfRange",
     "SequencesExhausted",
+    "Stats",
     "SyncFailed",
     "SystemLimit",
     "TimestampOrder",
@@ -136,6 +146,7 @@ __all__ = [
     "UsageError",
     "VerifyReport",
     "__version__",
+    "rates",
     "repair_queue",
     "salvage_queue",
     "verify_queue",

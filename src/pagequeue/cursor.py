@@ -174,6 +174,7 @@ class Cursor:
     def __init__(self, folder: Folder, prefix: str, queue_id: bytes, name: str) -> None:
         self.name = name
         self.sync_failed = False
+        self._stands = partial(folder.status, fmt.cursor_name(prefix, name))
         self._lock = locked(folder, prefix, name)
         try:
             self.meta = CursorMeta(folder, prefix, queue_id, name, writable=True)
@@ -195,10 +196,12 @@ class Cursor:
 
         Raises:
             SyncFailed: that failed, now or before; another try could succeed and mean nothing.
+            CorruptMeta: the file was removed, replaced or truncated while it was open.
         """
         try:
             if not self.sync_failed:
                 self._lock.sync()
+                self._check_stands()
                 return
             words = "a sync of it failed before"
         except OSError as error:
@@ -212,6 +215,14 @@ class Cursor:
             path=self.meta.path, position=0, reason=words,
             first_sequence=sequence, end_sequence=sequence,
         )  # fmt: skip
+
+    def _check_stands(self) -> None:
+        """Raise if what was synced is not what whoever opens the consumer next will find."""
+        status = self._stands()
+        if status is None or (status.st_dev, status.st_ino) != self._lock.identity():
+            raise _corrupt(self.meta.path, 0, "removed or replaced while it was open")
+        if status.st_size < fmt.CURSOR_META_BYTES:
+            raise _corrupt(self.meta.path, status.st_size, "truncated while it was open")
 
     def close(self) -> None:
         """Let others open it; closing again does nothing."""

@@ -220,6 +220,16 @@ class NewerFormat(UpgradeError):
     version: int
 
 
+class MissingExtra(UpgradeError, ImportError):
+    """A package is missing that this needs, and nothing else does.
+
+    Attributes:
+        extra: of this package, which brings it.
+    """
+
+    extra: str
+
+
 class ForeignLock(UpgradeError):
     """The queue is open in a process whose C library lays out locks differently."""
 

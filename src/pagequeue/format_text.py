@@ -27,6 +27,9 @@ RECORDS: Final[dict[str, np.dtype[np.void]]] = {
     "snapshot": gfmt.SNAPSHOT,
     "snapshot_record": gfmt.SNAPSHOT_RECORD,
     "dead_letter": gfmt.DEAD_LETTER,
+    "compressed_head": fmt.COMPRESSED_HEAD,
+    "compressed_block": fmt.COMPRESSED_BLOCK,
+    "compressed_end": fmt.COMPRESSED_END,
 }
 
 NUMBERS: Final[tuple[str, ...]] = (
@@ -56,6 +59,7 @@ NUMBERS: Final[tuple[str, ...]] = (
     "CAUSE_DEATH",
     "CAUSE_DAMAGE",
     "DEAD_LETTER_FORMAT",
+    "CODEC_ZSTD",
 )
 
 

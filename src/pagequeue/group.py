@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Self
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue import format_groups as gfmt
+from pagequeue.claiming import AwaitedClaims
 from pagequeue.closing import Closing
 from pagequeue.dead import DeadLetters
 from pagequeue.group_errors import refusal
 from pagequeue.group_file import GroupFile
+from pagequeue.inflating import Filler
 from pagequeue.locks import FileLock, OwnerLock
 from pagequeue.page import REASONS
 from pagequeue.page_header import REMEDY
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 MANY_MAX = 1 << 20
 
 
-class Group(_core.Claims, Closing):
+class Group(_core.Claims, AwaitedClaims, Closing):
     """Claims messages together with others. Threads may share it; after a fork open it anew.
 
     Made by `Queue.group(name)`. What this handle has claimed and not acknowledged is delivered
@@ -42,8 +44,8 @@ class Group(_core.Claims, Closing):
     """
 
     __slots__ = (
-        "__weakref__", "_dead", "_flush_lock", "_group_file", "_owner_lock", "_skips", "_store",
-        "name",
+        "__weakref__", "_dead", "_flush_lock", "_group_file", "_owner_lock", "_rested_at", "_skips",
+        "_store", "name",
     )  # fmt: skip
 
     name: str
@@ -53,6 +55,7 @@ class Group(_core.Claims, Closing):
     _flush_lock: FileLock
     _dead: DeadLetters
     _skips: bool
+    _rested_at: float
 
     def __new__(
         cls,
@@ -84,6 +87,7 @@ class Group(_core.Claims, Closing):
         self._flush_lock = flush_lock
         self._dead = DeadLetters(store, file.name)
         self._skips = on_expired == "skip"
+        self._rested_at = 0.0
         return self
 
     def __init__(self, *shared: object, **options: object) -> None:
@@ -217,7 +221,7 @@ class Group(_core.Claims, Closing):
                 place = store.seek_sequence(min(sequence, store.tail.sequence))
                 if place.sequence == sequence:
                     self._place(sequence, place.page.number, place.position, False)
-                number = place.page.number
+                number, position = place.page.number, place.position
             page = store.page(number)
         except errors.Expired:
             return self._expire(sequence)
@@ -226,7 +230,7 @@ class Group(_core.Claims, Closing):
                 f"begins with message {page.first_sequence}, must be {sequence}: {REMEDY}",
                 path=page.path, position=0, reason="wrong first sequence",
             )  # fmt: skip
-        self._map(page.region, number)
+        self._map(page.ready(position), number)
         return True
 
     def _map(self, region: Region, number: int) -> None:
@@ -254,16 +258,20 @@ class Group(_core.Claims, Closing):
         sequence, number, position = self._next()
         if number < store.read_meta.head_page:
             return self._expire(sequence)
-        if self._region is not None and self._region.broken:
-            self._map(store.page_again(number).region, number)
+        region = self._region
+        filler = None if region is None else region.filler
+        if region is not None and isinstance(filler, Filler) and filler.fill(region, position):
+            return True  # it is in the next block of a compressed page
+        if region is not None and region.broken:
+            self._map(store.page_again(number).ready(position), number)
         place = store.seek_sequence(sequence)
         if (place.page.number, place.position) != (number, position):
             self._place(sequence, place.page.number, place.position, False)
             return True
         page = store.page_again(number)
-        found = _core.look(page.region, position, sequence)[0]
+        found = _core.look(page.ready(position), position, sequence)[0]
         if found in {_core.READ_FRAME, _core.READ_END} or store.tail.sequence <= sequence:
-            self._map(page.region, number)
+            self._map(page.ready(position), number)
             return True
         raise self._corrupt_frame(page.path, position, sequence, found)
 
@@ -286,7 +294,7 @@ class Group(_core.Claims, Closing):
         store = self._store
         try:
             if number >= fmt.FIRST_PAGE:
-                return store.page(number).region, position
+                return store.page(number).ready(position), position
             place: Place = store.seek_sequence(sequence)
         except errors.Expired:
             if not self._skips:
@@ -294,7 +302,7 @@ class Group(_core.Claims, Closing):
             file = self._group_file
             file.region.store(file.MISSED, file.region.load(file.MISSED) + 1)
             return None
-        return place.page.region, place.position
+        return place.page.ready(place.position), place.position
 
     def _look_again(
         self, sequence: int, number: int, position: int, reason: int

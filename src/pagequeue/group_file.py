@@ -12,7 +12,6 @@ dies or is cut while writing leaves it whole.
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -184,6 +183,11 @@ class GroupFile:
         return key == lock_key_of(self._folder, self.inode)
 
     @property
+    def is_unfinished(self) -> bool:
+        """Whether whoever made the file died before it could be used: nobody ever did."""
+        return not any(self.region.read(KEY_AT, KEY_BYTES))
+
+    @property
     def is_this_boot(self) -> bool:
         """The same, but a mount of another name (a container's, say) counts as the same."""
         key = self.region.read(KEY_AT, KEY_BYTES)[:24]
@@ -330,28 +334,30 @@ def settle_groups(
         except errors.DamageError as error:
             log.warning("%s", error)
             continue
-        try:
-            if group.is_trusted and group.new_sequence <= tail_sequence:
-                group.settle()
-                continue
-            before = group.last_snapshot()
-            words = (group.capacity, *(
-                group.region.load(_word(word)) for word in ("created", "last_ack")
-            ))  # fmt: skip
-        finally:
+        if group.is_trusted and group.new_sequence <= tail_sequence:
+            group.settle()
             group.close()
-        kept = before.within(before.floor, tail_sequence)
-        make_group_file(
-            folder, prefix, queue_id, name, kept, capacity=words[0], created=words[1],
-            last_ack=words[2], now=now, monotonic=_core.monotonic(),
-        )  # fmt: skip
-        did(
-            f"made group {name!r} anew from its last flush: message {kept.new_sequence} is the "
-            f"next new one, and {len(kept.waiting)} before it come again"
-        )
+        else:
+            did(make_anew(folder, prefix, queue_id, group, tail_sequence, now))
 
 
-def sync_file(folder: Folder, prefix: str, name: str) -> None:
-    """Put a group's file on stable storage; the error is the system's own."""
-    with folder.opened(fmt.cursor_name(prefix, name), writable=False) as fd:
-        os.fdatasync(fd)
+def make_anew(
+    folder: Folder, prefix: str, queue_id: bytes, group: GroupFile, tail_sequence: int, now: int
+) -> str:
+    """Make a group's file again from what survives a power cut; return what was done.
+
+    Nobody has the group open; the map that is given is let go of. Dies or is cut in here: the old
+    file, or the new one, of which the same is made again.
+    """
+    before, name, capacity = group.last_snapshot(), group.name, group.capacity
+    created, last_ack = (group.region.load(_word(word)) for word in ("created", "last_ack"))
+    group.close()
+    kept = before.within(before.floor, tail_sequence)
+    make_group_file(
+        folder, prefix, queue_id, name, kept, capacity=capacity, created=created,
+        last_ack=last_ack, now=now, monotonic=_core.monotonic(),
+    )  # fmt: skip
+    return (
+        f"made group {name!r} anew from its last flush: message {kept.new_sequence} is the next "
+        f"new one, and {len(kept.waiting)} before it come again"
+    )

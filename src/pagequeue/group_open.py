@@ -9,7 +9,7 @@ from pagequeue import format as fmt
 from pagequeue.cursor import cursor_names
 from pagequeue.dead import DeadLetters
 from pagequeue.group import Group
-from pagequeue.group_file import GroupFile, Snapshot, make_group_file
+from pagequeue.group_file import GroupFile, Snapshot, make_anew, make_group_file
 from pagequeue.locks import OwnerLock
 from pagequeue.moments import to_ns
 from pagequeue.options import check_consumer_name, check_expired, check_group
@@ -63,7 +63,9 @@ def open_group(
                 "out, or remove it",
                 path=path,
             )
-        if not exists:
+        if exists:
+            _finish(store, name)
+        else:
             _make(store, name, since=since, sequence=sequence, latest=latest, capacity=capacity)
         return _open(
             store, name, lease=lease, max_deliveries=max_deliveries, on_expired=on_expired,
@@ -91,6 +93,16 @@ def _make(
         store.folder, store.prefix, store.meta.queue_id, name, Snapshot(begin),
         capacity=capacity, created=now, now=now,
     )  # fmt: skip
+
+
+def _finish(store: Store, name: str) -> None:
+    """Make a file again whose maker died before anybody could use it."""
+    folder, queue_id = store.folder, store.meta.queue_id
+    file = GroupFile(folder, store.prefix, queue_id, name, writable=True)
+    if file.is_unfinished:
+        make_anew(folder, store.prefix, queue_id, file, store.tail.sequence, store.clock())
+    else:
+        file.close()
 
 
 def _open(

@@ -55,6 +55,8 @@ class ConsumerInfo:
             that it does not keep pages any more.
         problem: what is wrong with its file, None if nothing is.
         group: what only a group has; None for a consumer.
+        oldest_time: of the oldest message that it has not acknowledged and that is there; None if
+            there is none.
     """
 
     name: str
@@ -65,6 +67,7 @@ class ConsumerInfo:
     is_idle: bool = False
     problem: str | None = None
     group: GroupInfo | None = None
+    oldest_time: datetime | None = None
 
 
 def consumers(store: Store) -> list[ConsumerInfo]:
@@ -97,6 +100,7 @@ def consumers(store: Store) -> list[ConsumerInfo]:
                 taken,
                 is_idle(store, cursor),
                 group=group,
+                oldest_time=_oldest_time(store, sequence),
             )
         )
     return result
@@ -128,6 +132,20 @@ def _is_group_open(store: Store, name: str) -> bool:
         owners.close()
 
 
+def _oldest_time(store: Store, sequence: int) -> datetime | None:
+    """Return the time of the first message from a place on that is there."""
+    while True:
+        sequence = max(sequence, store.read_meta.head_sequence)
+        if sequence >= store.tail.sequence:
+            return None
+        try:
+            return to_datetime(store.time_at(sequence))
+        except errors.Expired:
+            continue  # retention went on in between
+        except errors.DamageError:
+            return None
+
+
 def is_idle(store: Store, cursor: CursorMeta) -> bool:
     """Whether a consumer was silent for too long, and had something to acknowledge all the while.
 
@@ -144,7 +162,7 @@ def is_idle(store: Store, cursor: CursorMeta) -> bool:
         place = store.seek_sequence(sequence)
     except (errors.Expired, errors.DamageError):
         return True  # passed before, or it cannot be known; and it was silent
-    found, timestamp, _, _ = _core.look(place.page.region, place.position, sequence)
+    found, timestamp, _, _ = _core.look(place.page.ready(place.position), place.position, sequence)
     return found != _core.READ_FRAME or timestamp < oldest_kept
 
 

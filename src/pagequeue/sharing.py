@@ -12,16 +12,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from weakref import WeakSet
 
-    from pagequeue.consumer import Consumer, Replay
+    from pagequeue.closing import Closing
     from pagequeue.group import Group
     from pagequeue.moments import Moment
-    from pagequeue.producer import Producer
 
 
 class Sharing(Upkeep):
     """The part of `Queue` that makes groups."""
 
-    _handles: WeakSet[Producer | Consumer | Replay | Group]
+    _handles: WeakSet[Closing]
     _clock: Callable[[], int] | None
 
     def group(

@@ -18,7 +18,13 @@ from pagequeue.cursor import CursorMeta, readable_cursors
 from pagequeue.group_file import GroupFile
 from pagequeue.locks import wrong_lock
 from pagequeue.meta import AllMeta, ReadMeta, field_of, read_all_meta
-from pagequeue.page_header import PageHeader, first_bytes, parse_header, read_header
+from pagequeue.page_header import (
+    PageHeader,
+    first_bytes,
+    inflated_bytes,
+    parse_header,
+    read_header,
+)
 from pagequeue.problem import Problem, problem_of
 from pagequeue.survey_words import Written, look_at_words
 
@@ -161,9 +167,11 @@ def meta_from_pages(folder: Folder, prefix: str, numbers: list[int]) -> AllMeta 
         try:
             header = parse_header(first_bytes(folder, name), folder.full(name))
             status = folder.status(name)
+            size_bytes = 0 if status is None else status.st_size
+            if header.is_compressed:
+                size_bytes = inflated_bytes(folder, name)
         except errors.PageQueueError:
             continue
-        size_bytes = 0 if status is None else status.st_size
         if fmt.PAGE_BYTES_MIN <= size_bytes <= fmt.PAGE_BYTES_MAX and not (
             size_bytes % fmt.PAGE_BYTES_STEP
         ):

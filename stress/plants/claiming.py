@@ -69,7 +69,7 @@ CLAIMING = (
     ),
     in_python(
         "only_snapshot_overwritten", "a snapshot is written over the one on stable storage", "I14",
-        {CLAIM: 40.0},
+        {CLAIM: 60.0},
     ),
     in_python(
         "dead_letter_forgotten", "a spent message is acknowledged and not kept", "I14",

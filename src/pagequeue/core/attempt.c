@@ -12,6 +12,7 @@
 #define YIELDS 40                   /* after that, before naps */
 #define NAP_NS_MAX 1000000
 #define SIGNAL_CHECK_NS 50000000
+#define FLUSH_WAIT_NS 10000000 /* who flushes may be dead: Python tries the flush lock */
 
 /* Whether what is laid down lands nowhere. The page's last byte is touched, because the rest of an
  * OS page in whose middle a file was cut can still be written, and nobody would say that it never
@@ -135,6 +136,29 @@ int pq_writer_run(Writer *self, attempt *try, int free_gil) {
         pq_event_raise((PyObject *)self, EVENT_CLOSED, 0);
     }
     return result;
+}
+
+int pq_writer_is_durable(Writer *self, uint64_t sequence) {
+    Region *meta = self->meta, *page = self->page;
+    if (meta == NULL || page == NULL) { /* closed meanwhile: Python says so */
+        return 0;
+    }
+    pq_turn_result result = pq_turn_wait(meta->base, sequence, 0, 0);
+    if (result != PQ_TURN_LATE && result != PQ_TURN_DURABLE) {
+        return 0;
+    }
+    Py_INCREF((PyObject *)meta);
+    Py_INCREF((PyObject *)page);
+    if (result == PQ_TURN_LATE) {
+        Py_BEGIN_ALLOW_THREADS
+        result = pq_turn_wait(meta->base, sequence, FLUSH_WAIT_NS, 0);
+        Py_END_ALLOW_THREADS
+    }
+    /* Never a success for what lies in a file that was truncated. */
+    int durable = result == PQ_TURN_DURABLE && !pq_region_look(meta) && !pq_region_look(page);
+    Py_DECREF((PyObject *)meta);
+    Py_DECREF((PyObject *)page);
+    return durable;
 }
 
 /* From here on, once, it sends only while a group has fewer than `limit` messages before it. */

@@ -336,6 +336,7 @@ static PyMethodDef claims_methods[] = {
     {"_owners", (PyCFunction)pq_claims_owners, METH_NOARGS, NULL},
     {"_settle", (PyCFunction)pq_claims_settle, METH_VARARGS, NULL},
     {"_read", (PyCFunction)pq_claims_read, METH_VARARGS, NULL},
+    {"_wake_in", (PyCFunction)pq_claims_wake_in, METH_NOARGS, NULL},
     {"_snapshot", (PyCFunction)pq_claims_snapshot, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -74,6 +74,7 @@ PyObject *pq_claims_place(Claims *self, PyObject *args);
 PyObject *pq_claims_release(Claims *self, PyObject *args);
 PyObject *pq_claims_owners(Claims *self, PyObject *unused);
 PyObject *pq_claims_next(Claims *self, PyObject *unused);
+PyObject *pq_claims_wake_in(Claims *self, PyObject *unused);
 PyObject *pq_claims_snapshot(Claims *self, PyObject *unused);
 PyObject *pq_claims_settle(Claims *self, PyObject *args);
 PyObject *pq_claims_read(Claims *self, PyObject *args);

@@ -75,6 +75,19 @@ PyObject *pq_claims_next(Claims *self, PyObject *Py_UNUSED(unused)) {
                          (unsigned long long)position);
 }
 
+/* Seconds until a claim may end or a delay be over, None when none is known. */
+PyObject *pq_claims_wake_in(Claims *self, PyObject *Py_UNUSED(unused)) {
+    int64_t wake_at = pq_table_wake_at(&self->table);
+    if (wake_at == INT64_MAX) {
+        Py_RETURN_NONE;
+    }
+    int64_t now = pq_group_now(self);
+    if (now < 0 && PyErr_Occurred()) {
+        return NULL;
+    }
+    return PyFloat_FromDouble(wake_at > now ? (double)(wake_at - now) / 1e9 : 0.0);
+}
+
 PyObject *pq_claims_snapshot(Claims *self, PyObject *Py_UNUSED(unused)) {
     uint64_t room = (uint64_t)self->table.capacity * PQ_SNAPSHOT_RECORD_BYTES;
     uint8_t *records = PyMem_Malloc((size_t)room + 1);

@@ -33,7 +33,8 @@
     EVENT(IDLE)            /* group: it is time to look whether owners of claims died */ \
     EVENT(LEASE_LOST)      /* group: a claim is not live any more; value: its sequence */ \
     EVENT(SETTLED)         /* group: a claim was acknowledged or given back; value: its sequence */ \
-    EVENT(CROWDED)         /* writer: the group that it is bound by has its fill before it */
+    EVENT(CROWDED)         /* writer: the group that it is bound by has its fill before it */ \
+    EVENT(UNFILLED)        /* reader: nothing was inflated here yet; value: the position */
 
 typedef enum {
 #define PQ_EVENT_MEMBER(name) EVENT_##name,
@@ -47,6 +48,7 @@ typedef struct {
     uint64_t bytes;
     pq_guard *guard;
     PyObject *on_lost; /* called with a position, returns the error to raise; or None */
+    PyObject *filler;  /* what fills it as it is read; None: all that will be here is */
     char writable;
 } Region;
 

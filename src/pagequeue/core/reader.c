@@ -89,6 +89,10 @@ static reading after_event(Reader *self, pq_event event, int64_t value) {
 
 /* READ_TAKEN = look again. */
 static reading not_a_frame(Reader *self, pq_read_result found, pq_frame *frame) {
+    if (found == PQ_READ_NOTHING && self->page->filler != Py_None) {
+        self->stuck = 1; /* a sealed page: somebody must fill it, and nobody will publish here */
+        return after_event(self, EVENT_UNFILLED, (int64_t)self->position);
+    }
     self->stuck = found != PQ_READ_NOTHING;
     int hole = !self->stuck && is_hole(self);
     if (found == PQ_READ_END) {

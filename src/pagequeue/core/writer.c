@@ -113,8 +113,9 @@ static int after(Writer *self, const pq_appended *out, size_t count) {
         self->unsynced += count;
         if (self->unsynced >= self->sync_every) {
             self->unsynced = 0;
-            return pq_event_raise((PyObject *)self, EVENT_SYNC,
-                                  (int64_t)(out->sequence + count)) < 0 ? -1 : 0;
+            uint64_t end = out->sequence + count;
+            return pq_writer_is_durable(self, end) ||
+                   pq_event_raise((PyObject *)self, EVENT_SYNC, (int64_t)end) >= 0 ? 0 : -1;
         }
     }
     return 0;

@@ -40,4 +40,7 @@ typedef struct {
 int pq_writer_run(Writer *self, attempt *try, int free_gil);
 PyObject *pq_writer_bind(Writer *self, PyObject *args);
 
+/* Whether another one's flush made all before a sequence durable: waits while one is under way. */
+int pq_writer_is_durable(Writer *self, uint64_t sequence);
+
 #endif
