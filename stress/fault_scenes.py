@@ -199,6 +199,30 @@ def _verify(stage: Stage) -> None:
     stage.attempt("the last ones", lambda: queue.last(3))
 
 
+def _compress(stage: Stage) -> None:
+    """Compress, while compressing again is possible; then send and read."""
+    stage.open()
+    stage.begin(ROTATE)
+    queue = stage.queue
+    assert queue is not None
+    stage.attempt("compressing", queue.compress)
+    stage.send(2)
+    stage.attempt("compressing again", queue.compress)
+
+
+def _reading_compressed(stage: Stage) -> None:
+    from pagequeue import Queue  # noqa: PLC0415  the core is chosen by now
+
+    with Queue(stage.path) as queue:
+        if queue.compress().pages == 0:
+            stage.wrong("nothing was compressed")
+    stage.begin()
+    stage.open(read_only=True)
+    _read_all(stage)
+    _seek(stage)
+    stage.close()
+
+
 def _closing(stage: Stage) -> None:
     stage.open(sync=1000)
     stage.send(12)
@@ -272,6 +296,8 @@ SCENES: Final = (
     ),
     SceneKind("rotate", _rotate),
     SceneKind("verify", _verify),
+    SceneKind("compress", _compress),
+    SceneKind("read compressed", _reading_compressed),
     SceneKind("close", _closing),
     SceneKind("repair", _repair),
     SceneKind("repair after a failed sync", _repair_latched),

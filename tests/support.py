@@ -172,6 +172,30 @@ def hold_a_page(directory: str, sequence: int, *, child: bool) -> None:
     time.sleep(60)
 
 
+def flush_and_hang(directory: str, step: str) -> None:
+    """Send a message whose flush says how far it came, and then hangs until killed."""
+
+    def hang(*_: object) -> None:
+        say(step)
+        time.sleep(60)
+
+    with Queue(directory, sync="always") as queue, queue.producer() as producer:
+        flusher = queue._store.flusher
+        meta = flusher._write_meta
+        sync, set_durable = os.fdatasync, meta.set_durable
+        if step == "begun":
+            flusher.lock.attempt = hang
+        elif step == "locked":
+            os.fdatasync = hang
+        elif step == "synced":
+            os.fdatasync = lambda fd: hang(sync(fd))
+        elif step == "marked":
+            meta.set_durable = lambda *mark: hang(set_durable(*mark))
+        else:
+            flusher._end_turn = hang
+        producer.send(b"l")
+
+
 def send_for_ever(directory: str, acked_path: str, batch: int) -> None:
     """Send numbered messages until killed; the count of those acknowledged stands in a file."""
     with Path(acked_path).open("r+b") as file:
@@ -291,6 +315,37 @@ def die_while_trimming(directory: str, step: int) -> None:
         meta.region = Stores()  # type: ignore[assignment]
         queue.trim()
         meta.region = region
+        say("done")
+        os._exit(0)
+
+
+def compress_for_ever(directory: str) -> None:
+    """Compress whatever is sealed, until killed."""
+    with Queue(directory) as queue:
+        say("ready")
+        while True:
+            queue.compress()
+            time.sleep(0.002)
+
+
+def die_while_compressing(directory: str, step: int) -> None:
+    """Compress, and die right before one of the calls that change or sync something."""
+    left = [step]
+
+    def deadly(call: Callable[..., Any]) -> Callable[..., Any]:
+        def instead(*args: Any, **options: Any) -> Any:  # noqa: ANN401
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            left[0] -= 1
+            return call(*args, **options)
+
+        return instead
+
+    fmt.COMPRESSED_BLOCK_TARGET_BYTES = 1024  # type: ignore[misc]
+    with Queue(directory) as queue:
+        for name in ("open", "fchmod", "pwrite", "fsync", "rename", "unlink"):
+            setattr(os, name, deadly(getattr(os, name)))
+        queue.compress()
         say("done")
         os._exit(0)
 

@@ -6,9 +6,11 @@ with Queue("events") as queue, queue.producer() as producer:
     producer.send(b"hello")
 """
 
-from pagequeue._core import Message
+from pagequeue._core import Claim, Message
 from pagequeue.batch import Batch
+from pagequeue.compress import CompressReport
 from pagequeue.consumer import Consumer, Replay
+from pagequeue.dead import DeadLetter
 from pagequeue.errors import (
     AccessDenied,
     AccessError,
@@ -26,9 +28,11 @@ from pagequeue.errors import (
     ForeignLock,
     ForkedError,
     InvalidOption,
+    LeaseLost,
     LockReplaced,
     LockTimeout,
     MessageTooLarge,
+    MissingExtra,
     MissingPage,
     NaiveDatetime,
     NewerFormat,
@@ -47,12 +51,15 @@ from pagequeue.errors import (
     SyncFailed,
     SystemLimit,
     TimestampOrder,
+    TooManyClaims,
     UnsafePath,
     UpgradeError,
     UsageError,
 )
+from pagequeue.flow import Flow
+from pagequeue.group import Group
 from pagequeue.info import Info
-from pagequeue.listing import ConsumerInfo
+from pagequeue.listing import ConsumerInfo, GroupInfo
 from pagequeue.named import NamedConsumer
 from pagequeue.problem import Problem
 from pagequeue.producer import Producer
@@ -61,6 +68,7 @@ from pagequeue.recovery_report import RecoveryReport
 from pagequeue.repair import RepairReport, repair_queue
 from pagequeue.retention import Retention, TrimReport
 from pagequeue.salvage import Loss, Repeat, Run, SalvageReport, salvage_queue
+from pagequeue.stats import ConsumerStats, Rates, Stats, rates
 from pagequeue.verify import VerifyReport, verify_queue
 
 __version__ = "0.1.0"
@@ -69,28 +77,37 @@ __all__ = [
     "AccessDenied",
     "AccessError",
     "Batch",
+    "Claim",
     "ClosedError",
+    "CompressReport",
     "ConcurrentUse",
     "Consumer",
     "ConsumerInUse",
     "ConsumerInfo",
     "ConsumerNotFound",
+    "ConsumerStats",
     "CorruptFrame",
     "CorruptMeta",
     "CorruptPage",
     "DamageError",
+    "DeadLetter",
     "DiskFull",
     "Expired",
+    "Flow",
     "FlushTimeout",
     "ForeignLock",
     "ForkedError",
+    "Group",
+    "GroupInfo",
     "Info",
     "InvalidOption",
+    "LeaseLost",
     "LockReplaced",
     "LockTimeout",
     "Loss",
     "Message",
     "MessageTooLarge",
+    "MissingExtra",
     "MissingPage",
     "NaiveDatetime",
     "NamedConsumer",
@@ -105,6 +122,7 @@ __all__ = [
     "Queue",
     "QueueFull",
     "QueueNotFound",
+    "Rates",
     "ReadOnlyQueue",
     "RecoveryReport",
     "RepairReport",
@@ -117,15 +135,18 @@ __all__ = [
     "SeekError",
     "SequenceOutOfRange",
     "SequencesExhausted",
+    "Stats",
     "SyncFailed",
     "SystemLimit",
     "TimestampOrder",
+    "TooManyClaims",
     "TrimReport",
     "UnsafePath",
     "UpgradeError",
     "UsageError",
     "VerifyReport",
     "__version__",
+    "rates",
     "repair_queue",
     "salvage_queue",
     "verify_queue",

@@ -29,6 +29,11 @@ class Background:
         self._pid = os.getpid()
         self._closed = False
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether no more jobs are wanted."""
+        return self._closed
+
     def submit(self, job: Callable[[], object]) -> None:
         """Have a job done soon, or never; its errors are logged."""
         if self._closed or os.getpid() != self._pid:

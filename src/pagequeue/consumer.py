@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Self
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue.awaiting import AwaitedReads
 from pagequeue.batch import Batch
 from pagequeue.closing import Closing
+from pagequeue.inflating import Filler
 from pagequeue.meta import lost_meta
 from pagequeue.moments import Moment, to_ns
 from pagequeue.options import check_expired
@@ -49,13 +51,16 @@ class PageReader(_core.Reader, Closing):
         return f"<{type(self).__name__} of {path!r}, {state}>"
 
     def _go(self, place: Place) -> None:
-        self._enter(place.page.region, place.page.number, place.position, place.sequence)
+        region = place.page.ready(place.position)
+        self._enter(region, place.page.number, place.position, place.sequence)
 
     def _on_event(self, event: int, value: int) -> bool:
         """Settle what the core could not; True = go on, False = there is nothing to read yet."""
         store = self._store
         if event == _core.EVENT_PAGE_END:
             return self._turn()
+        if event == _core.EVENT_UNFILLED:
+            return self._fill(value)
         if event == _core.EVENT_DAMAGED:
             return self._damaged(value)
         if event == _core.EVENT_LOST:
@@ -96,6 +101,14 @@ class PageReader(_core.Reader, Closing):
         self._store.background.drop(old)
         return True
 
+    def _fill(self, position: int) -> bool:
+        """Have the next block of a compressed page inflated."""
+        region = self._region
+        filler = None if region is None else region.filler
+        if region is not None and isinstance(filler, Filler) and filler.fill(region, position):
+            return True
+        return self._damaged(_core.READ_NOTHING)  # it is there, and this is not
+
     def _lift_limit(self) -> bool:
         """Go on behind the valid prefix, once a writer has recovered what follows it."""
         if self._store.awaits_recovery:
@@ -109,10 +122,11 @@ class PageReader(_core.Reader, Closing):
         if store.awaits_recovery and self.sequence >= store.tail.sequence:
             return False
         page = store.page_again(self._page_number)
-        if _core.look(page.region, self._position, self.sequence)[0] in GOOD:
+        region = page.ready(self._position)
+        if _core.look(region, self._position, self.sequence)[0] in GOOD:
             # Another file took the place of the page after a failed sync, and memory no longer had
             # the old one as it was.
-            self._enter(page.region, self._page_number, self._position, self.sequence)
+            self._enter(region, self._page_number, self._position, self.sequence)
             return True
         reason = REASONS.get(found, "unknown")
         raise errors.CorruptFrame(
@@ -145,10 +159,11 @@ class PageReader(_core.Reader, Closing):
             self._store.write_meta.wake()
 
 
-class Consumer(PageReader):
+class Consumer(PageReader, AwaitedReads):
     """Receives messages in order, each once; any number of consumers see all of them.
 
-    It belongs to one thread at a time. Made by `Queue.consumer()`. Iterating waits for ever.
+    It belongs to one thread at a time. Made by `Queue.consumer()`. Iterating waits for ever;
+    `async for` does too, and lets the event loop run meanwhile.
 
     Attributes:
         sequence: of the next message.
@@ -156,11 +171,12 @@ class Consumer(PageReader):
             `on_expired="skip"`.
     """
 
-    __slots__ = ("_is_passed", "_skips", "missed")
+    __slots__ = ("_is_passed", "_rested_at", "_skips", "missed")
 
     missed: int
     _skips: bool
     _is_passed: bool
+    _rested_at: float
 
     def __new__(
         cls, store: Store, *, durable_only: bool = False, on_expired: str = "raise"
@@ -170,6 +186,7 @@ class Consumer(PageReader):
         self = super().__new__(cls, store, waits=True, kind="consumer", durable_only=durable_only)
         self._skips = on_expired == "skip"
         self._is_passed = False
+        self._rested_at = 0.0
         self.missed = 0
         return self
 

@@ -19,6 +19,7 @@ ALL_MAGIC: Final = b"pgqall\x00\x1a"
 WRITE_MAGIC: Final = b"pgqwrit\x1a"
 READ_MAGIC: Final = b"pgqread\x1a"
 CURSOR_MAGIC: Final = b"pgqcurs\x1a"
+COMPRESSED_MAGIC: Final = b"pgqzpag\x1a"
 
 FRAME: Final = np.dtype(
     [
@@ -83,6 +84,11 @@ WRITE_META: Final = np.dtype(
             "failed_errno",  # failure latch: not 0 = a sync failed, nothing may be written
             "failed_page",
             "failed_boot",  # boot id of the kernel in which that sync failed
+            "gather_to",  # the next sync may wait until the tail is here, ...
+            "gather_until",  # ... but no longer than this: ns of the monotonic clock
+            "flush_turn",  # futex word, counts flushes that ended
+            "flush_begun",  # 1 + the turn that somebody began
+            "gather_begun",  # 1 + the turn for which somebody watches `gather_until`
             "doorbell",  # futex word, moves when sleepers are woken
             "waiters",  # 1 = somebody may be asleep
         ],
@@ -91,6 +97,7 @@ WRITE_META: Final = np.dtype(
             "V16", "<u8", "<u8", "<u4", "V64",
             "<u8", "<u8", "<u8", "<u8", "<u8", "<i8", "<u8",
             "<u8", "<u8", "<u4", "<u8", "V16",
+            "<u8", "<i8", "<u4", "<u4", "<u4",
             "<u4", "<u4",
         ],
         "offsets": [
@@ -98,6 +105,7 @@ WRITE_META: Final = np.dtype(
             64, 80, 88, 96, 128,
             192, 200, 208, 216, 224, 232, 240,
             256, 264, 272, 280, 288,
+            320, 328, 336, 340, 344,
             384, 388,
         ],
         "itemsize": 512,
@@ -135,6 +143,118 @@ CURSOR_META: Final = np.dtype(
     ]
 )
 
+GROUP_META: Final = np.dtype(
+    {
+        "names": [
+            "magic",
+            "version",
+            "checksum",  # CRC-32C of magic, version and queue_id
+            "queue_id",
+            "kind",  # CURSOR_OF_GROUP
+            "capacity",  # records in the table
+            "created",
+            "opened",
+            "reserved",
+            "next_sequence",  # the floor: every message below it is acknowledged
+            "last_ack",
+            "table_boot",  # boot id of the kernel that lock and table belong to
+            "table_inode",
+            "table_mount",
+            "lock_abi",
+            "reserved_too",
+            "mutex",
+            "turn",  # counts advances; its low bit says which of the two places is in use
+            "new_even",  # sequence that is claimed next among those that never were
+            "place_even",  # page number << PLACE_SHIFT | position / 8; 0 = not known
+            "new_odd",
+            "place_odd",
+            "changing",  # not 0 = somebody died in the middle: links are made again
+            "claim_id",  # the last one given
+            "owner",  # the last number given to a handle
+            "first",  # slot + 1 of the outstanding record with the lowest sequence, 0 = none
+            "last",
+            "free",  # slot + 1 of the first record that was used and is free
+            "used",  # records from here on were never used
+            "outstanding",
+            "look_from",  # slot + 1: a record from here on may be due; 0 = none before `look_at`
+            "look_at",  # the time at which a record before `look_from` may be due
+            "snapshot",  # ordinal of the last snapshot on stable storage
+            "buried",  # messages that went to the dead letters
+            "missed",  # messages that retention took
+        ],
+        "formats": [
+            "V8", "<u4", "<u4", "V16",
+            "<u4", "<u4", "<i8", "<i8", "V8",
+            "<u8", "<i8",
+            "V16", "<u8", "<u8", "<u4", "V12", "V64",
+            "<u8", "<u8", "<u8", "<u8", "<u8", "<u8", "<u8", "<u8",
+            "<u4", "<u4", "<u4", "<u4", "<u4", "<u4", "<i8",
+            "<u8", "<u8", "<u8",
+        ],
+        "offsets": [
+            0, 8, 12, 16,
+            32, 36, 40, 48, 56,
+            64, 72,
+            80, 96, 104, 112, 116, 128,
+            192, 200, 208, 216, 224, 232, 240, 248,
+            256, 260, 264, 268, 272, 276, 280,
+            288, 296, 304,
+        ],
+        "itemsize": 512,
+    }
+)  # fmt: skip
+"""Begins as CURSOR_META does, so that retention, listing and verify need not know the kind."""
+
+GROUP_RECORD: Final = np.dtype(
+    [
+        ("word", "<u8"),  # claim id << 2 | state; the commit word: 0 = free
+        ("sequence", "<u8"),
+        ("place", "<u8"),  # page number << PLACE_SHIFT | position / 8; 0 = not known
+        ("due", "<i8"),  # while it waits: when it can be claimed
+        ("lease_end", "<i8"),  # while it is claimed: until when
+        ("owner", "<u8"),  # number of the handle that claimed it last
+        ("deliveries", "<u4"),
+        ("cause", "<u4"),  # why the claim before this one ended
+        ("prior", "<u4"),  # slot + 1 of the outstanding record with the sequence before
+        ("following", "<u4"),  # the same behind it; of a free one: the next that is free
+    ]
+)
+"""One message that was claimed and is not acknowledged; times are ns of the monotonic clock."""
+
+COMPRESSED_HEAD: Final = np.dtype(
+    [
+        ("page_bytes", "<u8"),  # of the page when it is inflated
+        ("used_bytes", "<u8"),  # of it, up to behind the end mark; what follows was zeros
+        ("file_bytes", "<u8"),  # of this file
+        ("end_sequence", "<u8"),  # behind the page's last message
+        ("first_timestamp", "<i8"),  # of its first message, 0 when it has none
+        ("last_timestamp", "<i8"),  # of its last message, 0 when it has none
+        ("block_count", "<u4"),
+        ("codec", "<u4"),  # CODEC_ZSTD
+        ("checksum", "<u4"),  # CRC-32C of page header, this record with this word as zero, blocks
+        ("reserved", "<u4"),
+    ]
+)
+"""Behind the page header of a compressed page; its blocks' records follow, then their bytes."""
+
+COMPRESSED_BLOCK: Final = np.dtype(
+    [
+        ("stored_bytes", "<u4"),  # in this file, directly behind those of the block before
+        ("position", "<u4"),  # in the page, of its first frame
+        ("ordinal", "<u4"),  # of that frame in the page
+        ("checksum", "<u4"),  # CRC-32C of the bytes in this file
+    ]
+)
+"""A run of whole frames, up to the next block's position; the last has the end mark as well."""
+
+COMPRESSED_END: Final = np.dtype(
+    [
+        ("magic", "V8"),
+        ("head_bytes", "<u4"),  # page header, head and blocks' records stand in front of it again
+        ("checksum", "<u4"),  # CRC-32C of magic and head_bytes
+    ]
+)
+
 END_OF_PAGE: Final = 1 << 31
 """Flag in `length`: no frame follows in this page; the sequence goes on in the next one."""
 MORE_OF_BATCH: Final = 1 << 30
@@ -149,9 +269,19 @@ INDEX_RECORD_BYTES: Final = INDEX_RECORD.itemsize
 WRITE_META_FILE_BYTES: Final = 4096
 READ_META_BYTES: Final = READ_META.itemsize
 CURSOR_META_BYTES: Final = CURSOR_META.itemsize
+COMPRESSED_HEAD_BYTES: Final = COMPRESSED_HEAD.itemsize
+COMPRESSED_BLOCK_BYTES: Final = COMPRESSED_BLOCK.itemsize
+COMPRESSED_END_BYTES: Final = COMPRESSED_END.itemsize
+CODEC_ZSTD: Final = 1
+"""Each block is one frame of Zstandard that says its own inflated size."""
 CURSOR_OF_CONSUMER: Final = 1
 """The kind of cursor that a named consumer has."""
+CURSOR_OF_GROUP: Final = 2
+"""The kind of cursor that a group has."""
+GROUP_TABLE_AT: Final = 4096
+"""Where the records of a group's table begin; the snapshots follow them."""
 ALL_META_MAX_BYTES: Final = 65536
+
 
 FIRST_PAGE: Final = 1
 PAGE_NUMBER_DIGITS: Final = 10
@@ -167,6 +297,9 @@ PAGE_BYTES_STEP: Final = 4096
 PAGE_BYTES_DEFAULT: Final = 64 << 20
 INDEX_BYTES_PER_RECORD: Final = 32
 """A page has room for one index record in each so many of its bytes."""
+
+COMPRESSED_BLOCK_TARGET_BYTES: Final = 256 << 10
+"""A block ends with the frame that passes this many bytes; larger frames make larger blocks."""
 
 READ_COUNT_MAX: Final = 1 << 20
 READ_BYTES_MAX: Final = 1 << 20

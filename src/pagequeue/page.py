@@ -212,10 +212,12 @@ class Page:
     """A page as a reader sees it: mapped without write access.
 
     Attributes:
+        is_compressed: whether its file is.
         number: of the page.
-        region: the map of the page.
         header: as it was when the page was opened.
     """
+
+    is_compressed = False
 
     def __init__(self, folder: Folder, prefix: str, meta: AllMeta, number: int) -> None:
         self.number = number
@@ -224,10 +226,25 @@ class Page:
         self._meta = meta
         name = fmt.page_name(prefix, number)
         self.path = folder.full(name)
-        self.region = map_file(folder, name, meta.page_bytes, writable=False)
-        data = self.region.read(0, fmt.PAGE_HEADER_BYTES)
-        self.header = decode_header(data, meta.queue_id, number, self.path)
+        self._memory: _core.Region | None = None
+        self.header = decode_header(self._open(name), meta.queue_id, number, self.path)
         self._index: _core.Region | None = None
+
+    def _open(self, name: str) -> bytes:
+        """Map the file; return the page's header."""
+        self._memory = map_file(self._folder, name, self._meta.page_bytes, writable=False)
+        return self._memory.read(0, fmt.PAGE_HEADER_BYTES)
+
+    @property
+    def region(self) -> _core.Region:
+        """The map of the page."""
+        assert self._memory is not None
+        return self._memory
+
+    def ready(self, position: int) -> _core.Region:
+        """Return the map, in which what stands at a position is there to be read."""
+        del position  # in a mapped file all is
+        return self.region
 
     @property
     def first_sequence(self) -> int:

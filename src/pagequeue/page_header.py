@@ -27,11 +27,13 @@ class PageHeader:
     first_sequence: int | None
     floor_timestamp: int
     created: int
+    is_compressed: bool = False
 
     def encode(self) -> bytes:
         """Return the bytes at the beginning of the page."""
         record = np.zeros(1, fmt.PAGE_HEADER)
-        record["magic"] = np.void(fmt.PAGE_MAGIC)
+        magic = fmt.COMPRESSED_MAGIC if self.is_compressed else fmt.PAGE_MAGIC
+        record["magic"] = np.void(magic)
         record["version"] = fmt.FORMAT_VERSION
         record["page_number"] = self.page_number
         record["queue_id"] = np.void(self.queue_id)
@@ -61,7 +63,8 @@ def parse_header(data: bytes, path: str) -> PageHeader:
         raise bad_header(path, "too short")
     record = np.frombuffer(data, fmt.PAGE_HEADER, 1).copy()
     found = record[0]
-    if found["magic"].tobytes() != fmt.PAGE_MAGIC:
+    magic = found["magic"].tobytes()
+    if magic not in {fmt.PAGE_MAGIC, fmt.COMPRESSED_MAGIC}:
         raise bad_header(path, "wrong magic")
     version = int(found["version"])
     if version < 1:
@@ -84,6 +87,7 @@ def parse_header(data: bytes, path: str) -> PageHeader:
         None if first == fmt.UNSET_SEQUENCE else first,
         int(found["floor_timestamp"]),
         int(found["created"]),
+        magic == fmt.COMPRESSED_MAGIC,
     )
 
 
@@ -119,3 +123,15 @@ def read_header(folder: Folder, prefix: str, queue_id: bytes, number: int) -> Pa
     """
     name = fmt.page_name(prefix, number)
     return decode_header(first_bytes(folder, name), queue_id, number, folder.full(name))
+
+
+def inflated_bytes(folder: Folder, name: str) -> int:
+    """Return the size of a compressed page when it is inflated, as it says; 0: it says nothing."""
+    with folder.opened(name, writable=False) as fd:
+        try:
+            data = os.pread(fd, fmt.COMPRESSED_HEAD_BYTES, fmt.PAGE_HEADER_BYTES)
+        except OSError as error:
+            raise_typed(error, folder.full(name), "reading the file")
+    if len(data) < fmt.COMPRESSED_HEAD_BYTES:
+        return 0
+    return int(np.frombuffer(data, fmt.COMPRESSED_HEAD)[0]["page_bytes"])

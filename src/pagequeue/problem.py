@@ -31,9 +31,9 @@ def problem_of(error: errors.PageQueueError) -> Problem:
     """Return what an error says, as a problem.
 
     Raises:
-        RetryError: that one itself, because it says nothing about the files.
+        RetryError, MissingExtra: that one itself, because it says nothing about the files.
     """
-    if isinstance(error, errors.RetryError):
+    if isinstance(error, errors.RetryError | errors.MissingExtra):
         raise error
     position = getattr(error, "position", None)
     sequence = getattr(error, "sequence", None)

@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING
 
 from pagequeue import errors
 from pagequeue.batch import Batch, joined
+from pagequeue.codec import LEVEL_DEFAULT
+from pagequeue.compress import Compressor
+from pagequeue.compress import check_options as check_compress
 from pagequeue.consumer import Consumer, Replay
 from pagequeue.files import FILE_MODE
+from pagequeue.flow import Flows
 from pagequeue.flush import Sync, sync_policy
 from pagequeue.moments import Moment, system_clock
 from pagequeue.named import open_consumer
@@ -20,19 +24,20 @@ from pagequeue.producer import Producer
 from pagequeue.repair import RepairReport, repair_queue
 from pagequeue.retention import KEEP_ALL, Retainer, Retention
 from pagequeue.rewrite import rewrite_undurable
+from pagequeue.sharing import Sharing
 from pagequeue.store import Store
 from pagequeue.trust import trusted
-from pagequeue.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
+    from pagequeue.closing import Closing
     from pagequeue.recovery_report import RecoveryReport
 
 LOCK_TIMEOUT = 10.0
 
 
-class Queue(Upkeep):
+class Queue(Sharing, Flows):
     """A persistent queue in a directory. Threads may share it; processes each open their own.
 
     Args:
@@ -67,6 +72,9 @@ class Queue(Upkeep):
             `"block"`: the sender sleeps until there is room. `"drop_oldest"`: pages go all the
             same, oldest first. It is asked once for each page, not for each message.
         full_timeout: seconds after which a blocked sender gets `QueueFull`; None waits for ever.
+        compress_after: pages behind which so many sealed ones follow are compressed in the
+            background, when this process rolls; 0 or more. None: only when `compress` is called.
+        compress_level: of Zstandard, from -7 (fast) to 19 (small).
 
     Raises:
         QueueNotFound: there is none, and `create` is False.
@@ -98,6 +106,8 @@ class Queue(Upkeep):
         retention: Retention | None = None,
         on_full: str = "raise",
         full_timeout: float | None = None,
+        compress_after: int | None = None,
+        compress_level: int = LEVEL_DEFAULT,
     ) -> None:
         if not os.fspath(directory):
             raise errors.InvalidOption("directory is empty: give a path, '.' for this one")
@@ -107,11 +117,16 @@ class Queue(Upkeep):
         self._sync_every, interval = sync_policy(sync)
         check_sync_failure(path, on_sync_failure)
         check_full(path, on_full, full_timeout)
+        if not isinstance(retention, Retention | None):
+            raise TypeError(f"retention must be a Retention, not {type(retention).__name__}")
+        check_compress(path, compress_after, compress_level)
+        self._compressing = (compress_after, compress_level)
+        self._compressor: Compressor | None = None
         self._retaining = (retention or KEEP_ALL, on_full, full_timeout)
         self._retainer: Retainer | None = None
         self._closed = False
         self._clock = clock
-        self._handles: weakref.WeakSet[Producer | Consumer | Replay] = weakref.WeakSet()
+        self._handles: weakref.WeakSet[Closing] = weakref.WeakSet()
         self._open_store = partial(
             Store, path, prefix, read_only=read_only, page_bytes=page_bytes,
             lock_timeout=lock_timeout, clock=clock or system_clock, file_mode=file_mode,
@@ -128,6 +143,7 @@ class Queue(Upkeep):
         if not store.read_only:
             try:
                 self._retainer = Retainer(store, *self._retaining)
+                self._compressor = Compressor(store, *self._compressing)
             except BaseException:
                 store.close()
                 raise

@@ -17,7 +17,10 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue.compressed import HEAD_REASON
 from pagequeue.cursor import lower_cursors
+from pagequeue.group_file import settle_groups
+from pagequeue.inflating import map_page
 from pagequeue.meta import ReadMeta
 from pagequeue.page import (
     PROOF,
@@ -74,6 +77,9 @@ class Recovery:
         # Cut in the middle of it: the words are not settled, so the next recovery does it again.
         tail = write.tail.sequence
         lower_cursors(self.folder, self.prefix, self.meta.queue_id, tail, self.report.did)
+        settle_groups(
+            self.folder, self.prefix, self.meta.queue_id, tail, self.report.did, now=self.clock()
+        )
         self._remove_retired(read)
         write.settle()
         if self.report.actions:
@@ -118,7 +124,7 @@ class Recovery:
 
     def _header(self, number: int) -> PageHeader:
         name = fmt.page_name(self.prefix, number)
-        region = map_file(self.folder, name, self.meta.page_bytes, writable=False)
+        region = map_page(self.folder, name, self.meta.page_bytes, filled=False)
         data = region.read(0, fmt.PAGE_HEADER_BYTES)
         return decode_header(data, self.meta.queue_id, number, self.folder.full(name))
 
@@ -131,7 +137,7 @@ class Recovery:
         number, header = self._start(read, numbers, durable)
         while True:
             name = fmt.page_name(self.prefix, number)
-            region = map_file(self.folder, name, self.meta.page_bytes, writable=False)
+            region = map_page(self.folder, name, self.meta.page_bytes)
             first = header.first_sequence or 0
             scan = scan_region(region, None, header, first, None)
             tail = Tail(
@@ -233,7 +239,7 @@ class Recovery:
     ) -> tuple[_core.Region, _core.Region, Scan]:
         """Check a page's frames and write its index; raise before that if durable ones are bad."""
         name = fmt.page_name(self.prefix, number)
-        region = map_file(self.folder, name, self.meta.page_bytes, writable=False)
+        region = map_page(self.folder, name, self.meta.page_bytes)
         first = header.first_sequence or 0
         if first < durable:
             scan = scan_region(region, None, header, first, durable - first)
@@ -296,7 +302,9 @@ class Recovery:
                 raise self._missing(number) from error
             return self._make(number, before.sequence, before.timestamp)
         except errors.CorruptPage as error:
-            if before.sequence < durable or not (error.reason in TORN or self._is_unused(name)):
+            if before.sequence < durable or error.reason.startswith(HEAD_REASON):
+                raise  # a compressed page is on stable storage before it has its name: never torn
+            if error.reason not in TORN and not self._is_unused(name):
                 raise
             if error.reason == "wrong size":
                 self.folder.remove(name)

@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.alone import alone, replace_lock
+from pagequeue.compressed import is_compressed
 from pagequeue.cursor import cursor_files
 from pagequeue.files import Folder
+from pagequeue.inflating import map_page
 from pagequeue.meta import ReadMeta, write_all_meta
 from pagequeue.moments import system_clock
-from pagequeue.page import map_file, scan_region, writable_index
+from pagequeue.page import scan_region, writable_index
 from pagequeue.problem import Problem, problem_of
 from pagequeue.recover import Recovery
 from pagequeue.repair_page import PageRepair
@@ -339,7 +341,8 @@ class _Repair:
         for number in renewed:
             name = fmt.page_name(self.prefix, number)
             data = read_all(self.folder, name, meta.page_bytes)
-            self.folder.make(name, data, size_bytes=meta.page_bytes, maker="again", synced=True)
+            size = len(data) if is_compressed(data) else meta.page_bytes
+            self.folder.make(name, data, size_bytes=size, maker="again", synced=True)
             self.folder.remove(fmt.index_name(self.prefix, number))
         self._sync_names(meta)
         write.unlatch()
@@ -357,7 +360,7 @@ class _Repair:
             try:
                 header = found.header(number)
                 page_name = fmt.page_name(self.prefix, number)
-                page = map_file(self.folder, page_name, meta.page_bytes, writable=False)
+                page = map_page(self.folder, page_name, meta.page_bytes)
             except errors.DamageError:
                 continue
             if header.first_sequence is not None:

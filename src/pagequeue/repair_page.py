@@ -10,7 +10,9 @@ import numpy as np
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.page import BAD, PROOF, Scan, map_file, private_region, scan_region
+from pagequeue.compressed import inflated, is_compressed, mended_fronts
+from pagequeue.inflating import map_page
+from pagequeue.page import BAD, PROOF, Scan, private_region, scan_region
 from pagequeue.page_header import PageHeader, first_bytes, parse_header
 from pagequeue.rewrite import read_all
 from pagequeue.survey import Survey, survey
@@ -66,6 +68,7 @@ class PageRepair:
                         continue  # it stays in what verify finds
 
     def _menders(self) -> Iterator[Callable[[int], None]]:
+        yield self._front
         yield self._unlink
         yield self._rename
         yield self._resize
@@ -79,6 +82,33 @@ class PageRepair:
         if written is not None and written.is_trusted:
             return number > written.tail.page_number
         return number == self.found.numbers[-1] and self.found.first_sequence(number) is None
+
+    # --- compressed pages -------------------------------------------------------------------------
+
+    def _is_compressed(self, name: str) -> bool:
+        return is_compressed(first_bytes(self.folder, name))
+
+    def _plain(self, name: str) -> bytes:
+        """Return a page's bytes, inflated."""
+        data = read_all(self.folder, name, self.meta.page_bytes)
+        return inflated(data, self.folder.full(name)) if is_compressed(data) else data
+
+    def _front(self, number: int) -> None:
+        """Write the front of a compressed page again, from the one at its end, or the other way."""
+        name = fmt.page_name(self.prefix, number)
+        path = self.folder.full(name)
+        status = self.folder.status(name)
+        if (
+            status is None
+            or not stat.S_ISREG(status.st_mode)
+            or (status.st_size == self.meta.page_bytes and not self._is_compressed(name))
+        ):
+            return
+        data = read_all(self.folder, name, min(status.st_size, self.meta.page_bytes))
+        mended = mended_fronts(data, path)
+        if mended is not None:
+            self.folder.make(name, mended, size_bytes=len(mended), maker="again", synced=True)
+            self.did(f"wrote the head of {name}, which is compressed, again from its copy")
 
     # --- names ------------------------------------------------------------------------------------
 
@@ -128,7 +158,7 @@ class PageRepair:
         name = fmt.page_name(self.prefix, number)
         wanted = self.meta.page_bytes
         status = self.folder.status(name)
-        if status is None or status.st_size == wanted:
+        if status is None or status.st_size == wanted or self._is_compressed(name):
             return
         size = status.st_size
         if self._is_spare(number):
@@ -166,7 +196,7 @@ class PageRepair:
         name = fmt.page_name(self.prefix, number)
         if self._is_spare(number):
             return
-        page = map_file(self.folder, name, self.meta.page_bytes, writable=False)
+        page = map_page(self.folder, name, self.meta.page_bytes)
         reason = self._wrong_header(number, page)
         if reason is None:
             return
@@ -181,7 +211,7 @@ class PageRepair:
             return
         floor = min(before.timestamp, timestamp) if before else timestamp
         made = PageHeader(number, self.meta.queue_id, first, floor, self.meta.created)
-        data = read_all(self.folder, name, self.meta.page_bytes)
+        data = self._plain(name)
         self._replace(name, made.encode() + data[fmt.PAGE_HEADER_BYTES :])
         self.did(f"wrote the header of {name} again ({reason})")
 
@@ -231,7 +261,7 @@ class PageRepair:
         if header.first_sequence is None:
             return None
         name = fmt.page_name(self.prefix, number)
-        page = map_file(self.folder, name, self.meta.page_bytes, writable=False)
+        page = map_page(self.folder, name, self.meta.page_bytes)
         return page, scan_region(page, None, header, header.first_sequence, None)
 
     def _end_of(self, number: int) -> End | None:
@@ -267,7 +297,7 @@ class PageRepair:
         if scan.stopped == _core.READ_END or scan.sequence != following:
             return
         name = fmt.page_name(self.prefix, number)
-        data = read_all(self.folder, name, self.meta.page_bytes)
+        data = self._plain(name)
         mark = np.zeros(1, fmt.FRAME)
         mark["length"] = END_WORD
         mark["checksum"] = _core.frame_checksum(b"", scan.timestamp, scan.sequence, END_WORD)

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("pagequeue")
 FIRST_PAUSE: Final = 0.001
 LONGEST_PAUSE: Final = 0.05
+NAMED_COUNT: Final = 5
+"""So many consumers an error names; all of them are in its `held_by`."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Retention:
     Attributes:
         max_age: a page goes when its last message is older; None: whatever its age.
         max_bytes: pages go while the page files, the one that comes next included, would take more;
-            at least two pages; None: however many.
+            at least two pages; None: however many. A compressed page counts as its file does.
         keep_unacked: whether a page stays as long as a named consumer has not acknowledged all of
             it.
         max_idle: a named consumer that acknowledged nothing and was not opened for longer, though
@@ -108,6 +110,7 @@ class _Cut:
     pages: list[PageHeader]  # those that become the head, one after the other
     held_by: tuple[str, ...]
     needed: list[str]  # consumers whose cursors allow it
+    refused: errors.AccessDenied | None  # why the next page cannot be removed
 
 
 class Retainer:
@@ -122,6 +125,7 @@ class Retainer:
         self._full_timeout = full_timeout
         self._warned: set[str] = set()
         self._page_limit: float = math.inf
+        self._compressed: dict[int, int] = {}  # sizes of compressed pages, by number
         if policy.max_bytes is not None:
             page_bytes = store.meta.page_bytes
             self._page_limit = policy.max_bytes // page_bytes
@@ -163,6 +167,7 @@ class Retainer:
 
         Raises:
             QueueFull: there is none, and that is what was chosen, or it took too long.
+            AccessDenied: this user may not remove the oldest page.
             SyncFailed: somebody's sync failed while room was waited for.
         """
         store = self._known()
@@ -197,14 +202,35 @@ class Retainer:
 
     def _is_room(self, store: Store, number: int) -> bool:
         """Whether pages up to this number may be there."""
-        return number - store.read_meta.head_page + 1 <= self._page_limit
+        head_page = store.read_meta.head_page
+        count = number - head_page + 1
+        return count <= self._page_limit or (
+            count <= self._page_limit + self._saved_pages(store, head_page)
+        )
+
+    def _saved_pages(self, store: Store, first: int) -> int:
+        """Return for how many more pages compressing has made room, in those from `first` on."""
+        if self.policy.max_bytes is None:
+            return 0
+        page_bytes, known = store.meta.page_bytes, self._compressed
+        for number in [number for number in list(known) if number < store.read_meta.head_page]:
+            known.pop(number, None)
+        for number in range(first, store.tail.page_number):
+            if number not in known:
+                status = store.folder.status(fmt.page_name(store.prefix, number))
+                if status is not None and status.st_size < page_bytes:
+                    known[number] = status.st_size
+        saved = sum(page_bytes - size for number, size in list(known.items()) if number >= first)
+        return (self.policy.max_bytes % page_bytes + saved) // page_bytes
 
     def _full(self, store: Store, held_by: tuple[str, ...]) -> errors.QueueFull:
-        names = ", ".join(map(repr, held_by)) or "nobody"
+        names = ", ".join(map(repr, held_by[:NAMED_COUNT])) or "nobody"
+        if len(held_by) > NAMED_COUNT:
+            names += f" and {len(held_by) - NAMED_COUNT} more"
         return errors.QueueFull(
-            f"max_bytes of {self.policy.max_bytes} is reached, and {names} has not acknowledged "
-            "the oldest page: acknowledge, remove the consumer or raise max_bytes; nothing was "
-            "sent",
+            f"max_bytes of {self.policy.max_bytes} is reached, and the oldest page is not "
+            f"acknowledged by {names}: acknowledge, remove the consumer or raise max_bytes; "
+            "nothing was sent",
             path=store.folder.path, held_by=held_by,
         )  # fmt: skip
 
@@ -221,6 +247,8 @@ class Retainer:
                 self._move_head(store, cut)
                 store.let_go_of_retired()
             removed = self._remove(store)
+            if cut.refused is not None:
+                raise cut.refused
         end = cut.pages[-1].first_sequence if cut.pages else None
         return TrimReport(
             len(cut.pages), 0 if end is None else end - head_sequence, removed, cut.held_by
@@ -234,19 +262,28 @@ class Retainer:
             oldest_kept = store.clock() - self.policy.max_age // MICROSECOND * 1000
         pages: list[PageHeader] = []
         held: tuple[str, ...] = ()
+        refused = None
         for number in range(head_page + 1, tail_page + 1):
             header = read_header(store.folder, store.prefix, store.meta.queue_id, number)
             first = header.first_sequence
             assert first is not None
-            too_many = tail_page - number + 2 > page_limit
+            too_many = tail_page - number + 2 > page_limit and (
+                tail_page - number + 2 > page_limit + self._saved_pages(store, number - 1)
+            )
             too_old = oldest_kept is not None and header.floor_timestamp < oldest_kept
             if not (too_many or too_old):
                 break
             held = tuple(name for name, sequence in stands.items() if sequence < first)
             if held:
                 break
+            try:  # or its messages were gone, and its room was not
+                store.folder.check_removable(fmt.page_name(store.prefix, number - 1))
+                store.folder.check_removable(fmt.index_name(store.prefix, number - 1))
+            except errors.AccessDenied as error:
+                refused = error
+                break
             pages.append(header)
-        return _Cut(pages, held, list(stands))
+        return _Cut(pages, held, list(stands), refused)
 
     def _places(self, store: Store) -> dict[str, int]:
         """Return where those consumers stand for whom pages are kept; -1: it cannot be known."""
@@ -281,7 +318,8 @@ class Retainer:
             for name in cut.needed:
                 with contextlib.suppress(errors.QueueNotFound):  # removed meanwhile
                     sync_cursor(folder, prefix, name)
-            sync_header(store, head.page_number)
+            if not head.is_compressed:  # which was synced before it had its name
+                sync_header(store, head.page_number)
             folder.sync()
         except OSError as error:
             raise _sync_failed(store, error) from error

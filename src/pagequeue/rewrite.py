@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue.compressed import inflated, is_compressed
 from pagequeue.page import REASONS, private_region, scan_region
 from pagequeue.page_header import PageHeader, decode_header
 from pagequeue.producer import Producer
@@ -72,6 +73,8 @@ def _rewrite_page(store: Store, number: int, end_sequence: int) -> None:
     name = fmt.page_name(store.prefix, number)
     path = store.folder.full(name)
     data = read_all(store.folder, name, store.meta.page_bytes)
+    if is_compressed(data):  # its file was synced, but not its index; it becomes a plain page
+        data = inflated(data, path)
     header = decode_header(data[: fmt.PAGE_HEADER_BYTES], store.meta.queue_id, number, path)
     index = private_region(b"", store.meta.index_bytes)
     _check(data, index, header, end_sequence, path)

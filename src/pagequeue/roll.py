@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue.compressed import is_compressed
 from pagequeue.page import WritablePage, make_page, map_file, writable_index
-from pagequeue.page_header import PageHeader, decode_header, parse_header
+from pagequeue.page_header import PageHeader, decode_header, first_bytes, parse_header
 from pagequeue.recycle import drop_spare, has_spare
 
 if TYPE_CHECKING:
@@ -182,6 +183,9 @@ class Roller:
                     try:
                         page = self._mapped(number)
                     except errors.CorruptPage as error:
+                        name = fmt.page_name(self._prefix, number)
+                        if is_compressed(first_bytes(self._folder, name)):
+                            raise  # it has messages, and somebody put it there
                         log.warning("%s; it held nothing and is made again", error)
                     if page is not None:
                         self._refuse_used(page)

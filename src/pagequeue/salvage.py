@@ -286,7 +286,8 @@ class _Salvage:
                 is_good = is_tail and stretch.stopped == _core.READ_NOTHING
             if not is_good:
                 reason = REASONS.get(stretch.stopped, "it cannot be read")
-                self.damage = (source.path, stretch.end_position, reason)
+                place = source.blocks.get(stretch.end, (stretch.end_position, reason))
+                self.damage = (source.path, *place)
 
     def _known_tail(self, source: Source) -> int | None:
         """Return where the last page ends, if the write meta can be trusted to say it."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue.inflating import map_page
 from pagequeue.page import map_file, private_region, scan_region
 from pagequeue.page_header import parse_header
 from pagequeue.problem import Problem, problem_of
@@ -32,6 +33,8 @@ class Source:
         region: the file as a page, cut off or filled up with zeros.
         index: its index, if it can be mapped.
         reasons: what is wrong with the file as a whole.
+        blocks: of a compressed page those that are damaged: place in the file and reason, by the
+            sequence of the first message.
     """
 
     path: str
@@ -40,6 +43,7 @@ class Source:
     region: _core.Region
     index: _core.Region | None
     reasons: list[str]
+    blocks: dict[int, tuple[int, str]] = field(default_factory=dict)
 
 
 def sources(found: Survey, notes: list[Problem]) -> list[Source]:
@@ -75,7 +79,7 @@ def _source(found: Survey, meta: AllMeta, number: int) -> Source | None:
     """Return a page file, None if it is only made ready, or nothing can be said about it."""
     name = fmt.page_name(found.prefix, number)
     path = found.folder.full(name)
-    region, reasons = _region(found.folder, name, meta.page_bytes)
+    region, reasons, blocks = _region(found.folder, name, meta.page_bytes)
     index = _index(found, meta, number)
     try:
         header = parse_header(region.read(0, fmt.PAGE_HEADER_BYTES), path)
@@ -100,20 +104,36 @@ def _source(found: Survey, meta: AllMeta, number: int) -> Source | None:
             )  # fmt: skip
         reason = f"header: says that it begins with message {first}, its frames {proved}"
         first, reasons = proved, [*reasons, reason]
-    return Source(path, header.page_number, first, region, index, reasons)
+    return Source(path, header.page_number, first, region, index, reasons, blocks)
 
 
-def _region(folder: Folder, name: str, size_bytes: int) -> tuple[_core.Region, list[str]]:
-    """Map a page; one of the wrong size is copied and cut off or filled up."""
+def _region(
+    folder: Folder, name: str, size_bytes: int
+) -> tuple[_core.Region, list[str], dict[int, tuple[int, str]]]:
+    """Map a page; one of the wrong size is copied and cut off or filled up.
+
+    Returns:
+        Its map, what is wrong with the file, and the damaged blocks of a compressed one.
+    """
+    reasons: list[str] = []
+    blocks: dict[int, tuple[int, str]] = {}
+
+    def note(error: errors.DamageError) -> None:
+        if isinstance(error, errors.CorruptFrame):
+            blocks[error.sequence] = error.position, error.reason
+        else:
+            reasons.append(error.reason)
+
     try:
-        return map_file(folder, name, size_bytes, writable=False), []
+        region = map_page(folder, name, size_bytes, wrong=note)
     except errors.CorruptPage as error:
         with folder.opened(name, writable=False) as fd:
             try:
                 data = os.pread(fd, size_bytes, 0)
             except OSError as failed:
                 raise_typed(failed, folder.full(name), "reading the page")
-        return private_region(data, size_bytes), [error.reason]
+        return private_region(data, size_bytes), [error.reason], {}
+    return region, reasons, blocks
 
 
 def _index(found: Survey, meta: AllMeta, number: int) -> _core.Region | None:
@@ -130,9 +150,9 @@ def _end_of(found: Survey, number: int) -> int | None:
         return None
     try:
         header = found.header(number)
-        region, _ = _region(
-            found.folder, fmt.page_name(found.prefix, number), found.meta.page_bytes
-        )
+        region = _region(found.folder, fmt.page_name(found.prefix, number), found.meta.page_bytes)[
+            0
+        ]
     except errors.PageQueueError:
         return None
     if header.first_sequence is None:

@@ -14,13 +14,16 @@ from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from pagequeue import errors
+from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.background import Background
+from pagequeue.bell import Bell
+from pagequeue.errands import Errands
 from pagequeue.files import FILE_MODE
 from pagequeue.flush import Flusher
+from pagequeue.inflating import Pool, open_page
 from pagequeue.opening import Opening
-from pagequeue.page import Page, missing_page
+from pagequeue.page import missing_page
 from pagequeue.recycle import drop_spare
 from pagequeue.roll import Roller
 from pagequeue.trust import NOTHING
@@ -28,6 +31,7 @@ from pagequeue.trust import NOTHING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pagequeue.page import Page
     from pagequeue.words import Tail
 
 CACHED_PAGES = 4
@@ -77,17 +81,21 @@ class Store:
         self.lock_timeout = lock_timeout
         self._pid = os.getpid()
         self.background = Background()
+        self.compressing = Background()  # takes longer than making a page may wait
         self.after_roll: Callable[[], object] | None = None  # done in the background
         self.has_spare = False  # kept a retired page to be used again
         self.max_idle_ns: int | None = None  # a consumer silent for longer keeps no pages
         self._cache: OrderedDict[int, Page] = OrderedDict()
         self._first_timestamps: dict[int, int] = {}
         self._guard = threading.RLock()  # a finalizer may come back in
+        self._bell: Bell | None = None
+        self.errands = Errands()
         self._opening = opening = Opening(
             path, prefix, create=create, read_only=read_only, page_bytes=page_bytes,
             lock_timeout=lock_timeout, clock=clock, file_mode=file_mode, trust=trust,
         )  # fmt: skip
         self.folder, self.meta, self.report = opening.folder, opening.meta, opening.report
+        self._pool = Pool(self.meta.page_bytes)
         self.write_meta, self.read_meta = opening.write_meta, opening.read_meta
         self._prefix_tail = opening.prefix_tail
         self._prefix_key = opening.write_meta.lock_key
@@ -136,6 +144,14 @@ class Store:
         return not self.read_only and not self.folder.is_replaced
 
     @property
+    def bell(self) -> Bell:
+        """What those wait with who have no thread of their own."""
+        with self._guard:
+            if self._bell is None:
+                self._bell = Bell(self.write_meta, read_only=self.read_only)
+            return self._bell
+
+    @property
     def is_forked(self) -> bool:
         """Whether this process is a child that inherited the store."""
         return os.getpid() != self._pid
@@ -160,6 +176,9 @@ class Store:
 
     def close(self, *, wait: bool = True) -> None:
         """Let go of everything; readers that hold a page keep it."""
+        if self._bell is not None:
+            self._bell.close(wait=wait)
+        self.compressing.close(wait=wait)
         if not self.read_only and hasattr(self, "roller"):
             self.flusher.close()
             self.roller.close()
@@ -197,7 +216,7 @@ class Store:
                 pass  # another thread, or a finalizer, came in between
             return cached
         try:
-            page = Page(self.folder, self.prefix, self.meta, number)
+            page = open_page(self.folder, self.prefix, self.meta, number, self._pool)
         except errors.QueueNotFound as error:
             head_page = self.read_meta.head_page
             if number < head_page:
@@ -215,17 +234,20 @@ class Store:
         self.let_go_of_retired()
         return page
 
+    def forget(self, number: int) -> None:
+        """Let go of a page whose file is another one now; who reads in the old one goes on."""
+        with self._guard:
+            old: list[object] = [self._cache.pop(number, None)]
+        self.background.drop(old)
+
     def page_again(self, number: int) -> Page:
         """Return a page, mapped anew: its file can have been replaced by one with the same frames.
 
         Raises:
             Expired, MissingPage: as for `page`.
         """
-        with self._guard:
-            old: list[object] = [self._cache.pop(number, None)]
-        page = self.page(number)
-        self.background.drop(old)
-        return page
+        self.forget(number)
+        return self.page(number)
 
     def let_go_of_retired(self) -> None:
         """Forget pages below the head: a page that is mapped is not used again."""
@@ -244,6 +266,25 @@ class Store:
             f"retention passed this place: seek to {head}, the head",
             path=self.folder.path, head_sequence=head,
         )  # fmt: skip
+
+    def time_at(self, sequence: int) -> int:
+        """Return when a message was sent, in ns since 1970, UTC.
+
+        Raises:
+            Expired: it is before the head. SequenceOutOfRange: it was never sent.
+        """
+        place = self.seek_sequence(sequence)
+        return _core.look(place.page.ready(place.position), place.position, sequence)[1]
+
+    def file_bytes(self) -> int:
+        """Return what is allocated on disk for all files of the queue, spare pages included."""
+        total = 0
+        pattern = fmt.file_pattern(self.prefix)
+        for name in self.folder.names():
+            if pattern.fullmatch(name):
+                status = self.folder.status(name)
+                total += status.st_blocks if status is not None else 0  # retired in between
+        return total * 512
 
     def count(self, number: int, tail: Tail | None = None) -> int:
         """Return how many messages a page holds, as of now, or as of a tail."""

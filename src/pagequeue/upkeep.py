@@ -10,12 +10,14 @@ from pagequeue.info import Info, info
 from pagequeue.listing import ConsumerInfo, consumers, remove_consumer
 from pagequeue.producer import Producer
 from pagequeue.salvage import SalvageReport, salvage_queue
+from pagequeue.stats import Stats, stats
 from pagequeue.verify import VerifyReport, verify
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Collection
 
+    from pagequeue.compress import Compressor, CompressReport
     from pagequeue.retention import Retainer, TrimReport
     from pagequeue.store import Store
 
@@ -25,6 +27,7 @@ class Upkeep(Closing):
 
     _trust: Collection[str]
     _retainer: Retainer | None
+    _compressor: Compressor | None
 
     def _open(self) -> Store:
         """Return the open store."""
@@ -42,12 +45,16 @@ class Upkeep(Closing):
         """Return sizes, times and sequences, as of now."""
         return info(self._open())
 
+    def stats(self) -> Stats:
+        """Return how full the queue is and how far its consumers are, cheaply; see `rates`."""
+        return stats(self._open())
+
     def consumers(self) -> list[ConsumerInfo]:
-        """Return all named consumers, in order of their names; a damaged one says so."""
+        """Return all named consumers and groups, in order of their names; a damaged one says so."""
         return consumers(self._open())
 
     def remove_consumer(self, name: str) -> None:
-        """Remove a named consumer, for good: no page is kept for it any more.
+        """Remove a named consumer or a group, for good: no page is kept for it any more.
 
         Raises:
             ConsumerNotFound: there is none of this name.
@@ -63,6 +70,8 @@ class Upkeep(Closing):
 
         Raises:
             ReadOnlyQueue: the queue was opened with `read_only=True`.
+            AccessDenied: this user may not remove the oldest page, another's in a directory that
+                is sticky; it can be read still.
             LockTimeout: another process is making a page or trimming for too long.
             SyncFailed: a sync failed; the queue is latched.
 
@@ -72,6 +81,28 @@ class Upkeep(Closing):
         self._check_writable("trim")
         assert self._retainer is not None
         return self._retainer.trim(store)
+
+    def compress(self, progress: Callable[[int, int], None] | None = None) -> CompressReport:
+        """Compress all sealed pages, while others send and read.
+
+        Each takes the place of its page by one rename; who reads in the old file goes on in it.
+
+        Args:
+            progress: called with pages done and pages in all.
+
+        Raises:
+            MissingExtra: the extra `zstd` is not installed.
+            ReadOnlyQueue: the queue was opened with `read_only=True`.
+            DiskFull: there is no room for a compressed page beside the page; it stays as it was.
+            CorruptFrame: a page is damaged; it stays as it was.
+            SyncFailed: the queue is latched.
+
+        Source: FORMAT.md, "Compressing"; keeps I16.
+        """
+        store = self._open()
+        self._check_writable("compress pages")
+        assert self._compressor is not None
+        return self._compressor.run(store, progress)
 
     def rotate(self) -> None:
         """Seal the active page now and go on in a new one, while others write.

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue.compressed import BLOCK_REASON
 from pagequeue.files import Folder
+from pagequeue.inflating import map_page
 from pagequeue.page import PROOF, REASONS, Scan, map_file, scan_region
 from pagequeue.page_header import PageHeader, parse_header
 from pagequeue.problem import Problem, problem_of
@@ -147,8 +149,15 @@ class _Verification:
                 self.report.problems.remove(problem)
 
     def problem(self, number: int, position: int | None, sequence: int | None, reason: str) -> None:
-        """Note what is wrong with a page."""
-        self.report.problems.append(Problem(self.found.path(number), position, sequence, reason))
+        """Note what is wrong with a page; not again that a damaged block is not there."""
+        path = self.found.path(number)
+        if reason != REASONS[_core.READ_NOTHING] or not any(
+            known.file == path
+            and known.sequence == sequence
+            and known.reason.startswith(BLOCK_REASON)
+            for known in self.report.problems
+        ):
+            self.report.problems.append(Problem(path, position, sequence, reason))
 
     def _is_promised(self, sequence: int | None) -> bool:
         """Whether a power cut could not have taken what stands there."""
@@ -179,8 +188,8 @@ class _Verification:
             if number > spare and not self.found.awaits_recovery:
                 self.problem(number, None, None, "behind the page that comes next: never read")
                 continue
-            try:
-                page = map_file(self.found.folder, name, self.meta.page_bytes, writable=False)
+            try:  # it can have been rolled into, sealed and compressed by now
+                page = map_page(self.found.folder, name, self.meta.page_bytes)
             except errors.QueueNotFound:
                 continue  # removed meanwhile
             except errors.PageQueueError as error:
@@ -208,12 +217,22 @@ class _Verification:
 
     # --- one page ---------------------------------------------------------------------------------
 
+    def _note(self, error: errors.PageQueueError) -> None:
+        """Note what is damaged in a page, of which the rest is checked; each thing once."""
+        problem = problem_of(error)
+        if not any(
+            (known.file, known.position) == (problem.file, problem.position)
+            and known.reason.endswith(problem.reason)
+            for known in self.report.problems
+        ):
+            self.report.problems.append(problem)
+
     def _check(self, number: int) -> bool:
         """Check one page; return whether others follow."""
         state, found = self.state, self.found
         try:
             name = fmt.page_name(found.prefix, number)
-            page = map_file(found.folder, name, self.meta.page_bytes, writable=False)
+            page = map_page(found.folder, name, self.meta.page_bytes, wrong=self._note)
         except errors.PageQueueError as error:
             if number < found.head_page:
                 return True
@@ -241,7 +260,7 @@ class _Verification:
         except errors.PageQueueError as error:
             first = self.state.expected
             if self._is_promised(first):
-                self.report.problems.append(problem_of(error))
+                self._note(error)
             if isinstance(error, errors.NewerFormat) or first is None:
                 return None
             stands = _core.look(page, fmt.PAGE_HEADER_BYTES, first)[0]

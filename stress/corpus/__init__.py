@@ -8,6 +8,7 @@ The campaign is `stress/no_damage_goes_unnoticed.py`.
 from __future__ import annotations
 
 from stress.corpus import (
+    compressed_pages,
     cursors,
     frames,
     indexes,
@@ -23,5 +24,8 @@ from stress.corpus.live import LIVE
 
 __all__ = ["DAMAGES", "FACES", "LIVE", "Damage"]
 
-FAMILIES = (sealed_pages, frames, tails, indexes, metas, write_metas, names, special, cursors)
+FAMILIES = (
+    sealed_pages, frames, tails, indexes, metas, write_metas, names, special, cursors,
+    compressed_pages,
+)  # fmt: skip
 """Importing one registers its damages."""

@@ -60,6 +60,10 @@ class Judge:
             except (FileNotFoundError, NotADirectoryError):
                 continue
             before = self.original.contents[name]
+            if number in self.victim.compressed:
+                gone = self.victim.compressed[number]
+                yield from (p for p in self.original.of_page(number) if p.sequence not in gone)
+                continue
             for place in self.original.of_page(number):
                 until = place.position + fmt.FRAME_HEADER_BYTES + len(place.payload)
                 if data[place.position : until] == before[place.position : until]:

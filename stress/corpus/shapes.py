@@ -144,7 +144,9 @@ def _groups(shape: Shape, rng: random.Random) -> Iterator[list[bytes]]:
         sent_at_once = shape.batch_count if number % 2 else 1
         group = []
         for _ in range(sent_at_once):
-            group.append(rng.randbytes(SIZES[number % len(SIZES)]))
+            size = SIZES[number % len(SIZES)]
+            half = rng.randbytes((size + 1) // 2)  # twice, so that a page can be compressed
+            group.append((half + half)[:size])
             number += 1
         yield group
 

@@ -47,6 +47,8 @@ class Victim:
         altered: sequences of messages that were given another time, with the checksum for that.
         outcomes: what each face must do.
         durable: the durable mark on disk, as the damage left it.
+        compressed: by the number of a page that was compressed, the sequences of the messages that
+            the damage took from it.
     """
 
     def __init__(self, original: Original, other: Original, base: Path, rng: random.Random) -> None:
@@ -59,6 +61,7 @@ class Victim:
         self.altered: set[int] = set()
         self.outcomes: dict[str, OutcomeOf] = {}
         self.durable = original.durable
+        self.compressed: dict[int, set[int]] = {}
         self.directory.mkdir(mode=0o700)
         self.outside.mkdir(mode=0o700)
         for name, data in original.contents.items():

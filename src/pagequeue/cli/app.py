@@ -28,6 +28,8 @@ COMMANDS: Final = {
     "receive": "pagequeue.cli.receive",
     "info": "pagequeue.cli.info",
     "consumers": "pagequeue.cli.consumers",
+    "compress": "pagequeue.cli.compress",
+    "metrics": "pagequeue.cli.metrics",
     "verify": "pagequeue.cli.verify",
     "repair": "pagequeue.cli.repair",
     "salvage": "pagequeue.cli.salvage",

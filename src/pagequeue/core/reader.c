@@ -89,6 +89,10 @@ static reading after_event(Reader *self, pq_event event, int64_t value) {
 
 /* READ_TAKEN = look again. */
 static reading not_a_frame(Reader *self, pq_read_result found, pq_frame *frame) {
+    if (found == PQ_READ_NOTHING && self->page->filler != Py_None) {
+        self->stuck = 1; /* a sealed page: somebody must fill it, and nobody will publish here */
+        return after_event(self, EVENT_UNFILLED, (int64_t)self->position);
+    }
     self->stuck = found != PQ_READ_NOTHING;
     int hole = !self->stuck && is_hole(self);
     if (found == PQ_READ_END) {
@@ -133,7 +137,7 @@ static reading look(Reader *self, pq_frame *frame) {
     }
 }
 
-PyObject *pq_reader_copy(const pq_frame *frame, uint64_t sequence, int *good) {
+PyObject *pq_payload_copy(const pq_frame *frame, uint64_t sequence, int *good) {
     PyObject *payload = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)frame->payload_bytes);
     if (payload == NULL) {
         return NULL;
@@ -155,7 +159,7 @@ static reading reach(Reader *self, pq_frame *frame, PyObject **payload) {
             return found;
         }
         int good;
-        *payload = pq_reader_copy(frame, self->sequence, &good);
+        *payload = pq_payload_copy(frame, self->sequence, &good);
         if (*payload == NULL) {
             return READ_RAISED;
         }

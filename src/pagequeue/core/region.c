@@ -36,6 +36,8 @@ static Region *region_start(PyTypeObject *type, uint64_t bytes, int writable) {
     self->writable = (char)writable;
     Py_INCREF(Py_None);
     self->on_lost = Py_None;
+    Py_INCREF(Py_None);
+    self->filler = Py_None;
     self->guard = pq_guard_take();
     if (self->guard == NULL) {
         PyErr_NoMemory();
@@ -302,6 +304,7 @@ static void region_dealloc(Region *self) {
         Py_END_ALLOW_THREADS
     }
     Py_XDECREF(self->on_lost);
+    Py_XDECREF(self->filler);
     pq_type_free((PyObject *)self);
 }
 
@@ -363,6 +366,8 @@ static PyMemberDef region_members[] = {
     {"writable", T_BOOL, offsetof(Region, writable), READONLY, "Whether bytes can be written."},
     {"on_lost", T_OBJECT, offsetof(Region, on_lost), 0,
      "Called with a position when the file was truncated; returns the error to raise."},
+    {"filler", T_OBJECT, offsetof(Region, filler), 0,
+     "What fills it as it is read; None: all that will be here is."},
     {NULL, 0, 0, 0, NULL},
 };
 

@@ -1,0 +1,51 @@
+"""`pagequeue compress`: sealed pages in fewer bytes, while others use the queue."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import click
+
+from pagequeue import Queue
+from pagequeue.cli import shared
+from pagequeue.cli.problems import page_progress
+from pagequeue.codec import LEVEL_DEFAULT, LEVEL_MAX, LEVEL_MIN
+from pagequeue.errors import InvalidOption
+
+
+@click.command()
+@shared.directory_argument
+@click.option(
+    "--level",
+    type=click.IntRange(LEVEL_MIN, LEVEL_MAX),
+    default=LEVEL_DEFAULT,
+    show_default=True,
+    help="Of Zstandard; more is smaller and slower.",
+)
+@click.option("--rotate", is_flag=True, help="Seal the active page first.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@shared.prefix_option
+@shared.trust_option
+def command(
+    directory: str, level: int, prefix: str, trust: tuple[str, ...], *, rotate: bool, as_json: bool
+) -> None:
+    """Compress the sealed pages of the queue in DIR; needs the extra `zstd`.
+
+    Others can send and receive meanwhile. Pages that would hardly shrink stay as they are.
+    """
+    try:
+        queue = Queue(directory, prefix=prefix, create=False, trust=trust, compress_level=level)
+    except InvalidOption as error:
+        raise click.UsageError(str(error)) from None
+    with queue, page_progress("compressing pages") as progress:
+        if rotate:
+            queue.rotate()
+        report = queue.compress(progress)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report)))
+        return
+    before, after = map(shared.human_bytes, (report.bytes_before, report.bytes_after))
+    click.echo(f"{shared.counted(report.pages, 'page')} compressed, {before} before, {after} after")
+    if report.pages_left:
+        click.echo(f"{shared.counted(report.pages_left, 'page')} left: they would hardly shrink")

@@ -1,0 +1,76 @@
+"""Bugs of compressed pages; each function plants one, as in `patches.py`."""
+
+from __future__ import annotations
+
+from pagequeue import compress
+from stress.plants.plant import COMPRESSION, in_c, in_python
+from stress.plants.rewrite import rewrite
+
+COMPRESSING = (
+    in_python(
+        "end_mark_left_out", "a page is compressed without its end mark",
+        "I16, nobody comes to the next page", {COMPRESSION: 15.0},
+    ),
+    in_python(
+        "page_away_for_a_moment", "the page is removed before the compressed one has its name",
+        "I16, a missing page", {COMPRESSION: 25.0},
+    ),
+    in_python(
+        "compressing_unlocked", "two processes compress one page at once",
+        "I16, half of a file gets the name", {COMPRESSION: 40.0},
+    ),
+    in_python(
+        "written_and_not_compared", "a block is not written, and nobody looks", "I16, lost",
+        {COMPRESSION: 15.0},
+    ),
+    in_python(
+        "compressed_leftover_kept", "what a killed process left of a page is not emptied",
+        "I16, bytes behind the end", {COMPRESSION: 25.0},
+    ),
+    in_c(
+        "unfilled_is_the_end", "a block that is not inflated yet passes for the end",
+        "messages that are not read", {COMPRESSION: 15.0},
+        {"reader.c": [("self->page->filler != Py_None", "0")]},
+    ),
+)  # fmt: skip
+
+
+def end_mark_left_out() -> None:
+    """The last block ends behind the last frame."""
+    rewrite(
+        compress._Sealed,
+        "__init__",
+        ("self._used = scan.position + fmt.FRAME_HEADER_BYTES", "self._used = scan.position"),
+    )
+
+
+def page_away_for_a_moment() -> None:
+    """The name leads nowhere between two calls."""
+    rewrite(
+        compress,
+        "_swap",
+        (
+            "folder.rename(name + MAKER, name)",
+            "folder.remove(name); folder.rename(name + MAKER, name)",
+        ),
+    )
+
+
+def compressing_unlocked() -> None:
+    """Whoever has the temporary file locked is not asked."""
+    rewrite(compress, "_temporary", ("fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)", "pass"))
+
+
+def written_and_not_compared() -> None:
+    """The first block stays zeros."""
+    rewrite(
+        compress._Sealed,
+        "write",
+        ("_write_all(fd, stored, at)", "i and _write_all(fd, stored, at)"),
+    )
+    compress._Sealed.compare = lambda *_: None  # type: ignore[method-assign]
+
+
+def compressed_leftover_kept() -> None:
+    """The temporary file of one that died is written to, and not emptied before."""
+    rewrite(compress, "_temporary", ("os.ftruncate(fd, 0)", "pass"))
