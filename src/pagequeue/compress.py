@@ -49,8 +49,8 @@ from pagequeue.system_errors import raise_typed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pagequeue.watching import Identity
     from pagequeue.store import Store
+    from pagequeue.watching import Identity
 
 log = logging.getLogger("pagequeue")
 MAKER: Final = ".tmp-zip"
