@@ -285,7 +285,7 @@ def make_group_file(
     header["created"], header["opened"], header["last_ack"] = created, now, last_ack
     header["next_sequence"] = snapshot.floor
     header["new_even"] = snapshot.new_sequence
-    header["claim_id"] = len(snapshot.waiting)
+    header["claim_id"] = header["used"] = len(snapshot.waiting)
     header["changing"] = 1
     ordinal = snapshot.ordinal + 1
     header["snapshot"] = ordinal

@@ -126,13 +126,16 @@ static int in_order(const void *left, const void *right) {
 /* Make links, free list and floor from the records. Dies in here: done again, because nothing that it
  * reads is changed but by making void what is void. */
 static int rebuild(pq_table *table) {
-    ordered *found = malloc((size_t)table->capacity * sizeof *found);
+    /* Raised before the record behind it gets its word, so none stands beyond it. */
+    uint32_t reached = get_u32(META(USED));
+    reached = reached < table->capacity ? reached : table->capacity;
+    ordered *found = malloc((size_t)reached * sizeof *found + 1);
     if (found == NULL) {
         return -1;
     }
     uint64_t place, next = pq_table_next(table, &place);
     uint32_t count = 0, used = 0;
-    for (uint32_t slot = 0; slot < table->capacity; slot++) {
+    for (uint32_t slot = 0; slot < reached; slot++) {
         uint8_t *record = record_at(table, slot);
         if (get_u64(OF(record, WORD)) == 0) {
             continue;
