@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from test_golden import GOLDEN, VERSIONS, check, expected
 
 from pagequeue import Queue, compressed
 from pagequeue import format as fmt
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 BLOCK_BYTES = 1000
 
