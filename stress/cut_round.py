@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
+from stress.keeping import use_small_pages_again
 from stress.traffic import RECORD, SEEN, Log, Shape, chained
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ PRODUCERS_MAX = 3
 CONSUMERS_MAX = 2
 PAUSE_SECONDS = 0.001
 NS_PER_S = 1_000_000_000
+PROVER, TAKER = "prover", "taker"
+"""Named consumers: the parent's, and one that dies with the power."""
+ABOUT, DURABLE = range(1, 3)
+DURABLE_SHARE, TRIM_SHARE = 0.3, 0.2
 
 
 class Policy(NamedTuple):
@@ -64,16 +69,18 @@ class Logs:
     acked: list[Log] = field(init=False)
     told: list[Log] = field(init=False)
     seen: list[Log] = field(init=False)
+    taken: Log = field(init=False)
 
     def __post_init__(self) -> None:
         """Make one log for each writer."""
         self.acked = [Log(self.directory / f"acked-{i}", RECORD) for i in range(PRODUCERS_MAX)]
         self.told = [Log(self.directory / f"told-{i}", RECORD) for i in range(PRODUCERS_MAX + 1)]
         self.seen = [Log(self.directory / f"seen-{i}", SEEN) for i in range(CONSUMERS_MAX)]
+        self.taken = Log(self.directory / "taken", RECORD)
 
     def all(self) -> list[Log]:
         """Return all logs."""
-        return [*self.acked, *self.told, *self.seen]
+        return [*self.acked, *self.told, *self.seen, self.taken]
 
     def empty(self) -> None:
         """Forget what was said."""
@@ -93,24 +100,28 @@ def records(logs: list[Log]) -> list[tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class Actor:
-    """A process of a round: which queue it opens, where it speaks, and its own randomness."""
+    """A process of a round: which queue it opens, where it speaks, and its own randomness.
+
+    Attributes:
+        keeps: whether retention takes what both named consumers have acknowledged.
+    """
 
     path: str
     logs: Logs
     slot: int
     uid: int
+    keeps: bool = False
+
+    def open(self, sync: str | int | timedelta = "none") -> Queue:
+        """Open the queue."""
+        return opened(self.path, keeps=self.keeps, sync=sync)
 
     def produce(self, policy: Policy) -> None:
         """Send until the power goes."""
-        from pagequeue import Queue  # noqa: PLC0415  the core is chosen by now
-
         rng = random.Random(self.uid)
         acked, told = self.logs.acked[self.slot], self.logs.told[self.slot]
         flushes = 0.15 if policy == Policy() else 0.02
-        with (
-            Queue(self.path, page_bytes=PAGE_BYTES, sync=policy.sync) as queue,
-            queue.producer() as producer,
-        ):
+        with self.open(policy.sync) as queue, queue.producer() as producer:
             for number in itertools.count():
                 first, count = SHAPE.op(self.uid, number).run(producer)
                 acked.put(self.uid, number, count, first, time.monotonic_ns())
@@ -123,11 +134,9 @@ class Actor:
 
     def consume(self, start: tuple[int, int], *, durable_only: bool) -> None:
         """Receive until the power goes, from a place with a known digest on."""
-        from pagequeue import Queue  # noqa: PLC0415
-
         sequence, digest = start
         log = self.logs.seen[self.slot]
-        with Queue(self.path, page_bytes=PAGE_BYTES) as queue:
+        with self.open() as queue:
             consumer = queue.consumer(sequence=sequence, durable_only=durable_only)
             while True:
                 try:
@@ -137,6 +146,28 @@ class Actor:
                 for message in batch:
                     digest = chained(digest, message)
                 log.put(self.uid, consumer.sequence, digest, int(durable_only), 0)
+
+    def take(self) -> None:
+        """Resume, receive, acknowledge and trim until the power goes."""
+        from pagequeue import NamedConsumer  # noqa: PLC0415  the core is chosen by now
+
+        rng = random.Random(self.uid)
+        log = self.logs.taken
+        with self.open() as queue:
+            consumer = queue.consumer(TAKER)
+            assert isinstance(consumer, NamedConsumer)
+            while True:
+                try:
+                    consumer.receive_many(rng.randint(1, 60), timeout=0.02)
+                except TimeoutError:
+                    continue
+                durable = rng.random() < DURABLE_SHARE
+                log.put(self.uid, 0, 0, consumer.sequence, ABOUT)
+                consumer.ack(durable=durable)
+                if durable:
+                    log.put(self.uid, 0, 0, consumer.sequence, DURABLE)
+                if rng.random() < TRIM_SHARE:
+                    queue.trim()
 
     def stir(self) -> None:
         """Write parts of files to the disk in any order, as the system may at any time."""
@@ -161,9 +192,7 @@ class Actor:
 
     def open_only(self) -> None:
         """Open the queue, which recovers it, and say what it found: nothing may undo that."""
-        from pagequeue import Queue  # noqa: PLC0415
-
-        with Queue(self.path, page_bytes=PAGE_BYTES) as queue:
+        with self.open() as queue:
             self.logs.told[PRODUCERS_MAX].put(self.uid, 0, 0, queue.durable_sequence, 0)
             time.sleep(60)
 
@@ -175,13 +204,22 @@ class Claims:
     acked: list[tuple[int, ...]]
     told: list[tuple[int, ...]]
     seen: list[tuple[int, ...]]
+    taken: list[tuple[int, ...]]
     at_ns: int
 
     @staticmethod
     def read(logs: Logs) -> Claims:
         """Return what was said so far."""
         at_ns = time.monotonic_ns()
-        return Claims(records(logs.acked), records(logs.told), records(logs.seen), at_ns)
+        return Claims(
+            records(logs.acked), records(logs.told), records(logs.seen), logs.taken.records(), at_ns
+        )
+
+    def places(self, known: int, logs: Logs) -> tuple[int, int]:
+        """Return where the taker may be, from where it was before: at least, and at most."""
+        durable = [place for _, _, _, place, kind in self.taken if kind == DURABLE]
+        about = [record[3] for record in logs.taken.records()]  # up to the cut
+        return max([known, *durable]), max([known, *about])
 
     def end(self, policies: dict[int, Policy], slack_seconds: float) -> int:
         """Return the sequence up to which everything must be there."""
@@ -209,10 +247,18 @@ def _kept(policy: Policy, mine: list[tuple[int, ...]], at_ns: int, slack_seconds
     return 0
 
 
-def opened(path: str, **options: bool) -> Queue:
-    """Open the queue that is being proved."""
-    from pagequeue import Queue  # noqa: PLC0415
+def opened(
+    path: str,
+    *,
+    read_only: bool = False,
+    keeps: bool = False,
+    sync: str | int | timedelta = "none",
+) -> Queue:
+    """Open a queue; with `keeps`, what its named consumers acknowledged goes at once."""
+    from pagequeue import Queue, Retention  # noqa: PLC0415  the core is chosen by now
 
-    if options.get("read_only"):
+    if read_only:
         return Queue(path, read_only=True)
-    return Queue(path, page_bytes=PAGE_BYTES)
+    retention = Retention(max_age=timedelta(microseconds=1)) if keeps else None
+    use_small_pages_again(really=keeps)
+    return Queue(path, page_bytes=PAGE_BYTES, sync=sync, retention=retention)

@@ -178,7 +178,7 @@ TRIMMING: Final = (
     Scenario("trim by age", _trim, aged=True),
     Scenario("trim what is not acknowledged", _trim, pages=3, protects=False),
     Scenario("make room", _send, pages=5),
-    Scenario("use a page again", _send_much, pages=6, places=(None,)),
+    Scenario("use a page again", _send_much, pages=6, places=(BEHIND_AT, None)),
     Scenario("refuse", _send, pages=3),
     Scenario("block", _send, pages=3, on_full="block"),
     Scenario("drop the oldest", _send, pages=3, on_full="drop_oldest", protects=False),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import FrameType
 
-ROOMS: Final = ("roll", "store", "recover", "page", "files", "meta", "producer")
+ROOMS: Final = ("roll", "store", "recover", "page", "files", "meta", "producer", "flush", "locks")
 TEMPLATE_UID = uid_of(MIXED, 1)
 TEMPLATE_OPS = 60
 FLUSH_AFTER = 20
@@ -39,12 +39,14 @@ class Scenario:
         kind: of the victim's traffic.
         cut: what the power cut took, done to the copy; None: the copy was opened in peace before.
         fresh: there is no queue yet.
+        durable: each of its sends is flushed, beside a survivor that flushes too.
     """
 
     name: str
     kind: int
     cut: Callable[[Path], None] | None = None
     fresh: bool = False
+    durable: bool = False
 
     @property
     def recovers(self) -> bool:
@@ -96,6 +98,7 @@ SCENARIOS = (
     Scenario("send and roll", SINGLE),
     Scenario("send batches and roll", BATCH),
     Scenario("rotate", ROTATE),
+    Scenario("send durably and roll", SINGLE, durable=True),
     Scenario("recover a copy", SINGLE, _nothing),
     Scenario("recover a torn last page", BATCH, _tear_last),
     Scenario("recover a page torn in the middle", SINGLE, _tear_middle),
@@ -206,7 +209,8 @@ def act(scene: Scene, scenario: Scenario, uid: int, stop_at: int) -> None:
     from pagequeue import Queue  # noqa: PLC0415
 
     end = count_lines(stop_at)
-    with Queue(scene.path, page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
+    sync = "always" if scenario.durable else "none"
+    with Queue(scene.path, page_bytes=PAGE_BYTES, sync=sync) as queue, queue.producer() as producer:
         for number in range(2 if scenario.recovers or scenario.fresh else SENDS):
             scene.send(producer, uid, number)
     lines = end()

@@ -6,7 +6,9 @@ disk out of order are at work. What was acknowledged, and what was said to be du
 of the disk and is read before the cut. Then the disk is mounted again and the queue opened, which
 recovers it; now and then the power goes again during that, or right behind it. Proved each time:
 all that was durable is there, byte for byte, in order, once; whole batches; a prefix; what a
-consumer received stands there unchanged; verify finds nothing; sending goes on (I5, I8).
+consumer received stands there unchanged; verify finds nothing; sending goes on (I5, I8). In some
+queues two named consumers acknowledge, durably or not, and what both are done with goes: each of
+them is where it was or was going, never ahead of the tail or below the head (I11, I12).
 
 A case is a cut. Both disks are cut at once, each by a process of its own; the image lies in memory
 and is used again, a queue for up to `QUEUE_CUTS_MAX` cuts.
@@ -31,7 +33,9 @@ from stress.campaign import Budget, Outcome
 from stress.cut_round import (
     CONSUMERS_MAX,
     PRODUCERS_MAX,
+    PROVER,
     SHAPE,
+    TAKER,
     Actor,
     Claims,
     Logs,
@@ -51,6 +55,8 @@ SHORT_SECONDS = 30.0
 
 KINDS = ("ext4", "xfs")
 QUEUE_CUTS_MAX = 12
+KEEPS_SHARE = 0.4
+"""Of the queues, those with named consumers and retention."""
 QUEUE_BYTES_MAX = 6 << 20
 MEAN_SECONDS = 0.02
 LONG_SECONDS = 1.0
@@ -76,6 +82,8 @@ class Cutter:
         self.same_boot = False
         self.boot()
         self.path = ""
+        self.keeps = self.is_keeping = False
+        self.proved_to = self.taker = 0
         self.digests = [0]
         self.cuts_left = 0
         self.new_queue()
@@ -101,6 +109,7 @@ class Cutter:
         os.fsync(fd)
         os.close(fd)
         self.outcome.notes["queues"] += 1
+        self.keeps, self.is_keeping = self.rng.random() < KEEPS_SHARE, False
         self.digests = [0]
         self.cuts_left = self.rng.randint(1, QUEUE_CUTS_MAX)
 
@@ -147,6 +156,10 @@ class Cutter:
         if self.cuts_left <= 0 or self.large():
             self.new_queue()
 
+    def actor(self, slot: int, uid: int) -> Actor:
+        """Return a process of a round."""
+        return Actor(self.path, self.logs, slot, uid, self.is_keeping)
+
     def start_all(self) -> None:
         """Start the processes of a round."""
         rng = self.rng
@@ -157,12 +170,12 @@ class Cutter:
         for slot in range(rng.randint(1, PRODUCERS_MAX)):
             uid = rng.getrandbits(63)
             policy = self.policies[uid] = Policy.drawn(rng)
-            actor = Actor(self.path, self.logs, slot, uid)
+            actor = self.actor(slot, uid)
             bodies.append(lambda actor=actor, policy=policy: actor.produce(policy))  # type: ignore[misc]
         known = (len(self.digests) - 1, self.digests[-1])
         for slot in range(rng.randint(0, CONSUMERS_MAX)):
-            actor = Actor(self.path, self.logs, slot, slot)
-            start = rng.choice([known, (0, 0)])
+            actor = self.actor(slot, slot)
+            start = rng.choice([known, known if self.is_keeping else (0, 0)])
             bodies.append(
                 lambda actor=actor, start=start, slot=slot: actor.consume(  # type: ignore[misc]
                     start, durable_only=slot == 0
@@ -171,7 +184,9 @@ class Cutter:
         if rng.random() < (
             0.4 if len(self.digests) > 1 else 0.8
         ):  # a new queue is the most fragile
-            bodies.append(Actor(self.path, self.logs, 0, rng.getrandbits(63)).stir)
+            bodies.append(self.actor(0, rng.getrandbits(63)).stir)
+        if self.is_keeping:
+            bodies.append(self.actor(0, rng.getrandbits(63)).take)
         rng.shuffle(bodies)
         for body in bodies:
             self.start(body, "child")
@@ -218,7 +233,7 @@ class Cutter:
 
     def cut_recovery(self) -> int:
         """Cut the power while somebody opens the queue; return what was found, if it was said."""
-        actor = Actor(self.path, self.logs, 0, 0)
+        actor = self.actor(0, 0)
         self.start(actor.open_only, "opener")
         time.sleep(self.rng.uniform(0, 0.015))
         told = self.logs.told[-1].records()
@@ -239,7 +254,7 @@ class Cutter:
             # write meta's word, which can be behind.
             if not self.same_boot and self.rng.random() < 0.2:
                 read = self.read_before_recovery(end)
-            with opened(self.path) as queue:
+            with opened(self.path, keeps=self.is_keeping) as queue:
                 tail = queue.tail_sequence
                 if tail < end:
                     self.wrong(f"{end} messages were durable, {tail} are there")
@@ -247,7 +262,9 @@ class Cutter:
                     self.wrong(f"a reader found {read} messages, the recovery {tail}")
                 self.walk(queue, claims)
                 self.wrongs(f"verify: {problem}" for problem in queue.verify().problems)
+                self.cursors(queue, claims)
                 self.go_on(queue)
+                self.acknowledge(queue)
         except errors.PageQueueError as error:
             self.wrong(f"{type(error).__name__}: {error}")
         self.wrongs(f"left behind: {name}" for name in os.listdir(self.path) if ".tmp-" in name)
@@ -264,7 +281,7 @@ class Cutter:
 
         try:
             with opened(self.path, read_only=True) as queue:
-                return sum(len(batch) for batch in queue.batches())
+                return queue.head_sequence + sum(len(batch) for batch in queue.batches())
         except errors.QueueNotFound:
             if end > 0:
                 raise
@@ -273,9 +290,13 @@ class Cutter:
     def walk(self, queue: Queue, claims: Claims) -> None:
         """Compare every message: with the digest if it survived a cut before, else in full."""
         known = len(self.digests) - 1
-        digest = 0
+        head = queue.head_sequence
+        if head > (self.proved_to if self.is_keeping else 0):
+            self.wrong(f"the head is {head}, and {self.proved_to} was acknowledged")
+            return
+        digest = self.digests[head]
         messages = (message for batch in queue.batches() for message in batch)
-        for message in messages if known else ():
+        for message in messages if known > head else ():
             digest = chained(digest, message)
             if message.sequence == known - 1:
                 break
@@ -295,6 +316,40 @@ class Cutter:
                 self.wrong(f"a consumer saw another stream up to {sequence}")
         self.outcome.notes["messages"] += count - known
         self.outcome.notes["lost"] += sum(record[2] for record in sent if record[3] >= tail)
+
+    def cursors(self, queue: Queue, claims: Claims) -> None:
+        """Compare where the named consumers are with what they had acknowledged."""
+        if not self.is_keeping:
+            return
+        places = {info.name: info.next_sequence for info in queue.consumers()}
+        tail = queue.tail_sequence
+        if places.get(PROVER) != self.proved_to:
+            self.wrong(f"the prover is at {places.get(PROVER)}, it was at {self.proved_to}")
+        least, most = claims.places(self.taker, self.logs)
+        place = places.get(TAKER)
+        if place is None or not min(least, tail) <= place <= min(most, tail):
+            self.wrong(
+                f"the taker is at {place} with {tail} messages there; {least} was durable, "
+                f"{most} acknowledged"
+            )
+        elif place < queue.head_sequence:
+            self.wrong(f"the taker is at {place}, and the head is {queue.head_sequence}")
+        else:
+            self.taker = place
+
+    def acknowledge(self, queue: Queue) -> None:
+        """Acknowledge durably all that was proved; from the first time on retention is at work."""
+        if not self.keeps:
+            return
+        if not self.is_keeping:
+            queue.consumer(TAKER).close()
+            self.taker = 0
+        with queue.consumer(PROVER) as consumer:
+            while consumer.lag:
+                consumer.receive_many(timeout=0)
+            consumer.ack(durable=True)
+            self.proved_to = consumer.sequence
+        self.is_keeping = True
 
     def go_on(self, queue: Queue) -> None:
         """Send something more, and flush it."""

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import mmap
 import os
 import random
 import shutil
@@ -34,6 +33,7 @@ from stress import children, driver, keep_lines
 from stress.campaign import Budget, Outcome
 from stress.keep_readers import KEEPER, READER, ROLES
 from stress.keep_scenarios import TRIMMING
+from stress.keep_watch import Watcher
 from stress.keeping import (
     CONSUMERS,
     PRODUCERS,
@@ -45,7 +45,6 @@ from stress.keeping import (
     digest_of,
     keep,
     make_queue,
-    name_of,
 )
 from stress.roles import HELPER, NO_MORE, NO_MORE_SENDING, PRODUCER
 from stress.traffic import VIOLATIONS_MAX
@@ -65,81 +64,11 @@ STOPPED_SECONDS = 0.05
 KILL_ALL_SHARE = 0.03
 CUT_SHARE = 0.5
 DRAIN_SECONDS = 30.0
+OLD_BYTES_EVERY = 3
 LINES_SHARE = 0.35
 """Of the budget, for deaths at lines."""
 
 Slot = tuple[str, int]
-
-
-class Watcher:
-    """Looks at a queue's files, as somebody who knows the format and nothing else."""
-
-    def __init__(self, path: str, terms: Terms) -> None:
-        from pagequeue import format as fmt  # noqa: PLC0415  the core is chosen by now
-        from pagequeue.cursor import CursorMeta  # noqa: PLC0415
-        from pagequeue.meta import ReadMeta  # noqa: PLC0415
-
-        self.fmt, self.read_meta, self.next_at = fmt, ReadMeta, CursorMeta.NEXT
-        self.path, self.terms = path, terms
-        self.slack_pages = 0
-        self.looks = 0
-        with open(os.path.join(path, fmt.read_meta_name("queue")), "rb") as file:
-            self._words = mmap.mmap(file.fileno(), fmt.READ_META_BYTES, prot=mmap.PROT_READ)
-
-    def head(self) -> tuple[int, int]:
-        """Return the head's page and sequence, as FORMAT.md says that they are read."""
-        fields = self.fmt.READ_META.fields
-        assert fields is not None
-        while True:
-            page = self._word(fields["head_page"][1])
-            sequence = self._word(fields["head_odd" if page % 2 else "head_even"][1])
-            if page == self._word(fields["head_page"][1]):
-                return page, sequence
-
-    def _word(self, at: int) -> int:
-        return int.from_bytes(self._words[at : at + 8], "little")
-
-    def look(self) -> list[str]:
-        """Return what must not be, as of now."""
-        self.looks += 1
-        wrong = []
-        pages = [int(n[6:16]) for n in os.listdir(self.path) if n.endswith(".page")]
-        page, sequence = self.head()  # behind the listing: it can only be further on than then
-        kept = sum(number >= page for number in pages)
-        self.slack_pages = max(self.slack_pages, sum(number < page for number in pages))
-        if self.terms.pages is not None and kept > self.terms.pages:
-            wrong.append(f"{kept} pages from the head on, {self.terms.pages} are allowed")
-        wrong += self._head_page(page, sequence)
-        if self.terms.keeps:
-            for slot in range(CONSUMERS):
-                place = self.cursor(slot)
-                if place < sequence:
-                    wrong.append(f"the head is {sequence}, {name_of(slot)} needs {place}")
-        return wrong
-
-    def _head_page(self, page: int, sequence: int) -> list[str]:
-        from pagequeue.page_header import parse_header  # noqa: PLC0415
-
-        name = self.fmt.page_name("queue", page)
-        try:
-            data = Path(self.path, name).read_bytes()[: self.fmt.PAGE_HEADER_BYTES]
-        except FileNotFoundError:
-            return [] if self.head()[0] > page else [f"the head is page {page}, and it is gone"]
-        first = parse_header(data, name).first_sequence
-        if first not in {sequence, None} or (first is None and sequence):
-            return [f"the head is {sequence} in page {page}, which begins with {first}"]
-        return []
-
-    def cursor(self, slot: int) -> int:
-        """Return where a named consumer stands."""
-        path = os.path.join(self.path, self.fmt.cursor_name("queue", name_of(slot)))
-        with open(path, "rb") as file:
-            file.seek(self.next_at)
-            return int.from_bytes(file.read(8), "little")
-
-    def close(self) -> None:
-        """Let the map go."""
-        self._words.close()
 
 
 @dataclass
@@ -149,7 +78,8 @@ class Sent:
     records: list[tuple[int, ...]]
     uids: list[int]
     known: dict[int, int] = field(default_factory=dict)
-    last_acts: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    last_acts: dict[int, tuple[int, int]] = field(default_factory=dict)
+    acts: dict[int, list[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         next_ = dict.fromkeys(self.uids, 0)
@@ -159,9 +89,8 @@ class Sent:
                 payloads = SHAPE.op(uid, number).payloads
                 self.known |= {first + i: digest_of(p) for i, p in enumerate(payloads)}
         for uid, number in next_.items():
-            payloads = SHAPE.op(uid, number).payloads
-            for place, payload in enumerate(payloads):
-                self.last_acts[digest_of(payload)] = (uid, place, len(payloads))
+            act = self.acts[uid] = [digest_of(p) for p in SHAPE.op(uid, number).payloads]
+            self.last_acts |= {digest: (uid, place) for place, digest in enumerate(act)}
 
     def wrong(self, found: dict[int, int], end: int, who: str, *, all_of_it: bool) -> list[str]:
         """Return what is wrong with what somebody received: digests by sequence."""
@@ -185,16 +114,14 @@ class Sent:
             if at in self.known:
                 at += 1
                 continue
-            uid, place, count = self.last_acts[found[at]]
-            whole = all(
-                self.last_acts.get(found.get(at + i, -1), (0, 0, 0))[1:] == (i, count)
-                for i in range(count)
-            )
+            uid, place = self.last_acts[found[at]]
+            act = self.acts[uid]
+            whole = all(found.get(at + i) == digest for i, digest in enumerate(act))
             empty = found[at] == digest_of(b"")  # whose it is cannot be known
             if not empty and (place or not whole or uid in seen):
                 return [f"{who} received a part of an operation, or one twice, at {at}"]
             seen.add(uid)
-            at += 1 if empty else count
+            at += 1 if empty else len(act)
         return []
 
 
@@ -253,9 +180,15 @@ class Round:
             if now >= deadline or (turn % 8 == 0 and self.ground.errors.said()):
                 break
             self.violations += self.watcher.look()
+            if turn % OLD_BYTES_EVERY == 0:
+                self.violations += self.watcher.old_bytes(self.uids, self.records())
             self.act()
         if self.stopped is not None:
             os.kill(self.pids[self.stopped[0]], signal.SIGCONT)
+
+    def records(self) -> list[tuple[int, ...]]:
+        """Return what producers were told."""
+        return [record for log in self.ground.acked for record in log.records()]
 
     def act(self) -> None:
         """Do one of the things that must not harm anybody."""
@@ -311,12 +244,14 @@ class Round:
                 self.violations.append(f"page {pages[0]} is below the head, and trim leaves it")
             self.violations += self.watcher.look()
             self.violations += [f"verify: {problem}" for problem in queue.verify().problems]
+            records = self.records()
+            self.violations += self.watcher.old_bytes(self.uids, records)
             left = {m.sequence: digest_of(m.payload) for m in queue.replay()}
         if sorted(left) != list(range(head, end)):
             self.violations.append(f"a replay from {head} to {end} gives {len(left)} messages")
         strays = [name for name in os.listdir(self.ground.path) if ".tmp-" in name]
         self.violations += [f"left behind: {name}" for name in strays]
-        sent = Sent([r for log in self.ground.acked for r in log.records()], self.uids)
+        sent = Sent(records, self.uids)
         for log in [*self.ground.notes, *self.ground.read]:
             found = {r[0]: r[2] for r in log.records() if r[3] == RECEIVED}
             all_of_it = self.terms.keeps and log in self.ground.notes

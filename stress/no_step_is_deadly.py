@@ -1,10 +1,11 @@
 """Forbids that dying at any one step harms anybody else.
 
-A child is killed by a real SIGKILL at a chosen step: at each numbered point of the core's publish
-and roll, and at each executed Python line of the rooms that make, roll and recover a queue. Then
-whoever had the queue open must send within a second and receive whole frames in order, and an
-opener must find every message that was acknowledged, once, byte for byte, batches whole, nothing
-invented (I2, I3, I4, I8, I10). Recovery itself is killed too, twice in a row. A case is a death.
+A child is killed by a real SIGKILL at a chosen step: at each numbered point of the core's publish,
+roll and flush, and at each executed Python line of the rooms that make, roll, flush and recover a
+queue. Then whoever had the queue open must send and flush within a second and receive whole frames
+in order, and an opener must find every message that was acknowledged, once, byte for byte, batches
+whole, nothing invented (I2, I3, I4, I8, I10). Recovery itself is killed too, twice in a row. A
+case is a death.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ SHORT_SECONDS = 40.0
 
 PUBLISH_POINTS = range(1, 9)
 ROLL_POINTS = range(11, 16)
-POINTS = (*PUBLISH_POINTS, *ROLL_POINTS)
+FLUSH_POINTS = range(16, 18)
+POINTS = (*PUBLISH_POINTS, *ROLL_POINTS, *FLUSH_POINTS)
 BEFORE_HEADER, BEHIND_ROLL = 11, 15
 PASSES_MAX = 12
 VICTIM_OPS = 600
@@ -125,7 +127,9 @@ class Campaign:
         def body() -> None:
             from pagequeue import Queue, _core  # noqa: PLC0415  the core is chosen by now
 
-            with Queue(scene.path, page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
+            sync = "always" if point in FLUSH_POINTS else "none"
+            queue = Queue(scene.path, page_bytes=PAGE_BYTES, sync=sync)
+            with queue, queue.producer() as producer:
                 _core.set_kill_point(point, at_pass)  # type: ignore[attr-defined]
                 for number in range(VICTIM_OPS):
                     scene.send(producer, uid, number)

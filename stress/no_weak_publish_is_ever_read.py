@@ -1,4 +1,4 @@
-"""Forbids reading what weak memory shows too early, and sleeping beside it, by model checking.
+"""Forbids what weak memory shows too early, and sleeping beside what came, by model checking.
 
 The models in `stress/model` are searched by Spin through every state: each must hold, with nothing
 left out and no statement never reached, and each mutation of it must fail by the outcome named
@@ -53,6 +53,7 @@ TORN = "first==log_payload[seen]"
 UNPUBLISHED = "seen<published"
 MISCOUNTED = "count==published"
 DEADLOCK = "invalid end state"
+NOT_ON_DISK = "disk>=own"
 
 CASES = (
     Case("publish"),
@@ -92,6 +93,18 @@ CASES = (
     Case("doorbell", ("NO_BELL",), DEADLOCK),
     # The consumer looks at the doorbell after it said that it may be asleep.
     Case("doorbell", ("LATE_BELL",), DEADLOCK),
+    Case("flush"),
+    # The mark is raised before the sync, or to a tail that the sync did not see.
+    Case("flush", ("EARLY_MARK",), NOT_ON_DISK),
+    Case("flush", ("LATE_TAIL",), NOT_ON_DISK),
+    # Who is woken takes that for durable.
+    Case("flush", ("TRUST_TURN",), NOT_ON_DISK),
+    # The turn ends before the mark is raised, or only for the one who began it, or in silence.
+    Case("flush", ("TURN_FIRST",), DEADLOCK),
+    Case("flush", ("OWN_TURN_ONLY",), DEADLOCK),
+    Case("flush", ("NO_WAKE",), DEADLOCK),
+    # A leader that died is waited for without end.
+    Case("flush", ("NO_TIME_LIMIT",), DEADLOCK),
 )
 
 

@@ -105,6 +105,10 @@ class Scene:
                 number += 1
                 if sent and number >= SURVIVOR_OPS:
                     break
+            started, tail = time.monotonic(), queue.tail_sequence
+            if producer.flush(HANG_SECONDS) < tail:
+                self.errors.say(f"a survivor's flush came back below {tail}")
+            self.stalled(time.monotonic() - started, "a survivor's flush")
             self._receive(consumer, uid, digest)
             if consumer.lag:
                 self.errors.say(f"poll returns nothing at {consumer.sequence} and there is more")

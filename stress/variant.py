@@ -34,7 +34,7 @@ CHANGES_VARIABLE = "PAGEQUEUE_STRESS_CHANGES"
 """Names a planted bug as `as_text` writes it; every build of this process then has it."""
 CORE_DIRECTORY = Path(__file__).resolve().parents[1] / "src" / "pagequeue" / "core"
 CORE_MODULE = "pagequeue._core"
-PYTHON_FREE = ("checksum.c", "frames.c", "scan.c", "lock.c", "wait.c")
+PYTHON_FREE = ("checksum.c", "frames.c", "scan.c", "lock.c", "wait.c", "turn.c")
 """The sources that take plain memory only."""
 BASE_DEFINES = {"_GNU_SOURCE": "1"}
 BASE_FLAGS = ("-std=c11", "-g", "-Wall", "-Wextra", "-Werror")

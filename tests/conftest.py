@@ -6,16 +6,17 @@ import struct
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+from loops import LOOPS
 from support import SMALL, Clock
 
 from pagequeue import Queue
 from pagequeue import format as fmt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 MESSAGES = [bytes([65 + n]) * 1300 for n in range(8)]
 """Three of them fit into a page of 4096 bytes: pages of 3, 3 and 2."""
@@ -148,6 +149,12 @@ class Disk:
     def contents(self) -> dict[str, bytes]:
         """Return every file's bytes."""
         return {path.name: path.read_bytes() for path in sorted(self.directory.iterdir())}
+
+
+@pytest.fixture(params=LOOPS, ids=lambda loop: loop.__name__)
+def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """Return what runs a coroutine, on each kind of event loop that is installed."""
+    return request.param  # type: ignore[no-any-return]
 
 
 @pytest.fixture

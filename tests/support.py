@@ -172,6 +172,30 @@ def hold_a_page(directory: str, sequence: int, *, child: bool) -> None:
     time.sleep(60)
 
 
+def flush_and_hang(directory: str, step: str) -> None:
+    """Send a message whose flush says how far it came, and then hangs until killed."""
+
+    def hang(*_: object) -> None:
+        say(step)
+        time.sleep(60)
+
+    with Queue(directory, sync="always") as queue, queue.producer() as producer:
+        flusher = queue._store.flusher
+        meta = flusher._write_meta
+        sync, set_durable = os.fdatasync, meta.set_durable
+        if step == "begun":
+            flusher.lock.attempt = hang
+        elif step == "locked":
+            os.fdatasync = hang
+        elif step == "synced":
+            os.fdatasync = lambda fd: hang(sync(fd))
+        elif step == "marked":
+            meta.set_durable = lambda *mark: hang(set_durable(*mark))
+        else:
+            flusher._end_turn = hang
+        producer.send(b"l")
+
+
 def send_for_ever(directory: str, acked_path: str, batch: int) -> None:
     """Send numbered messages until killed; the count of those acknowledged stands in a file."""
     with Path(acked_path).open("r+b") as file:

@@ -45,7 +45,7 @@ def disk(disk: Disk) -> Disk:
 
 
 def test_sealed_pages_shrink_and_the_active_one_stays(disk: Disk) -> None:
-    """I14: the report says how many pages and bytes; a second time there is nothing to do."""
+    """I16: the report says how many pages and bytes; a second time there is nothing to do."""
     with disk.open() as queue:
         sent = fill(queue)
         last = queue.info().tail_page
@@ -229,7 +229,7 @@ def test_compressed_queue_reads_as_the_plain_one(
     queries: list[tuple[int | None, int | None, int | None, int]],
     block: int,
 ) -> None:
-    """I14: for any messages, any since, until, sequence and limit, by replay, batches and last."""
+    """I16: for any messages, any since, until, sequence and limit, by replay, batches and last."""
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(fmt, "COMPRESSED_BLOCK_TARGET_BYTES", block)
         clock = Clock(START)

@@ -39,7 +39,7 @@ def disk(disk: Disk) -> Disk:
 
 
 def test_readers_inside_finish_and_later_ones_begin(disk: Disk) -> None:
-    """I14: who has the old file mapped reads on in it, also when it is gone everywhere else."""
+    """I16: who has the old file mapped reads on in it, also when it is gone everywhere else."""
     with disk.open() as queue, disk.open() as other:
         sent = fill(queue, 300)
         consumer, replay = queue.consumer(), other.replay()

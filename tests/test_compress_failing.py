@@ -61,7 +61,7 @@ CALLS = ["open", "pwrite", "fsync", "pread", "rename"]
 def test_error_at_any_step_leaves_the_page(
     disk: Disk, monkeypatch: pytest.MonkeyPatch, call: str, number: int
 ) -> None:
-    """I14: a typed error; the page is read as before, nothing is left behind, sending goes on."""
+    """I16: a typed error; the page is read as before, nothing is left behind, sending goes on."""
     with disk.open() as queue:
         sent = fill(queue)
         real = getattr(os, call)
@@ -144,7 +144,7 @@ def test_failed_sync_with_compressed_pages_is_written_again(disk: Disk) -> None:
 
 
 def test_killed_at_every_step_the_page_is_there(tmp_path: Path) -> None:
-    """I14: dying at each system call of Z1 to Z3; the next run goes on, and nothing is left."""
+    """I16: dying at each system call of Z1 to Z3; the next run goes on, and nothing is left."""
     step = deaths = 0
     while True:
         disk = Disk(tmp_path / str(step), PAGE)
@@ -167,7 +167,7 @@ def test_killed_at_every_step_the_page_is_there(tmp_path: Path) -> None:
 
 
 def test_power_cut_leaves_the_one_file_or_the_other(disk: Disk) -> None:
-    """I14: recovery from a mark before, inside and behind compressed pages finds every message."""
+    """I16: recovery from a mark before, inside and behind compressed pages finds every message."""
     with disk.open() as queue:
         sent = fill(queue, 300)
         with queue.producer() as producer:
@@ -301,7 +301,7 @@ def test_compressed_page_that_stands_where_the_next_comes_is_not_overwritten(dis
 def test_new_file_is_on_stable_storage_before_it_has_the_name(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I14: written, synced, read again, and only then renamed; nothing is written behind that."""
+    """I16: written, synced, read again, and only then renamed; nothing is written behind that."""
     done: list[str] = []
 
     def noting(name: str) -> None:

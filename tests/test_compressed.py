@@ -88,7 +88,7 @@ def forge(path: Path, change: Callable[[np.ndarray, np.ndarray], None]) -> None:
 
 
 def test_blocks_are_runs_of_whole_frames_that_cover_the_page(compressed: Path) -> None:
-    """I14: every byte up to the end mark is in exactly one block."""
+    """I16: every byte up to the end mark is in exactly one block."""
     data = page_of(compressed).read_bytes()
     head = head_of(data)
     assert len(head.blocks) > 5
@@ -387,7 +387,7 @@ def test_what_is_inflated_is_not_believed(compressed: Path, word: int) -> None:
 def test_any_bytes_are_read_right_or_refused(
     compressed: Path, places: list[tuple[float, bytes]]
 ) -> None:
-    """I9, I14: whatever is overwritten, each message comes as it was sent or not at all."""
+    """I9, I16: whatever is overwritten, each message comes as it was sent or not at all."""
     path = page_of(compressed)
     data = path.read_bytes()
     try:

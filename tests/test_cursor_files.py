@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+from safely import replace
 from support import (
     SMALL,
     end,
@@ -286,3 +287,31 @@ def test_one_of_many_that_make_a_name_at_once_has_it(disk: Disk) -> None:
                 made = list(pool.map(make, [f"n{turn}"] * 4, [gate] * 4))
             assert sum(handle is not None for handle in made) == 1
         assert {found.next_sequence for found in queue.consumers()} == {3}
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced", 64, 100])
+def test_durable_ack_into_a_file_that_is_gone_is_an_error(disk: Disk, how: str | int) -> None:
+    """What is on stable storage is not what the next one to open the consumer will find."""
+    with disk.open() as queue:
+        fill(queue, 3)
+        with queue.consumer("billing") as consumer:
+            consumer.receive(0)
+            consumer.ack(durable=True)
+            if isinstance(how, int):
+                os.truncate(cursor_of(disk), how)
+            else:
+                replace(cursor_of(disk), how)
+            consumer.receive(0)
+            reason = "truncated" if isinstance(how, int) else "removed or replaced"
+            with pytest.raises(CorruptMeta, match=f"{reason} while it was open") as caught:
+                consumer.ack(durable=True)
+            assert caught.value.path == str(cursor_of(disk))
+
+
+@pytest.mark.parametrize("kind", ["directory", "fifo"])
+def test_what_is_no_cursor_is_one_problem(disk: Disk, kind: str) -> None:
+    """A directory has several names by nature."""
+    disk.send(b"a")
+    {"directory": os.mkdir, "fifo": os.mkfifo}[kind](cursor_of(disk))
+    (problem,) = verify_queue(disk.directory).problems
+    assert (problem.kind, problem.file) == ("access", str(cursor_of(disk)))

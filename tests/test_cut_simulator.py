@@ -15,7 +15,7 @@ from stress import driver
 from stress import no_simulated_cut_loses_what_was_flushed as campaign
 from stress.campaign import Budget
 from stress.cut.native import MODES, RESULTS, States
-from stress.cut.plan import KINDS, Plan, steps_of
+from stress.cut.plan import KINDS, PUBLISH_POINTS, Plan, steps_of
 from stress.cut.recording import NOWHERE, Event, Kind, Recording
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def test_a_flush_inside_of_a_send_stands_between_its_points(recorded: Recording)
     """The second flush ran behind the fifth publish's point 5, and before its point 6."""
     events = list(recorded.events())
     last = max(i for i, event in enumerate(events) if event.kind == Kind.FLUSHED)
-    before = [e.a for e in events[:last] if e.kind == Kind.POINT]
+    before = [e.a for e in events[:last] if e.kind == Kind.POINT and e.a in PUBLISH_POINTS]
     after = [e.a for e in events[last:] if e.kind == Kind.POINT]
     assert before[-1] == 5
     assert after[0] == 6
@@ -300,7 +300,16 @@ def test_plans_follow_from_their_seed() -> None:
     assert plans == [Plan.of(seed) for seed in range(200)]
     assert {plan.kind for plan in plans} == set(KINDS)
     verbs = {step.verb for plan in plans for step in steps_of(plan)}
-    assert verbs == {"send", "flush", "reopen", "restart", "die", "flush inside", "fail"}
+    with_consumers = {"take", "trim"}
+    others = {"send", "flush", "reopen", "restart", "die", "flush inside", "fail"}
+    assert verbs == others | with_consumers
+    keeping = [plan for plan in plans if plan.consumers]
+    assert 30 < len(keeping) < 90
+    assert any(plan.kept and plan.reuses for plan in keeping)
+    assert not any(
+        step.verb in with_consumers
+        for plan in plans if not plan.consumers for step in steps_of(plan)
+    )  # fmt: skip
 
 
 def test_a_good_queue_survives_some_thousand_states() -> None:

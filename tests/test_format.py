@@ -11,6 +11,7 @@ from conftest import START, slow_crc32c
 
 from pagequeue import Queue, format_text
 from pagequeue import format as fmt
+from pagequeue import format_groups as gfmt
 
 if TYPE_CHECKING:
     from conftest import Disk
@@ -46,6 +47,10 @@ def page_header(number: int, identity: bytes, first: int, floor: int, created: i
         (fmt.ALL_META, 64, [0, 8, 12, 16, 32, 40, 48, 56, 60]),
         (fmt.READ_META, 64, [0, 8, 12, 16, 32, 40, 48, 56]),
         (fmt.CURSOR_META, 128, [0, 8, 12, 16, 32, 36, 40, 48, 56, 64, 72, 80]),
+        (fmt.GROUP_RECORD, 64, [0, 8, 16, 24, 32, 40, 48, 52, 56, 60]),
+        (gfmt.SNAPSHOT, 32, [0, 8, 16, 20, 24]),
+        (gfmt.SNAPSHOT_RECORD, 24, [0, 8, 16, 20]),
+        (gfmt.DEAD_LETTER, 32, [0, 4, 8, 16, 24, 28]),
     ],
 )
 def test_records_have_these_offsets(record: object, size_bytes: int, offsets: list[int]) -> None:
@@ -60,11 +65,24 @@ def test_write_meta_has_these_offsets_without_overlap() -> None:
     spans = sorted((fields[name][1], fields[name][0].itemsize) for name in fmt.WRITE_META.names)
     assert [at for at, _ in spans] == [
         0, 8, 12, 16, 64, 80, 88, 96, 128, 192, 200, 208, 216, 224, 232, 240, 256, 264, 272, 280,
-        288, 384, 388,
+        288, 320, 328, 336, 340, 344, 384, 388,
     ]  # fmt: skip
     assert all(at + size <= after for (at, size), (after, _) in pairwise(spans))
     assert all(at % size == 0 for at, size in spans if size in {4, 8})
     assert fmt.WRITE_META.itemsize == 512
+
+
+def test_group_meta_begins_as_a_cursor_and_has_no_overlap() -> None:
+    """Who reads a cursor's words finds them in a group's file, and no two words overlap."""
+    fields = fmt.GROUP_META.fields
+    shared = {"magic", "version", "checksum", "queue_id", "kind", "created", "opened"}
+    for name in shared | {"next_sequence", "last_ack"}:
+        assert fields[name] == fmt.CURSOR_META.fields[name]
+    spans = sorted((fields[name][1], fields[name][0].itemsize) for name in fmt.GROUP_META.names)
+    assert all(at + size <= after for (at, size), (after, _) in pairwise(spans))
+    assert all(at % size == 0 for at, size in spans if size in {4, 8})
+    assert fields["mutex"][1] % 64 == 0
+    assert fmt.GROUP_META.itemsize == 512
 
 
 def test_message_is_laid_down_in_exactly_these_bytes(disk: Disk) -> None:

@@ -20,6 +20,7 @@ PAYLOADS = [bytes((n * k) % 251 for k in range(n * 97 % 1000)) for n in range(24
 BATCH = [b"", b"batch", b"\x00" * 9, b"\xff" * 500]
 LAST = b"the last one"
 LOCK_WORDS = slice(64, 192)
+TURN_WORDS = slice(320, 348)
 
 
 def write_golden(directory: Path) -> None:
@@ -41,10 +42,12 @@ def write_golden(directory: Path) -> None:
             producer.send(payload)
         producer.flush()
         producer.send(LAST, timestamp=START + 10**12)
-    # The lock's words say which boot, file and library they belong to; here they mean nothing.
+    # The lock's words say which boot, file and library they belong to, and the turn's words who
+    # flushes at the moment; here they mean nothing.
     path = directory / "queue-writeMeta"
     data = bytearray(path.read_bytes())
-    data[LOCK_WORDS] = bytes(128)
+    for words in (LOCK_WORDS, TURN_WORDS):
+        data[words] = bytes(words.stop - words.start)
     path.write_bytes(data)
     (directory / "queue.lock").unlink()
 

@@ -36,7 +36,7 @@ def write_compressed(version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_golden_compressed_queue_reads(version: str, tmp_path: Path) -> None:
-    """I14: every message, sequence and time, by every way to it; nothing is written."""
+    """I16: every message, sequence and time, by every way to it; nothing is written."""
     directory = tmp_path / "golden"
     shutil.copytree(GOLDEN / f"{version}-compressed", directory)
     before = {path.name: path.read_bytes() for path in directory.iterdir()}
@@ -57,7 +57,7 @@ def test_golden_compressed_queue_reads(version: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_golden_compressed_pages_are_the_golden_pages(version: str) -> None:
-    """I14: the same frames at the same positions; and this version writes the same front."""
+    """I16: the same frames at the same positions; and this version writes the same front."""
     seen = 0
     for path in sorted((GOLDEN / f"{version}-compressed").glob("*.page")):
         data = path.read_bytes()

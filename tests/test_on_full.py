@@ -244,7 +244,24 @@ def test_options_that_cannot_be_are_refused(disk: Disk) -> None:
     for wrong in ({"on_full": "wait"}, {"full_timeout": -1}, {"full_timeout": float("nan")}):
         with pytest.raises(InvalidOption):
             disk.open(**wrong)
+    for other in ({}, {"max_bytes": 1 << 20}, 1 << 20):
+        with pytest.raises(TypeError, match="must be a Retention"):
+            disk.open(retention=other)
     assert not disk.directory.exists()
+
+
+def test_error_names_a_few_of_many_that_keep_pages(disk: Disk) -> None:
+    """All of them are in its attribute."""
+    queue, consumer = opened(disk, "raise")
+    consumer.close()
+    with queue:
+        for number in range(9):
+            queue.consumer(f"n{number}").close()
+        send_all(queue)
+        with pytest.raises(QueueFull) as caught:
+            queue.rotate()
+    assert len(caught.value.held_by) == 10
+    assert "'n4' and 5 more: acknowledge" in str(caught.value)
 
 
 def test_killed_receiver_process_keeps_its_pages(disk: Disk) -> None:

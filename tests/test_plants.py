@@ -13,7 +13,15 @@ import pytest
 
 from stress import fault_plants, score, variant
 from stress.campaign import campaign_names
-from stress.plants import compressing, keeping, registry, rewrite
+from stress.plants import (
+    claim_patches,
+    compressing,
+    flows,
+    item_patches,
+    keeping,
+    registry,
+    rewrite,
+)
 from stress.plants.plant import PATCHES_MODULE, STEP, Plant
 from stress.plants.registry import PLANTS
 
@@ -80,7 +88,8 @@ def test_every_patch_is_registered() -> None:
     """No bug is written and forgotten."""
     module = importlib.import_module(PATCHES_MODULE)
     functions = inspect.getmembers(module, inspect.isfunction)
-    modules = {PATCHES_MODULE, fault_plants.__name__, keeping.__name__, compressing.__name__}
+    rooms = (fault_plants, claim_patches, compressing, flows, item_patches, keeping)
+    modules = {PATCHES_MODULE, *(room.__name__ for room in rooms)}
     written = {name for name, function in functions if function.__module__ in modules}
     assert written == {plant.name for plant in PATCHES}
 

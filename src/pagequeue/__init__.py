@@ -6,10 +6,11 @@ with Queue("events") as queue, queue.producer() as producer:
     producer.send(b"hello")
 """
 
-from pagequeue._core import Message
+from pagequeue._core import Claim, Message
 from pagequeue.batch import Batch
 from pagequeue.compress import CompressReport
 from pagequeue.consumer import Consumer, Replay
+from pagequeue.dead import DeadLetter
 from pagequeue.errors import (
     AccessDenied,
     AccessError,
@@ -27,6 +28,7 @@ from pagequeue.errors import (
     ForeignLock,
     ForkedError,
     InvalidOption,
+    LeaseLost,
     LockReplaced,
     LockTimeout,
     MessageTooLarge,
@@ -49,12 +51,15 @@ from pagequeue.errors import (
     SyncFailed,
     SystemLimit,
     TimestampOrder,
+    TooManyClaims,
     UnsafePath,
     UpgradeError,
     UsageError,
 )
+from pagequeue.flow import Flow
+from pagequeue.group import Group
 from pagequeue.info import Info
-from pagequeue.listing import ConsumerInfo
+from pagequeue.listing import ConsumerInfo, GroupInfo
 from pagequeue.named import NamedConsumer
 from pagequeue.problem import Problem
 from pagequeue.producer import Producer
@@ -63,6 +68,7 @@ from pagequeue.recovery_report import RecoveryReport
 from pagequeue.repair import RepairReport, repair_queue
 from pagequeue.retention import Retention, TrimReport
 from pagequeue.salvage import Loss, Repeat, Run, SalvageReport, salvage_queue
+from pagequeue.stats import ConsumerStats, Rates, Stats, rates
 from pagequeue.verify import VerifyReport, verify_queue
 
 __version__ = "0.1.0"
@@ -71,6 +77,7 @@ __all__ = [
     "AccessDenied",
     "AccessError",
     "Batch",
+    "Claim",
     "ClosedError",
     "CompressReport",
     "ConcurrentUse",
@@ -78,17 +85,23 @@ __all__ = [
     "ConsumerInUse",
     "ConsumerInfo",
     "ConsumerNotFound",
+    "ConsumerStats",
     "CorruptFrame",
     "CorruptMeta",
     "CorruptPage",
     "DamageError",
+    "DeadLetter",
     "DiskFull",
     "Expired",
+    "Flow",
     "FlushTimeout",
     "ForeignLock",
     "ForkedError",
+    "Group",
+    "GroupInfo",
     "Info",
     "InvalidOption",
+    "LeaseLost",
     "LockReplaced",
     "LockTimeout",
     "Loss",
@@ -109,6 +122,7 @@ __all__ = [
     "Queue",
     "QueueFull",
     "QueueNotFound",
+    "Rates",
     "ReadOnlyQueue",
     "RecoveryReport",
     "RepairReport",
@@ -121,15 +135,18 @@ __all__ = [
     "SeekError",
     "SequenceOutOfRange",
     "SequencesExhausted",
+    "Stats",
     "SyncFailed",
     "SystemLimit",
     "TimestampOrder",
+    "TooManyClaims",
     "TrimReport",
     "UnsafePath",
     "UpgradeError",
     "UsageError",
     "VerifyReport",
     "__version__",
+    "rates",
     "repair_queue",
     "salvage_queue",
     "verify_queue",

@@ -10,7 +10,7 @@ Z3. Under the preparation lock: if the page is still that file and still retaine
 
 Dies in Z1 or Z2: a temporary file, which whoever compresses that page next empties, and recovery
 or a later run removes. Dies or cut behind Z3: the name leads to the one file or the other; both are
-whole, because the new one was on stable storage before it got the name (I14). So the directory is
+whole, because the new one was on stable storage before it got the name (I16). So the directory is
 not synced, and no error of its sync can be taken from a flush that must know it.
 """
 
@@ -48,8 +48,8 @@ from pagequeue.system_errors import raise_typed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pagequeue.files import Identity
     from pagequeue.store import Store
+    from pagequeue.watching import Identity
 
 log = logging.getLogger("pagequeue")
 MAKER: Final = ".tmp-zip"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue.awaiting import AwaitedReads
 from pagequeue.batch import Batch
 from pagequeue.closing import Closing
 from pagequeue.inflating import Filler
@@ -158,10 +159,11 @@ class PageReader(_core.Reader, Closing):
             self._store.write_meta.wake()
 
 
-class Consumer(PageReader):
+class Consumer(PageReader, AwaitedReads):
     """Receives messages in order, each once; any number of consumers see all of them.
 
-    It belongs to one thread at a time. Made by `Queue.consumer()`. Iterating waits for ever.
+    It belongs to one thread at a time. Made by `Queue.consumer()`. Iterating waits for ever;
+    `async for` does too, and lets the event loop run meanwhile.
 
     Attributes:
         sequence: of the next message.
@@ -169,11 +171,12 @@ class Consumer(PageReader):
             `on_expired="skip"`.
     """
 
-    __slots__ = ("_is_passed", "_skips", "missed")
+    __slots__ = ("_is_passed", "_rested_at", "_skips", "missed")
 
     missed: int
     _skips: bool
     _is_passed: bool
+    _rested_at: float
 
     def __new__(
         cls, store: Store, *, durable_only: bool = False, on_expired: str = "raise"
@@ -183,6 +186,7 @@ class Consumer(PageReader):
         self = super().__new__(cls, store, waits=True, kind="consumer", durable_only=durable_only)
         self._skips = on_expired == "skip"
         self._is_passed = False
+        self._rested_at = 0.0
         self.missed = 0
         return self
 

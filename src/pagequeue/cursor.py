@@ -81,8 +81,8 @@ class CursorMeta:
         except errors.CorruptMeta as error:
             raise _corrupt(self.path, error.position, error.reason) from error
         self.region.on_lost = partial(_corrupt, self.path, reason="truncated while it was open")
-        if self.region.load_half(self.KIND) != fmt.CURSOR_OF_CONSUMER:
-            raise _corrupt(self.path, self.KIND, "not the cursor of a consumer")
+        if self.region.load_half(self.KIND) not in {fmt.CURSOR_OF_CONSUMER, fmt.CURSOR_OF_GROUP}:
+            raise _corrupt(self.path, self.KIND, "neither a consumer's nor a group's")
         if self.next_sequence > fmt.SEQUENCE_MAX:
             raise _corrupt(self.path, self.NEXT, "a sequence that cannot be")
 
@@ -117,6 +117,11 @@ class CursorMeta:
             if not replaces:
                 folder.remove(file_name)
             raise_typed(error, folder.path, "syncing the directory")
+
+    @property
+    def is_group(self) -> bool:
+        """Whether it is a group's: then the table behind it says more (`group_file.py`)."""
+        return self.region.load_half(self.KIND) == fmt.CURSOR_OF_GROUP
 
     @property
     def next_sequence(self) -> int:
@@ -169,22 +174,34 @@ class Cursor:
     def __init__(self, folder: Folder, prefix: str, queue_id: bytes, name: str) -> None:
         self.name = name
         self.sync_failed = False
+        self._stands = partial(folder.status, fmt.cursor_name(prefix, name))
         self._lock = locked(folder, prefix, name)
         try:
             self.meta = CursorMeta(folder, prefix, queue_id, name, writable=True)
+            self._refuse_group()
         except BaseException:
             self._lock.close()
             raise
+
+    def _refuse_group(self) -> None:
+        if self.meta.is_group:
+            raise errors.UsageError(
+                f"{self.name!r} is a group: open queue.group({self.name!r}), or choose another "
+                "name",
+                path=self.meta.path,
+            )
 
     def sync(self) -> None:
         """Put the place on stable storage.
 
         Raises:
             SyncFailed: that failed, now or before; another try could succeed and mean nothing.
+            CorruptMeta: the file was removed, replaced or truncated while it was open.
         """
         try:
             if not self.sync_failed:
                 self._lock.sync()
+                self._check_stands()
                 return
             words = "a sync of it failed before"
         except OSError as error:
@@ -198,6 +215,14 @@ class Cursor:
             path=self.meta.path, position=0, reason=words,
             first_sequence=sequence, end_sequence=sequence,
         )  # fmt: skip
+
+    def _check_stands(self) -> None:
+        """Raise if what was synced is not what whoever opens the consumer next will find."""
+        status = self._stands()
+        if status is None or (status.st_dev, status.st_ino) != self._lock.identity():
+            raise _corrupt(self.meta.path, 0, "removed or replaced while it was open")
+        if status.st_size < fmt.CURSOR_META_BYTES:
+            raise _corrupt(self.meta.path, status.st_size, "truncated while it was open")
 
     def close(self) -> None:
         """Let others open it; closing again does nothing."""
@@ -280,7 +305,7 @@ def lower_cursors(
     for name, meta in readable_cursors(folder, prefix, queue_id):
         if isinstance(meta, errors.PageQueueError):
             log.warning("%s", meta)
-        elif meta.next_sequence > tail_sequence:
+        elif meta.next_sequence > tail_sequence and not meta.is_group:
             # Dies or cut before the rename: it is ahead still, and the next recovery lowers it.
             CursorMeta.make(
                 folder, prefix, queue_id, name, next_sequence=tail_sequence,

@@ -63,6 +63,10 @@ class NothingReceived(RetryError, TimeoutError):
     """No message came in time; the consumer has not moved."""
 
 
+class TooManyClaims(NothingReceived):
+    """As many messages of the group are claimed or delayed as there is room for: acknowledge."""
+
+
 class LockTimeout(RetryError, TimeoutError):
     """A lock was held for too long, perhaps by a stopped process."""
 
@@ -98,6 +102,18 @@ class DiskFull(QueueFull, OSError):
 
 class SystemLimit(RetryError, OSError):
     """The system refused a descriptor, memory or an operation; `errno` says which."""
+
+
+class LeaseLost(RetryError):
+    """A claim is not live any more: its time was over, or its message was given to another.
+
+    Nothing was done. Claim again; the message comes again, or was acknowledged by the other one.
+
+    Attributes:
+        sequence: of its message.
+    """
+
+    sequence: int
 
 
 # --- move the consumer ----------------------------------------------------------------------------

@@ -15,13 +15,13 @@ import os
 import stat
 import time
 import uuid
-import weakref
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn
 
 from pagequeue import _core, errors
 from pagequeue.holding import HOLD_SECONDS, HOLD_STEP_SECONDS, hold, is_page
 from pagequeue.system_errors import raise_typed
-from pagequeue.trust import NOTHING, check_directory, check_file
+from pagequeue.trust import NOTHING, ROOT, check_directory, check_file
+from pagequeue.watching import Identity, Watched
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 FILE_MODE = 0o600
 FILE_MODE_MAX = 0o666
 OPEN_TRIES = 100
-Identity = tuple[int, int]
-"""Device and inode: which file it is, whatever its name."""
 
 
 def let_go(fd: int) -> None:
@@ -74,13 +72,7 @@ def sync_directory(path: str) -> None:
         let_go(fd)
 
 
-class Stoppable(Protocol):
-    """Something that writes, and can be stopped from any thread at any time."""
-
-    def _detach(self) -> None: ...
-
-
-class Folder:
+class Folder(Watched):
     """One directory, opened once; all files of a queue are reached through it.
 
     Args:
@@ -104,13 +96,11 @@ class Folder:
         file_mode: int = FILE_MODE,
         trust: frozenset[str] = NOTHING,
     ) -> None:
+        super().__init__()
         self.path = path
         self.fd = -1
-        self._writers: weakref.WeakValueDictionary[int, Stoppable] = weakref.WeakValueDictionary()
         self._file_mode = file_mode
         self._trust = trust
-        self._watched: dict[str, Identity] = {}
-        self._replaced = ""
         if create:
             self._create()
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -185,8 +175,13 @@ class Folder:
 
     @property
     def file_mode(self) -> int:
-        """The permission bits of what is made."""
+        """Permission bits of what is made."""
         return self._file_mode
+
+    @property
+    def trust(self) -> frozenset[str]:
+        """Names of circumstances that are accepted."""
+        return self._trust
 
     def close(self) -> None:
         """Let the directory go."""
@@ -293,45 +288,6 @@ class Folder:
         status = self.status(name)
         return None if status is None else (status.st_dev, status.st_ino)
 
-    def watch(self, name: str, identity: Identity | None) -> None:
-        """From now on this name must stand for this file: `check` looks."""
-        self._watched[name] = identity or (0, 0)
-
-    def admit(self, writer: Stoppable) -> None:
-        """Let somebody write who is stopped when a watched file is found replaced.
-
-        Raises:
-            LockReplaced: one is already.
-        """
-        self._writers[id(writer)] = writer
-        self.check()
-
-    @property
-    def is_replaced(self) -> bool:
-        """Whether a watched file was found to be another one: nothing more may be written."""
-        return bool(self._replaced)
-
-    def check(self) -> None:
-        """Raise if a watched file is another one than it was, and stop all who write.
-
-        Whoever opens the queue meanwhile locks the new file and believes to be alone.
-
-        Raises:
-            LockReplaced: one is, or was at an earlier look.
-        """
-        for name, identity in self._watched.items():
-            if not self._replaced and self.identity(name) != identity:
-                self._replaced = name
-                for reference in self._writers.valuerefs():  # whoever comes later checks itself
-                    if (writer := reference()) is not None:
-                        writer._detach()  # noqa: SLF001 - the core's, safe from any thread
-        if self._replaced:
-            raise errors.LockReplaced(
-                "it was replaced or removed while the queue was open, so that another process "
-                "could believe to be alone with it: close the queue everywhere, then open it again",
-                path=self.full(self._replaced),
-            )
-
     def exists(self, name: str) -> bool:
         """Return whether something of that name stands there."""
         return self.identity(name) is not None
@@ -351,6 +307,23 @@ class Folder:
         finally:
             if fd >= 0:
                 let_go(fd)
+
+    def check_removable(self, name: str) -> None:
+        """Raise if this user may not remove a file, before anything depends on it.
+
+        In a sticky directory only the owners of file and directory may, and root.
+
+        Raises:
+            AccessDenied: it may not.
+        """
+        status, directory = self.status(name), status_of(self.fd, self.path)
+        if status is None:
+            return
+        sticky = directory.st_mode & stat.S_ISVTX
+        may = not sticky or os.geteuid() in {status.st_uid, directory.st_uid, ROOT}
+        if not may or not os.access(".", os.W_OK | os.X_OK, dir_fd=self.fd, effective_ids=True):
+            denied = OSError(errno.EPERM, os.strerror(errno.EPERM))
+            raise_typed(denied, self.full(name), "removing the file")
 
     def remove(self, name: str) -> None:
         """Remove a file; it is no error that it is not there."""

@@ -8,7 +8,6 @@ not write and say nothing the next time. The queue is latched instead, for every
 from __future__ import annotations
 
 import errno
-import math
 import operator
 import os
 import threading
@@ -27,14 +26,14 @@ if TYPE_CHECKING:
     from pagequeue.files import Folder
     from pagequeue.locks import FileLock
     from pagequeue.meta import ReadMeta
-    from pagequeue.words import Tail, WriteMeta
+    from pagequeue.words import WriteMeta
 
 
 Sync = str | int | timedelta
-GATHER_SECONDS = 0.00005
-GATHER_STEP_SECONDS = 0.00001
-WAIT_SECONDS = 0.002
-"""Whoever flushes can die and wake nobody: then the next one looks by itself after this."""
+GATHER_SHARE = 2
+"""A sync waits for those who shared the last one: at most that sync's time divided by this."""
+WAIT_NS = 10_000_000
+"""Whoever flushes can die and wake nobody: then the next one tries the lock after this."""
 
 
 def sync_policy(sync: Sync) -> tuple[int, float | None]:
@@ -83,7 +82,8 @@ class Flusher:
         self.lock = lock
         self._timer: threading.Thread | None = None
         self._ended = threading.Event()
-        self._shared = 0  # messages that the last sync of this process covered
+        self._sleepers = 0  # that the end of this process's last turn woke
+        self._covered = (0, 0)  # messages that the last sync made durable, and ns that it took
         self.rewrite: Callable[[], object] | None = None
         """Puts all that is published on stable storage in another way; None: stop instead."""
 
@@ -112,7 +112,7 @@ class Flusher:
         Raises:
             SyncFailed: it is not; the queue stays latched.
         """
-        self._alone(self._rewrite, lambda: not self._is_failed(), 0, None)
+        self._alone(self._rewrite, lambda: not self._is_failed(), SEQUENCE_MAX, None)
 
     def _alone(
         self,
@@ -123,24 +123,43 @@ class Flusher:
     ) -> None:
         """Act under the flush lock, unless another one did meanwhile.
 
-        Whoever does not get the lock sleeps until the mark moves. It does not wait for the lock:
-        the one who has it would mostly take it again before the others are awake.
+        Whoever does not get the turn sleeps until it is over. It does not wait for the lock: the
+        one who has it would mostly take it again before the others are awake. The turn says only
+        who should try; it can be left by one who died, and so it never keeps anybody from trying
+        for longer than WAIT_NS.
         """
-        deadline = math.inf if timeout is None else time.monotonic() + timeout
-        while not is_done():
-            if not self.lock.is_held_here:
+        meta = self._write_meta
+        deadline = None if timeout is None else time.monotonic() + timeout
+        mine, wait_ns = False, WAIT_NS
+        try:
+            while not is_done():
+                if deadline is not None:
+                    left = deadline - time.monotonic()
+                    wait_ns = int(max(0.0, min(left * 1e9, WAIT_NS)))
+                if not meta.await_turn(target, wait_ns):
+                    continue
+                mine = True
                 with self.lock.attempt("flushing") as taken:
                     if taken and not is_done():
                         act()
                 if taken:
-                    continue
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise errors.FlushTimeout(
-                    f"not on stable storage within {timeout} s: call again",
-                    path=self._folder.path,
-                )
-            self._write_meta.await_durable(target, min(left, WAIT_SECONDS))
+                    self._end_turn()
+                    mine = False
+                elif wait_ns == 0:
+                    raise errors.FlushTimeout(
+                        f"not on stable storage within {timeout} s: call again",
+                        path=self._folder.path,
+                    )
+        finally:
+            if mine:
+                meta.end_turn()
+
+    def _end_turn(self) -> None:
+        """Wake those whom the sync covered, and have the next one wait for them to send again."""
+        (count, ns), self._covered = self._covered, (0, 0)
+        if not self._sleepers:
+            ns = 0
+        self._sleepers = self._write_meta.end_turn(count, ns // GATHER_SHARE)
 
     def flush_every(self, seconds: float) -> None:
         """Flush in the background, so that nothing stays unflushed for longer than this."""
@@ -183,15 +202,16 @@ class Flusher:
     def _sync_to_tail(self) -> None:
         """Data before mark, from the queue's durable mark on, whoever wrote it (I5)."""
         meta = self._write_meta
-        if meta.failed_errno:
+        if meta.is_failed:
             self._rewrite()
             return
-        tail = self._gathered()
+        tail = meta.tail
         begun = meta.durable_sequence
         known = meta.durable_page
         if known < tail.page_number or self._folder.is_replaced:
             self._folder.check()
         first = max(known, self._read_meta.head_page)
+        started_ns = time.monotonic_ns()
         number = first
         try:
             # 1. The pages. Cut here: the mark still says less than is there.
@@ -215,25 +235,8 @@ class Flusher:
                 raise self.failed(meta.failed_errno) from error
             self._rewrite()
             return
-        self._shared = tail.sequence - begun
+        self._covered = (tail.sequence - begun, time.monotonic_ns() - started_ns)
         meta.wake()  # consumers that take only what is durable
-
-    def _gathered(self) -> Tail:
-        """Return the tail, when those who shared the last sync had a moment to send again.
-
-        They were woken by that sync, and are slower to wake than this one is to begin the next:
-        without the moment every second sync would be for one message.
-        """
-        meta = self._write_meta
-        tail = meta.tail
-        if self._shared > 1:
-            deadline = time.monotonic() + GATHER_SECONDS
-            while tail.sequence < meta.durable_sequence + self._shared:
-                if time.monotonic() >= deadline:
-                    break
-                time.sleep(GATHER_STEP_SECONDS)
-                tail = meta.tail
-        return tail
 
     def _rewrite(self) -> None:
         """Put what is at risk into new files; the latch stays set until that is done."""

@@ -84,6 +84,11 @@ WRITE_META: Final = np.dtype(
             "failed_errno",  # failure latch: not 0 = a sync failed, nothing may be written
             "failed_page",
             "failed_boot",  # boot id of the kernel in which that sync failed
+            "gather_to",  # the next sync may wait until the tail is here, ...
+            "gather_until",  # ... but no longer than this: ns of the monotonic clock
+            "flush_turn",  # futex word, counts flushes that ended
+            "flush_begun",  # 1 + the turn that somebody began
+            "gather_begun",  # 1 + the turn for which somebody watches `gather_until`
             "doorbell",  # futex word, moves when sleepers are woken
             "waiters",  # 1 = somebody may be asleep
         ],
@@ -92,6 +97,7 @@ WRITE_META: Final = np.dtype(
             "V16", "<u8", "<u8", "<u4", "V64",
             "<u8", "<u8", "<u8", "<u8", "<u8", "<i8", "<u8",
             "<u8", "<u8", "<u4", "<u8", "V16",
+            "<u8", "<i8", "<u4", "<u4", "<u4",
             "<u4", "<u4",
         ],
         "offsets": [
@@ -99,6 +105,7 @@ WRITE_META: Final = np.dtype(
             64, 80, 88, 96, 128,
             192, 200, 208, 216, 224, 232, 240,
             256, 264, 272, 280, 288,
+            320, 328, 336, 340, 344,
             384, 388,
         ],
         "itemsize": 512,
@@ -135,6 +142,84 @@ CURSOR_META: Final = np.dtype(
         ("reserved_last", "V48"),
     ]
 )
+
+GROUP_META: Final = np.dtype(
+    {
+        "names": [
+            "magic",
+            "version",
+            "checksum",  # CRC-32C of magic, version and queue_id
+            "queue_id",
+            "kind",  # CURSOR_OF_GROUP
+            "capacity",  # records in the table
+            "created",
+            "opened",
+            "reserved",
+            "next_sequence",  # the floor: every message below it is acknowledged
+            "last_ack",
+            "table_boot",  # boot id of the kernel that lock and table belong to
+            "table_inode",
+            "table_mount",
+            "lock_abi",
+            "reserved_too",
+            "mutex",
+            "turn",  # counts advances; its low bit says which of the two places is in use
+            "new_even",  # sequence that is claimed next among those that never were
+            "place_even",  # page number << PLACE_SHIFT | position / 8; 0 = not known
+            "new_odd",
+            "place_odd",
+            "changing",  # not 0 = somebody died in the middle: links are made again
+            "claim_id",  # the last one given
+            "owner",  # the last number given to a handle
+            "first",  # slot + 1 of the outstanding record with the lowest sequence, 0 = none
+            "last",
+            "free",  # slot + 1 of the first record that was used and is free
+            "used",  # records from here on were never used
+            "outstanding",
+            "look_from",  # slot + 1: a record from here on may be due; 0 = none before `look_at`
+            "look_at",  # the time at which a record before `look_from` may be due
+            "snapshot",  # ordinal of the last snapshot on stable storage
+            "buried",  # messages that went to the dead letters
+            "missed",  # messages that retention took
+        ],
+        "formats": [
+            "V8", "<u4", "<u4", "V16",
+            "<u4", "<u4", "<i8", "<i8", "V8",
+            "<u8", "<i8",
+            "V16", "<u8", "<u8", "<u4", "V12", "V64",
+            "<u8", "<u8", "<u8", "<u8", "<u8", "<u8", "<u8", "<u8",
+            "<u4", "<u4", "<u4", "<u4", "<u4", "<u4", "<i8",
+            "<u8", "<u8", "<u8",
+        ],
+        "offsets": [
+            0, 8, 12, 16,
+            32, 36, 40, 48, 56,
+            64, 72,
+            80, 96, 104, 112, 116, 128,
+            192, 200, 208, 216, 224, 232, 240, 248,
+            256, 260, 264, 268, 272, 276, 280,
+            288, 296, 304,
+        ],
+        "itemsize": 512,
+    }
+)  # fmt: skip
+"""Begins as CURSOR_META does, so that retention, listing and verify need not know the kind."""
+
+GROUP_RECORD: Final = np.dtype(
+    [
+        ("word", "<u8"),  # claim id << 2 | state; the commit word: 0 = free
+        ("sequence", "<u8"),
+        ("place", "<u8"),  # page number << PLACE_SHIFT | position / 8; 0 = not known
+        ("due", "<i8"),  # while it waits: when it can be claimed
+        ("lease_end", "<i8"),  # while it is claimed: until when
+        ("owner", "<u8"),  # number of the handle that claimed it last
+        ("deliveries", "<u4"),
+        ("cause", "<u4"),  # why the claim before this one ended
+        ("prior", "<u4"),  # slot + 1 of the outstanding record with the sequence before
+        ("following", "<u4"),  # the same behind it; of a free one: the next that is free
+    ]
+)
+"""One message that was claimed and is not acknowledged; times are ns of the monotonic clock."""
 
 COMPRESSED_HEAD: Final = np.dtype(
     [
@@ -191,7 +276,12 @@ CODEC_ZSTD: Final = 1
 """Each block is one frame of Zstandard that says its own inflated size."""
 CURSOR_OF_CONSUMER: Final = 1
 """The kind of cursor that a named consumer has."""
+CURSOR_OF_GROUP: Final = 2
+"""The kind of cursor that a group has."""
+GROUP_TABLE_AT: Final = 4096
+"""Where the records of a group's table begin; the snapshots follow them."""
 ALL_META_MAX_BYTES: Final = 65536
+
 
 FIRST_PAGE: Final = 1
 PAGE_NUMBER_DIGITS: Final = 10

@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from pagequeue import format as fmt
+from pagequeue import format_groups as gfmt
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,6 +22,11 @@ RECORDS: Final[dict[str, np.dtype[np.void]]] = {
     "write_meta": fmt.WRITE_META,
     "read_meta": fmt.READ_META,
     "cursor_meta": fmt.CURSOR_META,
+    "group_meta": fmt.GROUP_META,
+    "group_record": fmt.GROUP_RECORD,
+    "snapshot": gfmt.SNAPSHOT,
+    "snapshot_record": gfmt.SNAPSHOT_RECORD,
+    "dead_letter": gfmt.DEAD_LETTER,
     "compressed_head": fmt.COMPRESSED_HEAD,
     "compressed_block": fmt.COMPRESSED_BLOCK,
     "compressed_end": fmt.COMPRESSED_END,
@@ -40,6 +46,19 @@ NUMBERS: Final[tuple[str, ...]] = (
     "READ_COUNT_MAX",
     "READ_BYTES_MAX",
     "CURSOR_OF_CONSUMER",
+    "CURSOR_OF_GROUP",
+    "GROUP_TABLE_AT",
+    "GROUP_CAPACITY_MAX",
+    "PLACE_SHIFT",
+    "RECORD_FREE",
+    "RECORD_WAITS",
+    "RECORD_CLAIMED",
+    "CAUSE_NONE",
+    "CAUSE_NACK",
+    "CAUSE_LEASE",
+    "CAUSE_DEATH",
+    "CAUSE_DAMAGE",
+    "DEAD_LETTER_FORMAT",
     "CODEC_ZSTD",
 )
 
@@ -55,6 +74,12 @@ def _fields(dtype: np.dtype[np.void]) -> list[tuple[str, int, int, str]]:
     return rows
 
 
+def _number(name: str) -> int:
+    """Return a limit, in whichever of the two rooms it is stated."""
+    value = getattr(fmt, name, None)
+    return int(getattr(gfmt, name) if value is None else value)
+
+
 def header() -> str:
     """Return the text of `core/layout.h`."""
     lines = [
@@ -63,7 +88,7 @@ def header() -> str:
         "#define PAGEQUEUE_LAYOUT_H",
         "",
     ]
-    lines += [f"#define PQ_{name} {getattr(fmt, name)}ull" for name in NUMBERS]
+    lines += [f"#define PQ_{name} {_number(name)}ull" for name in NUMBERS]
     for record, dtype in RECORDS.items():
         lines.append("")
         lines.append(f"#define PQ_{record.upper()}_BYTES {dtype.itemsize}u")
@@ -86,7 +111,7 @@ def tables() -> dict[str, str]:
         result[record] = "\n".join(lines)
     names = (*NUMBERS, "PAGE_BYTES_DEFAULT", "PAGE_BYTES_STEP", "INDEX_BYTES_PER_RECORD")
     lines = ["| name | value |", "| --- | ---: |"]
-    lines += [f"| `{name}` | {getattr(fmt, name):#x} |" for name in names]
+    lines += [f"| `{name}` | {_number(name):#x} |" for name in names]
     result["limits"] = "\n".join(lines)
     return result
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pagequeue import _core, errors
+from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.listing import ConsumerInfo, consumers
 from pagequeue.meta import field_of
@@ -41,7 +41,7 @@ class Info:
         head_time: of the first message, None when there is none.
         tail_time: of the last message, None when there is none.
         sync_failed: whether the failure latch is set.
-        consumers: the named ones, in order of their names.
+        consumers: the named ones and groups, in order of their names.
     """
 
     directory: str
@@ -103,9 +103,9 @@ def _info(store: Store) -> Info:
         durable_sequence=durable_sequence,
         message_count=count,
         used_bytes=tail.position + sum(_used_bytes(store, number) for number in sealed),
-        file_bytes=_file_bytes(store),
-        head_time=_time_at(store, head_sequence) if count else None,
-        tail_time=_time_at(store, tail.sequence - 1) if count else None,
+        file_bytes=store.file_bytes(),
+        head_time=to_datetime(store.time_at(head_sequence)) if count else None,
+        tail_time=to_datetime(store.time_at(tail.sequence - 1)) if count else None,
         sync_failed=store.write_meta.failed_errno != 0,
         consumers=consumers(store),
     )
@@ -115,19 +115,3 @@ def _used_bytes(store: Store, number: int) -> int:
     """Return where the end mark of a sealed page stands."""
     page = store.page(number)
     return page.locate(store.end_sequence(number), store.count(number), mend=store.may_mend)
-
-
-def _time_at(store: Store, sequence: int) -> datetime:
-    place = store.seek_sequence(sequence)
-    timestamp = _core.look(place.page.ready(place.position), place.position, sequence)[1]
-    return to_datetime(timestamp)
-
-
-def _file_bytes(store: Store) -> int:
-    total = 0
-    pattern = fmt.file_pattern(store.prefix)
-    for name in store.folder.names():
-        if pattern.fullmatch(name):
-            status = store.folder.status(name)
-            total += status.st_blocks if status is not None else 0  # retired in between
-    return total * 512

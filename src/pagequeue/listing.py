@@ -1,4 +1,4 @@
-"""The named consumers of a queue: where each stands, who is silent, and removing one."""
+"""The named consumers and groups of a queue: where each stands, who is silent, and removing one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.cursor import is_open, locked, readable_cursors
+from pagequeue.group_file import GroupFile
+from pagequeue.locks import OwnerLock
 from pagequeue.moments import to_datetime
 from pagequeue.options import check_consumer_name
 from pagequeue.system_errors import raise_typed
@@ -20,18 +22,41 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class GroupInfo:
+    """What a group has besides what every consumer has.
+
+    Attributes:
+        claimed: messages with a live claim.
+        waiting: messages that were claimed and come again, now or later.
+        dead_letters: messages that went to its dead letters so far.
+        missed: messages that retention took before they were claimed.
+        capacity: most messages that can be claimed or waiting at a time.
+    """
+
+    claimed: int
+    waiting: int
+    dead_letters: int
+    missed: int
+    capacity: int
+
+
+@dataclass(frozen=True)
 class ConsumerInfo:
-    """A named consumer at one moment.
+    """A named consumer, or a group, at one moment.
 
     Attributes:
         name: of the consumer.
         next_sequence: every message below it is acknowledged; None if its file is damaged.
-        lag: messages published and not acknowledged; None if its file is damaged.
+        lag: messages published and not acknowledged, those that a group has claimed included; None
+            if its file is damaged.
         last_ack: when something was acknowledged last, None if nothing was.
         is_open: whether a thread or process has it open.
         is_idle: whether it was silent for longer than this queue's `Retention(max_idle=...)`, so
             that it does not keep pages any more.
         problem: what is wrong with its file, None if nothing is.
+        group: what only a group has; None for a consumer.
+        oldest_time: of the oldest message that it has not acknowledged and that is there; None if
+            there is none.
     """
 
     name: str
@@ -41,11 +66,13 @@ class ConsumerInfo:
     is_open: bool
     is_idle: bool = False
     problem: str | None = None
+    group: GroupInfo | None = None
+    oldest_time: datetime | None = None
 
 
 def consumers(store: Store) -> list[ConsumerInfo]:
-    """Return all named consumers, in order of their names; a damaged one says so."""
-    result = []
+    """Return all named consumers and groups, in order of their names; a damaged one says so."""
+    result: list[ConsumerInfo] = []
     for name, cursor in readable_cursors(store.folder, store.prefix, store.meta.queue_id):
         try:
             taken = is_open(store.folder, store.prefix, name)
@@ -57,17 +84,66 @@ def consumers(store: Store) -> list[ConsumerInfo]:
             result.append(ConsumerInfo(name, None, None, None, taken, problem=str(cursor)))
             continue
         sequence, last_ack = cursor.next_sequence, cursor.last_ack
+        lag, group = max(0, store.tail.sequence - sequence), None
+        if cursor.is_group:
+            try:
+                taken, lag, group = _look_at_group(store, name)
+            except errors.PageQueueError as error:
+                result.append(ConsumerInfo(name, None, None, None, taken, problem=str(error)))
+                continue
         result.append(
             ConsumerInfo(
                 name,
                 sequence,
-                max(0, store.tail.sequence - sequence),
+                lag,
                 to_datetime(last_ack) if last_ack else None,
                 taken,
                 is_idle(store, cursor),
+                group=group,
+                oldest_time=_oldest_time(store, sequence),
             )
         )
     return result
+
+
+def _look_at_group(store: Store, name: str) -> tuple[bool, int, GroupInfo]:
+    """Return whether anybody has a group open, how many messages it has to do, and its table."""
+    file = GroupFile(store.folder, store.prefix, store.meta.queue_id, name, writable=False)
+    try:
+        new_sequence, states = file.look(_core.monotonic())
+        word = file.region.load
+        buried, missed = word(GroupFile.BURIED), word(GroupFile.MISSED)
+        lag = max(0, store.tail.sequence - new_sequence) + sum(states)
+        return (
+            _is_group_open(store, name), lag, GroupInfo(*states, buried, missed, file.capacity)
+        )  # fmt: skip
+    finally:
+        file.close()
+
+
+def _is_group_open(store: Store, name: str) -> bool:
+    """Whether any handle of a group is alive, as of now."""
+    file_name = fmt.cursor_name(store.prefix, name)
+    path = store.folder.full(file_name)
+    owners = OwnerLock(store.folder.open(file_name, writable=False), path)
+    try:
+        return owners.is_held()
+    finally:
+        owners.close()
+
+
+def _oldest_time(store: Store, sequence: int) -> datetime | None:
+    """Return the time of the first message from a place on that is there."""
+    while True:
+        sequence = max(sequence, store.read_meta.head_sequence)
+        if sequence >= store.tail.sequence:
+            return None
+        try:
+            return to_datetime(store.time_at(sequence))
+        except errors.Expired:
+            continue  # retention went on in between
+        except errors.DamageError:
+            return None
 
 
 def is_idle(store: Store, cursor: CursorMeta) -> bool:
@@ -91,13 +167,19 @@ def is_idle(store: Store, cursor: CursorMeta) -> bool:
 
 
 def remove_consumer(store: Store, name: str) -> None:
-    """Remove a named consumer, for good.
+    """Remove a named consumer or a group, for good; the dead letters of a group stay.
 
     Raises:
         ConsumerNotFound: there is none of this name.
         ConsumerInUse: a thread or process has it open.
     """
     check_consumer_name(store.folder.path, name)
+    # Under this lock, so that nobody opens a group that is being removed.
+    with store.roller.lock.exclusive(store.lock_timeout, "removing a consumer"):
+        _remove(store, name)
+
+
+def _remove(store: Store, name: str) -> None:
     try:
         lock = locked(store.folder, store.prefix, name)
     except errors.QueueNotFound as error:
@@ -106,6 +188,11 @@ def remove_consumer(store: Store, name: str) -> None:
             path=store.folder.path,
         ) from error
     try:
+        if _is_group_open(store, name):
+            raise errors.ConsumerInUse(
+                f"group {name!r} is open in a thread or process: close it there",
+                path=store.folder.full(fmt.cursor_name(store.prefix, name)),
+            )
         store.folder.remove(fmt.cursor_name(store.prefix, name))
         try:
             store.folder.sync()

@@ -18,6 +18,7 @@ import errno
 import fcntl
 import os
 import stat
+import struct
 import threading
 import time
 import weakref
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 FIRST_PAUSE = 0.0002
 LONGEST_PAUSE = 0.02
 
-_open_locks: weakref.WeakSet[FileLock]
+_open_locks: weakref.WeakSet[FileLock | OwnerLock]
 
 
 class FileLock:
@@ -197,6 +198,82 @@ class FileLock:
         with contextlib.suppress(OSError):  # it is closed all the same
             self._file.close()
         self._threads = threading.RLock()
+
+
+class OwnerLock:
+    """One byte of a file, locked for as long as a handle lives: others see whether it does.
+
+    The lock belongs to the open file, so the kernel lets go of it when the process ends, however it
+    ends, and no process id is looked at. Where the system has no such locks, nothing is known of
+    anybody, and `KNOWN` is False.
+
+    Args:
+        fd: of the file, open for reading and writing; it is owned from here on.
+        path: of the file.
+    """
+
+    KNOWN = hasattr(fcntl, "F_OFD_SETLK") and struct.calcsize("l") == 8
+
+    def __init__(self, fd: int, path: str) -> None:
+        self.path = path
+        self._fd = fd
+        _open_locks.add(self)
+
+    def take(self, number: int) -> bool:
+        """Lock one byte; False: somebody has it."""
+        if not self.KNOWN:
+            return True
+        try:
+            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _byte_lock(number, 1))
+        except (BlockingIOError, PermissionError):
+            return False
+        except OSError as error:
+            raise_typed(error, self.path, "locking a byte of the file")
+        return True
+
+    def is_held(self, number: int | None = None) -> bool:
+        """Whether another handle has this byte, or any."""
+        if not self.KNOWN or (number or 0) > NUMBER_MAX:
+            return False
+        span = _byte_lock(0, 0) if number is None else _byte_lock(number, 1)
+        try:
+            found = fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, span)
+        except OSError as error:
+            raise_typed(error, self.path, "looking at locks of the file")
+        return int(struct.unpack_from("h", found)[0]) != fcntl.F_UNLCK
+
+    @property
+    def fd(self) -> int:
+        """The descriptor."""
+        return self._fd
+
+    def identity(self) -> tuple[int, int]:
+        """Return device and inode of the file."""
+        status = status_of(self._fd, self.path)
+        return status.st_dev, status.st_ino
+
+    def sync(self) -> None:
+        """Put the file on stable storage; the error is the system's own."""
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        """Let go of the byte; closing again does nothing."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            let_go(fd)
+
+    forget = close  # of a child's copy: the parent's own descriptor keeps the lock
+
+
+NUMBER_MAX = 1 << 60
+"""No handle ever gets so high a number."""
+OWNERS_AT = 1 << 40
+"""Bytes are locked so far behind every file's end that nothing else is."""
+
+
+def _byte_lock(number: int, count: int) -> bytes:
+    """Return the system's record of a write lock; a count of 0 means all that follow."""
+    return struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, OWNERS_AT + number, count, 0)
 
 
 _open_locks = weakref.WeakSet()

@@ -96,7 +96,8 @@ def lost_meta(path: str, position: int) -> errors.CorruptMeta:
     )  # fmt: skip
 
 
-def _identity_checksum(queue_id: bytes, magic: bytes) -> int:
+def identity_checksum(queue_id: bytes, magic: bytes) -> int:
+    """Return the checksum of a shared meta file: over what never changes in it."""
     version = fmt.FORMAT_VERSION.to_bytes(4, "little")
     return _core.crc32c(magic + version + queue_id)
 
@@ -234,7 +235,7 @@ def check_shared(
     """Raise if a mapped meta file is not of this kind and this queue."""
     record = check_identity(region.read(0, dtype.itemsize), dtype, magic, path)
     found = record["queue_id"].tobytes()
-    if int(record["checksum"]) != _identity_checksum(found, magic):
+    if int(record["checksum"]) != identity_checksum(found, magic):
         raise bad_checksum(path)
     if found != queue_id:
         raise errors.CorruptMeta(
@@ -251,7 +252,7 @@ def make_shared(
     record["magic"] = np.void(magic)
     record["version"] = fmt.FORMAT_VERSION
     record["queue_id"] = np.void(queue_id)
-    record["checksum"] = _identity_checksum(queue_id, magic)
+    record["checksum"] = identity_checksum(queue_id, magic)
     for word, value in words.items():
         record[word] = value
     size_bytes = fmt.WRITE_META_FILE_BYTES if dtype is fmt.WRITE_META else dtype.itemsize

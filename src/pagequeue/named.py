@@ -116,6 +116,10 @@ class NamedConsumer(Consumer):
         if durable:
             self._cursor.sync()
 
+    def _sync_place(self) -> None:
+        """Put the place on stable storage; also called by a thread of an event loop's."""
+        self._cursor.sync()
+
     def seek(
         self, *, since: Moment | None = None, sequence: int | None = None, latest: bool = False
     ) -> None:

@@ -6,7 +6,10 @@ import operator
 
 from pagequeue import codec, errors
 from pagequeue import format as fmt
+from pagequeue import format_groups as gfmt
 from pagequeue.files import FILE_MODE, FILE_MODE_MAX
+
+LEASE_SECONDS_MAX = 1e9
 
 
 def check_options(path: str, prefix: str, page_bytes: int | None, lock_timeout: float) -> None:
@@ -62,6 +65,22 @@ def check_consumer_name(path: str, name: str) -> None:
             f"consumer name {name!r}: use letters, digits, dot, dash and underscore, at most 100, "
             f"not beginning with dot, dash or 'tmp', and without '{fmt.TEMPORARY}'",
             path=path,
+        )
+
+
+def check_group(path: str, lease: float, max_deliveries: int | None, capacity: int) -> None:
+    """Raise InvalidOption for an option that cannot be."""
+    if not 0 < lease < LEASE_SECONDS_MAX:
+        raise errors.InvalidOption(
+            f"lease is {lease}: give seconds, above 0 and below {LEASE_SECONDS_MAX:g}", path=path
+        )
+    if max_deliveries is not None and not 0 < operator.index(max_deliveries) < 1 << 32:
+        raise errors.InvalidOption(
+            f"max_deliveries is {max_deliveries}: give 1 or more, or None", path=path
+        )
+    if not 0 < operator.index(capacity) <= gfmt.GROUP_CAPACITY_MAX:
+        raise errors.InvalidOption(
+            f"capacity is {capacity}: give 1 to {gfmt.GROUP_CAPACITY_MAX}", path=path
         )
 
 

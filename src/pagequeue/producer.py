@@ -17,10 +17,11 @@ from pagequeue.closing import Closing
 from pagequeue.files import let_go
 from pagequeue.meta import field_of, lost_meta
 from pagequeue.page import lost_page
+from pagequeue.sending import Aside, AwaitedSends
 from pagequeue.system_errors import raise_typed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from typing_extensions import Buffer
 
@@ -39,19 +40,20 @@ FAST_BYTES_PER_S = 40 << 20
 PAUSE_SECONDS = 0.0005
 
 
-class Producer(_core.Writer, Closing):
+class Producer(_core.Writer, AwaitedSends, Closing):
     """Sends messages to one queue. Threads may share it; after a fork the child opens its own.
 
     Made by `Queue.producer()`.
     """
 
-    __slots__ = ("__weakref__", "_ahead_since", "_guard", "_lock_fd", "_page", "_store")
+    __slots__ = ("__weakref__", "_ahead_since", "_aside", "_guard", "_lock_fd", "_page", "_store")
 
     _store: Store
     _page: WritablePage | None
     _guard: threading.RLock
     _lock_fd: int
     _ahead_since: tuple[float, int]
+    _aside: Aside
 
     def __new__(cls, store: Store, clock: Clock | None = None, sync_every: int = 0) -> Self:
         """Attach to the active page of an open store; `clock` returns ns, None = the system's."""
@@ -71,6 +73,7 @@ class Producer(_core.Writer, Closing):
         self._guard = threading.RLock()
         self._page = None
         self._ahead_since = (0.0, 0)
+        self._aside = Aside()
         try:
             store.folder.admit(self)
             self._move()
@@ -187,14 +190,16 @@ class Producer(_core.Writer, Closing):
 
     def _on_event(self, event: int, value: int) -> bool:
         """Settle what the core could not; True = try again."""
-        if event == _core.EVENT_AHEAD:
+        if event == _core.EVENT_SYNC:
+            self._flush_sent(value)
+        elif event == _core.EVENT_AHEAD:
             self._look_ahead(value)
+        elif self._aside.puts_off(event, value, self._page_number):
+            pass  # an event loop's thread, which must not wait
         elif event == _core.EVENT_MOVED:
             self._move()
         elif event == _core.EVENT_FULL:
             self._roll_from(self._page_number)
-        elif event == _core.EVENT_SYNC:
-            self._flush_sent(value)
         elif event == _core.EVENT_FAILED:
             self._store.flusher.go_on()
         else:
@@ -333,14 +338,14 @@ class Producer(_core.Writer, Closing):
             store.roller.let_go(page.number)
             store.background.drop(old)
 
-    def _roll_from(self, number: int) -> None:
+    def _roll_from(self, number: int, check: Callable[[], None] | None = None) -> None:
         """Seal page `number`, unless that was done already, and go on in the next one."""
         store = self._store
         while store.tail.page_number == number:
             # Without the guard: it can take as long as consumers need to make room, and closing
             # must not wait for them.
             try:
-                next_page = store.roller.next_page(number + 1, self._check_open)
+                next_page = store.roller.next_page(number + 1, check or self._check_open)
             except (errors.QueueNotFound, errors.CorruptPage):
                 if store.tail.page_number == number:
                     raise

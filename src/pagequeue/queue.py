@@ -14,6 +14,7 @@ from pagequeue.codec import LEVEL_DEFAULT
 from pagequeue.compress import Compressor
 from pagequeue.consumer import Consumer, Replay
 from pagequeue.files import FILE_MODE
+from pagequeue.flow import Flows
 from pagequeue.flush import Sync, sync_policy
 from pagequeue.moments import Moment, system_clock
 from pagequeue.named import open_consumer
@@ -21,27 +22,28 @@ from pagequeue.producer import Producer
 from pagequeue.repair import RepairReport, repair_queue
 from pagequeue.retention import KEEP_ALL, Retainer, Retention
 from pagequeue.rewrite import rewrite_undurable
+from pagequeue.sharing import Sharing
 from pagequeue.store import Store
 from pagequeue.trust import trusted
-from pagequeue.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
+    from pagequeue.closing import Closing
     from pagequeue.recovery_report import RecoveryReport
 
 LOCK_TIMEOUT = 10.0
 
 
-class Queue(Upkeep):
+class Queue(Sharing, Flows):
     """A persistent queue in a directory. Threads may share it; processes each open their own.
 
     Args:
         directory: its path; made, readable for its owner only, if it is not there.
         prefix: of all file names, so that one directory can hold several queues.
         create: make the queue if there is none; False makes that an error.
-        read_only: open without write permission, take no lock and write no byte. A reader then
-            polls with growing pauses of up to 10 ms instead of being woken.
+        read_only: open without write permission, write no byte, lock only the pages it reads,
+            shared. A reader then polls with pauses of up to 10 ms instead of being woken.
         page_bytes: size of each page file, a multiple of 4096 from 4096 to 2**30; 64 MiB for a
             new queue. A message, and a batch, must fit into one page.
         sync: what this process's producers do for a power cut. `"none"`: a prefix survives it, as
@@ -113,11 +115,13 @@ class Queue(Upkeep):
         self._sync_every, interval = sync_policy(sync)
         options.check_sync_failure(path, on_sync_failure)
         options.check_full(path, on_full, full_timeout)
+        if not isinstance(retention, Retention | None):
+            raise TypeError(f"retention must be a Retention, not {type(retention).__name__}")
         self._compressing = options.check_compress(path, compress_after, compress_level)
         self._retaining = (retention or KEEP_ALL, on_full, full_timeout)
         self._closed = False
         self._clock = clock
-        self._handles: weakref.WeakSet[Producer | Consumer | Replay] = weakref.WeakSet()
+        self._handles: weakref.WeakSet[Closing] = weakref.WeakSet()
         self._open_store = partial(
             Store, path, prefix, read_only=read_only, page_bytes=page_bytes,
             lock_timeout=lock_timeout, clock=clock or system_clock, file_mode=file_mode,

@@ -19,6 +19,7 @@ from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.compressed import HEAD_REASON
 from pagequeue.cursor import lower_cursors
+from pagequeue.group_file import settle_groups
 from pagequeue.inflating import map_page
 from pagequeue.meta import ReadMeta
 from pagequeue.page import (
@@ -76,6 +77,9 @@ class Recovery:
         # Cut in the middle of it: the words are not settled, so the next recovery does it again.
         tail = write.tail.sequence
         lower_cursors(self.folder, self.prefix, self.meta.queue_id, tail, self.report.did)
+        settle_groups(
+            self.folder, self.prefix, self.meta.queue_id, tail, self.report.did, now=self.clock()
+        )
         self._remove_retired(read)
         write.settle()
         if self.report.actions:

@@ -56,10 +56,14 @@ def page_from_spare(
 
     Then it is gone.
     """
-    spare = fmt.spare_name(prefix)
-    if not folder.exists(spare):
+    if not has_spare(folder, prefix):
         return None
-    return folder.make_of(spare, name, data, size_bytes=size_bytes)
+    return folder.make_of(fmt.spare_name(prefix), name, data, size_bytes=size_bytes)
+
+
+def has_spare(folder: Folder, prefix: str) -> bool:
+    """Whether a retired page waits to be used again."""
+    return folder.exists(fmt.spare_name(prefix))
 
 
 def drop_spare(folder: Folder, prefix: str) -> None:

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("pagequeue")
 FIRST_PAUSE: Final = 0.001
 LONGEST_PAUSE: Final = 0.05
+NAMED_COUNT: Final = 5
+"""So many consumers an error names; all of them are in its `held_by`."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,7 @@ class _Cut:
     pages: list[PageHeader]  # those that become the head, one after the other
     held_by: tuple[str, ...]
     needed: list[str]  # consumers whose cursors allow it
+    refused: errors.AccessDenied | None  # why the next page cannot be removed
 
 
 class Retainer:
@@ -164,6 +167,7 @@ class Retainer:
 
         Raises:
             QueueFull: there is none, and that is what was chosen, or it took too long.
+            AccessDenied: this user may not remove the oldest page.
             SyncFailed: somebody's sync failed while room was waited for.
         """
         store = self._known()
@@ -220,11 +224,13 @@ class Retainer:
         return (self.policy.max_bytes % page_bytes + saved) // page_bytes
 
     def _full(self, store: Store, held_by: tuple[str, ...]) -> errors.QueueFull:
-        names = ", ".join(map(repr, held_by)) or "nobody"
+        names = ", ".join(map(repr, held_by[:NAMED_COUNT])) or "nobody"
+        if len(held_by) > NAMED_COUNT:
+            names += f" and {len(held_by) - NAMED_COUNT} more"
         return errors.QueueFull(
-            f"max_bytes of {self.policy.max_bytes} is reached, and {names} has not acknowledged "
-            "the oldest page: acknowledge, remove the consumer or raise max_bytes; nothing was "
-            "sent",
+            f"max_bytes of {self.policy.max_bytes} is reached, and the oldest page is not "
+            f"acknowledged by {names}: acknowledge, remove the consumer or raise max_bytes; "
+            "nothing was sent",
             path=store.folder.path, held_by=held_by,
         )  # fmt: skip
 
@@ -241,6 +247,8 @@ class Retainer:
                 self._move_head(store, cut)
                 store.let_go_of_retired()
             removed = self._remove(store)
+            if cut.refused is not None:
+                raise cut.refused
         end = cut.pages[-1].first_sequence if cut.pages else None
         return TrimReport(
             len(cut.pages), 0 if end is None else end - head_sequence, removed, cut.held_by
@@ -254,6 +262,7 @@ class Retainer:
             oldest_kept = store.clock() - self.policy.max_age // MICROSECOND * 1000
         pages: list[PageHeader] = []
         held: tuple[str, ...] = ()
+        refused = None
         for number in range(head_page + 1, tail_page + 1):
             header = read_header(store.folder, store.prefix, store.meta.queue_id, number)
             first = header.first_sequence
@@ -267,8 +276,14 @@ class Retainer:
             held = tuple(name for name, sequence in stands.items() if sequence < first)
             if held:
                 break
+            try:  # or its messages were gone, and its room was not
+                store.folder.check_removable(fmt.page_name(store.prefix, number - 1))
+                store.folder.check_removable(fmt.index_name(store.prefix, number - 1))
+            except errors.AccessDenied as error:
+                refused = error
+                break
             pages.append(header)
-        return _Cut(pages, held, list(stands))
+        return _Cut(pages, held, list(stands), refused)
 
     def _places(self, store: Store) -> dict[str, int]:
         """Return where those consumers stand for whom pages are kept; -1: it cannot be known."""
@@ -303,12 +318,8 @@ class Retainer:
             for name in cut.needed:
                 with contextlib.suppress(errors.QueueNotFound):  # removed meanwhile
                     sync_cursor(folder, prefix, name)
-            # Its header is enough: what follows it is durable up to the durable mark, and no more
-            # was promised. A whole page that nobody flushed would take as long as writing it.
             if not head.is_compressed:  # which was synced before it had its name
-                name = fmt.page_name(prefix, head.page_number)
-                page = map_file(folder, name, store.meta.page_bytes, writable=True)
-                page.sync(0, fmt.PAGE_BYTES_STEP)
+                sync_header(store, head.page_number)
             folder.sync()
         except OSError as error:
             raise _sync_failed(store, error) from error
@@ -341,6 +352,17 @@ class Retainer:
             else:
                 folder.remove(name)
         return removed
+
+
+def sync_header(store: Store, number: int) -> None:
+    """Put a page's header on stable storage; the error is the system's own.
+
+    It is enough of the page that becomes the head: what follows is durable up to the durable mark,
+    and no more was promised. All of a page that nobody flushed would take as long as writing it.
+    """
+    name = fmt.page_name(store.prefix, number)
+    page = map_file(store.folder, name, store.meta.page_bytes, writable=True)
+    page.sync(0, fmt.PAGE_BYTES_STEP)
 
 
 def _sync_failed(store: Store, error: OSError) -> errors.PageQueueError:

@@ -18,7 +18,7 @@ from pagequeue import format as fmt
 from pagequeue.compressed import is_compressed
 from pagequeue.page import WritablePage, make_page, map_file, writable_index
 from pagequeue.page_header import PageHeader, decode_header, first_bytes, parse_header
-from pagequeue.recycle import drop_spare
+from pagequeue.recycle import drop_spare, has_spare
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -194,7 +194,7 @@ class Roller:
                 # A spare is worth it where all memory of the page is wanted at once; for a slow
                 # producer its zeros would only be written to the disk.
                 may_reuse = self._is_fast
-                if not may_reuse:
+                if not may_reuse and has_spare(self._folder, self._prefix):
                     self._background.submit(partial(drop_spare, self._folder, self._prefix))
                 return make_page(
                     self._folder,

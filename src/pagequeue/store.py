@@ -14,9 +14,11 @@ from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from pagequeue import errors
+from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.background import Background
+from pagequeue.bell import Bell
+from pagequeue.errands import Errands
 from pagequeue.files import FILE_MODE
 from pagequeue.flush import Flusher
 from pagequeue.inflating import Pool, open_page
@@ -52,7 +54,7 @@ class Store:
         path: of the directory.
         prefix: of all file names.
         create: make the queue if there is none.
-        read_only: write no byte and take no lock.
+        read_only: write no byte, and lock nothing but, shared, the pages that are read.
         page_bytes: of a new queue; of an existing one it must be the same; None takes what is.
         lock_timeout: seconds to wait for any lock before a typed error.
         clock: ns since 1970, UTC.
@@ -86,6 +88,8 @@ class Store:
         self._cache: OrderedDict[int, Page] = OrderedDict()
         self._first_timestamps: dict[int, int] = {}
         self._guard = threading.RLock()  # a finalizer may come back in
+        self._bell: Bell | None = None
+        self.errands = Errands()
         self._opening = opening = Opening(
             path, prefix, create=create, read_only=read_only, page_bytes=page_bytes,
             lock_timeout=lock_timeout, clock=clock, file_mode=file_mode, trust=trust,
@@ -140,6 +144,14 @@ class Store:
         return not self.read_only and not self.folder.is_replaced
 
     @property
+    def bell(self) -> Bell:
+        """What those wait with who have no thread of their own."""
+        with self._guard:
+            if self._bell is None:
+                self._bell = Bell(self.write_meta, read_only=self.read_only)
+            return self._bell
+
+    @property
     def is_forked(self) -> bool:
         """Whether this process is a child that inherited the store."""
         return os.getpid() != self._pid
@@ -164,6 +176,8 @@ class Store:
 
     def close(self, *, wait: bool = True) -> None:
         """Let go of everything; readers that hold a page keep it."""
+        if self._bell is not None:
+            self._bell.close(wait=wait)
         self.compressing.close(wait=wait)
         if not self.read_only and hasattr(self, "roller"):
             self.flusher.close()
@@ -217,6 +231,7 @@ class Store:
                 old.append(self._cache.popitem(last=False))
         if old:
             self.background.drop(old)
+        self.let_go_of_retired()
         return page
 
     def forget(self, number: int) -> None:
@@ -251,6 +266,25 @@ class Store:
             f"retention passed this place: seek to {head}, the head",
             path=self.folder.path, head_sequence=head,
         )  # fmt: skip
+
+    def time_at(self, sequence: int) -> int:
+        """Return when a message was sent, in ns since 1970, UTC.
+
+        Raises:
+            Expired: it is before the head. SequenceOutOfRange: it was never sent.
+        """
+        place = self.seek_sequence(sequence)
+        return _core.look(place.page.ready(place.position), place.position, sequence)[1]
+
+    def file_bytes(self) -> int:
+        """Return what is allocated on disk for all files of the queue, spare pages included."""
+        total = 0
+        pattern = fmt.file_pattern(self.prefix)
+        for name in self.folder.names():
+            if pattern.fullmatch(name):
+                status = self.folder.status(name)
+                total += status.st_blocks if status is not None else 0  # retired in between
+        return total * 512
 
     def count(self, number: int, tail: Tail | None = None) -> int:
         """Return how many messages a page holds, as of now, or as of a tail."""

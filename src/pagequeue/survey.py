@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.cursor import CursorMeta, readable_cursors
+from pagequeue.group_file import GroupFile
 from pagequeue.locks import wrong_lock
 from pagequeue.meta import AllMeta, ReadMeta, field_of, read_all_meta
 from pagequeue.page_header import (
@@ -303,9 +304,16 @@ def head_now(found: Survey) -> int:
 def _cursors(found: Survey, meta: AllMeta) -> dict[str, int]:
     """Return where the named consumers stand, by path; note the cursors that cannot be read."""
     result = {}
-    for _, cursor in readable_cursors(found.folder, found.prefix, meta.queue_id):
+    for name, cursor in readable_cursors(found.folder, found.prefix, meta.queue_id):
         if isinstance(cursor, errors.PageQueueError):
             found.wrong(cursor)
+        elif cursor.is_group:
+            try:
+                group = GroupFile(found.folder, found.prefix, meta.queue_id, name, writable=False)
+            except errors.PageQueueError as error:
+                found.wrong(error)
+            else:
+                result[group.path] = group.new_sequence if group.is_trusted else 0
         else:
             result[cursor.path] = cursor.next_sequence
     return result
@@ -318,5 +326,5 @@ def _look_at_cursors(found: Survey, cursors: dict[str, int]) -> None:
     tail = found.written.tail.sequence
     for path, sequence in cursors.items():
         if sequence > tail:
-            reason = f"says that all below message {sequence} is acknowledged, the tail is {tail}"
+            reason = f"says that message {sequence} is its next one, the tail is {tail}"
             found.problems.append(Problem(path, CursorMeta.NEXT, None, reason))

@@ -10,6 +10,7 @@ from pagequeue.info import Info, info
 from pagequeue.listing import ConsumerInfo, consumers, remove_consumer
 from pagequeue.producer import Producer
 from pagequeue.salvage import SalvageReport, salvage_queue
+from pagequeue.stats import Stats, stats
 from pagequeue.verify import VerifyReport, verify
 
 if TYPE_CHECKING:
@@ -44,12 +45,16 @@ class Upkeep(Closing):
         """Return sizes, times and sequences, as of now."""
         return info(self._open())
 
+    def stats(self) -> Stats:
+        """Return how full the queue is and how far its consumers are, cheaply; see `rates`."""
+        return stats(self._open())
+
     def consumers(self) -> list[ConsumerInfo]:
-        """Return all named consumers, in order of their names; a damaged one says so."""
+        """Return all named consumers and groups, in order of their names; a damaged one says so."""
         return consumers(self._open())
 
     def remove_consumer(self, name: str) -> None:
-        """Remove a named consumer, for good: no page is kept for it any more.
+        """Remove a named consumer or a group, for good: no page is kept for it any more.
 
         Raises:
             ConsumerNotFound: there is none of this name.
@@ -65,6 +70,8 @@ class Upkeep(Closing):
 
         Raises:
             ReadOnlyQueue: the queue was opened with `read_only=True`.
+            AccessDenied: this user may not remove the oldest page, another's in a directory that
+                is sticky; it can be read still.
             LockTimeout: another process is making a page or trimming for too long.
             SyncFailed: a sync failed; the queue is latched.
 
@@ -90,7 +97,7 @@ class Upkeep(Closing):
             CorruptFrame: a page is damaged; it stays as it was.
             SyncFailed: the queue is latched.
 
-        Source: FORMAT.md, "Compressing"; keeps I14.
+        Source: FORMAT.md, "Compressing"; keeps I16.
         """
         store = self._open()
         self._check_writable("compress pages")

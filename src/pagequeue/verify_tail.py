@@ -6,6 +6,7 @@ can leave behind is one. Words that only look wrong because they moved on are re
 
 from __future__ import annotations
 
+import stat
 from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
@@ -134,6 +135,6 @@ class TailCheck:
         ]  # fmt: skip
         for name in names:
             status = self.found.folder.status(name)
-            if status is not None and status.st_nlink > 1:
+            if status is not None and stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
                 reason = "has another name as well, so nothing is written to it"
                 self.problems.append(Problem(self.found.folder.full(name), None, None, reason))

@@ -70,7 +70,7 @@ class WriteMeta:
             doing="mapping the write meta",
         )  # fmt: skip
         check_shared(self.region, fmt.WRITE_META, fmt.WRITE_MAGIC, queue_id, self.path)
-        self._key = _lock_key(folder, inode)
+        self._key = lock_key_of(folder, inode)
 
     @staticmethod
     def make(
@@ -113,11 +113,20 @@ class WriteMeta:
         """Raise the durable mark; what lies below it must be on stable storage already."""
         self.region.store(self.DURABLE_SEQUENCE, sequence)
         self.region.store(self.DURABLE_PAGE, page_number)
-        _core.wake_durable(self.region)
 
-    def await_durable(self, sequence: int, seconds: float) -> None:
-        """Sleep until this sequence is durable or a sync failed, but no longer than this."""
-        _core.await_durable(self.region, sequence, int(seconds * 1e9))
+    def await_turn(self, sequence: int, ns: int) -> bool:
+        """Sleep until nobody else flushes, but no longer than this; return whether to flush.
+
+        Then the turn must be ended. False: this sequence is durable, or the failure latch changed.
+        """
+        return _core.await_turn(self.region, sequence, ns)
+
+    def end_turn(self, count: int = 0, ns: int = 0) -> int:
+        """End a turn and wake all who wait; return how many did.
+
+        The next flush may wait so many ns for so many messages more.
+        """
+        return _core.end_turn(self.region, count, ns)
 
     @property
     def failed_errno(self) -> int:
@@ -135,7 +144,7 @@ class WriteMeta:
         self.region.store(self.FAILED_PAGE, page_number)
         self.region.write(self.FAILED_BOOT, self._key[:BOOT_BYTES])
         self.region.store_half(self.FAILED_ERRNO, number)
-        _core.wake_durable(self.region)
+        _core.wake_turn(self.region)
 
     def unlatch(self) -> None:
         """Clear the failure latch; what was at risk must be on stable storage in another way."""
@@ -195,7 +204,7 @@ class WriteMeta:
         self.region.sync(0, fmt.WRITE_META_FILE_BYTES)
 
 
-def _lock_key(folder: Folder, inode: int) -> bytes:
+def lock_key_of(folder: Folder, inode: int) -> bytes:
     """Return what tells this boot, file and mount from all others."""
     try:
         with open(BOOT_ID_PATH, encoding="utf-8") as file:

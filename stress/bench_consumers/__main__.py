@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stress.bench_consumers.compression import compressed_read, send_beside_compression
+from stress.bench_consumers.drop_in import drop_in_queue
+from stress.bench_consumers.flows import asyncio_round_trip, persist_throughput
+from stress.bench_consumers.groups import claim_ack, two_workers
 from stress.bench_consumers.keeping import (
     named_ack_per_100,
     pages_used_again,
@@ -22,9 +25,14 @@ if TYPE_CHECKING:
 CASES: dict[str, Case] = {
     "compressed_read": compressed_read,
     "send_beside_compression": send_beside_compression,
+    "drop_in": drop_in_queue,
     "named_ack_per_100": named_ack_per_100,
     "send_beside_retention": send_beside_retention,
     "pages_used_again": pages_used_again,
+    "claim_ack": claim_ack,
+    "two_workers": two_workers,
+    "asyncio_round_trip": asyncio_round_trip,
+    "persist_throughput": persist_throughput,
 }
 
 

@@ -26,6 +26,7 @@ START: Final = 1_700_000_000_000_000_000
 HANDLES, PROCESSES, RACE = "handles", "processes", "race"
 KINDS: Final = (HANDLES, HANDLES, PROCESSES, PROCESSES, RACE)
 CLOCKS: Final = ("real", "still", "still", "back")
+KEEPING_STEPS: Final = 30
 KEEPS_SHARE: Final = 0.3
 """Of the plans, those with named consumers."""
 REUSES_SHARE: Final = 0.7
@@ -81,11 +82,13 @@ class Plan:
         page_bytes = rng.choice(PAGE_BYTES)
         keeping = random.Random(seed ^ 0x4EE9)
         keeps = keeping.random() < KEEPS_SHARE
+        if keeps:  # many pages, so that some go
+            page_bytes = keeping.choice(PAGE_BYTES[:2])
         return cls(
             seed=seed,
             kind=rng.choice(KINDS),
             producers=rng.randint(2, 4),
-            steps=rng.randint(15, 50),
+            steps=rng.randint(15, 50) + keeps * KEEPING_STEPS,
             page_bytes=page_bytes,
             sync=rng.choice(SYNCS),
             policy=rng.choice(POLICIES),

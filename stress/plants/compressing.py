@@ -9,18 +9,18 @@ from stress.plants.rewrite import rewrite
 COMPRESSING = (
     in_python(
         "end_mark_left_out", "a page is compressed without its end mark",
-        "I14, nobody comes to the next page", {COMPRESSION: 15.0},
+        "I16, nobody comes to the next page", {COMPRESSION: 15.0},
     ),
     in_python(
         "page_away_for_a_moment", "the page is removed before the compressed one has its name",
-        "I14, a missing page", {COMPRESSION: 25.0},
+        "I16, a missing page", {COMPRESSION: 25.0},
     ),
     in_python(
         "compressing_unlocked", "two processes compress one page at once",
-        "I14, half of a file gets the name", {COMPRESSION: 40.0},
+        "I16, half of a file gets the name", {COMPRESSION: 40.0},
     ),
     in_python(
-        "written_and_not_compared", "a block is not written, and nobody looks", "I14, lost",
+        "written_and_not_compared", "a block is not written, and nobody looks", "I16, lost",
         {COMPRESSION: 15.0},
     ),
     in_python(

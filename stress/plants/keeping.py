@@ -222,7 +222,7 @@ def new_head_page_not_synced() -> None:
     rewrite(
         retention.Retainer,
         "_move_head",
-        ("os.fdatasync(fd)\n        folder.sync()", "pass"),
+        ("sync_header(store, head.page_number)\n        folder.sync()", "pass"),
     )
 
 

@@ -19,6 +19,7 @@ from pagequeue import (
     roll,
     salvage,
     verify,
+    watching,
     words,
 )
 from stress.fault_plants import (  # noqa: F401  planted by name
@@ -27,6 +28,12 @@ from stress.fault_plants import (  # noqa: F401  planted by name
     hide_full_disk,
     keep_descriptors,
 )
+from stress.plants.claim_patches import (  # noqa: F401  planted by name
+    dead_letter_forgotten,
+    living_owners_robbed,
+    only_snapshot_overwritten,
+    table_of_another_boot_believed,
+)
 from stress.plants.compressing import (  # noqa: F401  the same
     compressing_unlocked,
     end_mark_left_out,
@@ -34,6 +41,24 @@ from stress.plants.compressing import (  # noqa: F401  the same
     memory_given_twice,
     page_away_for_a_moment,
     written_and_not_compared,
+)
+from stress.plants.flows import (  # noqa: F401  the same
+    bell_never_rings,
+    flow_acks_what_it_hands_out,
+    flow_ends_with_its_upstream,
+    flow_forgets_the_last_message,
+    name_let_go_before_the_pump,
+    sent_behind_a_cancellation,
+    taken_before_a_suspension,
+)
+from stress.plants.item_patches import (  # noqa: F401  planted by name
+    dead_workers_unnoticed,
+    done_when_got,
+    large_gone_when_got,
+    large_left_for_ever,
+    large_swept_while_others_read,
+    never_done,
+    wrong_one_done,
 )
 from stress.plants.keeping import (  # noqa: F401  the same
     ack_before_receive,
@@ -95,15 +120,6 @@ def failed_sync_retried() -> None:
         flush.Flusher,
         "_sync_to_tail",
         ("meta.latch(error.errno or errno.EIO, number)", "raise self.failed(error.errno)"),
-    )
-
-
-def group_commit_too_early() -> None:
-    """Whoever finds another one flushing goes on, though that one may have begun before."""
-    rewrite(
-        flush.Flusher,
-        "_alone",
-        ("        left = deadline", "        return\n        left = deadline"),
     )
 
 
@@ -262,7 +278,7 @@ def owners_not_looked_at() -> None:
 
 def replaced_lock_unnoticed() -> None:
     """A lock file that was replaced keeps nobody out, and nobody looks."""
-    rewrite(files.Folder, "check", ("if not self._replaced and", "if False and"))
+    rewrite(watching.Watched, "check", ("if not self._replaced and", "if False and"))
 
 
 def verify_skips_indexes() -> None:

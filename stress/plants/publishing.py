@@ -40,6 +40,10 @@ MODELS = (
         "settled_by_frames", "a dead holder's batch is settled frame by frame",
         "I3, a replay ends inside a batch", "publish", "SETTLE_BY_FRAME", "TAIL_READER",
     ),
+    in_model(
+        "late_turn_stays_begun", "only who began a turn ends it, and nobody ends one begun late",
+        "a lost wake-up", "flush", "OWN_TURN_ONLY",
+    ),
 )  # fmt: skip
 
 PUBLISHING = (

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from stress.plants.claiming import CLAIMING
 from stress.plants.compressing import COMPRESSING
+from stress.plants.flows import FLOWS
+from stress.plants.items import ITEMS
 from stress.plants.keeping import KEEPING
 from stress.plants.plant import (
     CUT,
@@ -84,9 +87,15 @@ DURABILITY = (
         "failed_sync_retried", "a sync that failed is tried again", "I5, the data is gone by then",
         {FAILED_SYNC: 20.0},
     ),
-    in_python(
-        "group_commit_too_early", "a flush comes back when another one is under way", "I5",
+    in_c(
+        "group_commit_too_early", "who slept beside a flush passes for covered by it", "I5",
         {KILL: 15.0},
+        {"turn.c": [("failed == 0 && pq_load_u64(", "failed == 0 && deadline + pq_load_u64(")]},
+    ),
+    in_c(
+        "dead_flusher_waited_for", "who waits for a flush never looks whether anybody flushes",
+        "a wait without end", {STEP: 40.0},
+        {"turn.c": [("if (now >= deadline ||", "if (ns == 0 ||")]},
     ),
     in_python(
         "durable_only_ignored", "a consumer of what is durable gets what is not", "I5",
@@ -176,7 +185,7 @@ FAILING = (
 
 PLANTS = (
     *MODELS, *PUBLISHING, *LOCKS, *DURABILITY, *RECOVERING, *FILES, *FAILING, *GROWING, *KEEPING,
-    *COMPRESSING,
+    *CLAIMING, *FLOWS, *ITEMS, *COMPRESSING,
 )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "info": "pagequeue.cli.info",
     "consumers": "pagequeue.cli.consumers",
     "compress": "pagequeue.cli.compress",
+    "metrics": "pagequeue.cli.metrics",
     "verify": "pagequeue.cli.verify",
     "repair": "pagequeue.cli.repair",
     "salvage": "pagequeue.cli.salvage",

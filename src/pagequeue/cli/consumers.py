@@ -1,4 +1,4 @@
-"""`pagequeue consumers`: the named consumers of a queue, and removing one."""
+"""`pagequeue consumers`: the named consumers and groups of a queue, and removing one."""
 
 from __future__ import annotations
 
@@ -27,6 +27,12 @@ def line_of(consumer: ConsumerInfo) -> str:
         "never acknowledged" if acked is None else f"last ack {acked.isoformat()}",
         "open" if consumer.is_open else "not open",
     ]
+    if consumer.group is not None:
+        group = consumer.group
+        words.append(
+            f"group: {group.claimed:,} claimed, {group.waiting:,} to come again, "
+            f"{group.dead_letters:,} dead letters"
+        )
     return f"{name}  {', '.join(words)}"
 
 
@@ -39,7 +45,7 @@ def line_of(consumer: ConsumerInfo) -> str:
 def command(
     directory: str, prefix: str, trust: tuple[str, ...], *, as_json: bool, remove: str | None
 ) -> None:
-    """List the named consumers of the queue in DIR: place, lag, last acknowledgement."""
+    """List the named consumers and groups of the queue in DIR: place, lag, last acknowledgement."""
     if remove is not None:
         with shared.open_to_write(directory, prefix, trust, create=False) as queue:
             queue.remove_consumer(remove)

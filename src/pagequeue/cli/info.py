@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 import click
 
 from pagequeue.cli import shared
+from pagequeue.cli import watch as watching
 
 
 def jsonable(value: object) -> object:
@@ -38,12 +39,35 @@ def _text(name: str, value: object) -> str:
 
 @click.command()
 @shared.directory_argument
-@shared.json_option()
+@shared.json_option("Print one JSON object; with --watch one a line.")
+@click.option("--watch", is_flag=True, help="Show depth, rates, lags and ages again and again.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="With --watch: after so many seconds.",
+)
+@click.option("--count", type=click.IntRange(min=1), help="With --watch: so often.")
 @shared.prefix_option
 @shared.trust_option
-def command(directory: str, prefix: str, trust: tuple[str, ...], *, as_json: bool) -> None:
+def command(
+    directory: str,
+    prefix: str,
+    trust: tuple[str, ...],
+    interval: float,
+    count: int | None,
+    *,
+    as_json: bool,
+    watch: bool,
+) -> None:
     """Show pages, messages, bytes and times of the queue in DIR."""
+    if count is not None and not watch:
+        raise click.UsageError("--count belongs to --watch")
     with shared.open_to_read(directory, prefix, trust) as queue:
+        if watch:
+            watching.watch(queue, interval, count, as_json=as_json)
+            return
         figures = dataclasses.asdict(queue.info())
     if as_json:
         click.echo(json.dumps(figures, default=jsonable, ensure_ascii=False))

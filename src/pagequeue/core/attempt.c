@@ -3,6 +3,7 @@
  * The GIL is given up when the lock is not free at once, and for large payloads; it is never waited
  * for while the lock is held, because that would stop every other producer for as long.
  */
+#include "claims.h"
 #include "writer.h"
 
 #include <errno.h>
@@ -11,6 +12,7 @@
 #define YIELDS 40                   /* after that, before naps */
 #define NAP_NS_MAX 1000000
 #define SIGNAL_CHECK_NS 50000000
+#define FLUSH_WAIT_NS 10000000 /* who flushes may be dead: Python tries the flush lock */
 
 /* Whether what is laid down lands nowhere. The page's last byte is touched, because the rest of an
  * OS page in whose middle a file was cut can still be written, and nobody would say that it never
@@ -20,12 +22,23 @@ static int is_lost(const attempt *try) {
            (try->next_page != NULL && pq_region_look(try->next_page));
 }
 
+/* Under the writers' lock, so that no two producers fill the same last place. The group only goes on
+ * meanwhile: what it took is seen late at worst. */
+static uint64_t crowded_at(const attempt *try) {
+    pq_table table = {.base = try->taker->base};
+    uint64_t place;
+    return pq_table_next(&table, &place) + try->taker_limit;
+}
+
 static pq_append_result with_lock(attempt *try) {
     pq_append_result result = PQ_APPEND_LOST;
     if (!is_lost(try)) {
         if (try->next_page != NULL) {
             result = pq_roll(&try->at, try->next_page->base, try->header);
         } else {
+            if (try->taker != NULL) {
+                try->at.crowded_at = crowded_at(try);
+            }
             int64_t now = try->now == PQ_TIMESTAMP_NOW ? pq_clock_realtime() : try->now;
             result = pq_append(&try->at, try->items, try->item_count, now, try->exact, &try->out);
         }
@@ -46,11 +59,9 @@ static pq_append_result with_lock(attempt *try) {
     return result;
 }
 
-typedef enum { LOCK_TAKEN, LOCK_TIMEOUT, LOCK_ERROR, LOCK_SIGNAL, LOCK_CLOSED } lock_outcome;
-
 /* Without the GIL, but for signals. */
-static lock_outcome wait_for_lock(pq_lock *lock, const int *closed, int64_t timeout,
-                                  PyThreadState **state) {
+lock_outcome pq_lock_wait(pq_lock *lock, const int *closed, int64_t timeout,
+                          PyThreadState **state) {
     int64_t start = pq_clock_monotonic(), checked = start, nap = 10000;
     for (long round = 0;; round++) {
         int error = pq_lock_try(lock);
@@ -88,6 +99,8 @@ int pq_writer_run(Writer *self, attempt *try, int free_gil) {
     try->meta = self->meta;
     try->page = self->page;
     try->lock = &self->lock;
+    try->taker = self->taker;
+    try->taker_limit = self->taker_limit;
     if (!free_gil) {
         for (int i = 0; i < HELD_TRIES; i++) {
             if (pq_lock_try(&self->lock) == 0) {
@@ -104,7 +117,7 @@ int pq_writer_run(Writer *self, attempt *try, int free_gil) {
     int64_t timeout = self->lock_timeout;
     int result = -1, error = 0;
     PyThreadState *state = PyEval_SaveThread();
-    lock_outcome outcome = wait_for_lock(&self->lock, &self->closed, timeout, &state);
+    lock_outcome outcome = pq_lock_wait(&self->lock, &self->closed, timeout, &state);
     if (outcome == LOCK_TAKEN) {
         result = with_lock(try);
     } else if (outcome == LOCK_ERROR) {
@@ -123,4 +136,45 @@ int pq_writer_run(Writer *self, attempt *try, int free_gil) {
         pq_event_raise((PyObject *)self, EVENT_CLOSED, 0);
     }
     return result;
+}
+
+int pq_writer_is_durable(Writer *self, uint64_t sequence) {
+    Region *meta = self->meta, *page = self->page;
+    if (meta == NULL || page == NULL) { /* closed meanwhile: Python says so */
+        return 0;
+    }
+    pq_turn_result result = pq_turn_wait(meta->base, sequence, 0, 0);
+    if (result != PQ_TURN_LATE && result != PQ_TURN_DURABLE) {
+        return 0;
+    }
+    Py_INCREF((PyObject *)meta);
+    Py_INCREF((PyObject *)page);
+    if (result == PQ_TURN_LATE) {
+        Py_BEGIN_ALLOW_THREADS
+        result = pq_turn_wait(meta->base, sequence, FLUSH_WAIT_NS, 0);
+        Py_END_ALLOW_THREADS
+    }
+    /* Never a success for what lies in a file that was truncated. */
+    int durable = result == PQ_TURN_DURABLE && !pq_region_look(meta) && !pq_region_look(page);
+    Py_DECREF((PyObject *)meta);
+    Py_DECREF((PyObject *)page);
+    return durable;
+}
+
+/* From here on, once, it sends only while a group has fewer than `limit` messages before it. */
+PyObject *pq_writer_bind(Writer *self, PyObject *args) {
+    Region *taker;
+    unsigned long long limit;
+    if (!PyArg_ParseTuple(args, "O!K:_bind", pq_region_type, &taker, &limit) ||
+        pq_region_check(taker, PQ_GROUP_TABLE_AT, 1, "file of the group") < 0) {
+        return NULL;
+    }
+    if (self->taker != NULL || limit == 0) {
+        PyErr_SetString(PyExc_ValueError, "bound once, by 1 or more");
+        return NULL;
+    }
+    Py_INCREF((PyObject *)taker); /* until the writer goes: a thread may be inside */
+    self->taker_limit = limit;
+    self->taker = taker;
+    Py_RETURN_NONE;
 }

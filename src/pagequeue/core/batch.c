@@ -28,7 +28,7 @@ static PyObject *gathered_payloads(const Reader *self, gathered *run) {
     PyObject *list = PyList_New(run->count);
     for (Py_ssize_t i = 0; list != NULL && i < run->count; i++) {
         int good;
-        PyObject *payload = pq_reader_copy(&run->frames[i], self->sequence + (uint64_t)i, &good);
+        PyObject *payload = pq_payload_copy(&run->frames[i], self->sequence + (uint64_t)i, &good);
         if (payload == NULL) {
             Py_CLEAR(list);
         } else if (good) {

@@ -89,6 +89,7 @@ typedef struct {
     uint64_t first_sequence;
     uint8_t *index;
     uint64_t index_capacity;
+    uint64_t crowded_at; /* no message may have this sequence or a higher one now; 0 = any may */
 } pq_place;
 
 typedef struct {
@@ -107,6 +108,7 @@ typedef enum {
     PQ_APPEND_DAMAGED,   /* what stands at the tail is neither a frame nor nothing */
     PQ_APPEND_EXHAUSTED, /* no sequence number is left */
     PQ_APPEND_LOST,      /* a map was truncated: what was laid down may be nowhere */
+    PQ_APPEND_CROWDED,   /* whoever takes them has as many before it as it may have */
 } pq_append_result;
 
 typedef struct {
@@ -131,6 +133,12 @@ typedef struct {
 
 void pq_tail_load(const uint8_t *meta, pq_tail *tail);
 void pq_tail_store(uint8_t *meta, const pq_tail *tail);
+
+static inline uint64_t pq_tail_sequence(const uint8_t *meta) {
+    pq_tail tail;
+    pq_tail_load(meta, &tail);
+    return tail.first_sequence + tail.count;
+}
 
 /* --- scan.c: walking a page, and finding a frame by time or number ---------------------------- */
 
@@ -182,7 +190,23 @@ uint32_t pq_doorbell(const uint8_t *meta);
 void pq_register(uint8_t *meta);
 void pq_sleep(const uint8_t *meta, uint32_t doorbell, int64_t ns);
 void pq_wake(uint8_t *meta);
-void pq_sleep_durable(const uint8_t *meta, uint64_t sequence, int64_t ns);
-void pq_wake_durable(const uint8_t *meta);
+int pq_sleep_turn(const uint8_t *meta, uint32_t turn, int64_t ns);
+int pq_wake_turn(const uint8_t *meta);
+
+/* --- turn.c: whose turn it is to flush -------------------------------------------------------- */
+
+typedef enum {
+    PQ_TURN_DURABLE = 0, /* the sequence is durable, and no sync failed */
+    PQ_TURN_LATCH,       /* the failure latch changed */
+    PQ_TURN_YOURS,       /* nobody flushes: try the flush lock */
+    PQ_TURN_LATE,        /* the time is up, or a signal came: try the lock all the same */
+} pq_turn_result;
+
+/* Sleep until one of these; `ns` 0 never sleeps, and is LATE then. With `take` a turn that is yours
+ * is so for all to see. */
+pq_turn_result pq_turn_wait(uint8_t *meta, uint64_t sequence, int64_t ns, int take);
+/* End a turn and wake all; returns how many slept. The next one may wait `ns` for the tail to gain
+ * `count` messages. */
+int pq_turn_end(uint8_t *meta, uint64_t count, int64_t ns);
 
 #endif

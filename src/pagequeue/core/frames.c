@@ -182,6 +182,9 @@ pq_append_result pq_append(const pq_place *at, const pq_payload *items, size_t i
     if (allowed != PQ_APPEND_DONE) {
         return allowed;
     }
+    if (at->crowded_at != 0 && at->first_sequence + count + item_count > at->crowded_at) {
+        return PQ_APPEND_CROWDED;
+    }
     int64_t last = (int64_t)pq_load_u64(at->meta + PQ_WRITE_META_LAST_TIMESTAMP);
     if (exact != PQ_TIMESTAMP_NOW && exact < last) {
         return PQ_APPEND_OLD;

@@ -1,6 +1,8 @@
 /* The module: its types, the functions on whole pages, and the constants. */
 #include "objects.h"
 
+#include "claims.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <sys/stat.h>
@@ -17,6 +19,7 @@
 #endif
 
 PyTypeObject *pq_region_type, *pq_message_type, *pq_writer_type, *pq_reader_type;
+PyTypeObject *pq_claims_type, *pq_claim_type;
 unsigned pq_fork_count;
 
 static void forked(void) { pq_fork_count += 1; }
@@ -145,6 +148,34 @@ static PyObject *core_reset_lock(PyObject *Py_UNUSED(module), PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* Make a group's lock anew, and every claim void: nobody who made one can be alive. */
+static PyObject *core_reset_group(PyObject *Py_UNUSED(module), PyObject *args) {
+    Region *file;
+    unsigned int capacity;
+    if (!PyArg_ParseTuple(args, "O!I:reset_group", pq_region_type, &file, &capacity) ||
+        pq_region_check(file, PQ_GROUP_TABLE_AT + (uint64_t)capacity * PQ_GROUP_RECORD_BYTES, 1,
+                        "file of the group") < 0) {
+        return NULL;
+    }
+    int error = pq_lock_reset(file->base + PQ_GROUP_META_MUTEX);
+    if (error != 0) {
+        errno = error;
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    pq_table table = {.base = file->base, .capacity = capacity};
+    uint64_t place;
+    pq_store_u64(file->base + PQ_GROUP_META_CHANGING, 1);
+    if (pq_table_begin(&table) < 0) {
+        return PyErr_NoMemory();
+    }
+    pq_table_release(&table, UINT64_MAX);
+    pq_table_end(&table);
+    if (!pq_region_stands(file)) {
+        return NULL;
+    }
+    return PyLong_FromUnsignedLongLong(pq_table_next(&table, &place));
+}
+
 static PyObject *core_wake(PyObject *Py_UNUSED(module), PyObject *args) {
     Region *meta;
     if (!meta_of(args, "O!:wake", &meta) ||
@@ -155,29 +186,83 @@ static PyObject *core_wake(PyObject *Py_UNUSED(module), PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* Sleep until the durable mark reaches a sequence, the failure latch is set, or the time is up. */
-static PyObject *core_await_durable(PyObject *Py_UNUSED(module), PyObject *args) {
+/* Return the doorbell's value, and with `announced` say that somebody may be asleep. The caller
+ * looks once more, then sleeps with that value: what is published behind this call moves it (I7). */
+static PyObject *core_doorbell(PyObject *Py_UNUSED(module), PyObject *args) {
     Region *meta;
-    unsigned long long sequence;
-    long long ns;
-    if (!PyArg_ParseTuple(args, "O!KL:await_durable", pq_region_type, &meta, &sequence, &ns) ||
-        pq_region_check(meta, PQ_WRITE_META_BYTES, 1, "write meta") < 0) {
+    int announced;
+    if (!PyArg_ParseTuple(args, "O!p:doorbell", pq_region_type, &meta, &announced) ||
+        pq_region_check(meta, PQ_WRITE_META_BYTES, announced, "write meta") < 0) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS
-    pq_sleep_durable(meta->base, sequence, ns);
-    Py_END_ALLOW_THREADS
+    uint32_t doorbell = pq_doorbell(meta->base);
+    if (announced) {
+        pq_register(meta->base);
+    }
+    return pq_region_stands(meta) ? PyLong_FromUnsignedLong(doorbell) : NULL;
+}
+
+/* Sleep while the doorbell has a value, but no longer than `ns`. */
+static PyObject *core_await_doorbell(PyObject *Py_UNUSED(module), PyObject *args) {
+    Region *meta;
+    unsigned int doorbell;
+    long long ns;
+    if (!PyArg_ParseTuple(args, "O!IL:await_doorbell", pq_region_type, &meta, &doorbell, &ns) ||
+        pq_region_check(meta, PQ_WRITE_META_BYTES, 0, "write meta") < 0) {
+        return NULL;
+    }
+    if (ns > 0) {
+        Py_BEGIN_ALLOW_THREADS
+        pq_sleep(meta->base, doorbell, ns);
+        Py_END_ALLOW_THREADS
+    }
     Py_RETURN_NONE;
 }
 
-static PyObject *core_wake_durable(PyObject *Py_UNUSED(module), PyObject *args) {
+/* Whether to try the flush lock now; not if the sequence is durable or the latch changed. */
+static PyObject *core_await_turn(PyObject *Py_UNUSED(module), PyObject *args) {
     Region *meta;
-    if (!meta_of(args, "O!:wake_durable", &meta) ||
+    unsigned long long sequence;
+    long long ns;
+    if (!PyArg_ParseTuple(args, "O!KL:await_turn", pq_region_type, &meta, &sequence, &ns) ||
         pq_region_check(meta, PQ_WRITE_META_BYTES, 1, "write meta") < 0) {
         return NULL;
     }
-    pq_wake_durable(meta->base);
+    pq_turn_result result = pq_turn_wait(meta->base, sequence, 0, 1);
+    if (result == PQ_TURN_LATE && ns > 0) {
+        Py_BEGIN_ALLOW_THREADS
+        result = pq_turn_wait(meta->base, sequence, ns, 1);
+        Py_END_ALLOW_THREADS
+    }
+    return PyBool_FromLong(result == PQ_TURN_YOURS || result == PQ_TURN_LATE);
+}
+
+static PyObject *core_end_turn(PyObject *Py_UNUSED(module), PyObject *args) {
+    Region *meta;
+    unsigned long long count;
+    long long ns;
+    if (!PyArg_ParseTuple(args, "O!KL:end_turn", pq_region_type, &meta, &count, &ns) ||
+        pq_region_check(meta, PQ_WRITE_META_BYTES, 1, "write meta") < 0) {
+        return NULL;
+    }
+    int woken;
+    Py_BEGIN_ALLOW_THREADS /* those who are woken want the GIL */
+    woken = pq_turn_end(meta->base, count, ns);
+    Py_END_ALLOW_THREADS
+    return PyLong_FromLong(woken);
+}
+
+static PyObject *core_wake_turn(PyObject *Py_UNUSED(module), PyObject *args) {
+    Region *meta;
+    if (!meta_of(args, "O!:wake_turn", &meta)) {
+        return NULL;
+    }
+    pq_wake_turn(meta->base);
     Py_RETURN_NONE;
+}
+
+static PyObject *core_monotonic(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused)) {
+    return PyLong_FromLongLong(pq_clock_monotonic());
 }
 
 static PyObject *core_mount_id(PyObject *Py_UNUSED(module), PyObject *args) {
@@ -235,9 +320,15 @@ static PyMethodDef functions[] = {
     {"tail", core_tail, METH_VARARGS, "Return where writing stands."},
     {"set_tail", core_set_tail, METH_VARARGS, "Set where writing stands; only when alone."},
     {"reset_lock", core_reset_lock, METH_VARARGS, "Make the writers' lock anew; only when alone."},
+    {"reset_group", core_reset_group, METH_VARARGS,
+     "Make a group's lock anew and its claims void; only when alone. Return its next sequence."},
     {"wake", core_wake, METH_VARARGS, "Wake everyone who sleeps on the doorbell."},
-    {"await_durable", core_await_durable, METH_VARARGS, "Sleep until a sequence is durable."},
-    {"wake_durable", core_wake_durable, METH_VARARGS, "Wake everyone who waits for that."},
+    {"await_turn", core_await_turn, METH_VARARGS, "Sleep until a sequence is durable, or flush."},
+    {"end_turn", core_end_turn, METH_VARARGS, "End a turn to flush; return how many were asleep."},
+    {"wake_turn", core_wake_turn, METH_VARARGS, "Wake everyone who waits for a flush."},
+    {"monotonic", core_monotonic, METH_NOARGS, "Return the clock of leases, in ns."},
+    {"doorbell", core_doorbell, METH_VARARGS, "Return the doorbell; say that somebody may sleep."},
+    {"await_doorbell", core_await_doorbell, METH_VARARGS, "Sleep until the doorbell moves."},
     {"mount_id", core_mount_id, METH_VARARGS, "Return a mount's unique id, 0 when not known."},
     {"file_system_type", core_file_system_type, METH_VARARGS,
      "Return the magic number of a file system, 0 when not known."},
@@ -313,6 +404,8 @@ PyMODINIT_FUNC PyInit__core(void) {
         add_type(module, "Message", &pq_message_type, pq_message_make) < 0 ||
         add_type(module, "Writer", &pq_writer_type, pq_writer_make) < 0 ||
         add_type(module, "Reader", &pq_reader_type, pq_reader_make) < 0 ||
+        add_type(module, "Claims", &pq_claims_type, pq_claims_make) < 0 ||
+        add_type(module, "Claim", &pq_claim_type, pq_claim_make) < 0 ||
         add_constants(module) < 0) {
         Py_DECREF((PyObject *)module);
         return NULL;

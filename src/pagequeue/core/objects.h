@@ -30,6 +30,10 @@
     EVENT(LIMIT)           /* reader: came to the limit that was set */ \
     EVENT(LOST)            /* a mapped file was truncated */ \
     EVENT(NO_LOCK)         /* writer: the lock is none; value: the system's error number */ \
+    EVENT(IDLE)            /* group: it is time to look whether owners of claims died */ \
+    EVENT(LEASE_LOST)      /* group: a claim is not live any more; value: its sequence */ \
+    EVENT(SETTLED)         /* group: a claim was acknowledged or given back; value: its sequence */ \
+    EVENT(CROWDED)         /* writer: the group that it is bound by has its fill before it */ \
     EVENT(UNFILLED)        /* reader: nothing was inflated here yet; value: the position */
 
 typedef enum {
@@ -49,12 +53,15 @@ typedef struct {
 } Region;
 
 extern PyTypeObject *pq_region_type, *pq_message_type, *pq_writer_type, *pq_reader_type;
+extern PyTypeObject *pq_claims_type, *pq_claim_type;
 extern unsigned pq_fork_count; /* moves in the child of a fork: older handles are the parent's */
 
 PyTypeObject *pq_region_make(void);
 PyTypeObject *pq_message_make(void);
 PyTypeObject *pq_writer_make(void);
 PyTypeObject *pq_reader_make(void);
+PyTypeObject *pq_claims_make(void);
+PyTypeObject *pq_claim_make(void);
 int pq_message_prepare(void);
 PyObject *pq_message_new(PyObject *payload, int64_t timestamp, uint64_t sequence);
 
@@ -63,6 +70,8 @@ int pq_event_raise(PyObject *self, pq_event event, int64_t value);
 int pq_region_check(Region *region, uint64_t bytes, int writable, const char *what);
 /* 1 = go on, 0 = raised, because the file of a map that was just read or written was truncated */
 int pq_region_stands(Region *region);
+typedef enum { LOCK_TAKEN, LOCK_TIMEOUT, LOCK_ERROR, LOCK_SIGNAL, LOCK_CLOSED } lock_outcome;
+lock_outcome pq_lock_wait(pq_lock *lock, const int *closed, int64_t timeout, PyThreadState **state);
 int64_t pq_timeout_ns(PyObject *seconds); /* -1 = for ever, -2 = raised */
 void pq_type_free(PyObject *self);
 
@@ -84,6 +93,9 @@ static inline int pq_region_look(const Region *region) {
     (void)*(const volatile uint8_t *)(region->base + region->bytes - 1);
     return pq_region_lost(region);
 }
+
+/* A copy of the payload, checked against the checksum: what is checked is what is handed out. */
+PyObject *pq_payload_copy(const pq_frame *frame, uint64_t sequence, int *good);
 
 /* pages.c */
 PyObject *pq_core_scan(PyObject *module, PyObject *args);

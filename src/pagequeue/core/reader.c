@@ -137,7 +137,7 @@ static reading look(Reader *self, pq_frame *frame) {
     }
 }
 
-PyObject *pq_reader_copy(const pq_frame *frame, uint64_t sequence, int *good) {
+PyObject *pq_payload_copy(const pq_frame *frame, uint64_t sequence, int *good) {
     PyObject *payload = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)frame->payload_bytes);
     if (payload == NULL) {
         return NULL;
@@ -159,7 +159,7 @@ static reading reach(Reader *self, pq_frame *frame, PyObject **payload) {
             return found;
         }
         int good;
-        *payload = pq_reader_copy(frame, self->sequence, &good);
+        *payload = pq_payload_copy(frame, self->sequence, &good);
         if (*payload == NULL) {
             return READ_RAISED;
         }

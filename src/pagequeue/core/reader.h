@@ -39,8 +39,6 @@ int pq_reader_pause(Reader *self, int64_t deadline, int64_t *nap);
 int64_t pq_reader_deadline(int64_t timeout);
 /* Raise that nothing came in time, unless something else was raised already. */
 PyObject *pq_reader_timed_out(Reader *self, int64_t timeout);
-/* A copy of the payload, checked against the checksum: what is checked is what is handed out. */
-PyObject *pq_reader_copy(const pq_frame *frame, uint64_t sequence, int *good);
 PyObject *pq_reader_read_many(PyObject *self, PyObject *args);
 
 /* The sequence from which on nothing may be handed out yet. */

@@ -11,6 +11,7 @@
  */
 #include "core.h"
 
+#include <errno.h>
 #include <sched.h>
 #include <time.h>
 #if defined(__linux__)
@@ -54,23 +55,27 @@ void pq_register(uint8_t *meta) {
     }
 }
 
-/* Sleep while a word has a value, but no longer than `ns`. */
-static void sleep_at(const uint8_t *word, uint32_t value, int64_t ns) {
+/* Sleep while a word has a value, but no longer than `ns`. -1 = a signal came. */
+static int sleep_at(const uint8_t *word, uint32_t value, int64_t ns) {
 #if defined(__linux__)
     struct timespec span = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
-    syscall(SYS_futex, word, FUTEX_WAIT, value, &span, NULL, 0);
+    long result = syscall(SYS_futex, word, FUTEX_WAIT, value, &span, NULL, 0);
+    return result < 0 && errno == EINTR ? -1 : 0;
 #else
     (void)word;
     (void)value;
     pq_nap(ns < NAP_WITHOUT_FUTEX_NS ? ns : NAP_WITHOUT_FUTEX_NS);
+    return 0;
 #endif
 }
 
-static void wake_at(const uint8_t *word) {
+/* Returns how many were asleep. */
+static int wake_at(const uint8_t *word) {
 #if defined(__linux__)
-    syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+    return (int)syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 #else
     (void)word;
+    return 0;
 #endif
 }
 
@@ -89,14 +94,11 @@ void pq_wake(uint8_t *meta) {
     wake_at(meta + PQ_WRITE_META_DOORBELL);
 }
 
-/* Whoever waits for the durable mark sleeps on its low half, because only a flusher moves that: the
- * doorbell would wake them all for every message. */
-void pq_sleep_durable(const uint8_t *meta, uint64_t sequence, int64_t ns) {
-    const uint8_t *mark = meta + PQ_WRITE_META_DURABLE_SEQUENCE;
-    uint64_t durable = pq_load_u64(mark);
-    if (durable < sequence && pq_load_u32(meta + PQ_WRITE_META_FAILED_ERRNO) == 0) {
-        sleep_at(mark, (uint32_t)durable, ns);
-    }
+/* Whoever waits for a flush sleeps on the turn, which only flushers move: the doorbell would wake them
+ * all for every message. -1 = a signal came. */
+int pq_sleep_turn(const uint8_t *meta, uint32_t turn, int64_t ns) {
+    return sleep_at(meta + PQ_WRITE_META_FLUSH_TURN, turn, ns);
 }
 
-void pq_wake_durable(const uint8_t *meta) { wake_at(meta + PQ_WRITE_META_DURABLE_SEQUENCE); }
+/* Returns how many were asleep. */
+int pq_wake_turn(const uint8_t *meta) { return wake_at(meta + PQ_WRITE_META_FLUSH_TURN); }

@@ -46,6 +46,7 @@ static void writer_dealloc(Writer *self) {
     Py_XDECREF((PyObject *)self->meta);
     Py_XDECREF((PyObject *)self->page);
     Py_XDECREF((PyObject *)self->index);
+    Py_XDECREF((PyObject *)self->taker);
     Py_XDECREF((PyObject *)self->clock);
     pq_type_free((PyObject *)self);
 }
@@ -95,6 +96,7 @@ static pq_event event_of(int result) {
     case PQ_APPEND_OLD: return EVENT_OLD_TIMESTAMP;
     case PQ_APPEND_EXHAUSTED: return EVENT_EXHAUSTED;
     case PQ_APPEND_LOST: return EVENT_LOST;
+    case PQ_APPEND_CROWDED: return EVENT_CROWDED;
     default: return EVENT_DAMAGED;
     }
 }
@@ -111,8 +113,9 @@ static int after(Writer *self, const pq_appended *out, size_t count) {
         self->unsynced += count;
         if (self->unsynced >= self->sync_every) {
             self->unsynced = 0;
-            return pq_event_raise((PyObject *)self, EVENT_SYNC,
-                                  (int64_t)(out->sequence + count)) < 0 ? -1 : 0;
+            uint64_t end = out->sequence + count;
+            return pq_writer_is_durable(self, end) ||
+                   pq_event_raise((PyObject *)self, EVENT_SYNC, (int64_t)end) >= 0 ? 0 : -1;
         }
     }
     return 0;
@@ -365,6 +368,7 @@ static PyMethodDef writer_methods[] = {
     {"_attach", (PyCFunction)writer_attach, METH_VARARGS, NULL},
     {"_ahead", (PyCFunction)writer_ahead, METH_VARARGS, NULL},
     {"_roll", (PyCFunction)writer_roll, METH_VARARGS, NULL},
+    {"_bind", (PyCFunction)pq_writer_bind, METH_VARARGS, NULL},
     {"_detach", (PyCFunction)writer_detach, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

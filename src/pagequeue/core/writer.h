@@ -7,6 +7,8 @@
 typedef struct {
     PyObject_HEAD
     Region *meta, *page, *index;
+    Region *taker;         /* the file of a group, NULL = none */
+    uint64_t taker_limit;  /* most messages that it may have before it */
     pq_place at;
     pq_lock lock;
     uint64_t ahead_at;     /* position from which the next page should be made ready */
@@ -29,10 +31,16 @@ typedef struct {
     Region *meta, *page;
     Region *next_page; /* not NULL = roll instead */
     const uint8_t *header; /* of the next page */
+    Region *taker;
+    uint64_t taker_limit;
     pq_appended out;
 } attempt;
 
 /* One attempt; returns a pq_append_result, or -1 with an exception set. */
 int pq_writer_run(Writer *self, attempt *try, int free_gil);
+PyObject *pq_writer_bind(Writer *self, PyObject *args);
+
+/* Whether another one's flush made all before a sequence durable: waits while one is under way. */
+int pq_writer_is_durable(Writer *self, uint64_t sequence);
 
 #endif

@@ -1,0 +1,79 @@
+"""`pagequeue metrics`: what a queue looks like, for Prometheus."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import time
+
+import click
+
+from pagequeue.cli import shared
+
+
+@click.command()
+@click.argument("directories", metavar="DIR...", nargs=-1, required=True)
+@click.option("--port", type=click.IntRange(0, 65535), help="Serve it there until interrupted.")
+@click.option("--address", default="127.0.0.1", show_default=True, help="Where --port listens.")
+@click.option(
+    "--textfile",
+    metavar="PATH",
+    type=click.Path(dir_okay=False),
+    help="Write it there, whole or not at all, for the node exporter.",
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Write the text file again after so many seconds, until interrupted.",
+)
+@click.option("--count", type=click.IntRange(min=1), help="With --interval: so often.")
+@shared.prefix_option
+@shared.trust_option
+def command(
+    directories: tuple[str, ...],
+    port: int | None,
+    address: str,
+    textfile: str | None,
+    interval: float | None,
+    count: int | None,
+    prefix: str,
+    trust: tuple[str, ...],
+) -> None:
+    """Tell Prometheus of the queues in DIR...: depth, lag, ages, bytes. Writes no byte to them.
+
+    Without --port and --textfile the metrics are printed once.
+    """
+    try:
+        import prometheus_client  # noqa: PLC0415 - only this command needs it
+
+        from pagequeue.metrics import QueueCollector  # noqa: PLC0415 - the same
+    except ModuleNotFoundError as error:
+        raise shared.CommandError(
+            f"{error.name} is not installed; install pagequeue with the extra 'metrics'"
+        ) from error
+    if port is not None and textfile is not None:
+        raise click.UsageError("--port and --textfile exclude each other; run the command twice")
+    if textfile is None and (interval is not None or count is not None):
+        raise click.UsageError("--interval and --count belong to --textfile")
+    if count is not None and interval is None:
+        raise click.UsageError("--count belongs to --interval")
+    with contextlib.ExitStack() as stack:
+        queues = [
+            stack.enter_context(shared.open_to_read(path, prefix, trust)) for path in directories
+        ]
+        registry = prometheus_client.CollectorRegistry()
+        registry.register(QueueCollector(*queues))
+        if port is not None:
+            server, _ = prometheus_client.start_http_server(port, address, registry)
+            stack.callback(server.shutdown)
+            shared.note(f"metrics at http://{address}:{server.server_port}/metrics")
+            threading.Event().wait()
+        elif textfile is None:
+            click.echo(prometheus_client.generate_latest(registry).decode(), nl=False)
+        else:
+            rounds = itertools.count() if count is None and interval else range(count or 1)
+            for number in rounds:
+                if number:
+                    time.sleep(interval or 0)
+                prometheus_client.write_to_textfile(textfile, registry)

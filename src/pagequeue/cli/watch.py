@@ -1,0 +1,127 @@
+"""`pagequeue info --watch`: how full a queue is and how far its consumers are, again and again."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+
+from pagequeue import rates
+from pagequeue.cli import shared
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pagequeue import ConsumerStats, Queue, Rates, Stats
+
+Look = tuple["Stats", "Rates | None"]
+
+
+def looks(
+    queue: Queue,
+    interval: float,
+    count: int | None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[Look]:
+    """Give so many looks at a queue, with the rates since the one before."""
+    before: Stats | None = None
+    for number in itertools.count() if count is None else range(count):
+        if number:
+            sleep(interval)
+        now = queue.stats()
+        yield now, None if before is None else rates(before, now)
+        before = now
+
+
+def watch(queue: Queue, interval: float, count: int | None, *, as_json: bool) -> None:
+    """Show looks at a queue until there were enough, or for ever."""
+    if as_json:
+        for found, since in looks(queue, interval, count):
+            click.echo(json.dumps(jsonable(found, since), ensure_ascii=False))
+            sys.stdout.flush()
+        return
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        for look in looks(queue, interval, count):
+            console.print(tables(queue, *look))
+        return
+    with Live(console=console, auto_refresh=False) as live:
+        for look in looks(queue, interval, count):
+            live.update(tables(queue, *look), refresh=True)
+
+
+def jsonable(found: Stats, since: Rates | None) -> dict[str, object]:
+    """Return a look as it is written to one line."""
+    figures = dataclasses.asdict(found)
+    figures["time"] = found.time.isoformat()
+    del figures["taken_at"]  # means nothing outside of this process
+    figures["rates"] = None if since is None else dataclasses.asdict(since)
+    return figures
+
+
+def tables(queue: Queue, found: Stats, since: Rates | None) -> Group:
+    """Return a look as it is shown to a person."""
+    figures = Table.grid(padding=(0, 2))
+    figures.add_row("[cyan]queue[/]", f"{queue.directory}, prefix {queue.prefix}")
+    figures.add_row("[cyan]messages[/]", f"{found.depth:,} in {found.page_count:,} pages")
+    undurable = max(0, found.tail_sequence - found.durable_sequence)
+    figures.add_row("[cyan]not durable[/]", f"{undurable:,}")
+    figures.add_row("[cyan]on disk[/]", shared.human_bytes(found.file_bytes))
+    figures.add_row("[cyan]oldest, newest[/]", f"{age(found.oldest_age)}, {age(found.newest_age)}")
+    if since is not None:
+        written = shared.human_bytes(max(0.0, since.written_bytes))
+        figures.add_row("[cyan]sent[/]", f"{since.sent:,.0f} msg/s, {written}/s")
+    if found.sync_failed:
+        figures.add_row("[red]sync failed[/]", "nothing more is written; see pagequeue repair")
+    return Group(figures, *([_consumers(found, since)] if found.consumers else []))
+
+
+def _consumers(found: Stats, since: Rates | None) -> Table:
+    table = Table(box=None, padding=(0, 2), header_style="cyan")
+    table.add_column("consumer")
+    for title in ("lag", "acked/s", "oldest", "last ack"):
+        table.add_column(title, justify="right")
+    table.add_column("state")
+    for consumer in found.consumers:
+        rate = None if since is None else since.acknowledged.get(consumer.name)
+        table.add_row(
+            consumer.name,
+            "-" if consumer.lag is None else f"{consumer.lag:,}",
+            "-" if rate is None else f"{rate:,.0f}",
+            age(consumer.oldest_age),
+            age(consumer.last_ack_age),
+            _state(consumer),
+        )
+    return table
+
+
+def _state(consumer: ConsumerStats) -> str:
+    if consumer.problem is not None:
+        return "damaged"
+    words = [consumer.kind] if consumer.kind != "consumer" else []
+    if consumer.group is not None:
+        words.append(
+            f"{consumer.group.claimed:,} claimed, {consumer.group.waiting:,} to come again"
+        )
+        if consumer.group.dead_letters:
+            words.append(f"{consumer.group.dead_letters:,} dead letters")
+    words.append("open" if consumer.is_open else "not open")
+    return ", ".join([*words, *(["idle"] if consumer.is_idle else [])])
+
+
+def age(seconds: float | None) -> str:
+    """Return an age as a person reads it."""
+    if seconds is None:
+        return "-"
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.0f} {unit}"
+    return f"{seconds:.1f} s"

@@ -1,0 +1,93 @@
+"""A private directory that is removed when the last process that has it lets go.
+
+A pipe says who has it: nothing is ever written to it, and every process that has the directory has
+its write end, by fork or handed over to a child that is being started. The kernel closes it when a
+process ends, however it ends. Whoever closes the last one sees the read end hang up, and removes
+the directory. One who is killed as the last leaves it behind.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import tempfile
+from multiprocessing import reduction, util
+from typing import Any, Final
+
+MEMORY: Final = "/dev/shm"  # noqa: S108 - below it a directory of our own is made
+MEMORY_FREE_BYTES: Final = 1 << 30
+"""Memory is used only where it has so much room: containers often have 64 MiB of it."""
+PREFIX: Final = "pagequeue-"
+LAST_OF_ALL: Final = -1000
+"""Exit priority: `multiprocessing` joins its children before it comes to those below 0."""
+
+_left: list[Lodging] = []
+"""Those that others had when they were left here: looked at again later."""
+
+
+def _parent() -> str | None:
+    """Return where private directories are made; None: where `tempfile` does."""
+    if "TMPDIR" in os.environ:
+        return None
+    try:
+        room = os.statvfs(MEMORY)
+    except OSError:
+        return None
+    has_room = room.f_bavail * room.f_frsize >= MEMORY_FREE_BYTES
+    return MEMORY if has_room and os.access(MEMORY, os.W_OK) else None
+
+
+class Lodging:
+    """A private directory, in one process.
+
+    Attributes:
+        path: of the directory.
+    """
+
+    def __init__(self) -> None:
+        look_again()
+        self.path = tempfile.mkdtemp(prefix=PREFIX, dir=_parent())
+        self._reader, self._writer = os.pipe()
+
+    def __getstate__(self) -> tuple[str, object, object]:
+        return self.path, reduction.DupFd(self._reader), reduction.DupFd(self._writer)
+
+    def __setstate__(self, state: tuple[str, Any, Any]) -> None:
+        self.path = state[0]
+        self._reader, self._writer = (end.detach() for end in state[1:])
+        for end in (self._reader, self._writer):
+            os.set_inheritable(end, False)
+
+    def leave(self) -> None:
+        """Let go; the directory goes if nobody else has it. Leaving again does nothing."""
+        if self._writer >= 0:
+            writer, self._writer = self._writer, -1
+            os.close(writer)
+            if not self._remove():
+                _left.append(self)
+
+    def _remove(self) -> bool:
+        """Remove the directory if nobody has it any more; two who see that do no harm."""
+        poll = select.poll()
+        poll.register(self._reader, 0)  # hanging up is always reported
+        if not poll.poll(0):
+            return False
+        os.close(self._reader)
+        shutil.rmtree(self.path, ignore_errors=True)
+        return True
+
+
+def look_again() -> None:
+    """Remove what others have let go of since it was left here."""
+    _left[:] = [lodging for lodging in _left if not lodging._remove()]  # noqa: SLF001 - its own room
+
+
+_at_exit: util.Finalize | None = None
+
+
+def look_at_exit() -> None:
+    """Have it looked at again when this process ends; a child of a fork must ask for it again."""
+    global _at_exit  # noqa: PLW0603 - one for each process
+    if _at_exit is None or not _at_exit.still_active():
+        _at_exit = util.Finalize(None, look_again, exitpriority=LAST_OF_ALL)

@@ -1,0 +1,135 @@
+"""Metrics: a collector for Prometheus' client library, over any number of open queues.
+
+    REGISTRY.register(QueueCollector(queue))
+
+Nothing is counted anywhere: each scrape takes one look (`Queue.stats`). Needs the extra `metrics`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from pagequeue.errors import PageQueueError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pagequeue.queue import Queue
+    from pagequeue.stats import ConsumerStats, Stats
+
+QUEUE_LABELS: Final = ("queue", "prefix")
+CONSUMER_LABELS: Final = (*QUEUE_LABELS, "consumer", "kind")
+
+QUEUE_GAUGES: Final = {
+    "up": "Whether the queue could be read (1) or not (0).",
+    "messages": "Messages retained.",
+    "undurable_messages": "Messages that are not known to be on stable storage.",
+    "pages": "Pages that can be read, the active one included.",
+    "file_bytes": "Bytes allocated on disk for all files of the queue.",
+    "oldest_age_seconds": "Time since the first message retained was sent.",
+    "newest_age_seconds": "Time since the last message was sent.",
+    "sync_failed": "Whether a sync failed, so that nothing more is written (1) or not (0).",
+}
+QUEUE_COUNTERS: Final = {
+    "sent_messages": "Messages ever sent.",
+    "removed_messages": "Messages that retention took.",
+    "written_bytes": "How far writing has come, the unused ends of sealed pages included.",
+}
+CONSUMER_GAUGES: Final = {
+    "lag_messages": "Messages published and not acknowledged.",
+    "oldest_age_seconds": "Time since the oldest message not acknowledged was sent.",
+    "last_ack_age_seconds": "Time since the last acknowledgement.",
+    "open": "Whether a thread or process has it open (1) or not (0).",
+    "idle": "Whether it was silent for too long to keep pages (1) or not (0).",
+    "damaged": "Whether its file is damaged (1) or not (0).",
+    "next_sequence": "Every message below it is acknowledged.",
+    "claimed_messages": "Messages with a live claim; of groups only.",
+    "returning_messages": "Messages that were claimed and come again; of groups only.",
+    "dead_letters": "Messages that went to the dead letters so far; of groups only.",
+}
+
+
+class QueueCollector(Collector):
+    """Collects the metrics of open queues; one that cannot be read has only `up`, which is 0.
+
+    Args:
+        queues: open ones, read-only or not; they stay the caller's to close.
+    """
+
+    def __init__(self, *queues: Queue) -> None:
+        self._queues = queues
+
+    def describe(self) -> Iterable[Metric]:
+        """Return the metrics without a value, so that registering looks at no queue."""
+        return _families().values()
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metrics as of now."""
+        families = _families()
+        for queue in self._queues:
+            labels = [queue.directory, queue.prefix]
+            try:
+                found = queue.stats()
+            except PageQueueError:
+                families["pagequeue_up"].add_metric(labels, 0)
+                continue
+            for name, value in _of_queue(found).items():
+                if value is not None:
+                    families[f"pagequeue_{name}"].add_metric(labels, value)
+            for consumer in found.consumers:
+                labelled = [*labels, consumer.name, consumer.kind]
+                for name, value in _of_consumer(consumer).items():
+                    if value is not None:
+                        families[f"pagequeue_consumer_{name}"].add_metric(labelled, value)
+        return families.values()
+
+
+def _families() -> dict[str, GaugeMetricFamily | CounterMetricFamily]:
+    families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
+    for name, text in QUEUE_GAUGES.items():
+        families[f"pagequeue_{name}"] = GaugeMetricFamily(
+            f"pagequeue_{name}", text, labels=QUEUE_LABELS
+        )
+    for name, text in QUEUE_COUNTERS.items():
+        families[f"pagequeue_{name}"] = CounterMetricFamily(
+            f"pagequeue_{name}", text, labels=QUEUE_LABELS
+        )
+    for name, text in CONSUMER_GAUGES.items():
+        families[f"pagequeue_consumer_{name}"] = GaugeMetricFamily(
+            f"pagequeue_consumer_{name}", text, labels=CONSUMER_LABELS
+        )
+    return families
+
+
+def _of_queue(found: Stats) -> dict[str, float | None]:
+    return {
+        "up": 1,
+        "messages": found.depth,
+        "undurable_messages": max(0, found.tail_sequence - found.durable_sequence),
+        "pages": found.page_count,
+        "file_bytes": found.file_bytes,
+        "oldest_age_seconds": found.oldest_age,
+        "newest_age_seconds": found.newest_age,
+        "sync_failed": found.sync_failed,
+        "sent_messages": found.tail_sequence,
+        "removed_messages": found.head_sequence,
+        "written_bytes": found.written_bytes,
+    }
+
+
+def _of_consumer(found: ConsumerStats) -> dict[str, float | None]:
+    return {
+        "lag_messages": found.lag,
+        "oldest_age_seconds": 0.0 if found.lag == 0 else found.oldest_age,
+        "last_ack_age_seconds": found.last_ack_age,
+        "open": found.is_open,
+        "idle": found.is_idle,
+        "damaged": found.problem is not None,
+        "next_sequence": found.next_sequence,
+        "claimed_messages": None if found.group is None else found.group.claimed,
+        "returning_messages": None if found.group is None else found.group.waiting,
+        "dead_letters": None if found.group is None else found.group.dead_letters,
+    }

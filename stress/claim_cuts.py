@@ -1,0 +1,92 @@
+"""Power cuts of a group's file: what may be on the disk, and what recovery must make of it.
+
+Nobody is alive, and each 512-byte sector of the file is, by chance, what it was when the last sync
+came back or what it was last. Recovery makes a table of that in a directory of its own. Whatever is
+done according to it must have been acknowledged, or stand among the dead letters; and whatever was
+acknowledged before the last flush began must be done (I14).
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stress.claim_log import ACKED, CUT, ENDING, FLUSHED, FOREVER, RECORD, TAKEN, TAKING
+
+if TYPE_CHECKING:
+    import random
+    from pathlib import Path
+
+SECTOR_BYTES = 512
+KEY_AT, KEY_BYTES = 80, 32
+SHARES = ((0.5, 0.5), (1.0, 0.0), (1.0, 0.5), (0.0, 1.0), (0.9, 0.9))
+"""How many sectors are newer: the first one, which has the words, and those behind it."""
+
+
+def mixed(before: bytes, now: bytes, rng: random.Random) -> bytes:
+    """Return what the disk may have, with the key of another boot."""
+    head, rest = rng.choice(SHARES)
+    sectors = []
+    for at in range(0, len(now), SECTOR_BYTES):
+        chosen = now if rng.random() < (rest if at else head) else before
+        sectors.append(chosen[at : at + SECTOR_BYTES])
+    data = bytearray(b"".join(sectors))
+    data[KEY_AT : KEY_AT + KEY_BYTES] = b"\x55" * KEY_BYTES
+    return bytes(data)
+
+
+def promises(log_path: Path) -> tuple[set[int], set[int], int]:
+    """Return what may be done, what must be, and how many were taken without saying which."""
+    rows = np.fromfile(log_path, RECORD)
+    kinds = rows["kind"]
+    begun = rows["sequence"][((kinds == ENDING) & (rows["span"] > 0)) | (kinds == TAKEN)]
+    flushes, cuts = rows[kinds == FLUSHED], rows["before"][kinds == CUT]
+    flushed = set()
+    for row in rows[kinds == ACKED]:
+        cut = min((int(time) for time in cuts if time > row["after"]), default=FOREVER)
+        if np.any((flushes["before"] > row["after"]) & (flushes["after"] < cut)):
+            flushed.add(int(row["sequence"]))
+    unsaid = int(np.count_nonzero(kinds == TAKING) - np.count_nonzero(kinds == TAKEN))
+    return set(begun.tolist()), flushed, unsaid
+
+
+def many_cuts(  # one of them goes on afterwards; these are only looked at
+    group_file: Path, image: Path, log_path: Path, room: Path, buried: set[int],
+    rng: random.Random, count: int,
+) -> list[str]:  # fmt: skip
+    """Cut the power so often, and return what is wrong with what recovery made of it."""
+    from pagequeue import format as fmt  # noqa: PLC0415  the core is chosen by now
+    from pagequeue.files import Folder  # noqa: PLC0415
+    from pagequeue.group_file import GroupFile, settle_groups  # noqa: PLC0415
+
+    now, before = group_file.read_bytes(), image.read_bytes()
+    begun, flushed, unsaid = promises(log_path)
+    name = group_file.name.rpartition(".")[2]
+    queue_id = now[16:32]
+    wrong: list[str] = []
+    for _ in range(count):
+        room.mkdir()
+        (room / group_file.name).write_bytes(mixed(before, now, rng))
+        folder = Folder(str(room), create=False)
+        settle_groups(folder, "queue", queue_id, fmt.SEQUENCE_MAX, lambda _: None, now=10**18)
+        group = GroupFile(folder, "queue", queue_id, name, writable=False)
+        rows = np.frombuffer(
+            group.region.read(fmt.GROUP_TABLE_AT, group.capacity * fmt.GROUP_RECORD.itemsize),
+            fmt.GROUP_RECORD,
+        )
+        waiting = set(rows["sequence"][rows["word"] != 0].tolist())
+        floor = group.region.load(GroupFile.NEXT)
+        done = set(range(group.new_sequence)) - waiting
+        lost = sorted(done - begun - buried)
+        if len(lost) > unsaid:
+            wrong.append(f"a power cut loses message {lost[0]}: nobody acknowledged it")
+        if floor > min(waiting, default=floor):
+            wrong.append(f"behind a power cut the floor {floor} is above message {min(waiting)}")
+        if back := sorted(flushed - done):
+            wrong.append(f"a power cut takes back message {back[0]}: its end was flushed")
+        group.close()
+        folder.close()
+        shutil.rmtree(room)
+    return wrong

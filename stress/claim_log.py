@@ -1,0 +1,204 @@
+"""What workers of a group write down, one write for each event, and the proof made from it.
+
+Every record has a time of the clock that all processes share, taken before or after the call that
+it is about, so that for each claim there is a span in which it was live for certain: from when it
+was in hand until its lease ended at the earliest, it was given back, or its worker was killed. No
+two such spans of one message may overlap (I15), whatever was killed in between.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CLAIMED, ENDING, ACKED, EXTENDED, REFUSED, CLOSING, TAKING, TAKEN, CUT, FLUSHED = range(10)
+NOTHING: Final = -1
+"""Instead of a sequence: nothing was there to be taken."""
+RECORD: Final = np.dtype(
+    [
+        ("kind", "<i8"),
+        ("worker", "<i8"),
+        ("number", "<i8"),  # of the claim, in its worker
+        ("sequence", "<i8"),
+        ("before", "<i8"),  # ns
+        ("after", "<i8"),  # ns
+        ("span", "<i8"),  # of the lease, ns
+        ("deliveries", "<i8"),
+    ]
+)
+VIOLATIONS_MAX = 20
+FOREVER: Final = 2**62
+
+
+class ClaimLog:
+    """A file of records, to which any process appends."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+
+    def note(
+        self, kind: int, worker: int, number: int = 0, sequence: int = 0, before: int = 0,
+        after: int = 0, span: int = 0, deliveries: int = 0,
+    ) -> None:  # fmt: skip
+        """Append one record."""
+        row = (kind, worker, number, sequence, before, after, span, deliveries)
+        os.write(self._fd, np.array([row], RECORD).tobytes())
+
+    def close(self) -> None:
+        """Let the descriptor go."""
+        os.close(self._fd)
+
+
+@dataclass
+class Held:
+    """One claim, as far as it was written down."""
+
+    worker: int
+    number: int
+    sequence: int
+    deliveries: int
+    before: int
+    start: int  # when it was in hand
+    earliest_end: int  # of its lease
+    latest_end: int
+    ending: int = FOREVER  # when it began to be acknowledged or given back
+    acked: int = 0
+
+    def sure_end(self, deaths: dict[int, int]) -> int:
+        """Return until when it was live for certain."""
+        return min(self.earliest_end, self.ending, deaths.get(self.worker, FOREVER))
+
+
+@dataclass
+class Judge:
+    """Reads a log and says what is wrong.
+
+    Attributes:
+        deaths: by worker: the time before it was killed, or of the last thing that it wrote.
+        dead_letters: sequences that stand among them.
+        done: sequences that the group says are done, in the end.
+    """
+
+    deaths: dict[int, int]
+    dead_letters: set[int]
+    done: set[int]
+    claims: int = 0
+    refused: int = 0
+    cuts: list[int] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
+
+    def wrong(self, text: str) -> None:
+        """Note a violation."""
+        if len(self.violations) < VIOLATIONS_MAX:
+            self.violations.append(text)
+
+    def judge(self, path: Path) -> None:
+        """Prove everything."""
+        rows = np.fromfile(path, RECORD)
+        held: dict[tuple[int, int], Held] = {}
+        epochs = [0, *(int(row["before"]) for row in rows if row["kind"] == CUT), FOREVER]
+        self.cuts = epochs[1:-1]
+        flushes = [
+            (int(row["before"]), int(row["after"])) for row in rows if row["kind"] == FLUSHED
+        ]
+        begun: set[int] = set()
+        for row in rows:
+            self._take_in(row, held, begun)
+        self._look_at_overlaps(held)
+        self._look_at_acknowledged(held, epochs, flushes)
+        # Whoever is killed right behind taking one has not said which.
+        unsaid = sum(
+            1 if row["kind"] == TAKING else -1 if row["kind"] == TAKEN else 0 for row in rows
+        )
+        lost = sorted(self.done - begun - self.dead_letters)
+        if len(lost) > unsaid:
+            for sequence in lost:
+                self.wrong(f"message {sequence} is done, and nobody acknowledged it: lost")
+
+    def _take_in(self, row: np.void, held: dict[tuple[int, int], Held], begun: set[int]) -> None:
+        kind, before, after = int(row["kind"]), int(row["before"]), int(row["after"])
+        span, key = int(row["span"]), (int(row["worker"]), int(row["number"]))
+        if kind == CLAIMED:
+            self.claims += 1
+            held[key] = Held(
+                *key, int(row["sequence"]), int(row["deliveries"]), before, after,
+                before + span, after + span,
+            )  # fmt: skip
+        elif kind == TAKEN:
+            begun.add(int(row["sequence"]))
+        elif kind == CLOSING:
+            for claim in held.values():
+                if claim.worker == key[0]:
+                    claim.ending = min(claim.ending, before)
+        elif kind in {ENDING, ACKED, EXTENDED, REFUSED}:
+            self._follow(kind, held[key], before, after, span, begun)
+
+    def _follow(
+        self, kind: int, claim: Held, before: int, after: int, span: int, begun: set[int]
+    ) -> None:
+        name = f"message {claim.sequence}, delivery {claim.deliveries}"
+        if kind == ENDING:
+            claim.ending = before
+            if span:  # it is acknowledged, not given back
+                begun.add(claim.sequence)
+        elif kind == ACKED:
+            claim.acked = after
+            if before > claim.latest_end:
+                self.wrong(f"{name}: acknowledged {before - claim.latest_end} ns behind its lease")
+        elif kind == EXTENDED:
+            claim.earliest_end, claim.latest_end = before + span, after + span
+        else:
+            self.refused += 1
+            if after < claim.earliest_end:
+                self.wrong(f"{name}: refused {claim.earliest_end - after} ns before its lease ends")
+
+    def _look_at_overlaps(self, held: dict[tuple[int, int], Held]) -> None:
+        by_message: dict[int, list[Held]] = defaultdict(list)
+        for claim in held.values():
+            by_message[claim.sequence].append(claim)
+        for sequence, claims in by_message.items():
+            claims.sort(key=lambda claim: claim.start)
+            latest: Held | None = None
+            for claim in claims:
+                if claim.sure_end(self.deaths) <= claim.start:
+                    continue  # it came so late into its hands that its lease could be over
+                if latest is not None and claim.start < latest.sure_end(self.deaths):
+                    self.wrong(
+                        f"message {sequence}: delivery {claim.deliveries} while delivery "
+                        f"{latest.deliveries} was live: two claims at one instant "
+                        f"(by {claim.worker} at {claim.start}, by {latest.worker} from "
+                        f"{latest.start} until {latest.sure_end(self.deaths)}: lease "
+                        f"{latest.earliest_end}, ending {latest.ending}, death "
+                        f"{self.deaths.get(latest.worker)}; cuts {self.cuts})"
+                    )
+                if latest is None or claim.sure_end(self.deaths) > latest.sure_end(self.deaths):
+                    latest = claim
+
+    def _look_at_acknowledged(
+        self,
+        held: dict[tuple[int, int], Held],
+        epochs: list[int],
+        flushes: list[tuple[int, int]],
+    ) -> None:
+        """What was acknowledged comes again only after a power cut, if it was not flushed."""
+        acked: dict[int, int] = {}
+        for claim in sorted(held.values(), key=lambda claim: claim.start):
+            at = acked.get(claim.sequence)
+            if at is not None and claim.before > at:
+                cut = next(time for time in epochs if time > at)
+                was_flushed = any(at < begin and end < cut for begin, end in flushes)
+                if claim.before < cut or was_flushed:
+                    self.wrong(
+                        f"message {claim.sequence}: delivered again behind its acknowledgement"
+                        + (", which was flushed" if was_flushed else "")
+                    )
+            if claim.acked:
+                acked[claim.sequence] = claim.acked

@@ -1,0 +1,478 @@
+"""Forbids that a message of a group is claimed by two at one instant, or lost, whatever is killed.
+
+Four workers of one group claim, acknowledge, give back, extend, sleep over their leases and take,
+one at a time and many at once, while a producer sends and a helper flushes the group's state. They
+are killed at random, from outside and at each step of the group's table (kill points of the core),
+and started again. Now and then all are killed and the power is cut (`claim_cuts.py`). In the end
+what is left is claimed, and everything is proved from what each process wrote down
+(`claim_log.py`): no two live claims of a message at an instant (I15), nothing done that nobody
+acknowledged and that is not among the dead letters (I14), no late acknowledgement, nothing
+delivered again behind an acknowledgement but what a cut took. A case is a kill.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stress import children, driver, variant
+from stress.campaign import Budget, Outcome
+from stress.claim_cuts import many_cuts, mixed
+from stress.claim_log import (
+    ACKED,
+    CLAIMED,
+    CLOSING,
+    CUT,
+    ENDING,
+    EXTENDED,
+    FLUSHED,
+    NOTHING,
+    RECORD,
+    REFUSED,
+    TAKEN,
+    TAKING,
+    VIOLATIONS_MAX,
+    ClaimLog,
+    Judge,
+)
+
+SHORT_SECONDS = 25.0
+WORKERS = 4
+PAGE_BYTES = 16384
+CAPACITY = 256
+MAX_DELIVERIES = 4
+MESSAGES_AT_ONCE = 40
+ROUND_SECONDS = 4.0
+MEAN_PAUSE = 0.02
+CUT_SHARE = 0.08
+POINT_SHARE = 0.6
+POINTS = range(20, 27)
+"""The kill points of the group's table, in `claims.c` and `table.c`."""
+TAKE_SHARE = 0.05
+DRAIN_SECONDS = 60.0
+LEASES = (0.004, 0.02, 0.08, 0.5)
+DELAYS = (0.0, 0.0, 0.001, 0.01, 0.3, 0.3)
+"""Long ones too, so that a snapshot has more than one sector."""
+NAME = "work"
+CUTS_LOOKED_AT = 15
+HELPER_UID = 0
+
+
+def _now() -> int:
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+
+class Ground:
+    """Where a round takes place."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.path = str(directory / "queue")
+        self.group_file = Path(self.path) / f"queue-readMeta.{NAME}"
+        self.log_path = directory / "log"
+        self.errors = children.ErrorFile(directory / "errors")
+        self.image_path = directory / "image"
+
+
+# --- those who are killed -------------------------------------------------------------------------
+
+
+class Worker:
+    """One worker: claims, and does all that can be done with a claim."""
+
+    def __init__(self, ground: Ground, uid: int) -> None:
+        self.log = ClaimLog(ground.log_path)
+        self.ground = ground
+        self.uid = uid
+        self.rng = random.Random(uid)
+        self.number = 0
+        self.lease = self.rng.choice(LEASES)
+        self.kept: list[tuple[int, Any]] = []
+
+    def run(self) -> None:
+        """Work until killed, or until the handle is closed for a change."""
+        from pagequeue import Queue  # noqa: PLC0415  the core is chosen by now
+
+        with Queue(self.ground.path, page_bytes=PAGE_BYTES) as queue:
+            while True:
+                group = queue.group(
+                    NAME, lease=self.lease, max_deliveries=MAX_DELIVERIES, capacity=CAPACITY
+                )
+                for _ in range(self.rng.randrange(20, 400)):
+                    self.step(group)
+                self.log.note(CLOSING, self.uid, before=_now())
+                self.kept.clear()
+                group.close()
+
+    def step(self, group: Any) -> None:  # noqa: ANN401
+        """Claim, and do something with it."""
+        if self.rng.random() < TAKE_SHARE:
+            self.take(group)
+            return
+        before = _now()
+        try:
+            if self.rng.random() < 0.2:
+                claims = group.claim_many(self.rng.randrange(1, 9), timeout=0.01)
+            else:
+                claims = [group.claim(timeout=0.01)]
+        except TimeoutError:
+            claims = []
+        after = _now()
+        for claim in claims:
+            self.number += 1
+            self.log.note(
+                CLAIMED, self.uid, self.number, claim.message.sequence, before, after,
+                int(self.lease * 1e9), claim.deliveries,
+            )  # fmt: skip
+            self.kept.append((self.number, claim))
+        while self.kept and (len(self.kept) > 6 or self.rng.random() < 0.7):
+            self.use(*self.kept.pop(self.rng.randrange(len(self.kept))))
+
+    def take(self, group: Any) -> None:  # noqa: ANN401
+        """Take one for good; which one is only known afterwards."""
+        self.log.note(TAKING, self.uid, before=_now())
+        sequence = NOTHING
+        with contextlib.suppress(TimeoutError):
+            sequence = group.take(timeout=0).sequence
+        self.log.note(TAKEN, self.uid, sequence=sequence, before=_now())
+
+    def use(self, number: int, claim: Any) -> None:  # noqa: ANN401
+        """Acknowledge, give back, extend, or sleep over it."""
+        from pagequeue import errors  # noqa: PLC0415
+
+        sequence, chance = claim.message.sequence, self.rng.random()
+        before = _now()
+        try:
+            if chance < 0.1:
+                time.sleep(self.lease * self.rng.random() * 1.5)
+                before = _now()
+            if chance < 0.75:
+                self.log.note(ENDING, self.uid, number, sequence, before, span=1)
+                before = _now()
+                claim.ack()
+                self.log.note(ACKED, self.uid, number, sequence, before, _now())
+            elif chance < 0.9:
+                self.log.note(ENDING, self.uid, number, sequence, before)
+                claim.nack(delay=self.rng.choice(DELAYS))
+            else:
+                span = self.rng.choice(LEASES)
+                claim.extend(span)
+                self.log.note(EXTENDED, self.uid, number, sequence, before, _now(), int(span * 1e9))
+                self.kept.append((number, claim))
+        except errors.LeaseLost:
+            self.log.note(REFUSED, self.uid, number, sequence, before, _now())
+
+
+def produce(ground: Ground, seed: int) -> None:
+    """Send numbered messages, as long as not too many wait."""
+    from pagequeue import Queue  # noqa: PLC0415
+
+    rng = random.Random(seed)
+    with Queue(ground.path, page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
+        while True:
+            waiting = queue.tail_sequence - min(
+                (one.next_sequence or 0 for one in queue.consumers()), default=0
+            )
+            if waiting < CAPACITY:
+                producer.send_many(
+                    [rng.randbytes(rng.randrange(200)) for _ in range(MESSAGES_AT_ONCE)]
+                )
+            time.sleep(0.003)
+
+
+def help_out(ground: Ground, seed: int) -> None:
+    """Flush the group's state, and keep what its file looked like then, for the next power cut."""
+    from pagequeue import Queue  # noqa: PLC0415
+
+    log, rng = ClaimLog(ground.log_path), random.Random(seed)
+    with Queue(ground.path, page_bytes=PAGE_BYTES) as queue:
+        group = queue.group(NAME, capacity=CAPACITY)
+        synced = group._owner_lock.sync
+        began = _now()
+
+        def sync() -> None:
+            time.sleep(rng.random() * 0.02)  # as a disk would: killed here, it is not on it
+            synced()
+            # Whatever the disk has from here on is no older than this.
+            temporary = ground.image_path.with_suffix(".new")
+            temporary.write_bytes(ground.group_file.read_bytes())
+            temporary.rename(ground.image_path)
+            log.note(FLUSHED, HELPER_UID, before=began, after=_now())
+
+        group._owner_lock.sync = sync  # type: ignore[method-assign]
+        while True:
+            began = _now()
+            group.flush()
+            time.sleep(rng.random() * 0.05)
+
+
+# --- the round ------------------------------------------------------------------------------------
+
+
+class Round:
+    """One queue, its workers and their killer."""
+
+    def __init__(self, directory: Path, rng: random.Random) -> None:
+        self.ground = Ground(directory)
+        self.rng = rng
+        self.log = ClaimLog(self.ground.log_path)
+        self.pids: dict[int, int] = {}
+        self.uids: dict[int, int] = {}
+        self.deaths: dict[int, int] = {}
+        self.counts = {"kills": 0, "deaths at a step": 0, "power cuts": 0, "cuts of copies": 0}
+        self.claims = self.refused = self.buried = 0
+        self.violations: list[str] = []
+
+    def start_worker(self, slot: int) -> None:
+        """Start a worker; perhaps one that dies by itself at some step of the table."""
+        uid = self.uids[slot] = self.rng.getrandbits(62)
+        point, passes = 0, 0
+        if self.rng.random() < POINT_SHARE:
+            point, passes = self.rng.choice(POINTS), self.rng.randrange(1, 30)
+
+        def body() -> None:
+            from pagequeue import _core  # noqa: PLC0415
+
+            if point and hasattr(_core, "set_kill_point"):
+                _core.set_kill_point(point, passes)
+            Worker(self.ground, uid).run()
+
+        self.pids[slot] = children.fork(body, self.ground.errors, f"worker {uid}")
+
+    def start_others(self) -> None:
+        """Start producer and helper."""
+        seed = self.rng.getrandbits(62)
+        ground = self.ground
+        self.pids[-1] = children.fork(lambda: produce(ground, seed), ground.errors, "producer")
+        self.pids[-2] = children.fork(lambda: help_out(ground, seed), ground.errors, "helper")
+
+    def bury(self, slot: int, status: int) -> None:
+        """Count a death; what was killed is what we killed, or it died at a step."""
+        if not children.was_killed(status):
+            self.violations.append(f"process {slot} had ended by itself")
+
+    def kill(self, slot: int) -> None:
+        """Kill a process from outside; it can have died at a step just before."""
+        now, pid = _now(), self.pids.pop(slot)
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if not found:
+            os.kill(pid, signal.SIGKILL)
+            status = os.waitpid(pid, 0)[1]
+        self.bury(slot, status)
+        self.counts["deaths at a step" if found else "kills"] += 1
+        if slot in self.uids:
+            self.deaths[self.uids[slot]] = 0 if found else now  # 0: of the last thing it wrote
+
+    def revive(self) -> None:
+        """Start again whoever died at a step."""
+        for slot, pid in list(self.pids.items()):
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                self.bury(slot, status)
+                self.counts["deaths at a step"] += 1
+                del self.pids[slot]
+                if slot >= 0:
+                    self.deaths[self.uids[slot]] = 0  # known from what it wrote last
+                    self.start_worker(slot)
+
+    def run(self, deadline: float) -> None:
+        """Kill and start again until the round has had enough."""
+        self.prepare()
+        try:
+            self.start_others()
+            for slot in range(WORKERS):
+                self.start_worker(slot)
+            while time.monotonic() < deadline and not self.violations:
+                time.sleep(self.rng.expovariate(1 / MEAN_PAUSE))
+                self.revive()
+                if self.rng.random() < CUT_SHARE:
+                    self.cut()
+                else:
+                    slot = self.rng.randrange(WORKERS)
+                    self.kill(slot)
+                    self.start_worker(slot)
+        finally:
+            self.stop_all()
+        self.look_at_cuts(CUTS_LOOKED_AT)
+        self.prove()
+
+    def prepare(self) -> None:
+        """Make queue and group in a child: this process opens none before it forks."""
+        from pagequeue import Queue  # noqa: PLC0415
+
+        def body() -> None:
+            with Queue(self.ground.path, page_bytes=PAGE_BYTES) as queue:
+                queue.group(NAME, capacity=CAPACITY).flush()
+
+        status = children.ended(children.fork(body, self.ground.errors, "maker"), DRAIN_SECONDS)
+        if status != 0:
+            self.violations.append("the group could not be made")
+
+    def stop_all(self) -> None:
+        """Kill everybody."""
+        for slot in list(self.pids):
+            self.kill(slot)
+
+    def cut(self) -> None:
+        """Kill everybody and cut the power."""
+        self.stop_all()
+        self.counts["power cuts"] += 1
+        self.look_at_cuts(CUTS_LOOKED_AT)
+        if self.ground.image_path.exists():
+            before, now = self.ground.image_path.read_bytes(), self.ground.group_file.read_bytes()
+            with self.ground.group_file.open("r+b") as file:
+                file.write(mixed(before, now, self.rng))
+            self.ground.image_path.unlink()  # recovery makes another file
+        driver.pretend_power_cut(self.ground.path)
+        self.log.note(CUT, HELPER_UID, before=_now())
+        self.start_others()
+        for slot in range(WORKERS):
+            self.start_worker(slot)
+
+    def look_at_cuts(self, count: int) -> None:
+        """Cut the power so often, of copies."""
+        ground = self.ground
+        if not ground.image_path.exists():
+            return
+        answer, seed = ground.directory / "cuts", self.rng.getrandbits(62)
+
+        def body() -> None:
+            letters = set(dead_letters(ground))
+            wrong = many_cuts(
+                ground.group_file, ground.image_path, ground.log_path, ground.directory / "room",
+                letters, random.Random(seed), count,
+            )  # fmt: skip
+            answer.write_text(json.dumps(wrong))
+
+        status = children.ended(children.fork(body, ground.errors, "cuts"), DRAIN_SECONDS)
+        self.counts["cuts of copies"] += count
+        if status == 0:
+            self.violations += json.loads(answer.read_text())[:VIOLATIONS_MAX]
+        else:
+            self.violations.append("what a power cut leaves could not be recovered")
+
+    def prove(self) -> None:
+        """Claim what is left, and look at everything that was written down."""
+        answer = self.ground.directory / "answer"
+
+        def body() -> None:
+            answer.write_text(json.dumps(drain(self.ground)))
+
+        pid = children.fork(body, self.ground.errors, "drain")
+        status = children.ended(pid, DRAIN_SECONDS)
+        if status is None:
+            children.kill(pid)
+            self.violations.append("what is left can never be claimed: a wait without end")
+        said = self.ground.errors.said()
+        self.violations += said[:VIOLATIONS_MAX]
+        if status != 0 or said:
+            return
+        end, letters, problems = json.loads(answer.read_text())
+        self.buried = len(letters)
+        judge = Judge(self.last_signs(), set(letters), set(range(end)))
+        judge.judge(self.ground.log_path)
+        self.claims, self.refused = judge.claims, judge.refused
+        self.violations += judge.violations + problems
+
+    def last_signs(self) -> dict[int, int]:
+        """Return when each worker was killed; of one that died at a step, its last record."""
+        deaths = dict(self.deaths)
+        for row in np.fromfile(self.ground.log_path, RECORD):
+            worker = int(row["worker"])
+            if self.deaths.get(worker) == 0:
+                deaths[worker] = max(deaths[worker], int(row["before"]), int(row["after"]))
+        return deaths
+
+
+def dead_letters(ground: Ground) -> list[int]:
+    """Return the sequences that stand among the dead letters."""
+    from pagequeue import DeadLetter, Queue, QueueNotFound  # noqa: PLC0415
+
+    prefix = f"queue.dead.{NAME}"
+    try:
+        with Queue(ground.path, prefix=prefix, read_only=True) as queue:
+            return [DeadLetter.decode(message).sequence for message in queue.replay()]
+    except QueueNotFound:
+        return []
+
+
+def drain(ground: Ground) -> tuple[int, list[int], list[str]]:
+    """Claim and acknowledge all that is left; return the end, the dead letters, and problems."""
+    from pagequeue import Queue  # noqa: PLC0415
+
+    worker = Worker(ground, 1)
+    worker.lease = 5.0
+    with Queue(ground.path, page_bytes=PAGE_BYTES) as queue:
+        group = queue.group(NAME, lease=worker.lease, max_deliveries=MAX_DELIVERIES)
+        while group.lag:
+            before = _now()
+            try:
+                claims = group.claim_many(100, timeout=1)
+            except TimeoutError:
+                continue
+            after = _now()
+            for claim in claims:
+                worker.number += 1
+                sequence = claim.message.sequence
+                worker.log.note(
+                    CLAIMED, 1, worker.number, sequence, before, after, int(5e9), claim.deliveries
+                )
+                worker.log.note(ENDING, 1, worker.number, sequence, _now(), span=1)
+                before_ack = _now()
+                claim.ack()
+                worker.log.note(ACKED, 1, worker.number, sequence, before_ack, _now())
+        letters = dead_letters(ground)
+        problems = [f"{one.file}: {one.reason}" for one in queue.verify().problems]
+        return queue.tail_sequence, letters, problems
+
+
+def campaign(budget: Budget) -> Outcome:
+    """Try it, in this process, which has the core with kill points."""
+    rng = random.Random(budget.seed)
+    outcome = Outcome(0)
+    totals: dict[str, int] = {}
+    deadline = time.monotonic() + budget.seconds
+    base = Path(tempfile.mkdtemp(dir=driver.scratch_directory(), prefix="pagequeue-claims-"))
+    try:
+        number = 0
+        while time.monotonic() < deadline and not outcome.violations:
+            directory = base / str(number)
+            directory.mkdir()
+            number += 1
+            seed = rng.getrandbits(62)
+            round_ = Round(directory, random.Random(seed))
+            round_.run(min(deadline, time.monotonic() + ROUND_SECONDS))
+            outcome.violations += [f"round {number}: {text}" for text in round_.violations]
+            for name, count in {
+                **round_.counts, "claims": round_.claims, "late and refused": round_.refused,
+                "dead letters": round_.buried, "rounds": 1,
+            }.items():  # fmt: skip
+                totals[name] = totals.get(name, 0) + count
+            outcome.cases = totals["kills"] + totals["deaths at a step"]
+            if budget.cases is not None and outcome.cases >= budget.cases:
+                break
+            shutil.rmtree(directory)
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+    outcome.notes = {**totals, "seed": budget.seed}
+    return outcome
+
+
+def run(budget: Budget) -> Outcome:
+    """Try to bring the forbidden outcome about."""
+    return driver.run_apart(__name__, budget, variant.KILL_POINTS)
+
+
+def run_with(budget: Budget, defines: dict[str, str]) -> Outcome:
+    """The same with a core that has a planted bug."""
+    return driver.run_apart(__name__, budget, defines)

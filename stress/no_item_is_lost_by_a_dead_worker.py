@@ -1,0 +1,308 @@
+"""Forbids that the drop-in for multiprocessing.Queue loses or doubles an object when one dies.
+
+Two producers put objects, small ones and now and then one that has a file of its own; four workers
+get them, and with a JoinableQueue say `task_done` when they are done, often holding several. A
+watcher looks at `qsize`, `full` and `empty`, with some `maxsize` or none. All of them are killed at
+random, now and then all at once, and started again; some workers end by themselves in the middle of
+their work. In the end all that is left is got, often beside a watcher that still has the queue
+open, `join` returns, and what each process wrote down (`item_log.py`) is proved: with a
+JoinableQueue every object that was put was done by somebody, nobody got one that another who lived
+had, or one that was done; with a Queue nobody got one twice, and no more are gone than processes
+that were killed. No more than `maxsize` ever waited, and no large object's file stays. A case is a
+kill.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import random
+import shutil
+import signal
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stress import children, driver
+from stress.campaign import Budget, Outcome
+from stress.item_log import (
+    DONE,
+    DYING,
+    ENDING,
+    GOT,
+    PUT,
+    PUTTING,
+    VIOLATIONS_MAX,
+    ItemLog,
+    Judge,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SHORT_SECONDS = 25.0
+PAGE_BYTES = 16384
+UNFINISHED_MAX = 256
+ROUND_SECONDS = 2.5
+MEAN_PAUSE = 0.015
+SLOTS = ("producer", "producer", "worker", "worker", "worker", "worker", "watcher")
+KILL_ALL_SHARE = 0.05
+LARGE_SHARE = 0.02
+HELD_MAX = 4
+MAXSIZES = (0, 0, 1, 5, 100)
+DRAIN_SECONDS = 30.0
+EMPTY_SECONDS = 0.3
+
+
+class Ground:
+    """Where a round takes place."""
+
+    def __init__(self, directory: Path, *, joinable: bool, maxsize: int) -> None:
+        self.directory = directory
+        self.path = str(directory / "queue")
+        self.log_path = directory / "log"
+        self.errors = children.ErrorFile(directory / "errors")
+        self.joinable = joinable
+        self.maxsize = maxsize
+
+    def queue(self) -> Any:  # noqa: ANN401
+        """Return a new handle."""
+        from pagequeue import multiprocessing as drop_in  # noqa: PLC0415  the core is chosen by now
+
+        make: Callable[..., Any]
+        if self.joinable:
+            make = partial(drop_in.JoinableQueue, unfinished_max=UNFINISHED_MAX)
+        else:
+            make = drop_in.Queue
+        return make(self.maxsize, directory=self.path, page_bytes=PAGE_BYTES)
+
+
+# --- those who are killed -------------------------------------------------------------------------
+
+
+def produce(ground: Ground, uid: int) -> None:
+    """Put objects until killed."""
+    rng = random.Random(uid)
+    log, queue = ItemLog(ground.log_path), ground.queue()
+    for number in range(1 << 20):
+        item = uid << 20 | number
+        size_bytes = PAGE_BYTES * 2 if rng.random() < LARGE_SHARE else rng.randrange(200)
+        log.note(PUTTING, uid, item)
+        queue.put((item, bytes(size_bytes)))
+        log.note(PUT, uid, item)
+        if rng.random() < 0.2:
+            time.sleep(rng.random() * 0.004)
+
+
+def work(ground: Ground, uid: int) -> None:
+    """Get objects and be done with them, until killed or there is no more of it."""
+    from queue import Empty  # noqa: PLC0415
+
+    rng = random.Random(uid)
+    log, queue = ItemLog(ground.log_path), ground.queue()
+    held: list[int] = []
+    ends_at = rng.randrange(50, 3000)
+    for number in range(1 << 20):
+        try:
+            item, _ = queue.get(timeout=EMPTY_SECONDS)
+        except Empty:
+            item = None
+        if item is not None:
+            log.note(GOT, uid, item)
+            held.append(item)
+        if rng.random() < 0.1:
+            time.sleep(rng.random() * 0.005)
+        while ground.joinable and held and (len(held) >= HELD_MAX or rng.random() < 0.7):
+            log.note(ENDING, uid, held[0])
+            queue.task_done()
+            log.note(DONE, uid, held.pop(0))
+        if number == ends_at:  # it ends with what it holds
+            log.note(DYING, uid)
+            del queue
+            gc.collect()
+            return
+
+
+def watch(ground: Ground, uid: int) -> None:
+    """Look at sizes until killed."""
+    rng, queue = random.Random(uid), ground.queue()
+    while True:
+        waiting = queue._open().waiting
+        if ground.maxsize and waiting > ground.maxsize:
+            ground.errors.say(f"{waiting} objects waited, maxsize is {ground.maxsize}")
+        if queue.qsize() < 0:
+            ground.errors.say("a size below 0")
+        queue.full()
+        queue.empty()
+        time.sleep(rng.random() * 0.003)
+
+
+ROLES: dict[str, Callable[[Ground, int], None]] = {
+    "producer": produce,
+    "worker": work,
+    "watcher": watch,
+}
+
+
+# --- a round --------------------------------------------------------------------------------------
+
+
+class Round:
+    """One queue, those who use it, and their killer."""
+
+    def __init__(self, ground: Ground, rng: random.Random) -> None:
+        self.ground = ground
+        self.rng = rng
+        self.log = ItemLog(ground.log_path)
+        self.pids: dict[int, tuple[int, int]] = {}  # slot to process and uid
+        self.counts = {"kills": 0, "kills of all": 0, "ended by themselves": 0}
+        self.violations: list[str] = []
+
+    def start(self, slot: int) -> None:
+        """Start a process in a slot."""
+        uid = self.rng.getrandbits(40)
+        role = ROLES[SLOTS[slot]]
+        ground = self.ground
+        pid = children.fork(lambda: role(ground, uid), ground.errors, f"{SLOTS[slot]} {uid}")
+        self.pids[slot] = pid, uid
+
+    def kill(self, slots: list[int]) -> None:
+        """Kill processes; what they held may be got by others from now on."""
+        for slot in slots:
+            self.log.note(DYING, self.pids[slot][1])
+            os.kill(self.pids[slot][0], signal.SIGKILL)
+        for slot in slots:
+            status = os.waitpid(self.pids.pop(slot)[0], 0)[1]
+            if children.was_killed(status):
+                self.counts["kills"] += 1
+            elif status:
+                self.violations.append(f"a {SLOTS[slot]} failed")
+            else:
+                self.counts["ended by themselves"] += 1
+
+    def run(self, deadline: float, kills_max: int) -> None:
+        """Kill and start again until the round has had enough."""
+        for slot in range(len(SLOTS)):
+            self.start(slot)
+        while self.counts["kills"] < kills_max and not self.violations:
+            time.sleep(self.rng.expovariate(1 / MEAN_PAUSE))
+            if time.monotonic() >= deadline or self.ground.errors.said():
+                break
+            if self.rng.random() < KILL_ALL_SHARE:
+                slots = self.rng.sample(range(len(SLOTS)), len(SLOTS))
+                self.counts["kills of all"] += 1
+            else:
+                slots = [self.rng.randrange(len(SLOTS))]
+            self.kill(slots)
+            for slot in slots:
+                self.start(slot)
+
+    def end(self) -> None:
+        """Get all that is left, after all were killed, or beside a watcher that lives.
+
+        With a watcher nobody opens the queue alone, so the dead are noticed while it is in use.
+        """
+        self.kill([slot for slot in self.pids if SLOTS[slot] != "watcher"])
+        if self.rng.random() < 0.3:
+            self.kill(list(self.pids))
+        uid = self.rng.getrandbits(40)
+        self.wait_for("the last one", lambda: drain(self.ground, uid))
+        self.kill(list(self.pids))
+        self.wait_for("who comes alone", lambda: look(self.ground))
+
+    def wait_for(self, name: str, role: Callable[[], None]) -> None:
+        """Run something in a process of its own."""
+        pid = children.fork(role, self.ground.errors, name)
+        if children.ended(pid, DRAIN_SECONDS) is None:
+            self.violations.append(f"{name} cannot get what is left, or hangs: {DRAIN_SECONDS} s")
+            children.kill(pid)
+
+    def prove(self) -> None:
+        """Judge the log, and look at what is left behind."""
+        self.violations += self.ground.errors.said()
+        judge = Judge(self.ground.joinable)
+        judge.run(self.log.records())
+        self.violations += judge.violations[:VIOLATIONS_MAX]
+        with contextlib.suppress(FileNotFoundError):
+            left = os.listdir(os.path.join(self.ground.path, "items-large"))
+            self.violations += [f"left behind: {name}" for name in left]
+
+
+def drain(ground: Ground, uid: int) -> None:
+    """Get all that is left, and be done with it."""
+    from queue import Empty  # noqa: PLC0415
+
+    log, queue = ItemLog(ground.log_path), ground.queue()
+    items = queue._open()
+    while items.done < items.tail if ground.joinable else not queue.empty():
+        try:  # what the dead had comes back a moment later
+            item, _ = queue.get(timeout=EMPTY_SECONDS)
+        except Empty:
+            continue
+        log.note(GOT, uid, item)
+        if ground.joinable:
+            log.note(ENDING, uid, item)
+            queue.task_done()
+            log.note(DONE, uid, item)
+    if ground.joinable:
+        queue.join()
+
+
+def look(ground: Ground) -> None:
+    """Open it alone, so that what no message names goes; it must be whole, and empty."""
+    queue = ground.queue()
+    if not queue.empty():
+        ground.errors.say(f"{queue.qsize()} objects are there again")
+    report = queue._open().queue.verify()
+    for problem in report.problems:
+        ground.errors.say(f"verify: {problem}")
+    queue.close()
+
+
+def one_round(base: str, rng: random.Random, deadline: float, kills_max: int) -> Round:
+    """Run one round in a directory of its own."""
+    with tempfile.TemporaryDirectory(prefix="pagequeue-items-", dir=base) as directory:
+        joinable, maxsize = rng.random() < 0.7, rng.choice(MAXSIZES)
+        current = Round(Ground(Path(directory), joinable=joinable, maxsize=maxsize), rng)
+        try:
+            current.run(min(deadline, time.monotonic() + ROUND_SECONDS), kills_max)
+            current.end()
+        finally:
+            for pid, _ in current.pids.values():
+                children.kill(pid)
+        current.prove()
+        current.log.close()
+        current.ground.errors.close()
+        shutil.rmtree(current.ground.path, ignore_errors=True)
+    return current
+
+
+def campaign(budget: Budget) -> Outcome:
+    """Run rounds until the budget is used up; in a process that has no queue open."""
+    import pagequeue.multiprocessing  # noqa: F401, PLC0415  children are forked with all of it there
+
+    rng = random.Random(budget.seed)
+    deadline = time.monotonic() + budget.seconds
+    base = driver.scratch_directory()
+    outcome = Outcome(0, notes={"rounds": 0, "directory": base})
+    while time.monotonic() < deadline and len(outcome.violations) < VIOLATIONS_MAX:
+        left = 1 << 30 if budget.cases is None else budget.cases - outcome.cases
+        if left <= 0:
+            break
+        done = one_round(base, rng, deadline, left)
+        ground = done.ground
+        kind = f"{'JoinableQueue' if ground.joinable else 'Queue'}({ground.maxsize})"
+        outcome.cases += done.counts["kills"]
+        outcome.violations += [f"{kind}: {violation}" for violation in done.violations]
+        outcome.notes["rounds"] += 1
+        for what, count in done.counts.items():
+            outcome.notes[what] = outcome.notes.get(what, 0) + count
+    return outcome
+
+
+def run(budget: Budget) -> Outcome:
+    """Run the campaign on the installed core."""
+    return driver.run_apart(__name__, budget)

@@ -1,0 +1,38 @@
+"""Bugs of groups that are planted in Python; `patches.py` offers them by name."""
+
+from __future__ import annotations
+
+from pagequeue import group, group_file
+from stress.plants.rewrite import rewrite
+
+
+def living_owners_robbed() -> None:
+    """Whoever looks at owners takes them all for dead."""
+    rewrite(
+        group.Group,
+        "_look_at_owners",
+        ("owner != self._owner and not self._owner_lock.is_held(owner)", "owner != self._owner"),
+    )
+
+
+def table_of_another_boot_believed() -> None:
+    """The table is believed whatever its key says."""
+    rewrite(group_file, "settle_groups", ("if group.is_trusted", "if True"))
+
+
+def only_snapshot_overwritten() -> None:
+    """The new snapshot takes the place of the last one."""
+    rewrite(
+        group_file.GroupFile,
+        "write_snapshot",
+        ("gfmt.snapshot_at(self.capacity, ordinal)", "gfmt.snapshot_at(self.capacity, 0)"),
+    )
+
+
+def dead_letter_forgotten() -> None:
+    """A spent message is acknowledged without being kept."""
+    rewrite(
+        group.Group,
+        "_bury",
+        ("self._dead.send(sequence, message, deliveries, cause)", "pass"),
+    )

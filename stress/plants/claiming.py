@@ -1,0 +1,78 @@
+"""Planted bugs of groups: claims, leases, owners, snapshots."""
+
+from __future__ import annotations
+
+from stress.plants.plant import CLAIM, in_c, in_python, switched
+
+CLAIMING = (
+    switched(
+        "no_rebuild", "what a dead holder of a group's lock left is not mended", "I14, I15",
+        {CLAIM: 30.0},
+    ),
+    switched(
+        "late_ack", "a claim can be acknowledged when its lease is over", "I15", {CLAIM: 15.0},
+    ),
+    in_c(
+        "passed_before_claimed", "a group goes on to the next message before the claim stands",
+        "I14, a kill in between loses it", {CLAIM: 30.0},
+        {"claims.c": [(
+            ("    set_word(record, id, PQ_RECORD_CLAIMED);\n    PQ_KILL_POINT(20);\n"
+            "    pq_table_advance(table, sequence + 1, behind);\n"),
+            ("    pq_table_advance(table, sequence + 1, behind);\n    PQ_KILL_POINT(20);\n"
+            "    set_word(record, id, PQ_RECORD_CLAIMED);\n"),
+        )]},
+    ),
+    in_c(
+        "half_claim_kept", "a claim whose claimer died before it had it stays", "I15",
+        {CLAIM: 40.0},
+        {"table.c": [(
+            ("        if (get_u64(OF(record, SEQUENCE)) >= next || "
+            "state_of(record) == PQ_RECORD_FREE) {"),
+            ("        if ((get_u64(OF(record, SEQUENCE)) >= next && 0) || "
+            "state_of(record) == PQ_RECORD_FREE) {"),
+        )]},
+    ),
+    in_c(
+        "lease_not_waited_for", "a claimed message is claimed again at half its lease", "I15",
+        {CLAIM: 20.0},
+        {"claims.c": [(
+            "        if (when <= by->now || looks > table->capacity) {",
+            ("        if (when <= by->now + (by->lease_end - by->now) / 2 || "
+            "looks > table->capacity) {"),
+        )]},
+    ),
+    in_c(
+        "dead_claim_revived", "a lease that ended is extended by a claimer that dies", "I15",
+        {CLAIM: 60.0},
+        {"claims.c": [(
+            "        set_word(record, id, PQ_RECORD_WAITS);\n    }\n    PQ_KILL_POINT(24);\n",
+            ("    }\n    put_u64(OF(record, LEASE_END), (uint64_t)by->lease_end);\n"
+            "    PQ_KILL_POINT(24);\n"),
+        )]},
+    ),
+    in_c(
+        "floor_too_high", "the floor passes what waits to come again", "I14, retention takes it",
+        {CLAIM: 30.0},
+        {"table.c": [(
+            "        first != NULL ? get_u64(OF(first, SEQUENCE)) : pq_table_next(table, &place);",
+            ("        first != NULL && state_of(first) == PQ_RECORD_CLAIMED\n"
+            "            ? get_u64(OF(first, SEQUENCE)) : pq_table_next(table, &place);"),
+        )]},
+    ),
+    in_python(
+        "living_owners_robbed", "claims of owners that live are given to others", "I15",
+        {CLAIM: 20.0},
+    ),
+    in_python(
+        "table_of_another_boot_believed", "a group's table is believed after a power cut", "I14",
+        {CLAIM: 30.0},
+    ),
+    in_python(
+        "only_snapshot_overwritten", "a snapshot is written over the one on stable storage", "I14",
+        {CLAIM: 60.0},
+    ),
+    in_python(
+        "dead_letter_forgotten", "a spent message is acknowledged and not kept", "I14",
+        {CLAIM: 40.0},
+    ),
+)  # fmt: skip

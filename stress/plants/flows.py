@@ -1,0 +1,127 @@
+"""Bugs of flows and of waiting coroutines; each function plants one, as in `patches.py`."""
+
+from __future__ import annotations
+
+from pagequeue import awaiting, bell, flow, sending
+from stress.plants.plant import CANCEL, FLOW, in_python
+from stress.plants.rewrite import rewrite
+
+FLOWS = (
+    in_python(
+        "flow_acks_what_it_hands_out", "an element is acknowledged before it was worked on",
+        "I11, lost at a kill", {FLOW: 15.0},
+    ),
+    in_python(
+        "flow_forgets_the_last_message", "the upstream is not told where to go on",
+        "elements twice in the queue", {FLOW: 15.0},
+    ),
+    in_python(
+        "flow_ends_with_its_upstream", "the flow ends before all that was stored came out",
+        "elements that never come out", {FLOW: 15.0},
+    ),
+    in_python(
+        "name_let_go_before_the_pump", "another flow begins while this one still stores",
+        "elements twice in the queue", {FLOW: 40.0},
+    ),
+    in_python(
+        "taken_before_a_suspension", "a coroutine that can be cancelled has taken a message",
+        "a message lost by cancelling", {CANCEL: 10.0},
+    ),
+    in_python(
+        "sent_behind_a_cancellation", "a send that waits for room goes on when it is cancelled",
+        "a message that was given up is there", {CANCEL: 20.0},
+    ),
+    in_python(
+        "bell_never_rings", "the bell's thread rings nobody", "I7, a sleep beside a message",
+        {CANCEL: 20.0},
+    ),
+)  # fmt: skip
+
+
+def flow_acks_what_it_hands_out() -> None:
+    """An element counts as done when it comes out."""
+    rewrite(
+        flow.Flow,
+        "__next__",
+        (
+            "if message is not None:\n            return message\n        doorbell",
+            (
+                "if message is not None:\n            self._done_with_last()\n"
+                "            return message\n        doorbell"
+            ),
+        ),
+    )
+    rewrite(
+        flow.Flow,
+        "__anext__",
+        (
+            "if isinstance(found, Message):\n",
+            "if isinstance(found, Message):\n        self._done_with_last()\n",
+        ),
+    )
+
+
+def flow_forgets_the_last_message() -> None:
+    """The function that makes the upstream always gets None."""
+    rewrite(flow, "_upstream", ("source(next(iter(queue.last(1)), None))", "source(None)"))
+
+
+def flow_ends_with_its_upstream() -> None:
+    """It is at its end as soon as nothing more will be stored."""
+    rewrite(flow.Flow, "_is_at_end", (" and self._consumer.sequence >= end_sequence", ""))
+    rewrite(
+        flow.Flow,
+        "__next__",
+        ("while True:\n", "while True:\n        if self._is_at_end(): raise StopIteration\n"),
+    )
+    rewrite(
+        flow.Flow,
+        "_attempt",
+        (
+            "message if message is not None or not is_end else self._pump",
+            "self._pump if is_end else message",
+        ),
+    )
+
+
+def name_let_go_before_the_pump() -> None:
+    """The consumer is closed first, and then the pump."""
+    rewrite(
+        flow.Flow,
+        "close",
+        (
+            "    if isinstance(self._pump, ThreadPump):\n",
+            "    self._consumer.close()\n    if isinstance(self._pump, ThreadPump):\n",
+        ),
+    )
+    rewrite(flow.Flow, "aclose", ("    try:\n", "    self._consumer.close()\n    try:\n"))
+
+
+def taken_before_a_suspension() -> None:
+    """Others may run between taking and returning."""
+    rewrite(
+        awaiting.AwaitedReads,
+        "receive_async",
+        ("    return message", "    await let_others_run()\n    return message"),
+    )
+
+
+def sent_behind_a_cancellation() -> None:
+    """The whole send is done in a thread, which goes on without the one who wanted it."""
+    rewrite(
+        sending.AwaitedSends,
+        "_sent",
+        (
+            "    while True:\n",
+            (
+                "    import asyncio\n"
+                "    return await asyncio.get_running_loop().run_in_executor(None, attempt)\n"
+                "    while True:\n"
+            ),
+        ),
+    )
+
+
+def bell_never_rings() -> None:
+    """Sleepers are taken from the list, and not woken."""
+    rewrite(bell.Bell, "_ring", ("loop.call_soon_threadsafe(_wake, rung)", "pass"))

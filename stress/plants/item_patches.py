@@ -1,0 +1,57 @@
+"""Bugs of the drop-in that are planted in Python; `patches.py` offers them by name."""
+
+from __future__ import annotations
+
+from pagequeue import group, large, multiprocessing
+from stress.plants.rewrite import rewrite
+
+
+def done_when_got() -> None:
+    """An object is acknowledged when it is got, and task_done does nothing."""
+    rewrite(
+        multiprocessing.JoinableQueue,
+        "_get",
+        ("message = claim.message", "message = claim.message\n    claim.ack()"),
+    )
+    never_done()
+
+
+def never_done() -> None:
+    """Nothing is acknowledged when it is done."""
+    rewrite(multiprocessing.JoinableQueue, "task_done", ("claim.ack()", "pass"))
+
+
+def wrong_one_done() -> None:
+    """The object that was got last is acknowledged, and not the first."""
+    rewrite(multiprocessing.JoinableQueue, "task_done", ("mine.popleft()", "mine.pop()"))
+
+
+def dead_workers_unnoticed() -> None:
+    """Whoever looks at owners takes them all for living."""
+    rewrite(
+        group.Group,
+        "_look_at_owners",
+        ("owner != self._owner and not self._owner_lock.is_held(owner)", "False"),
+    )
+
+
+def large_gone_when_got() -> None:
+    """A large object's file goes when it is got, and not when it is done."""
+    rewrite(
+        multiprocessing.JoinableQueue,
+        "_get",
+        (
+            "self._files[message.sequence] = message.payload",
+            "self._open().large.forget(message.payload)",
+        ),
+    )
+
+
+def large_swept_while_others_read() -> None:
+    """Whoever opens removes large files that no message names, though others have it open."""
+    rewrite(large.LargeItems, "__init__", ("if self._is_alone():", "if self._is_alone() or True:"))
+
+
+def large_left_for_ever() -> None:
+    """Nobody removes large files that no message names."""
+    rewrite(large.LargeItems, "__init__", ("if self._is_alone():", "if False:"))

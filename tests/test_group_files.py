@@ -1,0 +1,271 @@
+"""The files of groups: damaged, truncated, replaced, cut off, and passed by retention."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from group_support import send
+from support import pretend_power_cut
+
+from pagequeue import Queue, Retention, errors
+from pagequeue import format as fmt
+from pagequeue import format_groups as gfmt
+from pagequeue.group_file import GroupFile, decode_snapshot
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PAGE_BYTES = 4096
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+def test_a_damaged_file_is_an_error_and_keeps_pages(tmp_path: Path) -> None:
+    """Nothing says where the group stood: verify reports it, and it is left."""
+    with Queue(tmp_path, page_bytes=PAGE_BYTES) as queue:
+        send(queue, 500)
+        queue.group("work").claim(timeout=0)
+    path = tmp_path / "queue-readMeta.work"
+    good = path.read_bytes()
+    for damage in (
+        good[:100], good[:4096], b"x" * len(good), good[:16] + b"y" * 16 + good[32:],
+        good[:36] + b"\0\0\0\0" + good[40:], good[:36] + b"\xff\xff\xff\x7f" + good[40:],
+    ):  # fmt: skip
+        path.write_bytes(damage)
+        with Queue(tmp_path) as queue:
+            with pytest.raises((errors.CorruptMeta, errors.UsageError)):
+                queue.group("work")
+            assert queue.verify().problems
+            assert queue.consumers()[0].problem
+            assert queue.trim().pages == 0
+    path.write_bytes(good)
+
+
+def test_any_bytes_in_the_table_are_survived(tmp_path: Path) -> None:
+    """I9: whatever links, slots and counts say, only the file is touched, and nobody hangs."""
+    with Queue(tmp_path, page_bytes=PAGE_BYTES) as queue:
+        send(queue, 200)
+        queue.group("work", capacity=16).close()
+    path = tmp_path / "queue-readMeta.work"
+    for seed in range(30):
+        noise = bytes((seed * 37 + at * at) % 256 for at in range(200, 290))
+        with Queue(tmp_path) as queue:
+            group = queue.group("work", lease=0.001)
+            group.claim_many(5, timeout=0.1)
+            with path.open("r+b") as file:
+                file.seek(256 if seed % 2 else 4096 + 8 * (seed % 100))
+                file.write(noise[: 32 if seed % 2 else 80])
+            for _ in range(20):
+                try:
+                    group.claim(timeout=0).ack()
+                except errors.PageQueueError:
+                    continue
+            queue.consumers()
+        path.unlink()
+        with Queue(tmp_path) as queue:
+            queue.group("work", capacity=16).close()
+
+
+def test_a_file_truncated_under_a_handle_is_an_error(tmp_path: Path) -> None:
+    """I9: no SIGBUS, and no success that is nowhere."""
+    with Queue(tmp_path) as queue:
+        send(queue, 3)
+        group = queue.group("work")
+        claim = group.claim(timeout=0)
+        os.truncate(tmp_path / "queue-readMeta.work", 0)
+        for call in (claim.ack, lambda: group.claim(timeout=0), group.flush):
+            with pytest.raises(errors.CorruptMeta):
+                call()
+        group.close()
+
+
+def test_a_replaced_file_is_noticed(tmp_path: Path) -> None:
+    """I15: two files would be two tables, and every message could be claimed twice."""
+    with Queue(tmp_path) as queue:
+        send(queue, 3)
+        group = queue.group("work")
+        group.claim(timeout=0)
+        path = tmp_path / "queue-readMeta.work"
+        data = path.read_bytes()
+        path.unlink()
+        path.write_bytes(data)
+        path.chmod(0o600)
+        with pytest.raises(errors.LockReplaced):
+            group._look_at_owners()
+        with pytest.raises(errors.ClosedError):
+            group.claim(timeout=0)
+        with pytest.raises(errors.CorruptMeta, match="put there"):
+            queue.group("work")
+
+
+def test_a_file_whose_maker_died_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dying between the file's name and its first use keeps nobody out, others in or not."""
+    with Queue(tmp_path) as queue:
+        send(queue, 3)
+        with monkeypatch.context() as patch:
+            patch.setattr(GroupFile, "settle", lambda _: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                queue.group("work", sequence=1)
+        with pytest.raises(errors.UsageError, match="exists"):
+            queue.group("work", sequence=1)
+        assert queue.group("work").claim(timeout=0).message.sequence == 1
+
+
+def test_a_flush_that_fails_is_told_and_can_be_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Acknowledged it is; and each flush writes all of it again, so that another try means it."""
+    with Queue(tmp_path) as queue:
+        send(queue, 2)
+        group = queue.group("work")
+        claim = group.claim(timeout=0)
+        with monkeypatch.context() as patch:
+            patch.setattr("pagequeue.locks.os.fdatasync", refuse)
+            with pytest.raises(errors.SyncFailed):
+                claim.ack(durable=True)
+        assert group.outstanding == 0
+        before = group._group_file.region.load(GroupFile.SNAPSHOT)
+        group.flush()
+        assert group._group_file.region.load(GroupFile.SNAPSHOT) == before + 1
+        queue.producer().send(b"the queue itself is not latched")
+
+
+def refuse(fd: int) -> None:
+    """Fail as a disk does."""
+    del fd
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_a_damaged_message_stops_nobody(tmp_path: Path) -> None:
+    """It is told, tried again a second later, and goes to the dead letters; others go on."""
+    with Queue(tmp_path, page_bytes=PAGE_BYTES) as queue:
+        send(queue, 3)
+        page = tmp_path / "queue-0000000001.page"
+        with page.open("r+b") as file:
+            file.seek(fmt.PAGE_HEADER_BYTES + fmt.FRAME_HEADER_BYTES)
+            file.write(b"?")
+        group = queue.group("work", max_deliveries=1)
+        with pytest.raises(errors.CorruptFrame) as told:
+            group.claim(timeout=0)
+        assert told.value.sequence == 0
+        assert [group.claim(timeout=0).message.sequence for _ in range(2)] == [1, 2]
+        with pytest.raises(TimeoutError):
+            group.claim(timeout=1.5)
+        (letter,) = group.dead_letters()
+        assert (letter.sequence, letter.payload, letter.reason) == (0, None, "could not be read")
+
+
+# --- power cuts -----------------------------------------------------------------------------------
+
+
+def test_a_torn_snapshot_leaves_the_one_before(tmp_path: Path) -> None:
+    """I14: two places, in turn; what was flushed is never written to."""
+    with Queue(tmp_path) as queue:
+        send(queue, 10)
+        group = queue.group("work", capacity=16)
+        for claim in group.claim_many(5, timeout=0):
+            if claim.message.sequence != 0:
+                claim.ack()
+        group.flush()
+        group.claim(timeout=0).ack()
+        group.flush()
+        ordinal = group._group_file.region.load(GroupFile.SNAPSHOT)
+    path = tmp_path / "queue-readMeta.work"
+    data = bytearray(path.read_bytes())
+    at = gfmt.snapshot_at(16, ordinal)
+    newest = decode_snapshot(bytes(data[at : at + gfmt.snapshot_bytes(16)]))
+    assert newest is not None
+    assert newest.new_sequence == 6
+    data[at + 20] ^= 1
+    data[80:112] = b"\x55" * 32
+    path.write_bytes(data)
+    pretend_power_cut(tmp_path)
+    with Queue(tmp_path) as queue:
+        group = queue.group("work")
+        again = [group.claim(timeout=0) for _ in range(2)]
+        assert [(one.message.sequence, one.deliveries) for one in again] == [(0, 2), (5, 1)]
+
+
+def test_a_group_ahead_of_the_tail_is_lowered(tmp_path: Path) -> None:
+    """I11: sequences that the cut took are given anew, and nobody skips them."""
+    with Queue(tmp_path) as queue:
+        send(queue, 4)
+        group = queue.group("work", capacity=16)
+        for claim in group.claim_many(4, timeout=0)[1:]:
+            claim.ack()
+        group.flush()
+    other = tmp_path / "other"
+    with Queue(other) as queue:
+        send(queue, 2)
+    # What is left of the queue has two messages only.
+    with Queue(tmp_path) as queue:
+        frame = fmt.frame_bytes(1)
+    for name, size in (("page", frame), ("idx", fmt.INDEX_RECORD_BYTES)):
+        start = fmt.PAGE_HEADER_BYTES if name == "page" else 0
+        with (tmp_path / f"queue-0000000001.{name}").open("r+b") as file:
+            file.seek(start + 2 * size)
+            file.write(bytes(2 * size))
+    path = tmp_path / "queue-readMeta.work"
+    data = bytearray(path.read_bytes())
+    data[80:112] = b"\x55" * 32
+    path.write_bytes(data)
+    pretend_power_cut(tmp_path)
+    with Queue(tmp_path) as queue:
+        assert queue.tail_sequence == 2
+        send(queue, 1)
+        group = queue.group("work")
+        got = [group.claim(timeout=0).message.sequence for _ in range(2)]
+        assert got == [0, 2]
+
+
+# --- retention ------------------------------------------------------------------------------------
+
+
+def test_retention_keeps_what_a_group_has_not_done(tmp_path: Path) -> None:
+    """I12: claimed is not acknowledged; one message in the first page keeps all pages."""
+    keep = Retention(max_bytes=3 * PAGE_BYTES)
+    with Queue(tmp_path, page_bytes=PAGE_BYTES, retention=keep, on_full="drop_oldest") as queue:
+        group = queue.group("work", on_expired="skip")
+        send(queue, 150)
+        first, *others = group.claim_many(100, timeout=0)
+        for claim in others:
+            claim.ack()
+        assert queue.trim().held_by in {("work",), ()}
+        assert queue.head_sequence == 0
+        first.ack()
+        send(queue, 600)
+        head = queue.head_sequence
+        assert head > 150
+        group.close()  # it could finish the page that it has mapped
+        group = queue.group("work", on_expired="skip")
+        assert group.claim(timeout=0).message.sequence == head
+        assert group.missed == head - 100
+
+
+def test_a_group_that_retention_passed_says_so(tmp_path: Path) -> None:
+    """`Expired` carries the head; a claimed message that is gone as well."""
+    keep = Retention(max_bytes=3 * PAGE_BYTES)
+    with Queue(tmp_path, page_bytes=PAGE_BYTES, retention=keep, on_full="drop_oldest") as queue:
+        group = queue.group("work")
+        send(queue, 20)
+        claim = group.claim(timeout=0)
+        send(queue, 1000)
+        claim.nack()
+        group.close()
+        group = queue.group("work")
+        for _ in range(2):
+            with pytest.raises(errors.Expired) as passed:
+                group.claim(timeout=0)
+            assert passed.value.head_sequence == queue.head_sequence
+        group.close()
+        group = queue.group("work", on_expired="skip")
+        time.sleep(1.1)  # what cannot be read is tried again after a second
+        assert group.claim(timeout=0).message.sequence >= queue.head_sequence
+        assert group.missed > 0

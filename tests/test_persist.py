@@ -1,0 +1,305 @@
+"""persist: what an iterator gives is stored in the background and comes out, at least once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from loops import PATIENCE
+from upstreams import Upstream, asynchronous, numbers, pump_threads
+
+from pagequeue import (
+    ClosedError,
+    ConsumerInUse,
+    InvalidOption,
+    Message,
+    Queue,
+    ReadOnlyQueue,
+    Retention,
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+SMALL = 4096
+SETTINGS = settings(deadline=None, max_examples=40)
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[Queue]:
+    """Return an empty queue."""
+    with Queue(tmp_path / "q", page_bytes=1 << 16) as queue:
+        yield queue
+
+
+# --- one life -------------------------------------------------------------------------------------
+
+
+def test_all_that_goes_in_comes_out_in_order(queue: Queue) -> None:
+    """Also what was sent before; then the flow ends, and everything is acknowledged."""
+    with queue.persist(Upstream(1000), "down") as flow:
+        assert numbers(list(flow)) == list(range(1000))
+        assert list(flow) == []
+        assert (flow.stored, flow.lag, flow.acknowledged, flow.unstored) == (1000, 0, 1000, [])
+    assert not pump_threads()
+
+
+def test_asynchronous_upstream_comes_out_in_order(queue: Queue, run: Callable[..., Any]) -> None:
+    """The upstream runs in a task, the downstream in `async for`."""
+
+    async def main() -> None:
+        async with queue.persist(asynchronous(Upstream(1000)), "down") as flow:
+            assert numbers([message async for message in flow]) == list(range(1000))
+            assert [message async for message in flow] == []
+            assert flow.acknowledged == 1000
+
+    run(main())
+
+
+def test_blocking_upstream_feeds_an_event_loop(queue: Queue, run: Callable[..., Any]) -> None:
+    """A blocking iterator runs in a thread, whatever the downstream is."""
+
+    async def main() -> None:
+        upstream = Upstream(500)
+        async with queue.persist(upstream, "down") as flow:
+            seen = []
+            async for message in flow:
+                seen.append(message)
+                if len(seen) == 100:
+                    upstream.gate.clear()
+                    asyncio.get_running_loop().call_later(0.01, upstream.gate.set)
+            assert numbers(seen) == list(range(500))
+        assert not pump_threads()
+
+    run(main())
+
+
+def test_asynchronous_upstream_needs_async_for(queue: Queue) -> None:
+    """A mistake that would wait for ever is an error."""
+    upstream = asynchronous(Upstream(3))
+    with pytest.raises(RuntimeError):
+        queue.persist(upstream, "down")
+
+    async def main() -> None:
+        async with queue.persist(upstream, "down") as flow:
+            with pytest.raises(UsageError):
+                next(flow)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("source", [b"abc", "abc", 7, lambda _: 7, bytearray(b"x")])
+def test_what_is_no_upstream_is_refused(queue: Queue, source: Any) -> None:  # noqa: ANN401
+    """A TypeError at once, and the name is free again."""
+    with pytest.raises(TypeError):
+        queue.persist(source, "down")
+    queue.persist([], "down").close()
+
+
+def test_what_cannot_be_is_refused(queue: Queue) -> None:
+    """Options, a queue that is read-only or closed, and a name that is taken."""
+    with pytest.raises(InvalidOption):
+        queue.persist([], "down", commit="never")
+    with Queue(queue.directory, read_only=True) as reading, pytest.raises(ReadOnlyQueue):
+        reading.persist([], "down")
+    with queue.consumer("down"), pytest.raises(ConsumerInUse):
+        queue.persist([], "down")
+    flow = queue.persist([], "down")
+    queue.close()
+    with pytest.raises(ClosedError):
+        next(flow)
+    with pytest.raises(ClosedError):
+        queue.persist([], "down")
+
+
+def test_upstream_is_drawn_without_anybody_downstream(queue: Queue) -> None:
+    """It goes at its own pace: the queue stands in between."""
+    upstream = Upstream(300)
+    with queue.persist(upstream, "down") as flow:
+        deadline = time.monotonic() + PATIENCE
+        while queue.tail_sequence < 300:
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+        assert flow.lag == 300
+        assert numbers(list(flow)) == list(range(300))
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+class UpstreamError(Exception):
+    """What an upstream raises."""
+
+
+def test_error_of_the_upstream_comes_behind_all_that_was_stored(queue: Queue) -> None:
+    """Nothing that was stored is held back by it; it comes once, then the flow is at its end."""
+    upstream = Upstream(50)
+    upstream.error = UpstreamError("broken")
+    with queue.persist(upstream, "down") as flow:
+        seen = []
+        with pytest.raises(UpstreamError):
+            seen.extend(flow)
+        assert flow.acknowledged == 50
+        assert list(flow) == []
+
+
+def test_error_of_an_asynchronous_upstream_comes_behind_all_that_was_stored(
+    queue: Queue, run: Callable[..., Any]
+) -> None:
+    """The same for a task, and in `async for`."""
+
+    async def main() -> None:
+        upstream = Upstream(50)
+        upstream.error = UpstreamError("broken")
+        seen = []
+        async with queue.persist(asynchronous(upstream), "down") as flow:
+            with pytest.raises(UpstreamError):  # noqa: PT012 - `async for` is what raises
+                async for message in flow:
+                    seen.append(message)  # noqa: PERF401 - they are wanted in spite of the error
+            assert [message async for message in flow] == []
+        assert numbers(seen) == list(range(50))
+
+    run(main())
+
+
+def test_element_that_cannot_be_stored_is_kept_and_said(queue: Queue) -> None:
+    """Text is no message: the flow ends with the TypeError, and names what it could not store."""
+    with queue.persist([b"a", "b", b"c"], "down") as flow:  # type: ignore[list-item]
+        assert next(flow).payload == b"a"
+        with pytest.raises(TypeError):
+            next(flow)
+        assert flow.unstored == ["b"]
+        assert flow.stored == 1
+
+
+def test_error_downstream_leaves_its_element_unacknowledged(queue: Queue) -> None:
+    """What was being worked on comes again."""
+
+    def work() -> None:
+        with queue.persist(Upstream(10), "down") as flow:
+            for message in flow:
+                assert 1 // (4 - message.sequence) is not None
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+    with queue.persist([], "down") as flow:
+        again = numbers(list(flow))
+    assert again[0] == 4
+    assert again == list(range(4, 4 + len(again)))
+
+
+# --- resuming -------------------------------------------------------------------------------------
+
+
+def test_what_was_stored_and_not_acknowledged_comes_first(queue: Queue) -> None:
+    """After a break the last element comes again, then the rest, then what the upstream gives."""
+    with queue.persist(Upstream(10), "down") as flow:
+        for message in flow:
+            if message.sequence == 6:
+                break
+        deadline = time.monotonic() + PATIENCE
+        while queue.tail_sequence < 10:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+    with queue.persist(Upstream(15, begin=10), "down") as flow:
+        assert numbers(list(flow)) == list(range(6, 15))
+
+
+def test_committing_by_hand_decides_what_comes_again(queue: Queue) -> None:
+    """With `commit="manual"` asking for the next one acknowledges nothing."""
+    with queue.persist(Upstream(10), "down", commit="manual") as flow:
+        seen = list(flow)
+        assert flow.acknowledged == 0
+        flow.commit(seen[3], durable=True)
+    with queue.persist([], "down", commit="manual") as flow:
+        assert numbers([next(flow), next(flow)]) == [4, 5]
+        flow.commit()
+    with queue.persist([], "down") as flow:
+        assert numbers(list(flow)) == [6, 7, 8, 9]
+
+
+def test_function_gets_the_last_message_and_goes_on_behind_it(queue: Queue) -> None:
+    """So an upstream that knows its place loses and doubles nothing on the way in."""
+
+    def numbered(last: Message | None) -> Upstream:
+        begin = 0 if last is None else int(last.payload) + 1
+        return Upstream(begin + 5, begin=begin)
+
+    for round_ in range(3):
+        with queue.persist(numbered, "down") as flow:
+            assert numbers(list(flow)) == list(range(5 * round_, 5 * round_ + 5))
+
+
+class Lives:
+    """A flow that lives several times, each time until it was broken off, and its model."""
+
+    def __init__(self, directory: Path, rng: random.Random, how: str) -> None:
+        self.directory = directory
+        self.rng = rng
+        self.how = how
+        self.total = rng.randrange(1, 60)
+        self.acked = 0
+
+    def source(self, last: Message | None) -> Any:  # noqa: ANN401
+        """Go on behind the last message."""
+        begin = 0 if last is None else int(last.payload.rstrip(b".")) + 1
+        upstream = Upstream(self.total, begin=begin, size_bytes=self.rng.randrange(400))
+        return asynchronous(upstream) if self.how == "async" else upstream
+
+    def live(self, queue: Queue, stop_after: int, *, commits: bool) -> list[int]:
+        """Return what comes out until so many did."""
+        seen: list[int] = []
+        with queue.persist(self.source, "down") as flow:
+            for message in flow:
+                seen.extend(numbers([message]))
+                if len(seen) == stop_after:
+                    if commits:
+                        flow.commit()
+                    break
+        return seen
+
+    async def live_async(self, queue: Queue, stop_after: int, *, commits: bool) -> list[int]:
+        """Return what comes out until so many did."""
+        seen: list[int] = []
+        async with queue.persist(self.source, "down") as flow:
+            async for message in flow:
+                seen.extend(numbers([message]))
+                if len(seen) == stop_after:
+                    if commits:
+                        flow.commit()
+                    break
+        return seen
+
+    def next_life(self) -> None:
+        """Live once, and compare it with the model."""
+        stop_after = self.rng.randrange(1, self.total + 2)
+        commits = self.rng.random() < 0.5
+        retention = Retention(max_bytes=3 * SMALL)
+        with Queue(self.directory, page_bytes=SMALL, retention=retention, on_full="block") as queue:
+            if self.how == "for":
+                seen = self.live(queue, stop_after, commits=commits)
+            else:
+                seen = asyncio.run(self.live_async(queue, stop_after, commits=commits))
+            assert seen == list(range(self.acked, self.acked + len(seen)))
+            broken_off = len(seen) == stop_after
+            self.acked += len(seen) - (broken_off and not commits)
+            places = {found.name: found.next_sequence for found in queue.consumers()}
+            assert places == {"down": self.acked}
+
+
+@SETTINGS
+@given(seed=st.integers(0, 2**32), how=st.sampled_from(["for", "async for", "async"]))
+def test_any_lives_give_all_of_it_at_least_once_in_order(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, how: str
+) -> None:
+    """Each life begins behind the last acknowledgement; nothing is skipped on either way."""
+    lives = Lives(tmp_path_factory.mktemp("flow"), random.Random(seed), how)
+    while lives.acked < lives.total:
+        lives.next_life()
