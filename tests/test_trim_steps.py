@@ -33,6 +33,7 @@ from pagequeue.retention import Retainer, sync_header
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pagequeue.files import Folder
     from pagequeue.store import Store
 
 FULL = b"x" * 1300
@@ -191,6 +192,31 @@ def test_order_of_syncs_and_removals(disk: Disk, monkeypatch: pytest.MonkeyPatch
         "remove 0000000001.page at 3", "remove 0000000001.idx at 3",
         "remove 0000000002.page at 3", "remove 0000000002.idx at 3",
     ]  # fmt: skip
+
+
+def test_flush_before_the_new_head_is_on_the_disk_begins_below_it(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I5: after a power cut between T2 and T3 reading begins at the old head."""
+    only_by_hand(monkeypatch)
+    with disk.open(retention=KEEP_TWO) as queue:
+        fill(queue, 5)
+        synced: list[int] = []
+        real_page, real_words = queue._store.flusher._sync_page, retention.sync_words
+
+        def sync_page(number: int) -> None:
+            synced.append(number)
+            real_page(number)
+
+        def sync_words(folder: Folder, name: str) -> None:
+            assert queue._store.read_meta.head_page == 4
+            queue.producer().flush()
+            real_words(folder, name)
+
+        monkeypatch.setattr(queue._store.flusher, "_sync_page", sync_page)
+        monkeypatch.setattr(retention, "sync_words", sync_words)
+        queue.trim()
+        assert synced == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["T1", "T3"])

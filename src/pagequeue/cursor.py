@@ -10,7 +10,6 @@ other messages then, so recovery lowers such a cursor to the tail before anythin
 from __future__ import annotations
 
 import logging
-import os
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.locks import FileLock
-from pagequeue.meta import check_shared, field_of, make_shared, map_shared
+from pagequeue.meta import check_shared, field_of, make_shared, map_shared, sync_words
 from pagequeue.system_errors import raise_typed
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ class CursorMeta:
             raise _corrupt(self.path, error.position, error.reason) from error
         self.region.on_lost = partial(_corrupt, self.path, reason="truncated while it was open")
         if self.region.load_half(self.KIND) not in {fmt.CURSOR_OF_CONSUMER, fmt.CURSOR_OF_GROUP}:
-            raise _corrupt(self.path, self.KIND, "neither a consumer's nor a group's")
+            raise _corrupt(self.path, self.KIND, "not the cursor of a consumer or a group")
         if self.next_sequence > fmt.SEQUENCE_MAX:
             raise _corrupt(self.path, self.NEXT, "a sequence that cannot be")
 
@@ -269,8 +268,7 @@ def is_open(folder: Folder, prefix: str, name: str) -> bool:
 
 def sync_cursor(folder: Folder, prefix: str, name: str) -> None:
     """Put a cursor on stable storage, whoever has it open; the error is the system's own."""
-    with folder.opened(fmt.cursor_name(prefix, name), writable=False) as fd:
-        os.fdatasync(fd)
+    sync_words(folder, fmt.cursor_name(prefix, name))
 
 
 def readable_cursors(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from pagequeue import errors
 from pagequeue.files import let_go
-from pagequeue.format import SEQUENCE_MAX
+from pagequeue.format import FIRST_PAGE, SEQUENCE_MAX
 from pagequeue.wording import message_range
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ class Flusher:
         known = meta.durable_page
         if known < tail.page_number or self._folder.is_replaced:
             self._folder.check()
-        first = max(known, self._read_meta.head_page)
+        first = self._first(known)
         started_ns = time.monotonic_ns()
         number = first
         try:
@@ -237,6 +237,18 @@ class Flusher:
             return
         self._covered = (tail.sequence - begun, time.monotonic_ns() - started_ns)
         meta.wake()  # consumers that take only what is durable
+
+    def _first(self, known: int) -> int:
+        """Return the page to begin with: that of the mark, or the first that can still be read.
+
+        Pages below the head count as long as their files are there: until retention has synced the
+        new head, the one on the disk is an older one, and reading begins there after a power cut.
+        """
+        first = max(known, self._read_meta.head_page)
+        least = max(known, FIRST_PAGE)
+        while first > least and self._folder.exists(self._page_name(first - 1)):
+            first -= 1
+        return first
 
     def _rewrite(self) -> None:
         """Put what is at risk into new files; the latch stays set until that is done."""

@@ -21,6 +21,8 @@ from pagequeue.system_errors import raise_typed
 if TYPE_CHECKING:
     from pagequeue.files import Folder
 
+WRITTEN_AGAIN_BYTES: Final = 8
+"""The magic."""
 SHARED: Final = ("magic", "version", "queue_id")
 REPAIR: Final = "repair the queue, or restore the file from a copy"
 
@@ -242,6 +244,17 @@ def check_shared(
             f"belongs to another queue ({found.hex()}): {REPAIR}",
             path=path, position=field_of(dtype, "queue_id"), reason="another queue's file",
         )  # fmt: skip
+
+
+def sync_words(folder: Folder, name: str) -> None:
+    """Put a small file of shared words on stable storage; the error is the system's own.
+
+    Its first bytes, which never change, are written again before: what an earlier sync failed to
+    write counts as written, and without that this one could succeed and leave it out.
+    """
+    with folder.opened(name, writable=True) as fd:
+        os.pwrite(fd, os.pread(fd, WRITTEN_AGAIN_BYTES, 0), 0)
+        os.fdatasync(fd)
 
 
 def make_shared(

@@ -20,7 +20,6 @@ import errno
 import logging
 import math
 import operator
-import os
 import time
 import weakref
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.cursor import readable_cursors, sync_cursor
 from pagequeue.listing import is_idle
+from pagequeue.meta import sync_words
 from pagequeue.moments import MICROSECOND
 from pagequeue.page import map_file
 from pagequeue.page_header import read_header
@@ -336,8 +336,7 @@ class Retainer:
             return 0
         # T3. Not before: a head that is older on the disk would have no page there.
         try:
-            with folder.opened(fmt.read_meta_name(store.prefix), writable=False) as fd:
-                os.fdatasync(fd)
+            sync_words(folder, fmt.read_meta_name(store.prefix))
         except OSError as error:
             raise _sync_failed(store, error) from error
         # T4. The newest page waits to be used again (U1): it is the one most likely in memory.

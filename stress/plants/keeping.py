@@ -214,7 +214,11 @@ def cursor_not_synced_before_head() -> None:
 
 def head_not_synced() -> None:
     """T3 is left out."""
-    rewrite(retention.Retainer, "_remove", ("os.fdatasync(fd)", "pass"))
+    rewrite(
+        retention.Retainer,
+        "_remove",
+        ("sync_words(folder, fmt.read_meta_name(store.prefix))", "pass"),
+    )
 
 
 def new_head_page_not_synced() -> None:

@@ -87,7 +87,7 @@ def own_page_synced_only() -> None:
     rewrite(
         flush.Flusher,
         "_sync_to_tail",
-        ("first = max(known, self._read_meta.head_page)", "first = tail.page_number"),
+        ("first = self._first(known)", "first = tail.page_number"),
     )
 
 
