@@ -8,8 +8,8 @@ their work. In the end all that is left is got, often beside a watcher that stil
 open, `join` returns, and what each process wrote down (`item_log.py`) is proved: with a
 JoinableQueue every object that was put was done by somebody, nobody got one that another who lived
 had, or one that was done; with a Queue nobody got one twice, and no more are gone than processes
-that were killed. No more than `maxsize` ever waited, and no large object's file stays. A case is a
-kill.
+that were killed. No more than `maxsize` ever waited (I17), and no large object's file is missing or
+stays (I18). A case is a kill.
 """
 
 from __future__ import annotations

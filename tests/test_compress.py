@@ -9,7 +9,7 @@ import random
 import tempfile
 import threading
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import START, Disk
@@ -813,3 +813,30 @@ def test_compressed_page_that_stands_where_the_next_comes_is_not_overwritten(dis
     with disk.open() as queue:
         queue.rotate()
         assert queue.verify().ok
+
+
+def test_new_file_is_on_stable_storage_before_it_has_the_name(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I14: written, synced, read again, and only then renamed; nothing is written behind that."""
+    done: list[str] = []
+
+    def noting(name: str) -> None:
+        real = getattr(os, name)
+
+        def call(*args: Any, **options: Any) -> object:  # noqa: ANN401
+            where = args[0]
+            if isinstance(where, int):
+                where = os.readlink(f"/proc/self/fd/{where}")
+            if str(where).endswith(rooms.MAKER) and (not done or done[-1] != name):
+                done.append(name)
+            return real(*args, **options)
+
+        monkeypatch.setattr(os, name, call)
+
+    with disk.open() as queue:
+        fill(queue, 200)
+        for name in ("ftruncate", "pwrite", "fsync", "pread", "rename"):
+            noting(name)
+        assert queue.compress().pages == 1
+    assert done == ["ftruncate", "pwrite", "fsync", "pread", "rename"]

@@ -315,3 +315,24 @@ def test_what_is_no_cursor_is_one_problem(disk: Disk, kind: str) -> None:
     {"directory": os.mkdir, "fifo": os.mkfifo}[kind](cursor_of(disk))
     (problem,) = verify_queue(disk.directory).problems
     assert (problem.kind, problem.file) == ("access", str(cursor_of(disk)))
+
+
+def test_consumer_that_is_removed_right_behind_its_making_is_made_again(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Removing takes no lock that making has: whoever opens it has it in the end."""
+    make, left = CursorMeta.make, [1, 1]
+
+    def made(*arguments: object, **words: int) -> None:
+        make(*arguments, **words)
+        if left.pop():
+            cursor_of(disk).unlink()
+            left.append(0)
+
+    monkeypatch.setattr(CursorMeta, "make", made)
+    with disk.open() as queue:
+        fill(queue, 3)
+        with queue.consumer("billing", sequence=1) as consumer:
+            assert consumer.receive(0).payload == b"1"
+            consumer.ack(durable=True)
+        assert [c.next_sequence for c in queue.consumers()] == [2]

@@ -81,7 +81,7 @@ class CursorMeta:
             raise _corrupt(self.path, error.position, error.reason) from error
         self.region.on_lost = partial(_corrupt, self.path, reason="truncated while it was open")
         if self.region.load_half(self.KIND) not in {fmt.CURSOR_OF_CONSUMER, fmt.CURSOR_OF_GROUP}:
-            raise _corrupt(self.path, self.KIND, "neither a consumer's nor a group's")
+            raise _corrupt(self.path, self.KIND, "not the cursor of a consumer or a group")
         if self.next_sequence > fmt.SEQUENCE_MAX:
             raise _corrupt(self.path, self.NEXT, "a sequence that cannot be")
 

@@ -57,6 +57,7 @@ class Flow(Closing):
         self._pump = pump
         self._consumer = consumer
         self._acks = acks
+        self._needs_loop = isinstance(pump, TaskPump)
         self._has_raised = False
 
     # --- what stands where ------------------------------------------------------------------------
@@ -114,17 +115,19 @@ class Flow(Closing):
         return self
 
     def __next__(self) -> Message:
-        if isinstance(self._pump, TaskPump):
+        self._done_with_last()
+        if self._needs_loop:
             raise errors.UsageError(
                 "its upstream is asynchronous and needs the event loop: use `async for`",
                 path=self._store.folder.path,
             )
-        self._done_with_last()
+        message = self._consumer.poll()
+        return message if message is not None else self._wait()
+
+    def _wait(self) -> Message:
+        """Return the next message when it comes; raise at the end."""
         region = self._store.write_meta.region
         while True:
-            message = self._consumer.poll()
-            if message is not None:
-                return message
             doorbell = _core.doorbell(region, True)
             is_end = self._is_at_end()  # before the last look, because it comes behind all else
             message = self._consumer.poll()
@@ -160,9 +163,10 @@ class Flow(Closing):
 
     def _done_with_last(self) -> None:
         """Acknowledge what came out, because the next is asked for."""
-        self._consumer._check()  # noqa: SLF001 - its own package
         if self._acks:
             self._consumer.ack()
+        else:
+            self._consumer._check()  # noqa: SLF001 - its own package
 
     def _is_at_end(self) -> bool:
         """Whether the upstream has ended and all that was stored by then has come out."""

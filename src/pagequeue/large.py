@@ -2,7 +2,7 @@
 
 The file is there, whole, before the message is sent, and goes when the message is done. A kill in
 between leaves a file that no message names. Whoever opens the directory while nobody else has it
-open removes those (a lock on the directory says so); nobody who is reading one can be alive then.
+open removes those (a lock on the directory says so); nobody who reads one can be alive then (I18).
 """
 
 from __future__ import annotations
@@ -107,12 +107,13 @@ class LargeItems:
         if len(message) != NAME.size or message[0] != KIND:
             self._refuse(sequence, "neither a pickle nor the name of a file")
         _, _, checksum, size_bytes = NAME.unpack(message)
-        try:
-            fd = os.open(_file_name(message), os.O_RDONLY | os.O_NOFOLLOW, dir_fd=self._fd)
-        except FileNotFoundError:
-            self._refuse(sequence, "its file is missing")
-        with open(fd, "rb", buffering=0) as file:
-            data = file.readall()
+        with self._typed("reading a large object"):
+            try:
+                fd = os.open(_file_name(message), os.O_RDONLY | os.O_NOFOLLOW, dir_fd=self._fd)
+            except FileNotFoundError:
+                self._refuse(sequence, "its file is missing")
+            with open(fd, "rb", buffering=0) as file:
+                data = file.readall()
         if len(data) != size_bytes or _core.crc32c(data) != checksum:
             self._refuse(sequence, "its file has other bytes than were written")
         return data

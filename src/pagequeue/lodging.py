@@ -80,7 +80,15 @@ class Lodging:
 
 def look_again() -> None:
     """Remove what others have let go of since it was left here."""
-    _left[:] = [lodging for lodging in _left if not lodging._remove()]  # noqa: SLF001 - its own room
+    kept = []
+    while _left:
+        try:
+            lodging = _left.pop()  # so that no other thread, or finalizer, has it too
+        except IndexError:
+            break
+        if not lodging._remove():  # noqa: SLF001 - its own room
+            kept.append(lodging)
+    _left.extend(kept)
 
 
 _at_exit: util.Finalize | None = None

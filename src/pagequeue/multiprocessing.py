@@ -200,7 +200,8 @@ class JoinableQueue(Queue[T]):
     got the object.
 
     Args:
-        unfinished_max: most objects that can be got and not done at a time, of a new queue.
+        unfinished_max: most objects that can be got and not done at a time, of a new queue: `get`
+            waits while there are so many.
         The others are those of `Queue`.
     """
 

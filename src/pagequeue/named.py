@@ -204,12 +204,11 @@ def open_consumer(
                     folder, store.prefix, queue_id, name,
                     next_sequence=consumer.sequence, created=now, opened=now,
                 )  # fmt: skip
-                cursor = Cursor(folder, store.prefix, queue_id, name)
-        try:
-            cursor = cursor or Cursor(folder, store.prefix, queue_id, name)
-            break
-        except errors.QueueNotFound:
-            continue  # removed in between
+                cursor = _cursor(store, name)
+        if not made:
+            cursor = _cursor(store, name)
+        if cursor is not None:
+            break  # else it was removed in between
     try:
         if not made:
             _refuse_place(cursor, given=since is not None or sequence is not None or latest)
@@ -218,6 +217,14 @@ def open_consumer(
         cursor.close()
         raise
     return consumer
+
+
+def _cursor(store: Store, name: str) -> Cursor | None:
+    """Open a cursor; None: there is none."""
+    try:
+        return Cursor(store.folder, store.prefix, store.meta.queue_id, name)
+    except errors.QueueNotFound:
+        return None
 
 
 def _refuse_place(cursor: Cursor, *, given: bool) -> None:

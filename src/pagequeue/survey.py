@@ -301,7 +301,7 @@ def head_now(found: Survey) -> int:
     return number
 
 
-def _cursors(found: Survey, meta: AllMeta) -> dict[str, int]:
+def _cursors(found: Survey, meta: AllMeta) -> dict[str, tuple[int, str]]:
     """Return where the named consumers stand, by path; note the cursors that cannot be read."""
     result = {}
     for name, cursor in readable_cursors(found.folder, found.prefix, meta.queue_id):
@@ -313,18 +313,18 @@ def _cursors(found: Survey, meta: AllMeta) -> dict[str, int]:
             except errors.PageQueueError as error:
                 found.wrong(error)
             else:
-                result[group.path] = group.new_sequence if group.is_trusted else 0
+                result[group.path] = (group.new_sequence if group.is_trusted else 0, "claimed")
         else:
-            result[cursor.path] = cursor.next_sequence
+            result[cursor.path] = (cursor.next_sequence, "acknowledged")
     return result
 
 
-def _look_at_cursors(found: Survey, cursors: dict[str, int]) -> None:
+def _look_at_cursors(found: Survey, cursors: dict[str, tuple[int, str]]) -> None:
     """Note the cursors that are ahead of the tail; recovery lowers them, where one is due."""
     if found.written is None or not found.written.is_trusted:
         return
     tail = found.written.tail.sequence
-    for path, sequence in cursors.items():
+    for path, (sequence, done) in cursors.items():
         if sequence > tail:
-            reason = f"says that message {sequence} is its next one, the tail is {tail}"
+            reason = f"says that all below message {sequence} is {done}, the tail is {tail}"
             found.problems.append(Problem(path, CursorMeta.NEXT, None, reason))

@@ -26,6 +26,7 @@ COUNT = 200_000
 THEIRS_COUNT = 40_000
 ROUNDS = 7
 BOUND = 1000
+DISTINCT = 1009
 OBJECTS: dict[str, Callable[[int], object]] = {
     "an int": lambda number: number,
     "a tuple": lambda number: (number, "name", 2.5),
@@ -33,14 +34,20 @@ OBJECTS: dict[str, Callable[[int], object]] = {
 }
 
 
+def _objects(kind: str, count: int) -> list[object]:
+    """Return what is sent: made before the clock runs."""
+    made = [OBJECTS[kind](number) for number in range(DISTINCT)]
+    return (made * (count // DISTINCT + 1))[:count]
+
+
 def _put(queue: Any, kind: str, count: int, begin: Barrier, answer: Any) -> None:  # noqa: ANN401
-    make = OBJECTS[kind]
-    queue.put(make(0))  # opened, and its thread started
+    objects = _objects(kind, count)
+    queue.put(None)  # opened, and its thread started
     begin.wait()
     put, used = queue.put, time.process_time()
     started = time.monotonic()
-    for number in range(count):
-        put(make(number))
+    for obj in objects:
+        put(obj)
     if isinstance(queue, multiprocessing.queues.Queue):
         queue.close()
         queue.join_thread()  # its feeder has sent all of it
@@ -55,19 +62,19 @@ def _get(
     answer: Any,  # noqa: ANN401
     is_joinable: bool,
 ) -> None:
-    make, get = OBJECTS[kind], queue.get
-    assert get() == make(0)
+    objects, get = _objects(kind, count), queue.get
+    assert get() is None
     begin.wait()
     used = time.process_time()
     if is_joinable:
         queue.task_done()
         done = queue.task_done
-        for number in range(count):
-            assert get() == make(number)
+        for expected in objects:
+            assert get() == expected
             done()
     else:
-        for number in range(count):
-            assert get() == make(number)
+        for expected in objects:
+            assert get() == expected
     answer.send((time.monotonic(), time.process_time() - used))
 
 

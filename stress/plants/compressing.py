@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagequeue import compress
+from pagequeue import compress, inflating
 from stress.plants.plant import COMPRESSION, in_c, in_python
 from stress.plants.rewrite import rewrite
 
@@ -24,8 +24,12 @@ COMPRESSING = (
         {COMPRESSION: 15.0},
     ),
     in_python(
-        "compressed_leftover_kept", "what a killed process left of a page is not emptied",
-        "I16, bytes behind the end", {COMPRESSION: 25.0},
+        "memory_given_twice", "inflated memory is given away under its reader",
+        "damage that is none", {COMPRESSION: 45.0},
+    ),
+    in_python(
+        "first_word_not_stored", "a block that is inflated stays unseen", "damage that is none",
+        {COMPRESSION: 15.0},
     ),
     in_c(
         "unfilled_is_the_end", "a block that is not inflated yet passes for the end",
@@ -71,6 +75,15 @@ def written_and_not_compared() -> None:
     compress._Sealed.compare = lambda *_: None  # type: ignore[method-assign]
 
 
-def compressed_leftover_kept() -> None:
-    """The temporary file of one that died is written to, and not emptied before."""
-    rewrite(compress, "_temporary", ("os.ftruncate(fd, 0)", "pass"))
+def memory_given_twice() -> None:
+    """The pool does not look who still has a region."""
+    rewrite(inflating.Pool, "_unused", ("sys.getrefcount(regions[i]) == UNUSED", "True"))
+
+
+def first_word_not_stored() -> None:
+    """What makes a block visible is left out."""
+    rewrite(
+        inflating.Filler,
+        "fill_block",
+        ('region.store_half(block.position, int.from_bytes(data[:4], "little"))', "pass"),
+    )

@@ -44,10 +44,10 @@ def flow_acks_what_it_hands_out() -> None:
         flow.Flow,
         "__next__",
         (
-            "if message is not None:\n            return message\n        doorbell",
+            "return message if message is not None else self._wait()",
             (
-                "if message is not None:\n            self._done_with_last()\n"
-                "            return message\n        doorbell"
+                "message = message if message is not None else self._wait()\n"
+                "    self._done_with_last()\n    return message"
             ),
         ),
     )
@@ -72,7 +72,10 @@ def flow_ends_with_its_upstream() -> None:
     rewrite(
         flow.Flow,
         "__next__",
-        ("while True:\n", "while True:\n        if self._is_at_end(): raise StopIteration\n"),
+        (
+            "message = self._consumer.poll()\n",
+            "if self._is_at_end(): raise StopIteration\n    message = self._consumer.poll()\n",
+        ),
     )
     rewrite(
         flow.Flow,

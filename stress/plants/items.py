@@ -14,18 +14,18 @@ ITEMS = (
     ),
     in_python(
         "large_gone_when_got", "a large object's file goes before the object is done",
-        "an object that is lost", {ITEM: 30.0},
+        "I18", {ITEM: 30.0},
     ),
     in_python(
         "large_swept_while_others_read", "a large file is taken for a leftover while it is in use",
-        "an object that is lost", {ITEM: 40.0},
+        "I18", {ITEM: 40.0},
     ),
     in_python(
-        "large_left_for_ever", "a large file that no message names stays", "a disk that fills",
+        "large_left_for_ever", "a large file that no message names stays", "I18, a disk that fills",
         {ITEM: 40.0},
     ),
     in_c(
-        "bound_by_one_more", "one object too many fits into a queue with a maxsize", "maxsize",
+        "bound_by_one_more", "one object too many fits into a queue with a maxsize", "I17",
         {ITEM: 30.0},
         {"attempt.c": [(
             "    return pq_table_next(&table, &place) + try->taker_limit;",

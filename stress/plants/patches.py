@@ -35,9 +35,10 @@ from stress.plants.claim_patches import (  # noqa: F401  planted by name
     table_of_another_boot_believed,
 )
 from stress.plants.compressing import (  # noqa: F401  the same
-    compressed_leftover_kept,
     compressing_unlocked,
     end_mark_left_out,
+    first_word_not_stored,
+    memory_given_twice,
     page_away_for_a_moment,
     written_and_not_compared,
 )

@@ -22,8 +22,8 @@ static int is_lost(const attempt *try) {
            (try->next_page != NULL && pq_region_look(try->next_page));
 }
 
-/* Under the writers' lock, so that no two producers fill the same last place. The group only goes on
- * meanwhile: what it took is seen late at worst. */
+/* Under the writers' lock, so that no two producers fill the same last place (I17). The group only
+ * goes on meanwhile: what it took is seen late at worst. */
 static uint64_t crowded_at(const attempt *try) {
     pq_table table = {.base = try->taker->base};
     uint64_t place;
