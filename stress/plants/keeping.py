@@ -161,7 +161,7 @@ def room_never_asked_for() -> None:
     rewrite(
         retention.Retainer,
         "_is_room",
-        ("return number - store.read_meta.head_page + 1 <= self._page_limit", "return True"),
+        ("return count <= self._page_limit or (", "return True or ("),
     )
 
 
