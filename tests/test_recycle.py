@@ -61,6 +61,9 @@ def fill(disk: Disk) -> Queue:
             producer.send(message(OLD, number))
     assert queue._store.tail.page_number == PAGES
     queue._store.roller._is_fast = True
+    fd = os.open(disk.page(3), os.O_RDONLY)
+    until(lambda: can_be_alone(fd))  # the worker drops the producer's map when it has its turn
+    os.close(fd)
     return queue
 
 
