@@ -21,7 +21,7 @@ from pagequeue.named import open_consumer
 from pagequeue.producer import Producer
 from pagequeue.repair import RepairReport, repair_queue
 from pagequeue.retention import KEEP_ALL, Retainer, Retention
-from pagequeue.rewrite import rewrite_undurable
+from pagequeue.rewrite import rewriter
 from pagequeue.sharing import Sharing
 from pagequeue.store import Store
 from pagequeue.trust import trusted
@@ -143,7 +143,7 @@ class Queue(Sharing, Flows):
                 store.close()
                 raise
             if self._seals:
-                store.flusher.rewrite = _rewriter(store)
+                store.flusher.rewrite = rewriter(store)
             if self._flush_seconds is not None:
                 store.flusher.flush_every(self._flush_seconds)
         return store
@@ -376,17 +376,6 @@ class Queue(Sharing, Flows):
             )
         self._store.check_process("queue")
         return self._store
-
-
-def _rewriter(store: Store) -> Callable[[], object]:
-    """Return what goes on after a failed sync, without keeping the store alive."""
-    known = weakref.ref(store)
-
-    def rewrite() -> None:
-        if (alive := known()) is not None:
-            rewrite_undurable(alive)
-
-    return rewrite
 
 
 def _batches(replay: Replay, limit_count: int) -> Iterator[Batch]:

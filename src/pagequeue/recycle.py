@@ -31,18 +31,18 @@ PAGE_BYTES_MIN: Final = 4 << 20
 """A smaller page is made as quickly as a sync of its header."""
 
 
-def park(folder: Folder, prefix: str, page_number: int) -> bool:
+def park(folder: Folder, prefix: str, page_number: int, page_bytes: int) -> bool:
     """Keep a retired page's file as the spare; False: it is no use. The caller removes it then.
 
     One at a time, and only while the page that comes next is not made, so that it takes no room of
     its own.
     """
     spare, name = fmt.spare_name(prefix), fmt.page_name(prefix, page_number)
-    if folder.exists(spare):
+    if page_bytes < PAGE_BYTES_MIN or folder.exists(spare):
         return False
     status = folder.status(name)
-    if status is None or status.st_size < PAGE_BYTES_MIN or status.st_nlink != 1:
-        return False
+    if status is None or status.st_size != page_bytes or status.st_nlink != 1:
+        return False  # a compressed page, or one with a second name
     with contextlib.suppress(errors.QueueNotFound):
         folder.rename(name, spare)
         return True

@@ -346,7 +346,9 @@ class Retainer:
         for name in left:
             status = folder.status(name)
             removed += 0 if status is None else status.st_size
-            if name == fmt.page_name(store.prefix, spare) and park(folder, store.prefix, spare):
+            if name == fmt.page_name(store.prefix, spare) and park(
+                folder, store.prefix, spare, store.meta.page_bytes
+            ):
                 store.has_spare = True
             else:
                 folder.remove(name)
