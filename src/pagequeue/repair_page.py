@@ -158,7 +158,9 @@ class PageRepair:
         name = fmt.page_name(self.prefix, number)
         wanted = self.meta.page_bytes
         status = self.folder.status(name)
-        if status is None or status.st_size == wanted or self._is_compressed(name):
+        if status is None or status.st_size == wanted:
+            return
+        if stat.S_ISREG(status.st_mode) and self._is_compressed(name):
             return
         size = status.st_size
         if self._is_spare(number):
