@@ -22,6 +22,7 @@ from stress import variant
 variant.bootstrap()
 
 from pagequeue import PageQueueError, Queue, _core  # noqa: E402  the core is chosen above
+from stress.smoke_groups import exercise_groups  # noqa: E402  the same
 
 if TYPE_CHECKING:
     from pagequeue import Producer
@@ -158,6 +159,7 @@ def main() -> None:
         exercise(Path(directory) / "queue")
         share(Path(directory) / "queue")
         endure(Path(directory))
+        exercise_groups(Path(directory) / "groups")
     gc.collect()
     print("smoke: all passed")
 

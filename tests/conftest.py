@@ -13,6 +13,7 @@ from loops import LOOPS
 from support import SMALL, Clock
 
 from pagequeue import Queue
+from pagequeue import format as fmt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -204,3 +205,9 @@ def check_recovered(disk: Disk, expected: list[bytes]) -> None:
         with queue.producer() as producer:
             assert producer.send(b"next") == len(expected)
         assert queue.last(1)[0].payload == b"next"
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages of tests are small, and have several blocks when they are compressed all the same."""
+    monkeypatch.setattr(fmt, "COMPRESSED_BLOCK_TARGET_BYTES", 1024)

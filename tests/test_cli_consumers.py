@@ -100,3 +100,23 @@ def test_removing_and_errors_are_one_line(directory: Path, capfdbinary: Capture)
         code, _, err = call(capfdbinary, "receive", directory, "--consumer", "x", *extra)
         assert (code, "leave the place" in err) == (2, True)
     assert call(capfdbinary, "receive", directory / "none", "--consumer", "x")[0] == 1
+
+
+def test_groups_are_listed_with_what_is_claimed(directory: Path, capfdbinary: Capture) -> None:
+    """A line says what is claimed, what comes again and how many dead letters; JSON the same."""
+    with Queue(directory) as queue:
+        group = queue.group("workers", capacity=16)
+        claims = group.claim_many(3, timeout=0)
+        claims[0].ack()
+        claims[1].nack(delay=3600)
+        code, out, _ = call(capfdbinary, "consumers", directory)
+        assert code == 0
+        assert b"lag 9" in out
+        assert b"group: 1 claimed, 1 to come again, 0 dead letters" in out
+        code, out, _ = call(capfdbinary, "consumers", directory, "--json")
+        assert json.loads(out)["group"] == {
+            "claimed": 1, "waiting": 1, "dead_letters": 0, "missed": 0, "capacity": 16,
+        }  # fmt: skip
+        assert call(capfdbinary, "consumers", directory, "--remove", "workers")[0] == 1
+    assert call(capfdbinary, "consumers", directory, "--remove", "workers")[0] == 0
+    assert call(capfdbinary, "consumers", directory)[1] == b""

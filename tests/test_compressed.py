@@ -13,6 +13,7 @@ import pytest
 import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from squeezing import PAGE
 from support import SMALL, flip, overwrite, payloads
 
 from pagequeue import (
@@ -35,16 +36,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-PAGE = 16384
 BLOCK = 1024
 HEAD = fmt.PAGE_HEADER_BYTES
 TABLE = HEAD + fmt.COMPRESSED_HEAD_BYTES
 
 
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages of tests are small, and have several blocks all the same."""
-    monkeypatch.setattr(fmt, "COMPRESSED_BLOCK_TARGET_BYTES", BLOCK)
+pytestmark = pytest.mark.usefixtures("small_blocks")
 
 
 def sent() -> list[bytes]:
@@ -53,7 +50,7 @@ def sent() -> list[bytes]:
 
 
 @pytest.fixture
-def compressed(tmp_path: Path) -> Path:
+def compressed(tmp_path: Path, small_blocks: None) -> Path:  # noqa: ARG001 - before it
     """A queue whose sealed pages are compressed, closed."""
     directory = tmp_path / "events"
     with Queue(directory, page_bytes=PAGE) as queue:

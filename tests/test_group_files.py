@@ -269,3 +269,21 @@ def test_a_group_that_retention_passed_says_so(tmp_path: Path) -> None:
         time.sleep(1.1)  # what cannot be read is tried again after a second
         assert group.claim(timeout=0).message.sequence >= queue.head_sequence
         assert group.missed > 0
+
+
+def test_a_group_goes_on_in_pages_that_were_compressed(tmp_path: Path) -> None:
+    """I16: what was claimed comes again from compressed pages, and what is new from others."""
+    with Queue(tmp_path, page_bytes=65536) as queue:
+        send(queue, 6000)
+        group = queue.group("work")
+        claims = group.claim_many(10, timeout=0)
+        assert queue.compress().pages > 0
+        for claim in claims:
+            claim.nack()
+        group.close()
+        group = queue.group("work")
+        for number in range(6000):
+            claim = group.claim(timeout=0)
+            assert claim.message.payload == f"{number}".encode()
+            claim.ack()
+        assert group.lag == 0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from conftest import Disk
+from retaining import FULL, KEEP_TWO, fill, numbers, only_by_hand
 from support import (
     SMALL,
     die_while_trimming,
@@ -35,33 +36,6 @@ if TYPE_CHECKING:
 
     from pagequeue.files import Folder
     from pagequeue.store import Store
-
-FULL = b"x" * 1300
-"""Three fit into a page of 4096 bytes."""
-PAGE_AND_INDEX = SMALL + SMALL // 32 * 12
-
-
-def fill(queue: Queue, pages: int, each: int = 3) -> None:
-    """Send so many full pages; the last one stays active."""
-    with queue.producer() as producer:
-        for _ in range(pages * each):
-            producer.send(FULL)
-
-
-def numbers(disk: Disk) -> list[int]:
-    """Return the numbers of the pages that stand there."""
-    return sorted(int(path.name[6:16]) for path in disk.directory.glob("*.page"))
-
-
-def only_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have nothing trimmed in the background."""
-    monkeypatch.setattr(Retainer, "trim_quietly", lambda _: None)
-    monkeypatch.setattr(Retainer, "make_room", lambda *_: None)
-
-
-KEEP_TWO = Retention(max_bytes=3 * SMALL)
-"""The active page, one before it, and the page that comes next."""
-
 
 # --- killed and cut in between -----------------------------------------------------------------
 

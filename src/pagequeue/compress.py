@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import logging
-import operator
 import os
 import threading
 import weakref
@@ -365,13 +364,3 @@ def _cuts(index: _core.Region, count: int, used_bytes: int) -> list[tuple[int, i
     ordinals = np.unique(np.searchsorted(positions, wanted))
     inner = [(int(positions[i]), int(i)) for i in ordinals.tolist() if 0 < i < count]
     return [(fmt.PAGE_HEADER_BYTES, 0), *inner, (used_bytes, count)]
-
-
-def check_options(path: str, after: int | None, level: int) -> None:
-    """Raise InvalidOption for an option that cannot be."""
-    if after is not None and (isinstance(after, bool) or operator.index(after) < 0):
-        raise errors.InvalidOption(f"compress_after is {after}: give pages, 0 or more", path=path)
-    if not codec.LEVEL_MIN <= operator.index(level) <= codec.LEVEL_MAX:
-        raise errors.InvalidOption(
-            f"compress_level is {level}: give {codec.LEVEL_MIN} to {codec.LEVEL_MAX}", path=path
-        )

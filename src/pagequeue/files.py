@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 from pagequeue import _core, errors
 from pagequeue.holding import HOLD_SECONDS, HOLD_STEP_SECONDS, hold, is_page
 from pagequeue.system_errors import raise_typed
-from pagequeue.trust import NOTHING, ROOT, check_directory, check_file
+from pagequeue.trust import NOTHING, check_directory, check_file, check_removable
 from pagequeue.watching import Identity, Watched
 
 if TYPE_CHECKING:
@@ -309,21 +309,10 @@ class Folder(Watched):
                 let_go(fd)
 
     def check_removable(self, name: str) -> None:
-        """Raise if this user may not remove a file, before anything depends on it.
-
-        In a sticky directory only the owners of file and directory may, and root.
-
-        Raises:
-            AccessDenied: it may not.
-        """
-        status, directory = self.status(name), status_of(self.fd, self.path)
-        if status is None:
-            return
-        sticky = directory.st_mode & stat.S_ISVTX
-        may = not sticky or os.geteuid() in {status.st_uid, directory.st_uid, ROOT}
-        if not may or not os.access(".", os.W_OK | os.X_OK, dir_fd=self.fd, effective_ids=True):
-            denied = OSError(errno.EPERM, os.strerror(errno.EPERM))
-            raise_typed(denied, self.full(name), "removing the file")
+        """Raise AccessDenied if this user may not remove a file, before anything depends on it."""
+        if (status := self.status(name)) is not None:
+            directory = status_of(self.fd, self.path)
+            check_removable(self.fd, directory, status, self.full(name))
 
     def remove(self, name: str) -> None:
         """Remove a file; it is no error that it is not there."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
@@ -39,6 +39,18 @@ DYING_SECONDS = 1.0
 """So long at most the kernel takes to let go of all locks of a process that was killed."""
 
 
+class Asked(TypedDict):
+    """How a directory is to be opened: the arguments of `Opening`, for who hands them on."""
+
+    create: bool
+    read_only: bool
+    page_bytes: int | None
+    lock_timeout: float
+    clock: Callable[[], int]
+    file_mode: NotRequired[int]
+    trust: NotRequired[frozenset[str]]
+
+
 class Opening:
     """One opening of a queue directory; it owns what it opened.
 
@@ -46,7 +58,7 @@ class Opening:
         path: of the directory.
         prefix: of all file names.
         create: make the queue if there is none.
-        read_only: write no byte and take no lock.
+        read_only: write no byte, and lock nothing but, shared, the pages that are read.
         page_bytes: of a new queue; of an existing one it must be the same; None takes what is.
         lock_timeout: seconds to wait for any lock before a typed error.
         clock: ns since 1970, UTC.

@@ -8,22 +8,20 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pagequeue import errors
+from pagequeue import errors, options
 from pagequeue.batch import Batch, joined
 from pagequeue.codec import LEVEL_DEFAULT
 from pagequeue.compress import Compressor
-from pagequeue.compress import check_options as check_compress
 from pagequeue.consumer import Consumer, Replay
 from pagequeue.files import FILE_MODE
 from pagequeue.flow import Flows
 from pagequeue.flush import Sync, sync_policy
 from pagequeue.moments import Moment, system_clock
 from pagequeue.named import open_consumer
-from pagequeue.options import check_file_mode, check_full, check_options, check_sync_failure
 from pagequeue.producer import Producer
 from pagequeue.repair import RepairReport, repair_queue
 from pagequeue.retention import KEEP_ALL, Retainer, Retention
-from pagequeue.rewrite import rewrite_undurable
+from pagequeue.rewrite import rewriter
 from pagequeue.sharing import Sharing
 from pagequeue.store import Store
 from pagequeue.trust import trusted
@@ -73,7 +71,7 @@ class Queue(Sharing, Flows):
             same, oldest first. It is asked once for each page, not for each message.
         full_timeout: seconds after which a blocked sender gets `QueueFull`; None waits for ever.
         compress_after: pages behind which so many sealed ones follow are compressed in the
-            background, when this process rolls; 0 or more. None: only when `compress` is called.
+            background when this process rolls; None: only when `compress` is called.
         compress_level: of Zstandard, from -7 (fast) to 19 (small).
 
     Raises:
@@ -112,18 +110,15 @@ class Queue(Sharing, Flows):
         if not os.fspath(directory):
             raise errors.InvalidOption("directory is empty: give a path, '.' for this one")
         path = os.path.abspath(os.fsdecode(directory))
-        check_options(path, prefix, page_bytes, lock_timeout)
-        check_file_mode(path, file_mode)
+        options.check_options(path, prefix, page_bytes, lock_timeout)
+        options.check_file_mode(path, file_mode)
         self._sync_every, interval = sync_policy(sync)
-        check_sync_failure(path, on_sync_failure)
-        check_full(path, on_full, full_timeout)
+        options.check_sync_failure(path, on_sync_failure)
+        options.check_full(path, on_full, full_timeout)
         if not isinstance(retention, Retention | None):
             raise TypeError(f"retention must be a Retention, not {type(retention).__name__}")
-        check_compress(path, compress_after, compress_level)
-        self._compressing = (compress_after, compress_level)
-        self._compressor: Compressor | None = None
+        self._compressing = options.check_compress(path, compress_after, compress_level)
         self._retaining = (retention or KEEP_ALL, on_full, full_timeout)
-        self._retainer: Retainer | None = None
         self._closed = False
         self._clock = clock
         self._handles: weakref.WeakSet[Closing] = weakref.WeakSet()
@@ -148,7 +143,7 @@ class Queue(Sharing, Flows):
                 store.close()
                 raise
             if self._seals:
-                store.flusher.rewrite = _rewriter(store)
+                store.flusher.rewrite = rewriter(store)
             if self._flush_seconds is not None:
                 store.flusher.flush_every(self._flush_seconds)
         return store
@@ -381,17 +376,6 @@ class Queue(Sharing, Flows):
             )
         self._store.check_process("queue")
         return self._store
-
-
-def _rewriter(store: Store) -> Callable[[], object]:
-    """Return what goes on after a failed sync, without keeping the store alive."""
-    known = weakref.ref(store)
-
-    def rewrite() -> None:
-        if (alive := known()) is not None:
-            rewrite_undurable(alive)
-
-    return rewrite
 
 
 def _batches(replay: Replay, limit_count: int) -> Iterator[Batch]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import weakref
 from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
@@ -24,10 +25,23 @@ from pagequeue.system_errors import raise_typed
 from pagequeue.wording import message_range
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pagequeue.files import Folder
     from pagequeue.store import Store
 
 log = logging.getLogger("pagequeue")
+
+
+def rewriter(store: Store) -> Callable[[], object]:
+    """Return what goes on after a failed sync, without keeping the store alive."""
+    known = weakref.ref(store)
+
+    def rewrite() -> None:
+        if (alive := known()) is not None:
+            rewrite_undurable(alive)
+
+    return rewrite
 
 
 def rewrite_undurable(store: Store) -> range:

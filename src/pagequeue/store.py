@@ -12,25 +12,24 @@ import os
 import threading
 from collections import OrderedDict
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, Unpack
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.background import Background
 from pagequeue.bell import Bell
 from pagequeue.errands import Errands
-from pagequeue.files import FILE_MODE
 from pagequeue.flush import Flusher
 from pagequeue.inflating import Pool, open_page
 from pagequeue.opening import Opening
 from pagequeue.page import missing_page
 from pagequeue.recycle import drop_spare
 from pagequeue.roll import Roller
-from pagequeue.trust import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pagequeue.opening import Asked
     from pagequeue.page import Page
     from pagequeue.words import Tail
 
@@ -53,32 +52,14 @@ class Store:
     Args:
         path: of the directory.
         prefix: of all file names.
-        create: make the queue if there is none.
-        read_only: write no byte, and lock nothing but, shared, the pages that are read.
-        page_bytes: of a new queue; of an existing one it must be the same; None takes what is.
-        lock_timeout: seconds to wait for any lock before a typed error.
-        clock: ns since 1970, UTC.
-        file_mode: permission bits of what is made, whatever the umask.
-        trust: names of circumstances that are accepted; see `trust.py`.
+        asked: as for `Opening`.
     """
 
-    def __init__(
-        self,
-        path: str,
-        prefix: str,
-        *,
-        create: bool,
-        read_only: bool,
-        page_bytes: int | None,
-        lock_timeout: float,
-        clock: Callable[[], int],
-        file_mode: int = FILE_MODE,
-        trust: frozenset[str] = NOTHING,
-    ) -> None:
+    def __init__(self, path: str, prefix: str, **asked: Unpack[Asked]) -> None:
         self.prefix = prefix
-        self.read_only = read_only
-        self.clock = clock
-        self.lock_timeout = lock_timeout
+        self.read_only = asked["read_only"]
+        self.clock = asked["clock"]
+        self.lock_timeout = asked["lock_timeout"]
         self._pid = os.getpid()
         self.background = Background()
         self.compressing = Background()  # takes longer than making a page may wait
@@ -90,17 +71,14 @@ class Store:
         self._guard = threading.RLock()  # a finalizer may come back in
         self._bell: Bell | None = None
         self.errands = Errands()
-        self._opening = opening = Opening(
-            path, prefix, create=create, read_only=read_only, page_bytes=page_bytes,
-            lock_timeout=lock_timeout, clock=clock, file_mode=file_mode, trust=trust,
-        )  # fmt: skip
+        self._opening = opening = Opening(path, prefix, **asked)
         self.folder, self.meta, self.report = opening.folder, opening.meta, opening.report
         self._pool = Pool(self.meta.page_bytes)
         self.write_meta, self.read_meta = opening.write_meta, opening.read_meta
         self._prefix_tail = opening.prefix_tail
         self._prefix_key = opening.write_meta.lock_key
         try:
-            if not read_only:
+            if not self.read_only:
                 self._open_writing()
         except BaseException:
             self.close()

@@ -17,12 +17,14 @@ could exchange the files under it.
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import stat
 from typing import TYPE_CHECKING, Final
 
 from pagequeue import _core, errors
+from pagequeue.system_errors import raise_typed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -154,6 +156,19 @@ def check_file(
             "it again; for reading, hard links are no hindrance",
             path=path,
         )
+
+
+def check_removable(fd: int, directory: os.stat_result, status: os.stat_result, path: str) -> None:
+    """Raise if this user may not remove a file: in a sticky directory only the owners and root may.
+
+    Raises:
+        AccessDenied: it may not.
+    """
+    sticky = directory.st_mode & stat.S_ISVTX
+    may = not sticky or os.geteuid() in {status.st_uid, directory.st_uid, ROOT}
+    if not may or not os.access(".", os.W_OK | os.X_OK, dir_fd=fd, effective_ids=True):
+        denied = OSError(errno.EPERM, os.strerror(errno.EPERM))
+        raise_typed(denied, path, "removing the file")
 
 
 def _named(user: int) -> str:

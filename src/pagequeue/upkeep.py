@@ -26,8 +26,8 @@ class Upkeep(Closing):
     """The part of `Queue` that looks after what stands there."""
 
     _trust: Collection[str]
-    _retainer: Retainer | None
-    _compressor: Compressor | None
+    _retainer: Retainer | None = None
+    _compressor: Compressor | None = None
 
     def _open(self) -> Store:
         """Return the open store."""

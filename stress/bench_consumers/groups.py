@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PAYLOAD = b"x" * 100
 OURS, THEIRS, DURABLE = 20_000, 400, 200
 ROUNDS = 7
-SHARED = 60_000
+SHARED, SHARED_ROUNDS = 20_000, 25
 SQLITE_ACK_GOAL, LITEQUEUE_GOAL, WORKERS_GOAL = 20.0, 10.0, 1.0
 
 
@@ -98,49 +98,52 @@ def claim_ack(base: Path, *, quick: bool) -> list[Figure]:
     ]  # fmt: skip
 
 
-def _work(path: str, name: str, begin: Barrier) -> None:
-    """Claim and acknowledge until nothing is left."""
+def _work(path: str, rounds: list[tuple[str, int]], place: int, meet: Barrier) -> None:
+    """Claim and acknowledge until nothing is left, in each round that wants this worker."""
     with Queue(path) as queue:
-        group = queue.group(name)
-        begin.wait()
-        while True:
-            try:
-                group.claim(timeout=0).ack()
-            except TimeoutError:
-                if group.lag == 0:
-                    return
-
-
-def _shared(path: str, name: str, workers: int, count: int) -> float:
-    """Return seconds until some workers have done all of the messages together."""
-    context = multiprocessing.get_context("spawn")
-    begin = context.Barrier(workers + 1)
-    started = [context.Process(target=_work, args=(path, name, begin)) for _ in range(workers)]
-    for process in started:
-        process.start()
-    begin.wait()
-    start = time.perf_counter()
-    for process in started:
-        process.join()
-    seconds = time.perf_counter() - start
-    with Queue(path) as queue:
-        info = next(one for one in queue.consumers() if one.name == name)
-        assert info.next_sequence == count, f"{info.next_sequence} of {count} were done"
-        queue.remove_consumer(name)
-    return seconds
+        for name, workers in rounds:
+            group = queue.group(name, capacity=1024)
+            meet.wait()
+            while place < workers:
+                try:
+                    group.claim(timeout=0).ack()
+                except TimeoutError:
+                    if group.lag == 0:
+                        break
+            meet.wait()
+            group.close()
 
 
 def two_workers(base: Path, *, quick: bool) -> list[Figure]:
-    """Two processes that share a queue, against one that has it alone."""
-    count = SHARED // 20 if quick else SHARED * 4
+    """Two processes that share a queue, against one that has it alone, in turns."""
+    count = SHARED // 20 if quick else SHARED
+    rounds = [
+        (f"w{workers}-{number}", workers)
+        for number in range(2 if quick else SHARED_ROUNDS)
+        for workers in (1, 2)
+    ]
     path = str(base / "shared")
-    with Queue(path) as queue, queue.producer() as producer:
-        for _ in range(count):
-            producer.send(PAYLOAD)
-    times: dict[int, list[float]] = {1: [], 2: []}
-    for number in range(2 if quick else ROUNDS):
-        for workers, found in times.items():
-            found.append(_shared(path, f"w{workers}-{number}", workers, count))
+    with Queue(path) as queue:
+        with queue.producer() as producer:
+            for _ in range(count):
+                producer.send(PAYLOAD)
+        context = multiprocessing.get_context("spawn")
+        meet = context.Barrier(3)
+        started = [
+            context.Process(target=_work, args=(path, rounds, place, meet)) for place in (0, 1)
+        ]
+        for process in started:
+            process.start()
+        times: dict[int, list[float]] = {1: [], 2: []}
+        for name, workers in rounds:
+            meet.wait()
+            begin = time.perf_counter()
+            meet.wait()
+            times[workers].append(time.perf_counter() - begin)
+            info = next(one for one in queue.consumers() if one.name == name)
+            assert info.next_sequence == count, f"{info.next_sequence} of {count} were done"
+        for process in started:
+            process.join()
     one, two = (statistics.median(times[workers]) for workers in (1, 2))
     details = {
         "one worker": f"{one / count * 1e9:.0f} ns a message",
