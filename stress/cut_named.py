@@ -1,4 +1,4 @@
-"""The named consumers of a queue whose power is cut: where they must be, what they are done with."""
+"""Named consumers of a queue whose power is cut: where they must be, what they are done with."""
 
 from __future__ import annotations
 
