@@ -30,12 +30,11 @@ from typing import TYPE_CHECKING, Any
 
 from stress import children, driver
 from stress.campaign import Budget, Outcome
+from stress.cut_named import Named
 from stress.cut_round import (
     CONSUMERS_MAX,
     PRODUCERS_MAX,
-    PROVER,
     SHAPE,
-    TAKER,
     Actor,
     Claims,
     Logs,
@@ -82,8 +81,7 @@ class Cutter:
         self.same_boot = False
         self.boot()
         self.path = ""
-        self.keeps = self.is_keeping = False
-        self.proved_to = self.taker = 0
+        self.named = Named(keeps=False)
         self.digests = [0]
         self.cuts_left = 0
         self.new_queue()
@@ -109,7 +107,7 @@ class Cutter:
         os.fsync(fd)
         os.close(fd)
         self.outcome.notes["queues"] += 1
-        self.keeps, self.is_keeping = self.rng.random() < KEEPS_SHARE, False
+        self.named = Named(keeps=self.rng.random() < KEEPS_SHARE)
         self.digests = [0]
         self.cuts_left = self.rng.randint(1, QUEUE_CUTS_MAX)
 
@@ -158,7 +156,7 @@ class Cutter:
 
     def actor(self, slot: int, uid: int) -> Actor:
         """Return a process of a round."""
-        return Actor(self.path, self.logs, slot, uid, self.is_keeping)
+        return Actor(self.path, self.logs, slot, uid, self.named.is_keeping)
 
     def start_all(self) -> None:
         """Start the processes of a round."""
@@ -175,7 +173,7 @@ class Cutter:
         known = (len(self.digests) - 1, self.digests[-1])
         for slot in range(rng.randint(0, CONSUMERS_MAX)):
             actor = self.actor(slot, slot)
-            start = rng.choice([known, known if self.is_keeping else (0, 0)])
+            start = rng.choice([known, known if self.named.is_keeping else (0, 0)])
             bodies.append(
                 lambda actor=actor, start=start, slot=slot: actor.consume(  # type: ignore[misc]
                     start, durable_only=slot == 0
@@ -185,7 +183,7 @@ class Cutter:
             0.4 if len(self.digests) > 1 else 0.8
         ):  # a new queue is the most fragile
             bodies.append(self.actor(0, rng.getrandbits(63)).stir)
-        if self.is_keeping:
+        if self.named.is_keeping:
             bodies.append(self.actor(0, rng.getrandbits(63)).take)
         rng.shuffle(bodies)
         for body in bodies:
@@ -254,7 +252,7 @@ class Cutter:
             # write meta's word, which can be behind.
             if not self.same_boot and self.rng.random() < 0.2:
                 read = self.read_before_recovery(end)
-            with opened(self.path, keeps=self.is_keeping) as queue:
+            with opened(self.path, keeps=self.named.is_keeping) as queue:
                 tail = queue.tail_sequence
                 if tail < end:
                     self.wrong(f"{end} messages were durable, {tail} are there")
@@ -262,9 +260,9 @@ class Cutter:
                     self.wrong(f"a reader found {read} messages, the recovery {tail}")
                 self.walk(queue, claims)
                 self.wrongs(f"verify: {problem}" for problem in queue.verify().problems)
-                self.cursors(queue, claims)
+                self.wrongs(self.named.wrong(queue, claims, self.logs))
                 self.go_on(queue)
-                self.acknowledge(queue)
+                self.named.acknowledge(queue)
         except errors.PageQueueError as error:
             self.wrong(f"{type(error).__name__}: {error}")
         self.wrongs(f"left behind: {name}" for name in os.listdir(self.path) if ".tmp-" in name)
@@ -291,8 +289,8 @@ class Cutter:
         """Compare every message: with the digest if it survived a cut before, else in full."""
         known = len(self.digests) - 1
         head = queue.head_sequence
-        if head > (self.proved_to if self.is_keeping else 0):
-            self.wrong(f"the head is {head}, and {self.proved_to} was acknowledged")
+        if head > self.named.proved_to:
+            self.wrong(f"the head is {head}, and {self.named.proved_to} was acknowledged")
             return
         digest = self.digests[head]
         messages = (message for batch in queue.batches() for message in batch)
@@ -316,40 +314,6 @@ class Cutter:
                 self.wrong(f"a consumer saw another stream up to {sequence}")
         self.outcome.notes["messages"] += count - known
         self.outcome.notes["lost"] += sum(record[2] for record in sent if record[3] >= tail)
-
-    def cursors(self, queue: Queue, claims: Claims) -> None:
-        """Compare where the named consumers are with what they had acknowledged."""
-        if not self.is_keeping:
-            return
-        places = {info.name: info.next_sequence for info in queue.consumers()}
-        tail = queue.tail_sequence
-        if places.get(PROVER) != self.proved_to:
-            self.wrong(f"the prover is at {places.get(PROVER)}, it was at {self.proved_to}")
-        least, most = claims.places(self.taker, self.logs)
-        place = places.get(TAKER)
-        if place is None or not min(least, tail) <= place <= min(most, tail):
-            self.wrong(
-                f"the taker is at {place} with {tail} messages there; {least} was durable, "
-                f"{most} acknowledged"
-            )
-        elif place < queue.head_sequence:
-            self.wrong(f"the taker is at {place}, and the head is {queue.head_sequence}")
-        else:
-            self.taker = place
-
-    def acknowledge(self, queue: Queue) -> None:
-        """Acknowledge durably all that was proved; from the first time on retention is at work."""
-        if not self.keeps:
-            return
-        if not self.is_keeping:
-            queue.consumer(TAKER).close()
-            self.taker = 0
-        with queue.consumer(PROVER) as consumer:
-            while consumer.lag:
-                consumer.receive_many(timeout=0)
-            consumer.ack(durable=True)
-            self.proved_to = consumer.sequence
-        self.is_keeping = True
 
     def go_on(self, queue: Queue) -> None:
         """Send something more, and flush it."""

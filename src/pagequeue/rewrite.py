@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.compressed import inflated, is_compressed
+from pagequeue.meta import sync_words
 from pagequeue.page import REASONS, private_region, scan_region
 from pagequeue.page_header import PageHeader, decode_header
 from pagequeue.producer import Producer
@@ -64,9 +65,11 @@ def rewrite_undurable(store: Store) -> range:
     #    Dies or cut in between: some pages are new, the mark is where it was.
     for number in range(begin, tail.page_number):
         _rewrite_page(store, number, store.first_sequence(number + 1))
-    # 3. The new active page, and all the names.
+    # 3. The new active page, all the names, and the head: retention can have moved it and failed to
+    #    sync it, and the pages below it were not written again.
     _sync_file(store, fmt.page_name(store.prefix, tail.page_number))
     try:
+        sync_words(store.folder, fmt.read_meta_name(store.prefix))
         store.folder.sync()
     except OSError as error:
         raise_typed(error, store.folder.path, "syncing the directory")
