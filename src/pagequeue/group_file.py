@@ -317,8 +317,7 @@ def settle_groups(
     queue_id: bytes,
     tail_sequence: int,
     did: Callable[[str], None],
-    *,
-    now: int,
+    clock: Callable[[], int],
 ) -> None:
     """Make every group usable by who comes next; the caller has the queue alone (I11, I14).
 
@@ -338,7 +337,7 @@ def settle_groups(
             group.settle()
             group.close()
         else:
-            did(make_anew(folder, prefix, queue_id, group, tail_sequence, now))
+            did(make_anew(folder, prefix, queue_id, group, tail_sequence, clock()))
 
 
 def make_anew(

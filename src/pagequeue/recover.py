@@ -78,7 +78,7 @@ class Recovery:
         tail = write.tail.sequence
         lower_cursors(self.folder, self.prefix, self.meta.queue_id, tail, self.report.did)
         settle_groups(
-            self.folder, self.prefix, self.meta.queue_id, tail, self.report.did, now=self.clock()
+            self.folder, self.prefix, self.meta.queue_id, tail, self.report.did, self.clock
         )
         self._remove_retired(read)
         write.settle()
