@@ -70,7 +70,7 @@ def many_cuts(  # one of them goes on afterwards; these are only looked at
         room.mkdir()
         (room / group_file.name).write_bytes(mixed(before, now, rng))
         folder = Folder(str(room), create=False)
-        settle_groups(folder, "queue", queue_id, fmt.SEQUENCE_MAX, lambda _: None, now=10**18)
+        settle_groups(folder, "queue", queue_id, fmt.SEQUENCE_MAX, lambda _: None, lambda: 10**18)
         group = GroupFile(folder, "queue", queue_id, name, writable=False)
         rows = np.frombuffer(
             group.region.read(fmt.GROUP_TABLE_AT, group.capacity * fmt.GROUP_RECORD.itemsize),
