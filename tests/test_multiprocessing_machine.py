@@ -100,7 +100,8 @@ class DropIn(RuleBasedStateMachine):
             assert queue.empty() == (not self.waiting())
             assert queue.full() == (0 < self.maxsize <= self.number - self.taken)
             items = queue._open()
-            assert (items.done < items.tail) == bool(self.objects)
+            assert items.tail == self.number
+            assert items.done == min(self.objects, default=self.number)
 
     def teardown(self) -> None:
         """Leave nothing behind."""
