@@ -85,7 +85,7 @@ PyObject *pq_claims_wake_in(Claims *self, PyObject *Py_UNUSED(unused)) {
     if (now < 0 && PyErr_Occurred()) {
         return NULL;
     }
-    return PyFloat_FromDouble(wake_at > now ? (double)(wake_at - now) / 1e9 : 0.0);
+    return PyFloat_FromDouble(wake_at > now ? ((double)wake_at - (double)now) / 1e9 : 0.0);
 }
 
 PyObject *pq_claims_snapshot(Claims *self, PyObject *Py_UNUSED(unused)) {

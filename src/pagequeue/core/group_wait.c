@@ -40,8 +40,10 @@ static void sleep_slice(Claims *self, uint8_t *meta, pq_claimant *by, int64_t re
     int64_t wake_at = pq_table_wake_at(&self->table);
     if (self->clock != Py_None) {
         slice = slice < NAP_NS ? slice : NAP_NS; /* nobody knows how fast that clock goes */
-    } else if (wake_at < INT64_MAX && wake_at - by->now < slice) {
-        slice = wake_at > by->now ? wake_at - by->now : 1;
+    } else if (wake_at <= by->now) { /* INT64_MIN = look now: no difference is taken of that */
+        slice = 1;
+    } else if (wake_at - by->now < slice) {
+        slice = wake_at - by->now;
     }
     if (is_full) { /* whoever acknowledges does not wake anybody */
         pq_nap(slice < NAP_NS ? slice : NAP_NS);
