@@ -186,3 +186,17 @@ def test_no_room_is_said_as_what_it_is(tmp_path: Path) -> None:
     assert "make room, then" in said[errno.ENOSPC]
     assert "quota" in said[errno.EDQUOT]
     assert "use another" in said[errno.EFBIG]
+
+
+@pytest.mark.parametrize("gone", ["queue-writeMeta", "queue-readMeta"])
+def test_power_cut_while_a_queue_is_made_leaves_no_damage(tmp_path: Path, gone: str) -> None:
+    """I5: a page's name can be on the disk before those of the metas; nothing was sent by then."""
+    Queue(tmp_path / "q", page_bytes=4096).close()
+    (tmp_path / "q" / gone).unlink()
+    with pytest.raises(QueueNotFound):
+        Queue(tmp_path / "q", read_only=True)
+    with Queue(tmp_path / "q") as queue, queue.producer() as producer:
+        assert producer.send(b"first") == 0
+    (tmp_path / "q" / gone).unlink()
+    with pytest.raises(CorruptMeta, match="though there are pages"):
+        Queue(tmp_path / "q", read_only=True)

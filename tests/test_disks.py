@@ -200,4 +200,4 @@ def test_planted_bug_is_caught_by_power_cuts(bug: str, said: str) -> None:
     """I5: a campaign that cannot fail would prove nothing."""
     need("ext4")
     outcome = campaign_with(bug, CUTS, Budget(40.0, None, 1))
-    assert any(re.search(said, violation) for violation in outcome.violations)
+    assert any(re.search(said, violation) for violation in outcome.violations), outcome

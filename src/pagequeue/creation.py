@@ -8,6 +8,7 @@ has nothing else yet.
 from __future__ import annotations
 
 import contextlib
+import os
 import uuid
 from typing import TYPE_CHECKING
 
@@ -69,6 +70,26 @@ class Creation:
         except errors.PageQueueError:
             return False
         return True
+
+    def is_empty(self) -> bool:
+        """Whether no message ever was in these pages.
+
+        A power cut while a queue is made can leave the name of a page and not those of the meta
+        files, which are all on stable storage before anything is sent.
+        """
+        numbers = page_numbers(self._prefix, self._folder.names())
+        if not set(numbers) <= {fmt.FIRST_PAGE, fmt.FIRST_PAGE + 1}:
+            return False
+        return all(self._is_blank(number) for number in numbers)
+
+    def _is_blank(self, number: int) -> bool:
+        """Whether no frame begins in a page."""
+        try:
+            with self._folder.opened(fmt.page_name(self._prefix, number), writable=False) as fd:
+                word = os.pread(fd, fmt.FRAME_HEADER_BYTES, fmt.PAGE_HEADER_BYTES)
+        except (OSError, errors.PageQueueError):
+            return False
+        return not any(word)
 
     def abandon(self) -> None:
         """Remove what was made, the allMeta last.

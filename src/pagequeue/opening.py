@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from typing import TYPE_CHECKING, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Final, NotRequired, TypedDict
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
@@ -37,6 +37,8 @@ log = logging.getLogger("pagequeue")
 RETRY_SECONDS = 0.01
 DYING_SECONDS = 1.0
 """So long at most the kernel takes to let go of all locks of a process that was killed."""
+MADE: Final = (fmt.all_meta_name, fmt.write_meta_name, fmt.read_meta_name)
+"""What must be there to open a queue, in the order in which it is looked for."""
 
 
 class Asked(TypedDict):
@@ -133,10 +135,11 @@ class Opening:
     # --- to read ----------------------------------------------------------------------------------
 
     def _open_to_read(self) -> AllMeta:
-        for name_of in (fmt.all_meta_name, fmt.write_meta_name, fmt.read_meta_name):
-            name = name_of(self._prefix)
+        names = [name_of(self._prefix) for name_of in MADE]
+        for name in names:
             if not self.folder.exists(name):
-                self._refuse_pages_without(name)
+                if name == names[0] or not Creation(self.folder, self._prefix).is_empty():
+                    self._refuse_pages_without(name)
                 raise self._no_queue()
         return read_all_meta(self.folder, self._prefix)
 
@@ -221,8 +224,7 @@ class Opening:
 
     def _is_recovered(self) -> bool:
         """Whether somebody finished creating or recovering the queue, in this boot."""
-        names = (fmt.all_meta_name, fmt.read_meta_name, fmt.write_meta_name)
-        if not all(self.folder.exists(name(self._prefix)) for name in names):
+        if not all(self.folder.exists(name_of(self._prefix)) for name_of in MADE):
             return False
         meta = read_all_meta(self.folder, self._prefix)
         write = WriteMeta(self.folder, self._prefix, meta.queue_id, writable=False)
