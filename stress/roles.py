@@ -186,11 +186,19 @@ def roll(ground: Ground, uid: int) -> None:
 
 def verify(ground: Ground, uid: int) -> None:
     """Check all of the queue while others write; with and without permission to write."""
-    from pagequeue import Queue  # noqa: PLC0415
+    from pagequeue import Queue, QueueNotFound  # noqa: PLC0415
 
     rng = random.Random(uid)
+    is_made = False
     while ground.phase[0] == RUNNING:
-        opened = ground.open(uid) if rng.random() < 0.5 else Queue(ground.path, read_only=True)
+        is_made = is_made or any(log.records() for log in ground.acked)  # before it is looked for
+        try:
+            opened = ground.open(uid) if rng.random() < 0.5 else Queue(ground.path, read_only=True)
+        except QueueNotFound as missing:
+            if is_made:
+                ground.errors.say(f"verify: {missing}")
+            time.sleep(0.001)  # somebody makes it
+            continue
         with opened as queue:
             report = queue.verify()
             if not report.ok and not queue._store.awaits_recovery:

@@ -97,7 +97,9 @@ def test_reworded_text_names_no_argument() -> None:
 # --- errors as JSON -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["info", "consumers", "verify", "repair", "salvage"])
+@pytest.mark.parametrize(
+    "command", ["info", "consumers", "compress", "verify", "repair", "salvage"]
+)
 def test_error_is_json_where_json_was_asked_for(
     tmp_path: Path, capfdbinary: Capture, command: str
 ) -> None:

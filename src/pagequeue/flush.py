@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from datetime import timedelta
+from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING
 
 from pagequeue import errors
@@ -52,8 +53,8 @@ def sync_policy(sync: Sync) -> tuple[int, float | None]:
         every = 1 if sync == "always" else 0
     elif isinstance(sync, timedelta):
         seconds = sync.total_seconds()
-        if seconds <= 0:
-            raise errors.InvalidOption(f"sync is {sync!r}: {remedy}")
+        if not 0 < seconds <= TIMEOUT_MAX:  # longer than a thread can wait
+            raise errors.InvalidOption(f"sync is {sync!r}: {remedy}, of 200 years at most")
     else:
         every = operator.index(sync)
         if not 1 <= every <= SEQUENCE_MAX:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pagequeue.store import Place, Store
 
 MANY_MAX = 1 << 20
+EXPIRED_REMEDY = "open the group with on_expired='skip', which goes on at {head}, the head"
 
 
 class Group(_core.Claims, AwaitedClaims, Closing):
@@ -248,7 +249,7 @@ class Group(_core.Claims, AwaitedClaims, Closing):
         if self._next()[0] != sequence or head.sequence <= sequence:
             return True  # another one did
         if not self._skips:
-            raise self._store.expired()
+            raise self._store.expired(EXPIRED_REMEDY)
         self._place(head.sequence, head.page.number, head.position, True)
         return True
 

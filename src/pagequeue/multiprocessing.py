@@ -238,8 +238,12 @@ class JoinableQueue(Queue[T]):
     def _get(self, timeout: float | None) -> T:
         try:
             claim = self._take(timeout)
-        except errors.TooManyClaims:
-            raise
+        except errors.TooManyClaims as error:
+            raise errors.TooManyClaims(
+                f"{self._claims_max} objects are got and not done: call task_done, or make the "
+                "queue with more unfinished_max",
+                path=error.path,
+            ) from None
         except errors.NothingReceived:
             raise Empty from None
         try:

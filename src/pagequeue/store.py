@@ -237,11 +237,11 @@ class Store:
         if old:
             self.background.drop(old)
 
-    def expired(self) -> errors.Expired:
+    def expired(self, remedy: str = "seek to {head}, the head") -> errors.Expired:
         """Return the error for a place that retention passed."""
         head = self.read_meta.head_sequence
         return errors.Expired(
-            f"retention passed this place: seek to {head}, the head",
+            f"retention passed this place: {remedy.format(head=head)}",
             path=self.folder.path, head_sequence=head,
         )  # fmt: skip
 

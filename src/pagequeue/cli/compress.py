@@ -24,7 +24,7 @@ from pagequeue.errors import InvalidOption
     help="Of Zstandard; more is smaller and slower.",
 )
 @click.option("--rotate", is_flag=True, help="Seal the active page first.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@shared.json_option()
 @shared.prefix_option
 @shared.trust_option
 def command(

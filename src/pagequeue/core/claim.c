@@ -3,6 +3,7 @@
 
 /* Claims come and go by the million: the shells of a few are kept for the next ones. */
 #define KEPT_MAX 64
+#define SPAN_SECONDS_MAX 1e9
 static Claim *kept[KEPT_MAX];
 static int kept_count;
 
@@ -91,11 +92,11 @@ static int64_t span_of(PyObject *seconds, const char *name) {
     if (PyErr_Occurred()) {
         return -1;
     }
-    if (!(value >= 0)) {
-        PyErr_Format(PyExc_ValueError, "%s is seconds, 0 or more", name);
+    if (!(value >= 0 && value <= SPAN_SECONDS_MAX)) {
+        PyErr_Format(PyExc_ValueError, "%s is %R: give seconds from 0 to 1e9", name, seconds);
         return -1;
     }
-    return value >= 9e9 ? INT64_MAX : (int64_t)(value * 1e9);
+    return (int64_t)(value * 1e9);
 }
 
 static PyObject *claim_ack(Claim *self, PyObject *const *args, Py_ssize_t arg_count,
