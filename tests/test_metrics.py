@@ -98,6 +98,18 @@ def test_command_prints_metrics(queue: Queue, capsys: Capture) -> None:
     check(capsys.readouterr().out, queue)
 
 
+def test_directory_that_is_named_twice_is_told_once(queue: Queue, capsys: Capture) -> None:
+    """Prometheus refuses two samples of one series."""
+    assert main(["metrics", queue.directory, f"{queue.directory}/"]) == 0
+    series = [
+        line.rsplit(" ", 1)[0]
+        for line in capsys.readouterr().out.splitlines()
+        if not line.startswith("#")
+    ]
+    assert series
+    assert len(series) == len(set(series))
+
+
 def test_command_writes_a_text_file(queue: Queue, tmp_path: Path, capsys: Capture) -> None:
     """Whole or not at all, as often as it was told; nothing is left beside it."""
     path = tmp_path / "out" / "pagequeue.prom"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from datetime import datetime, timedelta
 
 import click
@@ -38,13 +37,6 @@ def _text(name: str, value: object) -> str:
     return str(value)
 
 
-def _finite(_context: click.Context, _option: click.Parameter, value: float) -> float:
-    """Refuse what no clock comes to."""
-    if not math.isfinite(value):
-        raise click.BadParameter(f"{value} is not a number of seconds")
-    return value
-
-
 @click.command()
 @shared.directory_argument
 @shared.json_option("Print one JSON object; with --watch one a line.")
@@ -52,7 +44,7 @@ def _finite(_context: click.Context, _option: click.Parameter, value: float) -> 
 @click.option(
     "--interval",
     type=click.FloatRange(min=0, min_open=True),
-    callback=_finite,
+    callback=shared.finite,
     default=1.0,
     show_default=True,
     help="With --watch: after so many seconds.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import threading
 import time
 
@@ -25,6 +26,7 @@ from pagequeue.cli import shared
 @click.option(
     "--interval",
     type=click.FloatRange(min=0, min_open=True),
+    callback=shared.finite,
     help="Write the text file again after so many seconds, until interrupted.",
 )
 @click.option("--count", type=click.IntRange(min=1), help="With --interval: so often.")
@@ -59,9 +61,8 @@ def command(
     if count is not None and interval is None:
         raise click.UsageError("--count belongs to --interval")
     with contextlib.ExitStack() as stack:
-        queues = [
-            stack.enter_context(shared.open_to_read(path, prefix, trust)) for path in directories
-        ]
+        once = dict.fromkeys(map(os.path.abspath, directories))  # a sample must not come twice
+        queues = [stack.enter_context(shared.open_to_read(path, prefix, trust)) for path in once]
         registry = prometheus_client.CollectorRegistry()
         registry.register(QueueCollector(*queues))
         if port is not None:

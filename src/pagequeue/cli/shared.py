@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 import time
@@ -65,6 +66,13 @@ def directory_argument(function: _Function) -> _Function:
     # Whether it can be read is the library's to say, as an error and not as wrong usage.
     kind = click.Path(readable=False, path_type=str)
     return click.argument("directory", metavar="DIR", type=kind)(function)
+
+
+def finite(_context: click.Context, _option: click.Parameter, value: float | None) -> float | None:
+    """Refuse what no clock comes to."""
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter(f"{value} is not a number of seconds")
+    return value
 
 
 def json_option(each: str = "Print one JSON object.") -> Callable[[_Function], _Function]:
