@@ -286,8 +286,8 @@ def send_and_trim_for_ever(directory: str) -> None:
                 time.sleep(0.001)
 
 
-def die_while_trimming(directory: str, step: int) -> None:
-    """Trim, and die right before one of the calls that change or sync something."""
+def dying_at(step: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return what makes calls deadly: this process dies right before the call of that number."""
     left = [step]
 
     def deadly(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -299,6 +299,12 @@ def die_while_trimming(directory: str, step: int) -> None:
 
         return instead
 
+    return deadly
+
+
+def die_while_trimming(directory: str, step: int) -> None:
+    """Trim, and die right before one of the calls that change or sync something."""
+    deadly = dying_at(step)
     with Queue(directory, retention=Retention(max_bytes=3 * SMALL)) as queue:
         for module, name in ((os, "fdatasync"), (os, "fsync"), (os, "unlink")):
             setattr(module, name, deadly(getattr(module, name)))
@@ -330,17 +336,7 @@ def compress_for_ever(directory: str) -> None:
 
 def die_while_compressing(directory: str, step: int) -> None:
     """Compress, and die right before one of the calls that change or sync something."""
-    left = [step]
-
-    def deadly(call: Callable[..., Any]) -> Callable[..., Any]:
-        def instead(*args: Any, **options: Any) -> Any:  # noqa: ANN401
-            if left[0] == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            left[0] -= 1
-            return call(*args, **options)
-
-        return instead
-
+    deadly = dying_at(step)
     fmt.COMPRESSED_BLOCK_TARGET_BYTES = 1024  # type: ignore[misc]
     with Queue(directory) as queue:
         for name in ("open", "fchmod", "pwrite", "fsync", "rename", "unlink"):

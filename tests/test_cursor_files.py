@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+from cursors import cursor_of, fill, set_cursor
 from safely import replace
 from support import (
     SMALL,
@@ -37,26 +38,7 @@ from pagequeue.cursor import CursorMeta, lower_cursors
 from pagequeue.words import WriteMeta
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from conftest import Disk
-
-
-def fill(queue: Queue, count: int) -> None:
-    """Send messages that say their sequence."""
-    with queue.producer() as producer:
-        for number in range(len(queue), len(queue) + count):
-            producer.send(b"%d" % number)
-
-
-def cursor_of(disk: Disk, name: str = "billing") -> Path:
-    """Return the path of a cursor file."""
-    return disk.path(f"readMeta.{name}")
-
-
-def set_cursor(disk: Disk, sequence: int, name: str = "billing") -> None:
-    """Put a cursor somewhere else, as a power cut would."""
-    overwrite(cursor_of(disk, name), CursorMeta.NEXT, sequence.to_bytes(8, "little"))
 
 
 # --- kills and power cuts ----------------------------------------------------------------------

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from conftest import START, Disk
+from cursors import cursor_of, fill
 from support import (
     SMALL,
     end,
     finish,
     open_consumer_and_hold,
-    overwrite,
     payloads,
     ready,
     start,
@@ -36,29 +36,11 @@ from pagequeue import (
     SequenceOutOfRange,
     UsageError,
 )
-from pagequeue.cursor import CursorMeta
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pagequeue import Message
-
-
-def fill(queue: Queue, count: int) -> None:
-    """Send messages that say their sequence."""
-    with queue.producer() as producer:
-        for number in range(len(queue), len(queue) + count):
-            producer.send(b"%d" % number)
-
-
-def cursor_of(disk: Disk, name: str = "billing") -> Path:
-    """Return the path of a cursor file."""
-    return disk.path(f"readMeta.{name}")
-
-
-def set_cursor(disk: Disk, sequence: int, name: str = "billing") -> None:
-    """Put a cursor somewhere else, as a power cut would."""
-    overwrite(cursor_of(disk, name), CursorMeta.NEXT, sequence.to_bytes(8, "little"))
 
 
 # --- resuming ----------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from pagequeue.closing import Closing
 from pagequeue.named import open_consumer
 from pagequeue.producer import Producer
 from pagequeue.pumps import Pump, TaskPump, ThreadPump
+from pagequeue.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -221,19 +222,12 @@ class Flow(Closing):
             self._pump.stop()
 
 
-class Flows:
+class Flows(Upkeep):
     """The part of `Queue` that persists iterators."""
 
     _clock: Clock | None
     _sync_every: int
     _handles: WeakSet[Closing]
-
-    def _open(self) -> Store:
-        """Return the open store."""
-        raise NotImplementedError
-
-    def _check_writable(self, doing: str) -> None:
-        raise NotImplementedError
 
     def persist(
         self, source: Source, name: str, *, commit: str = "auto", on_expired: str = "raise"

@@ -13,7 +13,6 @@ import os
 import threading
 import time
 from datetime import timedelta
-from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING
 
 from pagequeue import errors
@@ -53,7 +52,7 @@ def sync_policy(sync: Sync) -> tuple[int, float | None]:
         every = 1 if sync == "always" else 0
     elif isinstance(sync, timedelta):
         seconds = sync.total_seconds()
-        if not 0 < seconds <= TIMEOUT_MAX:  # longer than a thread can wait
+        if not 0 < seconds <= threading.TIMEOUT_MAX:  # longer than a thread can wait
             raise errors.InvalidOption(f"sync is {sync!r}: {remedy}, of 200 years at most")
     else:
         every = operator.index(sync)

@@ -142,11 +142,6 @@ class FileLock:
     # Taken for every message that is sent with a sync behind it. So it calls flock itself:
     # portalocker does the same here, and needs 10 us more for its flags.
 
-    @property
-    def is_held_here(self) -> bool:
-        """Whether another thread of this process has the lock, as of now."""
-        return self._owner not in {0, threading.get_ident()}
-
     @contextlib.contextmanager
     def attempt(self, doing: str) -> Iterator[bool]:
         """Hold the lock alone for as long as the block runs, if it is free; give whether it was.

@@ -17,8 +17,12 @@ from pagequeue import Queue
 from stress.bench_consumers.case import Figure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
+
+    from pagequeue import Consumer, Message
+
+    Receive = Callable[[Consumer], Awaitable[Message]]
 
 ROUNDS = 5
 ROUND_TRIP_GOAL = 2.0  # two threads are woken instead of one
@@ -98,8 +102,8 @@ def _queues(base: Path) -> tuple[Queue, Queue]:
     )
 
 
-def _by_queue(base: Path, count: int) -> Times:
-    """Measure coroutines that wait for a queue."""
+def _by_coroutine(base: Path, count: int, receive: Receive) -> Times:
+    """Measure coroutines that wait for a queue in a given way."""
 
     async def main() -> Times:
         trips = Trips()
@@ -114,34 +118,21 @@ def _by_queue(base: Path, count: int) -> Times:
             for number in range(count):
                 sent = time.monotonic_ns()
                 producer.send(b"?")
-                message = await consumer.receive_async(60)
+                message = await receive(consumer)
                 trips.add(number, sent, message.payload)
         return trips.medians()
 
     return asyncio.run(main())
+
+
+def _by_queue(base: Path, count: int) -> Times:
+    """Measure coroutines that wait as the library offers it."""
+    return _by_coroutine(base, count, lambda consumer: consumer.receive_async(60))
 
 
 def _by_thread(base: Path, count: int) -> Times:
     """Measure a coroutine that gives each wait to a thread, which is what there was before."""
-
-    async def main() -> Times:
-        trips = Trips()
-        there, back = _queues(base)
-        with (
-            there,
-            back,
-            back.consumer() as consumer,
-            there.producer() as producer,
-            _other(_answer_by_queue, str(base), count),
-        ):
-            for number in range(count):
-                sent = time.monotonic_ns()
-                producer.send(b"?")
-                message = await asyncio.to_thread(consumer.receive, 60)
-                trips.add(number, sent, message.payload)
-        return trips.medians()
-
-    return asyncio.run(main())
+    return _by_coroutine(base, count, lambda consumer: asyncio.to_thread(consumer.receive, 60))
 
 
 def _by_receive(base: Path, count: int) -> Times:

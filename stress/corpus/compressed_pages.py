@@ -14,13 +14,12 @@ from pagequeue import format as fmt
 from pagequeue.meta import field_of
 from pagequeue.page_header import parse_header
 from stress.corpus.damage import (
+    HARMLESS,
     WORKS,
     ByMark,
     Fails,
     Finds,
-    FindsNothing,
     Hit,
-    Idle,
     Kind,
     Leaves,
     Mends,
@@ -57,18 +56,7 @@ def compressed_kind(error: Fails, repair: OutcomeOf) -> Kind:
     )
 
 
-whole = Kind(
-    {
-        "opening": WORKS,
-        "after_cut": WORKS,
-        "read_only": WORKS,
-        "reading": WORKS,
-        "verify": FindsNothing(),
-        "repair": Idle(),
-        "salvage": Saves(),
-    },
-    pages=3,
-)
+whole = HARMLESS.but(pages=3)
 block = compressed_kind(Fails("CorruptFrame", "compressed block"), Leaves())
 front = compressed_kind(Fails("CorruptPage", "compressed head"), Mends("again from its copy"))
 forged = compressed_kind(Fails("CorruptPage", "compressed head: its blocks"), Leaves())

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING
 from pagequeue import format as fmt
 from pagequeue.cursor import CursorMeta
 from stress.corpus.damage import (
-    WORKS,
+    HARMLESS,
     Fails,
     Finds,
-    FindsNothing,
     Hit,
-    Idle,
     Kind,
     Leaves,
     Mends,
@@ -33,18 +31,7 @@ from stress.corpus.victim import CURSOR
 if TYPE_CHECKING:
     from stress.corpus.victim import Victim
 
-harmless = Kind(
-    {
-        "opening": WORKS,
-        "after_cut": WORKS,
-        "read_only": WORKS,
-        "reading": WORKS,
-        "verify": FindsNothing(),
-        "repair": Idle(),
-        "salvage": Saves(),
-        "named": Resumes("cursor"),
-    }
-)
+harmless = HARMLESS.but(named=Resumes("cursor"))
 
 
 def damaged(kind: str, reason: str) -> Kind:

@@ -267,3 +267,17 @@ class Kind:
         assert set(merged) <= set(FACES), f"{name} has a face that there is not"
         ordered = {face: merged[face] for face in FACES if face in merged}
         DAMAGES[name] = Damage(name, what, do, ordered, self.pages)
+
+
+HARMLESS = Kind(
+    {
+        "opening": WORKS,
+        "after_cut": WORKS,
+        "read_only": WORKS,
+        "reading": WORKS,
+        "verify": FindsNothing(),
+        "repair": Idle(),
+        "salvage": Saves(),
+    }
+)
+"""Nobody is kept from anything, and nothing is found."""

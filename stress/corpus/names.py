@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 from stress.corpus.damage import (
     CUT_OFF,
+    HARMLESS,
     WORKS,
     ByMark,
     Fails,
     Finds,
-    FindsNothing,
     Hit,
-    Idle,
     Kind,
     Leaves,
     Mends,
@@ -39,17 +38,6 @@ missing = Kind(
         "salvage": Saves(),
     },
     pages=3,
-)
-harmless = Kind(
-    {
-        "opening": WORKS,
-        "after_cut": WORKS,
-        "read_only": WORKS,
-        "reading": WORKS,
-        "verify": FindsNothing(),
-        "repair": Idle(),
-        "salvage": Saves(),
-    }
 )
 
 
@@ -102,13 +90,13 @@ def _(victim: Victim) -> Hit:
     return Hit(hit.file, None, hit.sequence, hit.page, pages)
 
 
-@harmless("lock file missing", "the lock file is removed")
+@HARMLESS("lock file missing", "the lock file is removed")
 def _(victim: Victim) -> Hit:
     victim.remove(LOCK)
     return Hit(LOCK)
 
 
-@harmless("leftover temporary files", "half of a page and a meta stand there under temporary names")
+@HARMLESS("leftover temporary files", "half of a page and a meta stand there under temporary names")
 def _(victim: Victim) -> Hit:
     page = victim.page(victim.active + 1)
     victim.path(f"{page}.tmp-next").write_bytes(victim.rng.randbytes(1000))
@@ -116,7 +104,7 @@ def _(victim: Victim) -> Hit:
     return Hit(f"{page}.tmp-next")
 
 
-@harmless.but(verify=Finds("10 digits"), repair=Leaves())(
+@HARMLESS.but(verify=Finds("10 digits"), repair=Leaves())(
     "two names for one number", "a copy of a sealed page stands there with a shorter number"
 )
 def _(victim: Victim) -> Hit:
@@ -125,7 +113,7 @@ def _(victim: Victim) -> Hit:
     return Hit("queue-1.page")
 
 
-@harmless("files of somebody else", "files and a directory that are not the queue's stand there")
+@HARMLESS("files of somebody else", "files and a directory that are not the queue's stand there")
 def _(victim: Victim) -> Hit:
     victim.path("README").write_bytes(b"mine")
     victim.path("queue-notes").write_bytes(b"mine")
@@ -134,14 +122,14 @@ def _(victim: Victim) -> Hit:
     return Hit("README")
 
 
-@harmless("index without a page", "an index stands there for a page far behind the tail")
+@HARMLESS("index without a page", "an index stands there for a page far behind the tail")
 def _(victim: Victim) -> Hit:
     name = victim.index(victim.active + 7)
     victim.path(name).write_bytes(victim.read(victim.index(1)))
     return Hit(name)
 
 
-@harmless.but(verify=Finds("never read"), repair=Leaves())(
+@HARMLESS.but(verify=Finds("never read"), repair=Leaves())(
     "page far behind the tail", "a copy of the first page stands far behind the active page"
 )
 def _(victim: Victim) -> Hit:
@@ -150,14 +138,14 @@ def _(victim: Victim) -> Hit:
     return Hit(name)
 
 
-@harmless("next page of noise", "the page that stands ready behind the active page is noise")
+@HARMLESS("next page of noise", "the page that stands ready behind the active page is noise")
 def _(victim: Victim) -> Hit:
     name = victim.page(victim.active + 1)
     victim.path(name).write_bytes(victim.rng.randbytes(4096))
     return Hit(name)
 
 
-@harmless.but(verify=Finds(""), repair=Mends())(
+@HARMLESS.but(verify=Finds(""), repair=Mends())(
     "next page empty", "the page that stands ready behind the active page is empty"
 )
 def _(victim: Victim) -> Hit:
@@ -169,7 +157,7 @@ def _(victim: Victim) -> Hit:
 LINKED = Fails("UnsafePath|CorruptPage", "", placed=False)
 
 
-@harmless.but(pages=3, opening=LINKED, verify=Finds(""), repair=Mends()).without("after_cut")(
+@HARMLESS.but(pages=3, opening=LINKED, verify=Finds(""), repair=Mends()).without("after_cut")(
     "sealed page linked as the next", "the next page is a hard link of the first one"
 )
 def _(victim: Victim) -> Hit:

@@ -119,12 +119,6 @@ class Original:
             sequence -= 1
         return sequence
 
-    @property
-    def mark_page(self) -> int:
-        """The page that recovery begins with: the last that begins before the durable mark."""
-        before = [place.page for place in self.places if place.sequence < self.durable]
-        return max(before, default=self.head)
-
 
 class _Clock:
     """Every look is a little later."""

@@ -18,7 +18,8 @@ static int spin(Claims *self, pq_claimant *by, int64_t deadline) {
     int64_t start = pq_clock_monotonic(), now = start;
     while (now - start < self->spin_ns && now < deadline) {
         if (pq_table_beckons(&self->table, by, 0)) {
-            self->spin_ns = self->spin_ns * 2 < PQ_GROUP_SPIN_NS_MAX ? self->spin_ns * 2 : PQ_GROUP_SPIN_NS_MAX;
+            int64_t longer = self->spin_ns * 2;
+            self->spin_ns = longer < PQ_GROUP_SPIN_NS_MAX ? longer : PQ_GROUP_SPIN_NS_MAX;
             return 1;
         }
         for (int i = 0; i < 4; i++) {
