@@ -156,9 +156,11 @@ def send_until_cut(directory: str, what: str, at: float, threads: int) -> None:
     queue = Queue(directory, page_bytes=32 << 20)
     ends: list[object] = []
     left, unmapped = threading.Event(), threading.Event()
+    sending = threading.Barrier(threads + 1)
 
     def send(size: int) -> None:
         producer = queue.producer()
+        sending.wait(20)
         while True:
             found = result(lambda: producer.send(b"y" * size))
             if found[0] != "returned":
@@ -179,6 +181,7 @@ def send_until_cut(directory: str, what: str, at: float, threads: int) -> None:
     ]
     for sender in senders:
         sender.start()
+    sending.wait(20)
     time.sleep(at)
     name = fmt.write_meta_name("queue") if what == "meta" else fmt.page_name("queue", 1)
     os.truncate(Path(directory) / name, 0)
