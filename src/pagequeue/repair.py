@@ -180,6 +180,14 @@ class _Repair:
         self.report = report
         self.progress = progress
         self.found: list[Problem] | None = None
+        self._seen: tuple[int, Survey] | None = None
+
+    def _look(self) -> Survey:
+        """Return what stands there; looked at again only where something was mended since."""
+        mended = len(self.report.actions)
+        if self._seen is None or self._seen[0] != mended:
+            self._seen = mended, survey(self.folder, self.prefix)
+        return self._seen[1]
 
     def run(self) -> tuple[AllMeta | None, Problem | None]:
         """Mend; return what the queue is, and what stopped it, if verify might not see that."""
@@ -189,7 +197,7 @@ class _Repair:
             return None, None
         self._special_indexes()
         self._single_names(meta)
-        PageRepair(self.folder, self.prefix, meta, self.report.did).run()
+        PageRepair(self.folder, self.prefix, meta, self.report.did, self._look).run()
         self._read_meta(meta)
         self._write_meta(meta)
         self._sync_names(meta)
@@ -229,7 +237,7 @@ class _Repair:
 
     def _all_meta(self) -> AllMeta | None:
         name = fmt.all_meta_name(self.prefix)
-        found = survey(self.folder, self.prefix)
+        found = self._look()
         reasons = self._reasons(found, name)
         if found.meta is None or not self._is_removable(name):
             return None
@@ -267,7 +275,7 @@ class _Repair:
 
     def _read_meta(self, meta: AllMeta) -> None:
         name = fmt.read_meta_name(self.prefix)
-        found = survey(self.folder, self.prefix)
+        found = self._look()
         reasons = self._reasons(found, name)
         if not reasons or found.head_sequence is None or not self._is_removable(name):
             return
@@ -280,7 +288,7 @@ class _Repair:
     def _write_meta(self, meta: AllMeta) -> None:
         """Make the write meta anew if it cannot be right; recovery then finds the tail."""
         name = fmt.write_meta_name(self.prefix)
-        found = survey(self.folder, self.prefix)
+        found = self._look()
         reasons = self._reasons(found, name)
         if found.written is not None or not reasons or not self._is_removable(name):
             return

@@ -15,7 +15,6 @@ from pagequeue.inflating import map_page
 from pagequeue.page import BAD, PROOF, Scan, private_region, scan_region
 from pagequeue.page_header import PageHeader, first_bytes, parse_header
 from pagequeue.rewrite import read_all
-from pagequeue.survey import Survey, survey
 from pagequeue.system_errors import raise_typed
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
     from pagequeue.files import Folder
     from pagequeue.meta import AllMeta
+    from pagequeue.survey import Survey
 
 END_WORD = fmt.END_OF_PAGE | fmt.FRAME_HEADER_BYTES
 MENDABLE = {"wrong magic", "wrong checksum", "no format", "first sequence"}
@@ -45,21 +45,28 @@ class PageRepair:
         prefix: of its file names.
         meta: what was fixed at creation.
         did: is told of each thing that was mended.
+        look: returns what stands there now.
     """
 
     def __init__(
-        self, folder: Folder, prefix: str, meta: AllMeta, did: Callable[[str], None]
+        self,
+        folder: Folder,
+        prefix: str,
+        meta: AllMeta,
+        did: Callable[[str], None],
+        look: Callable[[], Survey],
     ) -> None:
         self.folder = folder
         self.prefix = prefix
         self.meta = meta
         self.did = did
-        self.found: Survey = survey(folder, prefix)
+        self.look = look
+        self.found = look()
 
     def run(self) -> None:
         """Mend what can be mended; what cannot stays as it is."""
         for mend in self._menders():
-            self.found = survey(self.folder, self.prefix)
+            self.found = self.look()
             for number in self.found.numbers:
                 if number >= self.found.head_page:
                     try:

@@ -204,26 +204,24 @@ def _look_at_lock(found: Survey) -> None:
 
 
 def _look_at_meta(found: Survey) -> None:
-    """Read what was fixed at creation; the pages say it too, and more of them."""
+    """Read what was fixed at creation; the pages say it too, and are asked where that is wrong."""
     folder, prefix = found.folder, found.prefix
-    said = meta_from_pages(folder, prefix, found.numbers)
     try:
         found.meta = read_all_meta(folder, prefix)
     except errors.PageQueueError as error:
         found.wrong(error)
         if not isinstance(error, errors.NewerFormat):
-            found.meta = said
+            found.meta = meta_from_pages(folder, prefix, found.numbers)
         return
     path = folder.full(fmt.all_meta_name(prefix))
     status, used = folder.status(fmt.all_meta_name(prefix)), len(found.meta.encode())
     if status is not None and status.st_size != used:
         reason = f"{status.st_size} bytes where {used} are used"
         found.problems.append(Problem(path, used, None, reason))
-    if (
-        said is not None
-        and said.queue_id != found.meta.queue_id
-        and not any(found.queue_id_of(number) == found.meta.queue_id for number in found.numbers)
-    ):
+    if any(found.queue_id_of(number) == found.meta.queue_id for number in found.numbers):
+        return
+    said = meta_from_pages(folder, prefix, found.numbers)
+    if said is not None:
         position = field_of(fmt.ALL_META, "queue_id")
         reason = "another queue's file: no page here has its queue id"
         found.problems.append(Problem(path, position, None, reason))

@@ -137,6 +137,8 @@ class _Verification:
 
     def _forget_retired(self) -> None:
         """Take back what seemed wrong with pages that retention removed meanwhile."""
+        if not self.report.problems:
+            return
         again = survey(self.found.folder, self.found.prefix)
         last = self.last if again.written is None else again.written.tail.page_number
         now = min(head_now(self.found), last)
