@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,14 +65,15 @@ def test_option_that_cannot_be_is_refused_before_anything_is_made(
 @pytest.mark.parametrize(
     "options",
     [{"page_bytes": "4096"}, {"page_bytes": 4096.0}, {"prefix": None}, {"prefix": b"q"},
-     {"lock_timeout": "1"}, {"lock_timeout": None}],
+     {"lock_timeout": "1"}, {"lock_timeout": None}, {"file_mode": "600"}, {"compress_level": 3.0},
+     {"full_timeout": "1"}, {"compress_after": "1"}],
     ids=repr,
 )  # fmt: skip
 def test_option_of_a_wrong_type_is_a_type_error_before_anything_is_made(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
-    """A queue is never left half made by a mistake in the call."""
-    with pytest.raises(TypeError):
+    """A queue is never left half made by a mistake in the call; the option is named."""
+    with pytest.raises(TypeError, match=next(iter(options))):
         Queue(tmp_path / "q", **options)
     assert list(tmp_path.iterdir()) == []
 
@@ -159,3 +161,10 @@ def test_permissions_that_do_not_suffice_are_a_typed_error_that_names_the_path()
         assert text.startswith("/")
         assert "change owner or permissions" in text
     assert results["read"] == ["a"]
+
+
+def test_time_between_syncs_has_a_limit(tmp_path: Path) -> None:
+    """No thread can wait for 270,000 years: that is said at once, and nothing is made."""
+    with pytest.raises(InvalidOption, match="200 years at most"):
+        Queue(tmp_path / "q", sync=timedelta(days=99_999_999))
+    assert not (tmp_path / "q").exists()

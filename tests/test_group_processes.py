@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
@@ -15,7 +16,7 @@ import pytest
 from group_support import send
 
 import pagequeue
-from pagequeue import Queue, errors
+from pagequeue import Queue, Retention, errors
 from pagequeue import format_groups as gfmt
 
 if TYPE_CHECKING:
@@ -266,3 +267,42 @@ def test_a_group_that_is_open_is_not_removed(tmp_path: Path) -> None:
         queue.remove_consumer("work")
         assert queue.consumers() == []
         assert queue.group("work").claim(timeout=0).deliveries == 1
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 1e10, math.inf, math.nan])
+def test_span_of_a_claim_has_a_limit(tmp_path: Path, seconds: float) -> None:
+    """Nothing is parked for ever by a number that is none; the claim stays as it was."""
+    with Queue(tmp_path / "q") as queue, queue.producer() as producer:
+        producer.send(b"x")
+        with queue.group("g") as group:
+            claim = group.claim(timeout=1.0)
+            with pytest.raises(ValueError, match=r"delay is .*: give seconds from 0 to 1e9"):
+                claim.nack(delay=seconds)
+            with pytest.raises(ValueError, match=r"seconds is .*: give seconds from 0 to 1e9"):
+                claim.extend(seconds)
+            claim.ack()
+
+
+def test_group_that_was_passed_is_told_what_helps(tmp_path: Path) -> None:
+    """A group has no seek: the option that goes on is named, and goes on."""
+    retention = Retention(max_bytes=16_384, keep_unacked=False)
+    with Queue(tmp_path / "q", page_bytes=4096, retention=retention) as queue:
+        queue.group("g").close()
+        with queue.producer() as producer:
+            for _ in range(50):
+                producer.send(bytes(1000))
+        queue.trim()
+        with queue.group("g") as group, pytest.raises(errors.Expired, match="on_expired='skip'"):
+            group.claim(timeout=0)
+        with queue.group("g", on_expired="skip") as group:
+            assert group.claim(timeout=1.0).message.sequence == queue.head_sequence
+
+
+def test_capacity_is_chosen_when_a_group_is_made(tmp_path: Path) -> None:
+    """Another one for a group that is there is an error, and not ignored."""
+    with Queue(tmp_path) as queue:
+        queue.group("work", capacity=16).close()
+        with pytest.raises(errors.UsageError, match="room for 16 messages, not 17"):
+            queue.group("work", capacity=17)
+        queue.group("work", capacity=16).close()
+        queue.group("work").close()

@@ -176,6 +176,14 @@ def test_watching_without_a_terminal_prints_each_table(queue: Queue, capsys: Cap
     assert main(["info", queue.directory, "--count", "2"]) == 2
 
 
+@pytest.mark.parametrize("interval", ["nan", "inf"])
+def test_watching_needs_an_interval_that_ends(queue: Queue, interval: str, capsys: Capture) -> None:
+    """A usage error, not a traceback behind the first look."""
+    options = ["--watch", "--interval", interval, "--count", "2"]
+    assert main(["info", queue.directory, *options]) == 2
+    assert "not a number of seconds" in capsys.readouterr().err
+
+
 def test_looks_wait_in_between_and_tell_rates(queue: Queue) -> None:
     """Rates come from the look before."""
     slept = []

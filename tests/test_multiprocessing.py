@@ -244,3 +244,14 @@ def spread(queue: JoinableQueue[int], done: Queue[int]) -> None:
             queue.put(depth - 1)
         done.put(depth)
         queue.task_done()
+
+
+def test_queue_that_is_there_keeps_its_room(tmp_path: Path) -> None:
+    """Objects that were put by one kind are got by the other, whatever each would have chosen."""
+    first: Queue[int] = Queue(directory=tmp_path)
+    first.put(1)
+    first.close()
+    second: JoinableQueue[int] = JoinableQueue(directory=tmp_path, unfinished_max=7)
+    assert second.get(timeout=10) == 1
+    second.task_done()
+    second.close()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pagequeue import errors
 from pagequeue import format as fmt
+from pagequeue import format_groups as gfmt
 from pagequeue.cursor import cursor_names
 from pagequeue.dead import DeadLetters
 from pagequeue.group import Group
@@ -31,7 +32,7 @@ def open_group(
     sequence: int | None,
     latest: bool,
     on_expired: str,
-    capacity: int,
+    capacity: int | None,
     clock: Callable[[], int] | None = None,
     wall: Callable[[], int] | None = None,
 ) -> Group:
@@ -42,7 +43,8 @@ def open_group(
     `Queue.group` takes.
 
     Raises:
-        UsageError: a consumer has this name; or it exists, and a place to begin was given.
+        UsageError: a consumer has this name; or it exists, and a place to begin or another
+            capacity was given.
     """
     path = store.folder.path
     check_consumer_name(path, name)
@@ -64,7 +66,7 @@ def open_group(
                 path=path,
             )
         if exists:
-            _finish(store, name)
+            _finish(store, name, capacity)
         else:
             _make(store, name, since=since, sequence=sequence, latest=latest, capacity=capacity)
         return _open(
@@ -80,7 +82,7 @@ def _make(
     since: Moment | None,
     sequence: int | None,
     latest: bool,
-    capacity: int,
+    capacity: int | None,
 ) -> None:
     if since is not None:
         begin = store.seek_since(to_ns(since, store.clock)).sequence
@@ -91,14 +93,23 @@ def _make(
     now = store.clock()
     make_group_file(
         store.folder, store.prefix, store.meta.queue_id, name, Snapshot(begin),
-        capacity=capacity, created=now, now=now,
+        capacity=capacity or gfmt.GROUP_CAPACITY_DEFAULT, created=now, now=now,
     )  # fmt: skip
 
 
-def _finish(store: Store, name: str) -> None:
+def _finish(store: Store, name: str, capacity: int | None) -> None:
     """Make a file again whose maker died before anybody could use it."""
     folder, queue_id = store.folder, store.meta.queue_id
     file = GroupFile(folder, store.prefix, queue_id, name, writable=True)
+    if capacity not in {None, file.capacity}:
+        path = file.path
+        has = file.capacity
+        file.close()
+        raise errors.UsageError(
+            f"group {name!r} has room for {has} messages, not {capacity}: leave capacity out, or "
+            "remove the group",
+            path=path,
+        )
     if file.is_unfinished:
         make_anew(folder, store.prefix, queue_id, file, store.tail.sequence, store.clock())
     else:

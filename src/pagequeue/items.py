@@ -74,7 +74,7 @@ class Items:
         self.queue = queue = _open(settings)
         try:
             # Before anything is sent: retention keeps what a group has not acknowledged.
-            self.group: Group = queue.group(GROUP, lease=FOR_EVER, capacity=settings.unfinished_max)
+            self.group: Group = _group(queue, settings.unfinished_max)
             self._words = self.group._group_file.region  # noqa: SLF001 - one package
             self.large = LargeItems(
                 os.path.join(queue.directory, f"{settings.prefix}-large"),
@@ -154,3 +154,11 @@ def _open(settings: Settings) -> Queue:
         return opened(create=False)
     except errors.QueueNotFound:
         return opened(page_bytes=settings.page_bytes)
+
+
+def _group(queue: Queue, unfinished_max: int) -> Group:
+    """Open the group; the room of one that is there was chosen when it was made."""
+    try:
+        return queue.group(GROUP, lease=FOR_EVER, capacity=unfinished_max)
+    except errors.UsageError:
+        return queue.group(GROUP, lease=FOR_EVER)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from numbers import Real
 
 from pagequeue import codec, errors
 from pagequeue import format as fmt
@@ -12,8 +13,25 @@ from pagequeue.files import FILE_MODE, FILE_MODE_MAX
 LEASE_SECONDS_MAX = 1e9
 
 
+def whole(name: str, value: object) -> int:
+    """Return an option's whole number; raise TypeError, which names the option, for others."""
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{name} must be an int, not {type(value).__name__}") from None
+
+
+def number(name: str, value: object) -> float:
+    """Return an option's number; raise TypeError, which names the option, for others."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number, not {type(value).__name__}")
+    return float(value)
+
+
 def check_options(path: str, prefix: str, page_bytes: int | None, lock_timeout: float) -> None:
     """Raise InvalidOption for an option that cannot be."""
+    if not isinstance(prefix, str):
+        raise TypeError(f"prefix must be a str, not {type(prefix).__name__}")
     if (
         not fmt.PREFIX_PATTERN.fullmatch(prefix)
         or fmt.TEMPORARY in prefix
@@ -25,8 +43,7 @@ def check_options(path: str, prefix: str, page_bytes: int | None, lock_timeout: 
             path=path,
         )
     if page_bytes is not None and (
-        operator.index(page_bytes) != page_bytes
-        or not fmt.PAGE_BYTES_MIN <= page_bytes <= fmt.PAGE_BYTES_MAX
+        not fmt.PAGE_BYTES_MIN <= whole("page_bytes", page_bytes) <= fmt.PAGE_BYTES_MAX
         or page_bytes % fmt.PAGE_BYTES_STEP
     ):
         raise errors.InvalidOption(
@@ -34,13 +51,13 @@ def check_options(path: str, prefix: str, page_bytes: int | None, lock_timeout: 
             f"{fmt.PAGE_BYTES_MIN} to {fmt.PAGE_BYTES_MAX}",
             path=path,
         )
-    if not lock_timeout >= 0:
+    if not number("lock_timeout", lock_timeout) >= 0:
         raise errors.InvalidOption(f"lock_timeout is {lock_timeout}: give 0 or more", path=path)
 
 
 def check_file_mode(path: str, mode: int) -> None:
     """Raise InvalidOption for an option that cannot be."""
-    if operator.index(mode) & ~FILE_MODE_MAX or mode & FILE_MODE != FILE_MODE:
+    if whole("file_mode", mode) & ~FILE_MODE_MAX or mode & FILE_MODE != FILE_MODE:
         raise errors.InvalidOption(
             f"file_mode is {oct(mode)}: give permission bits to read and write, from "
             f"{oct(FILE_MODE)} to {oct(FILE_MODE_MAX)}",
@@ -68,17 +85,17 @@ def check_consumer_name(path: str, name: str) -> None:
         )
 
 
-def check_group(path: str, lease: float, max_deliveries: int | None, capacity: int) -> None:
+def check_group(path: str, lease: float, max_deliveries: int | None, capacity: int | None) -> None:
     """Raise InvalidOption for an option that cannot be."""
-    if not 0 < lease < LEASE_SECONDS_MAX:
+    if not 0 < number("lease", lease) < LEASE_SECONDS_MAX:
         raise errors.InvalidOption(
             f"lease is {lease}: give seconds, above 0 and below {LEASE_SECONDS_MAX:g}", path=path
         )
-    if max_deliveries is not None and not 0 < operator.index(max_deliveries) < 1 << 32:
+    if max_deliveries is not None and not 0 < whole("max_deliveries", max_deliveries) < 1 << 32:
         raise errors.InvalidOption(
             f"max_deliveries is {max_deliveries}: give 1 or more, or None", path=path
         )
-    if not 0 < operator.index(capacity) <= gfmt.GROUP_CAPACITY_MAX:
+    if capacity is not None and not 0 < whole("capacity", capacity) <= gfmt.GROUP_CAPACITY_MAX:
         raise errors.InvalidOption(
             f"capacity is {capacity}: give 1 to {gfmt.GROUP_CAPACITY_MAX}", path=path
         )
@@ -96,7 +113,7 @@ def check_full(path: str, policy: str, timeout: float | None) -> None:
         raise errors.InvalidOption(
             f'on_full is {policy!r}: give "raise", "block" or "drop_oldest"', path=path
         )
-    if timeout is not None and not timeout >= 0:
+    if timeout is not None and not number("full_timeout", timeout) >= 0:
         raise errors.InvalidOption(
             f"full_timeout is {timeout}: give seconds, 0 or more, or None for ever", path=path
         )
@@ -104,9 +121,9 @@ def check_full(path: str, policy: str, timeout: float | None) -> None:
 
 def check_compress(path: str, after: int | None, level: int) -> tuple[int | None, int]:
     """Return both options; raise InvalidOption for one that cannot be."""
-    if after is not None and (isinstance(after, bool) or operator.index(after) < 0):
+    if after is not None and (isinstance(after, bool) or whole("compress_after", after) < 0):
         raise errors.InvalidOption(f"compress_after is {after}: give pages, 0 or more", path=path)
-    if not codec.LEVEL_MIN <= operator.index(level) <= codec.LEVEL_MAX:
+    if not codec.LEVEL_MIN <= whole("compress_level", level) <= codec.LEVEL_MAX:
         raise errors.InvalidOption(
             f"compress_level is {level}: give {codec.LEVEL_MIN} to {codec.LEVEL_MAX}", path=path
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pagequeue import format_groups as gfmt
 from pagequeue.group_open import open_group
 from pagequeue.upkeep import Upkeep
 
@@ -33,7 +32,7 @@ class Sharing(Upkeep):
         sequence: int | None = None,
         latest: bool = False,
         on_expired: str = "raise",
-        capacity: int = gfmt.GROUP_CAPACITY_DEFAULT,
+        capacity: int | None = None,
     ) -> Group:
         """Return a handle of a group: workers in any number of processes share its messages.
 
@@ -51,11 +50,12 @@ class Sharing(Upkeep):
             latest: the same: the next message that is sent.
             on_expired: what happens when retention took messages first. `"raise"`: `Expired`.
                 `"skip"`: the group goes on at the head and counts what it missed in `.missed`.
-            capacity: most messages of a new group that can be claimed or delayed at a time; its
-                file takes 112 bytes for each.
+            capacity: most messages of a new group that can be claimed or delayed at a time, 65536
+                unless it is given; its file takes 112 bytes for each.
 
         Raises:
-            UsageError: a consumer has this name; or the group exists and a place was given.
+            UsageError: a consumer has this name; or the group exists and a place, or another
+                capacity than its own, was given.
             ReadOnlyQueue: the queue was opened with `read_only=True`.
             Expired: the sequence is before the head. SequenceOutOfRange: it is behind the tail.
             InvalidOption, TypeError, NaiveDatetime: what was given cannot be.
