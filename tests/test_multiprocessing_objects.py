@@ -307,3 +307,20 @@ def test_flush_survives_a_power_cut_in_words(tmp_path: Path) -> None:
     queue.flush()
     assert queue._open().queue.durable_sequence == 2
     queue.close()
+
+
+@pytest.mark.parametrize("kind", [Queue, JoinableQueue])
+def test_bytes_that_are_no_pickle_are_told_with_their_place(
+    tmp_path: Path, kind: type[Queue[object]]
+) -> None:
+    """The error is pickle's own, and a note says where they stand and how to read them."""
+    queue = kind(directory=tmp_path)
+    queue.put(1)
+    with PageQueue(tmp_path, prefix="items") as pages, pages.producer() as producer:
+        producer.send(b"{no pickle")
+    assert queue.get(timeout=SECONDS) == 1
+    with pytest.raises(pickle.UnpicklingError) as caught:
+        queue.get(timeout=SECONDS)
+    (note,) = caught.value.__notes__
+    assert note.startswith(f"message 1 of {tmp_path} is no pickle")
+    queue.close()

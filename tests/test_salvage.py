@@ -106,11 +106,12 @@ def test_damaged_last_message_is_gone(filled: Disk, *, cut: bool) -> None:
 
 
 def test_missing_page_is_gone(filled: Disk) -> None:
-    """The next page's first sequence says how much."""
+    """The next page's first sequence says how much; the page that is missing is named."""
     sent = read(filled.directory)
     filled.page(2).unlink()
     report = salvaged(filled, [0, 1, 2, 6, 7], sent)
     assert [(loss.first_sequence, loss.last_sequence) for loss in report.lost] == [(3, 5)]
+    assert report.lost[0].file == str(filled.page(2))
 
 
 def test_pages_alone_are_enough(filled: Disk) -> None:

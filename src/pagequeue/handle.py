@@ -211,9 +211,13 @@ class Base(Generic[T]):
         """Return the pickle of an object whose message names a file.
 
         Raises:
-            What unpickling raised: it does not.
+            What unpickling raised: it does not; a note says where that stands.
         """
         if message.payload[:1] != bytes((KIND,)):
+            error.add_note(
+                f"message {message.sequence} of {self._open().queue.directory} is no pickle: "
+                "somebody sent other bytes; read them with pagequeue.Queue"
+            )
             raise error
         return self._open().large.read(message.payload, message.sequence)
 

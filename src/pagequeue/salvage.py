@@ -349,7 +349,7 @@ class _Salvage:
             return
         timestamp = self._time(source, first, timestamp, behind)
         if first > self.next:
-            self._miss(source.path, first, timestamp)
+            self._miss(self._missing_before(source), first, timestamp)
         target_first = self.target.put(payloads, timestamp)
         last = first + len(payloads) - 1
         runs = self.report.runs
@@ -376,6 +376,12 @@ class _Salvage:
         _note_again(self.report.conflicts, source.path, sequence, reason)
 
     # --- what is gone -----------------------------------------------------------------------------
+
+    def _missing_before(self, source: Source) -> str:
+        """Return the path of the first page that is missing right before one; else its own."""
+        before = (number for number in self.found.numbers if number < source.number)
+        missing = max(max(before, default=0) + 1, self.found.head_page)
+        return self.found.path(missing) if missing < source.number else source.path
 
     def _miss(self, path: str, first: int, before_ns: int | None) -> None:
         file, position, reason = self.damage or (path, None, "missing")
