@@ -280,11 +280,9 @@ class _Salvage:
             )
             self._copy(source, stretch, is_doubtful=is_doubtful)
             is_tail = behind is None and (end is None or stretch.end >= end)
-            if stretch.stopped == _core.READ_END:
-                is_good = end is None or stretch.end >= end
-            else:
-                is_good = is_tail and stretch.stopped == _core.READ_NOTHING
-            if not is_good:
+            # Behind an end mark, which its checksum proves, what is missing is not missing here.
+            is_end = is_tail and stretch.stopped == _core.READ_NOTHING
+            if not (is_end or stretch.stopped == _core.READ_END):
                 reason = REASONS.get(stretch.stopped, "it cannot be read")
                 place = source.blocks.get(stretch.end, (stretch.end_position, reason))
                 self.damage = (source.path, *place)
