@@ -65,6 +65,7 @@ class Store:
         self.compressing = Background()  # takes longer than making a page may wait
         self.after_roll: Callable[[], object] | None = None  # done in the background
         self.has_spare = False  # kept a retired page to be used again
+        self.kind: object = None  # of the messages, where they are all of one; batches carry it
         self.max_idle_ns: int | None = None  # a consumer silent for longer keeps no pages
         self._cache: OrderedDict[int, Page] = OrderedDict()
         self._first_timestamps: dict[int, int] = {}
@@ -362,7 +363,7 @@ class Store:
             self._first_timestamps = {n: known[n] for n in list(known) if n >= head_page}
         while low < high:  # the last page whose first message is older, if there is one
             middle = (low + high + 1) // 2
-            first = self._first_timestamp(middle)
+            first = self.first_timestamp(middle)
             if first is not None and first < since:
                 low = middle
             else:
@@ -371,7 +372,7 @@ class Store:
         ordinal, position = page.find(since, self.count(low, tail), mend=self._may_mend(low))
         return Place(page, position, page.first_sequence + ordinal)
 
-    def _first_timestamp(self, number: int) -> int | None:
+    def first_timestamp(self, number: int) -> int | None:
         """Return the timestamp of a page's first message; None when it has none yet."""
         known = self._first_timestamps.get(number)
         if known is not None:
