@@ -15,7 +15,7 @@ import numpy as np
 from pagequeue import _core, errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
     from pagequeue.batch import Batch, Part
 
@@ -73,13 +73,16 @@ def record_batch(batch: Batch, *, copy: bool) -> Any:  # noqa: ANN401 - the same
 
 def _viewed(pa: Any, parts: list[Part], count: int) -> Any:  # noqa: ANN401 - the same
     """Return the payloads as views of their pages: a page is a buffer as it is mapped."""
+    pages: dict[_core.Region, int] = {}
     views = [
-        _core.views(part.region, part.spans, part.first_sequence, number)
-        for number, part in enumerate(parts)
+        _core.views(
+            part.region, part.spans, part.first_sequence, pages.setdefault(part.region, len(pages))
+        )
+        for part in parts
     ]
-    pages = [pa.py_buffer(part.region) for part in parts]
     whole = views[0] if len(views) == 1 else b"".join(views)
-    return pa.Array.from_buffers(pa.binary_view(), count, [None, pa.py_buffer(whole), *pages])
+    buffers = [None, pa.py_buffer(whole), *map(pa.py_buffer, pages)]
+    return pa.Array.from_buffers(pa.binary_view(), count, buffers)
 
 
 def _copied(pa: Any, parts: list[Part], count: int) -> Any:  # noqa: ANN401 - the same
@@ -96,7 +99,7 @@ def _copied(pa: Any, parts: list[Part], count: int) -> Any:  # noqa: ANN401 - th
         )  # fmt: skip
     data, at = np.empty(size_bytes, np.uint8), 0
     for part in parts:
-        at = _core.pack(part.region, part.spans, part.first_sequence, data, at)
+        at = _core.pack(part.region, part.spans, part.first_sequence, data.data, at)
     offsets = pa.py_buffer(ends.astype(np.int32))
     return pa.Array.from_buffers(pa.binary(), count, [None, offsets, pa.py_buffer(data)])
 
@@ -104,28 +107,42 @@ def _copied(pa: Any, parts: list[Part], count: int) -> Any:  # noqa: ANN401 - th
 # --- capsules -------------------------------------------------------------------------------------
 
 
-def _wants_copy(requested_schema: object) -> bool:
-    """Whether a reader asks for another type than views: whatever it is, it is made of copies."""
-    if requested_schema is None:
-        # Views: pyarrow, polars, DuckDB and pandas take them as they are (tests/test_arrow.py),
-        # and a copy would make reading half as fast for those who only count or filter.
-        return False
+def _wanted(requested_schema: object) -> tuple[Any, bool]:
+    """Return the schema that a reader asks for, and whether payloads must be copies for it."""
     pa = package()
-    wanted = pa.Schema._import_from_c_capsule(requested_schema)  # noqa: SLF001 - pyarrow's only way
-    fields = [wanted.field(i) for i in range(len(wanted)) if wanted.field(i).name == "payload"]
-    return not (fields and fields[0].type.equals(pa.binary_view()))
-
-
-def _schema_of(capsule: object) -> Any:  # noqa: ANN401 - the same
-    return package().Schema._import_from_c_capsule(capsule)  # noqa: SLF001 - the same
+    if requested_schema is None:
+        # Views: pyarrow, polars, DuckDB and pandas take them (tests/test_arrow.py), each page is
+        # touched once less, and who only counts or filters never pays for a copy.
+        return None, False
+    wanted = pa.Schema._import_from_c_capsule(requested_schema)  # noqa: SLF001 - the only way
+    fields = [field for field in wanted if field.name == "payload"]
+    return wanted, not (fields and fields[0].type.equals(pa.binary_view()))
 
 
 def array_capsules(batch: Batch, requested_schema: object) -> tuple[object, object]:
-    """Return a batch as the capsules of a schema and of an array."""
-    package()
-    raise NotImplementedError
+    """Return a batch as the capsules of a schema and of an array.
+
+    Raises:
+        As for `record_batch`; and what pyarrow raises for a schema that it cannot be cast to.
+    """
+    wanted, copy = _wanted(requested_schema)
+    capsules: tuple[object, object] = record_batch(batch, copy=copy).__arrow_c_array__(
+        None if wanted is None else wanted.__arrow_c_schema__()
+    )
+    return capsules
 
 
-def stream_capsule(batches: Iterator[Batch], requested_schema: object) -> object:
-    """Return batches as the capsule of a stream."""
-    raise NotImplementedError
+def stream_capsule(batches: Iterable[Batch], requested_schema: object) -> object:
+    """Return batches as the capsule of a stream; they are taken as the reader asks for them.
+
+    Raises:
+        MissingExtra: pyarrow is not installed; and what it raises for a schema that they cannot be
+            cast to.
+    """
+    wanted, copy = _wanted(requested_schema)
+    made = (record_batch(batch, copy=copy) for batch in batches)
+    reader = package().RecordBatchReader.from_batches(schema(copy=copy), made)
+    capsule: object = reader.__arrow_c_stream__(
+        None if wanted is None else wanted.__arrow_c_schema__()
+    )
+    return capsule

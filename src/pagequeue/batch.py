@@ -5,6 +5,7 @@ made for a message before somebody wants it. While a batch has its pages, nobody
 again (I13), so it stays right whatever becomes of the queue. It lets go of them once it has made
 its payloads.
 """
+# ruff: noqa: SLF001 - a batch that is made of batches looks into them
 
 from __future__ import annotations
 
@@ -69,7 +70,9 @@ class Part(NamedTuple):
         """
         _core.stand(self.region, self.spans, self.first_sequence)
         frame_bytes = fmt.frame_bytes(kind.itemsize)
-        return np.ndarray((len(self.lengths),), kind, self.region, self.position, (frame_bytes,))
+        return np.ndarray(
+            (len(self.lengths),), kind, memoryview(self.region), self.position, (frame_bytes,)
+        )
 
 
 class Batch(Sequence[Message]):
