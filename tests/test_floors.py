@@ -39,6 +39,7 @@ FLOORS = {
         "watching",
     },
     2: {
+        "arrow",
         "batch",
         "compressed",
         "cursor",
@@ -65,7 +66,9 @@ FLOORS = {
     },
     4: {
         "awaiting",
+        "batches",
         "claiming",
+        "columns",
         "compress",
         "consumer",
         "dead",
