@@ -253,3 +253,4 @@ def command(
             out.write(render(batch))
             if follow:
                 out.flush()
+        out.flush()  # a reader that has gone is noticed here, and not when Python ends
