@@ -8,6 +8,7 @@ with Queue("events") as queue, queue.producer() as producer:
 
 from pagequeue._core import Claim, Message
 from pagequeue.batch import Batch
+from pagequeue.batches import Batches
 from pagequeue.compress import CompressReport
 from pagequeue.consumer import Consumer, Replay
 from pagequeue.dead import DeadLetter
@@ -44,6 +45,7 @@ from pagequeue.errors import (
     QueueFull,
     QueueNotFound,
     ReadOnlyQueue,
+    RecordSize,
     RetryError,
     SeekError,
     SequenceOutOfRange,
@@ -77,6 +79,7 @@ __all__ = [
     "AccessDenied",
     "AccessError",
     "Batch",
+    "Batches",
     "Claim",
     "ClosedError",
     "CompressReport",
@@ -124,6 +127,7 @@ __all__ = [
     "QueueNotFound",
     "Rates",
     "ReadOnlyQueue",
+    "RecordSize",
     "RecoveryReport",
     "RepairReport",
     "Repeat",

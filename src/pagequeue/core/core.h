@@ -53,6 +53,11 @@ static inline uint64_t pq_aligned(uint64_t bytes) {
 void pq_crc_choose(int allow_hardware);
 const char *pq_crc_name(void);
 uint32_t pq_crc_update(uint32_t state, const void *data, size_t bytes);
+uint32_t pq_frame_checksum(uint32_t payload_state, int64_t timestamp, uint64_t sequence,
+                           uint32_t word);
+/* The same from the payload on. */
+uint32_t pq_frame_sum(const uint8_t *payload, size_t bytes, int64_t timestamp, uint64_t sequence,
+                      uint32_t word);
 
 /* --- frames.c: reading and laying down frames inside one mapped page -------------------------- */
 
@@ -78,8 +83,6 @@ pq_read_result pq_frame_look(const uint8_t *page, uint64_t page_bytes, uint64_t 
                              pq_frame *frame);
 pq_read_result pq_frame_check(const uint8_t *page, uint64_t page_bytes, uint64_t position,
                               uint64_t sequence, pq_frame *frame);
-uint32_t pq_frame_checksum(uint32_t payload_state, int64_t timestamp, uint64_t sequence,
-                           uint32_t word);
 
 typedef struct {
     uint8_t *meta; /* the write meta */
