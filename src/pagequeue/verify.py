@@ -19,6 +19,7 @@ from pagequeue.inflating import map_page
 from pagequeue.page import PROOF, REASONS, Scan, map_file, scan_region
 from pagequeue.page_header import PageHeader, parse_header
 from pagequeue.problem import Problem, problem_of
+from pagequeue.publishing import read_publishing
 from pagequeue.survey import Survey, head_now, page_numbers, survey
 from pagequeue.trust import trusted
 from pagequeue.verify_tail import TailCheck
@@ -185,8 +186,16 @@ class _Verification:
         if self.tail is not None:
             TailCheck(self.found, self.meta, self.tail, self.report.problems).run()
         spare = self.last + 1
+        try:  # while pages are published, or where a publisher died, they wait behind the tail
+            record = read_publishing(self.found.folder, self.found.prefix)
+        except errors.PageQueueError as error:
+            self.report.problems.append(problem_of(error))
+            record = None
+        waiting = range(0) if record is None else record.pages
         for number in [n for n in self.found.numbers if n >= spare]:
             name = fmt.page_name(self.found.prefix, number)
+            if number in waiting:
+                continue
             if number > spare and not self.found.awaits_recovery:
                 self.problem(number, None, None, "behind the page that comes next: never read")
                 continue

@@ -33,11 +33,18 @@ static uint64_t crowded_at(const attempt *try) {
 static pq_append_result with_lock(attempt *try) {
     pq_append_result result = PQ_APPEND_LOST;
     if (!is_lost(try)) {
-        if (try->next_page != NULL) {
+        if (try->freeze != NULL) {
+            result = pq_freeze(&try->at, try->freeze);
+        } else if (try->beyond != NULL) {
+            result = pq_leap(&try->at, try->next_page->base, try->header, try->beyond);
+        } else if (try->next_page != NULL) {
             result = pq_roll(&try->at, try->next_page->base, try->header);
         } else {
             if (try->taker != NULL) {
                 try->at.crowded_at = crowded_at(try);
+            }
+            if (try->only_at != 0) { /* sequences only grow: so it is this one or none */
+                try->at.crowded_at = try->only_at - 1 + try->item_count;
             }
             int64_t now = try->now == PQ_TIMESTAMP_NOW ? pq_clock_realtime() : try->now;
             result = pq_append(&try->at, try->items, try->item_count, now, try->exact, &try->out);

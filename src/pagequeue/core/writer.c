@@ -53,7 +53,7 @@ static void writer_dealloc(Writer *self) {
 
 /* --- appending -------------------------------------------------------------------------------- */
 
-static int ready(Writer *self) {
+int pq_writer_ready(Writer *self) {
     if (self->fork_count != pq_fork_count) {
         pq_event_raise((PyObject *)self, EVENT_FORKED, 0);
         return 0;
@@ -88,7 +88,7 @@ static void checksum_fixed(pq_payload *items, size_t count) {
     }
 }
 
-static pq_event event_of(int result) {
+pq_event pq_writer_event(int result) {
     switch (result) {
     case PQ_APPEND_MOVED: return EVENT_MOVED;
     case PQ_APPEND_FULL: return EVENT_FULL;
@@ -121,9 +121,9 @@ static int after(Writer *self, const pq_appended *out, size_t count) {
     return 0;
 }
 
-static int append(Writer *self, pq_payload *items, size_t count, int64_t exact,
-                  pq_appended *out) {
-    if (!ready(self)) {
+int pq_writer_append(Writer *self, pq_payload *items, size_t count, int64_t exact,
+                     uint64_t only_at, pq_appended *out) {
+    if (!pq_writer_ready(self)) {
         return -1;
     }
     uint64_t total = 0, room = self->at.page_bytes - PQ_PAGE_HEADER_BYTES - PQ_FRAME_BYTES;
@@ -147,7 +147,7 @@ static int append(Writer *self, pq_payload *items, size_t count, int64_t exact,
         checksum_fixed(items, count);
     }
     for (int again = 0;; again = 1) {
-        attempt try = {.items = items, .item_count = count, .exact = exact};
+        attempt try = {.items = items, .item_count = count, .exact = exact, .only_at = only_at};
         try.now = free_gil && self->clock == Py_None ? PQ_TIMESTAMP_NOW : clock_now(self);
         if (try.now < 0 && (try.now != PQ_TIMESTAMP_NOW || self->clock != Py_None)) {
             if (!PyErr_Occurred()) {
@@ -157,39 +157,19 @@ static int append(Writer *self, pq_payload *items, size_t count, int64_t exact,
         }
         /* Python code or another thread may have closed it since it was found ready. */
         int same = !again && !free_gil && self->clock == Py_None;
-        int result = same || ready(self) ? pq_writer_run(self, &try, free_gil) : -1;
+        int result = same || pq_writer_ready(self) ? pq_writer_run(self, &try, free_gil) : -1;
         if (result == PQ_APPEND_DONE) {
             *out = try.out;
             return after(self, out, count);
         }
+        if (only_at != 0 && (result == PQ_APPEND_CROWDED || result == PQ_APPEND_OLD)) {
+            return 1;
+        }
         int64_t value = result == PQ_APPEND_OLD ? exact : (int64_t)total;
-        if (result < 0 || pq_event_raise((PyObject *)self, event_of(result), value) <= 0) {
+        if (result < 0 || pq_event_raise((PyObject *)self, pq_writer_event(result), value) <= 0) {
             return -1;
         }
     }
-}
-
-static int payload_of(PyObject *object, pq_payload *item, Py_buffer *view, int *viewed) {
-    *viewed = 0;
-    item->fixed = PyBytes_CheckExact(object);
-    if (item->fixed) {
-        item->data = PyBytes_AsString(object);
-        item->bytes = (size_t)PyBytes_Size(object);
-        return 0;
-    }
-    if (PyObject_GetBuffer(object, view, PyBUF_SIMPLE) < 0) {
-        if (!PyErr_ExceptionMatches(PyExc_TypeError)) {
-            /* A buffer that is not contiguous is a BufferError: the same mistake to the caller. */
-            PyErr_Clear();
-            PyErr_Format(PyExc_TypeError, "a payload is a C-contiguous bytes-like object, not %R",
-                         (PyObject *)Py_TYPE(object));
-        }
-        return -1;
-    }
-    *viewed = 1;
-    item->data = view->buf;
-    item->bytes = (size_t)view->len;
-    return 0;
 }
 
 static PyObject *writer_send(Writer *self, PyObject *const *args, Py_ssize_t arg_count,
@@ -219,62 +199,14 @@ static PyObject *writer_send(Writer *self, PyObject *const *args, Py_ssize_t arg
     pq_appended out;
     Py_buffer view;
     int viewed;
-    if (payload_of(args[0], &item, &view, &viewed) < 0) {
+    if (pq_payload_of(args[0], &item, &view, &viewed) < 0) {
         return NULL;
     }
-    int result = append(self, &item, 1, exact, &out);
+    int result = pq_writer_append(self, &item, 1, exact, 0, &out);
     if (viewed) {
         PyBuffer_Release(&view);
     }
     return result < 0 ? NULL : PyLong_FromUnsignedLongLong(out.sequence);
-}
-
-/* (first sequence, count), or None for no payloads at all */
-static PyObject *writer_send_many(Writer *self, PyObject *payloads) {
-    PyObject *held = PySequence_Tuple(payloads);
-    if (held == NULL) {
-        return NULL;
-    }
-    Py_ssize_t count = PyTuple_Size(held), views = 0;
-    pq_payload *items = PyMem_Malloc((size_t)(count + 1) * sizeof *items);
-    Py_buffer *view = NULL;
-    pq_appended out = {0};
-    int good = items != NULL;
-    if (!good) {
-        PyErr_NoMemory();
-    }
-    for (Py_ssize_t i = 0; good && i < count; i++) {
-        PyObject *item = PyTuple_GetItem(held, i);
-        int viewed;
-        if (view == NULL && !PyBytes_CheckExact(item)) {
-            view = PyMem_Malloc((size_t)(count - i) * sizeof *view);
-            good = view != NULL;
-            if (!good) {
-                PyErr_NoMemory();
-                break;
-            }
-        }
-        good = payload_of(item, &items[i], view == NULL ? NULL : &view[views], &viewed) == 0;
-        views += good && viewed;
-    }
-    if (good && count > 0) {
-        good = append(self, items, (size_t)count, PQ_TIMESTAMP_NOW, &out) == 0;
-    } else if (good) {
-        good = ready(self);
-    }
-    while (views > 0) {
-        PyBuffer_Release(&view[--views]);
-    }
-    PyMem_Free(view);
-    PyMem_Free(items);
-    Py_DECREF((PyObject *)held);
-    if (!good) {
-        return NULL;
-    }
-    if (count == 0) {
-        Py_RETURN_NONE;
-    }
-    return Py_BuildValue("(Kn)", (unsigned long long)out.sequence, count);
 }
 
 /* --- what the Python rooms call --------------------------------------------------------------- */
@@ -324,7 +256,7 @@ static PyObject *writer_roll(Writer *self, PyObject *args) {
     int result = -1;
     if (header.len != (Py_ssize_t)PQ_PAGE_HEADER_BYTES) {
         PyErr_SetString(PyExc_ValueError, "a page header has another size");
-    } else if (pq_region_check(next_page, PQ_PAGE_BYTES_MIN, 1, "next page") == 0 && ready(self)) {
+    } else if (pq_region_check(next_page, PQ_PAGE_BYTES_MIN, 1, "next page") == 0 && pq_writer_ready(self)) {
         attempt try = {.next_page = next_page, .header = header.buf};
         result = pq_writer_run(self, &try, 1);
     }
@@ -364,7 +296,10 @@ PyDoc_STRVAR(send_doc,
 static PyMethodDef writer_methods[] = {
     {"send", (PyCFunction)(void (*)(void))writer_send, METH_FASTCALL | METH_KEYWORDS,
      send_doc},
-    {"_send_many", (PyCFunction)writer_send_many, METH_O, NULL},
+    {"_send_many", (PyCFunction)pq_writer_send_many, METH_O, NULL},
+    {"_send_at", (PyCFunction)pq_writer_send_at, METH_VARARGS, NULL},
+    {"_freeze", (PyCFunction)pq_writer_freeze, METH_NOARGS, NULL},
+    {"_leap", (PyCFunction)pq_writer_leap, METH_VARARGS, NULL},
     {"_attach", (PyCFunction)writer_attach, METH_VARARGS, NULL},
     {"_ahead", (PyCFunction)writer_ahead, METH_VARARGS, NULL},
     {"_roll", (PyCFunction)writer_roll, METH_VARARGS, NULL},

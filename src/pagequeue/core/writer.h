@@ -31,6 +31,9 @@ typedef struct {
     Region *meta, *page;
     Region *next_page; /* not NULL = roll instead */
     const uint8_t *header; /* of the next page */
+    pq_tail *freeze;       /* not NULL = only freeze the page, and say where it ends */
+    const pq_tail *beyond; /* not NULL = publish all pages up to there, the next page first */
+    uint64_t only_at;      /* sequence + 1 that the first message must get, 0 = any */
     Region *taker;
     uint64_t taker_limit;
     pq_appended out;
@@ -39,6 +42,20 @@ typedef struct {
 /* One attempt; returns a pq_append_result, or -1 with an exception set. */
 int pq_writer_run(Writer *self, attempt *try, int free_gil);
 PyObject *pq_writer_bind(Writer *self, PyObject *args);
+
+int pq_writer_ready(Writer *self);
+pq_event pq_writer_event(int result);
+
+/* 0 = done, -1 = raised, 1 = another one has the sequence, or the time is too old: only where
+ * `only_at` is given. */
+int pq_writer_append(Writer *self, pq_payload *items, size_t count, int64_t exact,
+                     uint64_t only_at, pq_appended *out);
+int pq_payload_of(PyObject *object, pq_payload *item, Py_buffer *view, int *viewed);
+
+PyObject *pq_writer_send_many(Writer *self, PyObject *payloads);
+PyObject *pq_writer_send_at(Writer *self, PyObject *args);
+PyObject *pq_writer_freeze(Writer *self, PyObject *unused);
+PyObject *pq_writer_leap(Writer *self, PyObject *args);
 
 /* Whether another one's flush made all before a sequence durable: waits while one is under way. */
 int pq_writer_is_durable(Writer *self, uint64_t sequence);

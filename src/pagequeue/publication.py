@@ -1,0 +1,341 @@
+"""Publication: any number of messages, all of them or none, and once for each piece of work.
+
+What fits into one page is one batch (I8), sent on the condition that it gets the sequence that a
+record on stable storage names: whoever finds that record can tell by the messages whether it was
+sent. What does not is laid down in pages beside the queue, which get their names and are published
+by one store (I19). Either way ordinary producers go on; while the second kind gets its sequences
+they wait, as they do for a page that is being made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import uuid
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+import numpy as np
+
+from pagequeue import _core, errors
+from pagequeue import format as fmt
+from pagequeue.consumer import Replay
+from pagequeue.laying import Chunk, Laid, lay_down, stamp, too_early
+from pagequeue.ledger import (
+    done_in,
+    entry_of,
+    published_name,
+    publishing_name,
+    read_record,
+    sending_name,
+    with_piece,
+    write_record,
+)
+from pagequeue.locks import FileLock
+from pagequeue.page import map_file
+from pagequeue.producer import Producer
+from pagequeue.publishing import Record, give_up, read_publishing, settle_publishing, write_down
+from pagequeue.system_errors import raise_typed
+from pagequeue.words import Tail
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from pagequeue.store import Store
+
+TRIES: Final = 20
+"""So often a batch is tried behind producers that come in between; then it takes pages."""
+ROOM_TRIES: Final = 100
+DIRECTORY: Final = "-staged"
+"""Behind the prefix: the directory beside the queue in which rows and pages wait."""
+
+
+class Source(Protocol):
+    """What is to be published; `chunks` can be asked for more than once."""
+
+    count: int
+    frame_bytes: int
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Give all of it in order; all chunks have times, or none."""
+        ...
+
+
+class Ledger:
+    """Publishes into one queue, one publisher at a time; close it when done.
+
+    Args:
+        store: of the queue, open for writing.
+
+    Raises:
+        LockTimeout: another one is publishing for too long.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._folder = store.folder
+        self._prefix = store.prefix
+        self.path = staged_directory(store.folder.path, store.prefix, store.folder.file_mode)
+        path = os.path.join(self.path, "lock")
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            fd = os.open(path, flags, store.folder.file_mode)
+        except OSError as error:
+            raise_typed(error, path, "opening the publishers' lock")
+        self._lock = FileLock(fd, path)
+        self._held = contextlib.ExitStack()
+        try:
+            self._held.enter_context(self._lock.exclusive(store.lock_timeout, "publishing"))
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def close(self) -> None:
+        """Let others publish."""
+        self._held.close()
+        self._lock.close()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def done(self, writer: str, piece: int) -> range | None:
+        """Return the sequences of a piece of work that was published; None: it was not.
+
+        What a publisher left that died is settled first.
+
+        Raises:
+            CorruptMeta: the ledger is damaged.
+            Expired: retention took what would have to tell.
+        """
+        self._settle()
+        return done_in(self._entry(writer), piece)
+
+    def forget(self, writer: str) -> None:
+        """Remove the entry of a writer that never comes again."""
+        self._folder.remove(published_name(self._prefix, entry_of(writer)))
+
+    def _entry(self, writer: str) -> dict[str, Any] | None:
+        return read_record(self._folder, published_name(self._prefix, entry_of(writer)))
+
+    def publish(self, writer: str, piece: int, source: Source) -> range:
+        """Make all of the source visible, durably, unless that was done before.
+
+        Args:
+            writer: who publishes; each has a ledger's entry of its own.
+            piece: of its work, from 0 on; never an earlier one behind a later one.
+            source: what is published.
+
+        Returns:
+            Its sequences.
+
+        Raises:
+            TimestampOrder: its times are not in order, or begin before the queue's last one.
+            MessageTooLarge: one of its messages fits into no page.
+            DiskFull, QueueFull, LockTimeout, SyncFailed: as for `Producer.send`; SyncFailed and
+                NotDurable can mean that it is visible: `done` tells.
+
+        Source: FORMAT.md, "Publishing pages"; keeps I8, I19.
+        """
+        known = self.done(writer, piece)
+        if known is not None:
+            return known
+        before = self._entry(writer)
+        entry = _Entry(writer, piece, before)
+        store = self._store
+        with Producer(store) as producer:
+            found = None
+            if source.count and self._fits(source):
+                found = self._send(producer, entry, source)
+            if found is None:
+                found = self._publish_pages(producer, entry, source)
+            producer.flush()
+        return found
+
+    def _fits(self, source: Source) -> bool:
+        meta = self._store.meta
+        room = meta.page_bytes - fmt.PAGE_HEADER_BYTES - fmt.FRAME_HEADER_BYTES
+        return source.frame_bytes <= room and source.count <= meta.index_capacity
+
+    # --- one batch --------------------------------------------------------------------------------
+
+    def _send(self, producer: Producer, entry: _Entry, source: Source) -> range | None:
+        """Send one batch; None: others always came in between."""
+        whole = _joined(list(source.chunks()))
+        for _ in range(TRIES):
+            tail = self._store.tail
+            first, times = tail.sequence, whole.times
+            if times is None:
+                now = max(self._store.clock(), tail.last_timestamp)
+                times = np.full(len(whole.payloads), now, np.int64)
+            elif int(times[0]) < tail.last_timestamp:
+                raise too_early(self._folder.path, int(times[0]), tail.last_timestamp)
+            sequences = range(first, first + len(whole.payloads))
+            # 1. The record, on stable storage. Dies here: no such messages; it is removed.
+            write_record(self._folder, sending_name(self._prefix), {
+                "entry": entry_of(entry.writer), **entry.with_sequences(sequences),
+                "first_sequence": first, "count": len(sequences), "digest": _digest(whole, times),
+            })  # fmt: skip
+            # 2. The batch, at that sequence and with these times, or not at all. Dies here: the
+            #    messages say that it was done.
+            if producer._send_at(whole.payloads, first, times.data):  # noqa: SLF001 - its own kind
+                # 3. The entry. Cut before the flush: recovery takes it back with the messages.
+                self._enter(sending_name(self._prefix), entry_of(entry.writer))
+                return sequences
+        self._folder.remove(sending_name(self._prefix))
+        return None
+
+    def _enter(self, record: str, entry: str) -> None:
+        """Make a record an entry, on stable storage."""
+        self._folder.rename(record, published_name(self._prefix, entry))
+        self._sync_names()
+
+    def _sync_names(self) -> None:
+        try:
+            self._folder.sync()
+        except OSError as error:
+            raise_typed(error, self._folder.path, "syncing the directory")
+
+    def _settle(self) -> None:
+        """Settle what a publisher left that died; nobody else publishes now."""
+        store = self._store
+        name = sending_name(self._prefix)
+        record = read_record(self._folder, name)
+        if record is not None:
+            if self._was_sent(record):
+                self._enter(name, record["entry"])
+            else:
+                self._folder.remove(name)
+        if read_publishing(self._folder, self._prefix) is not None:
+            with Producer(store) as producer, self._prepared("settling a publication"):
+                settle_publishing(
+                    self._folder, self._prefix, store.meta, store.write_meta,
+                    producer._leap_to,  # noqa: SLF001 - its own package
+                )  # fmt: skip
+            self._sync_names()
+
+    def _was_sent(self, record: dict[str, Any]) -> bool:
+        """Whether the batch that a record names stands in the queue."""
+        first, end = record["first_sequence"], record["first_sequence"] + record["count"]
+        if end > self._store.tail.sequence:
+            return False
+        chunks = []
+        with Replay(self._store, None, None, first, end) as replay:
+            while (batch := replay._batch(fmt.READ_COUNT_MAX, 0)) is not None:  # noqa: SLF001
+                chunks.append(Chunk(batch.payloads, batch.timestamps))
+        whole = _joined(chunks)
+        assert whole.times is not None
+        return _digest(whole, whole.times) == record["digest"]
+
+    # --- many pages -------------------------------------------------------------------------------
+
+    def _prepared(self, doing: str) -> contextlib.AbstractContextManager[None]:
+        return self._store.roller.lock.exclusive(self._store.lock_timeout, doing)
+
+    def _publish_pages(self, producer: Producer, entry: _Entry, source: Source) -> range:
+        store = self._store
+        if source.count == 0:
+            first = store.tail.sequence
+            done = entry.with_sequences(range(first, first))
+            name = published_name(self._prefix, entry_of(entry.writer))
+            write_record(self._folder, name, done)
+            return range(first, first)
+        path = os.path.join(self.path, f"pages-{uuid.uuid4().hex}")
+        try:
+            # M1. All pages, laid down beside the queue. Dies here: a directory that is removed.
+            laid = lay_down(store, path, source.chunks())
+            for _ in range(ROOM_TRIES):
+                with self._prepared("publishing pages"):
+                    sequences = self._publish_laid(producer, entry, laid)
+                if sequences is not None:
+                    break
+            else:
+                raise errors.LockTimeout(
+                    f"other producers rolled {ROOM_TRIES} times in a row: call again",
+                    path=store.folder.path,
+                )
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+        if store.after_roll is not None:
+            store.background.submit(store.after_roll)
+        return sequences
+
+    def _publish_laid(self, producer: Producer, entry: _Entry, laid: Laid) -> range | None:
+        """Publish pages that were laid down; None: somebody rolled, so try again.
+
+        The preparation lock is held: nobody makes a page, retires one, or looks for a record.
+        """
+        store, folder, prefix = self._store, self._folder, self._prefix
+        # M2. No page stands behind the active one, and none can be made. Dies here: nothing changed.
+        active = store.tail.page_number
+        while store.roller.take(active + 1):
+            producer.seal()
+            active = store.tail.page_number
+        # M3. Nobody lays anything down in the active page any more. Dies here: it is left (I8).
+        tail = producer.freeze()
+        if tail is None or tail.page_number != active:
+            return None
+        # M4. Sequences, times and headers, now that they are known; all of it synced.
+        beyond = stamp(store, laid, tail)
+        sequences = range(tail.sequence, beyond.sequence)
+        done = entry.with_sequences(sequences)
+        record = Record(active + 1, tail.sequence, beyond, entry_of(entry.writer), done)
+        # M5. The record, then the names, synced. Dies here: whoever makes a page, or opens the
+        #     queue alone, finds no mark and removes them.
+        write_record(folder, publishing_name(prefix), record.as_json())
+        try:
+            laid.give_names(store, record.first_page)
+            self._sync_names()
+            name = fmt.page_name(prefix, record.first_page)
+            page = map_file(folder, name, store.meta.page_bytes, writable=False)
+            # M6 to M8. One store publishes all of it. Dies behind it: the next one finishes.
+            header = page.read(0, fmt.PAGE_HEADER_BYTES)
+            producer._leap_to(page, header, beyond)  # noqa: SLF001 - its own package
+        except BaseException:
+            if store.tail.page_number <= active:
+                give_up(folder, prefix, record)
+            raise
+        # M9. The entry. Cut before the flush: recovery takes it back if it took the mark.
+        write_down(folder, prefix, record)
+        self._sync_names()
+        return sequences
+
+
+class _Entry(NamedTuple):
+    """The ledger's entry of a writer, as it becomes."""
+
+    writer: str
+    piece: int
+    before: dict[str, Any] | None
+
+    def with_sequences(self, sequences: range) -> dict[str, Any]:
+        """Return what it says when this piece has these sequences."""
+        return with_piece(self.before, self.writer, self.piece, sequences)
+
+
+def staged_directory(path: str, prefix: str, file_mode: int = 0o600) -> str:
+    """Return the directory beside a queue in which rows and pages wait; made if need be."""
+    staged = os.path.join(path, prefix + DIRECTORY)
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(staged, file_mode | (file_mode & 0o444) >> 2)
+    except OSError as error:
+        raise_typed(error, staged, "making the directory")
+    return staged
+
+
+def _joined(chunks: list[Chunk]) -> Chunk:
+    payloads = [payload for chunk in chunks for payload in chunk.payloads]
+    times = [chunk.times for chunk in chunks if chunk.times is not None]
+    return Chunk(payloads, np.concatenate(times) if times else None)
+
+
+def _digest(whole: Chunk, times: NDArray[np.int64]) -> int:
+    """Return what tells this batch from others that could stand in its place."""
+    lengths = np.fromiter(map(len, whole.payloads), np.int64, len(whole.payloads))
+    begun = _core.crc32c(lengths.tobytes(), _core.crc32c(np.ascontiguousarray(times).tobytes()))
+    return _core.crc32c(b"".join(whole.payloads), begun)

@@ -1,0 +1,101 @@
+"""A session that is set up as this source runs best, and the registration of the source.
+
+The settings only work if they are made before the session starts: data then goes through Unix
+sockets, which takes a third less time than through TCP, and in larger batches.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import SparkSession
+
+from pagequeue.moments import to_ns
+from pagequeue.moments import system_clock as now
+from pagequeue.spark.java import find_java
+from pagequeue.spark.source import NAME, PageQueueSource
+from pagequeue.spark.table import schema_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from pagequeue.moments import Moment
+
+SETTINGS: Final = {
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.sql.session.timeZone": "UTC",
+}
+"""Each of them stays as it is where the caller gives another."""
+
+
+def session(
+    name: str = "pagequeue", *, master: str | None = None, settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Return a Spark session that knows `format("pagequeue")`; the one that runs, if one does.
+
+    Args:
+        name: of the application.
+        master: of the cluster; None: what spark-submit or the environment says, else `local[*]`.
+        settings: more of Spark's own.
+
+    Raises:
+        WrongJava: Java is missing, too old or trimmed; says what to install.
+    """
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if SparkSession.getActiveSession() is None and not os.environ.get("PYSPARK_GATEWAY_PORT"):
+        os.environ["JAVA_HOME"] = find_java().home
+    builder = SparkSession.builder.appName(name)
+    if master is not None:
+        builder = builder.master(master)
+    for key, value in {**SETTINGS, **(settings or {})}.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("pagequeue")` known to a session."""
+    spark.dataSource.register(PageQueueSource)
+
+
+def read(
+    spark: SparkSession,
+    path: str | os.PathLike[str] | Sequence[str],
+    *,
+    columns: Sequence[str] | None = None,
+    since: Moment | None = None,
+    until: Moment | None = None,
+    **options: object,
+) -> DataFrame:
+    """Return queues as a table.
+
+    Args:
+        spark: a session; the source is registered.
+        path: of a queue's directory, a glob of them, or several of either.
+        columns: those that are wanted: what the others need is not read. None: all.
+        since: only messages that are not older: int ns, aware datetime, or timedelta ago.
+        until: only messages before the first that is not older.
+        options: as for `format("pagequeue")`.
+
+    Raises:
+        InvalidOption: a column or an option is not known. QueueNotFound: there is none.
+    """
+    register(spark)
+    reader = spark.read.format(NAME)
+    if columns is not None:
+        reader = reader.schema(schema_of(columns))
+    if since is not None:
+        reader = reader.option("since", str(max(to_ns(since, now), 0)))
+    if until is not None:
+        reader = reader.option("until", str(max(to_ns(until, now, name="until"), 0)))
+    for option, value in options.items():
+        reader = reader.option(option, str(value))
+    if isinstance(path, str | os.PathLike):
+        return reader.load(os.fspath(path))
+    return reader.load(list(path))

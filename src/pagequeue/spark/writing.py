@@ -1,0 +1,147 @@
+"""The writers: tasks stage their rows, the driver publishes them, all or none, once.
+
+A table's job has an id of its own, made on the driver. A stream's work is named by query and batch,
+which tasks learn from Spark and tell in their messages: the driver's commit is not told the query.
+When a commit raises, Spark calls abort with the same messages, although it may have published: so
+abort only ever removes staged files, never a row. What the ledger says decides what is done again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
+from pyspark.sql.types import BinaryType, LongType, StringType
+
+from pagequeue import errors
+from pagequeue.publication import Ledger
+from pagequeue.queue import Queue
+from pagequeue.spark.staging import PAYLOAD, TIME, Staged, StagedRows, stage, sweep
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql.datasource import WriterCommitMessage
+    from pyspark.sql.types import StructType
+
+    from pagequeue.spark.options import WriteOptions
+
+LOCK_TIMEOUT: Final = 120.0
+"""Seconds that a commit waits for another one of the same queue."""
+QUERY: Final = "sql.streaming.queryId"
+BATCH: Final = "streaming.sql.batchId"
+"""Local properties that Spark sets for the tasks of a micro-batch."""
+
+
+def _check(schema: StructType, *, overwrite: bool) -> None:
+    """Raise InvalidOption for what cannot be written."""
+    if overwrite:
+        raise errors.InvalidOption(
+            "mode overwrite is refused, a queue only grows: write with mode append, or into a new "
+            "directory"
+        )
+    kinds = {field.name: field.dataType for field in schema.fields}
+    if not isinstance(kinds.get(PAYLOAD), BinaryType | StringType):
+        raise errors.InvalidOption(
+            f"the rows need a column {PAYLOAD} of type binary or string: select one, "
+            "to_json(struct(*)) for example"
+        )
+    other = sorted(set(kinds) - {PAYLOAD, TIME})
+    if other:
+        raise errors.InvalidOption(
+            f"column {other[0]!r} would be lost: select {PAYLOAD}, and {TIME} if times are kept"
+        )
+    if TIME in kinds and not isinstance(kinds[TIME], LongType):
+        raise errors.InvalidOption(f"column {TIME} must be of type bigint: ns since 1970")
+
+
+def _open(options: WriteOptions) -> Queue:
+    return Queue(
+        options.path, prefix=options.prefix, page_bytes=options.page_bytes, trust=options.trust,
+        lock_timeout=LOCK_TIMEOUT,
+    )  # fmt: skip
+
+
+def _won(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+    return [message for message in messages if isinstance(message, Staged)]
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes a table: all rows or none, whatever becomes of tasks.
+
+    Args:
+        options: where they go.
+        schema: of the rows.
+        overwrite: whether the mode is that.
+    """
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        _check(schema, overwrite=overwrite)
+        self._options = options
+        self._job = uuid.uuid4().hex
+        _open(options).close()  # it is made, or refused, before any task runs
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Stage the rows of a partition."""
+        return stage(self._options.path, self._options.prefix, self._job, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Publish them."""
+        options = self._options
+        rows = StagedRows(options.path, options.prefix, _won(messages))
+        with _open(options) as queue, Ledger(queue._store) as ledger:  # noqa: SLF001 - its own
+            ledger.publish(self._job, 0, rows)
+            ledger.forget(self._job)  # it never comes again
+        sweep(options.path, options.prefix, self._job)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Remove what was staged; rows that the commit published before it failed stay."""
+        del messages
+        sweep(self._options.path, self._options.prefix, self._job)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes a stream: each micro-batch once, all its rows or none.
+
+    Args:
+        options: where they go.
+        schema: of the rows.
+        overwrite: whether the mode is complete.
+    """
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        _check(schema, overwrite=overwrite)
+        self._options = options
+        _open(options).close()
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Stage the rows of a partition."""
+        context = TaskContext.get()
+        query = None if context is None else context.getLocalProperty(QUERY)
+        batch = None if context is None else context.getLocalProperty(BATCH)
+        if not query or not batch:
+            raise errors.UsageError(
+                f"this Spark does not tell its tasks {QUERY} and {BATCH}, by which a batch is "
+                "known again: use a version that the extra 'spark' allows"
+            )
+        return stage(
+            self._options.path, self._options.prefix, f"{query}-{batch}", iterator, query
+        )
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Publish a micro-batch, unless the ledger says that it was."""
+        options, staged = self._options, _won(messages)
+        if not staged:
+            return  # a batch without tasks has no rows
+        query = staged[0].query
+        rows = StagedRows(options.path, options.prefix, staged)
+        with _open(options) as queue, Ledger(queue._store) as ledger:  # noqa: SLF001 - its own
+            ledger.publish(f"query {query}", batchId, rows)
+        sweep(options.path, options.prefix, *(f"{query}-{n}" for n in range(batchId - 1, batchId + 1)))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Remove what was staged; a batch that was published stays, and is not done again."""
+        for message in _won(messages)[:1]:
+            sweep(self._options.path, self._options.prefix, f"{message.query}-{batchId}")
