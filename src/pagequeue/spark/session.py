@@ -69,8 +69,8 @@ def read(
     path: str | os.PathLike[str] | Sequence[str],
     *,
     columns: Sequence[str] | None = None,
-    since: Moment | None = None,
-    until: Moment | None = None,
+    since: Moment | str | None = None,
+    until: Moment | str | None = None,
     **options: object,
 ) -> DataFrame:
     """Return queues as a table.
@@ -79,7 +79,8 @@ def read(
         spark: a session; the source is registered.
         path: of a queue's directory, a glob of them, or several of either.
         columns: those that are wanted: what the others need is not read. None: all.
-        since: only messages that are not older: int ns, aware datetime, or timedelta ago.
+        since: only messages that are not older: int ns, aware datetime, timedelta ago, or a text:
+            `10m`, ISO 8601 with its zone.
         until: only messages before the first that is not older.
         options: as for `format("pagequeue")`.
 
@@ -90,10 +91,11 @@ def read(
     reader = spark.read.format(NAME)
     if columns is not None:
         reader = reader.schema(schema_of(columns))
-    if since is not None:
-        reader = reader.option("since", str(max(to_ns(since, now), 0)))
-    if until is not None:
-        reader = reader.option("until", str(max(to_ns(until, now, name="until"), 0)))
+    for name, moment in (("since", since), ("until", until)):
+        if moment is not None:
+            is_text = isinstance(moment, str)
+            text = moment if is_text else str(max(to_ns(moment, now, name=name), 0))
+            reader = reader.option(name, text)
     for option, value in options.items():
         reader = reader.option(option, str(value))
     if isinstance(path, str | os.PathLike):
