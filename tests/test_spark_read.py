@@ -201,9 +201,7 @@ def test_damage_fails_the_task_or_is_a_gap_that_is_counted(
         frame.count()
     skipped = pages.read(spark, tmp_path / "q", onDamage="skip")
     there = rows(skipped)
-    assert set(there) < {
-        (n, START + n * 1001, f"m{n}".encode() * 3) for n in range(COUNT)
-    }
+    assert set(there) < {(n, START + n * 1001, f"m{n}".encode() * 3) for n in range(COUNT)}
     missing = pages.gaps(skipped).collect()
     assert sum(row["count"] for row in missing) == COUNT - len(there)
     assert len(missing) == 1

@@ -192,7 +192,11 @@ def stamp(store: Store, laid: Laid, tail: Tail) -> Tail:
         folder.close()
     end = laid.pages[-1]
     return Tail(
-        tail.page_number + len(laid.pages), laid.position, end.count, tail.sequence + end.first, last
+        tail.page_number + len(laid.pages),
+        laid.position,
+        end.count,
+        tail.sequence + end.first,
+        last,
     )
 
 

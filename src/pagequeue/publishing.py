@@ -138,9 +138,7 @@ def settle_publishing(
     write_down(folder, prefix, record)
 
 
-def settle_alone(
-    folder: Folder, prefix: str, tail: Tail, did: Callable[[str], None]
-) -> None:
+def settle_alone(folder: Folder, prefix: str, tail: Tail, did: Callable[[str], None]) -> None:
     """The same for a recovery, which has set the tail by the frames and the marks already."""
     try:
         record = read_publishing(folder, prefix)

@@ -70,7 +70,7 @@ def plan(options: ReadOptions, need: Need) -> list[InputPartition]:
         with found.open() as queue:
             store = queue._store  # noqa: SLF001 - its own package
             first, end = store.while_retained(lambda: _range(store, options))
-            spans += _spans(store, found, first, end, need)
+            spans += _spans(store, found, (first, end), need, skips=options.skips_damage)
     return cut(spans, options)
 
 
@@ -81,7 +81,8 @@ def plan_ranges(
     spans: list[_Span] = []
     for found, first, end in ranges:
         with found.open() as queue:
-            spans += _spans(queue._store, found, first, end, need)  # noqa: SLF001 - the same
+            store = queue._store  # noqa: SLF001 - the same
+            spans += _spans(store, found, (first, end), need, skips=options.skips_damage)
     return cut(spans, options)
 
 
@@ -100,8 +101,11 @@ def _range(store: Store, options: ReadOptions) -> tuple[int, int]:
     return first, max(first, end)
 
 
-def _spans(store: Store, found: Found, first: int, end: int, need: Need) -> Iterator[_Span]:
+def _spans(
+    store: Store, found: Found, wanted: tuple[int, int], need: Need, *, skips: bool
+) -> Iterator[_Span]:
     """Give the pages of a range; retention can go on meanwhile, the task is told then."""
+    first, end = wanted
     if first >= end:
         return
     if need is Need.NOTHING:
@@ -109,7 +113,9 @@ def _spans(store: Store, found: Found, first: int, end: int, need: Need) -> Iter
         return
     try:
         starts = _starts(store, first, end)
-    except errors.Expired:
+    except (errors.Expired, errors.DamageError) as error:
+        if isinstance(error, errors.DamageError) and not skips:
+            raise
         yield _Span(found, first, end, 0.0)
         return
     for (number, start), (_, stop) in zip(starts, [*starts[1:], (0, end)], strict=True):

@@ -212,6 +212,7 @@ def sweep(directory: str, prefix: str, *jobs: str) -> None:
             with contextlib.suppress(FileNotFoundError):
                 is_rows = entry.name.startswith(START)
                 if is_rows and (
-                    entry.name.startswith(starts) or entry.stat(follow_symlinks=False).st_mtime < before
+                    entry.name.startswith(starts)
+                    or entry.stat(follow_symlinks=False).st_mtime < before
                 ):
                     os.unlink(entry.path)

@@ -111,6 +111,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if tail > start[name]:
                 ready.append((found, max(start[name], head), tail))
         self._keep({name: end[name] for name in there if name in end})
+        self.commit(start)  # what comes before it is done: else Spark would not have come here
         limited = not isinstance(limit, ReadAllAvailable)
         end.update(self._admitted(ready) if limited else {f.name: stop for f, _, stop in ready})
         return end
@@ -177,9 +178,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         for found in find(self._options):
             if found.name in offsets and found.name not in self._kept:
-                queue = Queue(
-                    found.directory, prefix=found.prefix, create=False, trust=found.trust
-                )
+                queue = Queue(found.directory, prefix=found.prefix, create=False, trust=found.trust)
                 try:
                     self._kept[found.name] = (queue, _consumer(queue, name, offsets[found.name]))
                 except BaseException:
@@ -187,7 +186,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     raise
 
     def commit(self, end: Offsets) -> None:
-        """Acknowledge what is done with; Spark calls this one micro-batch late."""
+        """Acknowledge what is done with."""
         for name, (_, consumer) in self._kept.items():
             if end.get(name, 0) > consumer.acknowledged:  # type: ignore[attr-defined]
                 consumer.seek(sequence=end[name])

@@ -126,9 +126,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 f"this Spark does not tell its tasks {QUERY} and {BATCH}, by which a batch is "
                 "known again: use a version that the extra 'spark' allows"
             )
-        return stage(
-            self._options.path, self._options.prefix, f"{query}-{batch}", iterator, query
-        )
+        return stage(self._options.path, self._options.prefix, f"{query}-{batch}", iterator, query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish a micro-batch, unless the ledger says that it was."""
@@ -139,7 +137,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
         rows = StagedRows(options.path, options.prefix, staged)
         with _open(options) as queue, Ledger(queue._store) as ledger:  # noqa: SLF001 - its own
             ledger.publish(f"query {query}", batchId, rows)
-        sweep(options.path, options.prefix, *(f"{query}-{n}" for n in range(batchId - 1, batchId + 1)))
+        sweep(
+            options.path, options.prefix, *(f"{query}-{n}" for n in range(batchId - 1, batchId + 1))
+        )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Remove what was staged; a batch that was published stays, and is not done again."""
