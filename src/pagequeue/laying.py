@@ -39,11 +39,11 @@ class Chunk(NamedTuple):
 
 
 class LaidPage(NamedTuple):
-    """A page by its number, its first sequence and how many messages it has; both from 0 on."""
+    """A page by its number, its first sequence from 0 on, and how many messages it has."""
 
     number: int
     first: int
-    count: int
+    size: int
 
 
 class Laid:
@@ -194,7 +194,7 @@ def stamp(store: Store, laid: Laid, tail: Tail) -> Tail:
     return Tail(
         tail.page_number + len(laid.pages),
         laid.position,
-        end.count,
+        end.size,
         tail.sequence + end.first,
         last,
     )
@@ -211,10 +211,10 @@ def _stamp_page(
     index_name = fmt.index_name(prefix, page.number)
     index = map_file(folder, index_name, meta.index_bytes, writable=True)
     first = tail.sequence + page.first
-    done = _core.restamp(region, index, page.first, page.count, first, time)
-    if done != page.count:
+    done = _core.restamp(region, index, page.first, page.size, first, time)
+    if done != page.size:
         raise errors.CorruptPage(
-            f"has {done} messages where {page.count} were laid down: look for what else writes "
+            f"has {done} messages where {page.size} were laid down: look for what else writes "
             "there, then write again; nothing was published",
             path=folder.full(name), position=0, reason="changed by somebody",
         )  # fmt: skip
@@ -226,7 +226,7 @@ def _stamp_page(
         index.sync(0, len(index))
     except OSError as error:
         raise_typed(error, folder.full(name), "syncing a page")
-    if page.count:
-        at = (page.count - 1) * fmt.INDEX_RECORD_BYTES
+    if page.size:
+        at = (page.size - 1) * fmt.INDEX_RECORD_BYTES
         last = int.from_bytes(index.read(at, 8), "little")
     return last

@@ -13,7 +13,7 @@ import contextlib
 import os
 import shutil
 import uuid
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -36,7 +36,6 @@ from pagequeue.page import map_file
 from pagequeue.producer import Producer
 from pagequeue.publishing import Record, give_up, read_publishing, settle_publishing, write_down
 from pagequeue.system_errors import raise_typed
-from pagequeue.words import Tail
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,7 +96,7 @@ class Ledger:
         self._held.close()
         self._lock.close()
 
-    def __enter__(self) -> Ledger:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -229,7 +228,7 @@ class Ledger:
                 chunks.append(Chunk(batch.payloads, batch.timestamps))
         whole = _joined(chunks)
         assert whole.times is not None
-        return _digest(whole, whole.times) == record["digest"]
+        return bool(_digest(whole, whole.times) == record["digest"])
 
     # --- many pages -------------------------------------------------------------------------------
 
@@ -270,7 +269,7 @@ class Ledger:
         The preparation lock is held: nobody makes a page, retires one, or looks for a record.
         """
         store, folder, prefix = self._store, self._folder, self._prefix
-        # M2. No page stands behind the active one, and none can be made. Dies here: nothing changed.
+        # M2. No page stands behind the active one, and none can be made. Dies here: nothing did.
         active = store.tail.page_number
         while store.roller.take(active + 1):
             producer.seal()

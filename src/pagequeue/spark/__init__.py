@@ -8,21 +8,20 @@ Importing this needs pyspark and pyarrow, and starts nothing.
 
 from __future__ import annotations
 
-import importlib.util
-
 from pagequeue.errors import MissingExtra
 
-for _name in ("pyspark", "pyarrow"):
-    if importlib.util.find_spec(_name) is None:
-        raise MissingExtra(
-            f"pagequeue.spark needs {_name}, which is not installed: pip install "
-            "'pagequeue[spark]'",
-            extra="spark",
-        )
-
-from pagequeue.spark.gaps import gaps
-from pagequeue.spark.java import find_java
-from pagequeue.spark.session import read, register, session
-from pagequeue.spark.source import PageQueueSource
+try:
+    from pagequeue.spark.gaps import gaps
+    from pagequeue.spark.java import find_java
+    from pagequeue.spark.session import read, register, session
+    from pagequeue.spark.source import PageQueueSource
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] not in {"pyspark", "pyarrow"}:
+        raise
+    raise MissingExtra(
+        f"pagequeue.spark needs {error.name}, which is not installed: pip install "
+        "'pagequeue[spark]'",
+        extra="spark",
+    ) from error
 
 __all__ = ["PageQueueSource", "find_java", "gaps", "read", "register", "session"]

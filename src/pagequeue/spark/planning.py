@@ -8,6 +8,7 @@ weight; the live page counts up to the tail as it is now.
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
@@ -69,7 +70,7 @@ def plan(options: ReadOptions, need: Need) -> list[InputPartition]:
     for found in find(options):
         with found.open() as queue:
             store = queue._store  # noqa: SLF001 - its own package
-            first, end = store.while_retained(lambda: _range(store, options))
+            first, end = store.while_retained(partial(_range, store, options))
             spans += _spans(store, found, (first, end), need, skips=options.skips_damage)
     return cut(spans, options)
 

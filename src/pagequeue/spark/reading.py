@@ -44,7 +44,7 @@ def read_part(part: Part, table: Table, options: ReadOptions) -> Iterator[Any]:
     """
     for piece in part.pieces:
         for rows in _PieceReader(piece, table.need, options).rows():
-            if rows.count:
+            if rows.size:
                 yield table.batch(rows)
 
 
@@ -167,8 +167,9 @@ def _next(replay: Replay) -> Batch | None:
 
 
 def _page_bounds(store: Store, sequence: int) -> tuple[int, int]:
-    """Return the page that a sequence stands in, by the pages whose headers can be read, and where
-    the next of these begins.
+    """Return the page that a sequence stands in, and where the next one begins.
+
+    By the pages whose headers can be read.
     """
     number, end = store.read_meta.head_page, store.tail.sequence
     for other in range(number, store.tail.page_number + 1):
@@ -188,12 +189,16 @@ def _good(store: Store, number: int) -> Iterator[tuple[Stretch, _core.Region]]:
     try:
         first = store.first_sequence(number)
         end = store.end_sequence(number) if number == store.tail.page_number else None
-        region = map_page(store.folder, name, store.meta.page_bytes, wrong=lambda error: None)
+        region = map_page(store.folder, name, store.meta.page_bytes, wrong=_noted)
     except (errors.DamageError, errors.QueueNotFound):
         return
     sealed = number < store.tail.page_number
     for stretch in stretches(region, None, first, None, end_sequence=end, is_sealed=sealed):
         yield stretch, region
+
+
+def _noted(error: errors.DamageError) -> None:
+    """The stretches say what is missing."""
 
 
 def _position(region: _core.Region, stretch: Stretch, sequence: int) -> int:

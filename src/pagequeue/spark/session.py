@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import SparkSession
 
-from pagequeue.moments import to_ns
 from pagequeue.moments import system_clock as now
+from pagequeue.moments import to_ns
 from pagequeue.spark.java import find_java
 from pagequeue.spark.source import NAME, PageQueueSource
 from pagequeue.spark.table import schema_of
@@ -93,9 +93,9 @@ def read(
         reader = reader.schema(schema_of(columns))
     for name, moment in (("since", since), ("until", until)):
         if moment is not None:
-            is_text = isinstance(moment, str)
-            text = moment if is_text else str(max(to_ns(moment, now, name=name), 0))
-            reader = reader.option(name, text)
+            if not isinstance(moment, str):
+                moment = str(max(to_ns(moment, now, name=name), 0))  # noqa: PLW2901 - as text
+            reader = reader.option(name, moment)
     for option, value in options.items():
         reader = reader.option(option, str(value))
     if isinstance(path, str | os.PathLike):

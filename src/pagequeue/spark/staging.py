@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 from pyspark.sql.datasource import WriterCommitMessage
 
 from pagequeue import _core, errors
@@ -209,10 +209,9 @@ def sweep(directory: str, prefix: str, *jobs: str) -> None:
     before = time.time() - ABANDONED_SECONDS
     with os.scandir(there) as entries:
         for entry in entries:
-            with contextlib.suppress(FileNotFoundError):
-                is_rows = entry.name.startswith(START)
-                if is_rows and (
-                    entry.name.startswith(starts)
-                    or entry.stat(follow_symlinks=False).st_mtime < before
-                ):
+            if not entry.name.startswith(START):
+                continue
+            with contextlib.suppress(FileNotFoundError):  # another attempt removed it
+                is_old = entry.stat(follow_symlinks=False).st_mtime < before
+                if is_old or entry.name.startswith(starts):
                     os.unlink(entry.path)

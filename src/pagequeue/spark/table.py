@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-import pyarrow as pa
+import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql.types import (
     BinaryType,
     DataType,
@@ -43,14 +43,14 @@ class Rows(NamedTuple):
     Attributes:
         name: of the queue.
         first: their first sequence.
-        count: how many there are.
-        timestamps: ns since 1970, int64, shape (count,); empty when nobody needs them.
+        size: how many there are.
+        timestamps: ns since 1970, int64, shape (size,); empty when nobody needs them.
         payloads: an Arrow array of type binary; None when nobody needs them.
     """
 
     name: str
     first: int
-    count: int
+    size: int
     timestamps: NDArray[np.int64]
     payloads: Any
 
@@ -65,11 +65,11 @@ class Column(NamedTuple):
 
 
 def _name(rows: Rows) -> Any:  # noqa: ANN401 - pyarrow is not typed
-    return pa.repeat(pa.scalar(rows.name, pa.string()), rows.count)
+    return pa.repeat(pa.scalar(rows.name, pa.string()), rows.size)
 
 
 def _sequence(rows: Rows) -> Any:  # noqa: ANN401 - the same
-    return pa.array(np.arange(rows.first, rows.first + rows.count, dtype=np.int64))
+    return pa.array(np.arange(rows.first, rows.first + rows.size, dtype=np.int64))
 
 
 def _timestamp(rows: Rows) -> Any:  # noqa: ANN401 - the same

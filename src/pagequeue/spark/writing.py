@@ -137,9 +137,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         rows = StagedRows(options.path, options.prefix, staged)
         with _open(options) as queue, Ledger(queue._store) as ledger:  # noqa: SLF001 - its own
             ledger.publish(f"query {query}", batchId, rows)
-        sweep(
-            options.path, options.prefix, *(f"{query}-{n}" for n in range(batchId - 1, batchId + 1))
-        )
+        over = (f"{query}-{batch}" for batch in (batchId - 1, batchId))
+        sweep(options.path, options.prefix, *over)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Remove what was staged; a batch that was published stays, and is not done again."""
