@@ -77,7 +77,11 @@ def pretend_power_cut(directory: Path | str) -> None:
     overwrite(path, WriteMeta.LOCK_KEY, b"\x55" * WriteMeta.LOCK_KEY_BYTES)
 
 
-def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+SOON = 5.0
+"""Seconds that are soon, however busy the machine: what is wrong lasts 10 s, or for ever."""
+
+
+def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
     """Wait until something holds."""
     deadline = time.monotonic() + seconds
     while not condition():
