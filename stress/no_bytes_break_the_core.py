@@ -110,9 +110,10 @@ def fuzz(budget: Budget, outcome: Outcome) -> None:
         limits.append(f"-runs={budget.cases}")
     with tempfile.TemporaryDirectory(prefix="pagequeue-fuzz-") as directory:
         text, wrong = executed([path, *limits, "-print_final_stats=1", "-timeout=10"], directory)
-        inputs = [f"{file.name}: {file.read_bytes().hex()}" for file in Path(directory).iterdir()]
-    found = re.search(r"stat::number_of_executed_units:\s*(\d+)", text)
-    runs = int(found[1]) if found else 0
+        found = [file for file in Path(directory).iterdir() if "-" in file.name]
+        inputs = [f"{file.name}: {file.read_bytes().hex()}" for file in found]
+    number = re.search(r"stat::number_of_executed_units:\s*(\d+)", text)
+    runs = int(number[1]) if number else 0
     outcome.cases += runs
     outcome.notes["libFuzzer"] = f"{runs} cases in {seconds} s"
     if wrong or not runs:

@@ -134,7 +134,8 @@ static void lay_frames(source *from, const pq_place *at, uint64_t sequence) {
         }
         uint64_t length = word & PQ_LENGTH_MASK;
         uint8_t *frame = at->page + position;
-        timestamp += below(from, 32) == 0 ? -1 : (int64_t)below(from, 3) * (timestamp < INT64_MAX - 9);
+        timestamp += below(from, 32) == 0 ? -(timestamp > INT64_MIN)
+                                           : (int64_t)below(from, 3) * (timestamp < INT64_MAX - 9);
         memcpy(frame + PQ_FRAME_TIMESTAMP, &timestamp, 8);
         memcpy(frame, &word, 4);
         uint64_t summed = word & PQ_END_OF_PAGE ? 0 : length - 16;
