@@ -73,6 +73,7 @@ class Store:
         self.errands = Errands()
         self._opening = opening = Opening(path, prefix, **asked)
         self.folder, self.meta, self.report = opening.folder, opening.meta, opening.report
+        self.kind = opening.kind
         self._pool = Pool(self.meta.page_bytes)
         self.write_meta, self.read_meta = opening.write_meta, opening.read_meta
         self._prefix_tail = opening.prefix_tail
