@@ -53,6 +53,10 @@ static inline uint64_t pq_aligned(uint64_t bytes) {
 void pq_crc_choose(int allow_hardware);
 const char *pq_crc_name(void);
 uint32_t pq_crc_update(uint32_t state, const void *data, size_t bytes);
+/* From the start, of so many pieces of one size, at equal distances: one piece is a chain in which
+ * each step waits for the last, so several go on side by side. */
+#define PQ_CRC_LANES 4
+void pq_crc_lanes(uint32_t *states, const uint8_t *data, size_t distance, size_t bytes);
 
 /* --- frames.c: reading and laying down frames inside one mapped page -------------------------- */
 
