@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import weakref
 from functools import partial
 from typing import TYPE_CHECKING
 
 from pagequeue import errors, options
-from pagequeue.batch import Batch, joined
+from pagequeue.columns import Columns
 from pagequeue.compress import Compressor
 from pagequeue.consumer import Consumer, Replay
 from pagequeue.files import FILE_MODE
@@ -28,7 +27,7 @@ from pagequeue.valued import make_producer
 from pagequeue.zstd import LEVEL_DEFAULT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection
 
     from numpy.typing import DTypeLike
 
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 LOCK_TIMEOUT = 10.0
 
 
-class Queue(Sharing, Flows):
+class Queue(Sharing, Columns, Flows):
     """A persistent queue in a directory. Threads may share it; processes each open their own.
 
     Args:
@@ -243,42 +242,6 @@ class Queue(Sharing, Flows):
         self._handles.add(replay)
         return replay
 
-    def batches(
-        self,
-        *,
-        since: Moment | None = None,
-        until: Moment | None = None,
-        sequence: int | None = None,
-        limit_count: int = 65536,
-    ) -> Iterator[Batch]:
-        """Return a finite iterator of batches: the same messages as `replay`, as columns.
-
-        Args:
-            since: begin with the first message that is not older (inclusive).
-            until: end before the first message that is not older (exclusive).
-            sequence: begin with this message.
-            limit_count: most messages in a batch, 1 to 1_048_576; it also ends with its page, and
-                after about 1 MiB.
-        """
-        return _batches(self.replay(since=since, until=until, sequence=sequence), limit_count)
-
-    def last(self, count: int) -> Batch:
-        """Return the last messages, oldest first: `count` of them, or all if there are fewer.
-
-        Args:
-            count: 0 or more.
-        """
-        count = operator.index(count)
-        if count < 0:
-            raise errors.InvalidOption(f"count is {count}: give 0 or more")
-        return self._open().while_retained(partial(self._last, count))
-
-    def _last(self, count: int) -> Batch:
-        tail = self.tail_sequence
-        first = min(max(self.head_sequence, tail - count), tail)
-        batches = list(self.batches(sequence=first)) if first < tail else []
-        return joined(batches, tail)[: tail - first]  # more can have come meanwhile
-
     # --- what stands there ------------------------------------------------------------------------
 
     @property
@@ -372,14 +335,3 @@ class Queue(Sharing, Flows):
             )
         self._store.check_process("queue")
         return self._store
-
-
-def _batches(replay: Replay, limit_count: int) -> Iterator[Batch]:
-    while True:
-        try:
-            batch = replay._batch(limit_count, 0)  # noqa: SLF001 - its own package
-        except errors.NothingReceived:
-            return  # a tail that awaits recovery
-        if batch is None:
-            return
-        yield batch

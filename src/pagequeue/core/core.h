@@ -57,6 +57,11 @@ uint32_t pq_crc_update(uint32_t state, const void *data, size_t bytes);
  * each step waits for the last, so several go on side by side. */
 #define PQ_CRC_LANES 4
 void pq_crc_lanes(uint32_t *states, const uint8_t *data, size_t distance, size_t bytes);
+uint32_t pq_frame_checksum(uint32_t payload_state, int64_t timestamp, uint64_t sequence,
+                           uint32_t word);
+/* The same from the payload on. */
+uint32_t pq_frame_sum(const uint8_t *payload, size_t bytes, int64_t timestamp, uint64_t sequence,
+                      uint32_t word);
 
 /* --- frames.c: reading and laying down frames inside one mapped page -------------------------- */
 
@@ -82,8 +87,6 @@ pq_read_result pq_frame_look(const uint8_t *page, uint64_t page_bytes, uint64_t 
                              pq_frame *frame);
 pq_read_result pq_frame_check(const uint8_t *page, uint64_t page_bytes, uint64_t position,
                               uint64_t sequence, pq_frame *frame);
-uint32_t pq_frame_checksum(uint32_t payload_state, int64_t timestamp, uint64_t sequence,
-                           uint32_t word);
 
 typedef struct {
     uint8_t *meta; /* the write meta */
@@ -187,6 +190,9 @@ void pq_scan(const pq_place *at, uint64_t position, uint64_t sequence, uint64_t 
 int pq_find(const pq_place *at, uint64_t count, int64_t since, uint64_t *ordinal,
             uint64_t *position);
 int pq_locate(const pq_place *at, uint64_t count, uint64_t ordinal, uint64_t *position);
+int pq_find_many(const pq_place *at, uint64_t count, const int64_t *moments, size_t moment_count,
+                 int64_t *ordinals);
+int pq_times(const pq_place *at, uint64_t ordinal, uint64_t end, int64_t *times);
 int pq_resync(const pq_place *at, uint64_t position, uint64_t sequence, uint64_t end_sequence,
               int64_t floor_timestamp, int64_t ceiling_timestamp, uint64_t *found_position,
               uint64_t *found_sequence);

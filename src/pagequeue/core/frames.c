@@ -13,16 +13,6 @@
 
 /* --- looking ---------------------------------------------------------------------------------- */
 
-/* The payload comes first, so that its part can be computed before the lock is taken. */
-uint32_t pq_frame_checksum(uint32_t payload_state, int64_t timestamp, uint64_t sequence,
-                           uint32_t word) {
-    uint8_t rest[20];
-    memcpy(rest, &timestamp, 8);
-    memcpy(rest + 8, &sequence, 8);
-    memcpy(rest + 16, &word, 4);
-    return ~pq_crc_update(payload_state, rest, sizeof rest);
-}
-
 pq_read_result pq_frame_look(const uint8_t *page, uint64_t page_bytes, uint64_t position,
                              pq_frame *frame) {
     if (position < PQ_PAGE_HEADER_BYTES || position % PQ_FRAME_ALIGN_BYTES != 0 ||
@@ -58,8 +48,8 @@ pq_read_result pq_frame_check(const uint8_t *page, uint64_t page_bytes, uint64_t
     if (result != PQ_READ_FRAME && result != PQ_READ_END) {
         return result;
     }
-    uint32_t state = pq_crc_update(PQ_CRC_START, frame->payload, frame->payload_bytes);
-    uint32_t sum = pq_frame_checksum(state, frame->timestamp, sequence, frame->word);
+    uint32_t sum = pq_frame_sum(frame->payload, frame->payload_bytes, frame->timestamp, sequence,
+                                frame->word);
     if (sum != frame->checksum && !PQ_PLANTED(no_checksum)) {
         return PQ_READ_BAD_CHECKSUM;
     }
