@@ -10,7 +10,7 @@ import json
 import select
 import sys
 import time
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING, BinaryIO, Final, TypedDict
 
 import click
 
@@ -180,6 +180,13 @@ def _consumed(queue: Queue, name: str, until: int | None, *, follow: bool) -> It
                 return
 
 
+def _write(out: BinaryIO, data: bytes) -> None:
+    """Write all of it: a write that a reader's end cuts short says so by its count alone."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[out.write(rest) :]
+
+
 def _warn_of_early(name: str, timestamp: int | None) -> None:
     """Say what a bare number means when it was probably meant otherwise."""
     if timestamp is not None and 0 < timestamp < EARLY_NS:
@@ -266,12 +273,12 @@ def command(
         with shared.open_to_write(directory, prefix, trust, create=False) as queue:
             render = _renderer(output_format, chosen, queue)
             for batch in _consumed(queue, consumer, until, follow=follow):
-                out.write(render(batch))
+                _write(out, render(batch))
                 out.flush()
         return
     with shared.open_to_read(directory, prefix, trust) as queue:
         render = _renderer(output_format, chosen, queue)
         for batch in _followed(queue, span) if follow else _retained(queue, span):
-            out.write(render(batch))
+            _write(out, render(batch))
             if follow:
                 out.flush()
