@@ -2,40 +2,43 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import weakref
 from functools import partial
 from typing import TYPE_CHECKING
 
 from pagequeue import errors, options
-from pagequeue.batch import Batch, joined
-from pagequeue.codec import LEVEL_DEFAULT
+from pagequeue.columns import Columns
 from pagequeue.compress import Compressor
 from pagequeue.consumer import Consumer, Replay
 from pagequeue.files import FILE_MODE
 from pagequeue.flow import Flows
 from pagequeue.flush import Sync, sync_policy
+from pagequeue.kind import asked_kind
 from pagequeue.moments import Moment, system_clock
 from pagequeue.named import open_consumer
-from pagequeue.producer import Producer
 from pagequeue.repair import RepairReport, repair_queue
 from pagequeue.retention import KEEP_ALL, Retainer, Retention
 from pagequeue.rewrite import rewriter
 from pagequeue.sharing import Sharing
 from pagequeue.store import Store
 from pagequeue.trust import trusted
+from pagequeue.valued import make_producer
+from pagequeue.zstd import LEVEL_DEFAULT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection
+
+    from numpy.typing import DTypeLike
 
     from pagequeue.closing import Closing
+    from pagequeue.producer import Producer
     from pagequeue.recovery_report import RecoveryReport
 
 LOCK_TIMEOUT = 10.0
 
 
-class Queue(Sharing, Flows):
+class Queue(Sharing, Columns, Flows):
     """A persistent queue in a directory. Threads may share it; processes each open their own.
 
     Args:
@@ -73,12 +76,17 @@ class Queue(Sharing, Flows):
         compress_after: pages behind which so many sealed ones follow are compressed in the
             background when this process rolls; None: only when `compress` is called.
         compress_level: of Zstandard, from -7 (fast) to 19 (small).
+        dtype: of a new queue of fixed records, a NumPy dtype with fields; an existing one must
+            have the same; None takes what stands there.
+        codec: of a new queue, what makes payloads of objects: `"bytes"`, `"utf-8"`, `"json"`,
+            `"msgpack"`, `"arrow"` or `"pickle"`; an existing one must have the same. None: bytes,
+            or what stands there, but for `"pickle"`, which unpickles only for who names it.
 
     Raises:
         QueueNotFound: there is none, and `create` is False.
         NotADirectory, UnsafePath, AccessDenied: the path cannot be used, or others than its owner
             could exchange what stands there.
-        PageSizeMismatch: the queue has another page size.
+        PageSizeMismatch, DtypeMismatch, CodecMismatch: the queue has another one.
         NewerFormat: a newer version wrote it.
         CorruptMeta, CorruptPage, CorruptFrame, MissingPage: damage that is not a torn tail.
         DiskFull: there is no room for the first page.
@@ -106,6 +114,8 @@ class Queue(Sharing, Flows):
         full_timeout: float | None = None,
         compress_after: int | None = None,
         compress_level: int = LEVEL_DEFAULT,
+        dtype: DTypeLike | None = None,
+        codec: str | None = None,
     ) -> None:
         if not os.fspath(directory):
             raise errors.InvalidOption("directory is empty: give a path, '.' for this one")
@@ -125,7 +135,7 @@ class Queue(Sharing, Flows):
         self._open_store = partial(
             Store, path, prefix, read_only=read_only, page_bytes=page_bytes,
             lock_timeout=lock_timeout, clock=clock or system_clock, file_mode=file_mode,
-            trust=trusted(trust, path),
+            trust=trusted(trust, path), kind=asked_kind(dtype, codec, path),
         )  # fmt: skip
         self._flushes_on_close = sync != "none" and not read_only
         self._flush_seconds = interval
@@ -158,7 +168,7 @@ class Queue(Sharing, Flows):
         """
         store = self._open()
         self._check_writable("send")
-        producer = Producer(store, self._clock, self._sync_every)
+        producer = make_producer(store, self._clock, self._sync_every)
         self._handles.add(producer)
         if self._closed:  # by another thread, meanwhile
             producer.close()
@@ -232,42 +242,6 @@ class Queue(Sharing, Flows):
         self._handles.add(replay)
         return replay
 
-    def batches(
-        self,
-        *,
-        since: Moment | None = None,
-        until: Moment | None = None,
-        sequence: int | None = None,
-        limit_count: int = 65536,
-    ) -> Iterator[Batch]:
-        """Return a finite iterator of batches: the same messages as `replay`, as columns.
-
-        Args:
-            since: begin with the first message that is not older (inclusive).
-            until: end before the first message that is not older (exclusive).
-            sequence: begin with this message.
-            limit_count: most messages in a batch, 1 to 1_048_576; it also ends with its page, and
-                after about 1 MiB.
-        """
-        return _batches(self.replay(since=since, until=until, sequence=sequence), limit_count)
-
-    def last(self, count: int) -> Batch:
-        """Return the last messages, oldest first: `count` of them, or all if there are fewer.
-
-        Args:
-            count: 0 or more.
-        """
-        count = operator.index(count)
-        if count < 0:
-            raise errors.InvalidOption(f"count is {count}: give 0 or more")
-        return self._open().while_retained(partial(self._last, count))
-
-    def _last(self, count: int) -> Batch:
-        tail = self.tail_sequence
-        first = min(max(self.head_sequence, tail - count), tail)
-        batches = list(self.batches(sequence=first)) if first < tail else []
-        return joined(batches, tail)[: tail - first]  # more can have come meanwhile
-
     # --- what stands there ------------------------------------------------------------------------
 
     @property
@@ -295,21 +269,6 @@ class Queue(Sharing, Flows):
         return True
 
     @property
-    def directory(self) -> str:
-        """The absolute path of the directory."""
-        return self._store.folder.path
-
-    @property
-    def prefix(self) -> str:
-        """The prefix of all file names."""
-        return self._store.prefix
-
-    @property
-    def page_bytes(self) -> int:
-        """The size of each page file."""
-        return self._store.meta.page_bytes
-
-    @property
     def recovery(self) -> RecoveryReport:
         """What opening the queue had to do; nothing, if another process has it open already."""
         return self._store.report
@@ -333,6 +292,7 @@ class Queue(Sharing, Flows):
         report = repair_queue(
             store.folder.path, prefix=store.prefix, trust=self._trust,
             lock_timeout=store.lock_timeout, progress=progress,
+            dtype=store.kind.dtype, codec=store.kind.codec,
         )  # fmt: skip
         try:
             self._store = self._start(create=False)
@@ -376,14 +336,3 @@ class Queue(Sharing, Flows):
             )
         self._store.check_process("queue")
         return self._store
-
-
-def _batches(replay: Replay, limit_count: int) -> Iterator[Batch]:
-    while True:
-        try:
-            batch = replay._batch(limit_count, 0)  # noqa: SLF001 - its own package
-        except errors.NothingReceived:
-            return  # a tail that awaits recovery
-        if batch is None:
-            return
-        yield batch
