@@ -60,7 +60,11 @@ from pagequeue.flow import Flow
 from pagequeue.group import Group
 from pagequeue.info import Info
 from pagequeue.listing import ConsumerInfo, GroupInfo
+from pagequeue.merge_open import merge
+from pagequeue.merged import Merged, MergedBatch
+from pagequeue.merging import Merge
 from pagequeue.named import NamedConsumer
+from pagequeue.pacing import Pace
 from pagequeue.problem import Problem
 from pagequeue.producer import Producer
 from pagequeue.queue import Queue
@@ -105,6 +109,9 @@ __all__ = [
     "LockReplaced",
     "LockTimeout",
     "Loss",
+    "Merge",
+    "Merged",
+    "MergedBatch",
     "Message",
     "MessageTooLarge",
     "MissingExtra",
@@ -115,6 +122,7 @@ __all__ = [
     "NotADirectory",
     "NotDurable",
     "NothingReceived",
+    "Pace",
     "PageQueueError",
     "PageSizeMismatch",
     "Problem",
@@ -146,6 +154,7 @@ __all__ = [
     "UsageError",
     "VerifyReport",
     "__version__",
+    "merge",
     "rates",
     "repair_queue",
     "salvage_queue",

@@ -18,6 +18,8 @@ from pagequeue.flow import Flows
 from pagequeue.flush import Sync, sync_policy
 from pagequeue.moments import Moment, system_clock
 from pagequeue.named import open_consumer
+from pagequeue.paced import PacedReplay
+from pagequeue.pacing import pace_of
 from pagequeue.producer import Producer
 from pagequeue.repair import RepairReport, repair_queue
 from pagequeue.retention import KEEP_ALL, Retainer, Retention
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from pagequeue.closing import Closing
+    from pagequeue.pacing import Speed
     from pagequeue.recovery_report import RecoveryReport
 
 LOCK_TIMEOUT = 10.0
@@ -217,6 +220,7 @@ class Queue(Sharing, Flows):
         since: Moment | None = None,
         until: Moment | None = None,
         sequence: int | None = None,
+        speed: Speed | None = None,
     ) -> Replay:
         """Return a finite iterator of messages, up to the tail as of now.
 
@@ -224,11 +228,14 @@ class Queue(Sharing, Flows):
             since: begin with the first message that is not older (inclusive).
             until: end before the first message that is not older (exclusive).
             sequence: begin with this message.
+            speed: 1.0 as they were sent, 10.0 ten times as fast, a `Pace`; None: at once.
 
         Raises:
             As for `consumer`; and CorruptFrame, when damage is reached.
         """
-        replay = Replay(self._open(), since, until, sequence)
+        place = (self._open(), since, until, sequence)
+        pace = pace_of(speed)
+        replay = Replay(*place) if pace is None else PacedReplay(*place, pace)
         self._handles.add(replay)
         return replay
 
@@ -239,6 +246,7 @@ class Queue(Sharing, Flows):
         until: Moment | None = None,
         sequence: int | None = None,
         limit_count: int = 65536,
+        speed: Speed | None = None,
     ) -> Iterator[Batch]:
         """Return a finite iterator of batches: the same messages as `replay`, as columns.
 
@@ -248,8 +256,10 @@ class Queue(Sharing, Flows):
             sequence: begin with this message.
             limit_count: most messages in a batch, 1 to 1_048_576; it also ends with its page, and
                 after about 1 MiB.
+            speed: as for `replay`; a batch holds what is due when it comes.
         """
-        return _batches(self.replay(since=since, until=until, sequence=sequence), limit_count)
+        replay = self.replay(since=since, until=until, sequence=sequence, speed=speed)
+        return _batches(replay, limit_count)
 
     def last(self, count: int) -> Batch:
         """Return the last messages, oldest first: `count` of them, or all if there are fewer.
