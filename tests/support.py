@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import portalocker
 
-from pagequeue import PageQueueError, Queue, Retention
+from pagequeue import PageQueueError, Queue, Retention, merge
 from pagequeue import format as fmt
 from pagequeue.meta import field_of
 from pagequeue.words import WriteMeta
@@ -399,6 +399,7 @@ def wait_for_message(directory: str, how: str) -> None:
             "receive_many": consumer.receive_many,
             "iterate": lambda: next(consumer),
             "send": lambda: queue.producer().send(b"x"),
+            "merge": lambda: merge([queue, queue], follow=True).receive(),
         }
         say("waiting")
         try:
