@@ -40,6 +40,7 @@ FLOORS = {
         "watching",
     },
     2: {
+        "arrow",
         "batch",
         "compressed",
         "cursor",
@@ -66,7 +67,9 @@ FLOORS = {
     },
     4: {
         "awaiting",
+        "batches",
         "claiming",
+        "columns",
         "compress",
         "consumer",
         "dead",

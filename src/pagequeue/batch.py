@@ -1,62 +1,261 @@
-"""Batch: consecutive messages, as messages and as columns."""
+"""Batch: consecutive messages, as messages and as columns.
+
+What was read is told by the pages that the messages stand in, and by where they stand: no object is
+made for a message before somebody wants it. While a batch has its pages, nobody uses their files
+again (I13), so it stays right whatever becomes of the queue. It lets go of them once it has made
+its payloads.
+"""
+# ruff: noqa: SLF001 - a batch that is made of batches looks into them
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, overload
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 import numpy as np
 
+from pagequeue import _core, arrow, errors
+from pagequeue import format as fmt
 from pagequeue._core import Message
 from pagequeue.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
-    from numpy.typing import NDArray
+    from numpy.typing import DTypeLike, NDArray
+
+TIME_BYTES = 8
+SPAN_BYTES = 8
+"""Position and size of a payload in its page, `<u4` each."""
+
+
+class Part(NamedTuple):
+    """Those messages of a batch that stand in one page.
+
+    Attributes:
+        region: the page.
+        spans: where their payloads stand in it; 8 bytes each.
+        first_sequence: of the first one.
+    """
+
+    region: _core.Region
+    spans: bytes
+    first_sequence: int
+
+    @property
+    def lengths(self) -> NDArray[np.uint32]:
+        """The payloads' sizes in bytes; shape (n,)."""
+        return np.frombuffer(self.spans, np.uint32)[1::2]
+
+    @property
+    def position(self) -> int:
+        """The position of the first payload."""
+        return int.from_bytes(self.spans[:4], "little")
+
+    def payloads(self) -> list[bytes]:
+        """Return copies of the payloads.
+
+        Raises:
+            CorruptPage: the page was truncated meanwhile.
+        """
+        return _core.payloads(self.region, self.spans, self.first_sequence)
+
+    def records(self, kind: np.dtype[Any]) -> NDArray[Any]:
+        """Return the payloads, all of the dtype's size, as a view of the page.
+
+        Raises:
+            CorruptPage: the page was truncated meanwhile.
+        """
+        _core.stand(self.region, self.spans, self.first_sequence)
+        frame_bytes = fmt.frame_bytes(kind.itemsize)
+        return np.ndarray(
+            (len(self.lengths),), kind, memoryview(self.region), self.position, (frame_bytes,)
+        )
 
 
 class Batch(Sequence[Message]):
     """Consecutive messages: a sequence of `Message`, and the same as columns.
 
-    Attributes:
-        payloads: list of bytes, one for each message.
+    It is a view of the pages in which its messages stand, each of them checked. The pages stay in
+    its hands, also when retention takes them or the queue is closed, until `payloads` was asked
+    for; then it has copies.
     """
 
-    __slots__ = ("_first_sequence", "_lengths", "_timestamps", "payloads")
+    __slots__ = ("_first_sequence", "_kind", "_of", "_payloads", "_region", "_spans", "_times")
 
-    payloads: list[bytes]
+    _of: list[Batch] | None
+    """What it was joined of, while its columns are not."""
 
     def __init__(
-        self, payloads: list[bytes], first_sequence: int, timestamps: bytes, lengths: bytes
+        self,
+        region: _core.Region | None,
+        first_sequence: int,
+        timestamps: bytes,
+        spans: bytes,
+        kind: object = None,
     ) -> None:
-        self.payloads = payloads
+        self._region = region
         self._first_sequence = first_sequence
-        self._timestamps = timestamps
-        self._lengths = lengths
+        self._times = timestamps
+        self._spans = spans
+        self._kind = kind
+        self._payloads: list[bytes] | None = None
+        self._of = None
+
+    @classmethod
+    def _of_payloads(
+        cls, payloads: list[bytes], first_sequence: int, timestamps: bytes, kind: object = None
+    ) -> Batch:
+        """Return a batch that has no page."""
+        batch = cls(None, first_sequence, timestamps, b"", kind)
+        batch._payloads = payloads
+        return batch
+
+    @classmethod
+    def _joined(cls, batches: list[Batch]) -> Batch:
+        """Return one batch of several that follow each other."""
+        whole = cls(None, batches[0]._first_sequence, b"", b"", batches[0]._kind)
+        whole._of = batches
+        return whole
+
+    # --- columns ----------------------------------------------------------------------------------
+
+    @property
+    def payloads(self) -> list[bytes]:
+        """The payloads: list of bytes, one for each message; made when first asked for, and kept.
+
+        Raises:
+            CorruptPage: the file of a page was truncated meanwhile.
+        """
+        payloads = self._payloads
+        if payloads is not None:
+            return payloads
+        region, batches = self._region, self._of
+        if region is not None:
+            payloads = _core.payloads(region, self._spans, self._first_sequence)
+        else:
+            payloads = [payload for batch in batches or () for payload in batch.payloads]
+            self._times = self._whole_times()
+        self._payloads = payloads
+        self._region = self._of = None  # in this order: other threads may look at it
+        return payloads
 
     @property
     def sequences(self) -> NDArray[np.int64]:
         """The messages' sequences; int64, shape (n,)."""
         first = self._first_sequence
-        return np.arange(first, first + len(self.payloads), dtype=np.int64)
+        return np.arange(first, first + len(self), dtype=np.int64)
 
     @property
     def timestamps(self) -> NDArray[np.int64]:
         """The messages' times, ns since 1970, UTC; int64, shape (n,), read-only."""
-        return np.frombuffer(self._timestamps, np.int64)
+        return np.frombuffer(self._whole_times(), np.int64)
 
     @property
     def lengths(self) -> NDArray[np.int64]:
         """The payloads' sizes in bytes; int64, shape (n,), read-only."""
-        return np.frombuffer(self._lengths, np.int64)
+        parts, payloads = self._parts(), self._payloads
+        if payloads is not None:
+            lengths = np.fromiter(map(len, payloads), np.int64, len(payloads))
+        elif len(parts) == 1:
+            lengths = parts[0].lengths.astype(np.int64)
+        else:
+            empty = np.empty(0, np.int64)
+            lengths = np.concatenate([empty, *(part.lengths for part in parts)])
+        lengths.setflags(write=False)
+        return lengths
+
+    def to_numpy(self, dtype: DTypeLike) -> NDArray[Any]:
+        """Return the payloads as records of a fixed size.
+
+        Where they stand in one page, and `payloads` was not asked for, the array is a view of the
+        page, with the frames' headers between the records; else it is a copy.
+
+        Args:
+            dtype: of a payload.
+
+        Returns:
+            records, shape (n,), read-only. A view keeps its page, whatever becomes of the queue.
+
+        Raises:
+            RecordSize: a payload has another size; carries `sequence`.
+            TypeError: the dtype holds Python objects.
+            CorruptPage: the file of a page was truncated meanwhile.
+        """
+        kind = np.dtype(dtype)
+        if kind.hasobject:
+            raise TypeError(f"payloads hold no Python objects, as {kind} does: give another dtype")
+        if kind.subdtype is not None:
+            return self.to_numpy([("record", kind)])["record"]
+        self._check_records(kind.itemsize)
+        parts, payloads = self._parts(), self._payloads
+        if payloads is not None:
+            return np.frombuffer(b"".join(payloads), kind)
+        arrays = [part.records(kind) for part in parts]
+        if len(arrays) == 1:
+            return arrays[0]
+        whole: NDArray[Any] = np.empty(len(self), kind)
+        for part, records in zip(parts, arrays, strict=True):
+            begin = part.first_sequence - self._first_sequence
+            whole[begin : begin + len(records)] = records
+        whole.setflags(write=False)
+        return whole
+
+    def _check_records(self, size_bytes: int) -> None:
+        """Raise if a payload has another size."""
+        if size_bytes == 0:
+            raise errors.InvalidOption("the dtype has no bytes: give one that says how many")
+        lengths = self.lengths
+        wrong = np.flatnonzero(lengths != size_bytes)
+        if len(wrong):
+            i = int(wrong[0])
+            sequence, found = self._first_sequence + i, int(lengths[i])
+            raise errors.RecordSize(
+                f"message {sequence} has {found} bytes, the dtype {size_bytes}: give the dtype "
+                "of what was sent",
+                sequence=sequence, size_bytes=found, record_bytes=size_bytes,
+            )  # fmt: skip
+
+    # --- Arrow ------------------------------------------------------------------------------------
+
+    def to_arrow(self, *, copy: bool = False) -> Any:  # noqa: ANN401 - pyarrow need not be there
+        """Return the messages as a `pyarrow.RecordBatch`; needs the extra `arrow`.
+
+        Args:
+            copy: False: `payload` is of type binary_view, and views the pages without a copy. True:
+                it is of type binary, and a copy.
+
+        Returns:
+            columns `sequence` (int64), `timestamp` (timestamp[ns, UTC]) and `payload`.
+
+        Raises:
+            MissingExtra: pyarrow is not installed.
+            MessageTooLarge: the payloads are more than a copy can have: take smaller batches.
+            CorruptPage: the file of a page was truncated meanwhile.
+        """
+        return arrow.record_batch(self, copy=copy)
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        """Return the messages as Arrow's two capsules, for any library that takes them.
+
+        Raises:
+            As for `to_arrow`.
+        """
+        return arrow.array_capsules(self, requested_schema)
+
+    def __arrow_c_schema__(self) -> object:
+        """Return the capsule of the schema that `__arrow_c_array__` has."""
+        return arrow.schema().__arrow_c_schema__()
+
+    # --- messages ---------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return len(self.payloads)
-
-    def _message(self, i: int) -> Message:
-        timestamp = int.from_bytes(self._timestamps[8 * i : 8 * i + 8], "little", signed=True)
-        return Message(self.payloads[i], timestamp, self._first_sequence + i)
+        batches = self._of
+        if batches is not None:
+            return sum(map(len, batches))
+        return len(self._times) // TIME_BYTES
 
     @overload
     def __getitem__(self, index: int) -> Message: ...
@@ -67,15 +266,29 @@ class Batch(Sequence[Message]):
             start, stop, step = index.indices(len(self))
             if step != 1:
                 raise ValueError("a batch holds consecutive messages: slice it with step 1")
-            stop = max(start, stop)
-            return Batch(
-                self.payloads[start:stop],
-                self._first_sequence + start,
-                self._timestamps[8 * start : 8 * stop],
-                self._lengths[8 * start : 8 * stop],
-            )
+            return self._slice(start, max(start, stop))
         i = range(len(self))[index]
-        return self._message(i)
+        timestamp = int.from_bytes(self._slice(i, i + 1)._whole_times(), "little", signed=True)
+        payloads = self._payloads
+        payload = payloads[i] if payloads is not None else self._slice(i, i + 1).payloads[0]
+        return Message(payload, timestamp, self._first_sequence + i)
+
+    def _slice(self, start: int, stop: int) -> Batch:
+        first_sequence = self._first_sequence + start
+        region, batches, payloads = self._region, self._of, self._payloads
+        if batches is not None:
+            begins = accumulate(map(len, batches), initial=0)
+            parts = [
+                batch._slice(max(start - begin, 0), stop - begin)
+                for batch, begin in zip(batches, begins, strict=False)
+                if begin < stop and start < begin + len(batch)
+            ]
+            return joined(parts, first_sequence)
+        times = self._times[TIME_BYTES * start : TIME_BYTES * stop]
+        if payloads is not None:
+            return Batch._of_payloads(payloads[start:stop], first_sequence, times, self._kind)
+        spans = self._spans[SPAN_BYTES * start : SPAN_BYTES * stop]
+        return Batch(region, first_sequence, times, spans, self._kind)
 
     def __iter__(self) -> Iterator[Message]:
         for i, (payload, timestamp) in enumerate(
@@ -88,11 +301,15 @@ class Batch(Sequence[Message]):
             return NotImplemented
         return (
             self._first_sequence == other._first_sequence
-            and self._timestamps == other._timestamps
+            and self._whole_times() == other._whole_times()
             and self.payloads == other.payloads
         )
 
     __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        payloads = self.payloads
+        return Batch._of_payloads, (payloads, self._first_sequence, self._times, self._kind)
 
     def __repr__(self) -> str:
         first = self._first_sequence
@@ -101,14 +318,27 @@ class Batch(Sequence[Message]):
         )
         return f"<Batch of {counted(len(self), 'message')}{which}>"
 
+    # --- what it is made of -----------------------------------------------------------------------
+
+    def _whole_times(self) -> bytes:
+        """Return the timestamps, those of all pages in one."""
+        batches = self._of
+        if batches is not None and not self._times:
+            self._times = b"".join([batch._whole_times() for batch in batches])
+        return self._times
+
+    def _parts(self) -> list[Part]:
+        """Return what stands in which page; nothing, if there are copies already."""
+        region, batches = self._region, self._of
+        if batches is not None:
+            return [part for batch in batches for part in batch._parts()]
+        if region is None:
+            return []
+        return [Part(region, self._spans, self._first_sequence)]
+
 
 def joined(batches: list[Batch], next_sequence: int) -> Batch:
     """Return one batch of several that follow each other."""
-    if not batches:
-        return Batch([], next_sequence, b"", b"")
-    return Batch(
-        [payload for batch in batches for payload in batch.payloads],
-        int(batches[0].sequences[0]),
-        b"".join(batch.timestamps.tobytes() for batch in batches),
-        b"".join(batch.lengths.tobytes() for batch in batches),
-    )
+    if len(batches) == 1:
+        return batches[0]
+    return Batch._joined(batches) if batches else Batch(None, next_sequence, b"", b"")

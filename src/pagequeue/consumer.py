@@ -142,10 +142,12 @@ class PageReader(_core.Reader, Closing):
         name = fmt.page_name(self._store.prefix, self._page_number)
         return lost_page(self._store.folder.full(name), page.lost_at, self.sequence)
 
-    def _batch(self, limit_count: int, timeout: float | None) -> Batch | None:
+    def _batch(
+        self, limit_count: int, timeout: float | None, bytes_max: int = fmt.READ_BYTES_MAX
+    ) -> Batch | None:
         """Return the next messages; None at the end that was set."""
-        columns = self._read_many(limit_count, timeout)
-        return None if columns is None else Batch(*columns)
+        columns = self._read_many(limit_count, timeout, bytes_max)
+        return None if columns is None else Batch(*columns, self._store.kind)
 
     def close(self) -> None:
         """Let go of the page; closing again does nothing.
@@ -317,20 +319,38 @@ class Replay(PageReader):
     __slots__ = ()
 
     def __new__(
-        cls, store: Store, since: Moment | None, until: Moment | None, sequence: int | None
+        cls,
+        store: Store,
+        since: Moment | None,
+        until: Moment | None,
+        sequence: int | None,
+        end_sequence: int | None = None,
     ) -> Self:
-        """Stand at the first message wanted; with both `since` and `sequence`, the later one."""
+        """Stand at the first message wanted; with both `since` and `sequence`, the later one.
+
+        Args:
+            store: where messages stand.
+            since: begin with the first message that is not older.
+            until: end before the first message that is not older.
+            sequence: begin with this message.
+            end_sequence: end before this message; None: the tail as of now.
+        """
         self = super().__new__(cls, store, waits=False, kind="replay")
-        self._begin(store, since, until, sequence)
+        self._begin(store, since, until, sequence, end_sequence)
         return self
 
     def __init__(self, *begin: object) -> None:
         """Everything is done in `__new__`."""
 
     def _begin(
-        self, store: Store, since: Moment | None, until: Moment | None, sequence: int | None
+        self,
+        store: Store,
+        since: Moment | None,
+        until: Moment | None,
+        sequence: int | None,
+        end_sequence: int | None,
     ) -> None:
-        end_sequence = store.tail.sequence
+        end_sequence = store.tail.sequence if end_sequence is None else end_sequence
         oldest = NO_LIMIT if since is None else to_ns(since, store.clock)
         newest = NO_LIMIT if until is None else to_ns(until, store.clock, name="until")
         if sequence is not None:

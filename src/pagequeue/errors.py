@@ -317,6 +317,20 @@ class MessageTooLarge(UsageError, ValueError):
     limit_bytes: int
 
 
+class RecordSize(UsageError, ValueError):
+    """A payload has another size than the records that were asked for.
+
+    Attributes:
+        sequence: of its message.
+        size_bytes: of the payload.
+        record_bytes: of a record.
+    """
+
+    sequence: int
+    size_bytes: int
+    record_bytes: int
+
+
 class TimestampOrder(UsageError, ValueError):
     """The timestamp asked for is earlier than the last one in the queue.
 

@@ -38,7 +38,9 @@ from pagequeue.page import Page, Scan, lost_page, map_file, private_region
 from pagequeue.system_errors import raise_typed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
 
     from pagequeue.files import Folder
     from pagequeue.meta import AllMeta
@@ -233,28 +235,48 @@ class CompressedPage(Page):
 
         The index says which frames prove it, and only their blocks are inflated.
         """
-        index = self.index(count, mend=mend)
         ordinals: tuple[int, ...] = ()
-        if 0 < count <= len(index) // fmt.INDEX_RECORD_BYTES:
-            times = np.frombuffer(memoryview(index), fmt.INDEX_RECORD, count)["timestamp"]
-            ordinal = bisect_left(times, since)
+        if 0 < count <= len(self.index(count, mend=mend)) // fmt.INDEX_RECORD_BYTES:
+            ordinal = bisect_left(self._index_times(count, mend=mend), since)
             ordinals = (max(ordinal - 1, 0), min(ordinal, count - 1))
-        twin = self._pinned(*ordinals)
-        try:
+        with self._proving(*ordinals) as twin:
             return Page.find(twin, since, count, mend=mend)
-        finally:
-            self._index = twin._index  # noqa: SLF001 - it can be a new one
+
+    def find_many(self, moments: NDArray[np.int64], count: int, *, mend: bool) -> NDArray[np.int64]:
+        """Return for each moment how many frames are not later; inflates as `find` does."""
+        ordinals: set[int] = set()
+        if 0 < count <= len(self.index(count, mend=mend)) // fmt.INDEX_RECORD_BYTES:
+            times = self._index_times(count, mend=mend)
+            found = np.unique(np.searchsorted(times, moments, side="right"))
+            ordinals = {*np.maximum(found - 1, 0).tolist(), *np.minimum(found, count - 1).tolist()}
+        with self._proving(*ordinals) as twin:
+            return Page.find_many(twin, moments, count, mend=mend)
+
+    def times(self, ordinal: int, end_ordinal: int, count: int, *, mend: bool) -> NDArray[np.int64]:
+        """Return the timestamps of frames, proved by the blocks of the first and the last one."""
+        with self._proving(*((ordinal, end_ordinal - 1) if ordinal < end_ordinal else ())) as twin:
+            return Page.times(twin, ordinal, end_ordinal, count, mend=mend)
 
     def locate(self, sequence: int, count: int, *, mend: bool) -> int:
         """Return the position of a message, proved by its own block alone."""
         if sequence == self._head.end_sequence and count == self._head.count:
             return self._head.used_bytes - fmt.FRAME_HEADER_BYTES
-        ordinal = max(0, min(sequence - self.first_sequence, count - 1))
-        twin = self._pinned(ordinal)
-        try:
+        with self._proving(max(0, min(sequence - self.first_sequence, count - 1))) as twin:
             return Page.locate(twin, sequence, count, mend=mend)
+
+    def _index_times(self, count: int, *, mend: bool) -> NDArray[np.int64]:
+        index = memoryview(self.index(count, mend=mend))
+        times: NDArray[np.int64] = np.frombuffer(index, fmt.INDEX_RECORD, count)["timestamp"]
+        return times
+
+    @contextlib.contextmanager
+    def _proving(self, *ordinals: int) -> Iterator[CompressedPage]:
+        """Lend a twin with the blocks of these frames inflated; keep the index it ends with."""
+        twin = self._pinned(*ordinals)
+        try:
+            yield twin
         finally:
-            self._index = twin._index  # noqa: SLF001 - it can be a new one
+            self._index = twin._index  # noqa: SLF001 - its own kind; it can be a new one
 
 
 def open_page(folder: Folder, prefix: str, meta: AllMeta, number: int, pool: Pool) -> Page:

@@ -9,6 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Self
 
 from pagequeue import _core, errors
+from pagequeue import format as fmt
 from pagequeue.awaiting import check_timeout
 from pagequeue.consumer import Replay
 from pagequeue.pacing import NS_PER_S, Pace
@@ -51,10 +52,11 @@ class PacedReplay(Replay):
         since: Moment | None,
         until: Moment | None,
         sequence: int | None,
+        end_sequence: int | None,
         pace: Pace,
     ) -> Self:
         """Stand at the first message wanted; the pace begins when it is asked for."""
-        self = super().__new__(cls, store, since, until, sequence)
+        self = super().__new__(cls, store, since, until, sequence, end_sequence)
         self._pace = pace
         self._ended = threading.Event()
         self._held = None
@@ -66,7 +68,7 @@ class PacedReplay(Replay):
 
     def __next__(self) -> Message:
         """Return the next message when it is due."""
-        held = self._hold(AHEAD_COUNT)
+        held = self._hold()
         if held is None:
             raise StopIteration
         message = held[self._at]
@@ -76,7 +78,7 @@ class PacedReplay(Replay):
 
     def poll(self) -> Message | None:
         """Return the next message, or None when it is not due or there is none. Never waits."""
-        held = self._hold(AHEAD_COUNT)
+        held = self._hold()
         if held is None or self._pace.left_ns(held[self._at].timestamp) > 0:
             return None
         self._at += 1
@@ -92,7 +94,7 @@ class PacedReplay(Replay):
             TimeoutError: it is not due in time, or the replay has ended.
         """
         check_timeout(timeout)
-        held = self._hold(AHEAD_COUNT)
+        held = self._hold()
         if held is None:
             self._on_event(_core.EVENT_TIMEOUT, 0)
         elif not self._await_due(held[self._at].timestamp, timeout):
@@ -109,14 +111,16 @@ class PacedReplay(Replay):
             return super().sequence
         return self._held[self._at].sequence
 
-    def _hold(self, limit_count: int) -> Batch | None:
+    def _hold(
+        self, limit_count: int = AHEAD_COUNT, bytes_max: int = fmt.READ_BYTES_MAX
+    ) -> Batch | None:
         """Return what is held, of which something is left; None at the end."""
         if self._closed:
             self._on_event(_core.EVENT_CLOSED, 0)
         self._store.check_process(self._kind)
         if self._held is None or self._at >= len(self._held):
             try:
-                self._held = super()._batch(limit_count, 0)
+                self._held = super()._batch(limit_count, 0, bytes_max)
             except errors.NothingReceived:  # a tail that awaits recovery
                 self._held = None
             self._at = 0
@@ -136,10 +140,12 @@ class PacedReplay(Replay):
                 self._on_event(_core.EVENT_CLOSED, 0)
         return True
 
-    def _batch(self, limit_count: int, timeout: float | None) -> Batch | None:
+    def _batch(
+        self, limit_count: int, timeout: float | None, bytes_max: int = fmt.READ_BYTES_MAX
+    ) -> Batch | None:
         """Return the next messages that are due, waiting for the first; None at the end."""
         del timeout  # there is something, or it is the end
-        held = self._hold(limit_count)
+        held = self._hold(limit_count, bytes_max)
         if held is None:
             return None
         rest = held[self._at : self._at + limit_count]

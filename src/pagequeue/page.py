@@ -11,7 +11,9 @@ import contextlib
 import logging
 import os
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import numpy as np
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
@@ -21,11 +23,16 @@ from pagequeue.recycle import page_from_spare
 from pagequeue.system_errors import raise_typed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
     from pagequeue.files import Folder
     from pagequeue.meta import AllMeta
     from pagequeue.page_header import PageHeader
 
 log = logging.getLogger("pagequeue")
+Found = TypeVar("Found")
 NO_FILE = -1
 INDEX_SPARE = 1.5
 """Index records are expected to be so many times as frequent as they were so far."""
@@ -276,14 +283,44 @@ class Page:
         Raises:
             CorruptFrame: the frames themselves are damaged.
         """
-        first = self.first_sequence
-        found = _core.find(self.region, self.index(count, mend=mend), first, count, since)
-        if found is None:
-            rebuilt = self.rebuild_index(count, mend=mend)
-            found = _core.find(self.region, rebuilt, first, count, since)
-        if found is None:
-            raise self.damage(count)
-        return found
+        return self._by_index(
+            lambda page, index, first: _core.find(page, index, first, count, since),
+            count,
+            mend=mend,
+        )
+
+    def find_many(self, moments: NDArray[np.int64], count: int, *, mend: bool) -> NDArray[np.int64]:
+        """Return for each moment how many of `count` frames are not later.
+
+        Args:
+            moments: ns since 1970, UTC, none earlier than the one before it; shape (n,).
+            count: of the page's frames.
+            mend: whether the index may be written again.
+
+        Raises:
+            CorruptFrame: the frames themselves are damaged.
+        """
+        found = self._by_index(
+            lambda page, index, first: _core.find_many(page, index, first, count, moments.data),
+            count,
+            mend=mend,
+        )
+        return np.frombuffer(found, np.int64)
+
+    def times(self, ordinal: int, end_ordinal: int, count: int, *, mend: bool) -> NDArray[np.int64]:
+        """Return the timestamps of the frames from one ordinal up to another; shape (n,).
+
+        They are the index's: only the first and the last frame are read, and prove it.
+
+        Raises:
+            CorruptFrame: the frames themselves are damaged.
+        """
+        found = self._by_index(
+            lambda page, index, first: _core.times(page, index, first, ordinal, end_ordinal),
+            count,
+            mend=mend,
+        )
+        return np.frombuffer(found, np.int64)
 
     def locate(self, sequence: int, count: int, *, mend: bool) -> int:
         """Return the position of a message of this page, or behind the last of `count`.
@@ -291,15 +328,37 @@ class Page:
         Raises:
             CorruptFrame: the frames themselves are damaged.
         """
+        ordinal = sequence - self.first_sequence
+        return self._by_index(
+            lambda page, index, first: _core.locate(page, index, first, count, ordinal),
+            count,
+            mend=mend,
+        )
+
+    def _by_index(
+        self,
+        look: Callable[[_core.Region, _core.Region, int], Found | None],
+        count: int,
+        *,
+        mend: bool,
+    ) -> Found:
+        """Return what is found by the index; if it is wrong, by one that is written again.
+
+        Args:
+            look: called with page, index and first sequence; None: the index is wrong.
+            count: of the page's frames.
+            mend: whether the index may be written again.
+
+        Raises:
+            CorruptFrame: the frames themselves are damaged.
+        """
         first = self.first_sequence
-        ordinal = sequence - first
-        position = _core.locate(self.region, self.index(count, mend=mend), first, count, ordinal)
-        if position is None:
-            rebuilt = self.rebuild_index(count, mend=mend)
-            position = _core.locate(self.region, rebuilt, first, count, ordinal)
-        if position is None:
+        found = look(self.region, self.index(count, mend=mend), first)
+        if found is None:
+            found = look(self.region, self.rebuild_index(count, mend=mend), first)
+        if found is None:
             raise self.damage(count)
-        return position
+        return found
 
     def damage(self, count: int | None) -> errors.CorruptFrame:
         """Return the error for the first frame, of `count`, that does not validate."""

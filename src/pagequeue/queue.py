@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import weakref
 from functools import partial
 from typing import TYPE_CHECKING
 
 from pagequeue import errors, options
-from pagequeue.batch import Batch, joined
 from pagequeue.codec import LEVEL_DEFAULT
+from pagequeue.columns import Columns
 from pagequeue.compress import Compressor
 from pagequeue.consumer import Consumer, Replay
 from pagequeue.files import FILE_MODE
@@ -29,7 +28,7 @@ from pagequeue.store import Store
 from pagequeue.trust import trusted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection
 
     from pagequeue.closing import Closing
     from pagequeue.pacing import Speed
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 LOCK_TIMEOUT = 10.0
 
 
-class Queue(Sharing, Flows):
+class Queue(Sharing, Columns, Flows):
     """A persistent queue in a directory. Threads may share it; processes each open their own.
 
     Args:
@@ -233,50 +232,11 @@ class Queue(Sharing, Flows):
         Raises:
             As for `consumer`; and CorruptFrame, when damage is reached.
         """
-        place = (self._open(), since, until, sequence)
+        place = (self._open(), since, until, sequence, None)
         pace = pace_of(speed)
         replay = Replay(*place) if pace is None else PacedReplay(*place, pace)
         self._handles.add(replay)
         return replay
-
-    def batches(
-        self,
-        *,
-        since: Moment | None = None,
-        until: Moment | None = None,
-        sequence: int | None = None,
-        limit_count: int = 65536,
-        speed: Speed | None = None,
-    ) -> Iterator[Batch]:
-        """Return a finite iterator of batches: the same messages as `replay`, as columns.
-
-        Args:
-            since: begin with the first message that is not older (inclusive).
-            until: end before the first message that is not older (exclusive).
-            sequence: begin with this message.
-            limit_count: most messages in a batch, 1 to 1_048_576; it also ends with its page, and
-                after about 1 MiB.
-            speed: as for `replay`; a batch holds what is due when it comes.
-        """
-        replay = self.replay(since=since, until=until, sequence=sequence, speed=speed)
-        return _batches(replay, limit_count)
-
-    def last(self, count: int) -> Batch:
-        """Return the last messages, oldest first: `count` of them, or all if there are fewer.
-
-        Args:
-            count: 0 or more.
-        """
-        count = operator.index(count)
-        if count < 0:
-            raise errors.InvalidOption(f"count is {count}: give 0 or more")
-        return self._open().while_retained(partial(self._last, count))
-
-    def _last(self, count: int) -> Batch:
-        tail = self.tail_sequence
-        first = min(max(self.head_sequence, tail - count), tail)
-        batches = list(self.batches(sequence=first)) if first < tail else []
-        return joined(batches, tail)[: tail - first]  # more can have come meanwhile
 
     # --- what stands there ------------------------------------------------------------------------
 
@@ -386,14 +346,3 @@ class Queue(Sharing, Flows):
             )
         self._store.check_process("queue")
         return self._store
-
-
-def _batches(replay: Replay, limit_count: int) -> Iterator[Batch]:
-    while True:
-        try:
-            batch = replay._batch(limit_count, 0)  # noqa: SLF001 - its own package
-        except errors.NothingReceived:
-            return  # a tail that awaits recovery
-        if batch is None:
-            return
-        yield batch

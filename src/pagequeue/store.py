@@ -65,6 +65,7 @@ class Store:
         self.compressing = Background()  # takes longer than making a page may wait
         self.after_roll: Callable[[], object] | None = None  # done in the background
         self.has_spare = False  # kept a retired page to be used again
+        self.kind: object = None  # of the messages, where they are all of one; batches carry it
         self.max_idle_ns: int | None = None  # a consumer silent for longer keeps no pages
         self._cache: OrderedDict[int, Page] = OrderedDict()
         self._first_timestamps: dict[int, int] = {}
@@ -333,10 +334,10 @@ class Store:
         page = self.page(number)
         if page.first_sequence > sequence:
             raise self.expired()  # the head went on in between
-        position = page.locate(sequence, self.count(number), mend=self._may_mend(number))
+        position = page.locate(sequence, self.count(number), mend=self.may_mend_index(number))
         return Place(page, position, sequence)
 
-    def _may_mend(self, number: int) -> bool:
+    def may_mend_index(self, number: int) -> bool:
         """Whether an index may be written: not that of a page that retention took."""
         return self.may_mend and number >= self.read_meta.head_page
 
@@ -362,24 +363,30 @@ class Store:
             self._first_timestamps = {n: known[n] for n in list(known) if n >= head_page}
         while low < high:  # the last page whose first message is older, if there is one
             middle = (low + high + 1) // 2
-            first = self._first_timestamp(middle)
+            first = self.first_timestamp(middle)
             if first is not None and first < since:
                 low = middle
             else:
                 high = middle - 1
         page = self.page(low)
-        ordinal, position = page.find(since, self.count(low, tail), mend=self._may_mend(low))
+        ordinal, position = page.find(since, self.count(low, tail), mend=self.may_mend_index(low))
         return Place(page, position, page.first_sequence + ordinal)
 
-    def _first_timestamp(self, number: int) -> int | None:
-        """Return the timestamp of a page's first message; None when it has none yet."""
+    def first_timestamp(self, number: int) -> int | None:
+        """Return the timestamp of a page's first message; None when it has none yet.
+
+        An empty page, or one whose first message is damaged, has that of what follows it.
+        """
+        pages = range(number, self.tail.page_number + 1)
+        return next(
+            (known for n in pages if (known := self.own_first_timestamp(n)) is not None), None
+        )
+
+    def own_first_timestamp(self, number: int) -> int | None:
+        """Return the timestamp of a page's first message; None when there is none that is right."""
         known = self._first_timestamps.get(number)
-        if known is not None:
-            return known
-        last = self.tail.page_number
-        for page_number in range(number, last + 1):  # an empty page: what follows it decides
-            known = self.page(page_number).first_timestamp()
+        if known is None:
+            known = self.page(number).first_timestamp()
             if known is not None:
-                self._first_timestamps[page_number] = known
-                return known
-        return None
+                self._first_timestamps[number] = known
+        return known

@@ -160,6 +160,9 @@ void pq_scan(const pq_place *at, uint64_t position, uint64_t sequence, uint64_t 
 int pq_find(const pq_place *at, uint64_t count, int64_t since, uint64_t *ordinal,
             uint64_t *position);
 int pq_locate(const pq_place *at, uint64_t count, uint64_t ordinal, uint64_t *position);
+int pq_find_many(const pq_place *at, uint64_t count, const int64_t *moments, size_t moment_count,
+                 int64_t *ordinals);
+int pq_times(const pq_place *at, uint64_t ordinal, uint64_t end, int64_t *times);
 int pq_resync(const pq_place *at, uint64_t position, uint64_t sequence, uint64_t end_sequence,
               int64_t floor_timestamp, int64_t ceiling_timestamp, uint64_t *found_position,
               uint64_t *found_sequence);

@@ -335,6 +335,13 @@ static PyMethodDef functions[] = {
     {"scan", pq_core_scan, METH_VARARGS, "Walk the frames of a page that validate."},
     {"find", pq_core_find, METH_VARARGS, "Find the first frame of a page that is not older."},
     {"locate", pq_core_locate, METH_VARARGS, "Find a frame of a page by its ordinal."},
+    {"find_many", pq_core_find_many, METH_VARARGS,
+     "Find how many frames of a page are not later than each of some moments."},
+    {"times", pq_core_times, METH_VARARGS, "Return the timestamps that a page's index has."},
+    {"payloads", pq_core_payloads, METH_VARARGS, "Return copies of payloads of a page."},
+    {"views", pq_core_views, METH_VARARGS, "Return Arrow's views of payloads of a page."},
+    {"pack", pq_core_pack, METH_VARARGS, "Copy payloads of a page one behind the other."},
+    {"stand", pq_core_stand, METH_VARARGS, "Raise if payloads of a page were truncated away."},
     {"resync", pq_core_resync, METH_VARARGS, "Find the next frame behind damage."},
     {"look", pq_core_look, METH_VARARGS, "Say what stands at a position."},
 #ifdef PAGEQUEUE_KILL_POINTS

@@ -97,10 +97,23 @@ static inline int pq_region_look(const Region *region) {
 /* A copy of the payload, checked against the checksum: what is checked is what is handed out. */
 PyObject *pq_payload_copy(const pq_frame *frame, uint64_t sequence, int *good);
 
+/* Where a payload stands in its page. */
+typedef struct {
+    uint32_t position, bytes;
+} pq_span;
+
+/* columns.c */
+PyObject *pq_core_payloads(PyObject *module, PyObject *args);
+PyObject *pq_core_views(PyObject *module, PyObject *args);
+PyObject *pq_core_pack(PyObject *module, PyObject *args);
+PyObject *pq_core_stand(PyObject *module, PyObject *args);
+
 /* pages.c */
 PyObject *pq_core_scan(PyObject *module, PyObject *args);
 PyObject *pq_core_find(PyObject *module, PyObject *args);
 PyObject *pq_core_locate(PyObject *module, PyObject *args);
+PyObject *pq_core_find_many(PyObject *module, PyObject *args);
+PyObject *pq_core_times(PyObject *module, PyObject *args);
 PyObject *pq_core_resync(PyObject *module, PyObject *args);
 PyObject *pq_core_look(PyObject *module, PyObject *args);
 

@@ -100,6 +100,72 @@ PyObject *pq_core_locate(PyObject *Py_UNUSED(module), PyObject *args) {
     return PyLong_FromUnsignedLongLong(position);
 }
 
+/* For each of some moments, which do not go back: how many frames are not later. int64 as bytes;
+ * None: the index is wrong */
+PyObject *pq_core_find_many(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *page, *index;
+    unsigned long long first, count;
+    Py_buffer moments;
+    pq_place at;
+    if (!PyArg_ParseTuple(args, "OOKKy*:find_many", &page, &index, &first, &count, &moments)) {
+        return NULL;
+    }
+    PyObject *result = NULL;
+    int found = 0;
+    if (moments.len % 8 != 0 || (uintptr_t)moments.buf % 8 != 0) {
+        PyErr_SetString(PyExc_ValueError, "moments are int64");
+    } else if (place_of(page, index, first, &at)) {
+        result = PyBytes_FromStringAndSize(NULL, moments.len);
+    }
+    if (result != NULL) {
+        int64_t *ordinals = (int64_t *)(void *)PyBytes_AsString(result);
+        Py_BEGIN_ALLOW_THREADS
+        found = pq_find_many(&at, count, moments.buf, (size_t)moments.len / 8, ordinals);
+        Py_END_ALLOW_THREADS
+        if (!stood(page, found)) {
+            Py_CLEAR(result);
+        }
+    }
+    PyBuffer_Release(&moments);
+    if (result != NULL && !found) {
+        Py_DECREF(result);
+        Py_RETURN_NONE;
+    }
+    return result;
+}
+
+/* The timestamps of the frames from one ordinal up to another, as the index has them: int64 as
+ * bytes; None: it is wrong */
+PyObject *pq_core_times(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *page, *index;
+    unsigned long long first, ordinal, end;
+    pq_place at;
+    if (!PyArg_ParseTuple(args, "OOKKK:times", &page, &index, &first, &ordinal, &end) ||
+        !place_of(page, index, first, &at)) {
+        return NULL;
+    }
+    if (ordinal > end || end > at.index_capacity) {
+        Py_RETURN_NONE;
+    }
+    PyObject *result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)((end - ordinal) * 8));
+    if (result == NULL) {
+        return NULL;
+    }
+    int64_t *times = (int64_t *)(void *)PyBytes_AsString(result);
+    int found;
+    Py_BEGIN_ALLOW_THREADS
+    found = pq_times(&at, ordinal, end, times);
+    Py_END_ALLOW_THREADS
+    if (!stood(page, found)) {
+        Py_CLEAR(result);
+    }
+    if (result != NULL && !found) {
+        Py_DECREF(result);
+        Py_RETURN_NONE;
+    }
+    return result;
+}
+
 /* (position, sequence) of the next frame or end mark that validates, or None */
 PyObject *pq_core_resync(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *page, *index;

@@ -137,40 +137,39 @@ static reading look(Reader *self, pq_frame *frame) {
     }
 }
 
-PyObject *pq_payload_copy(const pq_frame *frame, uint64_t sequence, int *good) {
-    PyObject *payload = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)frame->payload_bytes);
+/* Whether a frame is what was sent; 0 = it is not, -1 = raised. */
+static int is_good(const Reader *self, pq_frame *frame, PyObject **payload) {
+    int good;
     if (payload == NULL) {
-        return NULL;
+        return pq_frame_check(self->page->base, self->page->bytes, self->position, self->sequence,
+                              frame) == PQ_READ_FRAME;
     }
-    char *copy = PyBytes_AsString(payload);
-    memcpy(copy, frame->payload, frame->payload_bytes);
-    uint32_t state = pq_crc_update(PQ_CRC_START, copy, frame->payload_bytes);
-    *good = pq_frame_checksum(state, frame->timestamp, sequence, frame->word) == frame->checksum ||
-            PQ_PLANTED(no_checksum);
-    return payload;
+    *payload = pq_payload_copy(frame, self->sequence, &good);
+    return *payload == NULL ? -1 : good;
 }
 
-/* Find the next message that is wanted: `payload` is its checked copy. Only passes over what is not
- * wanted; the message itself is taken by `step`. */
+/* Find the next message that is wanted: `payload` is its checked copy, if one is asked for. Only
+ * passes over what is not wanted; the message itself is taken by `step`. */
 static reading reach(Reader *self, pq_frame *frame, PyObject **payload) {
     for (;;) {
         reading found = look(self, frame);
         if (found != READ_TAKEN) {
             return found;
         }
-        int good;
-        *payload = pq_payload_copy(frame, self->sequence, &good);
-        if (*payload == NULL) {
+        int good = is_good(self, frame, payload);
+        if (good < 0) {
             return READ_RAISED;
         }
-        if (good && self->until != INT64_MIN && frame->timestamp >= self->until) {
-            Py_CLEAR(*payload);
-            return READ_ENDED;
-        }
-        if (good && frame->timestamp >= self->since) {
+        int is_end = good && self->until != INT64_MIN && frame->timestamp >= self->until;
+        if (good && !is_end && frame->timestamp >= self->since) {
             return READ_TAKEN;
         }
-        Py_CLEAR(*payload);
+        if (payload != NULL) {
+            Py_CLEAR(*payload);
+        }
+        if (is_end) {
+            return READ_ENDED;
+        }
         if (good) {
             self->position = frame->next;
             self->sequence += 1;
@@ -185,8 +184,8 @@ static reading reach(Reader *self, pq_frame *frame, PyObject **payload) {
     }
 }
 
-void pq_reader_step(Reader *self, const pq_frame *frame, uint64_t count) {
-    self->position = frame->next;
+void pq_reader_step(Reader *self, uint64_t position, uint64_t count) {
+    self->position = position;
     self->sequence += count;
     self->since = INT64_MIN; /* time never goes back, so nothing older follows */
 }
@@ -222,7 +221,7 @@ static reading take(Reader *self, int64_t timeout, PyObject **message) {
         if (*message == NULL) {
             return READ_RAISED;
         }
-        pq_reader_step(self, &frame, 1);
+        pq_reader_step(self, frame.next, 1);
     }
     return found;
 }

@@ -30,10 +30,11 @@ typedef enum { READ_TAKEN, READ_EMPTY, READ_ENDED, READ_RAISED } reading;
 
 /* 1 = the reader is ours until `busy` is 0 again, 0 = raised */
 int pq_reader_begin(Reader *self);
-/* Find the next message that is wanted, without taking it; `payload` is its checked copy. */
+/* Find the next message that is wanted, without taking it; `payload` is its checked copy, or NULL:
+ * it is checked where it stands. */
 reading pq_reader_reach(Reader *self, int64_t timeout, pq_frame *frame, PyObject **payload);
-/* Go on behind `count` messages, the last of which is `frame`. */
-void pq_reader_step(Reader *self, const pq_frame *frame, uint64_t count);
+/* Go on behind `count` messages, which end at a position. */
+void pq_reader_step(Reader *self, uint64_t position, uint64_t count);
 /* 1 = look again, 0 = the deadline passed, -1 = raised */
 int pq_reader_pause(Reader *self, int64_t deadline, int64_t *nap);
 int64_t pq_reader_deadline(int64_t timeout);

@@ -128,6 +128,77 @@ int pq_find(const pq_place *at, uint64_t count, int64_t since, uint64_t *ordinal
     return 1;
 }
 
+/* --- many at once ----------------------------------------------------------------------------- */
+
+/* Whether a frame stands where the index says, and was sent when it says. */
+static int is_proved(const pq_place *at, uint64_t ordinal, int64_t *timestamp) {
+    uint64_t position;
+    pq_frame frame;
+    return index_get(at, ordinal, timestamp, &position) &&
+           pq_frame_check(at->page, at->page_bytes, position, at->first_sequence + ordinal,
+                          &frame) == PQ_READ_FRAME &&
+           frame.timestamp == *timestamp;
+}
+
+/* For each of some moments, none earlier than the one before it: how many of the page's frames are
+ * not later. Proved by the frames on both sides, once for all moments between the same two, so that
+ * no frame is checked for more than two of them. 0 = the index is wrong. */
+int pq_find_many(const pq_place *at, uint64_t count, const int64_t *moments, size_t moment_count,
+                 int64_t *ordinals) {
+    if (count > at->index_capacity) {
+        return 0;
+    }
+    uint64_t known = 0; /* frames that are not later than the moment before this one */
+    int64_t later = INT64_MIN; /* time of the frame behind them; any earlier moment has as many */
+    int has_all = 0;
+    for (size_t i = 0; i < moment_count; i++) {
+        if (!has_all && (i == 0 || moments[i] >= later)) {
+            uint64_t low = known, high = count, place;
+            int64_t timestamp;
+            while (low < high) {
+                uint64_t middle = low + (high - low) / 2;
+                if (!index_get(at, middle, &timestamp, &place)) {
+                    return 0;
+                }
+                if (timestamp <= moments[i]) {
+                    low = middle + 1;
+                } else {
+                    high = middle;
+                }
+            }
+            if ((low > 0 && (!is_proved(at, low - 1, &timestamp) || timestamp > moments[i])) ||
+                (low < count && (!is_proved(at, low, &later) || later <= moments[i]))) {
+                return 0;
+            }
+            known = low;
+            has_all = low == count;
+        }
+        ordinals[i] = (int64_t)known;
+    }
+    return 1;
+}
+
+/* The timestamps of the frames from `ordinal` up to `end`, as the index has them. Its records must
+ * be such as consecutive frames have, and its first and last one are proved; no other frame is
+ * touched. 0 = the index is wrong. */
+int pq_times(const pq_place *at, uint64_t ordinal, uint64_t end, int64_t *times) {
+    if (end > at->index_capacity || ordinal > end) {
+        return 0;
+    }
+    uint64_t least = PQ_PAGE_HEADER_BYTES + ordinal * PQ_FRAME_BYTES, position;
+    int64_t last = INT64_MIN;
+    for (uint64_t i = ordinal; i < end; i++) {
+        int64_t timestamp;
+        if (!index_get(at, i, &timestamp, &position) || position < least || timestamp < last ||
+            position % PQ_FRAME_ALIGN_BYTES != 0 || position > at->page_bytes - PQ_FRAME_BYTES) {
+            return 0;
+        }
+        times[i - ordinal] = last = timestamp;
+        least = position + PQ_FRAME_BYTES;
+    }
+    return ordinal == end || (is_proved(at, ordinal, &last) && is_proved(at, end - 1, &last));
+}
+
 /* --- behind damage ---------------------------------------------------------------------------- */
 
 #define RESYNC_WORK_PAGES 64 /* of checksummed bytes; forged lengths must not make it endless */
