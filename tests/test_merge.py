@@ -310,3 +310,19 @@ def test_little_is_held_however_much_there_is(
             assert source.sequence <= max(given - 4000 * (source.queue == 2), 0) + 16
     assert number == 4599
     assert sorted(map(attrgetter("sequence"), merged._sources)) == [600, 2000, 2000]
+
+
+def test_values_are_those_of_each_queue(tmp_path: Path) -> None:
+    """Each queue has its own codec; payloads stay bytes."""
+    with (
+        Queue(tmp_path / "a", page_bytes=SMALL, clock=Clock(1), codec="json") as first,
+        Queue(tmp_path / "b", page_bytes=SMALL, clock=Clock(1)) as second,
+    ):
+        with first.producer() as producer:
+            producer.send({"bid": 3}, timestamp=2)
+            producer.send([1], timestamp=4)
+        fill(second, [3])
+        values = [item.message.value for item in merge([first, second])]
+        assert values == [{"bid": 3}, b".", [1]]
+        assert next(merge([first, second]).batches())[0].message.value == {"bid": 3}
+        assert [m.value for m in first.replay(speed=1e9)] == [{"bid": 3}, [1]]

@@ -15,8 +15,7 @@ from pagequeue.merged import Chunk, Part
 def batch(first: int, *messages: tuple[int, bytes]) -> Batch:
     """Return a batch of messages, given as time and payload."""
     times = np.array([time for time, _ in messages], np.int64)
-    lengths = np.array([len(payload) for _, payload in messages], np.int64)
-    return Batch([payload for _, payload in messages], first, times.tobytes(), lengths.tobytes())
+    return Batch._of_payloads([payload for _, payload in messages], first, times.tobytes())
 
 
 def merged() -> MergedBatch:

@@ -43,6 +43,8 @@ class PageReader(_core.Reader, Closing):
         self = super().__new__(cls, store.write_meta.region, waits, durable_only)
         self._store = store
         self._kind = kind
+        if not store.kind.is_plain:
+            self._decoder = store.kind.decoder
         return self
 
     def __repr__(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property, partial
 from itertools import chain, starmap
-from typing import TYPE_CHECKING, Final, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
 
 import numpy as np
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pagequeue.batch import Batch
+
+    Decoder = Callable[[bytes, int], object]
 
 
 class Merged(NamedTuple):
@@ -47,6 +49,8 @@ class Part(NamedTuple):
     batch: Batch
     start: int
     stop: int
+    decoder: Decoder | None = None
+    """Makes the messages' values of their payloads; None: they are the payloads."""
 
 
 class Chunk:
@@ -67,6 +71,11 @@ class Chunk:
         if len(self.parts) == 1:
             return np.arange(len(self.timestamps), dtype=np.int64)
         return np.argsort(self.timestamps, kind="stable")  # ties stay as the parts stand
+
+    @property
+    def decoders(self) -> dict[int, Decoder | None]:
+        """What makes the values, by queue."""
+        return {part.queue: part.decoder for part in self.parts}
 
     @cached_property
     def payloads(self) -> list[bytes]:
@@ -147,9 +156,14 @@ class MergedBatch(Sequence[Merged]):
 
     def items(self) -> tuple[Iterator[Merged], Iterator[int]]:
         """Return the messages, made one by one, and an iterator that knows how many are left."""
-        queues = iter(self.queues.tolist())
-        columns = zip(self.payloads, self.timestamps.tolist(), self.sequences.tolist(), strict=True)
-        messages = starmap(Message, columns)
+        numbers = self.queues.tolist()
+        columns: list[list[Any]] = [
+            self.payloads, self.timestamps.tolist(), self.sequences.tolist()
+        ]  # fmt: skip
+        decoders = self._chunk.decoders
+        if any(decoders.values()):
+            columns.append(list(map(decoders.__getitem__, numbers)))
+        messages, queues = starmap(Message, zip(*columns, strict=True)), iter(numbers)
         return map(_MERGED, zip(queues, messages, strict=False)), queues
 
     def __eq__(self, other: object) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue._core import Message
 from pagequeue.awaiting import check_timeout
 from pagequeue.consumer import Replay
 from pagequeue.pacing import NS_PER_S, Pace
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from pagequeue._core import Message
     from pagequeue.batch import Batch
     from pagequeue.moments import Moment
     from pagequeue.store import Store
@@ -71,7 +71,7 @@ class PacedReplay(Replay):
         held = self._hold()
         if held is None:
             raise StopIteration
-        message = held[self._at]
+        message = self._message(held)
         self._await_due(message.timestamp)
         self._at += 1
         return message
@@ -81,8 +81,9 @@ class PacedReplay(Replay):
         held = self._hold()
         if held is None or self._pace.left_ns(held[self._at].timestamp) > 0:
             return None
+        message = self._message(held)
         self._at += 1
-        return held[self._at - 1]
+        return message
 
     def receive(self, timeout: float | None = None) -> Message:
         """Return the next message when it is due.
@@ -103,6 +104,11 @@ class PacedReplay(Replay):
                 path=self._store.folder.path,
             )
         return next(self)
+
+    def _message(self, held: Batch) -> Message:
+        """Return the next message of what is held, with its value."""
+        message = held[self._at]
+        return Message(message.payload, message.timestamp, message.sequence, self._decoder)
 
     @property
     def sequence(self) -> int:

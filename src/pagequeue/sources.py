@@ -138,7 +138,7 @@ class Source(Consumer):
         self._at = stop
         if stop == len(held):
             self._held = None
-        return Part(self.queue, held, start, stop)
+        return Part(self.queue, held, start, stop, self._decoder)
 
     def announce(self) -> int:
         """Say that somebody may be asleep; return the value of the doorbell."""

@@ -40,7 +40,7 @@ static pq_append_result with_lock(attempt *try) {
                 try->at.crowded_at = crowded_at(try);
             }
             int64_t now = try->now == PQ_TIMESTAMP_NOW ? pq_clock_realtime() : try->now;
-            result = pq_append(&try->at, try->items, try->item_count, now, try->exact, &try->out);
+            result = pq_append(&try->at, try->batch, now, try->exact, &try->out);
         }
         if (result == PQ_APPEND_MOVED || result == PQ_APPEND_DAMAGED) {
             pq_meta_look(try->meta);

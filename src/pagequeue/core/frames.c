@@ -150,17 +150,40 @@ static pq_append_result settle(const pq_place *at, uint64_t *position, uint64_t 
     return PQ_APPEND_DONE;
 }
 
+/* Put a row together from its columns' values. */
+static void row_put(uint8_t *to, const pq_batch *rows, size_t i) {
+    if (rows->has_gaps) {
+        memset(to, 0, rows->row_bytes);
+    }
+    for (size_t c = 0; c < rows->column_count; c++) {
+        const pq_column *column = &rows->columns[c];
+        const uint8_t *value = column->data + (int64_t)i * column->stride;
+        switch (column->bytes) { /* those that a compiler copies without a call */
+        case 4: memcpy(to + column->at, value, 4); break;
+        case 8: memcpy(to + column->at, value, 8); break;
+        default: memcpy(to + column->at, value, column->bytes); break;
+        }
+    }
+}
+
 static uint32_t frame_put(const pq_place *at, uint64_t position, uint64_t sequence,
-                          const pq_payload *item, int64_t timestamp, uint32_t flags) {
-    uint32_t word = (uint32_t)(HEADER + item->bytes) | flags;
+                          const pq_batch *batch, size_t i, int64_t timestamp, uint32_t flags) {
+    uint64_t bytes = pq_batch_bytes(batch, i);
+    uint32_t word = (uint32_t)(HEADER + bytes) | flags;
     uint8_t *frame = at->page + position;
-    memcpy(frame + HEADER, item->data, item->bytes);
-    uint32_t state = item->fixed ? item->state
-                                 : pq_crc_update(PQ_CRC_START, frame + HEADER, item->bytes);
+    uint32_t state;
+    if (batch->items == NULL) {
+        row_put(frame + HEADER, batch, i);
+        state = pq_crc_update(PQ_CRC_START, frame + HEADER, bytes);
+    } else {
+        const pq_payload *item = &batch->items[i];
+        memcpy(frame + HEADER, item->data, bytes);
+        state = item->fixed ? item->state : pq_crc_update(PQ_CRC_START, frame + HEADER, bytes);
+    }
     uint32_t sum = pq_frame_checksum(state, timestamp, sequence, word);
     memcpy(frame + PQ_FRAME_CHECKSUM, &sum, 4);
     memcpy(frame + PQ_FRAME_TIMESTAMP, &timestamp, 8);
-    memset(frame + HEADER + item->bytes, 0, (size_t)(pq_aligned(item->bytes) - item->bytes));
+    memset(frame + HEADER + bytes, 0, (size_t)(pq_aligned(bytes) - bytes));
     return word;
 }
 
@@ -168,9 +191,11 @@ static int is_active(const pq_place *at) {
     return pq_load_u64(at->meta + PQ_WRITE_META_PAGE_NUMBER) == at->page_number;
 }
 
-/* Under the lock. All of the items or none: they become visible at once, by the first length. */
-pq_append_result pq_append(const pq_place *at, const pq_payload *items, size_t item_count,
-                           int64_t now, int64_t exact, pq_appended *out) {
+/* Under the lock. All of the batch or none of it: it becomes visible at once, by the first length.
+ * With times for each message, `exact` is the first of them. */
+pq_append_result pq_append(const pq_place *at, const pq_batch *batch, int64_t now, int64_t exact,
+                           pq_appended *out) {
+    size_t item_count = batch->count;
     uint64_t position, count;
     if (pq_load_u32(at->meta + PQ_WRITE_META_FAILED_ERRNO) != 0) {
         return PQ_APPEND_FAILED;
@@ -192,7 +217,7 @@ pq_append_result pq_append(const pq_place *at, const pq_payload *items, size_t i
     int64_t timestamp = exact != PQ_TIMESTAMP_NOW ? exact : now > last ? now : last;
     uint64_t end = position;
     for (size_t i = 0; i < item_count; i++) {
-        end += pq_aligned(HEADER + items[i].bytes);
+        end += pq_aligned(HEADER + pq_batch_bytes(batch, i));
     }
     if (end + END_MARK_BYTES > at->page_bytes || count + item_count > at->index_capacity) {
         return PQ_APPEND_FULL;
@@ -214,21 +239,22 @@ pq_append_result pq_append(const pq_place *at, const pq_payload *items, size_t i
     PQ_KILL_POINT(2);
     uint32_t first_length = 0;
     if (PQ_PLANTED(length_first)) {
-        pq_store_u32(at->page + position, (uint32_t)(HEADER + items[0].bytes));
+        pq_store_u32(at->page + position, (uint32_t)(HEADER + pq_batch_bytes(batch, 0)));
     }
     uint64_t place = position;
     for (size_t i = 0; i < item_count; i++) {
         /* P2. Payload, header but the length, index record: timestamp before position.
          *     Dies here: the same; after a batch the page is left (I8). */
         uint32_t more = i + 1 < item_count ? (uint32_t)PQ_MORE_OF_BATCH : 0;
-        uint32_t word = frame_put(at, place, sequence + i, &items[i], timestamp, more);
+        timestamp = batch->times != NULL ? batch->times[i] : timestamp;
+        uint32_t word = frame_put(at, place, sequence + i, batch, i, timestamp, more);
         index_put(at, count + i, timestamp, place);
         if (i == 0 && !(PQ_PLANTED(batch_first_length_first))) {
             first_length = word;
         } else {
             pq_store_u32(at->page + place, word);
         }
-        place += pq_aligned(HEADER + items[i].bytes);
+        place += pq_aligned(HEADER + pq_batch_bytes(batch, i));
         PQ_KILL_POINT(3);
     }
     PQ_KILL_POINT(4);
