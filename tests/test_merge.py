@@ -326,3 +326,15 @@ def test_values_are_those_of_each_queue(tmp_path: Path) -> None:
         assert values == [{"bid": 3}, b".", [1]]
         assert next(merge([first, second]).batches())[0].message.value == {"bid": 3}
         assert [m.value for m in first.replay(speed=1e9)] == [{"bid": 3}, [1]]
+
+
+def test_arrow_reads_a_merge_as_a_stream(make: Callable[..., list[Queue]]) -> None:
+    """All that is left, whatever the queues are called; an empty one has its columns too."""
+    pa = pytest.importorskip("pyarrow")
+    queues = make([1, 3], [2], [])
+    merged = merge(queues, names=["a", "b", "c"])
+    merged.receive()
+    table = pa.table(merged)
+    assert table["queue"].to_pylist() == ["b", "a"]
+    assert table["sequence"].to_pylist() == [0, 1]
+    assert pa.table(merge(queues[2:])).column_names == table.column_names

@@ -88,3 +88,16 @@ def test_item_is_a_pair_with_names() -> None:
     assert type(first) is Merged
     assert (first.queue, first.message) == (queue, message) == EXPECTED[0]
     assert repr(merged()) == "<MergedBatch of 7 messages of 3 queues>"
+
+
+def test_arrow_has_the_names_of_the_queues() -> None:
+    """Columns of the types that batches have; any slice gives its own rows."""
+    pa = pytest.importorskip("pyarrow")
+    found = merged()[1:6]
+    table = pa.record_batch(found)
+    assert table.schema == found.to_arrow().schema
+    assert table.schema.field("timestamp").type == pa.timestamp("ns", "UTC")
+    assert table["queue"].to_pylist() == ["pqrs"[item.queue] for item in EXPECTED[1:6]]
+    assert table["sequence"].to_pylist() == found.sequences.tolist()
+    assert table["timestamp"].cast(pa.int64()).to_pylist() == found.timestamps.tolist()
+    assert table["payload"].to_pylist() == found.payloads

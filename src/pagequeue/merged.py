@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
 
 import numpy as np
 
+from pagequeue import arrow
 from pagequeue._core import Message
 from pagequeue.wording import counted
 
@@ -71,6 +72,15 @@ class Chunk:
         if len(self.parts) == 1:
             return np.arange(len(self.timestamps), dtype=np.int64)
         return np.argsort(self.timestamps, kind="stable")  # ties stay as the parts stand
+
+    @cached_property
+    def arrow_payloads(self) -> Any:  # noqa: ANN401 - pyarrow need not be there
+        """The payloads as an Arrow array of copies, part by part."""
+        arrays = [
+            part.batch[part.start : part.stop].to_arrow(copy=True).column("payload")
+            for part in self.parts
+        ]
+        return arrow.package().concat_arrays(arrays)
 
     @property
     def decoders(self) -> dict[int, Decoder | None]:
@@ -166,6 +176,33 @@ class MergedBatch(Sequence[Merged]):
         messages, queues = starmap(Message, zip(*columns, strict=True)), iter(numbers)
         return map(_MERGED, zip(queues, messages, strict=False)), queues
 
+    def to_arrow(self) -> Any:  # noqa: ANN401 - pyarrow need not be there
+        """Return the messages as a `pyarrow.RecordBatch`; needs the extra `arrow`.
+
+        Returns:
+            columns `queue` (its name, as a dictionary), `sequence` (int64), `timestamp`
+            (timestamp[ns, UTC]) and `payload` (binary, a copy).
+
+        Raises:
+            MissingExtra: pyarrow is not installed.
+            MessageTooLarge: the payloads are more than a copy can have: take smaller batches.
+        """
+        pa, kind, names = arrow.package(), arrow_schema(), self._chunk.names
+        queue = pa.DictionaryArray.from_arrays(
+            pa.array(self.queues.astype(np.int32)), pa.array(names, pa.string())
+        )
+        sequence, timestamp = (
+            pa.Array.from_buffers(field.type, len(self), [None, pa.py_buffer(column)])
+            for field, column in ((kind.field(1), self.sequences), (kind.field(2), self.timestamps))
+        )
+        payload = self._chunk.arrow_payloads.take(pa.array(self._order))
+        return pa.RecordBatch.from_arrays([queue, sequence, timestamp, payload], schema=kind)
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        """Return the messages as Arrow's two capsules, for any library that takes them."""
+        capsules: tuple[object, object] = self.to_arrow().__arrow_c_array__(requested_schema)
+        return capsules
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, MergedBatch):
             return NotImplemented
@@ -176,6 +213,18 @@ class MergedBatch(Sequence[Merged]):
     def __repr__(self) -> str:
         queues = counted(len(np.unique(self.queues)), "queue")
         return f"<MergedBatch of {counted(len(self), 'message')} of {queues}>"
+
+
+def arrow_schema() -> Any:  # noqa: ANN401 - pyarrow need not be there
+    """Return the `pyarrow.Schema` of merged batches.
+
+    Raises:
+        MissingExtra: pyarrow is not installed.
+    """
+    pa = arrow.package()
+    return arrow.schema(copy=True).insert(
+        0, pa.field("queue", pa.dictionary(pa.int32(), pa.string()))
+    )
 
 
 def _joined(columns: list[NDArray[np.int64]]) -> NDArray[np.int64]:

@@ -13,10 +13,11 @@ import time
 from operator import length_hint
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from pagequeue import errors
+from pagequeue import arrow, errors
 from pagequeue.awaiting import TakesTurns, check_timeout
 from pagequeue.closing import Closing
 from pagequeue.format import READ_COUNT_MAX
+from pagequeue.merged import arrow_schema
 from pagequeue.ordering import Ordering
 from pagequeue.paced import due_count
 from pagequeue.pacing import NS_PER_S
@@ -143,6 +144,19 @@ class Merge(TakesTurns, Closing):
         """
         _check_limit(limit_count)
         return iter(lambda: self._run(self._next_batch(limit_count, None)), None)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Return what is left as the capsule of Arrow's stream; see `MergedBatch.to_arrow`.
+
+        Libraries that know Arrow take a merge as it is: `polars.DataFrame(merge(...))`.
+
+        Raises:
+            MissingExtra: pyarrow is not installed.
+        """
+        made = (batch.to_arrow() for batch in self.batches())
+        reader = arrow.package().RecordBatchReader.from_batches(arrow_schema(), made)
+        capsule: object = reader.__arrow_c_stream__(requested_schema)
+        return capsule
 
     async def receive_async(self, timeout: float | None = None) -> Merged:
         """Return the next message, as `receive` does, and let the event loop run meanwhile.
