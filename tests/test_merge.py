@@ -9,6 +9,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -338,3 +339,25 @@ def test_arrow_reads_a_merge_as_a_stream(make: Callable[..., list[Queue]]) -> No
     assert table["queue"].to_pylist() == ["b", "a"]
     assert table["sequence"].to_pylist() == [0, 1]
     assert pa.table(merge(queues[2:])).column_names == table.column_names
+
+
+def test_records_of_one_dtype_have_typed_columns(tmp_path: Path) -> None:
+    """Queues of other kinds among them: then their payloads."""
+    pytest.importorskip("pyarrow")
+    dtype = np.dtype([("price", "<f8"), ("queue", "<i4")])
+    clock = Clock(7)
+    with (
+        Queue(tmp_path / "a", page_bytes=SMALL, clock=clock, dtype=dtype) as first,
+        Queue(tmp_path / "b", page_bytes=SMALL, clock=clock, dtype=dtype) as second,
+        Queue(tmp_path / "c", page_bytes=SMALL, clock=clock) as third,
+    ):
+        for number, queue in enumerate((first, second)):
+            with queue.producer() as producer:
+                producer.send_many(np.array([(1.5, number), (2.5, number)], dtype))
+        fill(third, [8])
+        table = merge([second, first], names=["b", "a"]).receive_many().to_arrow()
+        assert table.schema.names == ["queue_name", "sequence", "timestamp", "price", "queue"]
+        assert table["queue"].to_pylist() == [1, 1, 0, 0]
+        assert table["queue_name"].to_pylist() == ["b", "b", "a", "a"]
+        table = merge([first, third]).receive_many().to_arrow()
+        assert [len(payload) for payload in table["payload"].to_pylist()] == [12, 12, 1]

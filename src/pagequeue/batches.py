@@ -35,6 +35,7 @@ class Batches(Iterator[Batch], Closing):
 
     def __init__(self, replay: Replay, again: Callable[[], Replay], limit_count: int) -> None:
         self._replay = replay
+        self._kind = replay._store.kind  # noqa: SLF001 - its own package
         self._again = again
         self._limit_count = limit_count
 
@@ -56,7 +57,7 @@ class Batches(Iterator[Batch], Closing):
         Raises:
             MissingExtra: pyarrow is not installed.
         """
-        return arrow.schema()
+        return arrow.schema(self._kind)
 
     def __arrow_c_schema__(self) -> object:
         """Return the capsule of the schema that Arrow's stream has."""
@@ -75,7 +76,9 @@ class Batches(Iterator[Batch], Closing):
             ClosedError: the queue was closed. What goes wrong later reaches the reader as an error
                 of its own library, in whose text the file and the position stand.
         """
-        return arrow.stream_capsule(_all(self._again(), self._limit_count), requested_schema)
+        return arrow.stream_capsule(
+            _all(self._again(), self._limit_count), self._kind, requested_schema
+        )
 
     def close(self) -> None:
         """Let go of the page; streams that were handed out go on."""

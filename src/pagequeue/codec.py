@@ -6,11 +6,10 @@ Nothing is unpickled here unless `kind.py` lets it: unpickling runs what the byt
 
 from __future__ import annotations
 
-import importlib
 import pickle
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from pagequeue import errors
+from pagequeue.extras import library, pyarrow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,35 +82,24 @@ class _Tables:
 
 
 def _json() -> Codec:
-    module = _library("msgspec", "codecs", "JSON").json
+    module = library("msgspec", "codecs", "JSON payloads").json
     return _Pair(module.Encoder().encode, module.Decoder().decode)
 
 
 def _msgpack() -> Codec:
-    module = _library("msgspec", "codecs", "MessagePack").msgpack
+    module = library("msgspec", "codecs", "MessagePack payloads").msgpack
     return _Pair(module.Encoder().encode, module.Decoder().decode)
 
 
 def _arrow() -> Codec:
-    _library("pyarrow.ipc", "arrow", "Arrow tables")
-    return _Tables(importlib.import_module("pyarrow"))
+    library("pyarrow.ipc", "arrow", "Arrow's tables")
+    return _Tables(pyarrow())
 
 
 class _Pair:
     def __init__(self, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]) -> None:
         self.encode = encode
         self.decode = decode
-
-
-def _library(name: str, extra: str, what: str) -> Any:  # noqa: ANN401 - it need not be installed
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise errors.MissingExtra(
-            f"{what} need {name.partition('.')[0]}, which is not installed: "
-            f"pip install 'pagequeue[{extra}]'",
-            extra=extra,
-        ) from error
 
 
 _MAKERS: Final[dict[str, Callable[[], Codec]]] = {

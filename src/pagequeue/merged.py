@@ -15,6 +15,7 @@ import numpy as np
 
 from pagequeue import arrow
 from pagequeue._core import Message
+from pagequeue.extras import pyarrow
 from pagequeue.wording import counted
 
 if TYPE_CHECKING:
@@ -23,8 +24,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pagequeue.batch import Batch
+    from pagequeue.kind import Kind
 
     Decoder = Callable[[bytes, int], object]
+
+
+OWN_COLUMNS: Final = 2
+"""Sequence and timestamp stand before what messages hold."""
 
 
 class Merged(NamedTuple):
@@ -60,9 +66,13 @@ class Chunk:
     Args:
         parts: not empty, ascending by queue; of one queue ascending by sequence.
         names: of the queues, for Arrow.
+        kind: that of all queues, if they all have records of one dtype.
     """
 
-    def __init__(self, parts: Sequence[Part], names: tuple[str, ...]) -> None:
+    def __init__(
+        self, parts: Sequence[Part], names: tuple[str, ...], kind: Kind | None = None
+    ) -> None:
+        self.kind = kind
         self.parts = tuple(parts)
         self.names = names
         self.timestamps = _joined([part.batch.timestamps[part.start : part.stop] for part in parts])
@@ -74,13 +84,17 @@ class Chunk:
         return np.argsort(self.timestamps, kind="stable")  # ties stay as the parts stand
 
     @cached_property
-    def arrow_payloads(self) -> Any:  # noqa: ANN401 - pyarrow need not be there
-        """The payloads as an Arrow array of copies, part by part."""
-        arrays = [
-            part.batch[part.start : part.stop].to_arrow(copy=True).column("payload")
-            for part in self.parts
-        ]
-        return arrow.package().concat_arrays(arrays)
+    def arrow_columns(self) -> list[Any]:
+        """What the messages hold as Arrow arrays, copied, part by part."""
+        columns = zip(*map(self._arrow_part, self.parts), strict=True)
+        return [pyarrow().concat_arrays(arrays) for arrays in columns]
+
+    def _arrow_part(self, part: Part) -> list[Any]:
+        batch = part.batch[part.start : part.stop]
+        table = batch.to_arrow(copy=True)
+        if self.kind is None and "payload" not in table.schema.names:  # records, among others
+            return [pyarrow().array(batch.payloads, pyarrow().binary())]
+        return list(table.columns[OWN_COLUMNS:])
 
     @property
     def decoders(self) -> dict[int, Decoder | None]:
@@ -181,22 +195,24 @@ class MergedBatch(Sequence[Merged]):
 
         Returns:
             columns `queue` (its name, as a dictionary), `sequence` (int64), `timestamp`
-            (timestamp[ns, UTC]) and `payload` (binary, a copy).
+            (timestamp[ns, UTC]) and `payload` (binary, a copy); or, where all queues have records
+            of one dtype, a column for each of its fields.
 
         Raises:
             MissingExtra: pyarrow is not installed.
             MessageTooLarge: the payloads are more than a copy can have: take smaller batches.
         """
-        pa, kind, names = arrow.package(), arrow_schema(), self._chunk.names
+        pa, kind, names = pyarrow(), arrow_schema(self._chunk.kind), self._chunk.names
         queue = pa.DictionaryArray.from_arrays(
             pa.array(self.queues.astype(np.int32)), pa.array(names, pa.string())
         )
-        sequence, timestamp = (
-            pa.Array.from_buffers(field.type, len(self), [None, pa.py_buffer(column)])
-            for field, column in ((kind.field(1), self.sequences), (kind.field(2), self.timestamps))
-        )
-        payload = self._chunk.arrow_payloads.take(pa.array(self._order))
-        return pa.RecordBatch.from_arrays([queue, sequence, timestamp, payload], schema=kind)
+        own = [
+            pa.Array.from_buffers(kind.field(i).type, len(self), [None, pa.py_buffer(column)])
+            for i, column in enumerate((self.sequences, self.timestamps), 1)
+        ]
+        order = pa.array(self._order)
+        columns = [column.take(order) for column in self._chunk.arrow_columns]
+        return pa.RecordBatch.from_arrays([queue, *own, *columns], schema=kind)
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
         """Return the messages as Arrow's two capsules, for any library that takes them."""
@@ -215,16 +231,19 @@ class MergedBatch(Sequence[Merged]):
         return f"<MergedBatch of {counted(len(self), 'message')} of {queues}>"
 
 
-def arrow_schema() -> Any:  # noqa: ANN401 - pyarrow need not be there
+def arrow_schema(kind: Kind | None) -> Any:  # noqa: ANN401 - pyarrow need not be there
     """Return the `pyarrow.Schema` of merged batches.
+
+    Args:
+        kind: that of all queues, if they all have records of one dtype.
 
     Raises:
         MissingExtra: pyarrow is not installed.
     """
-    pa = arrow.package()
-    return arrow.schema(copy=True).insert(
-        0, pa.field("queue", pa.dictionary(pa.int32(), pa.string()))
-    )
+    pa = pyarrow()
+    columns = arrow.schema(kind, copy=True)
+    name = "queue_name" if "queue" in columns.names else "queue"
+    return columns.insert(0, pa.field(name, pa.dictionary(pa.int32(), pa.string())))
 
 
 def _joined(columns: list[NDArray[np.int64]]) -> NDArray[np.int64]:

@@ -13,9 +13,10 @@ import time
 from operator import length_hint
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from pagequeue import arrow, errors
+from pagequeue import errors
 from pagequeue.awaiting import TakesTurns, check_timeout
 from pagequeue.closing import Closing
+from pagequeue.extras import pyarrow
 from pagequeue.format import READ_COUNT_MAX
 from pagequeue.merged import arrow_schema
 from pagequeue.ordering import Ordering
@@ -154,7 +155,8 @@ class Merge(TakesTurns, Closing):
             MissingExtra: pyarrow is not installed.
         """
         made = (batch.to_arrow() for batch in self.batches())
-        reader = arrow.package().RecordBatchReader.from_batches(arrow_schema(), made)
+        schema = arrow_schema(self._ordering.kind)
+        reader = pyarrow().RecordBatchReader.from_batches(schema, made)
         capsule: object = reader.__arrow_c_stream__(requested_schema)
         return capsule
 

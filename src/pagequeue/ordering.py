@@ -33,10 +33,11 @@ class Ordering:
 
     Attributes:
         ended: all queues have ended, and nothing is held.
+        kind: that of all queues, if they all have records of one dtype.
         late: messages taken behind newer ones, because they came too late.
     """
 
-    __slots__ = ("_last", "_names", "_patience_ns", "_sources", "ended", "late")
+    __slots__ = ("_last", "_names", "_patience_ns", "_sources", "ended", "kind", "late")
 
     def __init__(self, sources: Sequence[Source], names: tuple[str, ...], patience_ns: int) -> None:
         self._sources = tuple(sources)
@@ -45,6 +46,8 @@ class Ordering:
         self._last = -math.inf
         self.ended = False
         self.late = 0
+        kinds = {source.record_dtype: source.kind for source in sources}
+        self.kind = next(iter(kinds.values())) if len(kinds) == 1 and None not in kinds else None
 
     def attempt(self) -> MergedBatch | None:
         """Return the messages whose turn it is now; None if there are none."""
@@ -86,7 +89,7 @@ class Ordering:
         return read_at + self._patience_ns / 1e9 - time.monotonic()
 
     def _ordered(self, parts: list[Part]) -> MergedBatch:
-        chunk = Chunk(parts, self._names)
+        chunk = Chunk(parts, self._names, self.kind)
         batch = MergedBatch(chunk, chunk.order())
         timestamps = batch.timestamps
         if timestamps[0] < self._last:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Self
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue._core import Message
 from pagequeue.awaiting import check_timeout
 from pagequeue.consumer import Replay
 from pagequeue.pacing import NS_PER_S, Pace
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from pagequeue._core import Message
     from pagequeue.batch import Batch
     from pagequeue.moments import Moment
     from pagequeue.store import Store
@@ -71,7 +71,7 @@ class PacedReplay(Replay):
         held = self._hold()
         if held is None:
             raise StopIteration
-        message = self._message(held)
+        message = held[self._at]
         self._await_due(message.timestamp)
         self._at += 1
         return message
@@ -81,7 +81,7 @@ class PacedReplay(Replay):
         held = self._hold()
         if held is None or self._pace.left_ns(held[self._at].timestamp) > 0:
             return None
-        message = self._message(held)
+        message = held[self._at]
         self._at += 1
         return message
 
@@ -104,11 +104,6 @@ class PacedReplay(Replay):
                 path=self._store.folder.path,
             )
         return next(self)
-
-    def _message(self, held: Batch) -> Message:
-        """Return the next message of what is held, with its value."""
-        message = held[self._at]
-        return Message(message.payload, message.timestamp, message.sequence, self._decoder)
 
     @property
     def sequence(self) -> int:

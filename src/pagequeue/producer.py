@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pagequeue.moments import Clock
     from pagequeue.page import WritablePage
-    from pagequeue.rows import Columns
+    from pagequeue.rows import Given
     from pagequeue.sending import Many, Times
     from pagequeue.store import Store
 
@@ -129,7 +129,7 @@ class Producer(_core.Writer, AwaitedSends, Closing):
         first, count = sent
         return range(first, first + count)
 
-    def _in_columns(self, payloads: object) -> Columns | None:
+    def _in_columns(self, payloads: object) -> Given | None:
         """Return what is to be sent as columns; None: it is not in columns."""
         return columns_of(payloads)
 

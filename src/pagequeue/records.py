@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from pagequeue import errors
+from pagequeue.extras import pyarrow
 from pagequeue.rows import (
     ARROW,
     Rows,
@@ -26,20 +27,19 @@ from pagequeue.rows import (
     check_no_nulls,
     columns_of,
     fixed_items,
-    pyarrow,
     whole_items,
 )  # fmt: skip
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pagequeue.rows import Columns
+    from pagequeue.rows import Given
 
 NUL: Final = "\0"
 _Arrays = list[tuple["NDArray[Any]", int]]
 
 
-def records_of(payloads: object, dtype: np.dtype[np.void]) -> Columns | None:
+def records_of(payloads: object, dtype: np.dtype[np.void]) -> Given | None:
     """Return what is in columns, for a queue of records; None for any other iterable.
 
     Raises:

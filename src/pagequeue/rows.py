@@ -6,13 +6,13 @@ row. What is not in columns is None here, and is sent as the iterable that it is
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
 from pagequeue import errors
+from pagequeue.extras import pyarrow
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,7 +53,7 @@ class Spans:
     count: int
 
 
-Columns: TypeAlias = Rows | Spans
+Given: TypeAlias = Rows | Spans
 
 
 def is_columnar(payloads: object) -> bool:
@@ -61,7 +61,7 @@ def is_columnar(payloads: object) -> bool:
     return isinstance(payloads, np.ndarray) or any(hasattr(payloads, name) for name in ARROW)
 
 
-def columns_of(payloads: object) -> Columns | None:
+def columns_of(payloads: object) -> Given | None:
     """Return what is in columns, for a queue of bytes; None for any other iterable.
 
     NumPy's own rule counts for its bytes: zeros at the end of an item are no part of it.
@@ -83,7 +83,7 @@ def columns_of(payloads: object) -> Columns | None:
     return _arrow(values)
 
 
-def _array(array: NDArray[Any]) -> Columns | None:
+def _array(array: NDArray[Any]) -> Given | None:
     if array.ndim != 1 or array.dtype.kind not in "SV":
         return None
     data = whole_items(array)
@@ -107,21 +107,6 @@ def whole_items(array: NDArray[Any]) -> NDArray[Any]:
 
 
 # --- Arrow ----------------------------------------------------------------------------------------
-
-
-def pyarrow() -> Any:  # noqa: ANN401 - it need not be installed
-    """Return the module.
-
-    Raises:
-        MissingExtra: it is not installed.
-    """
-    try:
-        return importlib.import_module("pyarrow")
-    except ImportError as error:
-        raise errors.MissingExtra(
-            "Arrow's arrays need pyarrow, which is not installed: pip install 'pagequeue[arrow]'",
-            extra="arrow",
-        ) from error
 
 
 def arrow_values(told: Any) -> Any:  # noqa: ANN401 - whatever has Arrow's protocol
@@ -158,7 +143,7 @@ def check_no_nulls(values: Any, what: str) -> None:  # noqa: ANN401 - an array o
         )
 
 
-def _arrow(values: Any) -> Columns:  # noqa: ANN401 - a pyarrow.ChunkedArray
+def _arrow(values: Any) -> Given:  # noqa: ANN401 - a pyarrow.ChunkedArray
     arrow = pyarrow()
     check_no_nulls(values, "the array")
     if arrow.types.is_dictionary(values.type):

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
 
+    import numpy as np
+
     from pagequeue.batch import Batch
+    from pagequeue.kind import Kind
     from pagequeue.store import Store
 
 LOAD_COUNT: Final = 65536
@@ -81,9 +84,14 @@ class Source(Consumer):
         )
 
     @property
-    def path(self) -> str:
-        """The queue's directory."""
-        return self._store.folder.path
+    def kind(self) -> Kind:
+        """What the queue's messages hold."""
+        return self._store.kind
+
+    @property
+    def record_dtype(self) -> np.dtype[np.void] | None:
+        """The dtype of its records; None: messages are of any size."""
+        return self._store.kind.dtype
 
     def check(self) -> None:
         """Raise unless this process may use it."""
@@ -117,7 +125,8 @@ class Source(Consumer):
             self.ended = True
             return
         self._held, self._at = batch, 0
-        self.bound = max(self.bound, int(batch.timestamps[-1]))
+        is_last = self._end is not None and self.sequence >= self._end
+        self.bound = fmt.TIMESTAMP_MAX if is_last else max(self.bound, int(batch.timestamps[-1]))
         self.read_at = time.monotonic()
 
     def _found_nothing(self, bound: int) -> None:

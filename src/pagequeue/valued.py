@@ -74,7 +74,7 @@ class ValueProducer(Producer):
                 path=self._store.folder.path, dtype=dtype,
             )  # fmt: skip
 
-    def _in_columns(self, payloads: object) -> in_rows.Columns | None:
+    def _in_columns(self, payloads: object) -> in_rows.Given | None:
         kind = self._store.kind
         if kind.dtype is None:
             is_text = kind.codec == TEXT and any(hasattr(payloads, way) for way in in_rows.ARROW)
@@ -87,7 +87,7 @@ class ValueProducer(Producer):
         return [self._payload(value) for value in payloads]
 
 
-def _texts(payloads: object) -> in_rows.Columns:
+def _texts(payloads: object) -> in_rows.Given:
     values = in_rows.arrow_values(payloads)
     kind = str(getattr(values, "type", "a table"))
     if "string" not in kind:

@@ -5,7 +5,8 @@
 #include "reader.h"
 
 typedef struct {
-    PyObject *times, *spans; /* bytes: int64_t and pq_span for each message */
+    int64_t *times;
+    pq_span *spans;
     Py_ssize_t count;
     uint64_t next; /* position behind the last one */
 } gathered;
@@ -21,8 +22,6 @@ static Py_ssize_t most(const Reader *self, Py_ssize_t limit, uint64_t bytes_max)
 /* The frames that validate in this page from here on. What stands behind the last of them is for
  * the next read to say. */
 static void gather(const Reader *self, Py_ssize_t limit, uint64_t bytes_max, gathered *run) {
-    int64_t *times = (int64_t *)(void *)PyBytes_AsString(run->times);
-    pq_span *spans = (pq_span *)(void *)PyBytes_AsString(run->spans);
     uint64_t position = self->position, start = position, sequence = self->sequence;
     uint64_t allowed = pq_reader_limit(self);
     uint64_t end = self->end_sequence < allowed ? self->end_sequence : allowed;
@@ -34,9 +33,9 @@ static void gather(const Reader *self, Py_ssize_t limit, uint64_t bytes_max, gat
             (self->until != INT64_MIN && frame.timestamp >= self->until)) {
             break;
         }
-        times[run->count] = frame.timestamp;
-        spans[run->count].position = (uint32_t)(position + PQ_FRAME_BYTES);
-        spans[run->count].bytes = frame.payload_bytes;
+        pq_span span = {(uint32_t)(position + PQ_FRAME_BYTES), frame.payload_bytes};
+        run->times[run->count] = frame.timestamp;
+        run->spans[run->count] = span;
         position = frame.next;
         sequence += 1;
         run->count += 1;
@@ -46,24 +45,24 @@ static void gather(const Reader *self, Py_ssize_t limit, uint64_t bytes_max, gat
 
 /* (page, first sequence, timestamps, spans); NULL without an error: nothing stands here any more */
 static PyObject *gathered_columns(Reader *self, Py_ssize_t limit, uint64_t bytes_max) {
-    Py_ssize_t room = most(self, limit, bytes_max);
-    gathered run = {.times = PyBytes_FromStringAndSize(NULL, room * (Py_ssize_t)sizeof(int64_t)),
-                    .spans = PyBytes_FromStringAndSize(NULL, room * (Py_ssize_t)sizeof(pq_span))};
-    PyObject *result = NULL;
-    if (run.times != NULL && run.spans != NULL) {
-        gather(self, room, bytes_max, &run);
-        if (run.count > 0 &&
-            _PyBytes_Resize(&run.times, run.count * (Py_ssize_t)sizeof(int64_t)) == 0 &&
-            _PyBytes_Resize(&run.spans, run.count * (Py_ssize_t)sizeof(pq_span)) == 0) {
-            result = Py_BuildValue("(OKOO)", (PyObject *)self->page,
-                                   (unsigned long long)self->sequence, run.times, run.spans);
-        }
+    size_t room = (size_t)most(self, limit, bytes_max);
+    gathered run = {.times = PyMem_Malloc(room * (sizeof(int64_t) + sizeof(pq_span)))};
+    if (run.times == NULL) {
+        return PyErr_NoMemory();
     }
+    run.spans = (pq_span *)(run.times + room);
+    gather(self, (Py_ssize_t)room, bytes_max, &run);
+    PyObject *result = NULL;
+    if (run.count > 0) {
+        result = Py_BuildValue("(OKy#y#)", (PyObject *)self->page,
+                               (unsigned long long)self->sequence, (char *)run.times,
+                               run.count * (Py_ssize_t)sizeof(int64_t), (char *)run.spans,
+                               run.count * (Py_ssize_t)sizeof(pq_span));
+    }
+    PyMem_Free(run.times);
     if (result != NULL) {
         pq_reader_step(self, run.next, (uint64_t)run.count);
     }
-    Py_XDECREF(run.times);
-    Py_XDECREF(run.spans);
     return result;
 }
 

@@ -21,6 +21,9 @@ static uint32_t tables[8][256];
 static uint32_t shift_one[4][256]; /* what STREAM_BYTES zero bytes do, by byte of the CRC */
 static uint32_t shift_two[4][256]; /* what twice as many do */
 static uint32_t (*update)(uint32_t, const uint8_t *, size_t);
+static void (*lanes)(uint32_t *, const uint8_t *, size_t, size_t);
+static uint32_t (*finish)(uint32_t, int64_t, uint64_t, uint32_t);
+static uint32_t (*frame_sum)(const uint8_t *, size_t, int64_t, uint64_t, uint32_t);
 static const char *chosen = "none";
 
 static inline uint64_t read_u64(const uint8_t *data) {
@@ -48,6 +51,25 @@ static uint32_t update_table(uint32_t crc, const uint8_t *data, size_t bytes) {
         crc = tables[0][(crc ^ *data) & 255] ^ (crc >> 8);
     }
     return crc;
+}
+
+static void lanes_table(uint32_t *states, const uint8_t *data, size_t distance, size_t bytes) {
+    for (size_t lane = 0; lane < PQ_CRC_LANES; lane++) {
+        states[lane] = update_table(PQ_CRC_START, data + lane * distance, bytes);
+    }
+}
+
+static uint32_t finish_table(uint32_t crc, int64_t timestamp, uint64_t sequence, uint32_t word) {
+    uint8_t rest[20];
+    memcpy(rest, &timestamp, 8);
+    memcpy(rest + 8, &sequence, 8);
+    memcpy(rest + 16, &word, 4);
+    return ~update_table(crc, rest, sizeof rest);
+}
+
+static uint32_t frame_table(const uint8_t *payload, size_t bytes, int64_t timestamp,
+                            uint64_t sequence, uint32_t word) {
+    return finish_table(update_table(PQ_CRC_START, payload, bytes), timestamp, sequence, word);
 }
 
 static void make_shift(uint32_t shift[4][256], size_t zero_bytes) {
@@ -119,6 +141,37 @@ HARDWARE static uint32_t update_hardware(uint32_t crc, const uint8_t *data, size
     return crc;
 }
 
+HARDWARE static void lanes_hardware(uint32_t *states, const uint8_t *data, size_t distance,
+                                    size_t bytes) {
+    const uint8_t *two = data + distance, *three = two + distance, *four = three + distance;
+    uint32_t a = PQ_CRC_START, b = PQ_CRC_START, c = PQ_CRC_START, d = PQ_CRC_START;
+    size_t i = 0;
+    for (; i + 8 <= bytes; i += 8) {
+        a = CRC_U64(a, read_u64(data + i));
+        b = CRC_U64(b, read_u64(two + i));
+        c = CRC_U64(c, read_u64(three + i));
+        d = CRC_U64(d, read_u64(four + i));
+    }
+    states[0] = update_hardware(a, data + i, bytes - i);
+    states[1] = update_hardware(b, two + i, bytes - i);
+    states[2] = update_hardware(c, three + i, bytes - i);
+    states[3] = update_hardware(d, four + i, bytes - i);
+}
+
+HARDWARE static inline uint32_t finish_hardware(uint32_t crc, int64_t timestamp, uint64_t sequence,
+                                                uint32_t word) {
+    crc = CRC_U64(crc, (uint64_t)timestamp);
+    crc = CRC_U64(crc, sequence);
+    return ~CRC_U32(crc, word);
+}
+
+/* All in one call: those who walk a page make it for every frame. */
+HARDWARE static uint32_t frame_hardware(const uint8_t *payload, size_t bytes, int64_t timestamp,
+                                        uint64_t sequence, uint32_t word) {
+    uint32_t crc = update_hardware(PQ_CRC_START, payload, bytes);
+    return finish_hardware(crc, timestamp, sequence, word);
+}
+
 static int has_hardware(void) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
@@ -146,10 +199,16 @@ void pq_crc_choose(int allow_hardware) {
     make_shift(shift_one, STREAM_BYTES);
     make_shift(shift_two, 2 * STREAM_BYTES);
     update = update_table;
+    lanes = lanes_table;
+    finish = finish_table;
+    frame_sum = frame_table;
     chosen = "table";
 #if defined(__x86_64__) || defined(__aarch64__)
     if (allow_hardware && has_hardware()) {
         update = update_hardware;
+        lanes = lanes_hardware;
+        finish = finish_hardware;
+        frame_sum = frame_hardware;
         chosen = "hardware";
     }
 #else
@@ -161,4 +220,19 @@ const char *pq_crc_name(void) { return chosen; }
 
 uint32_t pq_crc_update(uint32_t state, const void *data, size_t bytes) {
     return update(state, data, bytes);
+}
+
+void pq_crc_lanes(uint32_t *states, const uint8_t *data, size_t distance, size_t bytes) {
+    lanes(states, data, distance, bytes);
+}
+
+/* The payload comes first, so that its part can be computed before the lock is taken. */
+uint32_t pq_frame_checksum(uint32_t payload_state, int64_t timestamp, uint64_t sequence,
+                           uint32_t word) {
+    return finish(payload_state, timestamp, sequence, word);
+}
+
+uint32_t pq_frame_sum(const uint8_t *payload, size_t bytes, int64_t timestamp, uint64_t sequence,
+                      uint32_t word) {
+    return frame_sum(payload, bytes, timestamp, sequence, word);
 }

@@ -8,19 +8,7 @@
 #include "objects.h"
 
 #define INLINE_BYTES 12 /* a view holds a payload of up to so many bytes itself */
-
-typedef struct {
-    int32_t bytes;
-    union {
-        uint8_t all[INLINE_BYTES];
-        struct {
-            uint8_t first[4];
-            int32_t buffer, position;
-        } elsewhere;
-    } is;
-} arrow_view;
-
-_Static_assert(sizeof(arrow_view) == 16, "Arrow's views have 16 bytes");
+#define VIEW_BYTES 16
 
 PyObject *pq_payload_copy(const pq_frame *frame, uint64_t sequence, int *good) {
     PyObject *payload = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)frame->payload_bytes);
@@ -29,8 +17,8 @@ PyObject *pq_payload_copy(const pq_frame *frame, uint64_t sequence, int *good) {
     }
     char *copy = PyBytes_AsString(payload);
     memcpy(copy, frame->payload, frame->payload_bytes);
-    uint32_t state = pq_crc_update(PQ_CRC_START, copy, frame->payload_bytes);
-    *good = pq_frame_checksum(state, frame->timestamp, sequence, frame->word) == frame->checksum ||
+    *good = pq_frame_sum((uint8_t *)copy, frame->payload_bytes, frame->timestamp, sequence,
+                         frame->word) == frame->checksum ||
             PQ_PLANTED(no_checksum);
     return payload;
 }
@@ -110,6 +98,20 @@ PyObject *pq_core_payloads(PyObject *Py_UNUSED(module), PyObject *args) {
     return end(&all, list);
 }
 
+/* Its size, and then: the payload, zeros behind it; or its first bytes, the number of the buffer
+ * that it stands in, and where. */
+static inline void put_view(char *view, const uint8_t *page, pq_span span, int buffer) {
+    memcpy(view, &span.bytes, 4);
+    if (span.bytes <= INLINE_BYTES) {
+        memset(view + 4, 0, INLINE_BYTES);
+        memcpy(view + 4, page + span.position, span.bytes);
+    } else {
+        memcpy(view + 4, page + span.position, 4);
+        memcpy(view + 8, &buffer, 4);
+        memcpy(view + 12, &span.position, 4);
+    }
+}
+
 /* views(page, spans, first_sequence, buffer): 16 bytes for each, of buffer number `buffer` */
 PyObject *pq_core_views(PyObject *Py_UNUSED(module), PyObject *args) {
     payloads all;
@@ -119,20 +121,10 @@ PyObject *pq_core_views(PyObject *Py_UNUSED(module), PyObject *args) {
         !begin(&all)) {
         return NULL;
     }
-    PyObject *result =
-        PyBytes_FromStringAndSize(NULL, all.count * (Py_ssize_t)sizeof(arrow_view));
+    PyObject *result = PyBytes_FromStringAndSize(NULL, all.count * VIEW_BYTES);
     char *at = result == NULL ? NULL : PyBytes_AsString(result);
-    for (Py_ssize_t i = 0; at != NULL && i < all.count; i++) {
-        const uint8_t *payload = all.page->base + all.spans[i].position;
-        arrow_view view = {.bytes = (int32_t)all.spans[i].bytes};
-        if (all.spans[i].bytes <= INLINE_BYTES) {
-            memcpy(view.is.all, payload, all.spans[i].bytes);
-        } else {
-            memcpy(view.is.elsewhere.first, payload, sizeof view.is.elsewhere.first);
-            view.is.elsewhere.buffer = buffer;
-            view.is.elsewhere.position = (int32_t)all.spans[i].position;
-        }
-        memcpy(at + i * (Py_ssize_t)sizeof view, &view, sizeof view);
+    for (Py_ssize_t i = 0; at != NULL && i < all.count; i++, at += VIEW_BYTES) {
+        put_view(at, all.page->base, all.spans[i], buffer);
     }
     return end(&all, result);
 }

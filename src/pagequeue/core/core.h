@@ -53,6 +53,15 @@ static inline uint64_t pq_aligned(uint64_t bytes) {
 void pq_crc_choose(int allow_hardware);
 const char *pq_crc_name(void);
 uint32_t pq_crc_update(uint32_t state, const void *data, size_t bytes);
+/* From the start, of so many pieces of one size, at equal distances: one piece is a chain in which
+ * each step waits for the last, so several go on side by side. */
+#define PQ_CRC_LANES 4
+void pq_crc_lanes(uint32_t *states, const uint8_t *data, size_t distance, size_t bytes);
+uint32_t pq_frame_checksum(uint32_t payload_state, int64_t timestamp, uint64_t sequence,
+                           uint32_t word);
+/* The same from the payload on. */
+uint32_t pq_frame_sum(const uint8_t *payload, size_t bytes, int64_t timestamp, uint64_t sequence,
+                      uint32_t word);
 
 /* --- frames.c: reading and laying down frames inside one mapped page -------------------------- */
 
@@ -78,8 +87,6 @@ pq_read_result pq_frame_look(const uint8_t *page, uint64_t page_bytes, uint64_t 
                              pq_frame *frame);
 pq_read_result pq_frame_check(const uint8_t *page, uint64_t page_bytes, uint64_t position,
                               uint64_t sequence, pq_frame *frame);
-uint32_t pq_frame_checksum(uint32_t payload_state, int64_t timestamp, uint64_t sequence,
-                           uint32_t word);
 
 typedef struct {
     uint8_t *meta; /* the write meta */

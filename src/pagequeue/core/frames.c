@@ -13,16 +13,6 @@
 
 /* --- looking ---------------------------------------------------------------------------------- */
 
-/* The payload comes first, so that its part can be computed before the lock is taken. */
-uint32_t pq_frame_checksum(uint32_t payload_state, int64_t timestamp, uint64_t sequence,
-                           uint32_t word) {
-    uint8_t rest[20];
-    memcpy(rest, &timestamp, 8);
-    memcpy(rest + 8, &sequence, 8);
-    memcpy(rest + 16, &word, 4);
-    return ~pq_crc_update(payload_state, rest, sizeof rest);
-}
-
 pq_read_result pq_frame_look(const uint8_t *page, uint64_t page_bytes, uint64_t position,
                              pq_frame *frame) {
     if (position < PQ_PAGE_HEADER_BYTES || position % PQ_FRAME_ALIGN_BYTES != 0 ||
@@ -58,8 +48,8 @@ pq_read_result pq_frame_check(const uint8_t *page, uint64_t page_bytes, uint64_t
     if (result != PQ_READ_FRAME && result != PQ_READ_END) {
         return result;
     }
-    uint32_t state = pq_crc_update(PQ_CRC_START, frame->payload, frame->payload_bytes);
-    uint32_t sum = pq_frame_checksum(state, frame->timestamp, sequence, frame->word);
+    uint32_t sum = pq_frame_sum(frame->payload, frame->payload_bytes, frame->timestamp, sequence,
+                                frame->word);
     if (sum != frame->checksum && !PQ_PLANTED(no_checksum)) {
         return PQ_READ_BAD_CHECKSUM;
     }
@@ -166,20 +156,32 @@ static void row_put(uint8_t *to, const pq_batch *rows, size_t i) {
     }
 }
 
-static uint32_t frame_put(const pq_place *at, uint64_t position, uint64_t sequence,
-                          const pq_batch *batch, size_t i, int64_t timestamp, uint32_t flags) {
-    uint64_t bytes = pq_batch_bytes(batch, i);
-    uint32_t word = (uint32_t)(HEADER + bytes) | flags;
-    uint8_t *frame = at->page + position;
-    uint32_t state;
-    if (batch->items == NULL) {
-        row_put(frame + HEADER, batch, i);
-        state = pq_crc_update(PQ_CRC_START, frame + HEADER, bytes);
-    } else {
-        const pq_payload *item = &batch->items[i];
-        memcpy(frame + HEADER, item->data, bytes);
-        state = item->fixed ? item->state : pq_crc_update(PQ_CRC_START, frame + HEADER, bytes);
+/* The payloads of the next few rows, and the states of their checksums. */
+static void rows_put(uint8_t *frame, const pq_batch *rows, size_t i, uint32_t *states) {
+    size_t distance = (size_t)pq_aligned(HEADER + rows->row_bytes), left = rows->count - i;
+    size_t count = left < PQ_CRC_LANES ? left : PQ_CRC_LANES;
+    for (size_t row = 0; row < count; row++) {
+        row_put(frame + row * distance + HEADER, rows, i + row);
     }
+    if (count == PQ_CRC_LANES) {
+        pq_crc_lanes(states, frame + HEADER, distance, rows->row_bytes);
+        return;
+    }
+    for (size_t row = 0; row < count; row++) {
+        states[row] = pq_crc_update(PQ_CRC_START, frame + row * distance + HEADER,
+                                    rows->row_bytes);
+    }
+}
+
+static uint32_t item_put(uint8_t *frame, const pq_payload *item) {
+    memcpy(frame + HEADER, item->data, item->bytes);
+    return item->fixed ? item->state : pq_crc_update(PQ_CRC_START, frame + HEADER, item->bytes);
+}
+
+/* All of a frame but its payload and its length; `state` is the payload's. */
+static uint32_t frame_put(uint8_t *frame, uint64_t bytes, uint32_t state, uint64_t sequence,
+                          int64_t timestamp, uint32_t flags) {
+    uint32_t word = (uint32_t)(HEADER + bytes) | flags;
     uint32_t sum = pq_frame_checksum(state, timestamp, sequence, word);
     memcpy(frame + PQ_FRAME_CHECKSUM, &sum, 4);
     memcpy(frame + PQ_FRAME_TIMESTAMP, &timestamp, 8);
@@ -242,19 +244,28 @@ pq_append_result pq_append(const pq_place *at, const pq_batch *batch, int64_t no
         pq_store_u32(at->page + position, (uint32_t)(HEADER + pq_batch_bytes(batch, 0)));
     }
     uint64_t place = position;
+    uint32_t states[PQ_CRC_LANES];
     for (size_t i = 0; i < item_count; i++) {
         /* P2. Payload, header but the length, index record: timestamp before position.
          *     Dies here: the same; after a batch the page is left (I8). */
         uint32_t more = i + 1 < item_count ? (uint32_t)PQ_MORE_OF_BATCH : 0;
+        uint8_t *frame = at->page + place;
+        uint64_t bytes = pq_batch_bytes(batch, i);
+        size_t lane = i % PQ_CRC_LANES;
+        if (batch->items != NULL) {
+            states[lane] = item_put(frame, &batch->items[i]);
+        } else if (lane == 0) {
+            rows_put(frame, batch, i, states);
+        }
         timestamp = batch->times != NULL ? batch->times[i] : timestamp;
-        uint32_t word = frame_put(at, place, sequence + i, batch, i, timestamp, more);
+        uint32_t word = frame_put(frame, bytes, states[lane], sequence + i, timestamp, more);
         index_put(at, count + i, timestamp, place);
         if (i == 0 && !(PQ_PLANTED(batch_first_length_first))) {
             first_length = word;
         } else {
-            pq_store_u32(at->page + place, word);
+            pq_store_u32(frame, word);
         }
-        place += pq_aligned(HEADER + pq_batch_bytes(batch, i));
+        place += pq_aligned(HEADER + bytes);
         PQ_KILL_POINT(3);
     }
     PQ_KILL_POINT(4);
