@@ -109,7 +109,15 @@ FLOORS = {
         "verify_records",
         "verify_tail",
     },
-    5: {"__init__", "merge_open", "queue"},
+    5: {
+        "__init__",
+        "exchange",
+        "exchange_arrow",
+        "exchange_text",
+        "histograms",
+        "merge_open",
+        "queue",
+    },
 }
 TOP = 6
 FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms}

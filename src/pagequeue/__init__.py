@@ -14,6 +14,7 @@ from pagequeue.dead import DeadLetter
 from pagequeue.errors import (
     AccessDenied,
     AccessError,
+    BadRow,
     ClosedError,
     CodecMismatch,
     ConcurrentUse,
@@ -26,6 +27,7 @@ from pagequeue.errors import (
     DiskFull,
     DtypeMismatch,
     Expired,
+    FileStands,
     FlushTimeout,
     ForeignLock,
     ForkedError,
@@ -86,6 +88,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AccessDenied",
     "AccessError",
+    "BadRow",
     "Batch",
     "Claim",
     "ClosedError",
@@ -105,6 +108,7 @@ __all__ = [
     "DiskFull",
     "DtypeMismatch",
     "Expired",
+    "FileStands",
     "Flow",
     "FlushTimeout",
     "ForeignLock",

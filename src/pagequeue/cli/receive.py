@@ -5,8 +5,6 @@ It opens read-only and writes no byte to the queue, unless a named consumer keep
 
 from __future__ import annotations
 
-import base64
-import json
 import select
 import sys
 import time
@@ -15,7 +13,9 @@ from typing import TYPE_CHECKING, Final, TypedDict
 import click
 
 from pagequeue.cli import framing, shared
-from pagequeue.cli.times import NS_PER_SECOND, iso_time
+from pagequeue.cli.times import NS_PER_SECOND
+from pagequeue.exchange_text import json_lines
+from pagequeue.moments import iso_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,21 +29,6 @@ LOOK_UP_SECONDS: Final = 0.5
 """How often a follower that nothing comes to looks whether its own reader is still there."""
 EARLY_NS: Final = 10**17
 """A bare number below it, in 1973, was probably meant as seconds or milliseconds."""
-_ENCODE: Final = json.JSONEncoder(ensure_ascii=False).encode
-
-
-def render_json(batch: Batch) -> bytes:
-    """Return one JSON object for each message: `payload` if it is UTF-8, else `payload_base64`."""
-    lines = []
-    columns = zip(batch.sequences.tolist(), batch.timestamps.tolist(), batch.payloads, strict=True)
-    for sequence, timestamp, payload in columns:
-        row = {"sequence": sequence, "timestamp": timestamp, "time": iso_time(timestamp)}
-        try:
-            row["payload"] = payload.decode()
-        except UnicodeDecodeError:
-            row["payload_base64"] = base64.b64encode(payload).decode("ascii")
-        lines.append(_ENCODE(row))
-    return "\n".join((*lines, "")).encode()
 
 
 def printable(payload: bytes) -> str:
@@ -71,7 +56,7 @@ def render_for_people(batch: Batch) -> bytes:
 def _renderer(output_format: str, chosen: framing.Framing) -> Render:
     """Return what turns a batch into bytes."""
     if output_format == "json":
-        return render_json
+        return json_lines
     if output_format == "text" and sys.stdout.isatty():
         return render_for_people
     return lambda batch: framing.encode(chosen, batch.payloads)
