@@ -8,6 +8,7 @@ with Queue("events") as queue, queue.producer() as producer:
 
 from pagequeue._core import Claim, Message
 from pagequeue.batch import Batch
+from pagequeue.batches import Batches
 from pagequeue.compress import CompressReport
 from pagequeue.consumer import Consumer, Replay
 from pagequeue.dead import DeadLetter
@@ -90,6 +91,7 @@ __all__ = [
     "AccessError",
     "BadRow",
     "Batch",
+    "Batches",
     "Claim",
     "ClosedError",
     "CodecMismatch",

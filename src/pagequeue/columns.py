@@ -160,6 +160,8 @@ class Columns(Upkeep):
         order = np.argsort(moments, kind="stable")
         store = self._open()
         found = np.empty(len(moments), np.int64)
+        if not len(moments):
+            return found
         found[order] = store.while_retained(partial(_as_of, store, moments[order]))
         return found
 
@@ -210,42 +212,47 @@ def _ns_of(moments: NDArray[np.generic]) -> NDArray[np.int64]:
     return moments.astype(np.int64)
 
 
-def _first_time(store: Store, tail: Tail, number: int) -> int:
-    """Return when the first message of a page, or of what follows it, was sent.
+def _check_begin(store: Store, tail: Tail, number: int) -> None:
+    """Raise if the first message of a page, or of the first behind it that has any, is damaged.
 
     Raises:
-        CorruptFrame: the first message of the page is damaged.
+        CorruptFrame: it is; so nobody knows when it was sent.
     """
     for page_number in range(number, tail.page_number + 1):
-        known = store.own_first_timestamp(page_number)
         count = store.count(page_number, tail)
         if count > 0:
-            if known is None:
+            if store.own_first_timestamp(page_number) is None:
                 raise store.page(page_number).damage(count)
-            return known
-    return NO_TIME
+            return
 
 
 def _as_of(store: Store, moments: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the sequence of the last message that is not later than each; moments are in order."""
     tail = store.tail
     found = np.full(len(moments), -1, np.int64)
-    if not len(moments):
-        return found
-    first_time = partial(_first_time, store, tail)
+
+    def first_time(number: int) -> int:
+        known = store.first_timestamp(number)
+        return NO_TIME if known is None else known
+
     numbers = range(store.read_meta.head_page, tail.page_number + 1)
     low = max(bisect_right(numbers, int(moments[0]), key=first_time) - 1, 0)
     high = bisect_right(numbers, int(moments[-1]), key=first_time)
-    first_times = [first_time(number) for number in numbers[low:high]]
-    begins = np.searchsorted(moments, first_times)
-    for number, begin, end in zip(
-        numbers[low:high], begins, [*begins[1:], len(moments)], strict=True
-    ):
+    if high == 0:
+        _check_begin(store, tail, numbers[0])
+        return found
+    begins = np.searchsorted(moments, [first_time(number) for number in numbers[low:high]])
+    ends = [*begins[1:], len(moments)]
+    for number, begin, end in zip(numbers[low:high], begins, ends, strict=True):
         if begin < end:
-            page = store.page(number)
+            page, count = store.page(number), store.count(number, tail)
             mend = store.may_mend_index(number)
-            counts = page.find_many(moments[begin:end], store.count(number, tail), mend=mend)
-            found[begin:end] = page.first_sequence + counts - 1
+            before = page.find_many(moments[begin:end], count, mend=mend)
+            found[begin:end] = page.first_sequence + before - 1
+            if before[-1] == count:
+                _check_begin(store, tail, number + 1)
+    if found[0] < 0:
+        _check_begin(store, tail, numbers[0])
     return found
 
 

@@ -20,7 +20,7 @@ FIELDS_MAX: Final = 1024
 DEPTH_MAX: Final = 16
 NDIM_MAX: Final = 32
 RECORD_BYTES_MAX: Final = 1 << 30
-_UNIT: Final = r"\[[1-9]?\d{0,8}(?:Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\]"
+_UNIT: Final = r"\[(?:[1-9]\d{0,8})?(?:Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\]"
 _TYPE: Final = re.compile(
     rf"[<>](?:[iu][248]|f[248]|c8|c16|U[1-9]\d{{0,8}}|[mM]8(?:{_UNIT})?)"
     r"|\|(?:b1|[iu]1|[SV][1-9]\d{0,8})"

@@ -299,6 +299,7 @@ class Queue(Sharing, Columns, Flows):
         report = repair_queue(
             store.folder.path, prefix=store.prefix, trust=self._trust,
             lock_timeout=store.lock_timeout, progress=progress,
+            dtype=store.kind.dtype, codec=store.kind.codec,
         )  # fmt: skip
         try:
             self._store = self._start(create=False)

@@ -254,6 +254,8 @@ def _array(values: NDArray[Any], name: str) -> Any:  # noqa: ANN401 - a pyarrow.
         return arrow.StructArray.from_arrays(arrays, list(dtype.names))
     if dtype.kind == "S":
         return _trimmed(values)
+    if dtype.kind == "U":
+        return _told(values, name)
     if dtype.kind == "V":
         data = arrow.py_buffer(np.ascontiguousarray(values))
         return arrow.Array.from_buffers(arrow.binary(dtype.itemsize), len(values), [None, data])
@@ -261,15 +263,41 @@ def _array(values: NDArray[Any], name: str) -> Any:  # noqa: ANN401 - a pyarrow.
     return arrow.array(native, type=arrow_type_of(dtype, name))
 
 
+def _used(items: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Return which of each row's items stand before the zeros at its end, and how many do."""
+    size = items.shape[1]
+    full = (items != 0)[:, ::-1]
+    counts = np.where(full.any(axis=1), size - full.argmax(axis=1), 0)
+    return np.arange(size) < counts[:, np.newaxis], counts
+
+
+def _spans(kind: Any, lengths: NDArray[np.int64], data: object) -> Any:  # noqa: ANN401 - pyarrow's
+    """Return an array of values of these sizes, which follow each other in some data."""
+    arrow = pyarrow()
+    offsets = np.zeros(len(lengths) + 1, np.int32)  # a batch stays below 2 GiB
+    np.cumsum(lengths, out=offsets[1:])
+    buffers = [None, arrow.py_buffer(offsets), arrow.py_buffer(data)]
+    return arrow.Array.from_buffers(kind, len(lengths), buffers)
+
+
 def _trimmed(values: NDArray[np.bytes_]) -> Any:  # noqa: ANN401 - a pyarrow.Array
     """Return bytes without the zeros at their ends; zeros inside stay."""
-    arrow = pyarrow()
-    size = values.dtype.itemsize
-    items = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), size)
-    used = (items != 0)[:, ::-1]
-    lengths = np.where(used.any(axis=1), size - used.argmax(axis=1), 0)
-    offsets = np.zeros(len(values) + 1, np.int32)  # a batch stays below 2 GiB
-    np.cumsum(lengths, out=offsets[1:])
-    data = items[np.arange(size) < lengths[:, np.newaxis]]
-    buffers = [None, arrow.py_buffer(offsets), arrow.py_buffer(data)]
-    return arrow.Array.from_buffers(arrow.binary(), len(values), buffers)
+    items = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), values.itemsize)
+    used, counts = _used(items)
+    return _spans(pyarrow().binary(), counts, items[used])
+
+
+def _told(values: NDArray[np.str_], name: str) -> Any:  # noqa: ANN401 - a pyarrow.Array
+    """Return text in the same way: all of it encoded at once."""
+    plain = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("<"), copy=False))
+    items = plain.view("<u4").reshape(len(values), plain.itemsize // 4)
+    used, _ = _used(items)
+    # How many bytes a character takes in UTF-8.
+    sizes = 1 + (items >= 1 << 7) + (items >= 1 << 11).astype(np.int64) + (items >= 1 << 16)
+    try:
+        data = items[used].tobytes().decode("utf-32-le").encode()
+    except UnicodeDecodeError as error:
+        raise errors.NotEncodable(
+            f"field {name!r} has what is no text ({error.reason}): use NumPy's arrays"
+        ) from error
+    return _spans(pyarrow().string(), np.where(used, sizes, 0).sum(axis=1), data)

@@ -162,7 +162,10 @@ FILES = (
 GROWING = (
     in_c(
         "memory_leak", "the payloads of a batch are never let go", "soak", {GROWTH: 60.0},
-        {"batch.c": [("    Py_XDECREF((PyObject *)payloads);\n", "")]},
+        {"columns.c": [(
+            "if (payload == NULL || PyList_SetItem(",
+            "Py_XINCREF(payload);\n        if (payload == NULL || PyList_SetItem(",
+        )]},
     ),
     in_python("descriptor_leak", "each roll keeps a descriptor", "soak", {GROWTH: 20.0}),
     in_python("map_leak", "pages that were left stay mapped", "soak", {GROWTH: 20.0}),

@@ -5,14 +5,15 @@ It opens read-only and writes no byte to the queue, unless a named consumer keep
 
 from __future__ import annotations
 
+import json
 import select
 import sys
 import time
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING, BinaryIO, Final, TypedDict
 
 import click
 
-from pagequeue.cli import framing, shared
+from pagequeue.cli import framing, shared, values
 from pagequeue.cli.times import NS_PER_SECOND
 from pagequeue.exchange_text import json_lines
 from pagequeue.moments import iso_time
@@ -42,10 +43,10 @@ def printable(payload: bytes) -> str:
     )
 
 
-def render_for_people(batch: Batch) -> bytes:
-    """Return a line for each message: sequence, time, payload, in the terminal's colours."""
+def render_for_people(batch: Batch, contents: list[bytes]) -> bytes:
+    """Return a line for each message: sequence, time, contents, in the terminal's colours."""
     lines = []
-    columns = zip(batch.sequences.tolist(), batch.timestamps.tolist(), batch.payloads, strict=True)
+    columns = zip(batch.sequences.tolist(), batch.timestamps.tolist(), contents, strict=True)
     for sequence, timestamp, payload in columns:
         number = click.style(f"{sequence:>8}", fg="cyan")
         moment = click.style(iso_time(timestamp), dim=True)
@@ -53,12 +54,32 @@ def render_for_people(batch: Batch) -> bytes:
     return "".join(lines).encode(errors="backslashreplace")
 
 
-def _renderer(output_format: str, chosen: framing.Framing) -> Render:
+def render_values(batch: Batch) -> bytes:
+    """Return the same JSON objects with `value`, decoded, instead of the payload."""
+    lines = []
+    for message, plain in zip(batch, json_lines(batch).splitlines(), strict=True):
+        has_value, value = values.value_of(message)
+        row = json.loads(plain)
+        if has_value:
+            row = {name: row[name] for name in ("sequence", "timestamp", "time")}
+            row["value"] = value
+        lines.append(values.encode(row))
+    return "\n".join((*lines, "")).encode()
+
+
+def _renderer(output_format: str, chosen: framing.Framing, queue: Queue) -> Render:
     """Return what turns a batch into bytes."""
+    shown = values.are_shown(queue)
+
+    def contents(batch: Batch) -> list[bytes]:
+        return list(map(values.line_of, batch)) if shown else batch.payloads
+
     if output_format == "json":
-        return json_lines
+        return render_values if shown else json_lines
     if output_format == "text" and sys.stdout.isatty():
-        return render_for_people
+        return lambda batch: render_for_people(batch, contents(batch))
+    if output_format == "text":
+        return lambda batch: framing.encode(chosen, contents(batch))
     return lambda batch: framing.encode(chosen, batch.payloads)
 
 
@@ -145,6 +166,13 @@ def _consumed(queue: Queue, name: str, until: int | None, *, follow: bool) -> It
                 return
 
 
+def _write(out: BinaryIO, data: bytes) -> None:
+    """Write all of it: a write that a reader's end cuts short says so by its count alone."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[out.write(rest) :]
+
+
 def _warn_of_early(name: str, timestamp: int | None) -> None:
     """Say what a bare number means when it was probably meant otherwise."""
     if timestamp is not None and 0 < timestamp < EARLY_NS:
@@ -188,7 +216,8 @@ def _warn_of_early(name: str, timestamp: int | None) -> None:
     type=click.Choice(["text", "json", "raw"]),
     default="text",
     show_default=True,
-    help="text: with time on a terminal, else payload lines. json: an object a line. "
+    help="text: with time on a terminal, else payload lines. json: an object a line. Records, JSON "
+    "and MessagePack are shown as JSON in both. "
     "raw: payload bytes, framed.",
 )
 @shared.framing_options
@@ -224,17 +253,18 @@ def command(
     _warn_of_early("--since", since)
     _warn_of_early("--until", until)
     out = shared.output()
-    render = _renderer(output_format, chosen)
     if consumer is not None:
         if any(choice is not None for choice in (since, sequence, last)):
             raise click.UsageError("--consumer goes on where it was; leave the place to start out")
         with shared.open_to_write(directory, prefix, trust, create=False) as queue:
+            render = _renderer(output_format, chosen, queue)
             for batch in _consumed(queue, consumer, until, follow=follow):
-                out.write(render(batch))
+                _write(out, render(batch))
                 out.flush()
         return
     with shared.open_to_read(directory, prefix, trust) as queue:
+        render = _renderer(output_format, chosen, queue)
         for batch in _followed(queue, span) if follow else _retained(queue, span):
-            out.write(render(batch))
+            _write(out, render(batch))
             if follow:
                 out.flush()
