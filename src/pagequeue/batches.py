@@ -7,9 +7,10 @@ for one of them, however large the queue is.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from pagequeue import arrow, errors
+from pagequeue import arrow
 from pagequeue.batch import Batch
 from pagequeue.closing import Closing
 
@@ -40,7 +41,7 @@ class Batches(Iterator[Batch], Closing):
         self._limit_count = limit_count
 
     def __next__(self) -> Batch:
-        batch = _next(self._replay, self._limit_count)
+        batch = self._replay._batch_on(self._limit_count, BATCH_BYTES)  # noqa: SLF001 - its own package
         if batch is None:
             raise StopIteration
         return batch
@@ -85,14 +86,7 @@ class Batches(Iterator[Batch], Closing):
         self._replay.close()
 
 
-def _next(replay: Replay, limit_count: int) -> Batch | None:
-    try:
-        return replay._batch(limit_count, 0, BATCH_BYTES)  # noqa: SLF001 - its own package
-    except errors.NothingReceived:
-        return None  # a tail that awaits recovery
-
-
 def _all(replay: Replay, limit_count: int) -> Iterator[Batch]:
     """Return all batches, and let go of the page behind them."""
     with replay:
-        yield from iter(lambda: _next(replay, limit_count), None)
+        yield from iter(partial(replay._batch_on, limit_count, BATCH_BYTES), None)  # noqa: SLF001 - its own package

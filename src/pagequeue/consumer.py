@@ -6,6 +6,7 @@ damage, and where to begin.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Self
 
 from pagequeue import _core, errors
@@ -318,7 +319,9 @@ class Consumer(PageReader, AwaitedReads):
 class Replay(PageReader):
     """A finite iterator of messages: from somewhere up to the tail as it was at the beginning."""
 
-    __slots__ = ()
+    __slots__ = ("_ahead_bytes",)
+
+    _ahead_bytes: int
 
     def __new__(
         cls,
@@ -338,6 +341,7 @@ class Replay(PageReader):
             end_sequence: end before this message; None: the tail as of now.
         """
         self = super().__new__(cls, store, waits=False, kind="replay")
+        self._ahead_bytes = 0
         self._begin(store, since, until, sequence, end_sequence)
         return self
 
@@ -363,3 +367,33 @@ class Replay(PageReader):
             place = store.seek_head()
         self._go(place)
         self._bound(oldest, newest, end_sequence)
+
+    # --- batch after batch ------------------------------------------------------------------------
+
+    def _batch_on(self, limit_count: int, bytes_max: int) -> Batch | None:
+        """Return the next messages, as one who goes on behind them; None at the end.
+
+        A fresh map costs as much in page faults as in checksums when they come one by one, so from
+        the second batch on they are taken a batch at a time.
+        """
+        self._look_ahead()
+        try:
+            batch = self._batch(limit_count, 0, bytes_max)
+        except errors.NothingReceived:
+            return None  # a tail that awaits recovery
+        self._ahead_bytes = bytes_max
+        return batch
+
+    def _turn(self) -> bool:
+        has_turned = super()._turn()
+        self._look_ahead()
+        return has_turned
+
+    def _look_ahead(self) -> None:
+        region, at = self._region, self._position
+        if region is None or region.filler is not None or not self._ahead_bytes:
+            return
+        tail = self._store.tail
+        end = tail.position if tail.page_number == self._page_number else len(region)
+        with contextlib.suppress(OSError):  # an old system: faults come by themselves
+            region.ahead(at, max(0, min(self._ahead_bytes, end - at)))

@@ -47,6 +47,7 @@ typedef struct {
     PyObject_HEAD
     uint8_t *base;
     uint64_t bytes;
+    uint64_t ahead; /* page faults were taken up to there */
     pq_guard *guard;
     PyObject *on_lost; /* called with a position, returns the error to raise; or None */
     PyObject *filler;  /* what fills it as it is read; None: all that will be here is */
