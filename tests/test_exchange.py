@@ -292,7 +292,7 @@ def test_nothing_is_overwritten_unless_forced(tmp_path: Path, capsys: Capture) -
 def test_export_that_does_not_end_leaves_no_file(
     tmp_path: Path,
     suffix: str,
-    error: Any,
+    error: BaseException,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Interrupted, or without room: a typed error, and the name is free."""
