@@ -431,7 +431,13 @@ def use_after_fork(directory: str, leave: str) -> None:
     producer, consumer = queue.producer(), queue.consumer()
     producer.send_many([b"a", b"b", b"c"])
     replay = queue.replay()
+    paced, merged = queue.replay(speed=1e9), merge([queue], follow=True)
+    next(paced)
+    merged.receive(5)
     uses: dict[str, Callable[[], object]] = {
+        "next paced": lambda: next(paced),
+        "merged": merged.receive,
+        "merge": lambda: merge([queue]),
         "send": lambda: producer.send(b"child"),
         "send_many": lambda: producer.send_many([b"child"]),
         "flush": producer.flush,

@@ -374,3 +374,32 @@ def test_wrong_usage_is_told(tmp_path: Path, capsys: Capture) -> None:
     assert main(["import", directory, "--from", str(tmp_path / "folder.csv")]) == 1
     assert main(["export", directory, "--to", str(tmp_path / "no" / "a.csv")]) == 1
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_memory_does_not_grow_with_the_queue(tmp_path: Path, suffix: str) -> None:
+    """Both ways hold a batch or a row group at a time: half the memory that all would take."""
+    code = (
+        "import resource, sys\n"
+        "from pagequeue.cli import main\n"
+        "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10\n"
+        "small, large, file, target = sys.argv[1:]\n"
+        "for source, name in ((small, 'small'), (large, 'large')):\n"
+        "    assert main(['export', source, '--to', file, '--force']) == 0\n"
+        "    arguments = [target + name, '--from', file, '--page-bytes', '4M']\n"
+        "    assert main(['import', *arguments]) == 0\n"
+        "    print(peak())\n"
+    )
+    payloads = [b"%-1000d" % number for number in range(1000)]
+    for name, turns in (("small", 40), ("large", 160)):
+        with Queue(tmp_path / name, page_bytes=4 << 20) as queue, queue.producer() as producer:
+            for _ in range(turns):
+                producer.send_many(payloads)
+    file, target = str(tmp_path / f"a{suffix}"), str(tmp_path / "target-")
+    arguments = [str(tmp_path / "small"), str(tmp_path / "large"), file, target]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True, text=True, check=True, timeout=100,
+    )  # fmt: skip
+    small, large = (int(line) for line in done.stdout.split("\n") if line.isdecimal())
+    assert large - small < 80
