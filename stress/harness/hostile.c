@@ -317,22 +317,27 @@ static size_t draw_items(source *from, const pq_place *at, pq_payload *items) {
     return count;
 }
 
-/* Rows out of two columns, one of which goes backwards, with a gap between the two. */
+/* Rows out of two columns, one of which goes backwards, with a gap between the two. They often fill
+ * the page up to its end. */
 static size_t draw_rows(source *from, const pq_place *at, pq_column *columns, pq_batch *rows) {
     static const uint8_t bytes[PAGE_MAX] = {1, 2, 3};
     uint64_t room = at->page_bytes - PQ_PAGE_HEADER_BYTES - PQ_FRAME_BYTES;
-    uint32_t left = 1 + (uint32_t)below(from, 24), right = 1 + (uint32_t)below(from, 24);
-    uint32_t gap = (uint32_t)below(from, 9);
-    rows->row_bytes = left + gap + right;
-    rows->has_gaps = gap != 0;
-    rows->columns = columns;
-    rows->column_count = 2;
+    uint64_t most = at->index_capacity < ITEMS_MAX ? at->index_capacity : ITEMS_MAX;
+    uint64_t wanted = most == 0 ? 1 : 1 + below(from, most);
+    uint64_t each = room / wanted & ~(uint64_t)(PQ_FRAME_ALIGN_BYTES - 1);
+    if (most == 0 || each < PQ_FRAME_BYTES + 3) {
+        return 0;
+    }
+    uint64_t size = each - PQ_FRAME_BYTES;
+    size = below(from, 2) ? size : 3 + below(from, size - 2);
+    uint32_t left = 1 + (uint32_t)below(from, size - 1);
+    uint32_t right = 1 + (uint32_t)below(from, size - left);
+    *rows = (pq_batch){.row_bytes = (uint32_t)size, .columns = columns, .column_count = 2};
+    rows->has_gaps = left + right != size;
     columns[0] = (pq_column){.data = bytes, .stride = left, .bytes = left};
-    columns[1] = (pq_column){.data = bytes + 4096, .stride = -(int64_t)right, .bytes = right,
-                             .at = left + gap};
-    uint64_t fits = room / pq_aligned(PQ_FRAME_BYTES + rows->row_bytes);
-    fits = fits < at->index_capacity ? fits : at->index_capacity;
-    return fits == 0 ? 0 : 1 + below(from, fits < ITEMS_MAX ? fits : ITEMS_MAX);
+    columns[1] = (pq_column){.data = bytes + (wanted - 1) * right, .stride = -(int64_t)right,
+                             .bytes = right, .at = (uint32_t)size - right};
+    return wanted;
 }
 
 /* What stands in the frame is what the batch says. */
