@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import portalocker
 
-from pagequeue import PageQueueError, Queue, Retention
+from pagequeue import PageQueueError, Queue, Retention, merge
 from pagequeue import format as fmt
 from pagequeue.meta import field_of
 from pagequeue.words import WriteMeta
@@ -403,6 +403,7 @@ def wait_for_message(directory: str, how: str) -> None:
             "receive_many": consumer.receive_many,
             "iterate": lambda: next(consumer),
             "send": lambda: queue.producer().send(b"x"),
+            "merge": lambda: merge([queue, queue], follow=True).receive(),
         }
         say("waiting")
         try:
@@ -434,7 +435,13 @@ def use_after_fork(directory: str, leave: str) -> None:
     producer, consumer = queue.producer(), queue.consumer()
     producer.send_many([b"a", b"b", b"c"])
     replay = queue.replay()
+    paced, merged = queue.replay(speed=1e9), merge([queue], follow=True)
+    next(paced)
+    merged.receive(5)
     uses: dict[str, Callable[[], object]] = {
+        "next paced": lambda: next(paced),
+        "merged": merged.receive,
+        "merge": lambda: merge([queue]),
         "send": lambda: producer.send(b"child"),
         "send_many": lambda: producer.send_many([b"child"]),
         "flush": producer.flush,

@@ -15,6 +15,7 @@ from pagequeue.dead import DeadLetter
 from pagequeue.errors import (
     AccessDenied,
     AccessError,
+    BadRow,
     ClosedError,
     CodecMismatch,
     ConcurrentUse,
@@ -27,6 +28,7 @@ from pagequeue.errors import (
     DiskFull,
     DtypeMismatch,
     Expired,
+    FileStands,
     FlushTimeout,
     ForeignLock,
     ForkedError,
@@ -67,7 +69,11 @@ from pagequeue.flow import Flow
 from pagequeue.group import Group
 from pagequeue.info import Info
 from pagequeue.listing import ConsumerInfo, GroupInfo
+from pagequeue.merge_open import merge
+from pagequeue.merged import Merged, MergedBatch
+from pagequeue.merging import Merge
 from pagequeue.named import NamedConsumer
+from pagequeue.pacing import Pace
 from pagequeue.problem import Problem
 from pagequeue.producer import Producer
 from pagequeue.queue import Queue
@@ -83,6 +89,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AccessDenied",
     "AccessError",
+    "BadRow",
     "Batch",
     "Batches",
     "Claim",
@@ -103,6 +110,7 @@ __all__ = [
     "DiskFull",
     "DtypeMismatch",
     "Expired",
+    "FileStands",
     "Flow",
     "FlushTimeout",
     "ForeignLock",
@@ -115,6 +123,9 @@ __all__ = [
     "LockReplaced",
     "LockTimeout",
     "Loss",
+    "Merge",
+    "Merged",
+    "MergedBatch",
     "Message",
     "MessageTooLarge",
     "MissingExtra",
@@ -127,6 +138,7 @@ __all__ = [
     "NotDurable",
     "NotEncodable",
     "NothingReceived",
+    "Pace",
     "PageQueueError",
     "PageSizeMismatch",
     "PickleRefused",
@@ -160,6 +172,7 @@ __all__ = [
     "UsageError",
     "VerifyReport",
     "__version__",
+    "merge",
     "rates",
     "repair_queue",
     "salvage_queue",

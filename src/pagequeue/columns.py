@@ -15,6 +15,8 @@ from pagequeue.batch import Batch, joined
 from pagequeue.batches import Batches
 from pagequeue.consumer import Replay
 from pagequeue.moments import to_ns
+from pagequeue.paced import PacedReplay
+from pagequeue.pacing import pace_of
 from pagequeue.upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from pagequeue.closing import Closing
     from pagequeue.moments import Moment
+    from pagequeue.pacing import Pace, Speed
     from pagequeue.store import Store
     from pagequeue.words import Tail
 
@@ -44,6 +47,7 @@ class Columns(Upkeep):
         until: Moment | None = None,
         sequence: int | None = None,
         limit_count: int = BATCH_COUNT,
+        speed: Speed | None = None,
     ) -> Batches:
         """Return a finite iterator of batches: the same messages as `replay`, as columns.
 
@@ -55,6 +59,8 @@ class Columns(Upkeep):
             sequence: begin with this message.
             limit_count: most messages in a batch, 1 to 1_048_576; it also ends with its page, and
                 after about 4 MiB.
+            speed: as for `replay`; a batch holds what is due when it comes. Arrow's streams come at
+                once.
 
         Raises:
             As for `consumer`; and CorruptFrame, when damage is reached.
@@ -63,14 +69,21 @@ class Columns(Upkeep):
         oldest = None if since is None else to_ns(since, store.clock)
         newest = None if until is None else to_ns(until, store.clock, name="until")
         end_sequence = store.tail.sequence
-        first = self._part(oldest, newest, sequence, end_sequence)
+        pace = pace_of(speed)
+        first = self._part(oldest, newest, sequence, end_sequence, pace)
         again = partial(self._part, oldest, newest, first.sequence, end_sequence)
         return Batches(first, again, limit_count)
 
     def _part(
-        self, oldest: int | None, newest: int | None, sequence: int | None, end_sequence: int
+        self,
+        oldest: int | None,
+        newest: int | None,
+        sequence: int | None,
+        end_sequence: int,
+        pace: Pace | None = None,
     ) -> Replay:
-        replay = Replay(self._open(), oldest, newest, sequence, end_sequence)
+        place = (self._open(), oldest, newest, sequence, end_sequence)
+        replay = Replay(*place) if pace is None else PacedReplay(*place, pace)
         self._handles.add(replay)
         return replay
 

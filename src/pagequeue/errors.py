@@ -381,6 +381,20 @@ class TimestampOrder(UsageError, ValueError):
     last_timestamp: int
 
 
+class BadRow(UsageError, ValueError):
+    """A row of a file that is imported cannot be a message.
+
+    Attributes:
+        row: its number, from 1 on.
+    """
+
+    row: int
+
+
+class FileStands(UsageError, FileExistsError):
+    """A file would be overwritten, and that was not asked for."""
+
+
 class NaiveDatetime(UsageError, ValueError):
     """A datetime without a zone does not say which moment it means: give it one."""
 

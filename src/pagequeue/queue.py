@@ -17,6 +17,8 @@ from pagequeue.flush import Sync, sync_policy
 from pagequeue.kind import asked_kind
 from pagequeue.moments import Moment, system_clock
 from pagequeue.named import open_consumer
+from pagequeue.paced import PacedReplay
+from pagequeue.pacing import pace_of
 from pagequeue.repair import RepairReport, repair_queue
 from pagequeue.retention import KEEP_ALL, Retainer, Retention
 from pagequeue.rewrite import rewriter
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
     from pagequeue.closing import Closing
+    from pagequeue.pacing import Speed
     from pagequeue.producer import Producer
     from pagequeue.recovery_report import RecoveryReport
 
@@ -227,6 +230,7 @@ class Queue(Sharing, Columns, Flows):
         since: Moment | None = None,
         until: Moment | None = None,
         sequence: int | None = None,
+        speed: Speed | None = None,
     ) -> Replay:
         """Return a finite iterator of messages, up to the tail as of now.
 
@@ -234,11 +238,14 @@ class Queue(Sharing, Columns, Flows):
             since: begin with the first message that is not older (inclusive).
             until: end before the first message that is not older (exclusive).
             sequence: begin with this message.
+            speed: 1.0 as they were sent, 10.0 ten times as fast, a `Pace`; None: at once.
 
         Raises:
             As for `consumer`; and CorruptFrame, when damage is reached.
         """
-        replay = Replay(self._open(), since, until, sequence)
+        place = (self._open(), since, until, sequence, None)
+        pace = pace_of(speed)
+        replay = Replay(*place) if pace is None else PacedReplay(*place, pace)
         self._handles.add(replay)
         return replay
 

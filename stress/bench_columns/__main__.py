@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stress.bench_columns.merging import merged_batches
 from stress.bench_columns.reading import fixed_records, memory, whole_queue
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ CASES: dict[str, Case] = {
     "whole_queue": whole_queue,
     "fixed_records": fixed_records,
     "memory": memory,
+    "merged_batches": merged_batches,
 }
 
 

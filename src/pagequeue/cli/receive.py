@@ -5,7 +5,6 @@ It opens read-only and writes no byte to the queue, unless a named consumer keep
 
 from __future__ import annotations
 
-import base64
 import json
 import select
 import sys
@@ -15,7 +14,9 @@ from typing import TYPE_CHECKING, BinaryIO, Final, TypedDict
 import click
 
 from pagequeue.cli import framing, shared, values
-from pagequeue.cli.times import NS_PER_SECOND, iso_time
+from pagequeue.cli.times import NS_PER_SECOND
+from pagequeue.exchange_text import json_lines
+from pagequeue.moments import iso_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,21 +30,6 @@ LOOK_UP_SECONDS: Final = 0.5
 """How often a follower that nothing comes to looks whether its own reader is still there."""
 EARLY_NS: Final = 10**17
 """A bare number below it, in 1973, was probably meant as seconds or milliseconds."""
-_ENCODE: Final = json.JSONEncoder(ensure_ascii=False).encode
-
-
-def render_json(batch: Batch) -> bytes:
-    """Return one JSON object for each message: `payload` if it is UTF-8, else `payload_base64`."""
-    lines = []
-    columns = zip(batch.sequences.tolist(), batch.timestamps.tolist(), batch.payloads, strict=True)
-    for sequence, timestamp, payload in columns:
-        row = {"sequence": sequence, "timestamp": timestamp, "time": iso_time(timestamp)}
-        try:
-            row["payload"] = payload.decode()
-        except UnicodeDecodeError:
-            row["payload_base64"] = base64.b64encode(payload).decode("ascii")
-        lines.append(_ENCODE(row))
-    return "\n".join((*lines, "")).encode()
 
 
 def printable(payload: bytes) -> str:
@@ -71,7 +57,7 @@ def render_for_people(batch: Batch, contents: list[bytes]) -> bytes:
 def render_values(batch: Batch) -> bytes:
     """Return the same JSON objects with `value`, decoded, instead of the payload."""
     lines = []
-    for message, plain in zip(batch, render_json(batch).splitlines(), strict=True):
+    for message, plain in zip(batch, json_lines(batch).splitlines(), strict=True):
         has_value, value = values.value_of(message)
         row = json.loads(plain)
         if has_value:
@@ -89,7 +75,7 @@ def _renderer(output_format: str, chosen: framing.Framing, queue: Queue) -> Rend
         return list(map(values.line_of, batch)) if shown else batch.payloads
 
     if output_format == "json":
-        return render_values if shown else render_json
+        return render_values if shown else json_lines
     if output_format == "text" and sys.stdout.isatty():
         return lambda batch: render_for_people(batch, contents(batch))
     if output_format == "text":
