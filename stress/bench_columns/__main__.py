@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stress.bench_columns.reading import fixed_records, memory, whole_queue
+from stress.bench_columns.writing import sent_at_once
 
 if TYPE_CHECKING:
     from stress.bench_consumers.case import Case
@@ -18,6 +19,7 @@ CASES: dict[str, Case] = {
     "whole_queue": whole_queue,
     "fixed_records": fixed_records,
     "memory": memory,
+    "sent_at_once": sent_at_once,
 }
 
 
