@@ -40,7 +40,7 @@ def run(command: list[str], directory: Path) -> str:
 
 def test_readme_has_its_blocks() -> None:
     """A README whose blocks are not found would make this file pass for nothing."""
-    assert len(PYTHON) == 12
+    assert len(PYTHON) == 14
     assert len(SHELL) == 1
     assert set(SETUP) == {"main", "tests"}
 

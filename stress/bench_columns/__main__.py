@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from stress.bench_columns.merging import merged_batches
 from stress.bench_columns.reading import fixed_records, memory, whole_queue
+from stress.bench_columns.writing import sent_at_once
 
 if TYPE_CHECKING:
     from stress.bench_consumers.case import Case
@@ -20,6 +21,7 @@ CASES: dict[str, Case] = {
     "fixed_records": fixed_records,
     "memory": memory,
     "merged_batches": merged_batches,
+    "sent_at_once": sent_at_once,
 }
 
 
