@@ -11,7 +11,7 @@ from pagequeue import errors, options
 from pagequeue.codec import LEVEL_DEFAULT
 from pagequeue.columns import Columns
 from pagequeue.compress import Compressor
-from pagequeue.consumer import Consumer, Replay
+from pagequeue.consumer import Consumer
 from pagequeue.files import FILE_MODE
 from pagequeue.flow import Flows
 from pagequeue.flush import Sync, sync_policy
@@ -19,6 +19,7 @@ from pagequeue.moments import Moment, system_clock
 from pagequeue.named import open_consumer
 from pagequeue.producer import Producer
 from pagequeue.repair import RepairReport, repair_queue
+from pagequeue.replay import Replay
 from pagequeue.retention import KEEP_ALL, Retainer, Retention
 from pagequeue.rewrite import rewriter
 from pagequeue.sharing import Sharing
