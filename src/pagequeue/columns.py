@@ -13,10 +13,10 @@ from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.batch import Batch, joined
 from pagequeue.batches import Batches
-from pagequeue.consumer import Replay
 from pagequeue.moments import to_ns
 from pagequeue.paced import PacedReplay
 from pagequeue.pacing import pace_of
+from pagequeue.replay import Replay
 from pagequeue.upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Columns(Upkeep):
             until: end before the first message that is not older (exclusive).
             sequence: begin with this message.
             limit_count: most messages in a batch, 1 to 1_048_576; it also ends with its page, and
-                after about 4 MiB.
+                after about 2 MiB.
             speed: as for `replay`; a batch holds what is due when it comes. Arrow's streams come at
                 once.
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Self
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.awaiting import check_timeout
-from pagequeue.consumer import Replay
 from pagequeue.pacing import NS_PER_S, Pace
+from pagequeue.replay import Replay
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pagequeue import errors, options
 from pagequeue.columns import Columns
 from pagequeue.compress import Compressor
-from pagequeue.consumer import Consumer, Replay
+from pagequeue.consumer import Consumer
 from pagequeue.files import FILE_MODE
 from pagequeue.flow import Flows
 from pagequeue.flush import Sync, sync_policy
@@ -20,6 +20,7 @@ from pagequeue.named import open_consumer
 from pagequeue.paced import PacedReplay
 from pagequeue.pacing import pace_of
 from pagequeue.repair import RepairReport, repair_queue
+from pagequeue.replay import Replay
 from pagequeue.retention import KEEP_ALL, Retainer, Retention
 from pagequeue.rewrite import rewriter
 from pagequeue.sharing import Sharing
