@@ -80,9 +80,10 @@ def spare(disk: Disk) -> Path:
 def reuse(disk: Disk, queue: Queue) -> int:
     """Trim, and have the next page made; return the inode of the page that was parked."""
     newest = queue._store.tail.page_number - 2
-    file = inode(disk.page(newest))
-    queue.trim()
-    queue._store.roller.next_page(queue._store.tail.page_number + 1)
+    with disk.page(newest).open("rb"):  # or its number could be given to another file
+        file = inode(disk.page(newest))
+        queue.trim()
+        queue._store.roller.next_page(queue._store.tail.page_number + 1)
     return file
 
 
