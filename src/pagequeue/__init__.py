@@ -10,7 +10,7 @@ from pagequeue._core import Claim, Message
 from pagequeue.batch import Batch
 from pagequeue.batches import Batches
 from pagequeue.compress import CompressReport
-from pagequeue.consumer import Consumer, Replay
+from pagequeue.consumer import Consumer
 from pagequeue.dead import DeadLetter
 from pagequeue.errors import (
     AccessDenied,
@@ -73,6 +73,7 @@ from pagequeue.producer import Producer
 from pagequeue.queue import Queue
 from pagequeue.recovery_report import RecoveryReport
 from pagequeue.repair import RepairReport, repair_queue
+from pagequeue.replay import Replay
 from pagequeue.retention import Retention, TrimReport
 from pagequeue.salvage import Loss, Repeat, Run, SalvageReport, salvage_queue
 from pagequeue.stats import ConsumerStats, Rates, Stats, rates

@@ -17,9 +17,9 @@ from pagequeue.closing import Closing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pagequeue.consumer import Replay
+    from pagequeue.replay import Replay
 
-BATCH_BYTES: Final = 4 << 20
+BATCH_BYTES: Final = 2 << 20
 """A batch ends after so many bytes of its page: enough that what is done once for each batch costs
 little, and it still fits into a processor's cache."""
 

@@ -13,8 +13,8 @@ from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.batch import Batch, joined
 from pagequeue.batches import Batches
-from pagequeue.consumer import Replay
 from pagequeue.moments import to_ns
+from pagequeue.replay import Replay
 from pagequeue.upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Columns(Upkeep):
             until: end before the first message that is not older (exclusive).
             sequence: begin with this message.
             limit_count: most messages in a batch, 1 to 1_048_576; it also ends with its page, and
-                after about 4 MiB.
+                after about 2 MiB.
 
         Raises:
             As for `consumer`; and CorruptFrame, when damage is reached.

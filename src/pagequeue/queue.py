@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pagequeue import errors, options
 from pagequeue.columns import Columns
 from pagequeue.compress import Compressor
-from pagequeue.consumer import Consumer, Replay
+from pagequeue.consumer import Consumer
 from pagequeue.files import FILE_MODE
 from pagequeue.flow import Flows
 from pagequeue.flush import Sync, sync_policy
@@ -18,6 +18,7 @@ from pagequeue.kind import asked_kind
 from pagequeue.moments import Moment, system_clock
 from pagequeue.named import open_consumer
 from pagequeue.repair import RepairReport, repair_queue
+from pagequeue.replay import Replay
 from pagequeue.retention import KEEP_ALL, Retainer, Retention
 from pagequeue.rewrite import rewriter
 from pagequeue.sharing import Sharing
