@@ -61,8 +61,13 @@ static uint8_t *place(const arena *from, size_t bytes, int at_end) {
     return from->base + GUARD + (at_end ? PAGE_MAX - bytes : 0);
 }
 
+static uint8_t uneven[PAGE_MAX]; /* no row is like its neighbour */
+
 void hostile_prepare(void) {
     pq_crc_choose(1);
+    for (uint32_t i = 0; i < PAGE_MAX; i++) {
+        uneven[i] = (uint8_t)((i * 2654435761u) >> 24);
+    }
     reserve(&page_arena);
     reserve(&next_arena);
     reserve(&index_arena);
@@ -321,7 +326,7 @@ static size_t draw_items(source *from, const pq_place *at, pq_payload *items) {
 /* Rows out of two columns, one of which goes backwards, with a gap between the two. They often fill
  * the page up to its end. */
 static size_t draw_rows(source *from, const pq_place *at, pq_column *columns, pq_batch *rows) {
-    static const uint8_t bytes[PAGE_MAX] = {1, 2, 3};
+    const uint8_t *bytes = uneven;
     uint64_t room = at->page_bytes - PQ_PAGE_HEADER_BYTES - PQ_FRAME_BYTES;
     uint64_t most = at->index_capacity < ITEMS_MAX ? at->index_capacity : ITEMS_MAX;
     uint64_t wanted = most == 0 ? 1 : 1 + below(from, most);
