@@ -33,6 +33,7 @@ PROVER, TAKER = "prover", "taker"
 """Named consumers: the parent's, and one that dies with the power."""
 ABOUT, DURABLE = range(1, 3)
 DURABLE_SHARE, TRIM_SHARE = 0.3, 0.2
+COMPRESS_SHARE = 0.02
 
 
 class Policy(NamedTuple):
@@ -148,7 +149,7 @@ class Actor:
                 log.put(self.uid, consumer.sequence, digest, int(durable_only), 0)
 
     def take(self) -> None:
-        """Resume, receive, acknowledge and trim until the power goes."""
+        """Resume, receive, acknowledge, trim and compress until the power goes."""
         from pagequeue import NamedConsumer  # noqa: PLC0415  the core is chosen by now
 
         rng = random.Random(self.uid)
@@ -168,6 +169,8 @@ class Actor:
                     log.put(self.uid, 0, 0, consumer.sequence, DURABLE)
                 if rng.random() < TRIM_SHARE:
                     queue.trim()
+                if rng.random() < COMPRESS_SHARE:
+                    queue.compress()
 
     def stir(self) -> None:
         """Write parts of files to the disk in any order, as the system may at any time."""

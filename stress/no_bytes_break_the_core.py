@@ -44,6 +44,7 @@ WORKERS_SECONDS = 60.0
 """From such a budget on, the readers are fuzzed on two cores."""
 FUZZ_SECONDS_MIN = 2
 WORDS_LIMIT = 3000
+FINDING = re.compile(r"^.*(?:ERROR: |runtime error: |must hold: )", re.MULTILINE)
 SANITIZER_OPTIONS = {
     "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1",
     "UBSAN_OPTIONS": "print_stacktrace=1",
@@ -67,7 +68,9 @@ def executed(command: Sequence[str | Path], directory: str | None = None) -> tup
     text = done.stdout.decode(errors="replace")
     if done.returncode == 0:
         return text, None
-    return text, f"ended with {done.returncode}:\n{text[:WORDS_LIMIT]}"
+    found = FINDING.search(text)  # behind what a fuzzer says while all is well
+    words = text[found.start() :] if found else text
+    return text, f"ended with {done.returncode}:\n{words[:WORDS_LIMIT]}"
 
 
 def program(*, sanitized: bool = True) -> Path:
@@ -107,12 +110,14 @@ def fuzz(budget: Budget, outcome: Outcome) -> None:
         limits.append(f"-runs={budget.cases}")
     with tempfile.TemporaryDirectory(prefix="pagequeue-fuzz-") as directory:
         text, wrong = executed([path, *limits, "-print_final_stats=1", "-timeout=10"], directory)
-    found = re.search(r"stat::number_of_executed_units:\s*(\d+)", text)
-    runs = int(found[1]) if found else 0
+        found = [file for file in Path(directory).iterdir() if "-" in file.name]
+        inputs = [f"{file.name}: {file.read_bytes().hex()}" for file in found]
+    number = re.search(r"stat::number_of_executed_units:\s*(\d+)", text)
+    runs = int(number[1]) if number else 0
     outcome.cases += runs
     outcome.notes["libFuzzer"] = f"{runs} cases in {seconds} s"
     if wrong or not runs:
-        outcome.violations.append(f"libFuzzer: {wrong or 'ran no case'}")
+        outcome.violations.append("\n".join([f"libFuzzer: {wrong or 'ran no case'}", *inputs]))
 
 
 def fuzz_readers(budget: Budget, outcome: Outcome) -> None:

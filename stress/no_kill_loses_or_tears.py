@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import signal
 import tempfile
 import time
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from stress import children, driver
 from stress.campaign import Budget, Outcome
+from stress.crew import Crew
 from stress.roles import (
     CONSUMER,
     HELPER,
@@ -33,13 +33,12 @@ from stress.roles import (
     ROLES,
     SHAPE,
     STALL_SECONDS,
-    STOPPED_SECONDS,
     Ground,
 )
 from stress.traffic import VIOLATIONS_MAX, Proof
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from stress.crew import Slot
 
 SHORT_SECONDS = 30.0
 
@@ -53,64 +52,23 @@ KILL_ALL_SHARE = 0.03
 CUT_SHARE = 0.5
 RECOVERY_SECONDS = 0.006
 """Openers are killed within this time after all were."""
-DRAIN_SECONDS = 30.0
-
-Slot = tuple[str, int]
 
 
-class Round:
+class Round(Crew[Ground]):
     """One queue, eight processes, and their killer."""
 
     def __init__(self, directory: Path, rng: random.Random) -> None:
-        self.directory = directory
-        self.ground = Ground(directory, producers=SLOTS[PRODUCER], consumers=SLOTS[CONSUMER])
+        ground = Ground(directory, producers=SLOTS[PRODUCER], consumers=SLOTS[CONSUMER])
+        super().__init__(ground, rng, SLOTS, ROLES)
         self.path = self.ground.path
-        self.rng = rng
-        self.slots = [(kind, i) for kind, count in SLOTS.items() for i in range(count)]
         self.mortal = [slot for slot in self.slots if slot[1] > 0 or slot[0] == HELPER]
-        self.uids: list[int] = []
-        self.pids: dict[Slot, int] = {}
-        self.stopped: tuple[Slot, float] | None = None
-        self.counts = {"kills": 0, "stops": 0, "kills of all": 0, "power cuts pretended": 0}
+        self.counts |= {"stops": 0, "power cuts pretended": 0}
         self.messages = 0
-        self.violations: list[str] = []
-
-    # --- one process ------------------------------------------------------------------------------
-
-    def start(self, slot: Slot) -> None:
-        """Start a process in a slot."""
-        kind, place = slot
-        uid = self.rng.getrandbits(63)
-        if kind == PRODUCER:
-            self.uids.append(uid)
-        role = ROLES[kind]
-        self.pids[slot] = children.fork(
-            lambda: role(self.ground, place, uid), self.ground.errors, f"{kind} {place} ({uid})"
-        )
-
-    def kill(self, slots: Sequence[Slot]) -> None:
-        """Kill the processes of slots, one right after the other; they must have been alive."""
-        pids = [self.pids.pop(slot) for slot in slots]
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-        for slot, pid in zip(slots, pids, strict=True):
-            if not children.was_killed(os.waitpid(pid, 0)[1]):
-                self.violations.append(f"{slot[0]} {slot[1]} had ended by itself")
-        self.counts["kills"] += len(slots)
-        if self.stopped is not None and self.stopped[0] in slots:
-            self.stopped = None
 
     def stop(self, slot: Slot) -> None:
-        """Stop a process for a while."""
-        os.kill(self.pids[slot], signal.SIGSTOP)
-        self.stopped = slot, time.monotonic() + STOPPED_SECONDS
+        """Stop a process for a while, and count it."""
+        super().stop(slot)
         self.counts["stops"] += 1
-
-    def go_on(self, now: float) -> None:
-        """Let a stopped process go on when its time has come."""
-        if self.stopped is not None and now >= self.stopped[1]:
-            os.kill(self.pids[self.stopped[0]], signal.SIGCONT)
-            self.stopped = None
 
     # --- all of them ------------------------------------------------------------------------------
 
@@ -139,25 +97,18 @@ class Round:
         elif chance < KILL_ALL_SHARE + STOP_SHARE and self.stopped is None:
             self.stop(self.rng.choice(self.slots))
         else:
-            slots = self.rng.sample(self.mortal, self.rng.choice(AT_ONCE))
-            self.kill(slots)
-            for slot in slots:
-                self.start(slot)
+            self.start_again(self.rng.sample(self.mortal, self.rng.choice(AT_ONCE)))
 
     def kill_all_and_go_on(self) -> None:
         """Kill all; then some more of those that open it again, because one of them recovers."""
-        self.kill(self.rng.sample(self.slots, len(self.slots)))
-        self.counts["kills of all"] += 1
+        self.kill_all()
         if self.rng.random() < CUT_SHARE:
             self.counts["power cuts pretended"] += driver.pretend_power_cut(self.path)
         for slot in self.slots:
             self.start(slot)
         for _ in range(self.rng.randrange(4)):
             time.sleep(self.rng.random() * RECOVERY_SECONDS)
-            slots = self.rng.sample(self.slots, len(self.slots) // 2)
-            self.kill(slots)
-            for slot in slots:
-                self.start(slot)
+            self.start_again(self.rng.sample(self.slots, len(self.slots) // 2))
 
     def full(self) -> bool:
         """Whether the queue has become large enough."""
@@ -170,19 +121,16 @@ class Round:
             self.kill(self.rng.sample(list(self.pids), len(self.pids)))
             return False
         self.ground.phase[0] = NO_MORE_SENDING
-        self.leave(PRODUCER)
-        self.leave(HELPER)
+        self.leave_all(PRODUCER)
+        self.leave_all(HELPER)
         self.ground.phase[0] = NO_MORE
-        self.leave(CONSUMER)
+        self.leave_all(CONSUMER)
         return True
 
-    def leave(self, wanted: str) -> None:
-        """Wait for processes to end by themselves."""
+    def leave_all(self, wanted: str) -> None:
+        """Wait for processes of a kind to end by themselves."""
         for slot in [slot for slot in self.pids if slot[0] == wanted]:
-            if children.ended(self.pids[slot], DRAIN_SECONDS) is None:
-                self.violations.append(f"{slot[0]} {slot[1]} hangs for {DRAIN_SECONDS:g} s")
-                children.kill(self.pids[slot])
-            del self.pids[slot]
+            self.leave(slot)
 
     # --- the proof --------------------------------------------------------------------------------
 

@@ -22,15 +22,14 @@ import itertools
 import os
 import random
 import shutil
-import signal
 import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from stress import children, driver, keep_lines
 from stress.campaign import Budget, Outcome
+from stress.crew import DRAIN_SECONDS, Crew
 from stress.keep_readers import KEEPER, READER, ROLES
 from stress.keep_scenarios import TRIMMING
 from stress.keep_watch import Watcher
@@ -49,9 +48,6 @@ from stress.keeping import (
 from stress.roles import HELPER, NO_MORE, NO_MORE_SENDING, PRODUCER
 from stress.traffic import VIOLATIONS_MAX
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 SHORT_SECONDS = 30.0
 
 SLOTS = {PRODUCER: PRODUCERS, KEEPER: CONSUMERS, READER: READERS, HELPER: 3}
@@ -60,15 +56,11 @@ ROUND_KILLS_MAX = 300
 MEAN_PAUSE = 0.012
 AT_ONCE = (1, 1, 2, 3)
 STOP_SHARE = 0.08
-STOPPED_SECONDS = 0.05
 KILL_ALL_SHARE = 0.03
 CUT_SHARE = 0.5
-DRAIN_SECONDS = 30.0
 OLD_BYTES_EVERY = 3
 LINES_SHARE = 0.35
 """Of the budget, for deaths at lines."""
-
-Slot = tuple[str, int]
 
 
 @dataclass
@@ -125,45 +117,16 @@ class Sent:
         return []
 
 
-class Round:
+class Round(Crew[Keeping]):
     """One bounded queue, nine processes, and their killer."""
 
     def __init__(self, directory: Path, rng: random.Random) -> None:
         self.terms = Terms.drawn(rng)
-        self.ground = Keeping(directory, self.terms)
-        self.rng = rng
-        self.slots: list[Slot] = [(kind, i) for kind, n in SLOTS.items() for i in range(n)]
-        self.uids: list[int] = []
-        self.pids: dict[Slot, int] = {}
-        self.stopped: tuple[Slot, float] | None = None
-        self.violations: list[str] = []
-        self.counts = {"kills": 0, "kills of all": 0, "messages": 0, "messages taken": 0}
+        super().__init__(Keeping(directory, self.terms), rng, SLOTS, ROLES)
+        self.counts |= {"messages": 0, "messages taken": 0}
         maker = children.fork(lambda: make_queue(self.ground), self.ground.errors, "maker")
         children.ended(maker, DRAIN_SECONDS)
         self.watcher = Watcher(self.ground.path, self.terms)
-
-    def start(self, slot: Slot) -> None:
-        """Start a process in a slot."""
-        kind, place = slot
-        uid = self.rng.getrandbits(63)
-        if kind == PRODUCER:
-            self.uids.append(uid)
-        body = ROLES[kind]
-        self.pids[slot] = children.fork(
-            lambda: body(self.ground, place, uid), self.ground.errors, f"{kind} {place} ({uid})"
-        )
-
-    def kill(self, slots: Sequence[Slot]) -> None:
-        """Kill the processes of slots, one right after the other."""
-        pids = [self.pids.pop(slot) for slot in slots]
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-        for slot, pid in zip(slots, pids, strict=True):
-            if not children.was_killed(os.waitpid(pid, 0)[1]):
-                self.violations.append(f"{slot[0]} {slot[1]} had ended by itself")
-        self.counts["kills"] += len(slots)
-        if self.stopped is not None and self.stopped[0] in slots:
-            self.stopped = None
 
     def run(self, deadline: float, kills_max: int) -> None:
         """Kill and start again until the round has had enough."""
@@ -174,17 +137,14 @@ class Round:
                 break
             time.sleep(self.rng.expovariate(1 / MEAN_PAUSE))
             now = time.monotonic()
-            if self.stopped is not None and now >= self.stopped[1]:
-                os.kill(self.pids[self.stopped[0]], signal.SIGCONT)
-                self.stopped = None
+            self.go_on(now)
             if now >= deadline or (turn % 8 == 0 and self.ground.errors.said()):
                 break
             self.violations += self.watcher.look()
             if turn % OLD_BYTES_EVERY == 0:
                 self.violations += self.watcher.old_bytes(self.uids, self.records())
             self.act()
-        if self.stopped is not None:
-            os.kill(self.pids[self.stopped[0]], signal.SIGCONT)
+        self.go_on(float("inf"))
 
     def records(self) -> list[tuple[int, ...]]:
         """Return what producers were told."""
@@ -194,21 +154,15 @@ class Round:
         """Do one of the things that must not harm anybody."""
         chance = self.rng.random()
         if chance < KILL_ALL_SHARE:
-            self.kill(self.rng.sample(self.slots, len(self.slots)))
-            self.counts["kills of all"] += 1
+            self.kill_all()
             if self.rng.random() < CUT_SHARE:
                 driver.pretend_power_cut(self.ground.path)
             for slot in self.slots:
                 self.start(slot)
         elif chance < KILL_ALL_SHARE + STOP_SHARE and self.stopped is None:
-            slot = self.rng.choice(self.slots)
-            os.kill(self.pids[slot], signal.SIGSTOP)
-            self.stopped = slot, time.monotonic() + STOPPED_SECONDS
+            self.stop(self.rng.choice(self.slots))
         elif chance < 0.6:
-            slots = self.rng.sample(self.slots, self.rng.choice(AT_ONCE))
-            self.kill(slots)
-            for slot in slots:
-                self.start(slot)
+            self.start_again(self.rng.sample(self.slots, self.rng.choice(AT_ONCE)))
 
     def end(self) -> None:
         """Stop all, or kill all; then the consumers receive what is left."""
@@ -224,13 +178,6 @@ class Round:
                 pid = children.fork(last, self.ground.errors, f"last keeper {place}")
                 self.pids[KEEPER, place] = pid
             self.leave((KEEPER, place))
-
-    def leave(self, slot: Slot) -> None:
-        """Wait for a process to end by itself."""
-        if children.ended(self.pids[slot], DRAIN_SECONDS) is None:
-            self.violations.append(f"{slot[0]} {slot[1]} hangs for {DRAIN_SECONDS:g} s")
-            children.kill(self.pids[slot])
-        del self.pids[slot]
 
     def prove(self) -> None:
         """Compare what was received with what was sent; trim once more; nothing is left over."""

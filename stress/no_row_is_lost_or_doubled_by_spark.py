@@ -34,7 +34,7 @@ SHORT_SECONDS = 90.0
 VIOLATIONS_MAX = 5
 PAGES = 40
 START_SECONDS = 120.0
-END_SECONDS = 240.0
+END_SECONDS = 180.0
 DRIVER_SHARE = 0.12
 """So many of the kills are those of a driver."""
 ROOT = Path(__file__).resolve().parent.parent
@@ -59,7 +59,7 @@ class Feeder(threading.Thread):
             ) as queue:
                 queue.consumer("spark").close()
                 with queue.producer() as producer:
-                    while not self.stopping.wait(0.002):
+                    while not self.stopping.wait(0.03):
                         for _ in range(random.Random(self.sent).choice((1, 1, 5, 40))):
                             producer.send(b"s %d" % self.sent)
                             self.sent += 1

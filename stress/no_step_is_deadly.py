@@ -87,7 +87,7 @@ class Campaign:
         """Every point, by every kind of traffic, at its first pass and at random later ones."""
         notes = self.outcome.notes["points"]
         for turn in count():
-            steps = list(product(POINTS, ("single", "batch", "rotate")))
+            steps = list(product(POINTS, ("single", "batch", "rotate", "rows")))
             self.rng.shuffle(steps)
             for point, kind in steps:
                 at_pass = 1 + turn if turn < 2 else self.rng.randint(1, PASSES_MAX)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pagequeue import Consumer, Message, Queue
 
 PAGE_BYTES = 32 << 10
-SHAPE = Shape()
+SHAPE = Shape(row_parts=64)
 STOPPED_SECONDS = 0.05
 STALL_SECONDS = 1.0
 """Nobody alive may wait longer than this for what the dead held."""

@@ -73,7 +73,7 @@ def misuse(producer: Producer) -> None:
             producer.send(payload)  # type: ignore[arg-type]
     for payloads in ([b"a", 1], [bytes(9000)] * 2, 5, [b"a"] * 2000):
         with contextlib.suppress(TypeError, ValueError):
-            producer.send_many(payloads)  # type: ignore[arg-type]
+            producer.send_many(payloads)
     with contextlib.suppress(ValueError):
         producer.send(b"", timestamp=1)
 

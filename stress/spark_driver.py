@@ -70,7 +70,7 @@ class Driver:
         """Run the streaming query, until it ends or fails, or there is nothing more to do."""
         stream = (
             self.spark.readStream.format("pagequeue").option("consumer", "spark")
-            .option("maxRecordsPerTrigger", self.rng.choice((7, 150, 1200)))
+            .option("maxRecordsPerTrigger", 5000 if ends else self.rng.choice((20, 150, 1200)))
             .option("partitionBytes", 20_000).load(str(self.directory / "from"))
         )  # fmt: skip
         writer = (
@@ -80,12 +80,14 @@ class Driver:
         )  # fmt: skip
         trigger = {"availableNow": True} if ends else {"processingTime": "0 seconds"}
         query = writer.trigger(**trigger).start()
-        while not query.awaitTermination(self.rng.random()):
+        while query.isActive:
+            time.sleep(self.rng.random())
             if not ends and self.told_to_stop():
                 query.stop()
                 return
             if not ends:
                 self.write_job()
+        query.awaitTermination()  # raises what it failed with
 
     def run(self) -> None:
         """Go on until told to stop, then finish what is left."""

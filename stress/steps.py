@@ -27,14 +27,15 @@ SURVIVOR_OPS = 8
 PAGE_NUMBER_AT, TAIL_EVEN_AT, FIRST_EVEN_AT, TAIL_ODD_AT = 192, 200, 208, 216
 FIRST_SEQUENCE_AT = 40
 
-MIXED, SINGLE, BATCH, ROTATE = range(4)
-KINDS = {"mixed": MIXED, "single": SINGLE, "batch": BATCH, "rotate": ROTATE}
+MIXED, SINGLE, BATCH, ROTATE, ROWS = range(5)
+KINDS = {"mixed": MIXED, "single": SINGLE, "batch": BATCH, "rotate": ROTATE, "rows": ROWS}
 _SIZES = {"payload_bytes_max": 1200, "batch_bytes_max": 2600, "batch_count_max": 8}
 SHAPES = (
-    Shape(**_SIZES, batch_parts=80, rotate_parts=20),
+    Shape(**_SIZES, batch_parts=80, rotate_parts=20, row_parts=64),
     Shape(**_SIZES, batch_parts=0, rotate_parts=0),
     Shape(**_SIZES, batch_parts=256, rotate_parts=0),
     Shape(**_SIZES, batch_parts=20, rotate_parts=128),
+    Shape(**_SIZES, batch_parts=256, rotate_parts=0, row_parts=256),
 )
 
 

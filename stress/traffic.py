@@ -16,6 +16,8 @@ import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
@@ -30,9 +32,15 @@ VIOLATIONS_MAX = 5
 
 
 class Op(NamedTuple):
-    """One call: payloads to send, at once if there are several; none of them means rotate."""
+    """One call: payloads to send, at once if there are several; none of them means rotate.
+
+    Attributes:
+        payloads: what is sent.
+        as_rows: those of one size are sent as an array, without an object for each.
+    """
 
     payloads: list[bytes]
+    as_rows: bool = False
 
     def run(self, producer: Producer) -> tuple[int, int]:
         """Do it; return the first sequence and the count."""
@@ -41,19 +49,21 @@ class Op(NamedTuple):
             return 0, 0
         if len(self.payloads) == 1:
             return producer.send(self.payloads[0]), 1
-        sent = producer.send_many(self.payloads)
+        batch = np.array(self.payloads, f"V{len(self.payloads[0])}") if self.as_rows else None
+        sent = producer.send_many(self.payloads if batch is None else batch)
         return sent.start, len(sent)
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What producers send: sizes, and how often what; the parts are of 256."""
+    """What producers send: sizes, and how often what; the parts are of 256, of rows of batches."""
 
     payload_bytes_max: int = 8192
     batch_bytes_max: int = 24 << 10
     batch_count_max: int = 12
     batch_parts: int = 64
     rotate_parts: int = 6
+    row_parts: int = 0
 
     def op(self, uid: int, number: int) -> Op:
         """Return operation `number` of producer `uid`."""
@@ -66,9 +76,13 @@ class Shape:
             count = 2 + seed[1] % (self.batch_count_max - 1)
         limit = min(self.payload_bytes_max, self.batch_bytes_max // count)
         sizes = [self._size(seed, i, limit) for i in range(count)]
+        as_rows = count > 1 and seed[63] < self.row_parts
         if count > 1:
             sizes[0] = max(sizes[0], HEADER.size)  # a batch says whose it is
-        return Op([_payload(uid, number, i, count, size) for i, size in enumerate(sizes)])
+        if as_rows:
+            sizes = [max(sizes)] * count
+        payloads = [_payload(uid, number, i, count, size) for i, size in enumerate(sizes)]
+        return Op(payloads, as_rows)
 
     def _size(self, seed: bytes, place: int, limit: int) -> int:
         draw = seed[2 + place]

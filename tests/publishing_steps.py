@@ -12,12 +12,14 @@ import numpy as np
 from pagequeue import Queue
 from pagequeue import format as fmt
 from pagequeue.files import Folder
-from pagequeue.laying import Chunk
+from pagequeue.laying import chunk_of
 from pagequeue.producer import Producer
 from pagequeue.publication import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from pagequeue.laying import Chunk
 
 PAGE_BYTES = 4096
 SMALL_COUNT = 20
@@ -42,7 +44,7 @@ class Rows:
             if self._first_time is not None:
                 first = self._first_time + begin
                 times = np.arange(first, first + len(payloads), dtype=np.int64)
-            yield Chunk(payloads, times)
+            yield chunk_of(payloads, times)
 
 
 class Steps:
@@ -83,7 +85,7 @@ def die_at(directory: str, label: str, piece: int, count: int, step: int) -> boo
         steps = Steps(step)
         for owner, name in (
             (Folder, "make"), (Folder, "rename"), (Folder, "remove"), (Folder, "sync"),
-            (os, "rename"), (Producer, "_send_at"), (Producer, "freeze"), (Producer, "_leap"),
+            (os, "rename"), (Producer, "send_many"), (Producer, "freeze"), (Producer, "_leap"),
         ):  # fmt: skip
             steps.watch(owner, name)
         publish(directory, label, piece, count)

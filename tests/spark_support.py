@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -66,6 +68,7 @@ def start_session() -> SparkSession:
     from pagequeue.spark import session  # noqa: PLC0415 - it need not be there
 
     there = Path(tempfile.mkdtemp(prefix="pagequeue-spark-"))
+    atexit.register(shutil.rmtree, there, ignore_errors=True)
     (there / "home").mkdir()
     (there / "log4j2.properties").write_text(LOGGING)
     package_path = str(Path(importlib.util.find_spec("pyspark").origin).parent.parent)  # type: ignore[union-attr, arg-type]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import portalocker
 
-from pagequeue import PageQueueError, Queue, Retention
+from pagequeue import PageQueueError, Queue, Retention, merge
 from pagequeue import format as fmt
 from pagequeue.meta import field_of
 from pagequeue.words import WriteMeta
@@ -77,7 +77,11 @@ def pretend_power_cut(directory: Path | str) -> None:
     overwrite(path, WriteMeta.LOCK_KEY, b"\x55" * WriteMeta.LOCK_KEY_BYTES)
 
 
-def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+SOON = 5.0
+"""Seconds that are soon, however busy the machine: what is wrong lasts 10 s, or for ever."""
+
+
+def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
     """Wait until something holds."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -399,6 +403,7 @@ def wait_for_message(directory: str, how: str) -> None:
             "receive_many": consumer.receive_many,
             "iterate": lambda: next(consumer),
             "send": lambda: queue.producer().send(b"x"),
+            "merge": lambda: merge([queue, queue], follow=True).receive(),
         }
         say("waiting")
         try:
@@ -430,7 +435,13 @@ def use_after_fork(directory: str, leave: str) -> None:
     producer, consumer = queue.producer(), queue.consumer()
     producer.send_many([b"a", b"b", b"c"])
     replay = queue.replay()
+    paced, merged = queue.replay(speed=1e9), merge([queue], follow=True)
+    next(paced)
+    merged.receive(5)
     uses: dict[str, Callable[[], object]] = {
+        "next paced": lambda: next(paced),
+        "merged": merged.receive,
+        "merge": lambda: merge([queue]),
         "send": lambda: producer.send(b"child"),
         "send_many": lambda: producer.send_many([b"child"]),
         "flush": producer.flush,

@@ -325,3 +325,13 @@ def test_importing_the_package_imports_no_pyarrow() -> None:
     """It is an extra, and takes a tenth of a second to import."""
     code = "import sys, pagequeue; assert 'pyarrow' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_batches_say_their_schema_and_can_be_closed(queue: Queue) -> None:
+    """Closing ends the iterator alone: streams begin anew."""
+    with queue.batches() as batches:
+        assert batches.schema == pa.schema(batches) == arrow.schema()
+        assert batches.sequence == 0
+    with pytest.raises(ClosedError):
+        next(batches)
+    assert by_pyarrow(batches) == sent(queue)

@@ -18,7 +18,7 @@ import pytest
 
 from pagequeue import PageQueueError, Queue
 from pagequeue.cli import main
-from pagequeue.cli.times import iso_time
+from pagequeue.moments import iso_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pagequeue import Queue, codec
+from pagequeue import Queue, zstd
 from pagequeue.cli import main
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def test_missing_extra_and_missing_queue_are_told(
     assert main(["compress", str(tmp_path / "none")]) == 1
     assert "no queue here" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
-    monkeypatch.setattr(codec, "_known", {})
+    monkeypatch.setattr(zstd, "_known", {})
     monkeypatch.setitem(sys.modules, "zstandard", None)
     monkeypatch.setitem(sys.modules, "compression.zstd", None)
     assert main(["compress", str(directory)]) == 1

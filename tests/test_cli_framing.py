@@ -17,8 +17,9 @@ from test_cli import PAGE_BYTES, WAIT_SECONDS, Capture, call, payloads, run, sta
 
 from pagequeue import Queue
 from pagequeue.cli.framing import Decoder, Framing, FramingError, decoder, encode
-from pagequeue.cli.times import NS_PER_SECOND, iso_time, parse_duration, parse_time
+from pagequeue.cli.times import NS_PER_SECOND, parse_duration, parse_time
 from pagequeue.format import TIMESTAMP_MAX
+from pagequeue.moments import iso_time
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -84,14 +84,14 @@ def test_page_that_would_hardly_shrink_stays(disk: Disk) -> None:
             producer.send(rng.randbytes(800))
         sealed = queue.info().tail_page - 1
         tried: list[int] = []
-        real = rooms.codec.deflate
+        real = rooms.zstd.deflate
 
         def deflate(data: memoryview, level: int, path: str) -> bytes:
             tried.append(len(data))
             return real(data, level, path)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(rooms.codec, "deflate", deflate)
+            patch.setattr(rooms.zstd, "deflate", deflate)
             assert queue.compress() == CompressReport(0, 0, 0, sealed)
             assert 0 < len(tried) <= sealed * rooms.SAMPLES
             tried.clear()
@@ -187,14 +187,14 @@ def test_closing_does_not_wait_for_the_rest(disk: Disk, monkeypatch: pytest.Monk
     """A page that is begun stays as it was, without a temporary file."""
     begun = threading.Event()
     go_on = threading.Event()
-    real = rooms.codec.deflate
+    real = rooms.zstd.deflate
 
     def slow(data: memoryview, level: int, path: str) -> bytes:
         begun.set()
         go_on.wait(10)
         return real(data, level, path)
 
-    monkeypatch.setattr(rooms.codec, "deflate", slow)
+    monkeypatch.setattr(rooms.zstd, "deflate", slow)
     queue = disk.open(compress_after=0)
     sent = fill(queue)
     assert begun.wait(10)

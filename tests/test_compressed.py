@@ -25,9 +25,9 @@ from pagequeue import (
     PageQueueError,
     Queue,
     _core,
-    codec,
     salvage_queue,
     verify_queue,
+    zstd,
 )
 from pagequeue import compressed as zipped
 from pagequeue import format as fmt
@@ -403,12 +403,12 @@ def test_any_bytes_are_read_right_or_refused(
         path.write_bytes(data)
 
 
-# --- without the codec, and of later versions -----------------------------------------------------
+# --- without Zstandard, and of later versions -----------------------------------------------------
 
 
-def lose_codec(monkeypatch: pytest.MonkeyPatch) -> None:
+def lose_zstd(monkeypatch: pytest.MonkeyPatch) -> None:
     """Be on a machine on which the extra is not installed."""
-    monkeypatch.setattr(codec, "_known", {})
+    monkeypatch.setattr(zstd, "_known", {})
     monkeypatch.setitem(sys.modules, "zstandard", None)
     monkeypatch.setitem(sys.modules, "compression.zstd", None)
 
@@ -417,7 +417,7 @@ def test_without_the_extra_reading_names_it(
     compressed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reading, verifying and salvaging say what is missing, and nothing counts as lost."""
-    lose_codec(monkeypatch)
+    lose_zstd(monkeypatch)
     with Queue(compressed) as queue:
         with pytest.raises(MissingExtra, match=r"pagequeue\[zstd\]") as caught:
             list(queue.replay())
@@ -436,7 +436,7 @@ def test_without_the_extra_nothing_is_compressed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Asking for it fails at once; a queue that nobody compresses needs nothing."""
-    lose_codec(monkeypatch)
+    lose_zstd(monkeypatch)
     with Queue(tmp_path, page_bytes=SMALL) as queue, queue.producer() as producer:
         producer.send(b"one")
         queue.rotate()
@@ -446,8 +446,8 @@ def test_without_the_extra_nothing_is_compressed(
         Queue(tmp_path, compress_after=1)
 
 
-def test_another_codec_is_a_newer_format(compressed: Path) -> None:
+def test_another_method_is_a_newer_format(compressed: Path) -> None:
     """It is for those who know it, and not damage."""
-    forge(page_of(compressed), field("codec", 7))
-    with Queue(compressed, read_only=True) as queue, pytest.raises(NewerFormat, match="codec 7"):
+    forge(page_of(compressed), field("method", 7))
+    with Queue(compressed, read_only=True) as queue, pytest.raises(NewerFormat, match="method 7"):
         list(queue.replay())

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support import SMALL, Clock, flip, overwrite, payloads, until
+from support import SMALL, SOON, Clock, flip, overwrite, payloads, until
 
 from pagequeue import (
     ClosedError,
@@ -298,7 +298,7 @@ def test_closing_ends_a_receive_that_waits_in_another_thread(tmp_path: Path, wha
     time.sleep(0.1)
     (consumer if what == "consumer" else queue).close()
     try:
-        until(lambda: ended, 1)
+        until(lambda: ended, SOON / 2)
         assert isinstance(ended[0], ClosedError)
     finally:
         thread.join(10)

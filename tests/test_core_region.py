@@ -196,3 +196,16 @@ def test_words_of_the_tail_come_back_as_they_were_set(path: Path) -> None:
     for tail in ((1, 64, 0, 0, 0), (2, 4096, 77, 2**62, 2**63 - 1), (3, 72, 1, 5, -1)):
         _core.set_tail(meta, tail)
         assert _core.tail(meta) == tail
+
+
+def test_faults_ahead_are_taken_once_and_change_nothing(tmp_path: Path) -> None:
+    """I9: a range outside the map is refused; what was taken before is passed over."""
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(256)) * 64)
+    with path.open("rb") as file:
+        region = _core.Region(file.fileno(), 16384, False)
+    for at, length in [(0, 4096), (0, 4096), (100, 9000), (16384, 0), (8192, 8192)]:
+        region.ahead(at, length)
+    with pytest.raises(IndexError):
+        region.ahead(8192, 8193)
+    assert region.read(0, 16384) == path.read_bytes()

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from support import SMALL, end, flush_and_hang, ready, start, until
+from support import SMALL, SOON, end, flush_and_hang, ready, start, until
 
 from pagequeue import FlushTimeout, Queue, SyncFailed, _core
 from pagequeue import format as fmt
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from pagequeue import Producer
-
-SOON = 5.0
-"""Seconds: far more than a wait may take, far less than one without end."""
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support import (
     SMALL,
+    SOON,
     end,
     hold_file_lock,
     hold_writers_lock,
@@ -61,7 +62,7 @@ def test_producers_killed_while_sending_lose_nothing_and_stop_nobody(
             assert victim.returncode == -signal.SIGKILL
             begun = time.monotonic()
             producer.send(b"next:%d:" % i)
-            assert time.monotonic() - begun < 1
+            assert time.monotonic() - begun < SOON
             expected[b"%d" % victim.pid] = int.from_bytes(acked.read_bytes(), "little"), batch
     seen: dict[bytes, list[int]] = {}
     while consumer.lag:
@@ -116,7 +117,7 @@ def test_stopped_holder_of_the_writers_lock_is_a_typed_error_not_a_hang(
                 begun = time.monotonic()
                 with pytest.raises(LockTimeout, match="look for a stopped process") as caught:
                     call()
-                assert 0.3 <= time.monotonic() - begun < 1.3
+                assert 0.3 <= time.monotonic() - begun < SOON
                 assert caught.value.path == queue.directory
                 assert isinstance(caught.value, RetryError)
                 assert isinstance(caught.value, TimeoutError)
@@ -127,7 +128,7 @@ def test_stopped_holder_of_the_writers_lock_is_a_typed_error_not_a_hang(
             end(holder)
         begun = time.monotonic()
         assert producer.send(b"after") == 1
-        assert time.monotonic() - begun < 1
+        assert time.monotonic() - begun < SOON
     assert payloads(queue.replay()) == [b"before", b"after"]
     assert queue.verify().ok
 
@@ -162,7 +163,7 @@ def test_opening_while_another_process_recovers_for_too_long_times_out(queue: Qu
         begun = time.monotonic()
         with pytest.raises(LockTimeout, match=r"queue\.lock.*opening the queue.*call again"):
             Queue(queue.directory, lock_timeout=0.3)
-        assert 0.3 <= time.monotonic() - begun < 1.3
+        assert 0.3 <= time.monotonic() - begun < SOON
         with Queue(queue.directory, read_only=True) as reading:
             assert reading.consumer().poll() is None
     finally:

@@ -7,18 +7,20 @@ import pytest
 from stress import no_kill_loses_or_tears, variant
 from stress import no_step_is_deadly as campaign
 from stress.campaign import Budget
+from stress.plants.registry import PLANTS
 
-POINTS = len(campaign.POINTS) * 3
-"""Each with three kinds of traffic."""
+POINTS = len(campaign.POINTS) * 4
+"""Each with four kinds of traffic."""
 
 
 def test_dying_at_any_step_harms_nobody_else() -> None:
     """I2, I3, I4, I8, I10: publish, roll, rotate, create, open and recover, killed step by step."""
-    cases = 4 * POINTS
+    cases = 3 * POINTS
     outcome = campaign.run(Budget(40.0, cases, 20))
     assert outcome.violations == []
     assert outcome.cases >= cases, "slow: not even all points were tried"
     assert len(outcome.notes["points"]) == POINTS
+    assert {f"rows {point}" for point in campaign.POINTS} <= set(outcome.notes["points"])
     assert outcome.notes["lines"]["tried"] > 0
 
 
@@ -26,6 +28,17 @@ def test_dying_at_any_step_harms_nobody_else() -> None:
 def test_a_planted_bug_is_found(bug: str) -> None:
     """I2, I4, I8: the campaign sees what it is there to see."""
     outcome = campaign.run_with(Budget(30.0, None, 1), variant.planted(bug))
+    assert outcome.violations
+    assert outcome.cases > 0
+
+
+def test_half_of_an_array_is_found() -> None:
+    """I8: the campaign sees what dies in the middle of rows, if their first length came first."""
+    plant = next(plant for plant in PLANTS if plant.name == "rows_first_length_first")
+    assert plant.changes is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(variant.CHANGES_VARIABLE, plant.changes.as_text())
+        outcome = campaign.run(Budget(30.0, None, 1))
     assert outcome.violations
     assert outcome.cases > 0
 

@@ -92,3 +92,14 @@ def test_message_of_wrong_parts_cannot_be_made(args: tuple[object, ...]) -> None
     """The payload is bytes, the numbers are ints."""
     with pytest.raises(TypeError):
         Message(*args)  # type: ignore[arg-type]
+
+
+def test_value_is_the_payload_unless_a_decoder_says_otherwise() -> None:
+    """A message of a plain queue costs nothing more; the decoder is called anew each time."""
+    plain = Message(b"abc", 7, 9)
+    assert plain.value is plain.payload
+    decoded = Message(b"abc", 7, 9, lambda payload, sequence: [payload, sequence])
+    assert decoded.value == [b"abc", 9]
+    assert decoded.value is not decoded.value
+    assert decoded == plain
+    assert hash(decoded) == hash(plain)

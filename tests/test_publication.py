@@ -204,9 +204,12 @@ def test_a_damaged_record_is_told_and_repaired(queue: Queue) -> None:
 
 def test_publishers_wait_for_each_other(queue: Queue) -> None:
     """One at a time; who waits for too long gets a typed error."""
-    with Queue(queue.directory, lock_timeout=0.1) as other, Ledger(queue._store):
-        with pytest.raises(errors.LockTimeout):
-            Ledger(other._store)
+    with (
+        Queue(queue.directory, lock_timeout=0.1) as other,
+        Ledger(queue._store),
+        pytest.raises(errors.LockTimeout),
+    ):
+        Ledger(other._store)
 
 
 def test_what_publishers_left_is_removed(queue: Queue) -> None:
@@ -214,3 +217,16 @@ def test_what_publishers_left_is_removed(queue: Queue) -> None:
     with Ledger(queue._store) as ledger:
         ledger.publish("w", 0, Rows("x", LARGE_COUNT))
         assert [path.name for path in Path(ledger.path).iterdir()] == ["lock"]
+
+
+@pytest.mark.parametrize("count", [SMALL_COUNT, LARGE_COUNT])
+def test_records_of_another_size_are_refused(tmp_path: Path, count: int) -> None:
+    """A queue with a dtype holds nothing else, however it is published."""
+    with (
+        Queue(tmp_path / "q", page_bytes=PAGE_BYTES, dtype=[("n", "<i8")]) as queue,
+        Ledger(queue._store) as ledger,
+    ):
+        with pytest.raises(errors.RecordSize):
+            ledger.publish("w", 0, Rows("longer", count))
+        assert ledger.publish("w", 0, Rows("x", count)) == range(count)  # 8 bytes each
+        assert queue.verify().problems == []

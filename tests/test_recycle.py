@@ -80,9 +80,10 @@ def spare(disk: Disk) -> Path:
 def reuse(disk: Disk, queue: Queue) -> int:
     """Trim, and have the next page made; return the inode of the page that was parked."""
     newest = queue._store.tail.page_number - 2
-    file = inode(disk.page(newest))
-    queue.trim()
-    queue._store.roller.next_page(queue._store.tail.page_number + 1)
+    with disk.page(newest).open("rb"):  # or its number could be given to another file
+        file = inode(disk.page(newest))
+        queue.trim()
+        queue._store.roller.next_page(queue._store.tail.page_number + 1)
     return file
 
 
@@ -269,11 +270,11 @@ def test_page_that_is_not_in_memory_is_not_used(disk: Disk) -> None:
         fd = os.open(spare(disk), os.O_RDWR)
         os.fsync(fd)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(fd)
         file = inode(spare(disk))
         queue._store.roller.next_page(6)
         if not stays_in_memory(disk.directory):
             assert inode(disk.page(6)) != file
+        os.close(fd)  # before, its number could have been given to the new one
         assert disk.page(6).read_bytes()[fmt.PAGE_HEADER_BYTES :].strip(b"\0") == b""
 
 

@@ -112,7 +112,7 @@ def test_spark_runs_on_the_packaged_java(tmp_path: Path) -> None:
         "import sys; from pagequeue import spark\n"
         "s = spark.session(master='local[1]', settings={'spark.ui.enabled': 'false'})\n"
         "rows = s.range(7).selectExpr('cast(id as string) payload')\n"
-        "rows.write.format('pagequeue').mode('append').option('pageBytes', 4096).save(sys.argv[1])\n"
+        "rows.write.format('pagequeue').mode('append').save(sys.argv[1])\n"
         "print('rows', s.read.format('pagequeue').load(sys.argv[1]).count())\n"
     )
     environment = {k: v for k, v in os.environ.items() if k not in {"JAVA_HOME", "SPARK_HOME"}}

@@ -33,10 +33,10 @@ COUNT = 500
 def fill(directory: Path, count: int = COUNT, label: str = "m", *, first: int = 0) -> Path:
     """Send messages a microsecond and a bit apart."""
     clock = iter(range(START + first * 1001, 1 << 62, 1001))
-    with Queue(directory, page_bytes=PAGE_BYTES, clock=lambda: START) as queue:
-        with queue.producer() as producer:
-            for number in range(first, first + count):
-                producer.send(f"{label}{number}".encode() * 3, timestamp=next(clock))
+    options = {"page_bytes": PAGE_BYTES, "clock": lambda: START}
+    with Queue(directory, **options) as queue, queue.producer() as producer:
+        for number in range(first, first + count):
+            producer.send(f"{label}{number}".encode() * 3, timestamp=next(clock))
     return directory
 
 

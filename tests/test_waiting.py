@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support import (
+    SOON,
     WAITERS,
     end,
     finish,
@@ -127,7 +128,7 @@ def test_sleeper_outlives_a_killed_publisher(queue: Queue, tmp_path: Path) -> No
         timer.start()
         begun = time.monotonic()
         assert consumer.receive(10).payload == b"%d" % round_
-        assert time.monotonic() - begun < 1.1
+        assert time.monotonic() - begun < SOON
         timer.join()
 
 
@@ -140,7 +141,7 @@ def test_interrupt_ends_a_wait_at_once(queue: Queue, how: str) -> None:
     begun = time.monotonic()
     process.send_signal(signal.SIGINT)
     assert finish(process, 5) == "interrupted"
-    assert time.monotonic() - begun < 1
+    assert time.monotonic() - begun < SOON
 
 
 @pytest.mark.skipif(not ROBUST, reason="the lock of this system is not a mutex")
@@ -164,10 +165,13 @@ def test_timeout_is_kept(queue: Queue, timeout: float) -> None:
     """A wait ends no earlier than asked, and soon after."""
     consumer = queue.consumer()
     for call in (consumer.receive, lambda timeout: consumer.receive_many(3, timeout)):
-        begun = time.monotonic()
-        with pytest.raises(TimeoutError):
-            call(timeout=timeout)
-        assert timeout <= time.monotonic() - begun < timeout + 0.25
+        took = []
+        for _ in range(3):  # one may be late on a busy machine
+            begun = time.monotonic()
+            with pytest.raises(TimeoutError):
+                call(timeout=timeout)
+            took.append(time.monotonic() - begun)
+        assert timeout <= min(took) < timeout + 0.25
 
 
 @pytest.mark.parametrize("timeout", [None, 1e300, float("inf"), 10**9])
@@ -208,7 +212,7 @@ def test_other_threads_run_while_one_waits_for_the_lock(queue: Queue) -> None:
     begun = time.monotonic()
     assert queue.consumer().receive(0).payload == b"before"
     assert len(queue) == 1
-    assert time.monotonic() - begun < 0.5
+    assert time.monotonic() - begun < SOON
     end(holder)
     thread.join(5)
     assert len(queue) == 2

@@ -10,12 +10,14 @@ from pagequeue._core import Claim, Message
 from pagequeue.batch import Batch
 from pagequeue.batches import Batches
 from pagequeue.compress import CompressReport
-from pagequeue.consumer import Consumer, Replay
+from pagequeue.consumer import Consumer
 from pagequeue.dead import DeadLetter
 from pagequeue.errors import (
     AccessDenied,
     AccessError,
+    BadRow,
     ClosedError,
+    CodecMismatch,
     ConcurrentUse,
     ConsumerInUse,
     ConsumerNotFound,
@@ -24,7 +26,9 @@ from pagequeue.errors import (
     CorruptPage,
     DamageError,
     DiskFull,
+    DtypeMismatch,
     Expired,
+    FileStands,
     FlushTimeout,
     ForeignLock,
     ForkedError,
@@ -38,10 +42,13 @@ from pagequeue.errors import (
     NaiveDatetime,
     NewerFormat,
     NotADirectory,
+    NotDecodable,
     NotDurable,
+    NotEncodable,
     NothingReceived,
     PageQueueError,
     PageSizeMismatch,
+    PickleRefused,
     QueueFull,
     QueueNotFound,
     ReadOnlyQueue,
@@ -62,12 +69,17 @@ from pagequeue.flow import Flow
 from pagequeue.group import Group
 from pagequeue.info import Info
 from pagequeue.listing import ConsumerInfo, GroupInfo
+from pagequeue.merge_open import merge
+from pagequeue.merged import Merged, MergedBatch
+from pagequeue.merging import Merge
 from pagequeue.named import NamedConsumer
+from pagequeue.pacing import Pace
 from pagequeue.problem import Problem
 from pagequeue.producer import Producer
 from pagequeue.queue import Queue
 from pagequeue.recovery_report import RecoveryReport
 from pagequeue.repair import RepairReport, repair_queue
+from pagequeue.replay import Replay
 from pagequeue.retention import Retention, TrimReport
 from pagequeue.salvage import Loss, Repeat, Run, SalvageReport, salvage_queue
 from pagequeue.stats import ConsumerStats, Rates, Stats, rates
@@ -78,10 +90,12 @@ __version__ = "0.1.0"
 __all__ = [
     "AccessDenied",
     "AccessError",
+    "BadRow",
     "Batch",
     "Batches",
     "Claim",
     "ClosedError",
+    "CodecMismatch",
     "CompressReport",
     "ConcurrentUse",
     "Consumer",
@@ -95,7 +109,9 @@ __all__ = [
     "DamageError",
     "DeadLetter",
     "DiskFull",
+    "DtypeMismatch",
     "Expired",
+    "FileStands",
     "Flow",
     "FlushTimeout",
     "ForeignLock",
@@ -108,6 +124,9 @@ __all__ = [
     "LockReplaced",
     "LockTimeout",
     "Loss",
+    "Merge",
+    "Merged",
+    "MergedBatch",
     "Message",
     "MessageTooLarge",
     "MissingExtra",
@@ -116,10 +135,14 @@ __all__ = [
     "NamedConsumer",
     "NewerFormat",
     "NotADirectory",
+    "NotDecodable",
     "NotDurable",
+    "NotEncodable",
     "NothingReceived",
+    "Pace",
     "PageQueueError",
     "PageSizeMismatch",
+    "PickleRefused",
     "Problem",
     "Producer",
     "Queue",
@@ -150,6 +173,7 @@ __all__ = [
     "UsageError",
     "VerifyReport",
     "__version__",
+    "merge",
     "rates",
     "repair_queue",
     "salvage_queue",

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import Final, Self, SupportsIndex, final
+from typing import Any, Final, Self, SupportsIndex, final
 
 from typing_extensions import Buffer, disjoint_base
 
@@ -30,6 +30,7 @@ EVENT_LEASE_LOST: Final[int]
 EVENT_SETTLED: Final[int]
 EVENT_CROWDED: Final[int]
 EVENT_UNFILLED: Final[int]
+EVENT_WRONG_SIZE: Final[int]
 READ_FRAME: Final[int]
 READ_NOTHING: Final[int]
 READ_END: Final[int]
@@ -87,6 +88,7 @@ class Region:
     def store_half(self, at: int, value: int, /) -> None: ...
     def zero(self, at: int, /) -> int: ...
     def populate(self, at: int, length: int, /) -> None: ...
+    def ahead(self, at: int, length: int, /) -> None: ...
     def sync(self, at: int, length: int, /) -> None: ...
 
 @final
@@ -94,7 +96,13 @@ class Message:
     """What a consumer gets: bytes, ns since 1970 in UTC, its number in the queue."""
 
     __match_args__: tuple[str, str, str]
-    def __new__(cls, payload: bytes, timestamp: int, sequence: int) -> Self: ...
+    def __new__(
+        cls,
+        payload: bytes,
+        timestamp: int,
+        sequence: int,
+        decoder: Callable[[bytes, int], object] | None = None,
+    ) -> Self: ...
     @property
     def payload(self) -> bytes: ...
     @property
@@ -103,6 +111,8 @@ class Message:
     def sequence(self) -> int: ...
     @property
     def time(self) -> datetime: ...
+    @property
+    def value(self) -> Any: ...  # noqa: ANN401 - whatever was sent
 
 @disjoint_base
 class Writer:
@@ -124,9 +134,24 @@ class Writer:
     def _closed(self) -> int: ...
     @property
     def _inside(self) -> int: ...
+    @property
+    def _fitting(self) -> int: ...
+    _only_at: int
+    _record_bytes: int
     def send(self, payload: Buffer, /, *, timestamp: int | None = None) -> int: ...
-    def _send_many(self, payloads: Iterable[Buffer], /) -> tuple[int, int] | None: ...
-    def _send_at(self, payloads: Iterable[Buffer], sequence: int, times: Buffer, /) -> bool: ...
+    def _send_many(
+        self, payloads: Iterable[Buffer], times: bytes | None, /
+    ) -> tuple[int, int] | None: ...
+    def _send_rows(
+        self, columns: tuple[tuple[Buffer, int], ...], row_bytes: int, times: bytes | None, /
+    ) -> tuple[int, int] | None: ...
+    def _send_spans(
+        self,
+        parts: tuple[tuple[str, int, int, tuple[Buffer, ...]], ...],
+        count: int,
+        times: bytes | None,
+        /,
+    ) -> tuple[int, int] | None: ...
     def _freeze(self) -> tuple[int, int, int, int, int, int]: ...
     def _leap(
         self, next_page: Region, header: Buffer, beyond: tuple[int, int, int, int, int], /
@@ -144,6 +169,7 @@ class Reader:
     """Polls one page after the other."""
 
     def __new__(cls, meta: Region, waits: bool, durable_only: bool) -> Self: ...
+    _decoder: Callable[[bytes, int], object] | None
     def __iter__(self) -> Self: ...
     def __next__(self) -> Message: ...
     @property
@@ -201,6 +227,7 @@ class Claims:
     def _closed(self) -> bool: ...
     @property
     def _page_number(self) -> int: ...
+    _decoder: Callable[[bytes, int], object] | None
     @property
     def _owner(self) -> int: ...
     @property

@@ -7,68 +7,77 @@ arrays made of them: a page that is viewed is mapped until then, and so nobody u
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from pagequeue import _core, errors
+from pagequeue.extras import pyarrow
+from pagequeue.records import arrow_arrays, arrow_type_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pagequeue.batch import Batch, Part
+    from pagequeue.kind import Kind
 
 COPY_BYTES_MAX: Final = 2**31 - 1
 """An array of type binary has offsets of 32 bits."""
 
 
-def package() -> Any:  # noqa: ANN401 - it need not be installed
-    """Return pyarrow.
+def schema(kind: Kind | None = None, *, copy: bool = False) -> Any:  # noqa: ANN401 - pyarrow's
+    """Return the schema of batches, as views or as copies; records have a column for each field.
 
-    Raises:
-        MissingExtra: it is not installed.
-    """
-    try:
-        return importlib.import_module("pyarrow")
-    except ImportError as error:
-        raise errors.MissingExtra(
-            "Arrow needs pyarrow, which is not installed: pip install 'pagequeue[arrow]'",
-            extra="arrow",
-        ) from error
-
-
-def schema(*, copy: bool = False) -> Any:  # noqa: ANN401 - the same
-    """Return the schema of batches, as views or as copies.
+    A field that is called as one of the queue's own columns keeps its name, and that one is called
+    `queue_sequence`, or `queue_timestamp`.
 
     Raises:
         MissingExtra: pyarrow is not installed.
+        NotEncodable: Arrow has no type for a field.
     """
-    pa = package()
-    return pa.schema([
-        ("sequence", pa.int64()),
-        ("timestamp", pa.timestamp("ns", "UTC")),
-        ("payload", pa.binary() if copy else pa.binary_view()),
-    ])  # fmt: skip
+    pa = pyarrow()
+    dtype = None if kind is None else kind.dtype
+    if dtype is None:
+        fields = [("payload", pa.binary() if copy else pa.binary_view())]
+    else:
+        assert dtype.names is not None
+        fields = [(name, arrow_type_of(dtype[name], name)) for name in dtype.names]
+    taken = {name for name, _ in fields}
+    own = [("sequence", pa.int64()), ("timestamp", pa.timestamp("ns", "UTC"))]
+    own = [(f"queue_{name}" if name in taken else name, column) for name, column in own]
+    return pa.schema(own + fields)
 
 
 def record_batch(batch: Batch, *, copy: bool) -> Any:  # noqa: ANN401 - the same
     """Return a batch as a `pyarrow.RecordBatch`; see `Batch.to_arrow`."""
-    kind = schema(copy=copy)
-    pa = package()
+    kind = batch._kind  # noqa: SLF001 - its own package
+    columns = schema(kind, copy=copy)
+    pa = pyarrow()
     count = len(batch)
-    parts = batch._parts()  # noqa: SLF001 - its own package
-    if count and not parts:
-        payload = pa.array(batch.payloads, kind.field("payload").type)
-    elif copy:
-        payload = _copied(pa, parts, count)
+    if kind is not None and kind.dtype is not None:
+        arrays = arrow_arrays(batch.to_numpy())
+        batch._check_stands()  # noqa: SLF001 - what was copied was there
     else:
-        payload = _viewed(pa, parts, count)
+        arrays = [_payload(pa, batch, columns.field("payload").type, copy=copy)]
     sequence = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(batch.sequences)])
     timestamp = pa.Array.from_buffers(
-        kind.field("timestamp").type, count, [None, pa.py_buffer(batch.timestamps)]
+        columns.field(1).type, count, [None, pa.py_buffer(batch.timestamps)]
     )
-    return pa.RecordBatch.from_arrays([sequence, timestamp, payload], schema=kind)
+    return pa.RecordBatch.from_arrays([sequence, timestamp, *arrays], schema=columns)
+
+
+def payload_array(batch: Batch) -> Any:  # noqa: ANN401 - the same
+    """Return the payloads as a copy of type binary, whatever they hold."""
+    pa = pyarrow()
+    return _payload(pa, batch, pa.binary(), copy=True)
+
+
+def _payload(pa: Any, batch: Batch, column: Any, *, copy: bool) -> Any:  # noqa: ANN401 - the same
+    """Return the payloads as one array."""
+    parts = batch._parts()  # noqa: SLF001 - its own package
+    if len(batch) and not parts:
+        return pa.array(batch.payloads, column)
+    return (_copied if copy else _viewed)(pa, parts, len(batch))
 
 
 def _viewed(pa: Any, parts: list[Part], count: int) -> Any:  # noqa: ANN401 - the same
@@ -109,7 +118,7 @@ def _copied(pa: Any, parts: list[Part], count: int) -> Any:  # noqa: ANN401 - th
 
 def _wanted(requested_schema: object) -> tuple[Any, bool]:
     """Return the schema that a reader asks for, and whether payloads must be copies for it."""
-    pa = package()
+    pa = pyarrow()
     if requested_schema is None:
         # Views: pyarrow, polars, DuckDB and pandas take them (tests/test_arrow.py), each page is
         # touched once less, and who only counts or filters never pays for a copy.
@@ -132,7 +141,7 @@ def array_capsules(batch: Batch, requested_schema: object) -> tuple[object, obje
     return capsules
 
 
-def stream_capsule(batches: Iterable[Batch], requested_schema: object) -> object:
+def stream_capsule(batches: Iterable[Batch], kind: Kind, requested_schema: object) -> object:
     """Return batches as the capsule of a stream; they are taken as the reader asks for them.
 
     Raises:
@@ -141,7 +150,7 @@ def stream_capsule(batches: Iterable[Batch], requested_schema: object) -> object
     """
     wanted, copy = _wanted(requested_schema)
     made = (record_batch(batch, copy=copy) for batch in batches)
-    reader = package().RecordBatchReader.from_batches(schema(copy=copy), made)
+    reader = pyarrow().RecordBatchReader.from_batches(schema(kind, copy=copy), made)
     capsule: object = reader.__arrow_c_stream__(
         None if wanted is None else wanted.__arrow_c_schema__()
     )

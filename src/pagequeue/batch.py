@@ -21,10 +21,12 @@ from pagequeue._core import Message
 from pagequeue.wording import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from numpy.typing import DTypeLike, NDArray
+
+    from pagequeue.kind import Kind
 
 TIME_BYTES = 8
 SPAN_BYTES = 8
@@ -94,7 +96,7 @@ class Batch(Sequence[Message]):
         first_sequence: int,
         timestamps: bytes,
         spans: bytes,
-        kind: object = None,
+        kind: Kind | None = None,
     ) -> None:
         self._region = region
         self._first_sequence = first_sequence
@@ -106,7 +108,7 @@ class Batch(Sequence[Message]):
 
     @classmethod
     def _of_payloads(
-        cls, payloads: list[bytes], first_sequence: int, timestamps: bytes, kind: object = None
+        cls, payloads: list[bytes], first_sequence: int, timestamps: bytes, kind: Kind | None = None
     ) -> Batch:
         """Return a batch that has no page."""
         batch = cls(None, first_sequence, timestamps, b"", kind)
@@ -167,24 +169,26 @@ class Batch(Sequence[Message]):
         lengths.setflags(write=False)
         return lengths
 
-    def to_numpy(self, dtype: DTypeLike) -> NDArray[Any]:
+    def to_numpy(self, dtype: DTypeLike | None = None) -> NDArray[Any]:
         """Return the payloads as records of a fixed size.
 
         Where they stand in one page, and `payloads` was not asked for, the array is a view of the
         page, with the frames' headers between the records; else it is a copy.
 
         Args:
-            dtype: of a payload.
+            dtype: of a payload; None: that of the queue, which has no other.
 
         Returns:
             records, shape (n,), read-only. A view keeps its page, whatever becomes of the queue.
 
         Raises:
+            DtypeMismatch: the queue has records of another dtype.
+            InvalidOption: the queue has none, and none was given.
             RecordSize: a payload has another size; carries `sequence`.
             TypeError: the dtype holds Python objects.
             CorruptPage: the file of a page was truncated meanwhile.
         """
-        kind = np.dtype(dtype)
+        kind = self._dtype(dtype)
         if kind.hasobject:
             raise TypeError(f"payloads hold no Python objects, as {kind} does: give another dtype")
         if kind.subdtype is not None:
@@ -202,6 +206,26 @@ class Batch(Sequence[Message]):
             whole[begin : begin + len(records)] = records
         whole.setflags(write=False)
         return whole
+
+    def _dtype(self, dtype: DTypeLike | None) -> np.dtype[Any]:
+        own = None if self._kind is None else self._kind.dtype
+        if dtype is None:
+            if own is None:
+                raise errors.InvalidOption("messages of any size have no dtype: give one")
+            return own
+        asked = np.dtype(dtype)
+        if own is not None and asked != own:
+            raise errors.DtypeMismatch(
+                f"the queue has records of dtype {own}, not {asked}: leave dtype out, then "
+                "view or convert what comes",
+                dtype=own,
+            )
+        return asked
+
+    def _check_stands(self) -> None:
+        """Raise CorruptPage if the file of a page was truncated."""
+        for part in self._parts():
+            _core.stand(part.region, part.spans, part.first_sequence)
 
     def _check_records(self, size_bytes: int) -> None:
         """Raise if a payload has another size."""
@@ -228,10 +252,12 @@ class Batch(Sequence[Message]):
                 it is of type binary, and a copy.
 
         Returns:
-            columns `sequence` (int64), `timestamp` (timestamp[ns, UTC]) and `payload`.
+            columns `sequence` (int64), `timestamp` (timestamp[ns, UTC]) and `payload`; in a queue
+            with a dtype copies of its fields instead of `payload`.
 
         Raises:
             MissingExtra: pyarrow is not installed.
+            NotEncodable: Arrow has no type for a field of the dtype; the text names it.
             MessageTooLarge: the payloads are more than a copy can have: take smaller batches.
             CorruptPage: the file of a page was truncated meanwhile.
         """
@@ -247,7 +273,7 @@ class Batch(Sequence[Message]):
 
     def __arrow_c_schema__(self) -> object:
         """Return the capsule of the schema that `__arrow_c_array__` has."""
-        return arrow.schema().__arrow_c_schema__()
+        return arrow.schema(self._kind).__arrow_c_schema__()
 
     # --- messages ---------------------------------------------------------------------------------
 
@@ -271,7 +297,11 @@ class Batch(Sequence[Message]):
         timestamp = int.from_bytes(self._slice(i, i + 1)._whole_times(), "little", signed=True)
         payloads = self._payloads
         payload = payloads[i] if payloads is not None else self._slice(i, i + 1).payloads[0]
-        return Message(payload, timestamp, self._first_sequence + i)
+        return Message(payload, timestamp, self._first_sequence + i, self._decoder)
+
+    @property
+    def _decoder(self) -> Callable[[bytes, int], Any] | None:
+        return None if self._kind is None else self._kind.decoder
 
     def _slice(self, start: int, stop: int) -> Batch:
         first_sequence = self._first_sequence + start
@@ -283,7 +313,7 @@ class Batch(Sequence[Message]):
                 for batch, begin in zip(batches, begins, strict=False)
                 if begin < stop and start < begin + len(batch)
             ]
-            return joined(parts, first_sequence)
+            return joined(parts, first_sequence, self._kind)
         times = self._times[TIME_BYTES * start : TIME_BYTES * stop]
         if payloads is not None:
             return Batch._of_payloads(payloads[start:stop], first_sequence, times, self._kind)
@@ -291,10 +321,11 @@ class Batch(Sequence[Message]):
         return Batch(region, first_sequence, times, spans, self._kind)
 
     def __iter__(self) -> Iterator[Message]:
+        decoder = self._decoder
         for i, (payload, timestamp) in enumerate(
             zip(self.payloads, self.timestamps.tolist(), strict=True), self._first_sequence
         ):
-            yield Message(payload, timestamp, i)
+            yield Message(payload, timestamp, i, decoder)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Batch):
@@ -337,8 +368,8 @@ class Batch(Sequence[Message]):
         return [Part(region, self._spans, self._first_sequence)]
 
 
-def joined(batches: list[Batch], next_sequence: int) -> Batch:
+def joined(batches: list[Batch], next_sequence: int, kind: Kind | None = None) -> Batch:
     """Return one batch of several that follow each other."""
     if len(batches) == 1:
         return batches[0]
-    return Batch._joined(batches) if batches else Batch(None, next_sequence, b"", b"")
+    return Batch._joined(batches) if batches else Batch(None, next_sequence, b"", b"", kind)

@@ -7,18 +7,19 @@ for one of them, however large the queue is.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from pagequeue import arrow, errors
+from pagequeue import arrow
 from pagequeue.batch import Batch
 from pagequeue.closing import Closing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pagequeue.consumer import Replay
+    from pagequeue.replay import Replay
 
-BATCH_BYTES: Final = 4 << 20
+BATCH_BYTES: Final = 2 << 20
 """A batch ends after so many bytes of its page: enough that what is done once for each batch costs
 little, and it still fits into a processor's cache."""
 
@@ -35,11 +36,12 @@ class Batches(Iterator[Batch], Closing):
 
     def __init__(self, replay: Replay, again: Callable[[], Replay], limit_count: int) -> None:
         self._replay = replay
+        self._kind = replay._store.kind  # noqa: SLF001 - its own package
         self._again = again
         self._limit_count = limit_count
 
     def __next__(self) -> Batch:
-        batch = _next(self._replay, self._limit_count)
+        batch = self._replay._batch_on(self._limit_count, BATCH_BYTES)  # noqa: SLF001 - its own package
         if batch is None:
             raise StopIteration
         return batch
@@ -56,7 +58,7 @@ class Batches(Iterator[Batch], Closing):
         Raises:
             MissingExtra: pyarrow is not installed.
         """
-        return arrow.schema()
+        return arrow.schema(self._kind)
 
     def __arrow_c_schema__(self) -> object:
         """Return the capsule of the schema that Arrow's stream has."""
@@ -75,21 +77,16 @@ class Batches(Iterator[Batch], Closing):
             ClosedError: the queue was closed. What goes wrong later reaches the reader as an error
                 of its own library, in whose text the file and the position stand.
         """
-        return arrow.stream_capsule(_all(self._again(), self._limit_count), requested_schema)
+        return arrow.stream_capsule(
+            _all(self._again(), self._limit_count), self._kind, requested_schema
+        )
 
     def close(self) -> None:
         """Let go of the page; streams that were handed out go on."""
         self._replay.close()
 
 
-def _next(replay: Replay, limit_count: int) -> Batch | None:
-    try:
-        return replay._batch(limit_count, 0, BATCH_BYTES)  # noqa: SLF001 - its own package
-    except errors.NothingReceived:
-        return None  # a tail that awaits recovery
-
-
 def _all(replay: Replay, limit_count: int) -> Iterator[Batch]:
     """Return all batches, and let go of the page behind them."""
     with replay:
-        yield from iter(lambda: _next(replay, limit_count), None)
+        yield from iter(partial(replay._batch_on, limit_count, BATCH_BYTES), None)  # noqa: SLF001 - its own package

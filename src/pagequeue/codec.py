@@ -1,144 +1,122 @@
-"""Zstandard, imported where it is used: from the standard library, or from the extra `zstd`.
+"""Codecs: objects to payloads and back, by the name that a queue was given at creation.
 
-What is inflated says its own size, and is refused before any memory is taken if that is not the
-size that was expected. Nothing here knows of pages.
+Their libraries are imported where they are used, so a queue can be read as bytes without them.
+Nothing is unpickled here unless `kind.py` lets it: unpickling runs what the bytes say.
 """
 
 from __future__ import annotations
 
-import importlib
-import sys
-import threading
+import pickle
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from pagequeue import errors
+from pagequeue.extras import library, pyarrow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from typing_extensions import Buffer
 
-LEVEL_DEFAULT: Final = 1
-LEVEL_MIN: Final = -7
-LEVEL_MAX: Final = 19
+BYTES: Final = "bytes"
+PICKLE: Final = "pickle"
+PICKLE_PROTOCOL: Final = 5
+"""Not the highest there is: what stays in a directory is read by other Pythons as well."""
 
 
-class BadBlock(ValueError):
-    """The bytes are not what was compressed; the text says why."""
+class Codec(Protocol):
+    """Turns objects into payloads and back; raises whatever its library raises."""
+
+    def encode(self, value: Any, /) -> Buffer:  # noqa: ANN401 - any object at all
+        """Return the payload of an object."""
+
+    def decode(self, payload: bytes, /) -> Any:  # noqa: ANN401 - the same
+        """Return the object that a payload holds."""
 
 
-class _Codec(Protocol):
-    def deflate(self, data: Buffer, level: int) -> bytes: ...
-    def inflate(self, data: bytes, size_bytes: int) -> bytes: ...
+class _Bytes:
+    def encode(self, value: Buffer) -> Buffer:
+        return value
+
+    def decode(self, payload: bytes) -> bytes:
+        return payload
 
 
-class _Packaged:
-    """The package `zstandard`; its contexts belong to one thread each."""
+class _Text:
+    def encode(self, value: str) -> bytes:
+        if not isinstance(value, str):
+            raise TypeError(f"text is a str, not {type(value).__name__}")
+        return value.encode()
 
-    def __init__(self, module: Any) -> None:  # noqa: ANN401 - it need not be installed
-        self._module = module
-        self._local = threading.local()
-
-    def deflate(self, data: Buffer, level: int) -> bytes:
-        local = self._local
-        if getattr(local, "level", None) != level:
-            local.deflating = self._module.ZstdCompressor(level=level)
-            local.level = level
-        result: bytes = local.deflating.compress(data)
-        return result
-
-    def inflate(self, data: bytes, size_bytes: int) -> bytes:
-        module, local = self._module, self._local
-        try:
-            said = module.get_frame_parameters(data).content_size
-            if said != size_bytes:
-                raise BadBlock(_other_size(said, size_bytes))
-            if not hasattr(local, "inflating"):
-                local.inflating = module.ZstdDecompressor()
-            result: bytes = local.inflating.decompress(
-                data, max_output_size=size_bytes, allow_extra_data=False
-            )
-        except module.ZstdError as error:
-            raise BadBlock(str(error)) from error
-        return result
+    def decode(self, payload: bytes) -> str:
+        return payload.decode()
 
 
-class _BuiltIn:
-    """The module of the standard library, from Python 3.14 on."""
+class _Pickled:
+    def encode(self, value: object) -> bytes:
+        return pickle.dumps(value, PICKLE_PROTOCOL)
 
-    def __init__(self, module: Any) -> None:  # noqa: ANN401 - not in every Python
-        self._module = module
-
-    def deflate(self, data: Buffer, level: int) -> bytes:
-        result: bytes = self._module.compress(data, level)
-        return result
-
-    def inflate(self, data: bytes, size_bytes: int) -> bytes:
-        module = self._module
-        try:
-            said = module.get_frame_info(data).decompressed_size
-            if said != size_bytes:
-                raise BadBlock(_other_size(said, size_bytes))
-            inflating = module.ZstdDecompressor()
-            result: bytes = inflating.decompress(data, max_length=size_bytes)
-        except module.ZstdError as error:
-            raise BadBlock(str(error)) from error
-        if not inflating.eof or inflating.unused_data:
-            raise BadBlock("bytes follow its end, or it has none")
-        return result
+    def decode(self, payload: bytes) -> object:
+        return pickle.loads(payload)  # noqa: S301 - whoever opened the queue asked for it by name
 
 
-def _other_size(said: object, size_bytes: int) -> str:
-    return f"it says {said} bytes, {size_bytes} must be there"
+class _Tables:
+    """Arrow's stream format: a schema, then record batches."""
+
+    def __init__(self, arrow: Any) -> None:  # noqa: ANN401 - it need not be installed
+        self._arrow = arrow
+
+    def encode(self, value: Any) -> Buffer:  # noqa: ANN401 - whatever has Arrow's protocol
+        arrow = self._arrow
+        if not isinstance(value, arrow.RecordBatch | arrow.Table):
+            value = arrow.table(value)
+        sink = arrow.BufferOutputStream()
+        with arrow.ipc.new_stream(sink, value.schema) as stream:
+            stream.write(value)
+        payload: Buffer = sink.getvalue()
+        return payload
+
+    def decode(self, payload: bytes) -> Any:  # noqa: ANN401 - a pyarrow.Table
+        with self._arrow.ipc.open_stream(payload) as stream:
+            table = stream.read_all()
+        table.validate(full=True)  # foreign bytes: else reading a value could leave the memory
+        return table
 
 
-_SOURCES: Final[tuple[tuple[str, Callable[[Any], _Codec]], ...]] = (
-    *((("compression.zstd", _BuiltIn),) if sys.version_info >= (3, 14) else ()),
-    ("zstandard", _Packaged),
-)
-_known: dict[str, _Codec] = {}
+def _json() -> Codec:
+    module = library("msgspec", "codecs", "JSON payloads").json
+    return _Pair(module.Encoder().encode, module.Decoder().decode)
 
 
-def _codec(path: str | None) -> _Codec:
-    for name, kind in _SOURCES:
-        if name not in _known:
-            try:
-                _known[name] = kind(importlib.import_module(name))
-            except ImportError:
-                continue
-        return _known[name]
-    raise errors.MissingExtra(
-        "compressed pages need Zstandard, which is not installed: pip install 'pagequeue[zstd]'",
-        path=path, extra="zstd",
-    )  # fmt: skip
+def _msgpack() -> Codec:
+    module = library("msgspec", "codecs", "MessagePack payloads").msgpack
+    return _Pair(module.Encoder().encode, module.Decoder().decode)
 
 
-def check(path: str | None) -> None:
-    """Raise if pages cannot be compressed and inflated here.
-
-    Raises:
-        MissingExtra: the extra `zstd` is not installed.
-    """
-    _codec(path)
+def _arrow() -> Codec:
+    library("pyarrow.ipc", "arrow", "Arrow's tables")
+    return _Tables(pyarrow())
 
 
-def deflate(data: Buffer, level: int, path: str) -> bytes:
-    """Return the compressed bytes; without the GIL meanwhile.
+class _Pair:
+    def __init__(self, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]) -> None:
+        self.encode = encode
+        self.decode = decode
+
+
+_MAKERS: Final[dict[str, Callable[[], Codec]]] = {
+    BYTES: _Bytes, "utf-8": _Text, "json": _json, "msgpack": _msgpack, "arrow": _arrow,
+    PICKLE: _Pickled,
+}  # fmt: skip
+NAMES: Final = tuple(_MAKERS)
+_known: dict[str, Codec] = {}
+
+
+def codec_of(name: str) -> Codec:
+    """Return the codec of one of `NAMES`.
 
     Raises:
-        MissingExtra: the extra `zstd` is not installed.
+        MissingExtra: its library is not installed.
     """
-    return _codec(path).deflate(data, level)
-
-
-def inflate(data: bytes, size_bytes: int, path: str) -> bytes:
-    """Return exactly so many bytes, inflated without the GIL; never takes memory for more.
-
-    Raises:
-        BadBlock: the bytes are not what was compressed, or would be more or fewer.
-        MissingExtra: the extra `zstd` is not installed.
-    """
-    result = _codec(path).inflate(data, size_bytes)
-    if len(result) != size_bytes:
-        raise BadBlock(f"{len(result)} bytes came out, {size_bytes} must be there")
-    return result
+    codec = _known.get(name)
+    if codec is None:
+        codec = _known[name] = _MAKERS[name]()
+    return codec

@@ -13,8 +13,10 @@ from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.batch import Batch, joined
 from pagequeue.batches import Batches
-from pagequeue.consumer import Replay
 from pagequeue.moments import to_ns
+from pagequeue.paced import PacedReplay
+from pagequeue.pacing import pace_of
+from pagequeue.replay import Replay
 from pagequeue.upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from pagequeue.closing import Closing
     from pagequeue.moments import Moment
+    from pagequeue.pacing import Pace, Speed
     from pagequeue.store import Store
     from pagequeue.words import Tail
 
@@ -44,6 +47,7 @@ class Columns(Upkeep):
         until: Moment | None = None,
         sequence: int | None = None,
         limit_count: int = BATCH_COUNT,
+        speed: Speed | None = None,
     ) -> Batches:
         """Return a finite iterator of batches: the same messages as `replay`, as columns.
 
@@ -54,7 +58,9 @@ class Columns(Upkeep):
             until: end before the first message that is not older (exclusive).
             sequence: begin with this message.
             limit_count: most messages in a batch, 1 to 1_048_576; it also ends with its page, and
-                after about 4 MiB.
+                after about 2 MiB.
+            speed: as for `replay`; a batch holds what is due when it comes. Arrow's streams come at
+                once.
 
         Raises:
             As for `consumer`; and CorruptFrame, when damage is reached.
@@ -63,14 +69,21 @@ class Columns(Upkeep):
         oldest = None if since is None else to_ns(since, store.clock)
         newest = None if until is None else to_ns(until, store.clock, name="until")
         end_sequence = store.tail.sequence
-        first = self._part(oldest, newest, sequence, end_sequence)
+        pace = pace_of(speed)
+        first = self._part(oldest, newest, sequence, end_sequence, pace)
         again = partial(self._part, oldest, newest, first.sequence, end_sequence)
         return Batches(first, again, limit_count)
 
     def _part(
-        self, oldest: int | None, newest: int | None, sequence: int | None, end_sequence: int
+        self,
+        oldest: int | None,
+        newest: int | None,
+        sequence: int | None,
+        end_sequence: int,
+        pace: Pace | None = None,
     ) -> Replay:
-        replay = Replay(self._open(), oldest, newest, sequence, end_sequence)
+        place = (self._open(), oldest, newest, sequence, end_sequence)
+        replay = Replay(*place) if pace is None else PacedReplay(*place, pace)
         self._handles.add(replay)
         return replay
 
@@ -90,7 +103,7 @@ class Columns(Upkeep):
         tail = store.tail.sequence
         first = min(max(store.read_meta.head_sequence, tail - count), tail)
         batches = list(self.batches(sequence=first)) if first < tail else []
-        return joined(batches, tail)[: tail - first]  # more can have come meanwhile
+        return joined(batches, tail, store.kind)[: tail - first]  # more can have come meanwhile
 
     def between(self, since: Moment | None = None, until: Moment | None = None) -> Batch:
         """Return all messages of a range of time as one batch.
@@ -109,7 +122,7 @@ class Columns(Upkeep):
 
     def _between(self, since: Moment | None, until: Moment | None) -> Batch:
         batches = self.batches(since=since, until=until, limit_count=fmt.READ_COUNT_MAX)
-        return joined(list(batches), batches.sequence)
+        return joined(list(batches), batches.sequence, self._open().kind)
 
     # --- by the index -----------------------------------------------------------------------------
 

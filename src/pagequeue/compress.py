@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from pagequeue import _core, codec, errors
+from pagequeue import _core, errors, zstd
 from pagequeue import format as fmt
 from pagequeue.compressed import (
     BLOCKS_AT,
@@ -90,7 +90,7 @@ class Compressor:
 
     def __init__(self, store: Store, after: int | None, level: int) -> None:
         if after is not None:
-            codec.check(store.folder.path)
+            zstd.check(store.folder.path)
         self._known = weakref.ref(store)
         self._after = after
         self._level = level
@@ -134,7 +134,7 @@ class Compressor:
 
     def run(self, store: Store, progress: Callable[[int, int], None] | None) -> CompressReport:
         """Compress all sealed pages that are not compressed yet."""
-        codec.check(store.folder.path)
+        zstd.check(store.folder.path)
         numbers = range(store.read_meta.head_page, store.tail.page_number)
         return self._run(store, numbers, progress)
 
@@ -299,7 +299,7 @@ class _Sealed:
                 path=self._store.folder.path,
             )
         (begin, _), (end, _) = self._cuts[i], self._cuts[i + 1]
-        return codec.deflate(memoryview(self._page)[begin:end], level, self._path)
+        return zstd.deflate(memoryview(self._page)[begin:end], level, self._path)
 
     def is_worth(self, level: int) -> bool:
         """Whether some blocks of it shrink, or there are few of them."""

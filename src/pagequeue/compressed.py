@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from pagequeue import _core, codec, errors
+from pagequeue import _core, errors, zstd
 from pagequeue import format as fmt
 from pagequeue.page_header import REMEDY, PageHeader, parse_header
 
@@ -159,9 +159,9 @@ class Head:
         """
         try:
             if len(stored) != block.stored_bytes or _core.crc32c(stored) != block.checksum:
-                raise codec.BadBlock("wrong checksum")  # noqa: TRY301 - one place for both
-            return codec.inflate(stored, block.end - block.position, self.path)
-        except codec.BadBlock as error:
+                raise zstd.BadBlock("wrong checksum")  # noqa: TRY301 - one place for both
+            return zstd.inflate(stored, block.end - block.position, self.path)
+        except zstd.BadBlock as error:
             raise self.damage(block, str(error)) from error
 
     def damage(self, block: Block, reason: str) -> errors.CorruptFrame:
@@ -227,7 +227,7 @@ def parse_front(data: bytes, file_bytes: int | None, path: str) -> Head:
 
     Raises:
         CorruptPage: it is damaged, or says what cannot be.
-        NewerFormat: written by a newer version, or with another codec.
+        NewerFormat: written by a newer version, or with another method.
     """
     header = parse_header(data, path)
     if not header.is_compressed:
@@ -241,9 +241,9 @@ def parse_front(data: bytes, file_bytes: int | None, path: str) -> Head:
     if _core.crc32c(data[:HEAD_AT] + fixed.tobytes() + data[BLOCKS_AT:size]) != stated:
         raise bad_head(path, "wrong checksum")
     record = fixed[0]
-    if int(record["codec"]) != fmt.CODEC_ZSTD:
+    if int(record["method"]) != fmt.METHOD_ZSTD:
         raise errors.NewerFormat(
-            f"compressed with codec {record['codec']}, this knows {fmt.CODEC_ZSTD}: upgrade "
+            f"compressed by method {record['method']}, this knows {fmt.METHOD_ZSTD}: upgrade "
             "pagequeue",
             path=path, version=header_version(data),
         )  # fmt: skip
@@ -293,7 +293,7 @@ def encode_front(
     fixed["first_timestamp"] = first_timestamp
     fixed["last_timestamp"] = last_timestamp
     fixed["block_count"] = len(records)
-    fixed["codec"] = fmt.CODEC_ZSTD
+    fixed["method"] = fmt.METHOD_ZSTD
     front = PageHeader(
         header.page_number, header.queue_id, header.first_sequence, header.floor_timestamp,
         header.created, is_compressed=True,

@@ -1,4 +1,4 @@
-"""Consumer and Replay: read messages in order, without a lock and without writing to any page.
+"""PageReader and Consumer: read messages in order, without a lock and without writing to any page.
 
 The hot path is the core's `Reader`; here stands what it cannot settle by itself: the next page,
 damage, and where to begin.
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 GOOD = {_core.READ_FRAME, _core.READ_END}
 NO_END = 2**64 - 1
+KEPT_BYTES = 8 * 4096
+"""The payloads of a batch with more bytes of timestamps are kept until the batch behind the next:
+else Python gives their memory back to the system before the next are made, and takes it anew."""
 NO_LIMIT = -(2**63)
 """Stands for no `since` and no `until` in the core."""
 
@@ -33,8 +36,10 @@ NO_LIMIT = -(2**63)
 class PageReader(_core.Reader, Closing):
     """What Consumer and Replay share: going from page to page."""
 
-    __slots__ = ("__weakref__", "_kind", "_store")
+    __slots__ = ("__weakref__", "_kept", "_kind", "_last", "_store")
 
+    _last: Batch | None
+    _kept: list[bytes] | None
     _store: Store
     _kind: str
 
@@ -43,6 +48,9 @@ class PageReader(_core.Reader, Closing):
         self = super().__new__(cls, store.write_meta.region, waits, durable_only)
         self._store = store
         self._kind = kind
+        if not store.kind.is_plain:
+            self._decoder = store.kind.decoder
+        self._last = self._kept = None
         return self
 
     def __repr__(self) -> str:
@@ -147,7 +155,13 @@ class PageReader(_core.Reader, Closing):
     ) -> Batch | None:
         """Return the next messages; None at the end that was set."""
         columns = self._read_many(limit_count, timeout, bytes_max)
-        return None if columns is None else Batch(*columns, self._store.kind)
+        if columns is None:
+            return None
+        batch = Batch(*columns, self._store.kind)
+        if len(columns[2]) > KEPT_BYTES:
+            self._kept = self._last._payloads if self._last is not None else None  # noqa: SLF001 - its own package
+            self._last = batch
+        return batch
 
     def close(self) -> None:
         """Let go of the page; closing again does nothing.
@@ -157,6 +171,7 @@ class PageReader(_core.Reader, Closing):
         if self._closed:
             return
         self._leave()
+        self._last = self._kept = None
         if not self._store.read_only:
             self._store.write_meta.wake()
 
@@ -311,53 +326,3 @@ class Consumer(PageReader, AwaitedReads):
         if self._closed:
             self._on_event(_core.EVENT_CLOSED, 0)
         return max(0, self._store.tail.sequence - self.sequence)
-
-
-class Replay(PageReader):
-    """A finite iterator of messages: from somewhere up to the tail as it was at the beginning."""
-
-    __slots__ = ()
-
-    def __new__(
-        cls,
-        store: Store,
-        since: Moment | None,
-        until: Moment | None,
-        sequence: int | None,
-        end_sequence: int | None = None,
-    ) -> Self:
-        """Stand at the first message wanted; with both `since` and `sequence`, the later one.
-
-        Args:
-            store: where messages stand.
-            since: begin with the first message that is not older.
-            until: end before the first message that is not older.
-            sequence: begin with this message.
-            end_sequence: end before this message; None: the tail as of now.
-        """
-        self = super().__new__(cls, store, waits=False, kind="replay")
-        self._begin(store, since, until, sequence, end_sequence)
-        return self
-
-    def __init__(self, *begin: object) -> None:
-        """Everything is done in `__new__`."""
-
-    def _begin(
-        self,
-        store: Store,
-        since: Moment | None,
-        until: Moment | None,
-        sequence: int | None,
-        end_sequence: int | None,
-    ) -> None:
-        end_sequence = store.tail.sequence if end_sequence is None else end_sequence
-        oldest = NO_LIMIT if since is None else to_ns(since, store.clock)
-        newest = NO_LIMIT if until is None else to_ns(until, store.clock, name="until")
-        if sequence is not None:
-            place = store.seek_sequence(sequence)
-        elif since is not None:
-            place = store.seek_since(oldest)
-        else:
-            place = store.seek_head()
-        self._go(place)
-        self._bound(oldest, newest, end_sequence)

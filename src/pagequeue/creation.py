@@ -21,6 +21,7 @@ from pagequeue.words import WriteMeta
 
 if TYPE_CHECKING:
     from pagequeue.files import Folder
+    from pagequeue.kind import Kind
 
 
 class Creation:
@@ -30,13 +31,17 @@ class Creation:
         self._folder = folder
         self._prefix = prefix
 
-    def begin(self, created: int, page_bytes: int) -> AllMeta:
+    def begin(self, created: int, page_bytes: int, kind: Kind) -> AllMeta:
         """Make the allMeta.
 
         Dies behind it: a queue without pages, which the next opener completes, or makes anew.
         """
         folder, prefix = self._folder, self._prefix
-        meta = AllMeta(queue_id=uuid.uuid4().bytes, created=created, page_bytes=page_bytes)
+        meta = AllMeta(uuid.uuid4().bytes, created, page_bytes, kind.options(), kind)
+        if len(meta.encode()) > fmt.ALL_META_MAX_BYTES:
+            raise errors.InvalidOption(
+                "dtype: its names and fields are too many: give fewer", path=folder.path
+            )
         folder.sync_name()
         write_all_meta(folder, prefix, meta)
         try:

@@ -15,10 +15,10 @@ import numpy as np
 from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue import format_groups as gfmt
-from pagequeue.consumer import Replay
 from pagequeue.moments import to_datetime
 from pagequeue.options import check_options
 from pagequeue.producer import Producer
+from pagequeue.replay import Replay
 from pagequeue.store import Store
 
 if TYPE_CHECKING:

@@ -315,30 +315,70 @@ class PageSizeMismatch(InvalidOption):
     page_bytes: int
 
 
+class DtypeMismatch(InvalidOption):
+    """The queue has other records, or none.
+
+    Attributes:
+        dtype: what stands there; None: messages of any size.
+    """
+
+    dtype: Any = None
+
+
+class CodecMismatch(InvalidOption):
+    """The queue has another codec.
+
+    Attributes:
+        codec: the name of what stands there.
+    """
+
+    codec: str
+
+
 class MessageTooLarge(UsageError, ValueError):
     """A payload, or a batch as a whole, does not fit into one page.
 
     Attributes:
         size_bytes: of what was given.
         limit_bytes: what fits.
+        fitting_count: how many messages of the batch do, from its first one on; None: no batch.
     """
 
     size_bytes: int
     limit_bytes: int
+    fitting_count: int | None = None
 
 
 class RecordSize(UsageError, ValueError):
     """A payload has another size than the records that were asked for.
 
     Attributes:
-        sequence: of its message.
+        sequence: of its message; None: it is not sent.
         size_bytes: of the payload.
         record_bytes: of a record.
     """
 
-    sequence: int
+    sequence: int | None = None
     size_bytes: int
     record_bytes: int
+
+
+class NotEncodable(UsageError, TypeError, ValueError):
+    """The queue's codec has no payload for this, or columns are not what the queue holds."""
+
+
+class NotDecodable(UsageError, ValueError):
+    """A payload is whole, and is nothing that the queue's codec or dtype can hold.
+
+    Attributes:
+        sequence: of its message.
+    """
+
+    sequence: int
+
+
+class PickleRefused(UsageError):
+    """Nothing is unpickled for who did not open the queue with `codec="pickle"`."""
 
 
 class TimestampOrder(UsageError, ValueError):
@@ -349,6 +389,20 @@ class TimestampOrder(UsageError, ValueError):
     """
 
     last_timestamp: int
+
+
+class BadRow(UsageError, ValueError):
+    """A row of a file that is imported cannot be a message.
+
+    Attributes:
+        row: its number, from 1 on.
+    """
+
+    row: int
+
+
+class FileStands(UsageError, FileExistsError):
+    """A file would be overwritten, and that was not asked for."""
 
 
 class NaiveDatetime(UsageError, ValueError):

@@ -22,9 +22,9 @@ from pagequeue.awaiting import first
 from pagequeue.bell import SLICE_SECONDS
 from pagequeue.closing import Closing
 from pagequeue.named import open_consumer
-from pagequeue.producer import Producer
 from pagequeue.pumps import Pump, TaskPump, ThreadPump
 from pagequeue.upkeep import Upkeep
+from pagequeue.valued import make_producer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -309,7 +309,7 @@ def _upstream(source: Source, queue: Flows) -> Upstream:
 
 def _pump(store: Store, upstream: Upstream, clock: Clock | None, sync_every: int) -> Pump:
     """Begin to draw."""
-    producer = Producer(store, clock, sync_every)
+    producer = make_producer(store, clock, sync_every)
     try:
         if isinstance(upstream, AsyncIterable):
             return TaskPump(store, producer, upstream)

@@ -230,7 +230,7 @@ COMPRESSED_HEAD: Final = np.dtype(
         ("first_timestamp", "<i8"),  # of its first message, 0 when it has none
         ("last_timestamp", "<i8"),  # of its last message, 0 when it has none
         ("block_count", "<u4"),
-        ("codec", "<u4"),  # CODEC_ZSTD
+        ("method", "<u4"),  # METHOD_ZSTD
         ("checksum", "<u4"),  # CRC-32C of page header, this record with this word as zero, blocks
         ("reserved", "<u4"),
     ]
@@ -272,7 +272,7 @@ CURSOR_META_BYTES: Final = CURSOR_META.itemsize
 COMPRESSED_HEAD_BYTES: Final = COMPRESSED_HEAD.itemsize
 COMPRESSED_BLOCK_BYTES: Final = COMPRESSED_BLOCK.itemsize
 COMPRESSED_END_BYTES: Final = COMPRESSED_END.itemsize
-CODEC_ZSTD: Final = 1
+METHOD_ZSTD: Final = 1
 """Each block is one frame of Zstandard that says its own inflated size."""
 CURSOR_OF_CONSUMER: Final = 1
 """The kind of cursor that a named consumer has."""

@@ -59,7 +59,7 @@ NUMBERS: Final[tuple[str, ...]] = (
     "CAUSE_DEATH",
     "CAUSE_DAMAGE",
     "DEAD_LETTER_FORMAT",
-    "CODEC_ZSTD",
+    "METHOD_ZSTD",
 )
 
 

@@ -89,6 +89,8 @@ class Group(_core.Claims, AwaitedClaims, Closing):
         self._dead = DeadLetters(store, file.name)
         self._skips = on_expired == "skip"
         self._rested_at = 0.0
+        if not store.kind.is_plain:
+            self._decoder = store.kind.decoder
         return self
 
     def __init__(self, *shared: object, **options: object) -> None:

@@ -91,9 +91,7 @@ class Filler:
         # A copy: whoever changes the file meanwhile cannot change what was checked.
         stored = self._stored.read(block.offset, block.stored_bytes)
         data = self.head.inflate(block, stored)
-        with contextlib.suppress(
-            OSError
-        ):  # an old system: faults come by themselves, and cost more
+        with contextlib.suppress(OSError):  # an old system: faults come by themselves
             region.populate(block.position, len(data))
         with self._guard:
             if not self._filled[number]:

@@ -15,6 +15,8 @@ from pagequeue.moments import to_datetime
 if TYPE_CHECKING:
     from datetime import datetime
 
+    import numpy as np
+
     from pagequeue.store import Store
 
 
@@ -28,6 +30,8 @@ class Info:
         format_version: of its files.
         created: when it was made.
         page_bytes: size of each page file.
+        dtype: of its fixed records, None when messages are of any size.
+        codec: what makes payloads of objects; "bytes": they are payloads already.
         page_count: pages that can be read, the active one included.
         compressed_page_count: of them, those that are compressed.
         head_page: number of the first of them.
@@ -49,6 +53,8 @@ class Info:
     format_version: int
     created: datetime
     page_bytes: int
+    dtype: np.dtype[np.void] | None
+    codec: str
     page_count: int
     compressed_page_count: int
     head_page: int
@@ -94,6 +100,8 @@ def _info(store: Store) -> Info:
         format_version=fmt.FORMAT_VERSION,
         created=to_datetime(store.meta.created),
         page_bytes=store.meta.page_bytes,
+        dtype=store.kind.dtype,
+        codec=store.kind.codec,
         page_count=len(sealed) + 1,
         compressed_page_count=sum(store.page(number).is_compressed for number in sealed),
         head_page=head_page,

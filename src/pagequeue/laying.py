@@ -7,7 +7,7 @@ is what sending is. Nobody but their maker knows of them, until they have their 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -32,10 +32,22 @@ SHARE: Final = 8
 
 
 class Chunk(NamedTuple):
-    """Some payloads, and their times: int64 ns since 1970, one for each; None: when they appear."""
+    """Some payloads.
 
-    payloads: list[bytes]
+    Attributes:
+        payloads: list of bytes, or an Arrow array of type binary.
+        lengths: of each, in bytes; int64, shape (n,).
+        times: of each, ns since 1970, int64, shape (n,); None: when they appear.
+    """
+
+    payloads: Any
+    lengths: NDArray[np.int64]
     times: NDArray[np.int64] | None
+
+
+def chunk_of(payloads: list[bytes], times: NDArray[np.int64] | None) -> Chunk:
+    """Return payloads as a chunk."""
+    return Chunk(payloads, np.fromiter(map(len, payloads), np.int64, len(payloads)), times)
 
 
 class LaidPage(NamedTuple):
@@ -116,6 +128,7 @@ def lay_down(store: Store, path: str, chunks: Iterator[Chunk]) -> Laid:
     try:
         first_time: int | None = None
         with Producer(beside, _no_time) as producer:
+            producer._record_bytes = store.kind.record_bytes  # noqa: SLF001 - its own package
             for chunk in chunks:
                 if chunk.times is not None and len(chunk.times) and first_time is None:
                     first_time = int(chunk.times[0])
@@ -135,28 +148,20 @@ def _no_time() -> int:
 
 
 def _send(producer: Producer, beside: Store, chunk: Chunk) -> None:
-    page_bytes = beside.meta.page_bytes
-    limit_bytes = min(BATCH_BYTES, page_bytes // SHARE)
-    limit_count = max(1, beside.meta.index_capacity // SHARE)
-    begin = size_bytes = 0
-    ends = []
-    for at, payload in enumerate(chunk.payloads):
-        frame_bytes = fmt.frame_bytes(len(payload))
-        if at > begin and (size_bytes + frame_bytes > limit_bytes or at - begin >= limit_count):
-            ends.append((begin, at))
-            begin, size_bytes = at, 0
-        size_bytes += frame_bytes
-    if chunk.payloads:
-        ends.append((begin, len(chunk.payloads)))
-    if chunk.times is not None and len(chunk.times):
+    count = len(chunk.lengths)
+    if chunk.times is not None and count:
         _check_times(beside, chunk.times)
-    for begin, end in ends:
-        payloads = chunk.payloads[begin:end]
-        if chunk.times is None:
-            producer.send_many(payloads)
-        else:
-            times = np.ascontiguousarray(chunk.times[begin:end], np.int64)
-            producer._send_at(payloads, beside.tail.sequence, times.data)  # noqa: SLF001
+    limit_bytes = min(BATCH_BYTES, beside.meta.page_bytes // SHARE)
+    limit_count = max(1, beside.meta.index_capacity // SHARE)
+    ends = np.cumsum(-(-(chunk.lengths + fmt.FRAME_HEADER_BYTES) // fmt.FRAME_ALIGN_BYTES))
+    begin = before = 0
+    while begin < count:
+        room = before + limit_bytes // fmt.FRAME_ALIGN_BYTES
+        end = int(np.searchsorted(ends, room, side="right"))
+        end = min(max(end, begin + 1), begin + limit_count, count)
+        times = None if chunk.times is None else chunk.times[begin:end]
+        producer.send_many(chunk.payloads[begin:end], timestamps=times)
+        begin, before = end, int(ends[end - 1])
 
 
 def _check_times(beside: Store, times: NDArray[np.int64]) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue.kind import Kind
 from pagequeue.system_errors import raise_typed
 
 if TYPE_CHECKING:
@@ -124,12 +125,14 @@ class AllMeta:
         created: ns since 1970, UTC.
         page_bytes: of each page file.
         options: fixed at creation, plain JSON.
+        kind: what they say of the messages.
     """
 
     queue_id: bytes
     created: int
     page_bytes: int
     options: dict[str, Any] = field(default_factory=dict)
+    kind: Kind = field(default_factory=Kind, compare=False)
 
     @property
     def index_capacity(self) -> int:
@@ -181,18 +184,20 @@ class AllMeta:
             )  # fmt: skip
         try:
             options = json.loads(text) if text else {}
-        except (ValueError, RecursionError):
-            options = None
-        if not isinstance(options, dict):
+            if not isinstance(options, dict):
+                raise ValueError("not a JSON object")  # noqa: TRY301, TRY004 - one place for all
+            kind = Kind.from_options(options)
+        except (ValueError, RecursionError) as error:
             raise errors.CorruptMeta(
-                f"its options are not a JSON object: {REPAIR}",
+                f"its options cannot be ({error}): {REPAIR}",
                 path=path, position=fmt.ALL_META.itemsize, reason="options",
-            )  # fmt: skip
+            ) from error  # fmt: skip
         return cls(
             queue_id=record["queue_id"].tobytes(),
             created=int(record["created"]),
             page_bytes=page_bytes,
             options=options,
+            kind=kind,
         )
 
 

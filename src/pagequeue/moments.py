@@ -5,6 +5,7 @@ A moment is an int of nanoseconds, an aware datetime, or a timedelta that means 
 
 from __future__ import annotations
 
+import functools
 import operator
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ Moment = int | datetime | timedelta
 Clock = Callable[[], int]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+NS_PER_S = 1_000_000_000
 MICROSECOND = timedelta(microseconds=1)
 
 
@@ -62,3 +64,14 @@ def to_ns(moment: Moment, clock: Clock, *, name: str = "since") -> int:
 def to_datetime(ns: int) -> datetime:
     """Return ns since 1970 as an aware datetime, cut to microseconds."""
     return EPOCH + timedelta(microseconds=ns // 1000)
+
+
+def iso_time(timestamp_ns: int) -> str:
+    """Return a timestamp as ISO 8601 in UTC with nine digits, all of them kept."""
+    seconds, nanoseconds = divmod(timestamp_ns, NS_PER_S)
+    return f"{_iso_second(seconds)}.{nanoseconds:09d}Z"
+
+
+@functools.lru_cache(maxsize=64)  # messages that follow each other mostly share their second
+def _iso_second(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"

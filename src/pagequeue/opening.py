@@ -19,6 +19,7 @@ from pagequeue import format as fmt
 from pagequeue.alone import nobody_inside
 from pagequeue.creation import Creation
 from pagequeue.files import FILE_MODE, Folder
+from pagequeue.kind import ANY_KIND, AskedKind
 from pagequeue.locks import FileLock
 from pagequeue.meta import AllMeta, ReadMeta, read_all_meta
 from pagequeue.page_header import REMEDY, read_header
@@ -31,6 +32,7 @@ from pagequeue.words import WriteMeta
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pagequeue.kind import Kind
     from pagequeue.words import Tail
 
 log = logging.getLogger("pagequeue")
@@ -51,6 +53,7 @@ class Asked(TypedDict):
     clock: Callable[[], int]
     file_mode: NotRequired[int]
     trust: NotRequired[frozenset[str]]
+    kind: NotRequired[AskedKind]
 
 
 class Opening:
@@ -66,10 +69,12 @@ class Opening:
         clock: ns since 1970, UTC.
         file_mode: permission bits of what is made, whatever the umask.
         trust: names of circumstances that are accepted; see `trust.py`.
+        kind: of a new queue; an existing one must have what it says.
 
     Attributes:
         folder: the directory.
         meta: what was fixed at creation.
+        kind: what the messages hold, for this opener.
         write_meta: where writing stands, mapped.
         read_meta: what can be read, mapped.
         report: what had to be done.
@@ -88,11 +93,13 @@ class Opening:
         clock: Callable[[], int],
         file_mode: int = FILE_MODE,
         trust: frozenset[str] = NOTHING,
+        kind: AskedKind = ANY_KIND,
     ) -> None:
         self._prefix = prefix
         self._clock = clock
         self._lock_timeout = lock_timeout
         self._page_bytes = page_bytes
+        self._asked_kind = kind
         self._locks: list[FileLock] = []
         self.report = RecoveryReport()
         self.folder = Folder(
@@ -101,7 +108,7 @@ class Opening:
         )  # fmt: skip
         try:
             self.meta = self._open_to_read() if read_only else self._open_to_write(create=create)
-            self._check_page_bytes(self.meta)
+            self.kind = self._check_asked(self.meta)
             queue_id, writable = self.meta.queue_id, not read_only
             if not read_only:
                 self._sit_down()
@@ -207,8 +214,8 @@ class Opening:
             raise self._no_queue()
         if self._has_meta():
             try:
-                self._check_page_bytes(read_all_meta(self.folder, self._prefix))
-            except errors.PageSizeMismatch:
+                self._check_asked(read_all_meta(self.folder, self._prefix))
+            except (errors.PageSizeMismatch, errors.DtypeMismatch, errors.CodecMismatch):
                 if not Creation(self.folder, self._prefix).is_unfinished():
                     raise
 
@@ -234,13 +241,14 @@ class Opening:
         creation = Creation(self.folder, self._prefix)
         unfinished = creation.is_unfinished()
         meta = read_all_meta(self.folder, self._prefix) if self._has_meta() else None
-        if meta is not None and unfinished and self._page_bytes not in {None, meta.page_bytes}:
+        if meta is not None and unfinished and not self._is_asked(meta):
             creation.abandon()
             meta = None
         if meta is None:
             unfinished = True
             self._refuse_pages_without(fmt.all_meta_name(self._prefix))
-            meta = creation.begin(self._clock(), self._page_bytes or fmt.PAGE_BYTES_DEFAULT)
+            page_bytes = self._page_bytes or fmt.PAGE_BYTES_DEFAULT
+            meta = creation.begin(self._clock(), page_bytes, self._made_kind(page_bytes))
         try:
             self.report = Recovery(self.folder, self._prefix, meta, self._clock).run()
         except errors.RetryError:
@@ -310,10 +318,26 @@ class Opening:
                 path=self.folder.full(name), position=0, reason="missing",
             )  # fmt: skip
 
-    def _check_page_bytes(self, meta: AllMeta) -> None:
+    def _is_asked(self, meta: AllMeta) -> bool:
+        """Whether a queue is what was asked for, if anything was."""
+        return self._page_bytes in {None, meta.page_bytes} and self._asked_kind.agrees(meta.kind)
+
+    def _made_kind(self, page_bytes: int) -> Kind:
+        kind, limit = self._asked_kind.made(), fmt.payload_bytes_max(page_bytes)
+        if kind.record_bytes > limit:
+            raise errors.InvalidOption(
+                f"dtype: a record of {kind.record_bytes} bytes does not fit into a page, {limit} "
+                "bytes do: give larger page_bytes",
+                path=self.folder.path,
+            )
+        return kind
+
+    def _check_asked(self, meta: AllMeta) -> Kind:
+        """Return what the messages hold; raise if something else was asked for."""
         if self._page_bytes is not None and self._page_bytes != meta.page_bytes:
             raise errors.PageSizeMismatch(
                 f"the queue has pages of {meta.page_bytes} bytes, not {self._page_bytes}: "
                 "leave page_bytes out, or choose another directory or prefix",
                 path=self.folder.path, page_bytes=meta.page_bytes,
             )  # fmt: skip
+        return self._asked_kind.opened(meta.kind, self.folder.path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from numbers import Real
 
-from pagequeue import codec, errors
+from pagequeue import errors, zstd
 from pagequeue import format as fmt
 from pagequeue import format_groups as gfmt
 from pagequeue.files import FILE_MODE, FILE_MODE_MAX
@@ -123,8 +123,8 @@ def check_compress(path: str, after: int | None, level: int) -> tuple[int | None
     """Return both options; raise InvalidOption for one that cannot be."""
     if after is not None and (isinstance(after, bool) or whole("compress_after", after) < 0):
         raise errors.InvalidOption(f"compress_after is {after}: give pages, 0 or more", path=path)
-    if not codec.LEVEL_MIN <= whole("compress_level", level) <= codec.LEVEL_MAX:
+    if not zstd.LEVEL_MIN <= whole("compress_level", level) <= zstd.LEVEL_MAX:
         raise errors.InvalidOption(
-            f"compress_level is {level}: give {codec.LEVEL_MIN} to {codec.LEVEL_MAX}", path=path
+            f"compress_level is {level}: give {zstd.LEVEL_MIN} to {zstd.LEVEL_MAX}", path=path
         )
     return after, level

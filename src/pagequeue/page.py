@@ -11,28 +11,22 @@ import contextlib
 import logging
 import os
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, NamedTuple
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.meta import size_now
 from pagequeue.page_header import REMEDY, bad_header, decode_header
+from pagequeue.page_search import PageSearch
 from pagequeue.recycle import page_from_spare
 from pagequeue.system_errors import raise_typed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
     from pagequeue.files import Folder
     from pagequeue.meta import AllMeta
     from pagequeue.page_header import PageHeader
 
 log = logging.getLogger("pagequeue")
-Found = TypeVar("Found")
 NO_FILE = -1
 INDEX_SPARE = 1.5
 """Index records are expected to be so many times as frequent as they were so far."""
@@ -215,7 +209,7 @@ def _index_bytes(used_bytes: float, frame_bytes: float, limit_bytes: int) -> int
     return min(int(used_bytes / frame_bytes * INDEX_SPARE) * fmt.INDEX_RECORD_BYTES, limit_bytes)
 
 
-class Page:
+class Page(PageSearch):
     """A page as a reader sees it: mapped without write access.
 
     Attributes:
@@ -274,91 +268,6 @@ class Page:
         """Walk the frames and compare the index with them."""
         first = self.first_sequence
         return scan_region(self.region, index, self.header, first, count, use=_core.INDEX_CHECK)
-
-    def find(self, since: int, count: int, *, mend: bool) -> tuple[int, int]:
-        """Return ordinal and position of the first of `count` frames that is not older.
-
-        The ordinal is `count`, and the position behind the last frame, when all are older.
-
-        Raises:
-            CorruptFrame: the frames themselves are damaged.
-        """
-        return self._by_index(
-            lambda page, index, first: _core.find(page, index, first, count, since),
-            count,
-            mend=mend,
-        )
-
-    def find_many(self, moments: NDArray[np.int64], count: int, *, mend: bool) -> NDArray[np.int64]:
-        """Return for each moment how many of `count` frames are not later.
-
-        Args:
-            moments: ns since 1970, UTC, none earlier than the one before it; shape (n,).
-            count: of the page's frames.
-            mend: whether the index may be written again.
-
-        Raises:
-            CorruptFrame: the frames themselves are damaged.
-        """
-        found = self._by_index(
-            lambda page, index, first: _core.find_many(page, index, first, count, moments.data),
-            count,
-            mend=mend,
-        )
-        return np.frombuffer(found, np.int64)
-
-    def times(self, ordinal: int, end_ordinal: int, count: int, *, mend: bool) -> NDArray[np.int64]:
-        """Return the timestamps of the frames from one ordinal up to another; shape (n,).
-
-        They are the index's: only the first and the last frame are read, and prove it.
-
-        Raises:
-            CorruptFrame: the frames themselves are damaged.
-        """
-        found = self._by_index(
-            lambda page, index, first: _core.times(page, index, first, ordinal, end_ordinal),
-            count,
-            mend=mend,
-        )
-        return np.frombuffer(found, np.int64)
-
-    def locate(self, sequence: int, count: int, *, mend: bool) -> int:
-        """Return the position of a message of this page, or behind the last of `count`.
-
-        Raises:
-            CorruptFrame: the frames themselves are damaged.
-        """
-        ordinal = sequence - self.first_sequence
-        return self._by_index(
-            lambda page, index, first: _core.locate(page, index, first, count, ordinal),
-            count,
-            mend=mend,
-        )
-
-    def _by_index(
-        self,
-        look: Callable[[_core.Region, _core.Region, int], Found | None],
-        count: int,
-        *,
-        mend: bool,
-    ) -> Found:
-        """Return what is found by the index; if it is wrong, by one that is written again.
-
-        Args:
-            look: called with page, index and first sequence; None: the index is wrong.
-            count: of the page's frames.
-            mend: whether the index may be written again.
-
-        Raises:
-            CorruptFrame: the frames themselves are damaged.
-        """
-        first = self.first_sequence
-        found = look(self.region, self.index(count, mend=mend), first)
-        if found is None:
-            found = look(self.region, self.rebuild_index(count, mend=mend), first)
-        if found is None:
-            raise self.damage(count)
-        return found
 
     def damage(self, count: int | None) -> errors.CorruptFrame:
         """Return the error for the first frame, of `count`, that does not validate."""

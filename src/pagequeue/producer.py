@@ -6,19 +6,19 @@ is active, the page is full, the queue failed, the payload does not fit.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.closing import Closing
 from pagequeue.files import let_go
-from pagequeue.meta import field_of, lost_meta
+from pagequeue.meta import lost_meta
 from pagequeue.page import lost_page
+from pagequeue.producer_errors import refusal
+from pagequeue.rows import PLAIN, Rows, columns_of, times_of
 from pagequeue.sending import Aside, AwaitedSends
-from pagequeue.system_errors import raise_typed
 from pagequeue.words import Tail
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from pagequeue.moments import Clock
     from pagequeue.page import WritablePage
+    from pagequeue.rows import Given
+    from pagequeue.sending import Many, Times
     from pagequeue.store import Store
 
 FIRST_AHEAD_BYTES = 64 << 10
@@ -90,28 +92,51 @@ class Producer(_core.Writer, AwaitedSends, Closing):
         state = "closed" if self._closed else f"page {self._page_number}"
         return f"<Producer of {self._store.folder.path!r}, {state}>"
 
-    def send_many(self, payloads: Iterable[Buffer]) -> range:
+    def send_many(self, payloads: Many, *, timestamps: Times | None = None) -> range:
         """Make messages visible to every process, all at once or not at all.
 
         Args:
-            payloads: C-contiguous bytes-like objects; together they must fit into one page.
+            payloads: C-contiguous bytes-like objects; or, copied without an object for each: a
+                NumPy array of bytes (without the zeros at their ends) or of records, an Arrow array
+                of binary or string values. With a `dtype`, records of it, or a table of Arrow's
+                with its fields as columns; with a codec, objects. They must fit into one page.
+            timestamps: for each of them, int64 ns since 1970 or datetime64, shape (n,), for
+                replaying history: never going back, and none before the last one in the queue.
 
         Returns:
             Their sequences, consecutive.
 
         Raises:
             TypeError: one of them is not bytes-like; nothing was sent.
-            MessageTooLarge: one of them, or all together, do not fit into a page.
+            MessageTooLarge: one of them, or all together, do not fit into a page; carries
+                `fitting_count`.
+            NotEncodable, DtypeMismatch, RecordSize: they are not what the queue holds.
+            TimestampOrder: a time is earlier than the one before it.
             QueueFull, SyncFailed, LockTimeout, ClosedError, ForkedError: as for `send`.
 
         Source: FORMAT.md, "Publishing"; keeps I2, I8.
         """
-        sent = self._send_many(payloads)
+        times = times_of(timestamps)
+        columns = None if type(payloads) in PLAIN else self._in_columns(payloads)
+        if columns is None:
+            sent = self._send_many(self._one_by_one(payloads), times)
+        elif isinstance(columns, Rows):
+            sent = self._send_rows(columns.columns, columns.row_bytes, times)
+        else:
+            sent = self._send_spans(columns.parts, columns.count, times)
         if sent is None:
             tail = self._store.tail.sequence
             return range(tail, tail)
         first, count = sent
         return range(first, first + count)
+
+    def _in_columns(self, payloads: object) -> Given | None:
+        """Return what is to be sent as columns; None: it is not in columns."""
+        return columns_of(payloads)
+
+    def _one_by_one(self, payloads: Iterable[Any]) -> Iterable[Buffer]:
+        """Return the payloads of what is to be sent."""
+        return payloads
 
     def flush(self, timeout: float | None = None) -> int:
         """Put all that this or any other process has sent so far on stable storage.
@@ -204,7 +229,7 @@ class Producer(_core.Writer, AwaitedSends, Closing):
         elif event == _core.EVENT_FAILED:
             self._store.flusher.go_on()
         else:
-            raise self._error(event, value)
+            raise refusal(self, event, value)
         return True
 
     def _flush_sent(self, end_sequence: int) -> None:
@@ -221,58 +246,6 @@ class Producer(_core.Writer, AwaitedSends, Closing):
             ) from error
         self._check_whole()
 
-    def _error(self, event: int, value: int) -> errors.PageQueueError:
-        """Return the error for what cannot be settled."""
-        store = self._store
-        path = store.folder.path
-        error: errors.PageQueueError
-        if event == _core.EVENT_CLOSED:
-            error = self._closed_error()
-        elif event == _core.EVENT_FORKED:
-            error = errors.ForkedError(
-                "this producer belongs to the parent process: open the queue in the child",
-                path=path,
-            )
-        elif event in {_core.EVENT_TOO_LARGE, _core.EVENT_BATCH_TOO_LARGE}:
-            error = self._too_large(value, batch=event == _core.EVENT_BATCH_TOO_LARGE)
-        elif event == _core.EVENT_OLD_TIMESTAMP:
-            last = store.tail.last_timestamp
-            error = errors.TimestampOrder(
-                f"timestamp {value} is earlier than the last one, {last}: "
-                "send history in order of time, or into a queue of its own",
-                path=path, last_timestamp=last,
-            )  # fmt: skip
-        elif event == _core.EVENT_STALLED:
-            error = errors.LockTimeout(
-                f"the writers' lock was held for {value / 1e9:g} s: look for a stopped process "
-                "that has the queue open (it can be continued or killed), then call again",
-                path=path,
-            )
-        elif event == _core.EVENT_LOST:
-            error = self._lost(self._page)
-        elif event == _core.EVENT_NO_LOCK:
-            error = self._no_lock(value)
-        elif event == _core.EVENT_EXHAUSTED:
-            error = errors.SequencesExhausted("no sequence is left: start a new queue", path=path)
-        else:
-            error = store.page(self._page_number).damage(None)
-        return error
-
-    def _no_lock(self, number: int) -> errors.CorruptMeta:
-        """Return the error for a writers' lock that was overwritten.
-
-        Raises:
-            SystemLimit: the system refused a lock that does not stand in the file.
-        """
-        path, words = self._store.write_meta.path, os.strerror(number)
-        if _core.LOCK_NEEDS_FD:  # then nothing that stands in the file decides
-            raise_typed(OSError(number, words), path, "taking the writers' lock")
-        return errors.CorruptMeta(
-            f"its writers' lock is none ({words}): it was overwritten while it was open; close the "
-            "queue everywhere, repair it, or restore the file from a copy",
-            path=path, position=field_of(fmt.WRITE_META, "mutex"), reason="writers' lock",
-        )  # fmt: skip
-
     def _check_whole(self) -> None:
         """Raise if the active page or the write meta was truncated while it was open."""
         page = self._page
@@ -286,25 +259,6 @@ class Producer(_core.Writer, AwaitedSends, Closing):
             return lost_meta(meta.path, meta.region.lost_at)
         path = store.folder.full(fmt.page_name(store.prefix, page.number))
         return lost_page(path, page.region.lost_at)
-
-    def _too_large(self, size_bytes: int, *, batch: bool) -> errors.MessageTooLarge:
-        page_bytes = self._store.meta.page_bytes
-        if batch:
-            limit = page_bytes - fmt.PAGE_HEADER_BYTES - fmt.FRAME_HEADER_BYTES
-            text = (
-                f"a batch of {size_bytes} bytes with its headers does not fit into a page of "
-                f"{limit} bytes and {self._store.meta.index_capacity} messages: "
-                "send it in parts, or create the queue with larger page_bytes"
-            )
-        else:
-            limit = fmt.payload_bytes_max(page_bytes)
-            text = (
-                f"a payload of {size_bytes} bytes does not fit into a page, {limit} bytes do: "
-                "split it, or create the queue with larger page_bytes"
-            )
-        return errors.MessageTooLarge(
-            text, path=self._store.folder.path, size_bytes=size_bytes, limit_bytes=limit
-        )
 
     # --- pages ------------------------------------------------------------------------------------
 
@@ -361,7 +315,7 @@ class Producer(_core.Writer, AwaitedSends, Closing):
                 if result == _core.APPEND_LOST:
                     raise self._lost(next_page if next_page.region.broken else self._page)
                 if result not in {_core.APPEND_DONE, _core.APPEND_MOVED}:
-                    raise self._error(_core.EVENT_DAMAGED, 0)
+                    raise refusal(self, _core.EVENT_DAMAGED, 0)
                 if result == _core.APPEND_DONE and store.after_roll is not None:
                     store.background.submit(store.after_roll)
         self._move()
@@ -376,7 +330,7 @@ class Producer(_core.Writer, AwaitedSends, Closing):
         if result == _core.APPEND_LOST:
             raise self._lost(self._page)
         if result == _core.APPEND_DAMAGED:
-            raise self._error(_core.EVENT_DAMAGED, 0)
+            raise refusal(self, _core.EVENT_DAMAGED, 0)
         return Tail(*words) if result == _core.APPEND_DONE else None
 
     def _leap_to(self, page: _core.Region, header: bytes, beyond: Tail) -> None:
@@ -394,7 +348,7 @@ class Producer(_core.Writer, AwaitedSends, Closing):
         if result == _core.APPEND_LOST:
             raise self._lost(self._page)
         if result == _core.APPEND_DAMAGED:
-            raise self._error(_core.EVENT_DAMAGED, 0)
+            raise refusal(self, _core.EVENT_DAMAGED, 0)
         self._move()
 
     def _look_ahead(self, position: int) -> None:

@@ -19,8 +19,7 @@ import numpy as np
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.consumer import Replay
-from pagequeue.laying import Chunk, Laid, lay_down, stamp, too_early
+from pagequeue.laying import Chunk, Laid, chunk_of, lay_down, stamp, too_early
 from pagequeue.ledger import (
     done_in,
     entry_of,
@@ -35,6 +34,7 @@ from pagequeue.locks import FileLock
 from pagequeue.page import map_file
 from pagequeue.producer import Producer
 from pagequeue.publishing import Record, give_up, read_publishing, settle_publishing, write_down
+from pagequeue.replay import Replay
 from pagequeue.system_errors import raise_typed
 
 if TYPE_CHECKING:
@@ -146,7 +146,8 @@ class Ledger:
         before = self._entry(writer)
         entry = _Entry(writer, piece, before)
         store = self._store
-        with Producer(store) as producer:
+        with _Sender(store) as producer:
+            producer._record_bytes = store.kind.record_bytes  # noqa: SLF001 - its own package
             found = None
             if source.count and self._fits(source):
                 found = self._send(producer, entry, source)
@@ -162,7 +163,7 @@ class Ledger:
 
     # --- one batch --------------------------------------------------------------------------------
 
-    def _send(self, producer: Producer, entry: _Entry, source: Source) -> range | None:
+    def _send(self, producer: _Sender, entry: _Entry, source: Source) -> range | None:
         """Send one batch; None: others always came in between."""
         whole = _joined(list(source.chunks()))
         for _ in range(TRIES):
@@ -181,7 +182,7 @@ class Ledger:
             })  # fmt: skip
             # 2. The batch, at that sequence and with these times, or not at all. Dies here: the
             #    messages say that it was done.
-            if producer._send_at(whole.payloads, first, times.data):  # noqa: SLF001 - its own kind
+            if producer.send_at(first, whole.payloads, times):
                 # 3. The entry. Cut before the flush: recovery takes it back with the messages.
                 self._enter(sending_name(self._prefix), entry_of(entry.writer))
                 return sequences
@@ -225,7 +226,7 @@ class Ledger:
         chunks = []
         with Replay(self._store, None, None, first, end) as replay:
             while (batch := replay._batch(fmt.READ_COUNT_MAX, 0)) is not None:  # noqa: SLF001
-                chunks.append(Chunk(batch.payloads, batch.timestamps))
+                chunks.append(chunk_of(batch.payloads, batch.timestamps))
         whole = _joined(chunks)
         assert whole.times is not None
         return bool(_digest(whole, whole.times) == record["digest"])
@@ -304,6 +305,35 @@ class Ledger:
         return sequences
 
 
+class _OvertakenError(Exception):
+    """Another one has the sequence, or a later time."""
+
+
+class _Sender(Producer):
+    """A producer that can send on a condition."""
+
+    __slots__ = ()
+
+    def send_at(self, sequence: int, payloads: list[bytes], times: NDArray[np.int64]) -> bool:
+        """Send a batch as the messages from a sequence on; False: nothing was sent.
+
+        Another one has that sequence by now, or a later time.
+        """
+        self._only_at = sequence + 1
+        try:
+            self.send_many(payloads, timestamps=times)
+        except _OvertakenError:
+            return False
+        finally:
+            self._only_at = 0
+        return True
+
+    def _on_event(self, event: int, value: int) -> bool:
+        if event in {_core.EVENT_CROWDED, _core.EVENT_OLD_TIMESTAMP} and self._only_at:
+            raise _OvertakenError
+        return super()._on_event(event, value)
+
+
 class _Entry(NamedTuple):
     """The ledger's entry of a writer, as it becomes."""
 
@@ -328,13 +358,16 @@ def staged_directory(path: str, prefix: str, file_mode: int = 0o600) -> str:
 
 
 def _joined(chunks: list[Chunk]) -> Chunk:
-    payloads = [payload for chunk in chunks for payload in chunk.payloads]
+    """Return all of it as one chunk of bytes objects."""
+    payloads: list[bytes] = []
+    for chunk in chunks:
+        given = chunk.payloads
+        payloads += given if isinstance(given, list) else given.to_pylist()
     times = [chunk.times for chunk in chunks if chunk.times is not None]
-    return Chunk(payloads, np.concatenate(times) if times else None)
+    return chunk_of(payloads, np.concatenate(times) if times else None)
 
 
 def _digest(whole: Chunk, times: NDArray[np.int64]) -> int:
     """Return what tells this batch from others that could stand in its place."""
-    lengths = np.fromiter(map(len, whole.payloads), np.int64, len(whole.payloads))
-    begun = _core.crc32c(lengths.tobytes(), _core.crc32c(np.ascontiguousarray(times).tobytes()))
-    return _core.crc32c(b"".join(whole.payloads), begun)
+    begun = _core.crc32c(np.ascontiguousarray(times, np.int64).tobytes())
+    return _core.crc32c(b"".join(whole.payloads), _core.crc32c(whole.lengths.tobytes(), begun))

@@ -8,27 +8,35 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pagequeue import errors, options
-from pagequeue.codec import LEVEL_DEFAULT
 from pagequeue.columns import Columns
 from pagequeue.compress import Compressor
-from pagequeue.consumer import Consumer, Replay
+from pagequeue.consumer import Consumer
 from pagequeue.files import FILE_MODE
 from pagequeue.flow import Flows
 from pagequeue.flush import Sync, sync_policy
+from pagequeue.kind import asked_kind
 from pagequeue.moments import Moment, system_clock
 from pagequeue.named import open_consumer
-from pagequeue.producer import Producer
+from pagequeue.paced import PacedReplay
+from pagequeue.pacing import pace_of
 from pagequeue.repair import RepairReport, repair_queue
+from pagequeue.replay import Replay
 from pagequeue.retention import KEEP_ALL, Retainer, Retention
 from pagequeue.rewrite import rewriter
 from pagequeue.sharing import Sharing
 from pagequeue.store import Store
 from pagequeue.trust import trusted
+from pagequeue.valued import make_producer
+from pagequeue.zstd import LEVEL_DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    from numpy.typing import DTypeLike
+
     from pagequeue.closing import Closing
+    from pagequeue.pacing import Speed
+    from pagequeue.producer import Producer
     from pagequeue.recovery_report import RecoveryReport
 
 LOCK_TIMEOUT = 10.0
@@ -72,12 +80,17 @@ class Queue(Sharing, Columns, Flows):
         compress_after: pages behind which so many sealed ones follow are compressed in the
             background when this process rolls; None: only when `compress` is called.
         compress_level: of Zstandard, from -7 (fast) to 19 (small).
+        dtype: of a new queue of fixed records, a NumPy dtype with fields; an existing one must
+            have the same; None takes what stands there.
+        codec: of a new queue, what makes payloads of objects: `"bytes"`, `"utf-8"`, `"json"`,
+            `"msgpack"`, `"arrow"` or `"pickle"`; an existing one must have the same. None: bytes,
+            or what stands there, but for `"pickle"`, which unpickles only for who names it.
 
     Raises:
         QueueNotFound: there is none, and `create` is False.
         NotADirectory, UnsafePath, AccessDenied: the path cannot be used, or others than its owner
             could exchange what stands there.
-        PageSizeMismatch: the queue has another page size.
+        PageSizeMismatch, DtypeMismatch, CodecMismatch: the queue has another one.
         NewerFormat: a newer version wrote it.
         CorruptMeta, CorruptPage, CorruptFrame, MissingPage: damage that is not a torn tail.
         DiskFull: there is no room for the first page.
@@ -105,6 +118,8 @@ class Queue(Sharing, Columns, Flows):
         full_timeout: float | None = None,
         compress_after: int | None = None,
         compress_level: int = LEVEL_DEFAULT,
+        dtype: DTypeLike | None = None,
+        codec: str | None = None,
     ) -> None:
         if not os.fspath(directory):
             raise errors.InvalidOption("directory is empty: give a path, '.' for this one")
@@ -124,7 +139,7 @@ class Queue(Sharing, Columns, Flows):
         self._open_store = partial(
             Store, path, prefix, read_only=read_only, page_bytes=page_bytes,
             lock_timeout=lock_timeout, clock=clock or system_clock, file_mode=file_mode,
-            trust=trusted(trust, path),
+            trust=trusted(trust, path), kind=asked_kind(dtype, codec, path),
         )  # fmt: skip
         self._flushes_on_close = sync != "none" and not read_only
         self._flush_seconds = interval
@@ -157,7 +172,7 @@ class Queue(Sharing, Columns, Flows):
         """
         store = self._open()
         self._check_writable("send")
-        producer = Producer(store, self._clock, self._sync_every)
+        producer = make_producer(store, self._clock, self._sync_every)
         self._handles.add(producer)
         if self._closed:  # by another thread, meanwhile
             producer.close()
@@ -216,6 +231,7 @@ class Queue(Sharing, Columns, Flows):
         since: Moment | None = None,
         until: Moment | None = None,
         sequence: int | None = None,
+        speed: Speed | None = None,
     ) -> Replay:
         """Return a finite iterator of messages, up to the tail as of now.
 
@@ -223,11 +239,14 @@ class Queue(Sharing, Columns, Flows):
             since: begin with the first message that is not older (inclusive).
             until: end before the first message that is not older (exclusive).
             sequence: begin with this message.
+            speed: 1.0 as they were sent, 10.0 ten times as fast, a `Pace`; None: at once.
 
         Raises:
             As for `consumer`; and CorruptFrame, when damage is reached.
         """
-        replay = Replay(self._open(), since, until, sequence)
+        place = (self._open(), since, until, sequence, None)
+        pace = pace_of(speed)
+        replay = Replay(*place) if pace is None else PacedReplay(*place, pace)
         self._handles.add(replay)
         return replay
 
@@ -258,21 +277,6 @@ class Queue(Sharing, Columns, Flows):
         return True
 
     @property
-    def directory(self) -> str:
-        """The absolute path of the directory."""
-        return self._store.folder.path
-
-    @property
-    def prefix(self) -> str:
-        """The prefix of all file names."""
-        return self._store.prefix
-
-    @property
-    def page_bytes(self) -> int:
-        """The size of each page file."""
-        return self._store.meta.page_bytes
-
-    @property
     def recovery(self) -> RecoveryReport:
         """What opening the queue had to do; nothing, if another process has it open already."""
         return self._store.report
@@ -296,6 +300,7 @@ class Queue(Sharing, Columns, Flows):
         report = repair_queue(
             store.folder.path, prefix=store.prefix, trust=self._trust,
             lock_timeout=store.lock_timeout, progress=progress,
+            dtype=store.kind.dtype, codec=store.kind.codec,
         )  # fmt: skip
         try:
             self._store = self._start(create=False)

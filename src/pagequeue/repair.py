@@ -14,7 +14,7 @@ import logging
 import os
 import stat
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
@@ -24,7 +24,8 @@ from pagequeue.compressed import is_compressed
 from pagequeue.cursor import cursor_files
 from pagequeue.files import Folder
 from pagequeue.inflating import map_page
-from pagequeue.meta import ReadMeta, write_all_meta
+from pagequeue.kind import asked_kind
+from pagequeue.meta import ReadMeta, read_all_meta, write_all_meta
 from pagequeue.moments import system_clock
 from pagequeue.page import scan_region, writable_index
 from pagequeue.problem import Problem, problem_of
@@ -41,6 +42,9 @@ from pagequeue.words import WriteMeta
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    from numpy.typing import DTypeLike
+
+    from pagequeue.kind import Kind
     from pagequeue.meta import AllMeta
     from pagequeue.survey import Survey
 
@@ -77,6 +81,8 @@ def repair_queue(
     trust: Collection[str] = (),
     lock_timeout: float = LOCK_TIMEOUT,
     progress: Callable[[int, int], None] | None = None,
+    dtype: DTypeLike | None = None,
+    codec: str | None = None,
 ) -> RepairReport:
     """Mend a queue as far as that is possible without losing a message.
 
@@ -91,6 +97,8 @@ def repair_queue(
         trust: as for `Queue`.
         lock_timeout: seconds to wait until no other process has the queue open.
         progress: called with pages done and pages in all, while the result is verified.
+        dtype: of its records, should `allMeta` be lost: no page says it. Else it is not used.
+        codec: the same, of its messages.
 
     Raises:
         QueueNotFound: nothing there looks like a queue.
@@ -99,12 +107,13 @@ def repair_queue(
         DiskFull: there is no room for what must be made again; repair goes on when there is.
     """
     path = os.path.abspath(os.fsdecode(directory))
+    kind = asked_kind(dtype, codec, path).made()
     folder = Folder(path, create=False, trust=trusted(trust, path))
     try:
         survey(folder, prefix)  # or there is nothing to repair
         report = RepairReport()
         replace_lock(folder, prefix, lock_timeout, report.did)
-        mending = _Repair(folder, prefix, report, progress)
+        mending = _Repair(folder, prefix, kind, report, progress)
         with alone(folder, prefix, lock_timeout):
             meta, left = mending.run()
         found = mending.found
@@ -172,10 +181,12 @@ class _Repair:
         self,
         folder: Folder,
         prefix: str,
+        kind: Kind,
         report: RepairReport,
         progress: Callable[[int, int], None] | None,
     ) -> None:
         self.folder = folder
+        self.kind = kind
         self.prefix = prefix
         self.report = report
         self.progress = progress
@@ -242,8 +253,15 @@ class _Repair:
         if found.meta is None or not self._is_removable(name):
             return None
         if reasons:
+            sentence = f"made {name} again from the pages ({reasons[0]})"
+            try:
+                read_all_meta(self.folder, self.prefix)
+            except errors.PageQueueError:  # no page says what its messages hold
+                found.meta = replace(found.meta, options=self.kind.options(), kind=self.kind)
+                if not self.kind.is_plain:
+                    sentence += f", with {self.kind}, as it was told"
             write_all_meta(self.folder, self.prefix, found.meta)
-            self.report.did(f"made {name} again from the pages ({reasons[0]})")
+            self.report.did(sentence)
         return found.meta
 
     def _reasons(self, found: Survey, name: str) -> list[str]:

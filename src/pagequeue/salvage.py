@@ -16,17 +16,20 @@ from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.closing import Closing
 from pagequeue.files import Folder
+from pagequeue.kind import AskedKind
 from pagequeue.page import REASONS
 from pagequeue.problem import Problem
 from pagequeue.producer import Producer
-from pagequeue.salvage_source import Source, sources
+from pagequeue.salvage_source import Source, fitting_times, frames_of, sources
 from pagequeue.store import Store
 from pagequeue.survey import Survey, survey
 from pagequeue.trust import trusted
 from pagequeue.walk import Stretch, stretches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection
+
+    from pagequeue.meta import AllMeta
 
 LOCK_TIMEOUT = 10.0
 
@@ -154,7 +157,7 @@ def salvage_queue(
                 "target elsewhere",
                 path=target_path,
             )
-        with _Target(target_path, prefix, found.meta.page_bytes, trusted(trust, path)) as made:
+        with _Target(target_path, prefix, found.meta, trusted(trust, path)) as made:
             try:
                 return _Salvage(found, made).run(progress)
             except BaseException:
@@ -167,7 +170,7 @@ def salvage_queue(
 class _Target(Closing):
     """The new queue; it takes messages with the times that they had."""
 
-    def __init__(self, path: str, prefix: str, page_bytes: int, trust: frozenset[str]) -> None:
+    def __init__(self, path: str, prefix: str, meta: AllMeta, trust: frozenset[str]) -> None:
         if os.path.isdir(path) and any(name.startswith(f"{prefix}-") for name in os.listdir(path)):
             raise errors.InvalidOption(
                 "there is a queue already, or a part of one: choose another target", path=path
@@ -175,20 +178,22 @@ class _Target(Closing):
         self.path = path
         self._now = 0
         self.store = Store(
-            path, prefix, create=True, read_only=False, page_bytes=page_bytes,
+            path, prefix, create=True, read_only=False, page_bytes=meta.page_bytes,
             lock_timeout=LOCK_TIMEOUT, clock=self._clock, trust=trust,
+            kind=AskedKind(meta.kind.dtype, meta.kind.codec),
         )  # fmt: skip
         self._producer = Producer(self.store, self._clock)
 
     def _clock(self) -> int:
         return self._now
 
-    def put(self, payloads: list[bytes], timestamp: int) -> int:
+    def put(self, payloads: list[bytes], times: list[int]) -> int:
         """Send what was one batch, or one message; return the first sequence."""
-        self._now = timestamp
+        self._now = times[0]
         if len(payloads) == 1:
             return self._producer.send(payloads[0])
-        return self._producer.send_many(payloads).start
+        one = times[0] == times[-1]
+        return self._producer.send_many(payloads, timestamps=None if one else times).start
 
     def flush(self) -> None:
         """Put all of it on stable storage."""
@@ -216,16 +221,6 @@ class _Target(Closing):
         """Close the new queue."""
         self._producer.close()
         self.store.close()
-
-
-def _frames(source: Source, stretch: Stretch) -> Iterator[tuple[bytes, int, bool]]:
-    """Give payload and time of each frame of a stretch, and whether it ends a batch."""
-    position = stretch.position
-    for sequence in range(stretch.first, stretch.end):
-        _, timestamp, size, following = _core.look(source.region, position, sequence)
-        payload = source.region.read(position + fmt.FRAME_HEADER_BYTES, size)
-        yield payload, timestamp, not source.region.load_half(position) & fmt.MORE_OF_BATCH
-        position = following
 
 
 def _note_again(noted: list[Repeat], file: str, sequence: int, reason: str) -> None:
@@ -305,50 +300,50 @@ class _Salvage:
 
     def _copy(self, source: Source, stretch: Stretch, *, is_doubtful: bool) -> None:
         """Copy one stretch, batch by batch; a doubtful one from the end of its first batch on."""
-        frames = list(_frames(source, stretch))
+        frames = list(frames_of(source, stretch))
         payloads: list[bytes] = []
+        times: list[int] = []
         first = stretch.first
         for place, (payload, timestamp, is_last) in enumerate(frames):
             payloads.append(payload)
+            times.append(timestamp)
             sequence = stretch.first + place + 1
             if not is_last and sequence < stretch.end:
                 continue
             if not is_doubtful or first > stretch.first:
                 behind = frames[place + 1][1] if place + 1 < len(frames) else None
-                self._put(source, first, payloads, timestamp, behind)
-            payloads, first = [], sequence
+                self._put(source, first, payloads, times, behind)
+            payloads, times, first = [], [], sequence
 
-    def _time(self, source: Source, sequence: int, timestamp: int, behind: int | None) -> int:
-        """Return the time that a message can have among its neighbours; note one that it cannot."""
-        before = self.last_timestamp or 0
-        if behind is not None and before <= behind < timestamp:
-            possible = before or behind
-        else:
-            possible = max(timestamp, before)
-        if possible != timestamp:
-            reason = f"its time, {timestamp}, cannot be beside its neighbours': {possible} instead"
-            self.report.notes.append(Problem(source.path, None, sequence, reason))
-        return possible
+    def _times(self, source: Source, first: int, times: list[int], behind: int | None) -> list[int]:
+        """Return the times that a batch can have among its neighbours; note one that it cannot."""
+        placed = fitting_times(times, self.last_timestamp or 0, behind)
+        for i, (told, possible) in enumerate(zip(times, placed, strict=True)):
+            if told != possible:
+                reason = f"its time, {told}, cannot be beside its neighbours': {possible} instead"
+                self.report.notes.append(Problem(source.path, None, first + i, reason))
+                break
+        return placed
 
     def _put(
         self,
         source: Source,
         first: int,
         payloads: list[bytes],
-        timestamp: int,
+        times: list[int],
         behind: int | None,
     ) -> None:
         """Send what was one batch, or one message; `behind` is the time of what follows."""
         known = min(max(self.next - first, 0), len(payloads))
         for i in range(known):
-            self._compare(source, first + i, payloads[i], timestamp)
-        first, payloads = first + known, payloads[known:]
+            self._compare(source, first + i, payloads[i], times[i])
+        first, payloads, times = first + known, payloads[known:], times[known:]
         if not payloads:
             return
-        timestamp = self._time(source, first, timestamp, behind)
+        times = self._times(source, first, times, behind)
         if first > self.next:
-            self._miss(self._missing_before(source), first, timestamp)
-        target_first = self.target.put(payloads, timestamp)
+            self._miss(self._missing_before(source), first, times[0])
+        target_first = self.target.put(payloads, times)
         last = first + len(payloads) - 1
         runs = self.report.runs
         if runs and runs[-1].last + 1 == first:
@@ -357,7 +352,7 @@ class _Salvage:
             runs.append(Run(first, last, target_first))
         self.report.messages_copied += len(payloads)
         self.next = last + 1
-        self.last_timestamp = timestamp
+        self.last_timestamp = times[-1]
         self.damage = None
 
     def _compare(self, source: Source, sequence: int, payload: bytes, timestamp: int) -> None:

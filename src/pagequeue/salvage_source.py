@@ -15,9 +15,12 @@ from pagequeue.problem import Problem, problem_of
 from pagequeue.system_errors import raise_typed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pagequeue.files import Folder
     from pagequeue.meta import AllMeta
     from pagequeue.survey import Survey
+    from pagequeue.walk import Stretch
 
 BEFORE_FRAMES = fmt.PAGE_HEADER_BYTES - fmt.FRAME_ALIGN_BYTES
 
@@ -189,3 +192,36 @@ def _proved_first(
     if only_at_start:
         return None
     return low if following is None else max(low, min(sequence, following))
+
+
+def frames_of(source: Source, stretch: Stretch) -> Iterator[tuple[bytes, int, bool]]:
+    """Give payload and time of each frame of a stretch, and whether it ends a batch."""
+    position = stretch.position
+    for sequence in range(stretch.first, stretch.end):
+        _, timestamp, size, following = _core.look(source.region, position, sequence)
+        payload = source.region.read(position + fmt.FRAME_HEADER_BYTES, size)
+        yield payload, timestamp, not source.region.load_half(position) & fmt.MORE_OF_BATCH
+        position = following
+
+
+def fitting_times(times: list[int], before: int, behind: int | None) -> list[int]:
+    """Return the times that messages of one batch can have between their neighbours.
+
+    Args:
+        times: as they stand there.
+        before: of the message before them, 0 if there is none.
+        behind: of the message behind them, None if there is none.
+    """
+    if times[0] == times[-1]:
+        return [_fitting(times[0], before, behind)] * len(times)
+    placed = []
+    for timestamp, following in zip(times, [*times[1:], behind], strict=True):
+        before = _fitting(timestamp, before, following)
+        placed.append(before)
+    return placed
+
+
+def _fitting(timestamp: int, before: int, behind: int | None) -> int:
+    if behind is not None and before <= behind < timestamp:
+        return before or behind
+    return max(timestamp, before)

@@ -14,11 +14,12 @@ import math
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from pagequeue import _core, errors
 from pagequeue.awaiting import TURN_SECONDS, check_timeout, let_others_run
 from pagequeue.errands import Abandoned
+from pagequeue.rows import is_columnar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from pagequeue.store import Store
 
 Sent = TypeVar("Sent")
+Many: TypeAlias = "Iterable[Buffer] | Any"
+"""An iterable of payloads, or arrays and tables, or what a codec takes."""
+Times: TypeAlias = "Iterable[int] | Any"
 MAY_BLOCK: Final = {_core.EVENT_FULL, _core.EVENT_FAILED}
 
 
@@ -87,7 +91,7 @@ class AwaitedSends:
         def send(self, payload: Buffer, /, *, timestamp: int | None = None) -> int:
             """Send one message."""
 
-        def send_many(self, payloads: Iterable[Buffer]) -> range:
+        def send_many(self, payloads: Many, *, timestamps: Times | None = None) -> range:
             """Send a batch."""
 
         def _roll_from(self, number: int, check: Callable[[], None]) -> None: ...
@@ -105,15 +109,17 @@ class AwaitedSends:
         """
         return await self._sent(lambda: self.send(payload, timestamp=timestamp))
 
-    async def send_many_async(self, payloads: Iterable[Buffer]) -> range:
+    async def send_many_async(self, payloads: Many, *, timestamps: Times | None = None) -> range:
         """Send as `send_many` does; waiting for room and for syncs lets the event loop run.
 
         Cancelled: as for `send_async`, and the batch is sent as a whole or not at all.
 
         Source: FORMAT.md, "Publishing"; keeps I2, I8.
         """
-        fixed = list(payloads)  # it can be tried more than once
-        return await self._sent(lambda: self.send_many(fixed))
+        fixed = payloads if is_columnar(payloads) else list(payloads)  # tried more than once
+        if timestamps is not None and not is_columnar(timestamps):
+            timestamps = list(timestamps)
+        return await self._sent(lambda: self.send_many(fixed, timestamps=timestamps))
 
     async def flush_async(self, timeout: float | None = None) -> int:
         """Flush as `flush` does, and let the event loop run meanwhile.

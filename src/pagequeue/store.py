@@ -65,7 +65,6 @@ class Store:
         self.compressing = Background()  # takes longer than making a page may wait
         self.after_roll: Callable[[], object] | None = None  # done in the background
         self.has_spare = False  # kept a retired page to be used again
-        self.kind: object = None  # of the messages, where they are all of one; batches carry it
         self.max_idle_ns: int | None = None  # a consumer silent for longer keeps no pages
         self._cache: OrderedDict[int, Page] = OrderedDict()
         self._first_timestamps: dict[int, int] = {}
@@ -74,6 +73,7 @@ class Store:
         self.errands = Errands()
         self._opening = opening = Opening(path, prefix, **asked)
         self.folder, self.meta, self.report = opening.folder, opening.meta, opening.report
+        self.kind = opening.kind
         self._pool = Pool(self.meta.page_bytes)
         self.write_meta, self.read_meta = opening.write_meta, opening.read_meta
         self._prefix_tail = opening.prefix_tail

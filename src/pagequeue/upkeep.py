@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Collection
 
+    import numpy as np
+
     from pagequeue.compress import Compressor, CompressReport
     from pagequeue.retention import Retainer, TrimReport
     from pagequeue.store import Store
@@ -29,9 +31,40 @@ class Upkeep(Closing):
     _retainer: Retainer | None = None
     _compressor: Compressor | None = None
 
+    _store: Store
+
     def _open(self) -> Store:
         """Return the open store."""
         raise NotImplementedError
+
+    # --- what was fixed at creation ---------------------------------------------------------------
+
+    @property
+    def directory(self) -> str:
+        """The absolute path of the directory."""
+        return self._store.folder.path
+
+    @property
+    def prefix(self) -> str:
+        """The prefix of all file names."""
+        return self._store.prefix
+
+    @property
+    def page_bytes(self) -> int:
+        """The size of each page file."""
+        return self._store.meta.page_bytes
+
+    @property
+    def dtype(self) -> np.dtype[np.void] | None:
+        """The dtype of the records; None: messages are of any size."""
+        return self._store.kind.dtype
+
+    @property
+    def codec(self) -> str:
+        """The name of the codec; "bytes": what is sent are payloads."""
+        return self._store.kind.codec
+
+    # --- looking after it -------------------------------------------------------------------------
 
     def _check_writable(self, doing: str) -> None:
         store = self._open()

@@ -22,6 +22,7 @@ from pagequeue.problem import Problem, problem_of
 from pagequeue.publishing import read_publishing
 from pagequeue.survey import Survey, head_now, page_numbers, survey
 from pagequeue.trust import trusted
+from pagequeue.verify_records import wrong_sizes
 from pagequeue.verify_tail import TailCheck
 from pagequeue.walk import Stretch, stretches
 from pagequeue.wording import counted
@@ -308,9 +309,23 @@ class _Verification:
             path = self.found.folder.full(fmt.index_name(self.found.prefix, number))
             reason = f"index: differs from the frames in {counted(scan.index_wrong, 'record')}"
             self.report.problems.append(Problem(path, None, first, reason))
+        if self.meta.kind.record_bytes:
+            right = index if not scan.index_wrong else None
+            self._check_sizes(number, page, right, first, scan.sequence - first)
         self.state.expected = scan.sequence if ended else None
         self.state.floor = scan.timestamp
         return not (ended and scan.stopped != _core.READ_END and not at_tail)
+
+    def _check_sizes(
+        self, number: int, page: _core.Region, index: _core.Region | None, first: int, count: int
+    ) -> None:
+        """Note messages that are no records, once for each page."""
+        record_bytes = self.meta.kind.record_bytes
+        wrong = wrong_sizes(page, index, first, count, record_bytes)
+        if wrong is not None:
+            others = f", and {counted(wrong.count - 1, 'message')} more" if wrong.count > 1 else ""
+            reason = f"{wrong.size_bytes} bytes, a record has {record_bytes}{others}"
+            self.problem(number, wrong.position, wrong.sequence, reason)
 
     def _is_end(self, number: int, scan: Scan, count: int | None, first: int) -> bool:
         """Whether a page ends where and as it may."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pagequeue import _core, codec, compressed
+from pagequeue import _core, compressed, zstd
 from pagequeue import format as fmt
 from pagequeue.meta import field_of
 from pagequeue.page_header import parse_header
@@ -76,7 +76,7 @@ def _compress(victim: Victim) -> compressed.Head:
     ends = [*(place.position for place in begins[1:]), used]
     first = places[0].sequence
     parts = [
-        codec.deflate(data[place.position : end], 1, name)
+        zstd.deflate(data[place.position : end], 1, name)
         for place, end in zip(begins, ends, strict=True)
     ]
     _lay(
@@ -172,12 +172,12 @@ def _exchanged(victim: Victim, make: Callable[[int], bytes]) -> Hit:
 
 @block("compressed block is a bomb", "a block says, rightly, that it inflates to 1 MiB")
 def _(victim: Victim) -> Hit:
-    return _exchanged(victim, lambda _: codec.deflate(bytes(BOMB_BYTES), 1, "bomb"))
+    return _exchanged(victim, lambda _: zstd.deflate(bytes(BOMB_BYTES), 1, "bomb"))
 
 
 @block("compressed block is too short", "a block inflates to 8 bytes fewer than it has room for")
 def _(victim: Victim) -> Hit:
-    return _exchanged(victim, lambda size: codec.deflate(bytes(size - 8), 1, "short"))
+    return _exchanged(victim, lambda size: zstd.deflate(bytes(size - 8), 1, "short"))
 
 
 @block("compressed block is not compressed", "a block is not what Zstandard writes")

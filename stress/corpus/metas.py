@@ -185,6 +185,35 @@ def _(victim: Victim) -> Hit:
     return Hit(ALL_META, fmt.ALL_META.itemsize)
 
 
+@meta_kind(Fails("CorruptMeta", "options"))(
+    "allMeta with an unknown codec", "the options name a codec that there is not, checksum right"
+)
+def _(victim: Victim) -> Hit:
+    signed(victim, b'{"codec": "eval"}')
+    return Hit(ALL_META, fmt.ALL_META.itemsize)
+
+
+@meta_kind(Fails("CorruptMeta", "options"))(
+    "allMeta with a dtype of objects",
+    "the options say that each message is a pointer to a Python object, checksum right",
+)
+def _(victim: Victim) -> Hit:
+    form = b'{"names": ["a"], "formats": ["|O"], "offsets": [0], "itemsize": 8}'
+    signed(victim, b'{"dtype": ' + form + b"}")
+    return Hit(ALL_META, fmt.ALL_META.itemsize)
+
+
+@meta_kind(Fails("CorruptMeta", "options"))(
+    "allMeta with a dtype beyond all memory",
+    "the options say that each message is an array of 2**60 numbers, checksum right",
+)
+def _(victim: Victim) -> Hit:
+    sizes = b"[1073741824, 1073741824]"
+    form = b'{"names": ["a"], "formats": [["<f8", %s]], "offsets": [0], "itemsize": 8}' % sizes
+    signed(victim, b'{"dtype": ' + form + b"}")
+    return Hit(ALL_META, fmt.ALL_META.itemsize)
+
+
 @meta_kind(OTHER)("allMeta of another queue", "another queue's allMeta takes its place")
 def _(victim: Victim) -> Hit:
     victim.put(ALL_META, victim.other.contents[ALL_META])

@@ -144,6 +144,7 @@ class Plan:
             batch_count_max=8,
             batch_parts=80,
             rotate_parts=8,
+            row_parts=64,
         )
         return shape.op(uid, number)
 

@@ -61,8 +61,13 @@ static uint8_t *place(const arena *from, size_t bytes, int at_end) {
     return from->base + GUARD + (at_end ? PAGE_MAX - bytes : 0);
 }
 
+static uint8_t uneven[PAGE_MAX]; /* no row is like its neighbour */
+
 void hostile_prepare(void) {
     pq_crc_choose(1);
+    for (uint32_t i = 0; i < PAGE_MAX; i++) {
+        uneven[i] = (uint8_t)((i * 2654435761u) >> 24);
+    }
     reserve(&page_arena);
     reserve(&next_arena);
     reserve(&index_arena);
@@ -134,7 +139,8 @@ static void lay_frames(source *from, const pq_place *at, uint64_t sequence) {
         }
         uint64_t length = word & PQ_LENGTH_MASK;
         uint8_t *frame = at->page + position;
-        timestamp += below(from, 32) == 0 ? -1 : (int64_t)below(from, 3) * (timestamp < INT64_MAX - 9);
+        timestamp += below(from, 32) == 0 ? -(timestamp > INT64_MIN)
+                                           : (int64_t)below(from, 3) * (timestamp < INT64_MAX - 9);
         memcpy(frame + PQ_FRAME_TIMESTAMP, &timestamp, 8);
         memcpy(frame, &word, 4);
         uint64_t summed = word & PQ_END_OF_PAGE ? 0 : length - 16;
@@ -317,37 +323,90 @@ static size_t draw_items(source *from, const pq_place *at, pq_payload *items) {
     return count;
 }
 
+/* Rows out of two columns, one of which goes backwards, with a gap between the two. They often fill
+ * the page up to its end. */
+static size_t draw_rows(source *from, const pq_place *at, pq_column *columns, pq_batch *rows) {
+    const uint8_t *bytes = uneven;
+    uint64_t room = at->page_bytes - PQ_PAGE_HEADER_BYTES - PQ_FRAME_BYTES;
+    uint64_t most = at->index_capacity < ITEMS_MAX ? at->index_capacity : ITEMS_MAX;
+    uint64_t wanted = most == 0 ? 1 : 1 + below(from, most);
+    uint64_t each = room / wanted & ~(uint64_t)(PQ_FRAME_ALIGN_BYTES - 1);
+    if (most == 0 || each < PQ_FRAME_BYTES + 3) {
+        return 0;
+    }
+    uint64_t size = each - PQ_FRAME_BYTES;
+    size = below(from, 2) ? size : 3 + below(from, size - 2);
+    uint32_t left = 1 + (uint32_t)below(from, size - 1);
+    uint32_t right = 1 + (uint32_t)below(from, size - left);
+    *rows = (pq_batch){.row_bytes = (uint32_t)size, .columns = columns, .column_count = 2};
+    rows->has_gaps = left + right != size;
+    columns[0] = (pq_column){.data = bytes, .stride = left, .bytes = left};
+    columns[1] = (pq_column){.data = bytes + (wanted - 1) * right, .stride = -(int64_t)right,
+                             .bytes = right, .at = (uint32_t)size - right};
+    return wanted;
+}
+
+/* What stands in the frame is what the batch says. */
+static void is_as_told(const pq_batch *batch, size_t i, const pq_frame *frame) {
+    MUST(frame->payload_bytes == pq_batch_bytes(batch, i));
+    if (batch->items != NULL) {
+        MUST(memcmp(frame->payload, batch->items[i].data, batch->items[i].bytes) == 0);
+        return;
+    }
+    uint32_t filled = 0;
+    for (size_t c = 0; c < batch->column_count; c++) {
+        const pq_column *column = &batch->columns[c];
+        MUST(memcmp(frame->payload + column->at, column->data + (int64_t)i * column->stride,
+                    column->bytes) == 0);
+        for (; filled < column->at; filled++) {
+            MUST(frame->payload[filled] == 0);
+        }
+        filled = column->at + column->bytes;
+    }
+}
+
 static void try_append(source *from, const pq_place *at) {
     pq_payload items[ITEMS_MAX + 1];
-    size_t count = draw_items(from, at, items);
-    if (count == 0) {
+    pq_column columns[2];
+    int64_t times[ITEMS_MAX + 1];
+    pq_batch batch = {.items = below(from, 3) ? items : NULL};
+    batch.count = batch.items != NULL ? draw_items(from, at, items)
+                                      : draw_rows(from, at, columns, &batch);
+    if (batch.count == 0) {
         return;
     }
     int64_t now = (int64_t)(odd_u64(from, at->page_bytes) >> 1);
     int64_t exact = below(from, 3) ? PQ_TIMESTAMP_NOW : (int64_t)(draw(from) >> 1);
+    if (exact != PQ_TIMESTAMP_NOW && below(from, 2)) {
+        exact >>= 1;
+        for (size_t i = 0; i < batch.count; i++) {
+            times[i] = i == 0 ? exact : times[i - 1] + (int64_t)below(from, 1000);
+        }
+        batch.times = times;
+    }
     pq_appended out;
-    pq_append_result result = pq_append(at, items, count, now, exact, &out);
+    pq_append_result result = pq_append(at, &batch, now, exact, &out);
     MUST(result <= PQ_APPEND_EXHAUSTED);
     if (result != PQ_APPEND_DONE) {
         return;
     }
     can_stand(at, out.position);
-    MUST(out.sequence <= PQ_SEQUENCE_MAX - count);
+    MUST(out.sequence <= PQ_SEQUENCE_MAX - batch.count);
     pq_tail tail;
     pq_tail_load(at->meta, &tail);
     MUST(tail.position == out.position && tail.last_timestamp == out.timestamp);
     MUST(tail.first_sequence == at->first_sequence || tail.page_number == at->page_number);
     uint64_t total = 0;
-    for (size_t i = 0; i < count; i++) {
-        total += pq_aligned(PQ_FRAME_BYTES + items[i].bytes);
+    for (size_t i = 0; i < batch.count; i++) {
+        total += pq_aligned(PQ_FRAME_BYTES + pq_batch_bytes(&batch, i));
     }
     uint64_t position = out.position - total;
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < batch.count; i++) {
         pq_frame frame;
         MUST(pq_frame_check(at->page, at->page_bytes, position, out.sequence + i, &frame) ==
              PQ_READ_FRAME);
-        MUST(frame.payload_bytes == items[i].bytes && frame.timestamp == out.timestamp);
-        MUST(memcmp(frame.payload, items[i].data, items[i].bytes) == 0);
+        MUST(frame.timestamp == (batch.times != NULL ? times[i] : out.timestamp));
+        is_as_told(&batch, i, &frame);
         position = frame.next;
     }
     MUST(position == out.position && pq_load_u32(at->page + position) == 0);

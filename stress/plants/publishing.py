@@ -63,6 +63,25 @@ PUBLISHING = (
         {DAMAGE: 30.0},
     ),
     in_c(
+        "rows_first_length_first", "the first length of an array's rows is not stored last", "I8",
+        {STEP: 15.0},
+        {"frames.c": [(
+            "            first_length = word;\n",
+            ("            first_length = word;\n"
+            "            if (batch->items == NULL) {\n"
+            "                pq_store_u32(frame, word);\n"
+            "            }\n"),
+        )]},
+    ),
+    in_c(
+        "rows_sums_mixed", "the checksums of an array's rows are those of their neighbours",
+        "a frame that is nobody's", {STEP: 15.0, BYTES: 15.0},
+        {"checksum.c": [(
+            "    states[2] = update_hardware(c, three",
+            "    states[2] = update_hardware(b, three",
+        )]},
+    ),
+    in_c(
         "split_tail", "position and count are advanced in two stores", "I3, they drift apart",
         {STEP: 15.0},
         {"frames.c": [(

@@ -10,8 +10,8 @@ import click
 from pagequeue import Queue
 from pagequeue.cli import shared
 from pagequeue.cli.problems import page_progress
-from pagequeue.codec import LEVEL_DEFAULT, LEVEL_MAX, LEVEL_MIN
 from pagequeue.errors import InvalidOption
+from pagequeue.zstd import LEVEL_DEFAULT, LEVEL_MAX, LEVEL_MIN
 
 
 @click.command()

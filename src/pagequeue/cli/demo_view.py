@@ -19,7 +19,7 @@ from rich.table import Table
 
 from pagequeue.cli import shared
 from pagequeue.cli.demo_flights import ORIGINS
-from pagequeue.cli.times import iso_time
+from pagequeue.moments import iso_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

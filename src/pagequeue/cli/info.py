@@ -7,9 +7,11 @@ import json
 from datetime import datetime, timedelta
 
 import click
+import numpy as np
 
 from pagequeue.cli import shared
 from pagequeue.cli import watch as watching
+from pagequeue.dtypes import describe
 
 
 def jsonable(value: object) -> object:
@@ -18,6 +20,8 @@ def jsonable(value: object) -> object:
         return value.isoformat()
     if isinstance(value, timedelta):
         return value.total_seconds()
+    if isinstance(value, np.dtype):
+        return describe(value)
     return str(value)
 
 

@@ -5,7 +5,6 @@ It opens read-only and writes no byte to the queue, unless a named consumer keep
 
 from __future__ import annotations
 
-import base64
 import json
 import select
 import sys
@@ -14,8 +13,10 @@ from typing import TYPE_CHECKING, BinaryIO, Final, TypedDict
 
 import click
 
-from pagequeue.cli import framing, shared
-from pagequeue.cli.times import NS_PER_SECOND, iso_time
+from pagequeue.cli import framing, shared, values
+from pagequeue.cli.times import NS_PER_SECOND
+from pagequeue.exchange_text import json_lines
+from pagequeue.moments import iso_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,21 +30,6 @@ LOOK_UP_SECONDS: Final = 0.5
 """How often a follower that nothing comes to looks whether its own reader is still there."""
 EARLY_NS: Final = 10**17
 """A bare number below it, in 1973, was probably meant as seconds or milliseconds."""
-_ENCODE: Final = json.JSONEncoder(ensure_ascii=False).encode
-
-
-def render_json(batch: Batch) -> bytes:
-    """Return one JSON object for each message: `payload` if it is UTF-8, else `payload_base64`."""
-    lines = []
-    columns = zip(batch.sequences.tolist(), batch.timestamps.tolist(), batch.payloads, strict=True)
-    for sequence, timestamp, payload in columns:
-        row = {"sequence": sequence, "timestamp": timestamp, "time": iso_time(timestamp)}
-        try:
-            row["payload"] = payload.decode()
-        except UnicodeDecodeError:
-            row["payload_base64"] = base64.b64encode(payload).decode("ascii")
-        lines.append(_ENCODE(row))
-    return "\n".join((*lines, "")).encode()
 
 
 def printable(payload: bytes) -> str:
@@ -57,10 +43,10 @@ def printable(payload: bytes) -> str:
     )
 
 
-def render_for_people(batch: Batch) -> bytes:
-    """Return a line for each message: sequence, time, payload, in the terminal's colours."""
+def render_for_people(batch: Batch, contents: list[bytes]) -> bytes:
+    """Return a line for each message: sequence, time, contents, in the terminal's colours."""
     lines = []
-    columns = zip(batch.sequences.tolist(), batch.timestamps.tolist(), batch.payloads, strict=True)
+    columns = zip(batch.sequences.tolist(), batch.timestamps.tolist(), contents, strict=True)
     for sequence, timestamp, payload in columns:
         number = click.style(f"{sequence:>8}", fg="cyan")
         moment = click.style(iso_time(timestamp), dim=True)
@@ -68,12 +54,32 @@ def render_for_people(batch: Batch) -> bytes:
     return "".join(lines).encode(errors="backslashreplace")
 
 
-def _renderer(output_format: str, chosen: framing.Framing) -> Render:
+def render_values(batch: Batch) -> bytes:
+    """Return the same JSON objects with `value`, decoded, instead of the payload."""
+    lines = []
+    for message, plain in zip(batch, json_lines(batch).splitlines(), strict=True):
+        has_value, value = values.value_of(message)
+        row = json.loads(plain)
+        if has_value:
+            row = {name: row[name] for name in ("sequence", "timestamp", "time")}
+            row["value"] = value
+        lines.append(values.encode(row))
+    return "\n".join((*lines, "")).encode()
+
+
+def _renderer(output_format: str, chosen: framing.Framing, queue: Queue) -> Render:
     """Return what turns a batch into bytes."""
+    shown = values.are_shown(queue)
+
+    def contents(batch: Batch) -> list[bytes]:
+        return list(map(values.line_of, batch)) if shown else batch.payloads
+
     if output_format == "json":
-        return render_json
+        return render_values if shown else json_lines
     if output_format == "text" and sys.stdout.isatty():
-        return render_for_people
+        return lambda batch: render_for_people(batch, contents(batch))
+    if output_format == "text":
+        return lambda batch: framing.encode(chosen, contents(batch))
     return lambda batch: framing.encode(chosen, batch.payloads)
 
 
@@ -210,7 +216,8 @@ def _warn_of_early(name: str, timestamp: int | None) -> None:
     type=click.Choice(["text", "json", "raw"]),
     default="text",
     show_default=True,
-    help="text: with time on a terminal, else payload lines. json: an object a line. "
+    help="text: with time on a terminal, else payload lines. json: an object a line. Records, JSON "
+    "and MessagePack are shown as JSON in both. "
     "raw: payload bytes, framed.",
 )
 @shared.framing_options
@@ -246,16 +253,17 @@ def command(
     _warn_of_early("--since", since)
     _warn_of_early("--until", until)
     out = shared.output()
-    render = _renderer(output_format, chosen)
     if consumer is not None:
         if any(choice is not None for choice in (since, sequence, last)):
             raise click.UsageError("--consumer goes on where it was; leave the place to start out")
         with shared.open_to_write(directory, prefix, trust, create=False) as queue:
+            render = _renderer(output_format, chosen, queue)
             for batch in _consumed(queue, consumer, until, follow=follow):
                 _write(out, render(batch))
                 out.flush()
         return
     with shared.open_to_read(directory, prefix, trust) as queue:
+        render = _renderer(output_format, chosen, queue)
         for batch in _followed(queue, span) if follow else _retained(queue, span):
             _write(out, render(batch))
             if follow:

@@ -13,8 +13,10 @@ PAIRS: Final = (
     (r"for writing with create=True", "by `pagequeue send`"),
     (r" and read_only=True are enough", " is enough"),
     (r"leave page_bytes out", "leave --page-bytes out"),
+    (r"leave codec out", "leave --codec out"),
     (r"(larger|smaller) page_bytes", r"\1 --page-bytes"),
     (r"queue\.consumers\(\) lists them", "`pagequeue consumers` lists them"),
+    (r"choose another name, or force it", "choose another name, or give --force"),
     (r"seek to (\d+)", r"give --sequence \1"),
 )
 """Patterns of the library's words, and what stands for them."""

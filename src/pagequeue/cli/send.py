@@ -18,7 +18,8 @@ import click
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
 from pagequeue import format as fmt
-from pagequeue.cli import framing, shared
+from pagequeue.cli import framing, shared, values
+from pagequeue.codec import NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,6 +44,7 @@ class Sender:
         page_bytes = queue.page_bytes
         self.sent_count = 0
         self._decoder = decoder
+        self._values = values.decoder_of_lines(queue)
         self._producer = producer
         self._payload_limit_bytes = fmt.payload_bytes_max(page_bytes)
         self._batch_limit_bytes = page_bytes // BATCHES_PER_PAGE
@@ -68,10 +70,25 @@ class Sender:
         if max(map(len, messages), default=0) > limit_bytes:
             too_long = next(i for i, message in enumerate(messages) if len(message) > limit_bytes)
         for batch in self._batches(messages[:too_long]):
-            self._producer.send_many(batch)
+            self._producer.send_many(batch if self._values is None else self._decoded(batch))
             self.sent_count += len(batch)
         if too_long is not None:
             raise self._too_long(f"{len(messages[too_long]):,} bytes")
+
+    def _decoded(self, batch: list[bytes]) -> list[object]:
+        """Return what the queue's codec holds of these lines."""
+        assert self._values is not None
+        decoded: list[object] = []
+        for place, line in enumerate(batch):
+            try:
+                decoded.append(self._values(line))
+            except ValueError as error:
+                raise shared.CommandError(
+                    f"{self._decoder.unit} {self.sent_count + place + 1} is not what the queue's "
+                    f"codec holds ({error}); nothing from {self._decoder.unit} "
+                    f"{self.sent_count + 1} on was sent"
+                ) from None
+        return decoded
 
     def _batches(self, messages: list[bytes]) -> Iterator[list[bytes]]:
         """Cut messages into runs that are a small part of a page, or one message."""
@@ -135,6 +152,11 @@ def _source(file: str | None) -> Iterator[int]:
     metavar="SIZE",
     help="The size of each page of a new queue, like 64M.",
 )
+@click.option(
+    "--codec",
+    type=click.Choice(NAMES),
+    help="Of a new queue: with json and utf-8 each line must be that, and bytes is anything.",
+)
 @click.option("--flush", is_flag=True, help="End only when everything is on stable storage.")
 @shared.trust_option
 def command(
@@ -143,6 +165,7 @@ def command(
     prefix: str,
     trust: tuple[str, ...],
     page_bytes: int | None,
+    codec: str | None,
     *,
     null: bool,
     length_prefixed: bool,
@@ -160,7 +183,9 @@ def command(
     chosen = shared.chosen_framing(null=null, length_prefixed=length_prefixed)
     with (
         _source(file) as descriptor,
-        shared.open_to_write(directory, prefix, trust, create=True, page_bytes=page_bytes) as queue,
+        shared.open_to_write(
+            directory, prefix, trust, create=True, page_bytes=page_bytes, codec=codec
+        ) as queue,
         queue.producer() as producer,
     ):
         sender = Sender(queue, framing.decoder(chosen), producer)

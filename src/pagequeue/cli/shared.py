@@ -16,7 +16,7 @@ from pagequeue.cli.errors import told_as_json
 from pagequeue.cli.framing import Framing
 from pagequeue.cli.rewording import reworded
 from pagequeue.cli.times import parse_time
-from pagequeue.errors import InvalidOption, PageSizeMismatch
+from pagequeue.errors import CodecMismatch, InvalidOption, PageSizeMismatch
 from pagequeue.trust import ALL as TRUST
 from pagequeue.wording import plural
 
@@ -137,11 +137,15 @@ def open_to_write(
     *,
     create: bool,
     page_bytes: int | None = None,
+    codec: str | None = None,
 ) -> Queue:
     """Return the queue, opened for writing."""
     try:
-        return Queue(directory, prefix=prefix, create=create, page_bytes=page_bytes, trust=trust)
-    except PageSizeMismatch:
+        return Queue(
+            directory, prefix=prefix, create=create, page_bytes=page_bytes, trust=trust,
+            codec=codec,
+        )  # fmt: skip
+    except (PageSizeMismatch, CodecMismatch):
         raise  # that depends on the queue, not on how the option is written
     except InvalidOption as error:
         raise click.UsageError(reworded(str(error))) from None

@@ -5,7 +5,6 @@ Nothing here asks the clock; the caller says what time it is.
 
 from __future__ import annotations
 
-import functools
 import re
 from datetime import UTC, datetime
 from typing import Final
@@ -82,14 +81,3 @@ def _parse_iso(text: str) -> int:
         nanoseconds = int(f"{fraction[1]:0<9}"[:9])
     seconds = moment.astimezone(UTC).replace(microsecond=0) - datetime.fromtimestamp(0, UTC)
     return (seconds.days * 86_400 + seconds.seconds) * NS_PER_SECOND + nanoseconds
-
-
-def iso_time(timestamp_ns: int) -> str:
-    """Return a timestamp as ISO 8601 in UTC with nine digits, which `parse_time` reads back."""
-    seconds, nanoseconds = divmod(timestamp_ns, NS_PER_SECOND)
-    return f"{_iso_second(seconds)}.{nanoseconds:09d}Z"
-
-
-@functools.lru_cache(maxsize=64)  # messages that follow each other mostly share their second
-def _iso_second(seconds: int) -> str:
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"

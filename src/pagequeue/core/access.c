@@ -156,6 +156,25 @@ PyObject *pq_region_populate(Region *self, PyObject *args) {
                       self->writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
 }
 
+/* The same for whoever goes on through a map from its beginning: what was taken is not taken again,
+ * because looking whether it is there takes as long. */
+PyObject *pq_region_ahead(Region *self, PyObject *args) {
+    unsigned long long at, bytes;
+    if (!PyArg_ParseTuple(args, "KK:ahead", &at, &bytes) || !in_bounds(self, at, bytes, 0)) {
+        return NULL;
+    }
+    unsigned long long end = at + bytes;
+    at = at > self->ahead ? at : self->ahead;
+    if (at >= end) {
+        Py_RETURN_NONE;
+    }
+    self->ahead = end;
+    PyObject *range = Py_BuildValue("(KK)", at, end - at);
+    PyObject *result = range == NULL ? NULL : pq_region_populate(self, range);
+    Py_XDECREF(range);
+    return result;
+}
+
 /* Only through a map that can be written: on any other the system does nothing, and says so to
  * nobody. */
 PyObject *pq_region_sync(Region *self, PyObject *args) {

@@ -44,10 +44,10 @@ static pq_append_result with_lock(attempt *try) {
                 try->at.crowded_at = crowded_at(try);
             }
             if (try->only_at != 0) { /* sequences only grow: so it is this one or none */
-                try->at.crowded_at = try->only_at - 1 + try->item_count;
+                try->at.crowded_at = try->only_at - 1 + try->batch->count;
             }
             int64_t now = try->now == PQ_TIMESTAMP_NOW ? pq_clock_realtime() : try->now;
-            result = pq_append(&try->at, try->items, try->item_count, now, try->exact, &try->out);
+            result = pq_append(&try->at, try->batch, now, try->exact, &try->out);
         }
         if (result == PQ_APPEND_MOVED || result == PQ_APPEND_DAMAGED) {
             pq_meta_look(try->meta);
@@ -108,6 +108,7 @@ int pq_writer_run(Writer *self, attempt *try, int free_gil) {
     try->lock = &self->lock;
     try->taker = self->taker;
     try->taker_limit = self->taker_limit;
+    try->only_at = self->only_at;
     if (!free_gil) {
         for (int i = 0; i < HELD_TRIES; i++) {
             if (pq_lock_try(&self->lock) == 0) {

@@ -21,6 +21,7 @@ static uint32_t tables[8][256];
 static uint32_t shift_one[4][256]; /* what STREAM_BYTES zero bytes do, by byte of the CRC */
 static uint32_t shift_two[4][256]; /* what twice as many do */
 static uint32_t (*update)(uint32_t, const uint8_t *, size_t);
+static void (*lanes)(uint32_t *, const uint8_t *, size_t, size_t);
 static uint32_t (*finish)(uint32_t, int64_t, uint64_t, uint32_t);
 static uint32_t (*frame_sum)(const uint8_t *, size_t, int64_t, uint64_t, uint32_t);
 static const char *chosen = "none";
@@ -50,6 +51,12 @@ static uint32_t update_table(uint32_t crc, const uint8_t *data, size_t bytes) {
         crc = tables[0][(crc ^ *data) & 255] ^ (crc >> 8);
     }
     return crc;
+}
+
+static void lanes_table(uint32_t *states, const uint8_t *data, size_t distance, size_t bytes) {
+    for (size_t lane = 0; lane < PQ_CRC_LANES; lane++) {
+        states[lane] = update_table(PQ_CRC_START, data + lane * distance, bytes);
+    }
 }
 
 static uint32_t finish_table(uint32_t crc, int64_t timestamp, uint64_t sequence, uint32_t word) {
@@ -134,6 +141,23 @@ HARDWARE static uint32_t update_hardware(uint32_t crc, const uint8_t *data, size
     return crc;
 }
 
+HARDWARE static void lanes_hardware(uint32_t *states, const uint8_t *data, size_t distance,
+                                    size_t bytes) {
+    const uint8_t *two = data + distance, *three = two + distance, *four = three + distance;
+    uint32_t a = PQ_CRC_START, b = PQ_CRC_START, c = PQ_CRC_START, d = PQ_CRC_START;
+    size_t i = 0;
+    for (; i + 8 <= bytes; i += 8) {
+        a = CRC_U64(a, read_u64(data + i));
+        b = CRC_U64(b, read_u64(two + i));
+        c = CRC_U64(c, read_u64(three + i));
+        d = CRC_U64(d, read_u64(four + i));
+    }
+    states[0] = update_hardware(a, data + i, bytes - i);
+    states[1] = update_hardware(b, two + i, bytes - i);
+    states[2] = update_hardware(c, three + i, bytes - i);
+    states[3] = update_hardware(d, four + i, bytes - i);
+}
+
 HARDWARE static inline uint32_t finish_hardware(uint32_t crc, int64_t timestamp, uint64_t sequence,
                                                 uint32_t word) {
     crc = CRC_U64(crc, (uint64_t)timestamp);
@@ -175,12 +199,14 @@ void pq_crc_choose(int allow_hardware) {
     make_shift(shift_one, STREAM_BYTES);
     make_shift(shift_two, 2 * STREAM_BYTES);
     update = update_table;
+    lanes = lanes_table;
     finish = finish_table;
     frame_sum = frame_table;
     chosen = "table";
 #if defined(__x86_64__) || defined(__aarch64__)
     if (allow_hardware && has_hardware()) {
         update = update_hardware;
+        lanes = lanes_hardware;
         finish = finish_hardware;
         frame_sum = frame_hardware;
         chosen = "hardware";
@@ -194,6 +220,10 @@ const char *pq_crc_name(void) { return chosen; }
 
 uint32_t pq_crc_update(uint32_t state, const void *data, size_t bytes) {
     return update(state, data, bytes);
+}
+
+void pq_crc_lanes(uint32_t *states, const uint8_t *data, size_t distance, size_t bytes) {
+    lanes(states, data, distance, bytes);
 }
 
 /* The payload comes first, so that its part can be computed before the lock is taken. */

@@ -53,6 +53,10 @@ static inline uint64_t pq_aligned(uint64_t bytes) {
 void pq_crc_choose(int allow_hardware);
 const char *pq_crc_name(void);
 uint32_t pq_crc_update(uint32_t state, const void *data, size_t bytes);
+/* From the start, of so many pieces of one size, at equal distances: one piece is a chain in which
+ * each step waits for the last, so several go on side by side. */
+#define PQ_CRC_LANES 4
+void pq_crc_lanes(uint32_t *states, const uint8_t *data, size_t distance, size_t bytes);
 uint32_t pq_frame_checksum(uint32_t payload_state, int64_t timestamp, uint64_t sequence,
                            uint32_t word);
 /* The same from the payload on. */
@@ -100,8 +104,30 @@ typedef struct {
     size_t bytes;
     int fixed;      /* nobody can change the bytes, so that `state` was computed beforehand */
     uint32_t state; /* checksum of the payload alone; else it is computed from the copy */
-    int64_t later;  /* ns that it is later than the first of its batch */
 } pq_payload;
+
+typedef struct {
+    const uint8_t *data; /* of the first row */
+    int64_t stride;      /* from one row to the next, in bytes; also 0, or below */
+    uint32_t bytes;      /* of a value */
+    uint32_t at;         /* its place in the payload */
+} pq_column;
+
+/* What is appended at once: payloads one by one, or rows that are put together from columns. The
+ * values can change meanwhile; sizes and times are nobody else's, and cannot. */
+typedef struct {
+    size_t count;
+    const pq_payload *items; /* NULL = rows */
+    const pq_column *columns;
+    size_t column_count;
+    uint32_t row_bytes;
+    int has_gaps;         /* bytes of a row that no column fills: they are zeroed */
+    const int64_t *times; /* one for each, never going back; NULL = one for all */
+} pq_batch;
+
+static inline uint64_t pq_batch_bytes(const pq_batch *batch, size_t i) {
+    return batch->items != NULL ? batch->items[i].bytes : batch->row_bytes;
+}
 
 typedef enum {
     PQ_APPEND_DONE = 0,
@@ -118,13 +144,13 @@ typedef enum {
 typedef struct {
     uint64_t sequence; /* of the first message */
     uint64_t position; /* behind the last one */
-    int64_t timestamp;
+    int64_t timestamp; /* of the last one */
 } pq_appended;
 
 #define PQ_TIMESTAMP_NOW INT64_MIN
 
-pq_append_result pq_append(const pq_place *at, const pq_payload *items, size_t item_count,
-                           int64_t now, int64_t exact, pq_appended *out);
+pq_append_result pq_append(const pq_place *at, const pq_batch *batch, int64_t now, int64_t exact,
+                           pq_appended *out);
 pq_append_result pq_roll(const pq_place *at, uint8_t *next_page, const uint8_t *header);
 
 typedef struct {

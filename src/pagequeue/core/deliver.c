@@ -47,7 +47,7 @@ PyObject *pq_group_read(Claims *self, const pq_claim *got) {
                 break;
             }
             if (good) {
-                message = pq_message_new(payload, frame.timestamp, got->sequence);
+                message = pq_message_new(payload, frame.timestamp, got->sequence, self->decoder);
                 break;
             }
             Py_DECREF(payload);

@@ -140,17 +140,52 @@ static pq_append_result settle(const pq_place *at, uint64_t *position, uint64_t 
     return PQ_APPEND_DONE;
 }
 
-static uint32_t frame_put(const pq_place *at, uint64_t position, uint64_t sequence,
-                          const pq_payload *item, int64_t timestamp, uint32_t flags) {
-    uint32_t word = (uint32_t)(HEADER + item->bytes) | flags;
-    uint8_t *frame = at->page + position;
+/* Put a row together from its columns' values. */
+static void row_put(uint8_t *to, const pq_batch *rows, size_t i) {
+    if (rows->has_gaps) {
+        memset(to, 0, rows->row_bytes);
+    }
+    for (size_t c = 0; c < rows->column_count; c++) {
+        const pq_column *column = &rows->columns[c];
+        const uint8_t *value = column->data + (int64_t)i * column->stride;
+        switch (column->bytes) { /* those that a compiler copies without a call */
+        case 4: memcpy(to + column->at, value, 4); break;
+        case 8: memcpy(to + column->at, value, 8); break;
+        default: memcpy(to + column->at, value, column->bytes); break;
+        }
+    }
+}
+
+/* The payloads of the next few rows, and the states of their checksums. */
+static void rows_put(uint8_t *frame, const pq_batch *rows, size_t i, uint32_t *states) {
+    size_t distance = (size_t)pq_aligned(HEADER + rows->row_bytes), left = rows->count - i;
+    size_t count = left < PQ_CRC_LANES ? left : PQ_CRC_LANES;
+    for (size_t row = 0; row < count; row++) {
+        row_put(frame + row * distance + HEADER, rows, i + row);
+    }
+    if (count == PQ_CRC_LANES) {
+        pq_crc_lanes(states, frame + HEADER, distance, rows->row_bytes);
+        return;
+    }
+    for (size_t row = 0; row < count; row++) {
+        states[row] = pq_crc_update(PQ_CRC_START, frame + row * distance + HEADER,
+                                    rows->row_bytes);
+    }
+}
+
+static uint32_t item_put(uint8_t *frame, const pq_payload *item) {
     memcpy(frame + HEADER, item->data, item->bytes);
-    uint32_t state = item->fixed ? item->state
-                                 : pq_crc_update(PQ_CRC_START, frame + HEADER, item->bytes);
+    return item->fixed ? item->state : pq_crc_update(PQ_CRC_START, frame + HEADER, item->bytes);
+}
+
+/* All of a frame but its payload and its length; `state` is the payload's. */
+static uint32_t frame_put(uint8_t *frame, uint64_t bytes, uint32_t state, uint64_t sequence,
+                          int64_t timestamp, uint32_t flags) {
+    uint32_t word = (uint32_t)(HEADER + bytes) | flags;
     uint32_t sum = pq_frame_checksum(state, timestamp, sequence, word);
     memcpy(frame + PQ_FRAME_CHECKSUM, &sum, 4);
     memcpy(frame + PQ_FRAME_TIMESTAMP, &timestamp, 8);
-    memset(frame + HEADER + item->bytes, 0, (size_t)(pq_aligned(item->bytes) - item->bytes));
+    memset(frame + HEADER + bytes, 0, (size_t)(pq_aligned(bytes) - bytes));
     return word;
 }
 
@@ -158,9 +193,11 @@ static int is_active(const pq_place *at) {
     return pq_load_u64(at->meta + PQ_WRITE_META_PAGE_NUMBER) == at->page_number;
 }
 
-/* Under the lock. All of the items or none: they become visible at once, by the first length. */
-pq_append_result pq_append(const pq_place *at, const pq_payload *items, size_t item_count,
-                           int64_t now, int64_t exact, pq_appended *out) {
+/* Under the lock. All of the batch or none of it: it becomes visible at once, by the first length.
+ * With times for each message, `exact` is the first of them. */
+pq_append_result pq_append(const pq_place *at, const pq_batch *batch, int64_t now, int64_t exact,
+                           pq_appended *out) {
+    size_t item_count = batch->count;
     uint64_t position, count;
     if (pq_load_u32(at->meta + PQ_WRITE_META_FAILED_ERRNO) != 0) {
         return PQ_APPEND_FAILED;
@@ -182,7 +219,7 @@ pq_append_result pq_append(const pq_place *at, const pq_payload *items, size_t i
     int64_t timestamp = exact != PQ_TIMESTAMP_NOW ? exact : now > last ? now : last;
     uint64_t end = position;
     for (size_t i = 0; i < item_count; i++) {
-        end += pq_aligned(HEADER + items[i].bytes);
+        end += pq_aligned(HEADER + pq_batch_bytes(batch, i));
     }
     if (end + END_MARK_BYTES > at->page_bytes || count + item_count > at->index_capacity) {
         return PQ_APPEND_FULL;
@@ -204,22 +241,31 @@ pq_append_result pq_append(const pq_place *at, const pq_payload *items, size_t i
     PQ_KILL_POINT(2);
     uint32_t first_length = 0;
     if (PQ_PLANTED(length_first)) {
-        pq_store_u32(at->page + position, (uint32_t)(HEADER + items[0].bytes));
+        pq_store_u32(at->page + position, (uint32_t)(HEADER + pq_batch_bytes(batch, 0)));
     }
     uint64_t place = position;
+    uint32_t states[PQ_CRC_LANES];
     for (size_t i = 0; i < item_count; i++) {
         /* P2. Payload, header but the length, index record: timestamp before position.
          *     Dies here: the same; after a batch the page is left (I8). */
         uint32_t more = i + 1 < item_count ? (uint32_t)PQ_MORE_OF_BATCH : 0;
-        int64_t time = timestamp + items[i].later;
-        uint32_t word = frame_put(at, place, sequence + i, &items[i], time, more);
-        index_put(at, count + i, time, place);
+        uint8_t *frame = at->page + place;
+        uint64_t bytes = pq_batch_bytes(batch, i);
+        size_t lane = i % PQ_CRC_LANES;
+        if (batch->items != NULL) {
+            states[lane] = item_put(frame, &batch->items[i]);
+        } else if (lane == 0) {
+            rows_put(frame, batch, i, states);
+        }
+        timestamp = batch->times != NULL ? batch->times[i] : timestamp;
+        uint32_t word = frame_put(frame, bytes, states[lane], sequence + i, timestamp, more);
+        index_put(at, count + i, timestamp, place);
         if (i == 0 && !(PQ_PLANTED(batch_first_length_first))) {
             first_length = word;
         } else {
-            pq_store_u32(at->page + place, word);
+            pq_store_u32(frame, word);
         }
-        place += pq_aligned(HEADER + items[i].bytes);
+        place += pq_aligned(HEADER + bytes);
         PQ_KILL_POINT(3);
     }
     PQ_KILL_POINT(4);
@@ -232,7 +278,6 @@ pq_append_result pq_append(const pq_place *at, const pq_payload *items, size_t i
     PQ_KILL_POINT(5);
     /* P4. Advance the last timestamp, then position and count in one store, so that these two
      *     cannot drift apart. Dies before or between: settled by whoever comes next (I3). */
-    timestamp += items[item_count - 1].later;
     pq_store_u64(at->meta + PQ_WRITE_META_LAST_TIMESTAMP, (uint64_t)timestamp);
     PQ_KILL_POINT(6);
     tail_advance(at, end, count + item_count);

@@ -66,6 +66,7 @@ static void claims_dealloc(Claims *self) {
     Py_XDECREF((PyObject *)self->page);
     Py_XDECREF(self->clock);
     Py_XDECREF(self->wall);
+    Py_XDECREF(self->decoder);
     pq_type_free((PyObject *)self);
 }
 
@@ -347,6 +348,7 @@ static PyMemberDef claims_members[] = {
     {"_owner", T_ULONGLONG, offsetof(Claims, owner), READONLY, NULL},
     {"_region", T_OBJECT, offsetof(Claims, page), READONLY, NULL},
     {"_file", T_OBJECT, offsetof(Claims, file), READONLY, NULL},
+    {"_decoder", T_OBJECT, offsetof(Claims, decoder), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 

@@ -19,6 +19,7 @@ typedef struct {
     int64_t wall_ahead, wall_until; /* the wall clock minus the monotonic one, and how long it counts */
     uint32_t deliveries_max;     /* 0 = any number */
     PyObject *clock, *wall;      /* None = the system's monotonic and real one */
+    PyObject *decoder;           /* of every message's value; NULL = that is the payload */
     unsigned fork_count;
     int closed;
 } Claims;

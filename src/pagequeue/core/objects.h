@@ -34,7 +34,8 @@
     EVENT(LEASE_LOST)      /* group: a claim is not live any more; value: its sequence */ \
     EVENT(SETTLED)         /* group: a claim was acknowledged or given back; value: its sequence */ \
     EVENT(CROWDED)         /* writer: the group that it is bound by has its fill before it */ \
-    EVENT(UNFILLED)        /* reader: nothing was inflated here yet; value: the position */
+    EVENT(UNFILLED)        /* reader: nothing was inflated here yet; value: the position */ \
+    EVENT(WRONG_SIZE)      /* writer: no record has that size; value: bytes of the payload */
 
 typedef enum {
 #define PQ_EVENT_MEMBER(name) EVENT_##name,
@@ -46,6 +47,7 @@ typedef struct {
     PyObject_HEAD
     uint8_t *base;
     uint64_t bytes;
+    uint64_t ahead; /* page faults were taken up to there */
     pq_guard *guard;
     PyObject *on_lost; /* called with a position, returns the error to raise; or None */
     PyObject *filler;  /* what fills it as it is read; None: all that will be here is */
@@ -63,7 +65,9 @@ PyTypeObject *pq_reader_make(void);
 PyTypeObject *pq_claims_make(void);
 PyTypeObject *pq_claim_make(void);
 int pq_message_prepare(void);
-PyObject *pq_message_new(PyObject *payload, int64_t timestamp, uint64_t sequence);
+/* Steals the payload. The decoder makes `value` of it; NULL = that is the payload. */
+PyObject *pq_message_new(PyObject *payload, int64_t timestamp, uint64_t sequence,
+                         PyObject *decoder);
 
 /* 1 = go on, 0 = nothing to read, -1 = raised */
 int pq_event_raise(PyObject *self, pq_event event, int64_t value);

@@ -39,6 +39,7 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 static void reader_dealloc(Reader *self) {
     Py_XDECREF((PyObject *)self->meta);
     Py_XDECREF((PyObject *)self->page);
+    Py_XDECREF(self->decoder);
     pq_type_free((PyObject *)self);
 }
 
@@ -217,7 +218,7 @@ static reading take(Reader *self, int64_t timeout, PyObject **message) {
     PyObject *payload = NULL;
     reading found = pq_reader_reach(self, timeout, &frame, &payload);
     if (found == READ_TAKEN) {
-        *message = pq_message_new(payload, frame.timestamp, self->sequence);
+        *message = pq_message_new(payload, frame.timestamp, self->sequence, self->decoder);
         if (*message == NULL) {
             return READ_RAISED;
         }
@@ -376,6 +377,7 @@ static PyMemberDef reader_members[] = {
     {"_page_number", T_ULONGLONG, offsetof(Reader, page_number), READONLY, NULL},
     {"_closed", T_BOOL, offsetof(Reader, closed), READONLY, NULL},
     {"_region", T_OBJECT, offsetof(Reader, page), READONLY, NULL},
+    {"_decoder", T_OBJECT, offsetof(Reader, decoder), 0, NULL},
     {"_busy", T_BOOL, offsetof(Reader, busy), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };

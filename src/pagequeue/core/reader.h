@@ -19,6 +19,7 @@ typedef struct {
     int64_t since;         /* older messages are passed over */
     int64_t until;         /* stops at it; INT64_MIN = no end, because any time may come */
     int64_t spin_ns;       /* how long spinning lately paid off */
+    PyObject *decoder;     /* of every message's value; NULL = that is the payload */
     unsigned fork_count;
     char durable_only; /* nothing is handed out that is not on stable storage */
     char registers; /* may write that it sleeps */

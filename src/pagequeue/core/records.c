@@ -1,9 +1,12 @@
-/* Message: what a consumer gets. A payload, its timestamp and its sequence; nothing can be set. */
+/* Message: what a consumer gets. A payload, its timestamp and its sequence; nothing can be set.
+ *
+ * What its value is, a decoder says that the queue has; most have none. */
 #include "objects.h"
 
 typedef struct {
     PyObject_HEAD
     PyObject *payload;
+    PyObject *decoder; /* called with payload and sequence; NULL: the payload is the value */
     long long timestamp;
     unsigned long long sequence;
 } Message;
@@ -32,8 +35,8 @@ int pq_message_prepare(void) {
     return epoch == NULL ? -1 : 0;
 }
 
-/* Steals the payload. */
-static PyObject *make(PyTypeObject *type, PyObject *payload, int64_t timestamp, uint64_t sequence) {
+static PyObject *make(PyTypeObject *type, PyObject *payload, int64_t timestamp, uint64_t sequence,
+                      PyObject *decoder) {
     Message *self;
     if (kept_count > 0) {
         self = kept[--kept_count];
@@ -46,31 +49,35 @@ static PyObject *make(PyTypeObject *type, PyObject *payload, int64_t timestamp, 
         return NULL;
     }
     self->payload = payload;
+    Py_XINCREF(decoder);
+    self->decoder = decoder;
     self->timestamp = timestamp;
     self->sequence = sequence;
     return (PyObject *)self;
 }
 
-PyObject *pq_message_new(PyObject *payload, int64_t timestamp, uint64_t sequence) {
-    return make(pq_message_type, payload, timestamp, sequence);
+PyObject *pq_message_new(PyObject *payload, int64_t timestamp, uint64_t sequence,
+                         PyObject *decoder) {
+    return make(pq_message_type, payload, timestamp, sequence, decoder);
 }
 
 static PyObject *message_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"payload", "timestamp", "sequence", NULL};
-    PyObject *payload;
+    static char *names[] = {"payload", "timestamp", "sequence", "decoder", NULL};
+    PyObject *payload, *decoder = Py_None;
     long long timestamp;
     unsigned long long sequence;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "SLK:Message", names, &payload, &timestamp,
-                                     &sequence)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "SLK|O:Message", names, &payload, &timestamp,
+                                     &sequence, &decoder)) {
         return NULL;
     }
     Py_INCREF((PyObject *)payload);
-    return make(type, payload, timestamp, sequence);
+    return make(type, payload, timestamp, sequence, decoder == Py_None ? NULL : decoder);
 }
 
 static void message_dealloc(Message *self) {
     PyTypeObject *type = Py_TYPE((PyObject *)self);
     Py_DECREF(self->payload);
+    Py_XDECREF(self->decoder);
     if (kept_count < KEPT_MAX) {
         kept[kept_count++] = self;
     } else {
@@ -93,14 +100,23 @@ static PyObject *message_time(Message *self, void *Py_UNUSED(closure)) {
     return result;
 }
 
+static PyObject *message_value(Message *self, void *Py_UNUSED(closure)) {
+    if (self->decoder == NULL) {
+        Py_INCREF(self->payload);
+        return self->payload;
+    }
+    return PyObject_CallFunction(self->decoder, "OK", self->payload, self->sequence);
+}
+
 static PyObject *message_repr(Message *self) {
     return PyUnicode_FromFormat("Message(payload=%R, timestamp=%lld, sequence=%llu)",
                                 self->payload, self->timestamp, self->sequence);
 }
 
 static PyObject *message_reduce(Message *self, PyObject *Py_UNUSED(unused)) {
-    return Py_BuildValue("O(OLK)", (PyObject *)Py_TYPE((PyObject *)self), self->payload,
-                         self->timestamp, self->sequence);
+    return Py_BuildValue("O(OLKO)", (PyObject *)Py_TYPE((PyObject *)self), self->payload,
+                         self->timestamp, self->sequence,
+                         self->decoder == NULL ? Py_None : self->decoder);
 }
 
 static PyObject *message_compare(PyObject *left, PyObject *right, int operation) {
@@ -136,6 +152,9 @@ static PyMemberDef message_members[] = {
 
 static PyGetSetDef message_getset[] = {
     {"time", (getter)message_time, NULL, "The timestamp as an aware datetime, in UTC.", NULL},
+    {"value", (getter)message_value, NULL,
+     "What was sent: decoded anew by the queue's codec, a record of its dtype, or the payload.",
+     NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -358,6 +358,8 @@ static PyMethodDef region_methods[] = {
      "Zero to the end; return the bytes changed."},
     {"populate", (PyCFunction)pq_region_populate, METH_VARARGS,
      "Take the page faults of a range now."},
+    {"ahead", (PyCFunction)pq_region_ahead, METH_VARARGS,
+     "Take the page faults of a range now, but those that were taken so before."},
     {"sync", (PyCFunction)pq_region_sync, METH_VARARGS, "Put a range on stable storage."},
     {NULL, NULL, 0, NULL},
 };

@@ -8,7 +8,7 @@
  */
 #include "writer.h"
 
-#define FREE_GIL_BYTES (16u << 10) /* from here on copying takes longer than the GIL is worth */
+#define FREE_GIL_BYTES (16 << 10) /* from here on copying takes longer than the GIL is worth */
 
 static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"meta", "fd", "lock_timeout", "clock", "sync_every", NULL};
@@ -81,14 +81,14 @@ static int64_t clock_now(Writer *self) {
 /* Outside of the lock, but only for what nobody can change meanwhile: a frame whose checksum was
  * computed from other bytes than were copied would be damage that we made ourselves. */
 static void checksum_fixed(pq_payload *items, size_t count) {
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; items != NULL && i < count; i++) {
         if (items[i].fixed) {
             items[i].state = pq_crc_update(PQ_CRC_START, items[i].data, items[i].bytes);
         }
     }
 }
 
-pq_event pq_writer_event(int result) {
+static pq_event event_of(int result) {
     switch (result) {
     case PQ_APPEND_MOVED: return EVENT_MOVED;
     case PQ_APPEND_FULL: return EVENT_FULL;
@@ -121,33 +121,55 @@ static int after(Writer *self, const pq_appended *out, size_t count) {
     return 0;
 }
 
-int pq_writer_append(Writer *self, pq_payload *items, size_t count, int64_t exact,
-                     uint64_t only_at, pq_appended *out) {
+/* Raise if a payload, or all of them, cannot be sent at all; else return the bytes of all frames. */
+static int64_t frames_bytes(Writer *self, const pq_batch *batch) {
+    uint64_t total = 0, room = self->at.page_bytes - PQ_PAGE_HEADER_BYTES - PQ_FRAME_BYTES;
+    uint64_t fitting = 0;
+    size_t looks = batch->items != NULL ? batch->count : 1; /* rows have one size */
+    for (size_t i = 0; i < looks; i++) {
+        uint64_t bytes = pq_batch_bytes(batch, i);
+        if (bytes > room - PQ_FRAME_BYTES) {
+            pq_event_raise((PyObject *)self, EVENT_TOO_LARGE, (int64_t)bytes);
+            return -1;
+        }
+        if (self->record_bytes != 0 && bytes != self->record_bytes) {
+            pq_event_raise((PyObject *)self, EVENT_WRONG_SIZE, (int64_t)bytes);
+            return -1;
+        }
+        total += pq_aligned(PQ_FRAME_BYTES + bytes);
+        fitting += total <= room;
+    }
+    if (batch->items == NULL) {
+        fitting = room / total;
+        total = batch->count > (uint64_t)INT64_MAX / total ? INT64_MAX : total * batch->count;
+    }
+    if (total > room || batch->count > self->at.index_capacity) {
+        self->fitting = fitting < self->at.index_capacity ? fitting : self->at.index_capacity;
+        pq_event_raise((PyObject *)self, EVENT_BATCH_TOO_LARGE, (int64_t)total);
+        return -1;
+    }
+    return (int64_t)total;
+}
+
+int pq_writer_append(Writer *self, pq_batch *batch, pq_payload *items, int64_t exact,
+                     pq_appended *out) {
     if (!pq_writer_ready(self)) {
         return -1;
     }
-    uint64_t total = 0, room = self->at.page_bytes - PQ_PAGE_HEADER_BYTES - PQ_FRAME_BYTES;
-    for (size_t i = 0; i < count; i++) {
-        if (items[i].bytes > room - PQ_FRAME_BYTES) {
-            pq_event_raise((PyObject *)self, EVENT_TOO_LARGE, (int64_t)items[i].bytes);
-            return -1;
-        }
-        total += pq_aligned(PQ_FRAME_BYTES + items[i].bytes);
-    }
-    if (total > room || count > self->at.index_capacity) {
-        pq_event_raise((PyObject *)self, EVENT_BATCH_TOO_LARGE, (int64_t)total);
+    int64_t total = frames_bytes(self, batch);
+    if (total < 0) {
         return -1;
     }
     int free_gil = total >= FREE_GIL_BYTES;
     if (free_gil) {
         Py_BEGIN_ALLOW_THREADS
-        checksum_fixed(items, count);
+        checksum_fixed(items, batch->count);
         Py_END_ALLOW_THREADS
     } else {
-        checksum_fixed(items, count);
+        checksum_fixed(items, batch->count);
     }
     for (int again = 0;; again = 1) {
-        attempt try = {.items = items, .item_count = count, .exact = exact, .only_at = only_at};
+        attempt try = {.batch = batch, .exact = exact};
         try.now = free_gil && self->clock == Py_None ? PQ_TIMESTAMP_NOW : clock_now(self);
         if (try.now < 0 && (try.now != PQ_TIMESTAMP_NOW || self->clock != Py_None)) {
             if (!PyErr_Occurred()) {
@@ -160,53 +182,13 @@ int pq_writer_append(Writer *self, pq_payload *items, size_t count, int64_t exac
         int result = same || pq_writer_ready(self) ? pq_writer_run(self, &try, free_gil) : -1;
         if (result == PQ_APPEND_DONE) {
             *out = try.out;
-            return after(self, out, count);
+            return after(self, out, batch->count);
         }
-        if (only_at != 0 && (result == PQ_APPEND_CROWDED || result == PQ_APPEND_OLD)) {
-            return 1;
-        }
-        int64_t value = result == PQ_APPEND_OLD ? exact : (int64_t)total;
-        if (result < 0 || pq_event_raise((PyObject *)self, pq_writer_event(result), value) <= 0) {
+        int64_t value = result == PQ_APPEND_OLD ? exact : total;
+        if (result < 0 || pq_event_raise((PyObject *)self, event_of(result), value) <= 0) {
             return -1;
         }
     }
-}
-
-static PyObject *writer_send(Writer *self, PyObject *const *args, Py_ssize_t arg_count,
-                             PyObject *names) {
-    int64_t exact = PQ_TIMESTAMP_NOW;
-    if (arg_count != 1) {
-        PyErr_SetString(PyExc_TypeError, "send takes one payload");
-        return NULL;
-    }
-    if (names != NULL && PyTuple_Size(names) > 0) {
-        PyObject *name = PyTuple_GetItem(names, 0);
-        if (PyTuple_Size(names) != 1 || PyUnicode_CompareWithASCIIString(name, "timestamp") != 0) {
-            PyErr_SetString(PyExc_TypeError, "send takes no keyword but timestamp");
-            return NULL;
-        }
-        if (args[1] != Py_None) {
-            exact = PyLong_AsLongLong(args[1]);
-            if (exact < 0) {
-                if (!PyErr_Occurred()) {
-                    PyErr_SetString(PyExc_ValueError, "a timestamp is ns since 1970, 0 or more");
-                }
-                return NULL;
-            }
-        }
-    }
-    pq_payload item;
-    pq_appended out;
-    Py_buffer view;
-    int viewed;
-    if (pq_payload_of(args[0], &item, &view, &viewed) < 0) {
-        return NULL;
-    }
-    int result = pq_writer_append(self, &item, 1, exact, 0, &out);
-    if (viewed) {
-        PyBuffer_Release(&view);
-    }
-    return result < 0 ? NULL : PyLong_FromUnsignedLongLong(out.sequence);
 }
 
 /* --- what the Python rooms call --------------------------------------------------------------- */
@@ -256,7 +238,8 @@ static PyObject *writer_roll(Writer *self, PyObject *args) {
     int result = -1;
     if (header.len != (Py_ssize_t)PQ_PAGE_HEADER_BYTES) {
         PyErr_SetString(PyExc_ValueError, "a page header has another size");
-    } else if (pq_region_check(next_page, PQ_PAGE_BYTES_MIN, 1, "next page") == 0 && pq_writer_ready(self)) {
+    } else if (pq_region_check(next_page, PQ_PAGE_BYTES_MIN, 1, "next page") == 0 &&
+               pq_writer_ready(self)) {
         attempt try = {.next_page = next_page, .header = header.buf};
         result = pq_writer_run(self, &try, 1);
     }
@@ -294,10 +277,11 @@ PyDoc_STRVAR(send_doc,
     "Source: FORMAT.md, \"Publishing\"; keeps I1, I2, I4.");
 
 static PyMethodDef writer_methods[] = {
-    {"send", (PyCFunction)(void (*)(void))writer_send, METH_FASTCALL | METH_KEYWORDS,
+    {"send", (PyCFunction)(void (*)(void))pq_writer_send, METH_FASTCALL | METH_KEYWORDS,
      send_doc},
-    {"_send_many", (PyCFunction)pq_writer_send_many, METH_O, NULL},
-    {"_send_at", (PyCFunction)pq_writer_send_at, METH_VARARGS, NULL},
+    {"_send_many", (PyCFunction)pq_writer_send_many, METH_VARARGS, NULL},
+    {"_send_rows", (PyCFunction)pq_writer_send_rows, METH_VARARGS, NULL},
+    {"_send_spans", (PyCFunction)pq_writer_send_spans, METH_VARARGS, NULL},
     {"_freeze", (PyCFunction)pq_writer_freeze, METH_NOARGS, NULL},
     {"_leap", (PyCFunction)pq_writer_leap, METH_VARARGS, NULL},
     {"_attach", (PyCFunction)writer_attach, METH_VARARGS, NULL},
@@ -313,6 +297,9 @@ static PyMemberDef writer_members[] = {
     {"_first_sequence", T_ULONGLONG, offsetof(Writer, at.first_sequence), READONLY, NULL},
     {"_closed", T_INT, offsetof(Writer, closed), READONLY, NULL},
     {"_inside", T_INT, offsetof(Writer, inside), READONLY, NULL},
+    {"_fitting", T_ULONGLONG, offsetof(Writer, fitting), READONLY, NULL},
+    {"_only_at", T_ULONGLONG, offsetof(Writer, only_at), 0, NULL},
+    {"_record_bytes", T_ULONGLONG, offsetof(Writer, record_bytes), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 

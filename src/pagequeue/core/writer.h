@@ -14,6 +14,9 @@ typedef struct {
     uint64_t ahead_at;     /* position from which the next page should be made ready */
     uint64_t sync_every;   /* messages, 0 = never */
     uint64_t unsynced;     /* messages since the last sync was asked for */
+    uint64_t only_at;      /* sequence + 1 that a batch must begin with, 0 = any */
+    uint64_t record_bytes; /* every message has so many; 0 = any number */
+    uint64_t fitting;      /* messages of the batch that was too large that fit into a page */
     int64_t lock_timeout;  /* ns */
     PyObject *clock;       /* None = the system's */
     unsigned fork_count;
@@ -24,8 +27,7 @@ typedef struct {
 typedef struct {
     pq_place at; /* a copy: another thread may attach the next page meanwhile */
     pq_lock *lock;
-    const pq_payload *items;
-    size_t item_count;
+    const pq_batch *batch;
     int64_t now; /* PQ_TIMESTAMP_NOW = take it when the lock is held */
     int64_t exact;
     Region *meta, *page;
@@ -33,27 +35,31 @@ typedef struct {
     const uint8_t *header; /* of the next page */
     pq_tail *freeze;       /* not NULL = only freeze the page, and say where it ends */
     const pq_tail *beyond; /* not NULL = publish all pages up to there, the next page first */
-    uint64_t only_at;      /* sequence + 1 that the first message must get, 0 = any */
     Region *taker;
-    uint64_t taker_limit;
+    uint64_t taker_limit, only_at;
     pq_appended out;
 } attempt;
 
 /* One attempt; returns a pq_append_result, or -1 with an exception set. */
 int pq_writer_run(Writer *self, attempt *try, int free_gil);
-PyObject *pq_writer_bind(Writer *self, PyObject *args);
-
+/* Whether it can be used now; 0 = raised. */
 int pq_writer_ready(Writer *self);
-pq_event pq_writer_event(int result);
-
-/* 0 = done, -1 = raised, 1 = another one has the sequence, or the time is too old: only where
- * `only_at` is given. */
-int pq_writer_append(Writer *self, pq_payload *items, size_t count, int64_t exact,
-                     uint64_t only_at, pq_appended *out);
-int pq_payload_of(PyObject *object, pq_payload *item, Py_buffer *view, int *viewed);
-
-PyObject *pq_writer_send_many(Writer *self, PyObject *payloads);
-PyObject *pq_writer_send_at(Writer *self, PyObject *args);
+/* Append a batch, whatever that takes; -1 = raised. The checksums of what is fixed are computed. */
+int pq_writer_append(Writer *self, pq_batch *batch, pq_payload *items, int64_t exact,
+                     pq_appended *out);
+/* payloads.c */
+PyObject *pq_writer_send(Writer *self, PyObject *const *args, Py_ssize_t arg_count,
+                         PyObject *names);
+PyObject *pq_writer_send_many(Writer *self, PyObject *args);
+/* rows.c */
+PyObject *pq_writer_send_rows(Writer *self, PyObject *args);
+PyObject *pq_writer_send_spans(Writer *self, PyObject *args);
+/* Times as int64 in a bytes object, or None: NULL, and no error, for None. */
+int pq_times_of(PyObject *object, size_t count, const int64_t **times);
+/* Append, and return the first sequence and the count; None for none. */
+PyObject *pq_writer_sent(Writer *self, pq_batch *batch, pq_payload *items);
+PyObject *pq_writer_bind(Writer *self, PyObject *args);
+/* publish.c */
 PyObject *pq_writer_freeze(Writer *self, PyObject *unused);
 PyObject *pq_writer_leap(Writer *self, PyObject *args);
 

@@ -14,9 +14,10 @@ import numpy as np
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue.arrow import payload_array
 from pagequeue.batches import BATCH_BYTES
-from pagequeue.consumer import Replay
 from pagequeue.inflating import map_page
+from pagequeue.replay import Replay
 from pagequeue.spark.table import Need, Rows, Table
 from pagequeue.walk import Stretch, stretches
 from pagequeue.wording import message_range
@@ -102,7 +103,7 @@ class _PieceReader:
     def _of_batch(self, batch: Batch) -> Rows:
         payloads = None
         if self._need is Need.PAYLOADS:
-            payloads = batch.to_arrow(copy=True).column("payload")
+            payloads = payload_array(batch)
         first = self._at - len(batch)
         return self._rows(first, len(batch), batch.timestamps, payloads)
 

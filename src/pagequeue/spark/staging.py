@@ -28,6 +28,8 @@ from pagequeue.system_errors import raise_typed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
 PAYLOAD: Final = "payload"
 TIME: Final = "timestamp_ns"
 START: Final = "rows-"
@@ -148,9 +150,13 @@ def _rows(batch: Any) -> Any:  # noqa: ANN401 - pyarrow is not typed
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
+def _lengths(payloads: Any) -> NDArray[np.int64]:  # noqa: ANN401 - the same
+    lengths = pc.binary_length(payloads).to_numpy(zero_copy_only=False)
+    return np.asarray(lengths, np.int64)
+
+
 def _frame_bytes(payloads: Any) -> int:  # noqa: ANN401 - pyarrow is not typed
-    lengths = pc.binary_length(payloads).to_numpy(zero_copy_only=False).astype(np.int64)
-    padded = -(-(lengths + fmt.FRAME_HEADER_BYTES) // fmt.FRAME_ALIGN_BYTES)
+    padded = -(-(_lengths(payloads) + fmt.FRAME_HEADER_BYTES) // fmt.FRAME_ALIGN_BYTES)
     return int(padded.sum()) * fmt.FRAME_ALIGN_BYTES
 
 
@@ -193,7 +199,8 @@ class StagedRows:
                     times = None
                     if TIME in batch.schema.names:
                         times = batch.column(TIME).to_numpy(zero_copy_only=False)
-                    yield Chunk(batch.column(PAYLOAD).to_pylist(), times)
+                    payloads = batch.column(PAYLOAD)
+                    yield Chunk(payloads, _lengths(payloads), times)
 
 
 def _damaged(path: str, reason: str) -> errors.CorruptMeta:

@@ -1,0 +1,167 @@
+"""`pagequeue import`: the rows of a file into a queue, with their times."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from pagequeue import InvalidOption, Queue
+from pagequeue import exchange as exchanging
+from pagequeue.cli import shared
+from pagequeue.cli.problems import page_progress
+from pagequeue.cli.rewording import reworded
+from pagequeue.exchange_text import read_csv, read_jsonl
+from pagequeue.kind import Kind
+from pagequeue.producer import Producer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pagequeue.exchange import Piece
+
+
+class _Source:
+    """A file of rows, opened: what its queue held, its pieces, and how far it was read."""
+
+    def __init__(self, file: IO[bytes], path: str) -> None:
+        suffix = exchanging.suffix_of(path)
+        self._file = file
+        self._size_bytes = os.fstat(file.fileno()).st_size
+        self.kind = Kind()
+        self.pieces: Callable[[Kind], Iterator[Piece]]
+        if suffix in {".jsonl", ".csv"}:
+            read = read_jsonl if suffix == ".jsonl" else read_csv
+            self.pieces = lambda _: read(file)
+            return
+        from pagequeue.exchange_arrow import TableFile  # noqa: PLC0415 - the extra
+
+        table = TableFile(file, path, is_parquet=suffix == ".parquet")
+        self.kind, self.pieces = table.kind, table.pieces
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """How many bytes were read, of how many."""
+        return self._file.tell(), self._size_bytes
+
+
+def _open_queue(directory: str, kind: Kind, **options: Any) -> Queue:  # noqa: ANN401 - of Queue
+    """Return the queue; a new one holds what that of the file held."""
+    try:
+        try:
+            return Queue(directory, create=False, **options)
+        except FileNotFoundError:
+            codec = None if kind.dtype is not None else kind.codec
+            return Queue(directory, dtype=kind.dtype, codec=codec, **options)
+    except InvalidOption as error:
+        if error.path is not None:
+            raise
+        raise click.UsageError(reworded(str(error))) from None
+
+
+def _raw_producer(queue: Queue) -> Producer:
+    """Return a producer for payloads as they are, also where the queue has a codec."""
+    if queue.dtype is not None:
+        return queue.producer()
+    return Producer(queue._open())  # noqa: SLF001 - its own package
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[IO[bytes]]:
+    with Path(path).open("rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise shared.CommandError(f"{path} is no regular file; give one")
+        yield file
+
+
+@click.command()
+@shared.directory_argument
+@click.option(
+    "--from", "source", required=True, metavar="FILE", type=click.Path(readable=False),
+    help="The file to read; .parquet, .arrow, .jsonl or .csv says how.",
+)  # fmt: skip
+@click.option("--check", is_flag=True, help="Refuse rows whose sequences have a gap.")
+@click.option(
+    "--skip", "skip_count", type=click.IntRange(min=0), default=0, metavar="N",
+    help="Pass over the first N rows: go on where an import ended.",
+)  # fmt: skip
+@click.option(
+    "--page-bytes",
+    callback=shared.parsed(shared.parse_size),
+    metavar="SIZE",
+    help="The size of each page of a new queue, like 64M.",
+)
+@click.option("--flush", is_flag=True, help="End only when everything is on stable storage.")
+@shared.json_option()
+@shared.prefix_option
+@shared.trust_option
+def command(
+    directory: str,
+    source: str,
+    prefix: str,
+    trust: tuple[str, ...],
+    skip_count: int,
+    page_bytes: int | None,
+    *,
+    check: bool,
+    flush: bool,
+    as_json: bool,
+) -> None:
+    """Send the rows of a file to the queue in DIR, with the times that they have.
+
+    The queue is made if it is not there. Times must not go back, nor lie before the last message
+    of the queue: the import ends there. Each batch is sent as a whole or not at all; what came
+    before an error stays, and is counted, so that --skip can go on behind it. Sequences are new.
+    """
+    try:
+        exchanging.suffix_of(source)
+    except InvalidOption as error:
+        raise click.UsageError(str(error)) from None
+    with _opened(source) as file:
+        rows = _Source(file, source)
+        options = {"prefix": prefix, "page_bytes": page_bytes, "trust": trust}
+        with (
+            _open_queue(directory, rows.kind, **options) as queue,
+            _raw_producer(queue) as producer,
+        ):
+            first_sequence = queue.tail_sequence
+            kind = queue._store.kind  # noqa: SLF001 - its own package
+            importing = exchanging.Import(
+                producer, queue.page_bytes, kind.record_bytes, skip_count=skip_count, check=check
+            )
+            failed = True
+            try:
+                with page_progress("importing bytes") as progress:
+                    for piece in rows.pieces(kind):
+                        importing.send(piece)
+                        if progress is not None:
+                            progress(*rows.place)
+                if flush:
+                    producer.flush()
+                failed = False
+            finally:
+                if failed:
+                    _say_how_far(importing, skip_count)
+    report = {
+        "messages": importing.messages,
+        "payload_bytes": importing.payload_bytes,
+        "first_sequence": first_sequence if importing.messages else None,
+    }
+    if as_json:
+        click.echo(json.dumps(report))
+        return
+    size = shared.human_bytes(importing.payload_bytes)
+    click.echo(f"{shared.counted(importing.messages, 'message')}, {size} imported from {source}")
+
+
+def _say_how_far(importing: exchanging.Import, skip_count: int) -> None:
+    rest = skip_count + importing.messages
+    shared.note(
+        f"{shared.counted(importing.messages, 'message')} imported; to go on behind them: "
+        f"--skip {rest}"
+    )

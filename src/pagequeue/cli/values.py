@@ -1,0 +1,85 @@
+"""What messages of a queue with a dtype or a codec look like as JSON, and how lines become such.
+
+Only what JSON can nearly say is shown so: records, JSON, MessagePack; pickles and tables are bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Final
+
+import click
+import numpy as np
+
+from pagequeue.codec import codec_of
+from pagequeue.errors import NotDecodable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pagequeue import Message, Queue
+
+SHOWN: Final = frozenset({"json", "msgpack"})
+FROM_TEXT: Final = frozenset({"utf-8", "json"})
+
+
+def are_shown(queue: Queue) -> bool:
+    """Whether the values of a queue say more to a reader than their payloads."""
+    return queue.dtype is not None or queue.codec in SHOWN
+
+
+def jsonable(value: object) -> object:
+    """Return what JSON can say of a value, or of a part of one."""
+    if isinstance(value, np.void) and value.dtype.names is not None:
+        return {name: jsonable(value[name]) for name in value.dtype.names}
+    if isinstance(value, np.ndarray):
+        return [jsonable(item) for item in value]
+    if isinstance(value, np.generic) and value.dtype.kind not in "mM":
+        value = value.item()
+    if isinstance(value, complex):
+        return [value.real, value.imag]
+    if isinstance(value, bytes):
+        return _text(value)
+    return value if isinstance(value, str | int | float | None) else str(value)
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(value).decode("ascii")
+
+
+def value_of(message: Message) -> tuple[bool, object]:
+    """Return whether a message has a value, and what JSON says of it, but for its inside."""
+    try:
+        value = message.value
+    except NotDecodable:
+        return False, None
+    return True, value if isinstance(value, dict | list) else jsonable(value)
+
+
+def line_of(message: Message) -> bytes:
+    """Return a message as one line: its value as JSON, or its payload if it has none."""
+    has_value, value = value_of(message)
+    return encode(value).encode() if has_value else message.payload
+
+
+def encode(row: object) -> str:
+    """Return JSON."""
+    return json.dumps(row, ensure_ascii=False, default=jsonable)
+
+
+def decoder_of_lines(queue: Queue) -> Callable[[bytes], object] | None:
+    """Return what makes an object to send of a line of text; None: lines are payloads.
+
+    Raises:
+        click.UsageError: no text says what this queue holds.
+    """
+    name = queue.codec
+    if name == "bytes":
+        return None
+    if name not in FROM_TEXT:
+        raise click.UsageError(f"the queue's codec is {name}, and no text says that: use Python")
+    return codec_of(name).decode

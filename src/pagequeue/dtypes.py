@@ -1,0 +1,129 @@
+"""NumPy dtypes of fixed records as plain JSON, and back, trusting nothing.
+
+The form is NumPy's own for dtypes with names, formats, offsets and an itemsize, so that padding and
+the order of the fields are kept. A format is a type string such as `<f8`, such a form again, or
+`[format, [sizes]]` for an array inside a record. Nothing is evaluated and nothing unpickled: each
+part is looked at before NumPy sees it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
+FIELDS_MAX: Final = 1024
+DEPTH_MAX: Final = 16
+NDIM_MAX: Final = 32
+RECORD_BYTES_MAX: Final = 1 << 30
+_UNIT: Final = r"\[(?:[1-9]\d{0,8})?(?:Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\]"
+_TYPE: Final = re.compile(
+    rf"[<>](?:[iu][248]|f[248]|c8|c16|U[1-9]\d{{0,8}}|[mM]8(?:{_UNIT})?)"
+    r"|\|(?:b1|[iu]1|[SV][1-9]\d{0,8})"
+)
+"""No `long double`: its bytes are another thing on another machine."""
+
+
+def record_dtype(dtype: DTypeLike) -> np.dtype[np.void]:
+    """Return the dtype of fixed records that was asked for.
+
+    Raises:
+        ValueError: records cannot be of this dtype; the text says why.
+        TypeError: it is no dtype.
+    """
+    kind = np.dtype(dtype)
+    if kind.names is None:
+        raise ValueError(f"records have fields, {kind} has none: give [('value', {kind.str!r})]")
+    again = parse(describe(kind))
+    if again != kind:
+        raise ValueError(f"{kind} does not come back as it is: leave out what no message holds")
+    return again
+
+
+def describe(dtype: np.dtype[Any]) -> dict[str, object]:
+    """Return a dtype with fields as plain JSON.
+
+    Raises:
+        ValueError: a field is of a kind that no message can hold.
+    """
+    assert dtype.names is not None
+    assert dtype.fields is not None
+    formats: list[object] = []
+    for name in dtype.names:
+        part = dtype.fields[name][0]
+        base, shape = part.subdtype or (part, ())
+        form = base.str if base.names is None else describe(base)
+        formats.append([form, list(shape)] if shape else form)
+    return {
+        "names": list(dtype.names),
+        "formats": formats,
+        "offsets": [dtype.fields[name][1] for name in dtype.names],
+        "itemsize": dtype.itemsize,
+    }
+
+
+def parse(form: object) -> np.dtype[np.void]:
+    """Return the dtype that `describe` told of.
+
+    Raises:
+        ValueError: it is none that `describe` can have told of.
+    """
+    return _record(form, DEPTH_MAX)
+
+
+def _record(form: object, depth: int) -> np.dtype[np.void]:
+    if depth == 0:
+        raise ValueError("records are nested too deep")
+    if not isinstance(form, dict) or set(form) != {"names", "formats", "offsets", "itemsize"}:
+        raise ValueError("a record has names, formats, offsets and an itemsize")
+    names, formats, offsets = form["names"], form["formats"], form["offsets"]
+    lists = all(isinstance(part, list) for part in (names, formats, offsets))
+    if not lists or not 0 < len(names) == len(formats) == len(offsets) <= FIELDS_MAX:
+        raise ValueError(f"a record has 1 to {FIELDS_MAX} fields")
+    if len(set(map(_name, names))) != len(names):
+        raise ValueError("two fields have one name")
+    parts = [_part(part, depth) for part in formats]
+    starts = [_whole(offset, 0) for offset in offsets]
+    size_bytes = _whole(form["itemsize"], 1)
+    places = sorted(
+        (start, start + part.itemsize) for start, part in zip(starts, parts, strict=True)
+    )
+    for (_, end), (begin, _) in zip(places, [*places[1:], (size_bytes, 0)], strict=True):
+        if begin < end:
+            raise ValueError("fields overlap, or reach beyond the record")
+    told = {"names": names, "formats": parts, "offsets": starts, "itemsize": size_bytes}
+    return cast("np.dtype[np.void]", np.dtype(cast("Any", told)))
+
+
+def _name(name: object) -> str:
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"{name!r} is no name of a field")
+    return name
+
+
+def _whole(number: object, least: int) -> int:
+    if type(number) is not int or not least <= number <= RECORD_BYTES_MAX:
+        raise ValueError(f"{number!r} is no number of bytes from {least} to {RECORD_BYTES_MAX}")
+    return number
+
+
+def _part(form: object, depth: int) -> np.dtype[Any]:
+    if isinstance(form, str):
+        if not _TYPE.fullmatch(form):
+            raise ValueError(f"no message holds values of type {form!r}")
+        return np.dtype(form)
+    if not isinstance(form, list):
+        return _record(form, depth - 1)
+    if len(form) != 2 or isinstance(form[0], list) or not isinstance(form[1], list):
+        raise ValueError("an array in a record has a format and its sizes")
+    inner, shape = _part(form[0], depth), [_whole(size, 1) for size in form[1]]
+    total = inner.itemsize
+    for size in shape:
+        total = _whole(total * size, 1)
+    if not 0 < len(shape) <= NDIM_MAX:
+        raise ValueError(f"an array in a record has 1 to {NDIM_MAX} sizes")
+    return np.dtype((inner, tuple(shape)))

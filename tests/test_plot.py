@@ -1,0 +1,100 @@
+"""`pagequeue plot`: a picture whatever stands in the queue, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from support import SMALL, Clock
+
+from pagequeue import Queue
+from pagequeue.cli import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Capture = pytest.CaptureFixture[str]
+START = 1_700_000_000_000_000_000
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def make(path: Path, *times: int, size: int = 40) -> str:
+    """Make a queue of messages of these times; return its path."""
+    with Queue(path, page_bytes=SMALL, clock=Clock(START)) as queue, queue.producer() as producer:
+        for number, time in enumerate(times):
+            producer.send(b"%d" % number + b"." * (number * size % 1000), timestamp=START + time)
+    return str(path)
+
+
+def size_of(path: Path) -> tuple[int, int]:
+    """Return the width and height of a PNG."""
+    data = path.read_bytes()
+    assert data.startswith(PNG)
+    assert data.endswith(b"IEND\xaeB`\x82")
+    return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        (),
+        (0,),
+        (0, 0, 0),
+        (0, 1),
+        tuple(range(0, 300 * 10**9, 10**9)),
+        (0, 10**18),
+    ],
+)
+def test_any_queue_has_a_picture(tmp_path: Path, times: tuple[int, ...], capsys: Capture) -> None:
+    """None, one, many; within a microsecond or over thirty years."""
+    directory = make(tmp_path / "q", *times)
+    file = tmp_path / "q.png"
+    assert main(["plot", directory, "--to", str(file), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["messages"] == len(times)
+    width, height = size_of(file)
+    assert width > 1000
+    assert height > 700
+
+
+def test_latency_adds_a_panel(tmp_path: Path, capsys: Capture) -> None:
+    """With its figures; also where nothing matches."""
+    first = make(tmp_path / "a", *range(0, 1000, 10))
+    second = make(tmp_path / "b", *range(5, 1005, 10))
+    file, plain = tmp_path / "q.png", tmp_path / "p.png"
+    assert main(["plot", first, "--to", str(plain)]) == 0
+    capsys.readouterr()
+    assert main(["plot", first, "--to", str(file), "--latency", second, "--json"]) == 0
+    latency = json.loads(capsys.readouterr().out)["latency"]
+    assert (latency["matched"], latency["least_ns"], latency["most_ns"]) == (100, 5, 5)
+    assert size_of(file)[1] > size_of(plain)[1]
+    arguments = ["plot", first, "--to", str(file), "--latency", second, "--force"]
+    assert main([*arguments, "--by", "time:sent"]) == 0
+    assert "0 messages of" in capsys.readouterr().out
+    assert main([*arguments, "--by", "size"]) == 2
+
+
+def test_part_of_a_queue_is_drawn(tmp_path: Path, capsys: Capture) -> None:
+    """Between two times."""
+    directory = make(tmp_path / "q", *range(10))
+    span = ["--since", str(START + 3), "--until", str(START + 7)]
+    assert main(["plot", directory, "--to", str(tmp_path / "q.png"), *span, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["messages"] == 4
+
+
+def test_missing_extra_and_standing_file_are_told(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line each; nothing is made and nothing overwritten."""
+    directory = make(tmp_path / "q", 1)
+    file = tmp_path / "q.png"
+    file.write_text("mine")
+    assert main(["plot", directory, "--to", str(file)]) == 1
+    assert "stands there already" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["plot", directory, "--to", str(file), "--force"]) == 1
+    assert "pip install 'pagequeue[plot]'" in capsys.readouterr().err
+    assert file.read_text() == "mine"
+    assert len(list(tmp_path.iterdir())) == 2
