@@ -32,7 +32,7 @@ from stress.spark_driver import PAGE_BYTES
 
 SHORT_SECONDS = 90.0
 VIOLATIONS_MAX = 5
-PAGES = 40
+PAGES = 12
 START_SECONDS = 120.0
 END_SECONDS = 180.0
 DRIVER_SHARE = 0.12
@@ -271,6 +271,8 @@ def run(budget: Budget) -> Outcome:
         outcome.violations = [*judge(directory, feeder.sent), *watcher.wrong[:VIOLATIONS_MAX]]
         if feeder.failure:
             outcome.violations.append(feeder.failure)
+        with Queue(directory / "from", read_only=True) as queue:
+            outcome.notes["retention took"] = queue.head_sequence
     except TimeoutError as error:
         outcome.violations.append(str(error))
     finally:
@@ -280,7 +282,7 @@ def run(budget: Budget) -> Outcome:
     outcome.cases = sum(this.kills.values())
     jobs = job_counts(directory / "jobs")
     done = sum(is_done for _, is_done in jobs.values())
-    outcome.notes = {
+    outcome.notes |= {
         "messages": feeder.sent, "jobs": len(jobs), "of them done": done,
         "looks": watcher.looks, **{f"killed {kind}": n for kind, n in this.kills.items()},
     }  # fmt: skip

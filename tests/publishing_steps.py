@@ -154,6 +154,7 @@ def main(directory: str, kind: str, count: int) -> None:
         assert after == before, (label, step, before, after)
         publish(directory, label, piece, count)
         assert whole(read(directory), label, count)
+        assert os.listdir(os.path.join(directory, "queue-staged")) == ["lock"]
         with Queue(directory) as queue:
             assert queue.verify().problems == [], queue.verify().problems
             with Ledger(queue._store) as ledger:

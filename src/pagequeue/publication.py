@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 TRIES: Final = 20
 """So often a batch is tried behind producers that come in between; then it takes pages."""
 ROOM_TRIES: Final = 100
+PAGES: Final = "pages-"
+"""What the names of directories begin with in which pages are laid down."""
 DIRECTORY: Final = "-staged"
 """Behind the prefix: the directory beside the queue in which rows and pages wait."""
 
@@ -203,6 +205,9 @@ class Ledger:
     def _settle(self) -> None:
         """Settle what a publisher left that died; nobody else publishes now."""
         store = self._store
+        for name in os.listdir(self.path):
+            if name.startswith(PAGES):
+                shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
         name = sending_name(self._prefix)
         record = read_record(self._folder, name)
         if record is not None:
@@ -244,7 +249,7 @@ class Ledger:
             name = published_name(self._prefix, entry_of(entry.writer))
             write_record(self._folder, name, done)
             return range(first, first)
-        path = os.path.join(self.path, f"pages-{uuid.uuid4().hex}")
+        path = os.path.join(self.path, PAGES + uuid.uuid4().hex)
         try:
             # M1. All pages, laid down beside the queue. Dies here: a directory that is removed.
             laid = lay_down(store, path, source.chunks())

@@ -198,6 +198,8 @@ class _Verification:
             if number in waiting:
                 continue
             if number > spare and not self.found.awaits_recovery:
+                if self._tail_page_now() >= number:
+                    continue  # it was published meanwhile, with others
                 self.problem(number, None, None, "behind the page that comes next: never read")
                 continue
             try:  # it can have been rolled into, sealed and compressed by now
@@ -208,6 +210,10 @@ class _Verification:
                 self.report.problems.append(problem_of(error))
             else:
                 self._check_spare(number, page)
+
+    def _tail_page_now(self) -> int:
+        written = survey(self.found.folder, self.found.prefix).written
+        return 0 if written is None else written.tail.page_number
 
     def _check_spare(self, number: int, page: _core.Region) -> None:
         """A page that comes next has no messages, unless it was rolled into meanwhile."""
