@@ -51,7 +51,11 @@ SANITIZER_OPTIONS = {
 }
 
 
-def executed(command: Sequence[str | Path], directory: str | None = None) -> tuple[str, str | None]:
+def executed(
+    command: Sequence[str | Path],
+    directory: str | None = None,
+    limit_seconds: float = CHUNK_SECONDS_MAX,
+) -> tuple[str, str | None]:
     """Run a program; return what it printed, and what went wrong."""
     try:
         done = subprocess.run(
@@ -59,12 +63,12 @@ def executed(command: Sequence[str | Path], directory: str | None = None) -> tup
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={**os.environ, **SANITIZER_OPTIONS},
-            timeout=CHUNK_SECONDS_MAX,
+            timeout=limit_seconds,
             cwd=directory,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return "", f"no end after {CHUNK_SECONDS_MAX:g} s"
+        return "", f"no end after {limit_seconds:g} s"
     text = done.stdout.decode(errors="replace")
     if done.returncode == 0:
         return text, None
@@ -109,7 +113,8 @@ def fuzz(budget: Budget, outcome: Outcome) -> None:
     if budget.cases is not None:
         limits.append(f"-runs={budget.cases}")
     with tempfile.TemporaryDirectory(prefix="pagequeue-fuzz-") as directory:
-        text, wrong = executed([path, *limits, "-print_final_stats=1", "-timeout=10"], directory)
+        limits += ["-print_final_stats=1", "-timeout=10"]
+        text, wrong = executed([path, *limits], directory, seconds + CHUNK_SECONDS_MAX)
         found = [file for file in Path(directory).iterdir() if "-" in file.name]
         inputs = [f"{file.name}: {file.read_bytes().hex()}" for file in found]
     number = re.search(r"stat::number_of_executed_units:\s*(\d+)", text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import struct
 import tempfile
 from dataclasses import dataclass, field
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Whoever runs the tests behind `&` has the shell's children ignore Ctrl-C, which is tested.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 MESSAGES = [bytes([65 + n]) * 1300 for n in range(8)]
 """Three of them fit into a page of 4096 bytes: pages of 3, 3 and 2."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PR_SET_PDEATHSIG = 1
 MEMORY_BYTES = 2 << 30
-"""What a child may reserve in all; a length that was believed shows as a MemoryError."""
+"""What a child may reserve beside what it has; a length that was believed is a MemoryError then."""
 PIPE_BYTES = 1 << 20
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -59,7 +59,8 @@ def _child(function: Callable[[], Any], reading: int, writing: int) -> None:
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         os.close(reading)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+        limit = _reserved_bytes() + MEMORY_BYTES
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         try:
             answer = {"value": function()}
         except BaseException:  # noqa: BLE001 - whatever it is, it must not be
@@ -69,6 +70,12 @@ def _child(function: Callable[[], Any], reading: int, writing: int) -> None:
             left = left[os.write(writing, left) :]
     finally:
         os._exit(0)
+
+
+def _reserved_bytes() -> int:
+    """Return the size of this process's address space: libraries can have taken gigabytes of it."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
 
 
 def _received(reading: int, seconds: float) -> bytes | None:
