@@ -180,9 +180,15 @@ def pytest_terminal_summary(
 ) -> None:
     """Say how many tests of Spark were run; `.ci/run` looks for it."""
     count, reason = config.stash.get(SPARK, (0, None))
-    if count:
-        done = f"skipped: {reason}" if reason else "run"
-        terminalreporter.write_line(f"Spark: {count} tests {done}")
+    if reason:
+        terminalreporter.write_line(f"Spark: {count} tests skipped: {reason}")
+    elif count:
+        done = [
+            *terminalreporter.stats.get("passed", []),
+            *terminalreporter.stats.get("failed", []),
+        ]
+        ran = sum("spark" in report.keywords for report in done)
+        terminalreporter.write_line(f"Spark: {ran} tests run")
 
 
 @pytest.fixture(scope="session")
