@@ -48,6 +48,7 @@ class Survey:
         written: what the write meta says; None if it is missing or damaged.
         problems: what is wrong with all these files, pages apart.
         newer: paths of meta files that a newer version wrote.
+        denied: errors of those that may not be read, by path: nobody knows what they say.
     """
 
     folder: Folder
@@ -60,12 +61,15 @@ class Survey:
     written: Written | None = None
     problems: list[Problem] = field(default_factory=list)
     newer: set[str] = field(default_factory=set)
+    denied: dict[str, errors.AccessDenied] = field(default_factory=dict)
 
     def wrong(self, error: errors.PageQueueError) -> None:
         """Note what an error says."""
         self.problems.append(problem_of(error))
         if isinstance(error, errors.NewerFormat) and error.path is not None:
             self.newer.add(error.path)
+        if isinstance(error, errors.AccessDenied) and error.path is not None:
+            self.denied[error.path] = error
 
     @property
     def awaits_recovery(self) -> bool:
