@@ -104,6 +104,8 @@ class Survey:
         name = fmt.page_name(self.prefix, number)
         try:
             return parse_header(first_bytes(self.folder, name), self.folder.full(name)).queue_id
+        except errors.RetryError:  # it says nothing about the file
+            raise
         except errors.PageQueueError:
             return None
 
@@ -111,6 +113,8 @@ class Survey:
         """Whether a page says that it is only made ready."""
         try:
             return self.header(number).first_sequence is None
+        except errors.RetryError:  # it says nothing about the file
+            raise
         except errors.PageQueueError:
             return False
 
@@ -118,6 +122,8 @@ class Survey:
         """Return a page's first sequence, None when it does not say."""
         try:
             return self.header(number).first_sequence
+        except errors.RetryError:  # it says nothing about the file
+            raise
         except errors.PageQueueError:
             return None
 
@@ -174,6 +180,8 @@ def meta_from_pages(folder: Folder, prefix: str, numbers: list[int]) -> AllMeta 
             size_bytes = 0 if status is None else status.st_size
             if header.is_compressed:
                 size_bytes = inflated_bytes(folder, name)
+        except errors.RetryError:  # it says nothing about the file
+            raise
         except errors.PageQueueError:
             continue
         if fmt.PAGE_BYTES_MIN <= size_bytes <= fmt.PAGE_BYTES_MAX and not (
@@ -296,6 +304,8 @@ def head_now(found: Survey) -> int:
         return found.head_page
     try:
         read = ReadMeta(found.folder, found.prefix, found.meta.queue_id, writable=False)
+    except errors.RetryError:  # it says nothing about the file
+        raise
     except errors.PageQueueError:
         return found.head_page
     number = read.head_page
