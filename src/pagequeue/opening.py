@@ -225,6 +225,10 @@ class Opening:
             except (errors.PageSizeMismatch, errors.DtypeMismatch, errors.CodecMismatch):
                 if not Creation(self.folder, self._prefix).is_unfinished():
                     raise
+            except errors.QueueNotFound:
+                if not create:
+                    raise
+                # Another maker gave up meanwhile, for want of room, and removed it again.
 
     def _sit_down(self) -> None:
         """Lock the write meta together with all who write, before it is mapped, and watch it."""
