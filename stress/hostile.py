@@ -181,6 +181,16 @@ class Neighbourhood:
             os.close(self.watched.pop()[1])
 
 
+def write_new(path: Path, data: bytes) -> Path:
+    """Write a file of one's own; where another's stands by now it is left as it is.
+
+    Some queues are made writable for everybody: who writes to their files is a user, no stranger.
+    """
+    with path.open("xb") as file:
+        file.write(data)
+    return path
+
+
 def pester(directory: Path, attic: Path, outside: Path, rng: random.Random) -> None:
     """Plant and remove, as fast as possible and for ever; as the stranger himself."""
     own = attic / "pest"
@@ -192,8 +202,8 @@ def pester(directory: Path, attic: Path, outside: Path, rng: random.Random) -> N
         lambda path: path.hardlink_to(own),
         lambda path: os.mkfifo(path, 0o666),
         lambda path: path.mkdir(),
-        lambda path: path.write_bytes(GARBAGE),
-        lambda path: shutil.copy(own, path),
+        lambda path: write_new(path, GARBAGE),
+        lambda path: shutil.copymode(own, write_new(path, own.read_bytes())),
         lambda path: os.rename(made.pop(), path) if made else None,
     ]
     while True:

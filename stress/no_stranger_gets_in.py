@@ -227,7 +227,11 @@ class Scene:
 
 
 def whose(queue: Queue, mode: int) -> None:
-    """Raise unless every file in use is a regular one of this user, with one name and its mode."""
+    """Raise unless every file in use is a regular one of this user, with one name and its mode.
+
+    An index whose name a stranger was first to take is not in use: it is only a hint (I6), and the
+    queue goes on without.
+    """
     directory = Path(queue.directory)
     names = [*(f"{PREFIX}-{meta}" for meta in ("allMeta", "writeMeta", "readMeta"))]
     names.append(f"{PREFIX}.lock")
@@ -235,10 +239,19 @@ def whose(queue: Queue, mode: int) -> None:
         names += [f"{PREFIX}-{number:010d}.{kind}" for kind in ("page", "idx")]
     for name in names:
         status = (directory / name).lstat()
+        if name.endswith(".idx") and status.st_uid != os.geteuid():
+            assert not is_mapped(status.st_ino), f"{name} is mapped, and not ours: {status}"
+            continue
         right = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
         assert right, f"{name} is not a file of ours: {status}"
         assert status.st_nlink == 1, f"{name} has other names: {status}"
         assert stat.S_IMODE(status.st_mode) == mode, f"{name} has mode {status.st_mode:o}"
+
+
+def is_mapped(inode: int) -> bool:
+    """Whether this process has a file mapped."""
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    return any(line.split()[4] == str(inode) for line in lines)
 
 
 def denied(act: Callable[[], object], words: str) -> None:

@@ -19,6 +19,7 @@ from pagequeue import (
     PageSizeMismatch,
     Queue,
     QueueNotFound,
+    opening,
     repair_queue,
     salvage_queue,
     verify_queue,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pagequeue import _core
+    from pagequeue.meta import AllMeta
 
 METAS = ["queue-allMeta", "queue-readMeta", "queue-writeMeta"]
 LIMITED = """
@@ -200,3 +202,26 @@ def test_power_cut_while_a_queue_is_made_leaves_no_damage(tmp_path: Path, gone: 
     (tmp_path / "q" / gone).unlink()
     with pytest.raises(CorruptMeta, match="though there are pages"):
         Queue(tmp_path / "q", read_only=True)
+
+
+def test_maker_that_gives_up_does_not_stop_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What another one removed again, for want of room, between two looks is not there."""
+    Queue(tmp_path / "q").close()
+    really, calls = opening.read_all_meta, 0
+
+    def removed(folder: Folder, prefix: str) -> AllMeta:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            for path in (tmp_path / "q").iterdir():
+                path.unlink()
+        return really(folder, prefix)
+
+    monkeypatch.setattr(opening, "read_all_meta", removed)
+    with Queue(tmp_path / "q") as queue:
+        assert queue.producer().send(b"x") == 0
+    calls = 0
+    with pytest.raises(QueueNotFound):
+        Queue(tmp_path / "q", create=False)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from dtype_samples import ALIGNED, NESTED, RECORD, TURNED
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -23,13 +24,6 @@ from pagequeue.meta import AllMeta
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-RECORD = np.dtype([("time", "<M8[ns]"), ("symbol", "S8"), ("price", ">f8"), ("sizes", "<i4", (2,))])
-NESTED = np.dtype([("place", [("x", "<f4"), ("y", "<f4")]), ("alive", "?")])
-ALIGNED = np.dtype([("flag", "u1"), ("value", "<f8")], align=True)
-TURNED = np.dtype(
-    {"names": ["b", "a"], "formats": ["<u2", "<i8"], "offsets": [8, 0], "itemsize": 24}
-)
 
 
 def simple_dtypes() -> st.SearchStrategy[np.dtype[Any]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from dtype_samples import RECORD
 
 from pagequeue import (
     CodecMismatch,
@@ -35,12 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-RECORD = np.dtype([("time", "<M8[ns]"), ("symbol", "S8"), ("price", ">f8"), ("sizes", "<i4", (2,))])
-NESTED = np.dtype([("place", [("x", "<f4"), ("y", "<f4")]), ("alive", "?")])
-ALIGNED = np.dtype([("flag", "u1"), ("value", "<f8")], align=True)
-TURNED = np.dtype(
-    {"names": ["b", "a"], "formats": ["<u2", "<i8"], "offsets": [8, 0], "itemsize": 24}
-)
 VALUES = {
     "bytes": b"\x00\xff",
     "utf-8": "grüß dich",

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 import pytest
 from conftest import DURABLE_SEQUENCE_AT, MESSAGES, START, Disk, Frame, check_recovered
 
-from pagequeue import errors, repair_queue
+from pagequeue import Retention, errors, repair_queue
 from pagequeue.meta import ReadMeta
+from pagequeue.recover import Recovery
 from pagequeue.wording import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pagequeue.page_header import PageHeader
 
 # --- a clean end, a kill --------------------------------------------------------------------------
 
@@ -375,3 +378,33 @@ def test_header_below_the_durable_mark_is_never_spoiled(disk: Disk) -> None:
     with pytest.raises(errors.DamageError):
         disk.open()
     assert disk.page(3).read_bytes() == before
+
+
+def test_reader_that_opens_beside_a_recovery_is_not_told_of_damage(
+    written: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it reads by itself can be gone: a writer recovered the queue, and retention went on."""
+    really, calls = Recovery._header, 0
+
+    def overtaken(recovery: Recovery, number: int) -> PageHeader:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            with written.open(retention=Retention(max_bytes=8192)) as queue:
+                queue.trim()
+                assert queue.head_sequence > 0
+        return really(recovery, number)
+
+    monkeypatch.setattr(Recovery, "_header", overtaken)
+    with written.open(read_only=True) as reader:
+        assert reader.head_sequence > 0
+        assert [m.sequence for m in reader.replay()] == list(
+            range(reader.head_sequence, reader.tail_sequence)
+        )
+
+
+def test_reader_of_a_queue_that_lost_its_head_page_is_told(written: Disk) -> None:
+    """Where nobody recovered anything, a missing page is one."""
+    written.page(1).unlink()
+    with pytest.raises(errors.MissingPage):
+        written.open(read_only=True)

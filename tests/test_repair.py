@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import MESSAGES, Disk, Frame
 from support import end, ready, start
 
 from pagequeue import (
+    AccessDenied,
     CorruptMeta,
     LockTimeout,
     Queue,
@@ -24,6 +25,7 @@ from pagequeue import (
     verify_queue,
 )
 from pagequeue import format as fmt
+from pagequeue.files import Folder
 from pagequeue.verify import verify
 
 if TYPE_CHECKING:
@@ -362,3 +364,30 @@ def test_head_that_contradicts_its_page_hides_nothing(filled: Disk, words: tuple
             Queue(filled.directory, **options)
     assert salvage_queue(filled.directory, filled.directory.with_name("t")).messages_copied == 8
     assert any("readMeta" in action for action in mended(filled, MESSAGES))
+
+
+@pytest.mark.parametrize("name", ["queue-allMeta", "queue-writeMeta", "queue-readMeta"])
+def test_meta_file_that_may_not_be_read_is_not_made_again(
+    filled: Disk, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it says is not known: a durable mark or a latch would be lost with it (I8)."""
+    before = {path.name: path.read_bytes() for path in filled.directory.iterdir()}
+    really = Folder.open
+
+    def denied(folder: Folder, wanted: str, **options: Any) -> int:  # noqa: ANN401
+        if wanted == name:
+            raise AccessDenied("not allowed", path=folder.full(wanted))
+        return really(folder, wanted, **options)
+
+    monkeypatch.setattr(Folder, "open", denied)
+    with pytest.raises(AccessDenied) as caught:
+        repair_queue(filled.directory)
+    assert caught.value.path == str(filled.directory / name)
+    if name == "queue-allMeta":
+        (page, *others) = filled.directory.glob("*.page")
+        for path in (page, *others):
+            path.write_bytes(bytes(PAGE))
+            before[path.name] = bytes(PAGE)
+        with pytest.raises(AccessDenied):
+            salvage_queue(filled.directory, filled.directory.with_name("target"))
+    assert {path.name: path.read_bytes() for path in filled.directory.iterdir()} == before

@@ -13,6 +13,7 @@ from hypothesis.extra import numpy as arrays
 
 from pagequeue import (
     ClosedError,
+    InvalidOption,
     MessageTooLarge,
     MissingExtra,
     NotEncodable,
@@ -370,3 +371,40 @@ def test_checksums_side_by_side_are_right(tmp_path: Path, size: int, *, hardware
             assert queue.verify().ok
     finally:
         _core.choose_crc(True)
+
+
+@pytest.mark.parametrize("unit", ["Y", "D", "s"])
+def test_time_beyond_64_bits_of_ns_is_refused(queue: Queue, unit: str) -> None:
+    """NumPy's own cast would wrap around, and the message would be from another century."""
+    late = np.array(["2600"], f"M8[{unit}]")
+    with pytest.raises(InvalidOption, match="outside of 64 bits"):
+        queue.producer().send_many([b"a"], timestamps=late)
+    with pytest.raises(InvalidOption, match="outside of 64 bits"):
+        queue.as_of(late)
+    assert len(queue) == 0
+
+
+def test_masked_times_are_refused(queue: Queue) -> None:
+    """A mask says that there is no time; the number behind it must not count."""
+    masked = np.ma.array([10**18], mask=[True])
+    with pytest.raises(TypeError, match="masked"):
+        queue.producer().send_many([b"a"], timestamps=masked)
+    with pytest.raises(InvalidOption, match="masked"):
+        queue.as_of(masked)
+
+
+@pytest.mark.parametrize("array", [np.array(["\u00e9"]), np.array([[b"ab", b"c"]])])
+def test_text_and_tables_of_bytes_are_refused(queue: Queue, array: Any) -> None:  # noqa: ANN401
+    """Text has no bytes before it is encoded, and a row of a table is no message."""
+    with pytest.raises(NotEncodable, match="is no payloads"):
+        queue.producer().send_many(array)
+    assert len(queue) == 0
+
+
+def test_keys_are_not_sent_for_values(tmp_path: Path) -> None:
+    """A dict or a data frame gives its keys to whoever iterates over it."""
+    with Queue(tmp_path / "json", codec="json") as queue, queue.producer() as producer:
+        with pytest.raises(NotEncodable, match="gives only its keys"):
+            producer.send_many({"k": 1})
+        producer.send_many([{"k": 1}])
+        assert next(iter(queue.replay())).value == {"k": 1}

@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from conftest import MESSAGES, Disk
 from support import SMALL, files, flip, overwrite
 
 from pagequeue import Problem, Queue, errors, verify_queue
 from pagequeue import format as fmt
+from pagequeue.files import Folder
 from pagequeue.words import Tail, WriteMeta
 
 if TYPE_CHECKING:
@@ -252,3 +254,25 @@ def test_sending_and_flushing_meanwhile_is_no_problem(
     monkeypatch.setattr(WriteMeta, "tail", property(sent_meanwhile, honest.fset))
     assert verify_queue(queue.directory).problems == []
     assert WriteMeta.tail is honest, "nothing was sent meanwhile"
+
+
+def test_verify_says_when_it_could_not_look(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system refuses a file once, wherever that is, nobody hears that all is well."""
+    disk.send(*MESSAGES, flush=True)
+    really, left = Folder.open, 0
+
+    def refused(folder: Folder, name: str, **options: Any) -> int:  # noqa: ANN401
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise errors.SystemLimit("refused", path=folder.full(name))
+        return really(folder, name, **options)
+
+    monkeypatch.setattr(Folder, "open", refused)
+    assert verify_queue(disk.directory).ok
+    opened = -left
+    assert opened > 10
+    for nth in range(1, opened + 1):
+        left = nth
+        with pytest.raises(errors.SystemLimit):
+            verify_queue(disk.directory)

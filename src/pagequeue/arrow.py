@@ -16,7 +16,7 @@ from pagequeue.extras import pyarrow
 from pagequeue.records import arrow_arrays, arrow_type_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from pagequeue.batch import Batch, Part
     from pagequeue.kind import Kind
@@ -28,8 +28,7 @@ COPY_BYTES_MAX: Final = 2**31 - 1
 def schema(kind: Kind | None = None, *, copy: bool = False) -> Any:  # noqa: ANN401 - pyarrow's
     """Return the schema of batches, as views or as copies; records have a column for each field.
 
-    A field that is called as one of the queue's own columns keeps its name, and that one is called
-    `queue_sequence`, or `queue_timestamp`.
+    The queue's own columns are called as `own_names` says.
 
     Raises:
         MissingExtra: pyarrow is not installed.
@@ -42,10 +41,22 @@ def schema(kind: Kind | None = None, *, copy: bool = False) -> Any:  # noqa: ANN
     else:
         assert dtype.names is not None
         fields = [(name, arrow_type_of(dtype[name], name)) for name in dtype.names]
-    taken = {name for name, _ in fields}
-    own = [("sequence", pa.int64()), ("timestamp", pa.timestamp("ns", "UTC"))]
-    own = [(f"queue_{name}" if name in taken else name, column) for name, column in own]
+    names = own_names([name for name, _ in fields])
+    own = [(names["sequence"], pa.int64()), (names["timestamp"], pa.timestamp("ns", "UTC"))]
     return pa.schema(own + fields)
+
+
+def own_names(fields: Collection[str]) -> dict[str, str]:
+    """Return what `sequence` and `timestamp` are called beside the fields of records.
+
+    A field keeps its name; the queue's own column of that name gets `queue_` before it.
+    """
+    names = {}
+    for own in ("sequence", "timestamp"):
+        names[own] = own
+        while names[own] in fields:
+            names[own] = f"queue_{names[own]}"
+    return names
 
 
 def record_batch(batch: Batch, *, copy: bool) -> Any:  # noqa: ANN401 - the same

@@ -266,6 +266,9 @@ class Batch(Sequence[Message]):
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
         """Return the messages as Arrow's two capsules, for any library that takes them.
 
+        polars takes a batch for a sequence of objects: give it `batch.to_arrow()`, or
+        `queue.batches()`.
+
         Raises:
             As for `to_arrow`.
         """

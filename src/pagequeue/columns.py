@@ -13,7 +13,7 @@ from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.batch import Batch, joined
 from pagequeue.batches import Batches
-from pagequeue.moments import to_ns
+from pagequeue.moments import array_to_ns, to_ns
 from pagequeue.paced import PacedReplay
 from pagequeue.pacing import pace_of
 from pagequeue.replay import Replay
@@ -153,7 +153,7 @@ class Columns(Upkeep):
         if not isinstance(moments, np.ndarray) and not hasattr(moments, "__len__"):
             moment = to_ns(moments, store.clock, name="moments")  # type: ignore[arg-type]
             return int(self._as_of(np.array([moment], np.int64))[0])
-        wanted = _ns_of(np.asarray(moments))
+        wanted = _ns_of(np.asanyarray(moments))
         return self._as_of(wanted.ravel()).reshape(wanted.shape)
 
     def _as_of(self, moments: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -201,13 +201,16 @@ def _ns_of(moments: NDArray[np.generic]) -> NDArray[np.int64]:
     Raises:
         TypeError: they are neither integers nor datetime64.
     """
+    if np.ma.is_masked(moments):
+        raise errors.InvalidOption("moments has masked ones: give moments.compressed()")
+    moments = np.asarray(moments)
     if moments.dtype.kind == "M":
-        moments = moments.astype("datetime64[ns]")
         if np.isnat(moments).any():
             raise errors.InvalidOption("moments has a NaT: leave out what is no time")
-    elif moments.dtype.kind not in "iu" and moments.size:
+        return array_to_ns(moments)
+    if moments.dtype.kind not in "iu" and moments.size:
         raise TypeError(f"moments must be integers of ns or datetime64, not {moments.dtype}")
-    elif moments.dtype.kind == "u" and moments.size and int(moments.max()) > fmt.TIMESTAMP_MAX:
+    if moments.dtype.kind == "u" and moments.size and int(moments.max()) > fmt.TIMESTAMP_MAX:
         raise errors.InvalidOption("moments go beyond 64 bits: give ns since 1970")
     return moments.astype(np.int64)
 

@@ -250,13 +250,20 @@ class Import:
         """Send rows, but for those that are passed over.
 
         Raises:
-            BadRow: the sequences have a gap, and that is checked.
+            BadRow: the sequences have a gap, and that is checked; or a time is before 1970.
             TimestampOrder: a row is older than the last message of the queue.
             MessageTooLarge: a payload does not fit into a page.
             As for `Producer.send_many` otherwise.
         """
         if self._check:
             self._check_gaps(piece)
+        early = np.flatnonzero(piece.timestamps < 0)
+        if len(early):
+            row = self._row + int(early[0]) + 1
+            raise errors.BadRow(
+                f"row {row} has the timestamp {piece.timestamps[early[0]]}: give ns since 1970",
+                row=row,
+            )
         count = len(piece.timestamps)
         lengths = np.full(count, self._record_bytes) if self._record_bytes else piece.lengths
         start = min(max(self._skip_count - self._row, 0), count)

@@ -130,6 +130,11 @@ class TableFile:
             raise self._damaged(error) from error
         self.kind = self._kind_of(schema)
         self._names = schema.names
+        if twice := sorted({name for name in self._names if self._names.count(name) > 1}):
+            raise errors.BadRow(
+                f"several columns are called {twice[0]!r}: give each its own name",
+                path=path, row=0,
+            )  # fmt: skip
 
     def _kind_of(self, schema: Any) -> Kind:  # noqa: ANN401 - pyarrow's
         told = (schema.metadata or {}).get(KIND)
@@ -157,8 +162,8 @@ class TableFile:
             BadRow: the file is damaged, or its columns cannot be messages.
         """
         pa = pyarrow()
-        own = {name: name for name in ("sequence", "timestamp")}
-        own |= {name: f"queue_{name}" for name in own if f"queue_{name}" in self._names}
+        told = self.kind.dtype
+        own = arrow.own_names(() if told is None else told.names or ())
         fields = ["payload"]
         if kind.dtype is not None and not (self.kind.is_plain and "payload" in self._names):
             fields = list(kind.dtype.names or ())
@@ -199,6 +204,12 @@ class TableFile:
         pa = pyarrow()
         if by is not None and pa.types.is_timestamp(column.type):
             column = column.cast(by)
+        elif not pa.types.is_integer(column.type):
+            raise errors.BadRow(
+                f"a time or a sequence is of type {column.type}: give int64, or timestamp('ns', "
+                "'UTC')",
+                path=self._path, row=0,
+            )  # fmt: skip
         if column.null_count:
             raise errors.BadRow("a time or a sequence is null", path=self._path, row=0)
         return cast("NDArray[np.int64]", column.cast(pa.int64()).to_numpy(zero_copy_only=False))

@@ -10,9 +10,15 @@ import operator
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from pagequeue import format as fmt
 from pagequeue.errors import InvalidOption, NaiveDatetime
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 type_text = "an int of ns, an aware datetime or a timedelta"
 Moment = int | datetime | timedelta
@@ -21,6 +27,8 @@ Clock = Callable[[], int]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NS_PER_S = 1_000_000_000
 MICROSECOND = timedelta(microseconds=1)
+FINER_UNITS = {"ps", "fs", "as"}
+"""Of NumPy: ns always holds what they can say."""
 
 
 def system_clock() -> int:
@@ -59,6 +67,22 @@ def to_ns(moment: Moment, clock: Clock, *, name: str = "since") -> int:
     if not -fmt.TIMESTAMP_MAX <= ns <= fmt.TIMESTAMP_MAX:
         raise InvalidOption(f"{name} is {ns} ns, outside of 64 bits: give ns since 1970")
     return ns
+
+
+def array_to_ns(moments: NDArray[Any]) -> NDArray[np.int64]:
+    """Return an array of datetime64 in ns since 1970, UTC; NaT is the lowest of all.
+
+    Raises:
+        InvalidOption: one lies outside what 64 bits of ns can say.
+    """
+    unit = np.datetime_data(moments.dtype)[0]
+    ns = moments.astype("datetime64[ns]")
+    if unit not in FINER_UNITS:
+        is_lost = (ns.astype(moments.dtype) != moments) & ~np.isnat(moments)
+        if is_lost.any():
+            first = moments[is_lost].flat[0]
+            raise InvalidOption(f"{first} is outside of 64 bits of ns: give 1970 to 2262")
+    return ns.view(np.int64)
 
 
 def to_datetime(ns: int) -> datetime:

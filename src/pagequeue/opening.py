@@ -152,11 +152,18 @@ class Opening:
 
     def _unrecovered_tail(self) -> Tail | None:
         """Return where the valid prefix ends, if a writer must recover the queue first."""
-        if self.write_meta.is_settled:
-            return None
-        before = self.write_meta.tail.sequence
-        recovery = Recovery(self.folder, self._prefix, self.meta, self._clock)
-        tail = recovery.prefix_tail(self.read_meta, self.write_meta)
+        while True:
+            if self.write_meta.is_settled:
+                return None
+            before, head_page = self.write_meta.tail.sequence, self.read_meta.head_page
+            recovery = Recovery(self.folder, self._prefix, self.meta, self._clock)
+            try:
+                tail = recovery.prefix_tail(self.read_meta, self.write_meta)
+                break
+            except (errors.DamageError, errors.QueueNotFound):
+                # A writer can have recovered it meanwhile, and retention taken what was read.
+                if self.read_meta.head_page == head_page and not self.write_meta.is_settled:
+                    raise
         if self.write_meta.is_this_boot and (
             before <= tail.sequence <= self.write_meta.tail.sequence
         ):
@@ -218,6 +225,10 @@ class Opening:
             except (errors.PageSizeMismatch, errors.DtypeMismatch, errors.CodecMismatch):
                 if not Creation(self.folder, self._prefix).is_unfinished():
                     raise
+            except errors.QueueNotFound:
+                if not create:
+                    raise
+                # Another maker gave up meanwhile, for want of room, and removed it again.
 
     def _sit_down(self) -> None:
         """Lock the write meta together with all who write, before it is mapped, and watch it."""

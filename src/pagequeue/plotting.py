@@ -23,8 +23,6 @@ DOTS_PER_INCH: Final = 130
 SIZE_UNITS: Final = ((1, "B"), (1 << 10, "KiB"), (1 << 20, "MiB"), (1 << 30, "GiB"))
 TIME_UNITS: Final = ((1, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s"), (6e10, "min"), (3.6e12, "h"))
 QUANTILES: Final = (0.5, 0.99)
-MANY: Final = 5
-"""From so many bins on, a tick at every one would be too many."""
 
 
 def check() -> None:

@@ -194,11 +194,21 @@ class _Repair:
         self._seen: tuple[int, Survey] | None = None
 
     def _look(self) -> Survey:
-        """Return what stands there; looked at again only where something was mended since."""
+        """Return what stands there; looked at again only where something was mended since.
+
+        Raises:
+            AccessDenied: a meta file may not be read. What it says is not known, and must not be
+                replaced by what the pages say.
+        """
         mended = len(self.report.actions)
         if self._seen is None or self._seen[0] != mended:
             self._seen = mended, survey(self.folder, self.prefix)
-        return self._seen[1]
+        found = self._seen[1]
+        for name in (fmt.all_meta_name, fmt.write_meta_name, fmt.read_meta_name):
+            denied = found.denied.get(self.folder.full(name(self.prefix)))
+            if denied is not None:
+                raise denied
+        return found
 
     def run(self) -> tuple[AllMeta | None, Problem | None]:
         """Mend; return what the queue is, and what stopped it, if verify might not see that."""

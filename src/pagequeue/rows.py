@@ -13,11 +13,11 @@ import numpy as np
 
 from pagequeue import errors
 from pagequeue.extras import pyarrow
+from pagequeue.moments import array_to_ns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-NS: Final = np.dtype("<M8[ns]")
 ARROW: Final = ("__arrow_c_array__", "__arrow_c_stream__")
 PLAIN: Final = frozenset({list, tuple})
 """What is most often sent, and is never in columns."""
@@ -71,6 +71,12 @@ def columns_of(payloads: object) -> Given | None:
         MissingExtra: pyarrow is not installed.
     """
     if isinstance(payloads, np.ndarray):
+        kind = payloads.dtype.kind
+        if kind == "U" or (kind in "SV" and payloads.ndim != 1):
+            raise errors.NotEncodable(
+                f"an array of {payloads.dtype} in {payloads.ndim} dimensions is no payloads: give "
+                "one dimension, and text as np.strings.encode(array, 'utf-8')"
+            )
         return _array(payloads)
     if not is_columnar(payloads):
         return None
@@ -202,8 +208,10 @@ def times_of(timestamps: Any) -> bytes | None:  # noqa: ANN401 - whatever NumPy 
     given = np.asarray(timestamps if is_columnar(timestamps) else list(timestamps))
     if given.ndim != 1 or (given.dtype.kind not in "iuM" and given.size):
         raise TypeError(f"timestamps are int64 ns in one dimension, not {given.dtype}")
+    if np.ma.is_masked(timestamps):
+        raise TypeError("some timestamps are masked: fill them")
     if given.dtype.kind == "M":
-        given = given.astype(NS).view(np.int64)
+        given = array_to_ns(given)
     if given.dtype.kind == "u" and given.size and int(given.max()) >= 1 << 63:
         raise ValueError("a timestamp is beyond what 64 bits hold: give ns since 1970")
     times = given.astype(np.int64)

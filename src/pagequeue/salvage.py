@@ -136,6 +136,7 @@ def salvage_queue(
     Raises:
         QueueNotFound: nothing there looks like a queue.
         CorruptMeta: neither allMeta nor any page says what the queue was like.
+        AccessDenied: allMeta may not be read, nor any page.
         InvalidOption: there is a queue in `target` already, or it lies in the damaged queue.
         DiskFull: there is no room for the copy; what was copied so far is removed again.
     """
@@ -145,6 +146,9 @@ def salvage_queue(
     try:
         found = survey(folder, prefix)
         if found.meta is None:
+            denied = found.denied.get(folder.full(fmt.all_meta_name(prefix)))
+            if denied is not None:
+                raise denied
             why = "; ".join(problem.reason for problem in found.problems) or "missing"
             raise errors.CorruptMeta(
                 f"neither this file nor any page says what the queue was like ({why}): restore "

@@ -48,6 +48,7 @@ class Survey:
         written: what the write meta says; None if it is missing or damaged.
         problems: what is wrong with all these files, pages apart.
         newer: paths of meta files that a newer version wrote.
+        denied: errors of those that may not be read, by path: nobody knows what they say.
     """
 
     folder: Folder
@@ -60,12 +61,15 @@ class Survey:
     written: Written | None = None
     problems: list[Problem] = field(default_factory=list)
     newer: set[str] = field(default_factory=set)
+    denied: dict[str, errors.AccessDenied] = field(default_factory=dict)
 
     def wrong(self, error: errors.PageQueueError) -> None:
         """Note what an error says."""
         self.problems.append(problem_of(error))
         if isinstance(error, errors.NewerFormat) and error.path is not None:
             self.newer.add(error.path)
+        if isinstance(error, errors.AccessDenied) and error.path is not None:
+            self.denied[error.path] = error
 
     @property
     def awaits_recovery(self) -> bool:
@@ -100,6 +104,8 @@ class Survey:
         name = fmt.page_name(self.prefix, number)
         try:
             return parse_header(first_bytes(self.folder, name), self.folder.full(name)).queue_id
+        except errors.RetryError:  # it says nothing about the file
+            raise
         except errors.PageQueueError:
             return None
 
@@ -107,6 +113,8 @@ class Survey:
         """Whether a page says that it is only made ready."""
         try:
             return self.header(number).first_sequence is None
+        except errors.RetryError:  # it says nothing about the file
+            raise
         except errors.PageQueueError:
             return False
 
@@ -114,6 +122,8 @@ class Survey:
         """Return a page's first sequence, None when it does not say."""
         try:
             return self.header(number).first_sequence
+        except errors.RetryError:  # it says nothing about the file
+            raise
         except errors.PageQueueError:
             return None
 
@@ -170,6 +180,8 @@ def meta_from_pages(folder: Folder, prefix: str, numbers: list[int]) -> AllMeta 
             size_bytes = 0 if status is None else status.st_size
             if header.is_compressed:
                 size_bytes = inflated_bytes(folder, name)
+        except errors.RetryError:  # it says nothing about the file
+            raise
         except errors.PageQueueError:
             continue
         if fmt.PAGE_BYTES_MIN <= size_bytes <= fmt.PAGE_BYTES_MAX and not (
@@ -292,6 +304,8 @@ def head_now(found: Survey) -> int:
         return found.head_page
     try:
         read = ReadMeta(found.folder, found.prefix, found.meta.queue_id, writable=False)
+    except errors.RetryError:  # it says nothing about the file
+        raise
     except errors.PageQueueError:
         return found.head_page
     number = read.head_page

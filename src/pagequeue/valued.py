@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -84,6 +85,11 @@ class ValueProducer(Producer):
         return records_of(payloads, kind.dtype)
 
     def _one_by_one(self, payloads: Iterable[Any]) -> Iterable[Buffer]:
+        if isinstance(payloads, Mapping) or hasattr(payloads, "columns"):
+            raise errors.NotEncodable(
+                f"a {type(payloads).__name__} gives only its keys: send a list of values, or [it] "
+                "as one message"
+            )
         return [self._payload(value) for value in payloads]
 
 

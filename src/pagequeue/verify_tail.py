@@ -47,6 +47,8 @@ class TailCheck:
             header = decode_header(data, self.meta.queue_id, number, self.found.path(number))
             if header.first_sequence is not None:
                 self._compare(page, header.first_sequence, header.floor_timestamp)
+        except errors.RetryError:  # it says nothing about the file
+            raise
         except errors.PageQueueError:
             return  # it was noted where pages are
 
@@ -108,6 +110,8 @@ class TailCheck:
             reason = "an end mark, and the page that follows is missing"
             self.problems.append(Problem(page, scan.position, scan.sequence, reason))
             return
+        except errors.RetryError:
+            raise
         except errors.PageQueueError:
             return  # it is noted where pages are
         stands = _core.look(following, fmt.PAGE_HEADER_BYTES, scan.sequence)[0]
@@ -120,6 +124,8 @@ class TailCheck:
             write = WriteMeta(
                 self.found.folder, self.found.prefix, self.meta.queue_id, writable=False
             )
+        except errors.RetryError:  # it says nothing about the file
+            raise
         except errors.PageQueueError:
             return False
         return write.tail == self.tail

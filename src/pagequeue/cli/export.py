@@ -61,18 +61,8 @@ def _export(
     "--to", "target", required=True, metavar="FILE", type=click.Path(readable=False),
     help="The file to write; .parquet, .arrow, .jsonl or .csv says how.",
 )  # fmt: skip
-@click.option(
-    "--since",
-    metavar="TIME",
-    callback=shared.parsed(shared.parse_moment),
-    help="Start at this time: 10m (ago), 2026-01-31T08:00Z, or nanoseconds since 1970.",
-)
-@click.option(
-    "--until",
-    metavar="TIME",
-    callback=shared.parsed(shared.parse_moment),
-    help="End before this time, given likewise.",
-)
+@shared.since_option
+@shared.until_option
 @click.option("--sequence", type=click.IntRange(min=0), help="Start at this sequence.")
 @click.option("--force", is_flag=True, help="Replace what stands there.")
 @shared.json_option()

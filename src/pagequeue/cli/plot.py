@@ -64,18 +64,8 @@ def _figures(times: TimeBins, sizes: SizeBins, latencies: Latencies | None) -> d
     "--to", "target", default="queue.png", show_default=True, metavar="FILE",
     type=click.Path(readable=False), help="The PNG to write.",
 )  # fmt: skip
-@click.option(
-    "--since",
-    metavar="TIME",
-    callback=shared.parsed(shared.parse_moment),
-    help="Start at this time: 10m (ago), 2026-01-31T08:00Z, or nanoseconds since 1970.",
-)
-@click.option(
-    "--until",
-    metavar="TIME",
-    callback=shared.parsed(shared.parse_moment),
-    help="End before this time, given likewise.",
-)
+@shared.since_option
+@shared.until_option
 @click.option(
     "--latency", "other", metavar="OTHER", type=click.Path(readable=False),
     help="Show how long messages took from DIR to the queue in OTHER.",

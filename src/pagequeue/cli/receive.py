@@ -185,18 +185,8 @@ def _warn_of_early(name: str, timestamp: int | None) -> None:
 @click.command()
 @shared.directory_argument
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until interrupted.")
-@click.option(
-    "--since",
-    metavar="TIME",
-    callback=shared.parsed(shared.parse_moment),
-    help="Start at this time: 10m (ago), 2026-01-31T08:00Z, or nanoseconds since 1970.",
-)
-@click.option(
-    "--until",
-    metavar="TIME",
-    callback=shared.parsed(shared.parse_moment),
-    help="End before this time, given likewise.",
-)
+@shared.since_option
+@shared.until_option
 @click.option("--sequence", type=click.IntRange(min=0), help="Start at this sequence.")
 @click.option(
     "-n",

@@ -91,6 +91,26 @@ def prefix_option(function: _Function) -> _Function:
     )(function)
 
 
+def since_option(function: _Function) -> _Function:
+    """Add the time to start at."""
+    return click.option(
+        "--since",
+        metavar="TIME",
+        callback=parsed(parse_moment),
+        help="Start at this time: 10m (ago), 2026-01-31T08:00Z, or nanoseconds since 1970.",
+    )(function)
+
+
+def until_option(function: _Function) -> _Function:
+    """Add the time to end before."""
+    return click.option(
+        "--until",
+        metavar="TIME",
+        callback=parsed(parse_moment),
+        help="End before this time, given likewise.",
+    )(function)
+
+
 def trust_option(function: _Function) -> _Function:
     """Add the option that accepts what is refused otherwise."""
     return click.option(
