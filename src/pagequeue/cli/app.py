@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "verify": "pagequeue.cli.verify",
     "repair": "pagequeue.cli.repair",
     "salvage": "pagequeue.cli.salvage",
+    "spark": "pagequeue.cli.spark",
     "demo": "pagequeue.cli.demo",
 }
 """Each command's module, in the order of the help; the module has a `command`."""

@@ -28,7 +28,9 @@ STREAMING: Final = (
     "path", "paths", "prefix", "trust", "startingOffsets", "maxRecordsPerTrigger",
     "maxBytesPerTrigger", "partitionBytes", "onDamage", "onExpired", "consumer",
 )  # fmt: skip
-WRITING: Final = ("path", "prefix", "trust", "pageBytes", "checkpointLocation", "queryName")
+WRITING: Final = (
+    "path", "prefix", "trust", "pageBytes", "writer", "piece", "checkpointLocation", "queryName",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -77,12 +79,16 @@ class WriteOptions:
         prefix: of its file names.
         trust: as for `Queue`.
         page_bytes: of a new queue; None: the default, or what the queue has.
+        writer: whose piece of work a table is, None: a job that never comes again.
+        piece: its number; each of a writer is published once, never an earlier one behind a later.
     """
 
     path: str
     prefix: str = "queue"
     trust: tuple[str, ...] = ()
     page_bytes: int | None = None
+    writer: str | None = None
+    piece: int = 0
 
 
 class _Given:
@@ -199,4 +205,6 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         prefix=options.text("prefix") or "queue",
         trust=options.trust(),
         page_bytes=options.parsed("pageBytes", _counted),
+        writer=options.text("writer"),
+        piece=options.parsed("piece", _whole) or 0,
     )

@@ -1,7 +1,8 @@
 """The writers: tasks stage their rows, the driver publishes them, all or none, once.
 
-A table's job has an id of its own, made on the driver. A stream's work is named by query and batch,
-which tasks learn from Spark and tell in their messages: the driver's commit is not told the query.
+A table's job has an id of its own, made on the driver, or a writer's name and a number, by which it
+is known when it comes again. A stream's work is named by query and batch, which tasks learn from
+Spark and tell in their messages: the driver's commit is not told the query.
 When a commit raises, Spark calls abort with the same messages, although it may have published: so
 abort only ever removes staged files, never a row. What the ledger says decides what is done again.
 """
@@ -92,8 +93,11 @@ class BatchWriter(DataSourceArrowWriter):
         options = self._options
         rows = StagedRows(options.path, options.prefix, _won(messages))
         with _open(options) as queue, Ledger(queue._store) as ledger:  # noqa: SLF001 - its own
-            ledger.publish(self._job, 0, rows)
-            ledger.forget(self._job)  # it never comes again
+            if options.writer is None:
+                ledger.publish(self._job, 0, rows)
+                ledger.forget(self._job)  # it never comes again
+            else:
+                ledger.publish(f"writer {options.writer}", options.piece, rows)
         sweep(options.path, options.prefix, self._job)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
