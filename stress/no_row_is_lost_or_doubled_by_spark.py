@@ -128,6 +128,8 @@ def workers(session_id: int) -> list[int]:
 class Round:
     """One directory, driver after driver."""
 
+    module = "stress.spark_driver"
+
     def __init__(self, directory: Path, rng: random.Random) -> None:
         self.directory = directory
         self.rng = rng
@@ -140,7 +142,7 @@ class Round:
         self.life += 1
         log = (self.directory / "log").open("ab")
         self.driver = subprocess.Popen(
-            [sys.executable, "-m", "stress.spark_driver", str(self.directory), str(self.life)],
+            [sys.executable, "-m", self.module, str(self.directory), str(self.life)],
             cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
         log.close()

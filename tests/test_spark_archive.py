@@ -100,6 +100,25 @@ def test_a_batch_of_other_bounds_adds_only_what_is_missing(tmp_path: Path) -> No
         assert publisher.end("queue=other") == 0
 
 
+def test_messages_that_would_be_missing_are_told(tmp_path: Path) -> None:
+    """A checkpoint that is further than the table is no silent gap; the table stays as it was."""
+    table = tmp_path / "table"
+    publish(table, 50, 100)
+    with Publisher(str(table)) as publisher:
+        for first, match in (
+            (100, None),
+            (171, "up to message 170, and the next that came is 171"),
+        ):
+            staged = publisher.staging()
+            stage(staged, "q", first, 170 if match is None else 180)
+            if match is None:
+                publisher.publish(staged, is_gapless=True)
+                continue
+            with pytest.raises(errors.SequenceOutOfRange, match=match):
+                publisher.publish(staged, is_gapless=True)
+    assert numbers(table) == list(range(50, 170))
+
+
 def test_one_archiver_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second one is refused, and told who to look for."""
     monkeypatch.setattr("pagequeue.spark.pipeline.publish.LOCK_TIMEOUT", 0.05)
@@ -365,7 +384,7 @@ def test_an_archive_goes_on_until_it_is_stopped(spark: SparkSession, tmp_path: P
 
     def progress(done: int, _total: int) -> None:
         if done:
-            next(steps)()
+            next(steps)()  # after each batch
 
     done = archive(
         spark, tmp_path / "q*", tmp_path / "table", every=0.1, stop=stop, progress=progress

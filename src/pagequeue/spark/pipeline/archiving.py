@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from glob import has_magic
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -25,7 +26,6 @@ from pagequeue.spark.session import register
 from pagequeue.spark.source import NAME
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
@@ -90,6 +90,7 @@ def archive(
     Raises:
         QueueNotFound: there is no queue. LockTimeout: another one archives to the table.
         Expired: retention took what was not archived. DamageError: a page is damaged.
+        SequenceOutOfRange: the checkpoint is further than the table, so messages would be missing.
     """
     given = [queues] if isinstance(queues, str | os.PathLike) else queues
     paths = [os.path.abspath(os.fspath(path)) for path in given]
@@ -108,7 +109,9 @@ def archive(
     with Publisher(os.fspath(table)) as publisher:
         default = layout.work_path(publisher.table, layout.CHECKPOINT)
         place = default if checkpoint is None else os.path.abspath(os.fspath(checkpoint))
-        run = _Run(publisher, Compactor(publisher.table, file_bytes) if compact else None)
+        compactor = Compactor(publisher.table, file_bytes) if compact else None
+        skips = known.skips_damage or known.skips_expired
+        run = _Run(publisher, compactor, is_gapless=not skips)
         if progress is not None:
             run.progress, run.total = progress, _waiting(publisher, reading)
             progress(0, run.total)
@@ -125,29 +128,47 @@ def archive(
         return Archived(run.messages, run.size_bytes, run.batches, run.files_saved)
 
 
+class _OverError(Exception):
+    """The query is being stopped."""
+
+
 class _Run:
     """What one query does with its batches, and has done."""
 
-    def __init__(self, publisher: Publisher, compactor: Compactor | None) -> None:
+    def __init__(
+        self, publisher: Publisher, compactor: Compactor | None, *, is_gapless: bool
+    ) -> None:
         self.publisher = publisher
+        self._is_gapless = is_gapless
         self.compactor = compactor
         self.messages = self.size_bytes = self.batches = self.files_saved = self.total = 0
         self.progress: Callable[[int, int], None] | None = None
         self.failure: BaseException | None = None
+        self._working = threading.Lock()
+        self._is_over = False
+
+    def end(self, query: StreamingQuery) -> None:
+        """Stop a query between two batches: Spark would break one off by interrupting it."""
+        with self._working:
+            self._is_over = True
+            query.stop()
 
     def write(self, batch: DataFrame, number: int) -> None:
         """Archive one batch; Spark only gets the text of an error, so it is kept."""
         del number
-        try:
-            self._write(batch)
-        except BaseException as error:
-            self.failure = error
-            raise
+        with self._working:
+            if self._is_over:
+                raise _OverError  # to return would mean that the batch is done
+            try:
+                self._write(batch)
+            except BaseException as error:
+                self.failure = error
+                raise
 
     def _write(self, batch: DataFrame) -> None:
         staged = self.publisher.staging()
         stage(batch, staged)
-        done = self.publisher.publish(staged)
+        done = self.publisher.publish(staged, is_gapless=self._is_gapless)
         self.messages += done.messages
         self.size_bytes += done.size_bytes
         self.batches += bool(done.messages)
@@ -155,7 +176,7 @@ class _Run:
             self.compactor.grown(done.directories)
             if done.messages and self.batches % COMPACT_BATCHES == 0:
                 self.files_saved += self.compactor.compact(batch.sparkSession)
-        if self.progress is not None:
+        if self.progress is not None and done.messages:
             self.total = max(self.total, self.messages)
             self.progress(self.messages, self.total)
 
@@ -198,7 +219,7 @@ def _await(query: StreamingQuery, run: _Run, stop: threading.Event | None) -> No
         told(error)
         raise
     finally:
-        query.stop()
+        run.end(query)
 
 
 def _waiting(publisher: Publisher, reading: dict[str, str]) -> int:

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from pagequeue import errors
@@ -48,7 +49,7 @@ class Plan:
 
     def parts(self) -> Iterator[tuple[int, int, int]]:
         """Give number, begin and end of each slice."""
-        for number, (begin, end) in enumerate(zip(self.slices, self.slices[1:], strict=False)):
+        for number, (begin, end) in enumerate(pairwise(self.slices)):
             yield number, begin, end
 
 

@@ -111,16 +111,20 @@ class Publisher:
         """Return where files of the next batch are written to: a directory not there yet (A1)."""
         return self._path(layout.STAGING + uuid.uuid4().hex)
 
-    def publish(self, staged: str) -> Published:
+    def publish(self, staged: str, *, is_gapless: bool = False) -> Published:
         """Make what was staged the table's (A2 to A6).
 
         Args:
             staged: a directory that `staging` gave, with files below `queue=/date=/hour=`.
+            is_gapless: what is new of a queue must follow what the table has of it.
 
         Raises:
+            SequenceOutOfRange: it does not; the table is as it was.
             DiskFull, SystemLimit: the table is as it was, or the next one finishes.
         """
         kept = [file for path in _parquet_files(staged) if (file := self._kept(staged, path))]
+        if is_gapless:
+            self._check_follows(kept)
         if kept:
             there = {os.path.dirname(file.path) for file in kept}
             sync_all(os.path.join(staged, file.path) for file in kept)
@@ -160,6 +164,21 @@ class Publisher:
         file = _Staged(hour, first, stop, os.path.getsize(full), rows)
         os.rename(full, os.path.join(staged, file.path))
         return file
+
+    def _check_follows(self, kept: list[_Staged]) -> None:
+        """Raise if messages are missing between the table and what is to be published."""
+        ends: dict[str, int] = {}
+        for file in sorted(kept, key=lambda file: file.first):
+            queue = _queue_directory(file.hour.directory)
+            end = ends.get(queue, self.end(queue) or file.first)
+            if file.first != end:
+                raise errors.SequenceOutOfRange(
+                    f"the table has {file.hour.queue} up to message {end}, and the next that came "
+                    f"is {file.first}: the checkpoint is another table's or a newer one; give a "
+                    "new checkpoint, what is archived already is left out then",
+                    path=self.table, head_sequence=end, tail_sequence=file.first,
+                )  # fmt: skip
+            ends[queue] = file.end
 
     def _place(self) -> None:
         """Move what is published to its place (A5, A6)."""
