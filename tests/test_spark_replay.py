@@ -20,7 +20,7 @@ from pagequeue.cli import main
 from pagequeue.spark.pipeline import layout, replay
 from pagequeue.spark.pipeline import plan as plans
 from pagequeue.spark.pipeline.publish import Publisher
-from pagequeue.spark.pipeline.replaying import _Bound, _Replay
+from pagequeue.spark.pipeline.replaying import Bound, _Replay
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,14 +95,14 @@ def test_a_plan_that_is_damaged_is_told(
 
 def test_bounds_that_are_ago_are_told_from_times() -> None:
     """The same words mean the same replay; a time in any notation is the same one."""
-    assert _Bound.of(None, "since") == (None, "", False)
-    assert _Bound.of("10m", "since")[1:] == ("10m", True)
-    assert _Bound.of(timedelta(minutes=10), "since")[1:] == ("0:10:00", True)
-    assert _Bound.of("1970-01-01T00:00:01Z", "since") == (10**9, str(10**9), False)
-    assert _Bound.of("1970-01-01T01:00:01+01:00", "since") == (10**9, str(10**9), False)
-    assert _Bound.of(10**9, "since") == (10**9, str(10**9), False)
+    assert Bound.of(None, "since") == (None, "", False)
+    assert Bound.of("10m", "since")[1:] == ("10m", True)
+    assert Bound.of(timedelta(minutes=10), "since")[1:] == ("0:10:00", True)
+    assert Bound.of("1970-01-01T00:00:01Z", "since") == (10**9, str(10**9), False)
+    assert Bound.of("1970-01-01T01:00:01+01:00", "since") == (10**9, str(10**9), False)
+    assert Bound.of(10**9, "since") == (10**9, str(10**9), False)
     with pytest.raises(errors.InvalidOption, match="since: 'x' is no time"):
-        _Bound.of("x", "since")
+        Bound.of("x", "since")
 
 
 # --- with Spark -----------------------------------------------------------------------------------

@@ -8,6 +8,15 @@ print(profile(spark, "table").queues)
 from __future__ import annotations
 
 from pagequeue.spark.pipeline.archiving import Archived, archive
+from pagequeue.spark.pipeline.profiling import Profile, QueueProfile, profile
 from pagequeue.spark.pipeline.replaying import Replayed, replay
 
-__all__ = ["Archived", "Replayed", "archive", "replay"]
+__all__ = [
+    "Archived",
+    "Profile",
+    "QueueProfile",
+    "Replayed",
+    "archive",
+    "profile",
+    "replay",
+]

@@ -13,6 +13,7 @@ import os
 import re
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import quote as percent
 from urllib.parse import unquote
 
 from pagequeue import errors
@@ -72,6 +73,11 @@ class Stored(NamedTuple):
 def file_name(first: int, end: int) -> str:
     """Return the name of the file for these messages."""
     return f"{first:020d}-{end:020d}.parquet"
+
+
+def quote(queue: str) -> str:
+    """Return a queue's name as it stands in the name of a directory."""
+    return percent(queue, safe=" ")
 
 
 def work_path(table: str, *names: str) -> str:
@@ -172,12 +178,15 @@ def last_end(table: str, queue_directory: str) -> int:
     return 0
 
 
+def queues(table: str) -> dict[str, str]:
+    """Return the directories of queues below a table, by the queues' names."""
+    found = _below(table, "", "queue=")
+    return {unquote(directory.partition("=")[2]): directory for directory in found}
+
+
 def ends(table: str) -> dict[str, int]:
     """Return of each queue behind which message the archive ends."""
-    return {
-        unquote(directory.partition("=")[2]): last_end(table, directory)
-        for directory in _below(table, "", "queue=")
-    }
+    return {name: last_end(table, directory) for name, directory in queues(table).items()}
 
 
 def snapshot(table: str) -> list[Stored]:

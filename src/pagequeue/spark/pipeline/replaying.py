@@ -106,7 +106,7 @@ def replay(
     register(spark)
     path = layout.check_table(os.fspath(table))
     directory = os.path.abspath(os.fspath(queue))
-    begin, end = _Bound.of(since, "since"), _Bound.of(until, "until")
+    begin, end = Bound.of(since, "since"), Bound.of(until, "until")
     with Queue(directory, prefix=prefix, page_bytes=page_bytes, trust=trust) as target:
         same = (path, begin.same, end.same, slice_count)
         place, name = plans.path_of(directory, prefix, same)
@@ -124,7 +124,7 @@ def replay(
         return done
 
 
-class _Bound(NamedTuple):
+class Bound(NamedTuple):
     """Where a replay begins or ends: in ns since 1970, and what tells it from others."""
 
     ns: int | None
@@ -132,7 +132,7 @@ class _Bound(NamedTuple):
     is_ago: bool
 
     @classmethod
-    def of(cls, moment: Moment | str | None, name: str) -> _Bound:
+    def of(cls, moment: Moment | str | None, name: str) -> Bound:
         """Return what a moment means."""
         if moment is None:
             return cls(None, "", is_ago=False)
