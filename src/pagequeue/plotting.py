@@ -64,8 +64,13 @@ def draw(
     figure.savefig(file, format="png")
 
 
-def page(title: str, count: int) -> tuple[Any, Any]:
+def page(title: str, count: int, height_inches: float = PANEL_INCHES) -> tuple[Any, Any]:
     """Return a figure, and its panels one below the other; the first two share their time.
+
+    Args:
+        title: of the figure.
+        count: of the panels.
+        height_inches: of each.
 
     Raises:
         MissingExtra: matplotlib is not installed.
@@ -74,7 +79,8 @@ def page(title: str, count: int) -> tuple[Any, Any]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - the extra
     from matplotlib.figure import Figure  # noqa: PLC0415 - the same
 
-    figure = Figure((WIDTH_INCHES, count * PANEL_INCHES + 0.6), DOTS_PER_INCH, layout="constrained")
+    size = (WIDTH_INCHES, count * height_inches + 0.6)
+    figure = Figure(size, DOTS_PER_INCH, layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(count, 1)
     panels[1].sharex(panels[0])

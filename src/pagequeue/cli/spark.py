@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import os
 import sys
 import tempfile
+import warnings
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -28,25 +30,19 @@ COMMANDS: Final = {
     "example": "pagequeue.cli.spark_example",
 }
 QUIET: Final = """\
-rootLogger.level = error
+rootLogger.level = off
 rootLogger.appenderRef.stdout.ref = console
 appender.console.type = Console
 appender.console.name = console
 appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
-logger.query.name = org.apache.spark.sql.execution.streaming
-logger.query.level = off
-logger.tasks.name = org.apache.spark.scheduler
-logger.tasks.level = off
-logger.executor.name = org.apache.spark.executor
-logger.executor.level = off
-logger.sources.name = org.apache.spark.sql.execution.datasources
-logger.sources.level = off
-logger.shutdown.name = org.apache.spark.util
-logger.shutdown.level = off
+logger.apache.name = org.apache
+logger.apache.level = off
+logger.sparkproject.name = org.sparkproject
+logger.sparkproject.level = off
 """
-"""What an error says is told in one line by the command; the rest is for who looks for it."""
+"""What goes wrong is told in one line by the command, and not by each room of Spark."""
 CONFIGURATION: Final = "spark.driver.extraJavaOptions"
 
 
@@ -113,7 +109,11 @@ def session(master: str | None, settings: dict[str, str], *, fast: bool = True) 
         ours.register(running)
         yield running
         return
-    with tempfile.TemporaryDirectory(prefix="pagequeue-spark-") as there:
+    with (
+        warnings.catch_warnings(),
+        tempfile.TemporaryDirectory(prefix="pagequeue-spark-") as there,
+    ):
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support", FutureWarning)
         path = os.path.join(there, "log4j2.properties")
         with open(path, "w", encoding="utf-8") as file:
             file.write(QUIET)
@@ -126,6 +126,7 @@ def session(master: str | None, settings: dict[str, str], *, fast: bool = True) 
             **settings,
         }
         started: SparkSession = ours.session("pagequeue", master=master, settings=chosen)
+        logging.getLogger("pyspark").setLevel(logging.CRITICAL)
         try:
             yield started
         finally:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from glob import has_magic
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -36,6 +37,8 @@ TRIGGER_BYTES: Final = 1 << 30
 COMPACT_BATCHES: Final = 16
 """An archive that goes on looks for small files so often."""
 LOOK_SECONDS: Final = 0.2
+QUIET_SECONDS: Final = 20.0
+"""So long an archive that ends waits for Spark to come to an end of what it does."""
 COMPRESSION: Final = "zstd"
 TIMESTAMPS: Final = "spark.sql.parquet.outputTimestampType"
 
@@ -149,6 +152,9 @@ class _Run:
 
     def end(self, query: StreamingQuery) -> None:
         """Stop a query between two batches: Spark would break one off by interrupting it."""
+        deadline = time.monotonic() + QUIET_SECONDS
+        while query.isActive and _is_at_work(query) and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS / 10)
         with self._working:
             self._is_over = True
             query.stop()
@@ -179,6 +185,12 @@ class _Run:
         if self.progress is not None and done.messages:
             self.total = max(self.total, self.messages)
             self.progress(self.messages, self.total)
+
+
+def _is_at_work(query: StreamingQuery) -> bool:
+    """Whether Spark begins, plans or runs a batch, and not waits for the next one."""
+    status = query.status
+    return bool(status["isTriggerActive"]) or str(status["message"]).startswith("Initializing")
 
 
 def stage(batch: DataFrame, directory: str) -> None:
