@@ -15,6 +15,7 @@ PYTHON = [text for mark, language, text in BLOCKS if language == "python" and no
 SPARK = [text for mark, language, text in BLOCKS if language == "python" and mark == "spark"]
 SHELL = [text for mark, language, text in BLOCKS if language == "bash" and not mark]
 SETUP = {mark: text.strip() for mark, language, text in BLOCKS if mark and language == "bash"}
+PIPELINE = SETUP.pop("pipeline", "")
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +45,7 @@ def test_readme_has_its_blocks() -> None:
     assert len(PYTHON) == 14
     assert len(SPARK) == 1
     assert len(SHELL) == 1
+    assert PIPELINE
     assert set(SETUP) == {"main", "tests"}
 
 
@@ -62,6 +64,16 @@ def test_spark_block_runs(directory: Path) -> None:
     file.write_text(SPARK[0])
     lines = run([sys.executable, str(file)], directory, seconds=300).splitlines()
     assert lines[-2:] == ["1000", """b'{"USER": 5, "PAGE": "/0"}'"""]
+
+
+@pytest.mark.spark
+def test_pipeline_block_ends_with_charts(directory: Path) -> None:
+    """From a queue to a table to charts, by the commands as they stand there."""
+    out = run(["bash", "-euo", "pipefail", "-c", PIPELINE], directory, seconds=900)
+    for line in ("5,000 messages archived", "5,000 messages replayed", "20,000 flights archived"):
+        assert line in out
+    for name in ("orders.png", "delays.png"):
+        assert (directory / name).read_bytes().startswith(b"\x89PNG")
 
 
 def test_shell_block_prints_what_was_sent(directory: Path) -> None:

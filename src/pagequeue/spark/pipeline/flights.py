@@ -223,7 +223,7 @@ def draw(file: IO[bytes], answer: Answer) -> None:
         MissingExtra: matplotlib is not installed.
     """
     figure, (upper, lower) = plotting.page("Departures from New York, 2013", 2, height_inches=3.6)
-    hours = sorted({hour for hour, _ in answer})
+    hours = sorted({hour for (hour, _), figures in answer.items() if figures[1]})
     counts: dict[str, int] = {}
     for (_, carrier), figures in answer.items():
         counts[carrier] = counts.get(carrier, 0) + figures[0]

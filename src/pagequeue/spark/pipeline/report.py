@@ -21,7 +21,7 @@ SUFFIXES: Final = (".png", ".html")
 QUEUES_MAX: Final = 15
 """So many queues are drawn, those with most messages."""
 LINES_MAX: Final = 5
-COLOURS: Final = ("#2f6fb3", "#d9822b", "#3d9970", "#b03a4b", "#7a5ba6")
+COLOURS: Final = ("#b03a4b", "#3d9970", "#7a5ba6", "#222222", "#c2a300")
 COLUMNS: Final = (
     "queue", "messages", "payload_bytes", "rate", "peak_rate", "size p50", "size p99", "gap p50",
     "gap p99", "lag", "missing", "late", "duplicates",
@@ -82,10 +82,14 @@ def row(one: QueueProfile) -> list[str]:
     gaps = [plotting.in_unit(one.gaps.quantile(p), plotting.TIME_UNITS) for p in (0.5, 0.99)]
     return [
         one.queue or "all", f"{one.messages:,}",
-        plotting.in_unit(one.payload_bytes, plotting.SIZE_UNITS), f"{one.rate:,.5g}/s",
-        f"{one.peak_rate:,.5g}/s", *sizes, *gaps, "-" if one.lag is None else f"{one.lag:,}",
+        plotting.in_unit(one.payload_bytes, plotting.SIZE_UNITS), _rate(one.rate),
+        _rate(one.peak_rate), *sizes, *gaps, "-" if one.lag is None else f"{one.lag:,}",
         f"{one.missing:,}", f"{one.late:,}", f"{one.duplicates:,}",
     ]  # fmt: skip
+
+
+def _rate(number: float) -> str:
+    return f"{number:,.0f}/s" if number >= 100 else f"{number:.3g}/s"
 
 
 def write(file: IO[bytes], suffix: str, title: str, profile: Profile) -> None:
@@ -143,9 +147,8 @@ def _draw_lines(
     if start is None:
         return
     edges = (start + np.arange(used + 1) * total.times.bin_ns) / plotting.NS_PER_DAY
-    for one, colour in zip(queues, COLOURS, strict=False):
+    for one, label, colour in zip(queues, labels(queues), COLOURS, strict=False):
         style = {"color": colour, "linewidth": 0.9}
-        label = _short(os.path.basename(one.queue))
         messages.stairs(one.times.messages[:used] / seconds, edges, label=label, **style)
         payload_bytes.stairs(one.times.payload_bytes[:used] / seconds / unit, edges, **style)
     messages.legend(fontsize=7, frameon=False, ncols=len(queues), loc="upper right")
@@ -159,7 +162,7 @@ def _draw_queues(panel: Any, queues: list[QueueProfile]) -> None:  # noqa: ANN40
         return
     places = range(len(shown))
     panel.barh(places, [one.messages for one in shown], color=plotting.BLUE, alpha=0.35)
-    panel.set_yticks(places, [_short(one.queue) for one in shown], fontsize=7)
+    panel.set_yticks(places, labels(shown), fontsize=7)
     for place, one in zip(places, shown, strict=True):
         notes = [
             f"{name} {value:,}"
@@ -173,9 +176,13 @@ def _draw_queues(panel: Any, queues: list[QueueProfile]) -> None:  # noqa: ANN40
     panel.xaxis.set_major_formatter(lambda number, _: f"{number:,.6g}")
 
 
-def _short(name: str) -> str:
-    """Return the end of a queue's name."""
-    return name if len(name) <= 30 else "..." + name[-27:]
+def labels(queues: list[QueueProfile]) -> list[str]:
+    """Return short names of queues, without the directory that they have in common."""
+    names = [one.queue for one in queues]
+    common = 0
+    if len(names) > 1:
+        common = os.path.commonprefix(names).rfind("/") + 1
+    return [name if len(name) <= 30 else "..." + name[-27:] for name in (n[common:] for n in names)]
 
 
 def _page(title: str, profile: Profile, image: str) -> str:
