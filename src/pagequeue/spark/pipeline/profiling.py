@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 
 from pagequeue import errors
 from pagequeue.histograms import TIME_BINS, TIME_FIRST_NS, SizeBins, TimeBins
-from pagequeue.spark.found import find
+from pagequeue.spark.found import open_each
 from pagequeue.spark.options import read_options
 from pagequeue.spark.pipeline import layout
 from pagequeue.spark.pipeline.failures import told
@@ -171,9 +171,8 @@ def _table_lags(table: str) -> dict[str, dict[str, int]]:
         options = {"path": directory, **({"prefix": prefix} if prefix else {})}
         try:
             end = layout.last_end(table, queue_directory)
-            for found in find(read_options(options, streaming=False)):
-                with found.open() as queue:
-                    lags[name] = {ARCHIVE: max(0, queue.tail_sequence - end)}
+            for _, queue in open_each(read_options(options, streaming=False)):
+                lags[name] = {ARCHIVE: max(0, queue.tail_sequence - end)}
         except errors.PageQueueError:
             continue  # it is another host's, or gone, or others have put files there
     return lags
@@ -184,9 +183,8 @@ def _queue_lags(paths: list[str], options: dict[str, object]) -> dict[str, dict[
     lags = {}
     for path in paths:
         given = {name: str(value) for name, value in options.items()}
-        for found in find(read_options({"path": path, **given}, streaming=False)):
-            with found.open() as queue:
-                lags[found.name] = {c.name: c.lag for c in queue.consumers() if c.lag is not None}
+        for found, queue in open_each(read_options({"path": path, **given}, streaming=False)):
+            lags[found.name] = {c.name: c.lag for c in queue.consumers() if c.lag is not None}
     return lags
 
 

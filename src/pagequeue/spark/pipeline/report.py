@@ -181,7 +181,7 @@ def labels(queues: list[QueueProfile]) -> list[str]:
     names = [one.queue for one in queues]
     common = 0
     if len(names) > 1:
-        common = os.path.commonprefix(names).rfind("/") + 1
+        common = os.path.commonprefix(names).rfind("/") + 1  # noqa: RUF071 - cut at a slash here
     return [name if len(name) <= 30 else "..." + name[-27:] for name in (n[common:] for n in names)]
 
 
