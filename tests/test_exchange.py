@@ -403,3 +403,26 @@ def test_memory_does_not_grow_with_the_queue(tmp_path: Path, suffix: str) -> Non
     )  # fmt: skip
     small, large = (int(line) for line in done.stdout.split("\n") if line.isdecimal())
     assert large - small < 80
+
+
+@pytest.mark.parametrize(("times", "row"), [((5, 7, 6), 3), ((1, 2, 3), 1)])
+def test_row_that_goes_back_in_time_is_named(
+    tmp_path: Path, capsys: Capture, times: tuple[int, ...], row: int
+) -> None:
+    """By its number in the file, also behind rows that are passed over; what came before stays."""
+    lines = [json.dumps({"timestamp": time, "payload": "x"}) for time in times]
+    file = tmp_path / "a.jsonl"
+    file.write_text("\n".join(lines) + "\n")
+    with Queue(tmp_path / "q") as queue, queue.producer() as producer:
+        producer.send(b"there", timestamp=4)
+    assert main(["import", str(tmp_path / "q"), "--from", str(file)]) == 1
+    assert f"row {row} has the timestamp {times[row - 1]}" in capsys.readouterr().err
+    assert main(["import", str(tmp_path / "q"), "--from", str(file), "--skip", "2"]) == (row == 1)
+
+
+def test_python_dash_m_is_the_command() -> None:
+    """`python -m pagequeue` says what `pagequeue` says."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pagequeue", "--help"], capture_output=True, text=True, check=True
+    )
+    assert "export" in done.stdout

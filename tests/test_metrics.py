@@ -215,3 +215,16 @@ def test_terminal_shows_what_the_table_says(queue: Queue) -> None:
 def test_age_is_told_in_the_largest_unit_that_fits(seconds: float | None, text: str) -> None:
     """Twice."""
     assert age(seconds) == text
+
+
+def test_missing_library_names_the_extra() -> None:
+    """Whoever imports the collector without it is told what to install."""
+    code = (
+        "import sys; sys.modules['prometheus_client.metrics_core'] = None\n"
+        "from pagequeue import MissingExtra\n"
+        "try:\n    import pagequeue.metrics\n"
+        "except MissingExtra as error:\n    print(error.extra, error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("metrics ")
+    assert "pip install 'pagequeue[metrics]'" in done.stdout

@@ -98,3 +98,26 @@ def test_missing_extra_and_standing_file_are_told(
     assert "pip install 'pagequeue[plot]'" in capsys.readouterr().err
     assert file.read_text() == "mine"
     assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "begins"), [("q.svg", b"<?xml"), ("q.PDF", b"%PDF-"), ("q.png", PNG)]
+)
+def test_the_name_says_the_format(tmp_path: Path, name: str, begins: bytes) -> None:
+    """A file is what its suffix says."""
+    directory = make(tmp_path / "q", 0, 1)
+    assert main(["plot", directory, "--to", str(tmp_path / name)]) == 0
+    assert (tmp_path / name).read_bytes().startswith(begins)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"), [(["--to", "q.jpeg"], ".svg"), (["--by", "payload"], "--latency")]
+)
+def test_what_would_be_ignored_is_refused(
+    tmp_path: Path, capsys: Capture, options: list[str], words: str
+) -> None:
+    """An unknown suffix, and a rule without anything to match, draw nothing."""
+    directory = make(tmp_path / "q", 0)
+    assert main(["plot", directory, *options]) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "q.jpeg").exists()

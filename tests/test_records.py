@@ -192,3 +192,29 @@ def test_rows_of_a_page_can_be_sent_on(tmp_path: Path) -> None:
             producer.send_many(batch.to_numpy(), timestamps=batch.timestamps)
         assert (b.last(30).to_numpy() == records).all()
         assert (b.last(30).timestamps == batch.timestamps).all()
+
+
+def test_no_time_is_no_time_both_ways(tmp_path: Path) -> None:
+    """NaT becomes null and null NaT, in a column and in lists of it."""
+    dtype = np.dtype([("day", "<M8[D]"), ("took", "<m8[ms]", (2,)), ("at", "<M8[ns]")])
+    records = np.ones(4, dtype)
+    for name in dtype.names or ():
+        records[name][1] = "NaT"
+    table = table_of(records)
+    assert [table[name].null_count for name in ("day", "at")] == [1, 1]
+    with Queue(tmp_path, dtype=dtype) as queue, queue.producer() as producer:
+        producer.send_many(table)
+        assert queue.last(4).to_numpy().tobytes() == records.tobytes()
+
+
+@pytest.mark.parametrize("day", [2**31, -(2**31), 2**62])
+def test_day_beyond_arrows_is_refused(tmp_path: Path, day: int) -> None:
+    """Arrow counts days in 32 bits; another day is never made of one."""
+    records = np.zeros(3, [("day", "<M8[D]")])
+    records["day"][2] = np.datetime64(day, "D")
+    with Queue(tmp_path, dtype=records.dtype) as queue, queue.producer() as producer:
+        producer.send_many(records)
+        with pytest.raises(NotEncodable, match=f"'day' has the day {day} "):
+            queue.last(3).to_arrow()
+        assert queue.last(2).to_numpy()["day"][1] == np.datetime64(day, "D")
+        assert len(queue.between(0, 2**62).to_numpy()) == 3

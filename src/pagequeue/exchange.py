@@ -268,11 +268,26 @@ class Import:
         lengths = np.full(count, self._record_bytes) if self._record_bytes else piece.lengths
         start = min(max(self._skip_count - self._row, 0), count)
         for begin, end in self._cuts(lengths, start):
-            payloads = piece.payloads[begin:end]
-            self._producer.send_many(payloads, timestamps=piece.timestamps[begin:end])
+            times = piece.timestamps[begin:end]
+            try:
+                self._producer.send_many(piece.payloads[begin:end], timestamps=times)
+            except errors.TimestampOrder as error:
+                raise self._out_of_order(times, begin, error) from None
             self.messages += end - begin
             self.payload_bytes += int(lengths[begin:end].sum())
         self._row += count
+
+    def _out_of_order(
+        self, times: NDArray[np.int64], begin: int, error: errors.TimestampOrder
+    ) -> errors.TimestampOrder:
+        """Say which row of the file goes back in time; `begin`: the piece's row of the first."""
+        back = np.flatnonzero(times[1:] < times[:-1])
+        i = int(back[0]) + 1 if len(back) else 0  # or it is older than what the queue has
+        return errors.TimestampOrder(
+            f"row {self._row + begin + i + 1} has the timestamp {times[i]}, earlier than the one "
+            f"before it, {error.last_timestamp}: sort the file by time, or import into a new queue",
+            path=error.path, last_timestamp=error.last_timestamp,
+        )  # fmt: skip
 
     def _cuts(self, lengths: NDArray[np.int64], start: int) -> Iterator[tuple[int, int]]:
         """Cut rows into runs that are a small part of a page, or one message."""

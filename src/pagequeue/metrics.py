@@ -9,10 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from pagequeue.errors import MissingExtra, PageQueueError
 
-from pagequeue.errors import PageQueueError
+try:
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+    from prometheus_client.registry import Collector
+except ImportError as error:
+    raise MissingExtra(
+        "metrics need prometheus_client, which is not installed: pip install 'pagequeue[metrics]'",
+        extra="metrics",
+    ) from error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -31,19 +31,28 @@ _EVERYBODYS: Final = cast("dict[type, Any]", copyreg.dispatch_table)
 _PLAIN: Final = frozenset((int, str, bytes, float, bool, type(None)))
 """What no reducer is ever asked for."""
 
-_Pickler: TypeAlias = "tuple[Callable[[object], None], Callable[[], None], list[bytes], int]"
-"""To dump, to forget what was dumped, what was written, and how many reducers it knows."""
+_Pickler: TypeAlias = "tuple[Callable[[object], None], Callable[[], None], list[bytes]]"
+"""To dump, to forget what was dumped, and what was written."""
 
 _spare: list[_Pickler] = []
 """Those that nobody is using: one goes out for each call, also when a reducer calls `dumps`."""
 
 
+class _Reducers:
+    """Those of `multiprocessing`, then everybody's, as they are when a class is looked up."""
+
+    def __getitem__(self, kind: type) -> Any:  # noqa: ANN401 - what was registered
+        try:
+            return _SHARED[kind]
+        except KeyError:
+            return _EVERYBODYS[kind]
+
+
 def _make() -> _Pickler:
     parts: list[bytes] = []
     pickler = pickle.Pickler(SimpleNamespace(write=parts.append), PROTOCOL)
-    pickler.dispatch_table = {**_EVERYBODYS, **_SHARED}
-    known_count = len(_EVERYBODYS) + len(_SHARED)
-    return pickler.dump, pickler.clear_memo, parts, known_count
+    pickler.dispatch_table = _Reducers()  # type: ignore[assignment]  # it asks nothing else
+    return pickler.dump, pickler.clear_memo, parts
 
 
 def dumps(obj: object) -> bytes:
@@ -58,9 +67,7 @@ def dumps(obj: object) -> bytes:
         pickler = _spare.pop()
     except IndexError:
         pickler = _make()
-    dump, forget, parts, known_count = pickler
-    if known_count != len(_EVERYBODYS) + len(_SHARED):  # somebody registered another reducer
-        dump, forget, parts, _ = pickler = _make()
+    dump, forget, parts = pickler
     dump(obj)  # raises: this pickler is in the middle of something, and is given up
     forget()  # or it would keep the object
     if len(parts) == 1:

@@ -20,6 +20,7 @@ BLUE, ORANGE, GREEN, RED, GREY = "#2f6fb3", "#d9822b", "#3d9970", "#b03a4b", "#6
 WIDTH_INCHES: Final = 10.0
 PANEL_INCHES: Final = 2.3
 DOTS_PER_INCH: Final = 130
+FORMATS: Final = ("png", "svg", "pdf")
 SIZE_UNITS: Final = ((1, "B"), (1 << 10, "KiB"), (1 << 20, "MiB"), (1 << 30, "GiB"))
 TIME_UNITS: Final = ((1, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s"), (6e10, "min"), (3.6e12, "h"))
 QUANTILES: Final = (0.5, 0.99)
@@ -41,8 +42,9 @@ def draw(
     sizes: SizeBins,
     latencies: SizeBins | None = None,
     other: str = "",
+    file_format: str = "png",
 ) -> None:
-    """Write a picture of a queue as PNG.
+    """Write a picture of a queue.
 
     Args:
         file: to write to.
@@ -51,6 +53,7 @@ def draw(
         sizes: of the payloads.
         latencies: to another queue, ns.
         other: the name of that queue.
+        file_format: one of `FORMATS`.
 
     Raises:
         MissingExtra: matplotlib is not installed.
@@ -61,7 +64,7 @@ def draw(
     if latencies is not None:
         what = f"latency to {other}"
         draw_bins(panels[3], latencies, TIME_UNITS, RED, what, "messages")
-    figure.savefig(file, format="png")
+    figure.savefig(file, format=file_format)
 
 
 def page(title: str, count: int, height_inches: float = PANEL_INCHES) -> tuple[Any, Any]:

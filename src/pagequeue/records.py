@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pagequeue.rows import Given
 
 NUL: Final = "\0"
+DAYS_MAX: Final = 2**31 - 1
 _Arrays = list[tuple["NDArray[Any]", int]]
 
 
@@ -74,7 +75,8 @@ def _fields(table: Any, dtype: np.dtype[Any], at: int, within: str) -> _Arrays: 
 
 def _column(values: Any, dtype: np.dtype[Any], at: int, name: str) -> _Arrays:  # noqa: ANN401
     """Return the arrays of one field, and where they stand in a record."""
-    check_no_nulls(values, f"column {name!r}")
+    if dtype.kind not in "mM":  # a null among times is NaT
+        check_no_nulls(values, f"column {name!r}")
     arrow = pyarrow()
     if dtype.names is not None:
         if not arrow.types.is_struct(values.type):
@@ -90,7 +92,8 @@ def _column(values: Any, dtype: np.dtype[Any], at: int, name: str) -> _Arrays:  
         values = arrow.chunked_array(
             [chunk.flatten() for chunk in values.chunks], values.type.value_type
         )
-        check_no_nulls(values, f"column {name!r}")
+        if base.kind not in "mM":
+            check_no_nulls(values, f"column {name!r}")
     if base.names is not None:
         raise errors.NotEncodable(
             f"field {name!r} is an array of records, for which there is no column: send a "
@@ -260,7 +263,20 @@ def _array(values: NDArray[Any], name: str) -> Any:  # noqa: ANN401 - a pyarrow.
         data = arrow.py_buffer(np.ascontiguousarray(values))
         return arrow.Array.from_buffers(arrow.binary(dtype.itemsize), len(values), [None, data])
     native = np.ascontiguousarray(values.astype(dtype.newbyteorder("="), copy=False))
-    return arrow.array(native, type=arrow_type_of(dtype, name))
+    kind = arrow_type_of(dtype, name)
+    if arrow.types.is_date32(kind):
+        _check_days(native, name)
+    return arrow.array(native, type=kind)
+
+
+def _check_days(days: NDArray[Any], name: str) -> None:
+    """Raise for a day that 32 bits do not hold: Arrow would make another day of it."""
+    beyond = days[(np.abs(days.view(np.int64)) > DAYS_MAX) & ~np.isnat(days)]
+    if len(beyond):
+        raise errors.NotEncodable(
+            f"field {name!r} has the day {beyond[0].view(np.int64)} since 1970, beyond Arrow's "
+            "dates of 32 bits: use NumPy's arrays"
+        )
 
 
 def _used(items: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:

@@ -50,9 +50,9 @@ def command(
         import prometheus_client  # noqa: PLC0415 - only this command needs it
 
         from pagequeue.metrics import QueueCollector  # noqa: PLC0415 - the same
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         raise shared.CommandError(
-            f"{error.name} is not installed; install pagequeue with the extra 'metrics'"
+            "prometheus_client is not installed; install pagequeue with the extra 'metrics'"
         ) from error
     if port is not None and textfile is not None:
         raise click.UsageError("--port and --textfile exclude each other; run the command twice")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -62,7 +63,7 @@ def _figures(times: TimeBins, sizes: SizeBins, latencies: Latencies | None) -> d
 @shared.directory_argument
 @click.option(
     "--to", "target", default="queue.png", show_default=True, metavar="FILE",
-    type=click.Path(readable=False), help="The PNG to write.",
+    type=click.Path(readable=False), help="The picture to write: .png, .svg or .pdf.",
 )  # fmt: skip
 @shared.since_option
 @shared.until_option
@@ -71,10 +72,10 @@ def _figures(times: TimeBins, sizes: SizeBins, latencies: Latencies | None) -> d
     help="Show how long messages took from DIR to the queue in OTHER.",
 )  # fmt: skip
 @click.option(
-    "--by", "rule", default="payload", show_default=True, metavar="RULE",
-    help=f"What says that, with --latency: {RULES}. payload: the same payload in both; field: the "
-    "same value of a field of JSON objects; time: the payload in OTHER begins with ns since 1970, "
-    "int64 little-endian, or has them in a field.",
+    "--by", "rule", metavar="RULE",
+    help=f"What says that, with --latency: {RULES}. payload, the default: the same payload in "
+    "both; field: the same value of a field of JSON objects; time: the payload in OTHER begins "
+    "with ns since 1970, int64 little-endian, or has them in a field.",
 )  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace what stands there.")
 @shared.json_option()
@@ -84,7 +85,7 @@ def command(
     directory: str,
     target: str,
     other: str | None,
-    rule: str,
+    rule: str | None,
     prefix: str,
     trust: tuple[str, ...],
     *,
@@ -99,8 +100,13 @@ def command(
     pagequeue plot orders --to orders.png --since 1h
     pagequeue plot orders --latency answers --by field:order_id
     """  # noqa: D301 - click's own mark is the character
+    file_format = os.path.splitext(target)[1].lower().removeprefix(".")
+    if file_format not in plotting.FORMATS:
+        raise click.UsageError(f"--to {target}: a picture ends with .png, .svg or .pdf")
+    if rule is not None and other is None:
+        raise click.UsageError("--by says how messages are matched with --latency: give that too")
     try:
-        latencies = Latencies(rule) if other is not None else None
+        latencies = Latencies(rule or "payload") if other is not None else None
     except InvalidOption as error:
         raise click.UsageError(str(error)) from None
     plotting.check()
@@ -115,7 +121,7 @@ def command(
                     latencies.add(batch)
         title = directory if prefix == "queue" else f"{directory}, prefix {prefix}"
         bins = None if latencies is None else latencies.bins
-        plotting.draw(file, title, times, sizes, bins, other or "")
+        plotting.draw(file, title, times, sizes, bins, other or "", file_format)
     if as_json:
         click.echo(json.dumps({"path": target} | _figures(times, sizes, latencies)))
         return

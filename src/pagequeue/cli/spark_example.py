@@ -64,6 +64,8 @@ def command(
     sparks.check_extra()
     from pagequeue.spark.pipeline import flights  # noqa: PLC0415 - the extra
 
+    if not target.lower().endswith(".png"):
+        raise click.UsageError(f"--to {target}: the picture ends with .png")
     plotting.check()
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(whole_file(target, force=force))
