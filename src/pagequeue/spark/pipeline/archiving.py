@@ -24,6 +24,7 @@ from pagequeue.spark.pipeline.failures import told
 from pagequeue.spark.pipeline.publish import Publisher
 from pagequeue.spark.session import register
 from pagequeue.spark.source import NAME
+from pagequeue.spark.table import schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -109,7 +110,8 @@ def archive(
         if progress is not None:
             run.progress, run.total = progress, _waiting(publisher, reading)
             progress(0, run.total)
-        stream = spark.readStream.format(NAME).options(**reading).load()
+        # The columns are named: queues of records have others when nobody asks.
+        stream = spark.readStream.format(NAME).schema(schema_of()).options(**reading).load()
         writer = stream.writeStream.foreachBatch(run.write).option("checkpointLocation", place)
         once = every is None
         writer = (
