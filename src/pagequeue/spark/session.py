@@ -6,6 +6,7 @@ sockets, which takes a third less time than through TCP, and in larger batches.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from typing import TYPE_CHECKING, Final
@@ -15,8 +16,8 @@ from pyspark.sql import SparkSession
 from pagequeue.moments import system_clock as now
 from pagequeue.moments import to_ns
 from pagequeue.spark.java import find_java
-from pagequeue.spark.source import NAME, PageQueueSource
-from pagequeue.spark.table import schema_of
+from pagequeue.spark.options import place_options
+from pagequeue.spark.source import NAME, PageQueueSource, inferred
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -86,18 +87,19 @@ def read(
 
     Raises:
         InvalidOption: a column or an option is not known. QueueNotFound: there is none.
+        DtypeMismatch: the queues have different dtypes.
     """
     register(spark)
-    reader = spark.read.format(NAME)
-    if columns is not None:
-        reader = reader.schema(schema_of(columns))
+    several = not isinstance(path, str | os.PathLike)
+    paths = [os.fspath(one) for one in path] if several else [os.fspath(path)]  # type: ignore[union-attr,arg-type]
+    given = {name: str(value) for name, value in options.items()}
     for name, moment in (("since", since), ("until", until)):
         if moment is not None:
             if not isinstance(moment, str):
                 moment = str(max(to_ns(moment, now, name=name), 0))  # noqa: PLW2901 - as text
-            reader = reader.option(name, moment)
-    for option, value in options.items():
-        reader = reader.option(option, str(value))
-    if isinstance(path, str | os.PathLike):
-        return reader.load(os.fspath(path))
-    return reader.load(list(path))
+            given[name] = moment
+    reader = spark.read.format(NAME).options(**given)
+    if columns is not None:
+        place = place_options({**given, "paths": json.dumps(paths)})
+        reader = reader.schema(inferred(place, columns))
+    return reader.load(paths if several else paths[0])
