@@ -19,6 +19,7 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
 from pagequeue.publication import Ledger
+from pagequeue.spark import register
 from pagequeue.spark.options import write_options
 from pagequeue.spark.staging import StagedRows
 from pagequeue.spark.table import schema_of
@@ -140,6 +141,31 @@ def test_ordinary_producers_go_on(spark: SparkSession, tmp_path: Path) -> None:
     at = [number for number, payload in enumerate(there) if payload != b"live"]
     assert at[19] - at[0] == 19
     assert at[-1] - at[20] == 1999
+
+
+def test_a_thread_of_the_driver_writes_once_it_registered(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark looks in the session that is active in the thread; when it no longer does, say so."""
+    frame = spark.range(5).selectExpr("cast(id as string) as payload")
+    found: list[object] = []
+
+    def work(*, registers: bool) -> None:
+        try:
+            if registers:
+                register(spark)
+            write(frame, tmp_path / "q")
+        except Exception as error:  # noqa: BLE001 - looked at below
+            found.append(error)
+        else:
+            found.append(payloads(tmp_path / "q"))
+
+    for registers in (False, True):
+        thread = threading.Thread(target=work, kwargs={"registers": registers})
+        thread.start()
+        thread.join()
+    assert "DATA_SOURCE_NOT_FOUND" in str(found[0])
+    assert found[1] == [b"%d" % number for number in range(5)]
 
 
 # --- tasks that fail ------------------------------------------------------------------------------

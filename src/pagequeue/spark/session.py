@@ -61,8 +61,15 @@ def session(
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("pagequeue")` known to a session."""
+    """Make `format("pagequeue")` known to a session, and the session to the calling thread.
+
+    Spark 4 looks for what a write names in the session that is active in its own thread, and there
+    is none in a thread that did not make it.
+    """
     spark.dataSource.register(PageQueueSource)
+    machine = getattr(spark, "_jvm", None)  # a session of Spark Connect has none
+    if machine is not None:
+        machine.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)  # noqa: SLF001 - there is no other way
 
 
 def read(
