@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import threading
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -207,6 +208,41 @@ def test_one_ships_at_a_time(queue: Queue, tmp_path: Path) -> None:
     assert read(tmp_path / "ship") == numbers(0, 10)
 
 
+def test_others_send_compress_and_trim_meanwhile(tmp_path: Path) -> None:
+    """What is shipped while they do is every message, once, in order."""
+    pytest.importorskip("zstandard")
+    keep = Retention(max_age=timedelta(microseconds=1))
+    stop = threading.Event()
+    sent = 0
+
+    def work() -> None:
+        nonlocal sent
+        with (
+            Queue(tmp_path / "q", page_bytes=SMALL, retention=keep, compress_after=1) as queue,
+            queue.producer() as producer,
+        ):
+            while sent < 4000 and not stop.wait(0.002):
+                producer.send_many([b"message %06d" % n for n in range(sent, sent + 40)])
+                sent += 40
+                queue.trim()
+            queue.rotate()
+
+    Queue(tmp_path / "q", page_bytes=SMALL).close()
+    with Queue(tmp_path / "q") as queue:
+        queue.ship(tmp_path / "ship", consumer="shipper")
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            for _ in range(10):
+                queue.ship(tmp_path / "ship", consumer="shipper")
+        finally:
+            stop.set()
+            thread.join()
+        report = queue.ship(tmp_path / "ship", consumer="shipper")
+    assert report.end_sequence == sent
+    assert read(tmp_path / "ship") == numbers(0, sent)
+
+
 # --- what is not durable, retention, damage -------------------------------------------------------
 
 
@@ -224,6 +260,19 @@ def test_a_reader_ships_only_what_is_durable(tmp_path: Path) -> None:
             assert read(tmp_path / "ship") == numbers(0, report.end_sequence)
             with pytest.raises(errors.ReadOnlyQueue):
                 reader.ship(tmp_path / "ship", consumer="shipper")
+
+
+def test_the_mark_at_a_pages_end_is_flushed_before_it_is_shipped(
+    queue: Queue, tmp_path: Path
+) -> None:
+    """Messages that are durable make no durable page: without its mark it could go on."""
+    with queue.producer() as producer:
+        producer.send(b"message %06d" % 0)
+        producer.flush()
+    queue.rotate()
+    assert queue._store.write_meta.durable_page == 1
+    assert queue.ship(tmp_path / "ship").messages == 1
+    assert queue._store.write_meta.durable_page == 2
 
 
 def test_what_retention_took_before_is_counted(

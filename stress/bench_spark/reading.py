@@ -156,7 +156,7 @@ def _figures(rate: dict[str, float], count: int, since_seconds: float) -> list[F
     def over(ours: str, peer: str) -> float:
         return rate[ours] / rate[peer]
 
-    rows = {name: f"{value / 1e6:.2f} million rows/s" for name, value in rate.items()}
+    rows = {name: f"{value / 1e3:,.0f} thousand rows/s" for name, value in rate.items()}
     whole = count / rate["sum, ours"]
     memory, parquet = count / rate["sum, memory"], count / rate["sum, Parquet"]
     alone = count / rate["python alone"]

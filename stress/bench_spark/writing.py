@@ -50,9 +50,9 @@ def writes(base: Path, *, quick: bool, payload_bytes: int) -> list[Figure]:
     with Queue(base / "queue", read_only=True) as queue:
         assert len(queue) == count, f"{len(queue)} rows of {count}"
     details = {
-        name: f"{count / seconds / 1e6:.2f} million rows/s" for name, seconds in took.items()
+        name: f"{count / seconds / 1e3:,.0f} thousand rows/s" for name, seconds in took.items()
     }
-    details["naive"] = f"{count / slow / 1e6:.2f} million rows/s"
+    details["naive"] = f"{count / slow / 1e3:,.0f} thousand rows/s"
     return [
         Figure(
             "to a row at a time", slow / took["ours"], "times as fast", NAIVE_GOAL, details=details
