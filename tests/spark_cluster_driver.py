@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -97,13 +98,50 @@ def write(spark: SparkSession, there: Path) -> dict[str, Any]:
     return {"seconds": time.monotonic() - begun, "marks": sorted(os.listdir(marks))}
 
 
+def kill_once(marks: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return what kills its executor, in the middle of the first partition's first attempt."""
+
+    def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        mark = Path(marks) / "killed"
+        for batch in batches:
+            yield batch.slice(0, batch.num_rows // 2)
+            if context.partitionId() == 0 and not mark.exists():
+                mark.touch()
+                daemon = Path(f"/proc/{os.getppid()}/stat").read_text()
+                os.kill(int(daemon.rpartition(")")[2].split()[1]), signal.SIGKILL)
+                time.sleep(SLOW_SECONDS)
+            yield batch.slice(batch.num_rows // 2)
+
+    return each
+
+
+def stream(spark: SparkSession, ships: str, there: Path) -> dict[str, Any]:
+    """Copy all ships as a stream, while an executor dies; tell whether it did."""
+    frame = spark.readStream.format("pagequeue").option("partitionBytes", 32768).load(ships)
+    frame = frame.select("payload")
+    query = (
+        frame.mapInArrow(kill_once(str(there / "marks")), frame.schema)
+        .writeStream.format("pagequeue")
+        .option("path", str(there / "streamed"))
+        .option("checkpointLocation", str(there / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return {"killed": (there / "marks" / "killed").exists()}
+
+
 def main() -> None:
     """Do all of it."""
     master, there = sys.argv[1], Path(sys.argv[2])
     spark = pagequeue.spark.session("cluster", master=master, settings=SETTINGS)
     spark.sparkContext.setLogLevel("OFF")
     try:
-        found = {"read": read(spark, str(there / "ships" / "*")), "write": write(spark, there)}
+        ships = str(there / "ships" / "*")
+        found = {"read": read(spark, ships), "write": write(spark, there)}
+        found["stream"] = stream(spark, ships, there)
     finally:
         spark.stop()
     print(json.dumps(found))

@@ -91,3 +91,14 @@ def test_a_speculated_write_has_its_rows_once(done: dict[str, Any]) -> None:
     with Queue(done["there"] / "written") as queue:
         assert queue.verify().ok
         assert [m.payload for m in queue.replay()] == [b"%d" % n for n in range(5000)]
+
+
+def test_a_streamed_write_survives_its_executor(done: dict[str, Any]) -> None:
+    """It is killed in the middle of its rows; the other one does them, and each is there once."""
+    assert done["stream"]["killed"]
+    with Queue(done["there"] / "streamed") as queue:
+        assert queue.verify().ok
+        found = sorted(message.payload for message in queue.replay())
+    assert found == sorted(
+        b"%d of %d" % (number, host) for host in range(SHIPPING) for number in range(2 * COUNT)
+    )

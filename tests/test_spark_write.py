@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
 from typing import TYPE_CHECKING
 
 import pytest
+from spark_support import attempt_fails
 
 from pagequeue import Queue
 
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
-from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
 from pagequeue.publication import Ledger
@@ -169,23 +168,6 @@ def test_a_thread_of_the_driver_writes_once_it_registered(
 
 
 # --- tasks that fail ------------------------------------------------------------------------------
-
-
-def attempt_fails(how: str) -> object:
-    """Return what makes the first attempt of each partition fail in the middle."""
-
-    def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        for batch in batches:
-            yield batch.slice(0, batch.num_rows // 2)
-            if context is not None and context.attemptNumber() == 0:
-                if how == "killed":
-                    os.kill(os.getpid(), signal.SIGKILL)
-                if how == "raised":
-                    raise RuntimeError("the first attempt fails")
-            yield batch.slice(batch.num_rows // 2)
-
-    return each
 
 
 @pytest.mark.parametrize("how", ["raised", "killed"])
