@@ -21,6 +21,7 @@ from pagequeue.words import Tail
 
 if TYPE_CHECKING:
     from pagequeue.files import Folder
+    from pagequeue.meta import AllMeta
 
 VERSION: Final = 1
 BYTES_MAX: Final = 1 << 30
@@ -105,6 +106,15 @@ class Manifest:
         last = self.pages[-1]
         count = last.end_sequence - last.first_sequence
         return Tail(last.number, last.end_position, count, last.first_sequence, last.last_timestamp)
+
+    def check(self, meta: AllMeta, head: tuple[int, int], path: str) -> None:
+        """Raise CorruptMeta if this is not the manifest of a queue that is read from a head on."""
+        is_its = (self.queue_id, self.page_bytes) == (meta.queue_id.hex(), meta.page_bytes)
+        if not is_its or not self.tail.can_be(head, meta.page_bytes):
+            raise errors.CorruptMeta(
+                f"another queue's, or not of the other meta files here: {REMEDY}",
+                path=os.path.join(path, manifest_name(self.prefix)), position=0, reason="manifest",
+            )  # fmt: skip
 
     def encode(self) -> bytes:
         """Return the bytes of the file."""
@@ -191,7 +201,13 @@ def read_manifest(folder: Folder, prefix: str) -> Manifest | None:
             data = file.read(BYTES_MAX)
         except OSError as error:
             raise_typed(error, path, "reading the file")
-    return Manifest.decode(data, path)
+    found = Manifest.decode(data, path)
+    if found.prefix != prefix:
+        raise errors.CorruptMeta(
+            f"a manifest of prefix {found.prefix!r}: {REMEDY}",
+            path=path, position=0, reason="manifest",
+        )  # fmt: skip
+    return found
 
 
 def write_manifest(folder: Folder, prefix: str, manifest: Manifest) -> None:

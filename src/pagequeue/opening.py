@@ -157,6 +157,7 @@ class Opening:
         """Return where the valid prefix ends, if a writer must recover the queue first."""
         shipped = read_manifest(self.folder, self._prefix)
         if shipped is not None and shipped.pages:
+            shipped.check(self.meta, self.read_meta.head, self.folder.path)
             return shipped.tail
         while True:
             if self.write_meta.is_settled:
