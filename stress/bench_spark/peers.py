@@ -17,15 +17,13 @@ from pyspark.sql.datasource import (
 )
 
 from pagequeue import Queue
+from pagequeue.batches import BATCH_BYTES
 from pagequeue.spark.table import COLUMNS, schema_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from pyspark.sql.types import StructType
-
-PARTS = 8
-BATCH_BYTES = 2 << 20
 
 
 class _Part(InputPartition):
@@ -35,8 +33,8 @@ class _Part(InputPartition):
         self.end = end
 
 
-def _parts(count: int) -> list[InputPartition]:
-    ends = [count * number // PARTS for number in range(PARTS + 1)]
+def _parts(count: int, parts: int) -> list[InputPartition]:
+    ends = [count * number // parts for number in range(parts + 1)]
     return [_Part(first, end) for first, end in pairwise(ends)]
 
 
@@ -54,7 +52,7 @@ class NaiveSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads."""
-        return _NaiveReader(self.options["path"], int(self.options["count"]), schema)
+        return _NaiveReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return what writes; not atomic, which would only cost more."""
@@ -63,13 +61,14 @@ class NaiveSource(DataSource):
 
 
 class _NaiveReader(DataSourceReader):
-    def __init__(self, path: str, count: int, schema: StructType) -> None:
-        self._path = path
-        self._count = count
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._path = options["path"]
+        self._count = int(options["count"])
+        self._parts = int(options["parts"])
         self._names = schema.names
 
     def partitions(self) -> list[InputPartition]:
-        return _parts(self._count)
+        return _parts(self._count, self._parts)
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         assert isinstance(partition, _Part)
@@ -116,26 +115,26 @@ class MemorySource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads."""
-        count, size = int(self.options["count"]), int(self.options["payloadBytes"])
-        return _MemoryReader(count, size, schema)
+        return _MemoryReader(self.options, schema)
 
 
 class _MemoryReader(DataSourceReader):
-    def __init__(self, count: int, payload_bytes: int, schema: StructType) -> None:
-        self._count = count
-        self._payload_bytes = payload_bytes
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._count = int(options["count"])
+        self._parts = int(options["parts"])
+        self._payload_bytes = int(options["payloadBytes"])
         self._names = schema.names
 
     def partitions(self) -> list[InputPartition]:
-        return _parts(self._count)
+        return _parts(self._count, self._parts)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, _Part)
-        each = BATCH_BYTES // self._payload_bytes
+        each = max(1, BATCH_BYTES // self._payload_bytes)
         whole = self._batch(each)
         left = partition.end - partition.first
         while left > 0:
-            yield whole.slice(0, min(left, each))
+            yield whole if left >= each else whole.slice(0, left)
             left -= each
 
     def _batch(self, count: int) -> Any:  # noqa: ANN401 - pyarrow is not typed

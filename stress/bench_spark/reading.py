@@ -87,6 +87,8 @@ class _Frames:
         self.count = count
         self.naive_count = max(1000, count // NAIVE_SHARE)
         self.payload_bytes = payload_bytes
+        options = read_options({"path": str(base / "queue")}, streaming=False)
+        self._parts = len(plan(options, Table(schema_of())))  # the peers have as many
 
     def ours(self, columns: list[str] | None = None, **options: object) -> DataFrame:
         reader = self._spark.read.format("pagequeue").options(**options)  # type: ignore[arg-type]
@@ -95,14 +97,14 @@ class _Frames:
         return reader.load(str(self._base / "queue"))
 
     def naive(self, columns: list[str] | None = None) -> DataFrame:
-        reader = self._spark.read.format("naive").option("count", self.naive_count)
+        reader = self._spark.read.format("naive").options(count=self.naive_count, parts=self._parts)
         if columns:
             reader = reader.schema(schema_of(columns))
         return reader.load(str(self._base / "queue"))
 
     def memory(self) -> DataFrame:
-        reader = self._spark.read.format("memory").option("count", self.count)
-        return reader.option("payloadBytes", self.payload_bytes).load()
+        options = {"count": self.count, "parts": self._parts, "payloadBytes": self.payload_bytes}
+        return self._spark.read.format("memory").options(**options).load()
 
     def parquet(self) -> DataFrame:
         return self._spark.read.parquet(str(self._base / "rows.parquet"))
@@ -114,22 +116,26 @@ def scans(base: Path, *, quick: bool, payload_bytes: int) -> list[Figure]:
     fill(base, count, payload_bytes)
     frames = _Frames(base, count, payload_bytes)
     _check(frames)
-    rate: dict[str, float] = {}  # rows by the second
-
-    def timed(name: str, way: Any, rows: int = count) -> None:  # noqa: ANN401 - any call
-        rate[name] = rows / shared.seconds(way, quick=quick)
-
-    timed("count, ours", lambda: frames.ours().count())
-    timed("count without payload, ours", lambda: frames.ours(WITHOUT_PAYLOAD).count())
-    timed("sum, ours", lambda: summed(frames.ours()))
-    timed("sum of payload alone, ours", lambda: summed(frames.ours(["payload"])))
-    timed("group, ours", lambda: grouped(frames.ours()))
-    timed("count, memory", lambda: frames.memory().count())
-    timed("sum, memory", lambda: summed(frames.memory()))
-    timed("count, Parquet", lambda: frames.parquet().count())
-    timed("sum, Parquet", lambda: summed(frames.parquet()))
-    timed("group, Parquet", lambda: grouped(frames.parquet()))
-    timed("python alone", lambda: in_python(base))
+    last = START + int(count * 0.99) * 1000
+    took = shared.seconds(
+        {
+            "count, ours": lambda: frames.ours().count(),
+            "count without payload, ours": lambda: frames.ours(WITHOUT_PAYLOAD).count(),
+            "sum, ours": lambda: summed(frames.ours()),
+            "sum of payload alone, ours": lambda: summed(frames.ours(["payload"])),
+            "group, ours": lambda: grouped(frames.ours()),
+            "count, memory": lambda: frames.memory().count(),
+            "sum, memory": lambda: summed(frames.memory()),
+            "count, Parquet": lambda: frames.parquet().count(),
+            "sum, Parquet": lambda: summed(frames.parquet()),
+            "group, Parquet": lambda: grouped(frames.parquet()),
+            "python alone": lambda: in_python(base),
+            "since": lambda: summed(frames.ours(since=last)),
+        },
+        quick=quick,
+    )
+    since = took.pop("since")
+    rate = {name: count / seconds for name, seconds in took.items()}  # rows by the second
     few = frames.naive_count
     for name, way in (
         ("count, naive", lambda: frames.naive().count()),
@@ -138,8 +144,6 @@ def scans(base: Path, *, quick: bool, payload_bytes: int) -> list[Figure]:
         ("group, naive", lambda: grouped(frames.naive())),
     ):
         rate[name] = few / shared.once(way)
-    last = START + int(count * 0.99) * 1000
-    since = shared.seconds(lambda: summed(frames.ours(since=last)), quick=quick)
     return _figures(rate, count, since)
 
 

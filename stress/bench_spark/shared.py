@@ -12,7 +12,7 @@ import pagequeue.spark
 from stress.bench_spark.peers import MemorySource, NaiveSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -56,14 +56,15 @@ def messages(payload_bytes: int, *, quick: bool) -> int:
     return max(8000, int(size_bytes / payload_bytes) // 1000 * 1000)
 
 
-def seconds(way: Callable[[], object], *, quick: bool) -> float:
-    """Return the median seconds of something; the first time, which warms up, does not count."""
-    taken = []
+def seconds(ways: Mapping[str, Callable[[], object]], *, quick: bool) -> dict[str, float]:
+    """Return the median seconds of each way, taken in turns; the first turn warms up."""
+    taken: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(2 if quick else ROUNDS + 1):
-        taken.append(once(way))
-        if turn == 0:
-            taken.clear()
-    return statistics.median(taken)
+        for name, way in ways.items():
+            took = once(way)
+            if turn:
+                taken[name].append(took)
+    return {name: statistics.median(times) for name, times in taken.items()}
 
 
 def once(way: Callable[[], object]) -> float:
