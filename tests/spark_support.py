@@ -6,12 +6,16 @@ import atexit
 import importlib.util
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 MISSING = [name for name in ("pyspark", "pyarrow") if importlib.util.find_spec(name) is None]
@@ -85,3 +89,22 @@ def start_session() -> SparkSession:
         master="local[2,2]",
         settings={**SETTINGS, "spark.driver.extraJavaOptions": f"{options} {logging}"},
     )
+
+
+def attempt_fails(how: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return what makes the first attempt of each partition fail in the middle."""
+
+    def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext  # noqa: PLC0415 - it need not be there
+
+        context = TaskContext.get()
+        for batch in batches:
+            yield batch.slice(0, batch.num_rows // 2)
+            if context is not None and context.attemptNumber() == 0:
+                if how == "killed":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if how == "raised":
+                    raise RuntimeError("the first attempt fails")
+            yield batch.slice(batch.num_rows // 2)
+
+    return each

@@ -42,7 +42,7 @@ def run(command: list[str], directory: Path, *, seconds: float = 100) -> str:
 
 def test_readme_has_its_blocks() -> None:
     """A README whose blocks are not found would make this file pass for nothing."""
-    assert len(PYTHON) == 14
+    assert len(PYTHON) == 15
     assert len(SPARK) == 1
     assert len(SHELL) == 1
     assert PIPELINE

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from spark_support import attempt_fails
 
 from pagequeue import Queue, Retention
 
@@ -110,6 +111,37 @@ def test_queues_that_appear_later_join(spark: SparkSession, tmp_path: Path) -> N
     stream = load(spark, tmp_path / "q*", startingOffsets="latest")
     copy(stream, tmp_path / "to", tmp_path / "check")
     assert sorted(payloads(tmp_path / "to")) == numbers(10, 20) + numbers(100, 120)
+
+
+@pytest.mark.parametrize("how", ["raised", "killed"])
+def test_a_task_that_is_tried_again_writes_its_rows_once(
+    spark: SparkSession, tmp_path: Path, how: str
+) -> None:
+    """An exception, or a Python worker that is killed, in the first attempt of a micro-batch."""
+    sent = numbers(0, 500)
+    send(tmp_path / "from", *sent)
+    stream = load(spark, tmp_path / "from").select("payload")
+    copy(stream.mapInArrow(attempt_fails(how), stream.schema), tmp_path / "to", tmp_path / "c")
+    assert payloads(tmp_path / "to") == sent
+
+
+def test_a_stream_of_ships_goes_on_with_what_is_shipped(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """What was shipped since comes once; ships of new hosts join."""
+    stream = load(spark, tmp_path / "ships" / "*")
+    sent: list[bytes] = []
+    for turn in range(3):
+        for host in range(turn + 1):
+            with Queue(tmp_path / f"host-{host}", page_bytes=4096) as queue:
+                with queue.producer() as producer:
+                    sent += (f"{host} {turn} {number}".encode() for number in range(50))
+                    producer.send_many(sent[-50:])
+                queue.rotate()
+                queue.ship(tmp_path / "ships" / str(host))
+        for _ in range(2):  # one that joins does so in a micro-batch of its own
+            copy(stream, tmp_path / "to", tmp_path / "checkpoint")
+    assert sorted(payloads(tmp_path / "to")) == sorted(sent)
 
 
 def test_processing_time_follows_a_live_producer(spark: SparkSession, tmp_path: Path) -> None:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
 from typing import TYPE_CHECKING
 
 import pytest
+from spark_support import attempt_fails
 
 from pagequeue import Queue
 
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
-from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
 from pagequeue.publication import Ledger
+from pagequeue.spark import register
 from pagequeue.spark.options import write_options
 from pagequeue.spark.staging import StagedRows
 from pagequeue.spark.table import schema_of
@@ -152,24 +152,32 @@ def test_ordinary_producers_go_on(spark: SparkSession, tmp_path: Path) -> None:
     assert at[-1] - at[20] == 1999
 
 
+def test_a_thread_of_the_driver_writes_once_it_registered(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark looks in the session that is active in the thread; when it no longer does, say so."""
+    frame = spark.range(5).selectExpr("cast(id as string) as payload")
+    found: list[object] = []
+
+    def work(*, registers: bool) -> None:
+        try:
+            if registers:
+                register(spark)
+            write(frame, tmp_path / "q")
+        except Exception as error:  # noqa: BLE001 - looked at below
+            found.append(error)
+        else:
+            found.append(payloads(tmp_path / "q"))
+
+    for registers in (False, True):
+        thread = threading.Thread(target=work, kwargs={"registers": registers})
+        thread.start()
+        thread.join()
+    assert "DATA_SOURCE_NOT_FOUND" in str(found[0])
+    assert found[1] == [b"%d" % number for number in range(5)]
+
+
 # --- tasks that fail ------------------------------------------------------------------------------
-
-
-def attempt_fails(how: str) -> object:
-    """Return what makes the first attempt of each partition fail in the middle."""
-
-    def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        for batch in batches:
-            yield batch.slice(0, batch.num_rows // 2)
-            if context is not None and context.attemptNumber() == 0:
-                if how == "killed":
-                    os.kill(os.getpid(), signal.SIGKILL)
-                if how == "raised":
-                    raise RuntimeError("the first attempt fails")
-            yield batch.slice(batch.num_rows // 2)
-
-    return each
 
 
 @pytest.mark.parametrize("how", ["raised", "killed"])

@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "import": "pagequeue.cli.import_",
     "plot": "pagequeue.cli.plot",
     "compress": "pagequeue.cli.compress",
+    "ship": "pagequeue.cli.ship",
     "metrics": "pagequeue.cli.metrics",
     "verify": "pagequeue.cli.verify",
     "repair": "pagequeue.cli.repair",

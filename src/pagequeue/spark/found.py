@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pagequeue import errors
 from pagequeue import format as fmt
+from pagequeue.files import Folder
+from pagequeue.meta import read_all_meta
 from pagequeue.queue import Queue
+from pagequeue.trust import trusted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    import numpy as np
 
     from pagequeue.spark.options import ReadOptions
 
@@ -46,6 +50,16 @@ class Found(NamedTuple):
     def open(self) -> Queue:
         """Open it to read: no byte is written, no producer ever waits for it."""
         return Queue(self.directory, prefix=self.prefix, read_only=True, trust=self.trust)
+
+    def dtype(self) -> np.dtype[np.void] | None:
+        """Return the dtype of its records, by one small file; None: messages are of any size."""
+        folder = Folder(
+            self.directory, create=False, read_only=True, trust=trusted(self.trust, self.directory)
+        )
+        try:
+            return read_all_meta(folder, self.prefix).kind.dtype
+        finally:
+            folder.close()
 
 
 def find(options: ReadOptions) -> list[Found]:
@@ -86,6 +100,31 @@ def open_each(options: ReadOptions) -> Iterator[tuple[Found, Queue]]:
             continue
         with queue:
             yield found, queue
+
+
+def one_dtype(found: list[Found]) -> np.dtype[np.void] | None:
+    """Return the dtype that all queues have; None: messages are of any size, or there is no queue.
+
+    Raises:
+        DtypeMismatch: they have different ones.
+    """
+    if not found:
+        return None
+    first = found[0].dtype()
+    for other in found[1:]:
+        dtype = other.dtype()
+        if dtype != first:
+            raise errors.DtypeMismatch(
+                f"{_told(dtype)}, and {found[0].name} {_told(first)}: one table has one of them; "
+                "read the queues apart, or give a schema of columns that both have, payload for "
+                "one",
+                path=other.name, dtype=first,
+            )  # fmt: skip
+    return first
+
+
+def _told(dtype: np.dtype[np.void] | None) -> str:
+    return "has messages of any size" if dtype is None else f"has records of dtype {dtype}"
 
 
 def _queues(directory: str, options: ReadOptions) -> list[Found]:

@@ -194,6 +194,17 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     )
 
 
+def place_options(given: Mapping[str, str]) -> ReadOptions:
+    """Return which queues the options of a read mean, whatever else they say.
+
+    Raises:
+        InvalidOption: there is no path, or trust says what there is not.
+    """
+    names = {"path", "paths", "prefix", "trust"}
+    place = {name: value for name, value in given.items() if name.lower() in names}
+    return read_options(place, streaming=False)
+
+
 def write_options(given: Mapping[str, str]) -> WriteOptions:
     """Return what the options of a write say.
 

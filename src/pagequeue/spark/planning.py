@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pagequeue.spark.options import ReadOptions
+    from pagequeue.spark.table import Table
     from pagequeue.store import Store
 
 PART_BYTES_MIN: Final = 8 << 20
@@ -60,7 +61,7 @@ class _Span(NamedTuple):
     weight: float
 
 
-def plan(options: ReadOptions, need: Need) -> list[InputPartition]:
+def plan(options: ReadOptions, table: Table) -> list[InputPartition]:
     """Return the partitions of a batch read.
 
     Raises:
@@ -69,19 +70,21 @@ def plan(options: ReadOptions, need: Need) -> list[InputPartition]:
     spans: list[_Span] = []
     for found, queue in open_each(options):
         store = queue._store  # noqa: SLF001 - its own package
+        need = table.layout(store.kind.dtype).need
         first, end = store.while_retained(partial(_range, store, options))
         spans += _spans(store, found, (first, end), need, skips=options.skips_damage)
     return cut(spans, options)
 
 
 def plan_ranges(
-    ranges: list[tuple[Found, int, int]], options: ReadOptions, need: Need
+    ranges: list[tuple[Found, int, int]], options: ReadOptions, table: Table
 ) -> list[InputPartition]:
     """Return the partitions of a micro-batch, whose sequences are known."""
     spans: list[_Span] = []
     for found, first, end in ranges:
         with found.open() as queue:
             store = queue._store  # noqa: SLF001 - the same
+            need = table.layout(store.kind.dtype).need
             spans += _spans(store, found, (first, end), need, skips=options.skips_damage)
     return cut(spans, options)
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.arrow import payload_array
 from pagequeue.batches import BATCH_BYTES
 from pagequeue.inflating import map_page
 from pagequeue.replay import Replay
@@ -24,6 +23,8 @@ from pagequeue.wording import message_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from numpy.typing import NDArray
 
     from pagequeue.batch import Batch
     from pagequeue.spark.options import ReadOptions
@@ -44,9 +45,10 @@ def read_part(part: Part, table: Table, options: ReadOptions) -> Iterator[Any]:
         Expired: retention took messages since the read was planned, unless that is skipped.
     """
     for piece in part.pieces:
-        for rows in _PieceReader(piece, table.need, options).rows():
+        layout = table.layout(piece.found.dtype())
+        for rows in _PieceReader(piece, layout.need, options).rows():
             if rows.size:
-                yield table.batch(rows)
+                yield layout.batch(rows)
 
 
 class _PieceReader:
@@ -77,8 +79,10 @@ class _PieceReader:
                         raise
                     yield from self._around(store, error)
 
-    def _rows(self, first: int, count: int, timestamps: Any, payloads: Any) -> Rows:  # noqa: ANN401
-        return Rows(self._piece.found.name, first, count, timestamps, payloads)
+    def _rows(
+        self, first: int, count: int, timestamps: NDArray[np.int64], batch: Batch | None
+    ) -> Rows:
+        return Rows(self._piece.found.name, first, count, timestamps, batch)
 
     def _go_on(self, store: Store) -> Iterator[Rows]:
         """Give what follows, up to the end or to what is wrong."""
@@ -101,11 +105,8 @@ class _PieceReader:
             yield self._of_batch(batch)
 
     def _of_batch(self, batch: Batch) -> Rows:
-        payloads = None
-        if self._need is Need.PAYLOADS:
-            payloads = payload_array(batch)
         first = self._at - len(batch)
-        return self._rows(first, len(batch), batch.timestamps, payloads)
+        return self._rows(first, len(batch), batch.timestamps, batch)
 
     def _times(self, store: Store) -> Iterator[Rows]:
         """Give times by the index alone; of each page two frames prove it."""

@@ -6,6 +6,7 @@ sockets, which takes a third less time than through TCP, and in larger batches.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from typing import TYPE_CHECKING, Final
@@ -15,8 +16,8 @@ from pyspark.sql import SparkSession
 from pagequeue.moments import system_clock as now
 from pagequeue.moments import to_ns
 from pagequeue.spark.java import find_java
-from pagequeue.spark.source import NAME, PageQueueSource
-from pagequeue.spark.table import schema_of
+from pagequeue.spark.options import place_options
+from pagequeue.spark.source import NAME, PageQueueSource, inferred
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,8 +61,15 @@ def session(
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("pagequeue")` known to a session."""
+    """Make `format("pagequeue")` known to a session, and the session to the calling thread.
+
+    Spark 4 looks for what a write names in the session that is active in its own thread, and there
+    is none in a thread that did not make it.
+    """
     spark.dataSource.register(PageQueueSource)
+    machine = getattr(spark, "_jvm", None)  # a session of Spark Connect has none
+    if machine is not None:
+        machine.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)  # noqa: SLF001 - there is no other way
 
 
 def read(
@@ -86,18 +94,19 @@ def read(
 
     Raises:
         InvalidOption: a column or an option is not known. QueueNotFound: there is none.
+        DtypeMismatch: the queues have different dtypes.
     """
     register(spark)
-    reader = spark.read.format(NAME)
-    if columns is not None:
-        reader = reader.schema(schema_of(columns))
+    several = not isinstance(path, str | os.PathLike)
+    paths = [os.fspath(one) for one in path] if several else [os.fspath(path)]  # type: ignore[union-attr,arg-type]
+    given = {name: str(value) for name, value in options.items()}
     for name, moment in (("since", since), ("until", until)):
         if moment is not None:
             if not isinstance(moment, str):
                 moment = str(max(to_ns(moment, now, name=name), 0))  # noqa: PLW2901 - as text
-            reader = reader.option(name, moment)
-    for option, value in options.items():
-        reader = reader.option(option, str(value))
-    if isinstance(path, str | os.PathLike):
-        return reader.load(os.fspath(path))
-    return reader.load(list(path))
+            given[name] = moment
+    reader = spark.read.format(NAME).options(**given)
+    if columns is not None:
+        place = place_options({**given, "paths": json.dumps(paths)})
+        reader = reader.schema(inferred(place, columns))
+    return reader.load(paths if several else paths[0])

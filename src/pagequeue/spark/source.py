@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
 
-from pagequeue.spark.options import read_options, write_options
+from pagequeue import errors
+from pagequeue.spark.found import find, one_dtype
+from pagequeue.spark.options import place_options, read_options, write_options
 from pagequeue.spark.planning import Part, plan
 from pagequeue.spark.reading import read_part
 from pagequeue.spark.streaming import StreamReader
@@ -19,7 +21,7 @@ from pagequeue.spark.table import Table, schema_of
 from pagequeue.spark.writing import BatchWriter, StreamWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql.datasource import (
         DataSourceStreamReader,
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
         InputPartition,
     )
     from pyspark.sql.types import StructType
+
+    from pagequeue.spark.options import ReadOptions
 
 NAME = "pagequeue"
 
@@ -41,8 +45,8 @@ class PageQueueSource(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        """Return all columns."""
-        return schema_of()
+        """Return all columns: records have one for each field, other messages `payload`."""
+        return inferred(place_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a table."""
@@ -63,6 +67,24 @@ class PageQueueSource(DataSource):
         return StreamWriter(write_options(self.options), schema, overwrite=overwrite)
 
 
+def inferred(options: ReadOptions, columns: Sequence[str] | None = None) -> StructType:
+    """Return the schema of the queues that options mean.
+
+    Args:
+        options: which queues.
+        columns: those that are wanted; None: all.
+
+    Raises:
+        DtypeMismatch: the queues have different dtypes. NotEncodable: Spark has no type for a
+            field. InvalidOption: a column is not known.
+    """
+    try:
+        found = find(options)
+    except errors.QueueNotFound:
+        found = []  # whoever reads is told, and a writer makes it
+    return schema_of(columns, one_dtype(found))
+
+
 class BatchReader(DataSourceReader):
     """Reads what stands there when the frame is first used.
 
@@ -77,7 +99,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Return what each task reads."""
-        return plan(self._options, self._table.need)
+        return plan(self._options, self._table)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Give the record batches of one partition."""

@@ -23,6 +23,8 @@ from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.laying import Chunk
 from pagequeue.publication import staged_directory
+from pagequeue.spark.table import PAYLOAD, TIME
+from pagequeue.spark.typed import payloads_of
 from pagequeue.system_errors import raise_typed
 
 if TYPE_CHECKING:
@@ -30,11 +32,24 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-PAYLOAD: Final = "payload"
-TIME: Final = "timestamp_ns"
 START: Final = "rows-"
 ABANDONED_SECONDS: Final = 7 * 86_400
 """So old a file belongs to a driver that died and will not come back."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the columns of the rows are.
+
+    Attributes:
+        dtype: of the records that the other columns are the fields of; None: there is a payload.
+        time: the column of times, None if there is none.
+        payload: the column of payloads, where there is no dtype.
+    """
+
+    dtype: np.dtype[np.void] | None = None
+    time: str | None = None
+    payload: str = PAYLOAD
 
 
 @dataclass
@@ -80,19 +95,22 @@ class _Summed:
         """Nothing is kept back."""
 
 
-def stage(directory: str, prefix: str, job: str, batches: Iterator[Any], query: str = "") -> Staged:
+def stage(
+    directory: str, prefix: str, job: str, batches: Iterator[Any], shape: Shape, query: str = ""
+) -> Staged:
     """Write a task's rows to a file of its own.
 
     Args:
         directory: of the queue.
         prefix: of its file names.
         job: names of files begin with it.
-        batches: record batches with the columns `payload` and perhaps `timestamp_ns`.
+        batches: record batches of this shape.
+        shape: what their columns are.
         query: of a stream.
 
     Raises:
         DiskFull, SystemLimit: as they say; nothing is left.
-        InvalidOption: a value is null.
+        InvalidOption, NotEncodable: a value is null, or does not fit into its field.
     """
     there = staged_directory(directory, prefix)
     name = f"{START}{job}-{uuid.uuid4().hex}.arrow"
@@ -103,7 +121,7 @@ def stage(directory: str, prefix: str, job: str, batches: Iterator[Any], query: 
             sink = _Summed(file)
             writer = None
             for batch in batches:
-                rows = _rows(batch)
+                rows = _rows(batch, shape)
                 if writer is None:
                     writer = pa.ipc.new_stream(sink, rows.schema)
                 writer.write_batch(rows)
@@ -137,17 +155,25 @@ def _sync_directory(path: str) -> None:
         os.close(fd)
 
 
-def _rows(batch: Any) -> Any:  # noqa: ANN401 - pyarrow is not typed
+def _rows(batch: Any, shape: Shape) -> Any:  # noqa: ANN401 - pyarrow is not typed
     """Return a batch with payloads as binary, and nothing null."""
-    columns = {PAYLOAD: batch.column(PAYLOAD).cast(pa.binary())}
-    if TIME in batch.schema.names:
-        columns[TIME] = batch.column(TIME)
-    for name, column in columns.items():
-        if column.null_count:
-            raise errors.InvalidOption(
-                f"column {name} has a null: fill it, or filter such rows out before writing"
-            )
+    columns = {}
+    if shape.dtype is None:
+        columns[PAYLOAD] = _whole(batch, shape.payload).cast(pa.binary())
+    else:
+        columns[PAYLOAD] = payloads_of(batch, shape.dtype)
+    if shape.time is not None:
+        columns[TIME] = _whole(batch, shape.time)
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _whole(batch: Any, name: str) -> Any:  # noqa: ANN401 - the same
+    column = batch.column(name)
+    if column.null_count:
+        raise errors.InvalidOption(
+            f"column {name} has a null: fill it, or filter such rows out before writing"
+        )
+    return column
 
 
 def _lengths(payloads: Any) -> NDArray[np.int64]:  # noqa: ANN401 - the same

@@ -163,7 +163,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         path=name,
                     )
                 ranges.append((there[name], first, stop))
-        return plan_ranges(ranges, self._options, self._table.need) if ranges else []
+        return plan_ranges(ranges, self._options, self._table) if ranges else []
 
     # --- acknowledging ----------------------------------------------------------------------------
 

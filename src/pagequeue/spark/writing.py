@@ -9,6 +9,7 @@ abort only ever removes staged files, never a row. What the ledger says decides 
 
 from __future__ import annotations
 
+import os
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,13 +20,17 @@ from pyspark.sql.types import BinaryType, LongType, StringType
 from pagequeue import errors
 from pagequeue.publication import Ledger
 from pagequeue.queue import Queue
-from pagequeue.spark.staging import PAYLOAD, TIME, Staged, StagedRows, stage, sweep
+from pagequeue.spark.found import Found
+from pagequeue.spark.staging import Shape, Staged, StagedRows, stage, sweep
+from pagequeue.spark.table import PAYLOAD, TIME, own_name
+from pagequeue.spark.typed import fits, typed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import numpy as np
     from pyspark.sql.datasource import WriterCommitMessage
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
     from pagequeue.spark.options import WriteOptions
 
@@ -36,26 +41,65 @@ BATCH: Final = "streaming.sql.batchId"
 """Local properties that Spark sets for the tasks of a micro-batch."""
 
 
-def _check(schema: StructType, *, overwrite: bool) -> None:
-    """Raise InvalidOption for what cannot be written."""
+def shape_of(schema: StructType, dtype: np.dtype[np.void] | None) -> Shape:
+    """Return what the columns of rows are for a queue of this dtype.
+
+    Raises:
+        InvalidOption: they cannot be written to it.
+    """
+    kinds = {field.name: field.dataType for field in schema.fields}
+    time = own_name(TIME, dtype)
+    if time in kinds and not isinstance(kinds[time], LongType):
+        raise errors.InvalidOption(f"column {time} must be of type bigint: ns since 1970")
+    others = set(kinds) - {time}
+    given, payload = time if time in kinds else None, own_name(PAYLOAD, dtype)
+    if dtype is not None and others != {payload}:
+        _check_fields(kinds, others, dtype)
+        return Shape(dtype, given)
+    if not isinstance(kinds.get(payload), BinaryType | StringType):
+        raise errors.InvalidOption(
+            f"the rows need a column {payload} of type binary or string: select one, "
+            "to_json(struct(*)) for example; or create the queue before, with the dtype of the rows"
+        )
+    if other := sorted(others - {payload}):
+        raise errors.InvalidOption(
+            f"column {other[0]!r} would be lost: select {payload}, and {time} if times are kept"
+        )
+    return Shape(None, given, payload)
+
+
+def _check_fields(kinds: dict[str, DataType], others: set[str], dtype: np.dtype[np.void]) -> None:
+    """Raise InvalidOption for columns that are not the fields of records."""
+    names = list(dtype.names or ())
+    if others != set(names):
+        raise errors.InvalidOption(
+            f"the columns are {sorted(others)}, the fields of the queue's records {names}: select "
+            f"those, or {own_name(PAYLOAD, dtype)}; and {own_name(TIME, dtype)} if times are kept"
+        )
+    for name in names:
+        wanted = typed(dtype[name], name).spark
+        if not fits(kinds[name], wanted):
+            raise errors.InvalidOption(
+                f"column {name!r} has type {kinds[name].simpleString()}, its field needs "
+                f"{wanted.simpleString()}: cast it"
+            )
+
+
+def _prepare(options: WriteOptions, schema: StructType, *, overwrite: bool) -> Shape:
+    """Make the queue, or refuse it, before any task runs; return what the columns are."""
     if overwrite:
         raise errors.InvalidOption(
             "mode overwrite is refused, a queue only grows: write with mode append, or into a new "
             "directory"
         )
-    kinds = {field.name: field.dataType for field in schema.fields}
-    if not isinstance(kinds.get(PAYLOAD), BinaryType | StringType):
-        raise errors.InvalidOption(
-            f"the rows need a column {PAYLOAD} of type binary or string: select one, "
-            "to_json(struct(*)) for example"
-        )
-    other = sorted(set(kinds) - {PAYLOAD, TIME})
-    if other:
-        raise errors.InvalidOption(
-            f"column {other[0]!r} would be lost: select {PAYLOAD}, and {TIME} if times are kept"
-        )
-    if TIME in kinds and not isinstance(kinds[TIME], LongType):
-        raise errors.InvalidOption(f"column {TIME} must be of type bigint: ns since 1970")
+    there = Found(os.path.abspath(options.path), options.prefix, options.trust)
+    try:
+        dtype = there.dtype()
+    except errors.QueueNotFound:
+        dtype = None
+    shape = shape_of(schema, dtype)
+    _open(options).close()
+    return shape
 
 
 def _open(options: WriteOptions) -> Queue:
@@ -79,14 +123,14 @@ class BatchWriter(DataSourceArrowWriter):
     """
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
-        _check(schema, overwrite=overwrite)
         self._options = options
         self._job = uuid.uuid4().hex
-        _open(options).close()  # it is made, or refused, before any task runs
+        self._shape = _prepare(options, schema, overwrite=overwrite)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Stage the rows of a partition."""
-        return stage(self._options.path, self._options.prefix, self._job, iterator)
+        options = self._options
+        return stage(options.path, options.prefix, self._job, iterator, self._shape)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish them."""
@@ -116,9 +160,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
-        _check(schema, overwrite=overwrite)
         self._options = options
-        _open(options).close()
+        self._shape = _prepare(options, schema, overwrite=overwrite)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Stage the rows of a partition."""
@@ -130,7 +173,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 f"this Spark does not tell its tasks {QUERY} and {BATCH}, by which a batch is "
                 "known again: use a version that the extra 'spark' allows"
             )
-        return stage(self._options.path, self._options.prefix, f"{query}-{batch}", iterator, query)
+        options, job = self._options, f"{query}-{batch}"
+        return stage(options.path, options.prefix, job, iterator, self._shape, query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish a micro-batch, unless the ledger says that it was."""
