@@ -150,14 +150,15 @@ def test_no_reader_sees_a_part(queue: Queue) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("kind", ["alone", "live", "cut"])
+@pytest.mark.parametrize("kind", ["alone", "live", "cut", "repair"])
 @pytest.mark.parametrize("count", [SMALL_COUNT, LARGE_COUNT])
 def test_a_publisher_that_dies_at_any_step_leaves_all_or_none(
     tmp_path: Path, kind: str, count: int
 ) -> None:
     """I19: killed before or behind anything that changes a file; whoever comes next settles it.
 
-    Next is an opener that is alone, a producer that has the queue open, or a recovery after a cut.
+    Next is an opener that is alone, a producer that has the queue open, a repair, or a recovery
+    after a cut; before these salvage copies all or none, and verify finds nothing.
     """
     script = Path(__file__).with_name("publishing_steps.py")
     done = subprocess.run(
