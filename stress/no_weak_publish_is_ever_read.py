@@ -117,7 +117,7 @@ CASES = (
     # A producer goes on in the page behind which the pages are to come.
     Case("leap", ("NO_FREEZE",), OTHER_SEQUENCE),
     Case("leap", ("NO_FREEZE", "TAIL_READER"), TAIL_INSIDE),
-    # Producers go on in the last page before the mark leads there; the page is seen before its words.
+    # Producers go on in the last page before the mark leads there, or its words are there.
     Case("leap", ("PAGE_FIRST",), NOT_WHOLE),
     Case("leap", ("PAGE_FIRST", "TAIL_READER"), TAIL_AHEAD),
     Case("leap", ("WEAK_PAGE", "TAIL_READER"), TAIL_AHEAD),
