@@ -92,10 +92,11 @@ class Campaign:
             steps = list(product(POINTS, ("single", "batch", "rotate", "rows")))
             steps += product((*POINTS, *LEAP_POINTS), ("publish",))
             self.rng.shuffle(steps)
+            steps.sort(key=lambda step: step[0] not in LEAP_POINTS)  # the rarest first
             for point, kind in steps:
                 at_pass = 1 + turn if turn < 2 else self.rng.randint(1, PASSES_MAX)
                 name = f"point {point}, pass {at_pass}, {kind}"
-                survivor = self.rng.random() < 0.75
+                survivor = self.rng.random() < 0.75 or (turn == 0 and point in LEAP_POINTS)
                 next_points = LEAP_POINTS if point in LEAP_POINTS else POINTS
                 again = self.rng.choice([None, None, self.rng.choice(next_points)])
                 if point == BEFORE_HEADER:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagequeue import laying, publication, publishing, recover, roll
+from pagequeue import laying, publication, publishing
 from stress.plants.plant import SIM, STEP, in_c, in_python
 from stress.plants.rewrite import rewrite
 
@@ -25,16 +25,8 @@ LEAPING = (
         "I19, a piece of work that is lost", {STEP: 40.0},
     ),
     in_python(
-        "waiting_pages_rolled_into", "whoever makes a page does not look for a dead publisher's",
-        "I19, messages among those that were never published", {STEP: 40.0},
-    ),
-    in_python(
         "mark_not_looked_for", "what a dead publisher had published is removed",
         "I3, messages that readers have seen are gone", {STEP: 40.0},
-    ),
-    in_python(
-        "entry_not_taken_back", "an entry stays whose messages a power cut took",
-        "I19, a piece of work that is lost", {SIM: 60.0},
     ),
 )  # fmt: skip
 
@@ -59,29 +51,10 @@ def entry_before_mark() -> None:
     )
 
 
-def waiting_pages_rolled_into() -> None:
-    """A record is not looked for, and what stands in a next page neither."""
-    rewrite(
-        roll.Roller,
-        "_make",
-        ("if self._folder.exists(publishing_name(self._prefix)):", "if False:"),
-        ("self._refuse_used(page)", "pass"),
-    )
-
-
 def mark_not_looked_for() -> None:
     """A record always means that its pages were not published."""
     rewrite(
         publishing,
         "_is_marked",
         ("return scan.stopped == _core.READ_END and", "return False and"),
-    )
-
-
-def entry_not_taken_back() -> None:
-    """Entries are left as they are by a recovery."""
-    rewrite(
-        recover.Recovery,
-        "run",
-        ("lower_entries(self.folder, self.prefix, tail, self.report.did)", "pass"),
     )

@@ -79,10 +79,8 @@ from stress.plants.keeping import (  # noqa: F401  the same
 )
 from stress.plants.leaping import (  # noqa: F401  the same
     entry_before_mark,
-    entry_not_taken_back,
     mark_before_pages,
     mark_not_looked_for,
-    waiting_pages_rolled_into,
 )
 from stress.plants.rewrite import rewrite
 
