@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pagequeue import Queue
+from pagequeue import Queue, repair_queue, salvage_queue, verify_queue
 from pagequeue import format as fmt
 from pagequeue.files import Folder
 from pagequeue.laying import chunk_of
@@ -121,6 +122,15 @@ def read(directory: str) -> list[bytes]:
         return payloads if len(polled) == len(payloads) else polled
 
 
+def salvaged(directory: str) -> list[bytes]:
+    """Return what salvage copies of a queue that nobody has open."""
+    with tempfile.TemporaryDirectory() as base:
+        target = os.path.join(base, "target")
+        report = salvage_queue(directory, target)
+        assert report.ok, report
+        return read(target)
+
+
 def power_cut(directory: str) -> None:
     """Make the shared words those of another boot."""
     from support import pretend_power_cut  # noqa: PLC0415 - it imports what a child need not
@@ -131,10 +141,13 @@ def power_cut(directory: str) -> None:
 def main(directory: str, kind: str, count: int) -> None:
     """Die at each step in turn, and check what others find; print how many steps there were."""
     piece = step = 0
-    with Queue(directory, page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
-        producer.send(b"first")
+    base = directory
     while True:
         step, piece = step + 1, piece + 1
+        if step == 1 or kind != "live":  # a small one each time: it is read over and over
+            directory = os.path.join(base, str(step))
+            with Queue(directory, page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
+                producer.send(b"first")
         label = f"piece{piece}"
         if kind == "live":
             with Queue(directory) as queue, queue.producer() as producer:
@@ -149,6 +162,11 @@ def main(directory: str, kind: str, count: int) -> None:
             if kind == "cut":
                 power_cut(directory)
             before = whole(read(directory), label, count)
+            assert whole(salvaged(directory), label, count) == before, (label, step)
+            report = verify_queue(directory)
+            assert report.problems == [], report.problems
+            if kind == "repair":
+                assert repair_queue(directory).ok
             with Queue(directory) as queue:
                 after = whole([m.payload for m in queue.replay()], label, count)
         assert after == before, (label, step, before, after)

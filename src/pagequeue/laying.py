@@ -17,12 +17,13 @@ from pagequeue.files import Folder
 from pagequeue.page import map_file
 from pagequeue.page_header import PageHeader
 from pagequeue.producer import Producer
+from pagequeue.publishing import CHECKSUM_AT
 from pagequeue.store import Store
 from pagequeue.system_errors import raise_typed
 from pagequeue.words import Tail
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -79,6 +80,22 @@ class Laid:
     def folder(self, store: Store) -> Folder:
         """Open the directory that they stand in."""
         return Folder(self._path, create=False, trust=store.folder.trust)
+
+    def check_times(self, store: Store) -> None:
+        """Raise TimestampOrder if they begin before the queue's last timestamp."""
+        last = store.tail.last_timestamp
+        if self.first_time is not None and self.first_time < last:
+            raise too_early(store.folder.path, self.first_time, last)
+
+    def first_checksum(self, store: Store) -> int:
+        """Return the checksum in the frame of the first message, as it stands there now."""
+        folder = self.folder(store)
+        try:
+            name = fmt.page_name(self._prefix, self.pages[0].number)
+            page = map_file(folder, name, store.meta.page_bytes, writable=False)
+            return page.load_half(fmt.PAGE_HEADER_BYTES + CHECKSUM_AT)
+        finally:
+            folder.close()
 
     def give_names(self, store: Store, first_page: int) -> None:
         """Rename all files to those of the queue's pages from `first_page` on, the last first."""
@@ -175,8 +192,14 @@ def _check_times(beside: Store, times: NDArray[np.int64]) -> None:
         raise too_early(beside.folder.path, int(times[i + 1]), int(times[i]))
 
 
-def stamp(store: Store, laid: Laid, tail: Tail) -> Tail:
+def stamp(store: Store, laid: Laid, tail: Tail, goes_on: Callable[[], None]) -> Tail:
     """Give pages the sequences that follow a tail, their times and their headers; sync them.
+
+    Args:
+        store: of the queue.
+        laid: the pages.
+        tail: what stands before them.
+        goes_on: called behind each page: others wait meanwhile.
 
     Returns:
         The tail behind them.
@@ -186,13 +209,13 @@ def stamp(store: Store, laid: Laid, tail: Tail) -> Tail:
         CorruptPage: they are not as they were laid down. SystemLimit: they cannot be synced.
     """
     last = tail.last_timestamp
-    if laid.first_time is not None and laid.first_time < last:
-        raise too_early(store.folder.path, laid.first_time, last)
+    laid.check_times(store)
     time = -1 if laid.first_time is not None else max(store.clock(), last)
     folder = laid.folder(store)
     try:
         for page in laid.pages:
             last = _stamp_page(store, folder, page, tail, (time, last))
+            goes_on()
     finally:
         folder.close()
     end = laid.pages[-1]

@@ -15,6 +15,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from pagequeue import _core, errors
+from pagequeue.format import SEQUENCE_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 
 VERSION: Final = 1
 BYTES_MAX: Final = 1 << 20
+ENTRY: Final = re.compile(r"[0-9a-f]{32}")
+STAGED: Final = "-staged"
+"""Behind the prefix: the directory beside the queue in which rows and pages wait."""
+LOCK: Final = "lock"
+"""In that directory: what publishers lock, one at a time."""
 KEPT: Final = 16
 """So many pieces of work an entry remembers: a writer repeats its last one, or after a power cut a
 few before it."""
@@ -41,6 +47,15 @@ def sending_name(prefix: str) -> str:
 def published_name(prefix: str, entry: str) -> str:
     """Return the name of a ledger's entry: what one writer has published so far."""
     return f"{prefix}-published.{entry}"
+
+
+def progress(folder: Folder, prefix: str) -> int:
+    """Return how far the publisher is who is at work: the time of its lock, ns; 0: nobody was."""
+    try:
+        status = folder.status(f"{prefix}{STAGED}/{LOCK}")
+    except errors.PageQueueError:  # it may not be looked at: then nobody waits longer for it
+        return 0
+    return 0 if status is None else status.st_mtime_ns
 
 
 def entry_of(name: str) -> str:
@@ -65,22 +80,49 @@ def read_record(folder: Folder, name: str) -> dict[str, Any] | None:
     path = folder.full(name)
     text = data[8:]
     try:
-        right = int(data[:8], 16) == _core.crc32c(text)
-        record: dict[str, Any] = json.loads(text) if right else {}
-    except ValueError:
-        record = {}
-    if not record:
-        raise errors.CorruptMeta(
-            "says nothing that could be right: repair the queue, which removes it; what its writer "
-            "published last has to be looked for by hand",
-            path=path, position=0, reason="wrong checksum",
-        )  # fmt: skip
+        record = json.loads(text) if int(data[:8], 16) == _core.crc32c(text) else None
+    except (ValueError, RecursionError):
+        record = None
+    if not isinstance(record, dict):
+        raise nonsense(path, "wrong checksum")
     if record.get("version") != VERSION:
         raise errors.NewerFormat(
             f"written in version {record.get('version')}, this is {VERSION}: upgrade pagequeue",
-            path=path, version=int(record.get("version", 0)),
+            path=path, version=_number(record.get("version")),
         )  # fmt: skip
+    pieces = [record.get("unsure", [0, 0, 0]), *_list(record.get("done"))]
+    if not isinstance(record.get("writer"), str) or not all(map(_is_piece, pieces)):
+        raise nonsense(path, "no entry of a writer")
     return record
+
+
+def nonsense(path: str, reason: str) -> errors.CorruptMeta:
+    """Return the error for a record or an entry that cannot be."""
+    return errors.CorruptMeta(
+        "says nothing that could be right: repair the queue, which removes it; what its writer "
+        "published last has to be looked for by hand",
+        path=path, position=0, reason=reason,
+    )  # fmt: skip
+
+
+def are_numbers(numbers: object, least: int = 0, most: int = SEQUENCE_MAX) -> bool:
+    """Whether this is a list of integers between two others, both included."""
+    return isinstance(numbers, list) and all(
+        type(number) is int and least <= number <= most for number in numbers
+    )
+
+
+def _is_piece(piece: object) -> bool:
+    """Whether this is a piece of work with its sequences."""
+    return are_numbers(piece) and len(_list(piece)) == 3 and _list(piece)[1] <= _list(piece)[2]
+
+
+def _list(found: object) -> list[Any]:
+    return found if isinstance(found, list) else [None]
+
+
+def _number(found: object) -> int:
+    return found if isinstance(found, int) else 0
 
 
 def write_record(folder: Folder, name: str, record: dict[str, Any]) -> None:
@@ -115,6 +157,12 @@ def with_piece(
     before = [] if entry is None else entry["done"]
     done = [*before, [piece, sequences.start, sequences.stop]]
     return {"writer": writer, "done": done[-KEPT:]}
+
+
+def unsure(record: dict[str, Any]) -> dict[str, Any]:
+    """Return the entry of a record of which nobody can tell any more whether it was done."""
+    *done, last = record["done"]
+    return {"writer": record["writer"], "done": done, "unsure": last}
 
 
 def lower_entries(

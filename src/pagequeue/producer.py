@@ -323,8 +323,6 @@ class Producer(_core.Writer, AwaitedSends, Closing):
     def freeze(self) -> Tail | None:
         """Have nobody lay anything down in the active page any more; None: try again (M3)."""
         self._check_open()
-        if self._store.write_meta.failed_errno:
-            self._on_event(_core.EVENT_FAILED, 0)
         self._move()
         result, *words = self._freeze()
         if result == _core.APPEND_LOST:
@@ -347,7 +345,11 @@ class Producer(_core.Writer, AwaitedSends, Closing):
         result = self._leap(page, header, words)
         if result == _core.APPEND_LOST:
             raise self._lost(self._page)
-        if result == _core.APPEND_DAMAGED:
+        if result == _core.APPEND_FAILED:
+            raise self._store.flusher.failed(self._store.write_meta.failed_errno)
+        if result == _core.APPEND_DAMAGED or (
+            result == _core.APPEND_MOVED and self._store.tail.page_number < beyond.page_number
+        ):
             raise refusal(self, _core.EVENT_DAMAGED, 0)
         self._move()
 

@@ -13,20 +13,29 @@ import contextlib
 import os
 import shutil
 import uuid
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
 import numpy as np
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue.files import FILE_MODE, Folder
 from pagequeue.laying import Chunk, Laid, chunk_of, lay_down, stamp, too_early
 from pagequeue.ledger import (
+    ENTRY,
+    LOCK,
+    STAGED,
+    are_numbers,
     done_in,
     entry_of,
+    nonsense,
+    progress,
     published_name,
     publishing_name,
     read_record,
     sending_name,
+    unsure,
     with_piece,
     write_record,
 )
@@ -36,6 +45,7 @@ from pagequeue.producer import Producer
 from pagequeue.publishing import Record, give_up, read_publishing, settle_publishing, write_down
 from pagequeue.replay import Replay
 from pagequeue.system_errors import raise_typed
+from pagequeue.trust import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,8 +59,6 @@ TRIES: Final = 20
 ROOM_TRIES: Final = 100
 PAGES: Final = "pages-"
 """What the names of directories begin with in which pages are laid down."""
-DIRECTORY: Final = "-staged"
-"""Behind the prefix: the directory beside the queue in which rows and pages wait."""
 
 
 class Source(Protocol):
@@ -71,32 +79,43 @@ class Ledger:
         store: of the queue, open for writing.
 
     Raises:
-        LockTimeout: another one is publishing for too long.
+        LockTimeout: another one is publishing, and did not go on for too long.
+        UnsafePath: the directory beside the queue is a link, or somebody else's.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._folder = store.folder
         self._prefix = store.prefix
-        self.path = staged_directory(store.folder.path, store.prefix, store.folder.file_mode)
-        path = os.path.join(self.path, "lock")
-        try:
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            fd = os.open(path, flags, store.folder.file_mode)
-        except OSError as error:
-            raise_typed(error, path, "opening the publishers' lock")
-        self._lock = FileLock(fd, path)
         self._held = contextlib.ExitStack()
+        self._staged = _staged(
+            store.folder.path, store.prefix, store.folder.file_mode, store.folder.trust
+        )
+        self._held.callback(self._staged.close)
+        self.path = self._staged.path
         try:
-            self._held.enter_context(self._lock.exclusive(store.lock_timeout, "publishing"))
+            self._lock = self._locked()
         except BaseException:
-            self._lock.close()
+            self._held.close()
             raise
+
+    def _locked(self) -> FileLock:
+        """Lock the file that publishers lock, and not one that had its name before."""
+        while True:
+            lock = FileLock(
+                self._staged.open(LOCK, writable=True, make=True), self._staged.full(LOCK)
+            )
+            lock.progress = partial(progress, self._folder, self._prefix)
+            with contextlib.ExitStack() as held:
+                held.callback(lock.close)
+                held.enter_context(lock.exclusive(self._store.lock_timeout, "publishing"))
+                if self._staged.identity(LOCK) == lock.identity():
+                    self._held.push(held.pop_all())
+                    return lock
 
     def close(self) -> None:
         """Let others publish."""
         self._held.close()
-        self._lock.close()
 
     def __enter__(self) -> Self:
         return self
@@ -111,10 +130,17 @@ class Ledger:
 
         Raises:
             CorruptMeta: the ledger is damaged.
-            Expired: retention took what would have to tell.
+            Expired: retention took what would have to tell, and nobody published meanwhile.
         """
         self._settle()
-        return done_in(self._entry(writer), piece)
+        entry = self._entry(writer)
+        if entry is not None and "unsure" in entry and entry["unsure"][0] == piece:
+            raise self._store.expired(
+                f"nobody can tell whether piece {piece} of {writer!r} was published as messages "
+                f"{entry['unsure'][1]} to {entry['unsure'][2] - 1} before {{head}}, now the head: "
+                "look for them where they went, or publish it as another piece"
+            )
+        return done_in(entry, piece)
 
     def forget(self, writer: str) -> None:
         """Remove the entry of a writer that never comes again."""
@@ -205,15 +231,20 @@ class Ledger:
     def _settle(self) -> None:
         """Settle what a publisher left that died; nobody else publishes now."""
         store = self._store
-        for name in os.listdir(self.path):
+        for name in self._staged.names():
             if name.startswith(PAGES):
-                shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
+                shutil.rmtree(name, ignore_errors=True, dir_fd=self._staged.fd)
         name = sending_name(self._prefix)
-        record = read_record(self._folder, name)
+        record = self._read_sending(name)
         if record is not None:
-            if self._was_sent(record):
-                self._enter(name, record["entry"])
-            else:
+            try:
+                if self._was_sent(record):
+                    self._enter(name, record["entry"])
+                else:
+                    self._folder.remove(name)
+            except errors.Expired:  # only its own writer has to know that nobody knows
+                entry = published_name(self._prefix, record["entry"])
+                write_record(self._folder, entry, unsure(record))
                 self._folder.remove(name)
         if read_publishing(self._folder, self._prefix) is not None:
             with Producer(store) as producer, self._prepared("settling a publication"):
@@ -222,6 +253,21 @@ class Ledger:
                     producer._leap_to,  # noqa: SLF001 - its own package
                 )  # fmt: skip
             self._sync_names()
+
+    def _read_sending(self, name: str) -> dict[str, Any] | None:
+        record = read_record(self._folder, name)
+        if record is not None:
+            numbers = [record.get(word) for word in ("first_sequence", "count", "digest")]
+            entry = record.get("entry")
+            if not (
+                are_numbers(numbers)
+                and 0 < record["count"] <= self._store.meta.index_capacity
+                and isinstance(entry, str)
+                and ENTRY.fullmatch(entry)
+                and record["done"]
+            ):
+                raise nonsense(self._folder.full(name), "no record of a batch")
+        return record
 
     def _was_sent(self, record: dict[str, Any]) -> bool:
         """Whether the batch that a record names stands in the queue."""
@@ -249,13 +295,18 @@ class Ledger:
             name = published_name(self._prefix, entry_of(entry.writer))
             write_record(self._folder, name, done)
             return range(first, first)
-        path = os.path.join(self.path, PAGES + uuid.uuid4().hex)
+        name = PAGES + uuid.uuid4().hex
         try:
             # M1. All pages, laid down beside the queue. Dies here: a directory that is removed.
-            laid = lay_down(store, path, source.chunks())
+            laid = lay_down(store, self._staged.full(name), source.chunks())
             for _ in range(ROOM_TRIES):
+                if store.write_meta.failed_errno:  # not below: going on needs the preparation lock
+                    store.flusher.go_on()
+                first = self._first_page()
+                if store.roller.make_room is not None:  # for all of it, before any of it is there
+                    store.roller.make_room(first + len(laid.pages) - 1, producer._check_open)  # noqa: SLF001
                 with self._prepared("publishing pages"):
-                    sequences = self._publish_laid(producer, entry, laid)
+                    sequences = self._publish_laid(producer, entry, laid, first)
                 if sequences is not None:
                     break
             else:
@@ -264,31 +315,52 @@ class Ledger:
                     path=store.folder.path,
                 )
         finally:
-            shutil.rmtree(path, ignore_errors=True)
+            shutil.rmtree(name, ignore_errors=True, dir_fd=self._staged.fd)
         if store.after_roll is not None:
             store.background.submit(store.after_roll)
         return sequences
 
-    def _publish_laid(self, producer: Producer, entry: _Entry, laid: Laid) -> range | None:
+    def _first_page(self) -> int:
+        """Return the number that the first page gets, as things stand."""
+        number = self._store.tail.page_number + 1
+        while self._folder.exists(fmt.page_name(self._prefix, number)):
+            number += 1
+        return number
+
+    def _publish_laid(
+        self, producer: Producer, entry: _Entry, laid: Laid, first_page: int
+    ) -> range | None:
         """Publish pages that were laid down; None: somebody rolled, so try again.
 
-        The preparation lock is held: nobody makes a page, retires one, or looks for a record.
+        The preparation lock is held: nobody makes a page, retires one, or looks for a record. For
+        pages from `first_page` on there is room.
         """
         store, folder, prefix = self._store, self._folder, self._prefix
+        if folder.exists(publishing_name(prefix)):  # of one who locked another file: it died
+            settle_publishing(
+                folder, prefix, store.meta, store.write_meta,
+                producer._leap_to,  # noqa: SLF001 - its own package
+            )  # fmt: skip
+        laid.check_times(store)  # before a page is sealed for nothing
         # M2. No page stands behind the active one, and none can be made. Dies here: nothing did.
         active = store.tail.page_number
         while store.roller.take(active + 1):
-            producer.seal()
+            producer._roll_from(active)  # noqa: SLF001 - not from the next one, if others rolled
             active = store.tail.page_number
+        if active + 1 > first_page:
+            return None
         # M3. Nobody lays anything down in the active page any more. Dies here: it is left (I8).
         tail = producer.freeze()
         if tail is None or tail.page_number != active:
             return None
         # M4. Sequences, times and headers, now that they are known; all of it synced.
-        beyond = stamp(store, laid, tail)
+        beyond = stamp(store, laid, tail, self._lock.touch)
         sequences = range(tail.sequence, beyond.sequence)
         done = entry.with_sequences(sequences)
-        record = Record(active + 1, tail.sequence, beyond, entry_of(entry.writer), done)
+        record = Record(
+            active + 1, tail.sequence, laid.first_checksum(store), beyond, entry_of(entry.writer),
+            done,
+        )  # fmt: skip
         # M5. The record, then the names, synced. Dies here: whoever makes a page, or opens the
         #     queue alone, finds no mark and removes them.
         write_record(folder, publishing_name(prefix), record.as_json())
@@ -351,15 +423,22 @@ class _Entry(NamedTuple):
         return with_piece(self.before, self.writer, self.piece, sequences)
 
 
-def staged_directory(path: str, prefix: str, file_mode: int = 0o600) -> str:
-    """Return the directory beside a queue in which rows and pages wait; made if need be."""
-    staged = os.path.join(path, prefix + DIRECTORY)
-    try:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(staged, file_mode | (file_mode & 0o444) >> 2)
-    except OSError as error:
-        raise_typed(error, staged, "making the directory")
-    return staged
+def staged_directory(
+    path: str, prefix: str, file_mode: int = FILE_MODE, trust: frozenset[str] = NOTHING
+) -> str:
+    """Return the directory beside a queue in which rows and pages wait; made if need be.
+
+    Raises:
+        UnsafePath: it is a link, or somebody else's.
+    """
+    folder = _staged(path, prefix, file_mode, trust)
+    folder.close()
+    return folder.path
+
+
+def _staged(path: str, prefix: str, file_mode: int, trust: frozenset[str]) -> Folder:
+    staged = os.path.join(path, prefix + STAGED)
+    return Folder(staged, create=True, file_mode=file_mode, trust=trust)
 
 
 def _joined(chunks: list[Chunk]) -> Chunk:

@@ -166,13 +166,22 @@ class Retainer:
             check: raises when it is not wanted any more; None: nobody waits for it.
 
         Raises:
-            QueueFull: there is none, and that is what was chosen, or it took too long.
+            QueueFull: there is none, and that is what was chosen, or it took too long; or there
+                never can be.
             AccessDenied: this user may not remove the oldest page.
             SyncFailed: somebody's sync failed while room was waited for.
         """
         store = self._known()
         if store is None or self._is_room(store, number):
             return
+        count = number - store.tail.page_number
+        if count >= self._page_limit:  # of many at once: nothing is dropped for what never fits
+            raise errors.QueueFull(
+                f"these messages take {count} pages beside the active one, and max_bytes of "
+                f"{self.policy.max_bytes} allows {self._page_limit:.0f} in all: raise max_bytes or "
+                "write them in parts; nothing was sent",
+                path=store.folder.path, held_by=(),
+            )  # fmt: skip
         deadline = math.inf
         if self._full_timeout is not None:
             deadline = time.monotonic() + self._full_timeout

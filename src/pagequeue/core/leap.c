@@ -25,7 +25,7 @@ pq_append_result pq_freeze(const pq_place *at, pq_tail *tail) {
     tail->first_sequence = at->first_sequence;
     tail->last_timestamp = (int64_t)pq_load_u64(at->meta + PQ_WRITE_META_LAST_TIMESTAMP);
     pq_store_u64(at->meta + PQ_WRITE_META_BATCH_OPEN, at->first_sequence + tail->count + 1);
-    PQ_KILL_POINT(16);
+    PQ_KILL_POINT(31);
     return PQ_APPEND_DONE;
 }
 
@@ -46,16 +46,20 @@ pq_append_result pq_leap(const pq_place *at, const uint8_t *next_page, const uin
     if (!pq_header_stands(next_page, header, sequence)) {
         return PQ_APPEND_DAMAGED; /* other messages came in front: it was made for another place */
     }
-    PQ_KILL_POINT(17);
+    uint8_t *mark = at->page + position;
+    int is_marked = pq_load_u32(mark) != 0;
+    if (!is_marked && pq_load_u32(at->meta + PQ_WRITE_META_FAILED_ERRNO) != 0) {
+        return PQ_APPEND_FAILED; /* a sync failed meanwhile: nothing more is published */
+    }
+    PQ_KILL_POINT(32);
     /* M6. The tail words of the last page, in the half that the active page does not use: their
      *     numbers are an odd and an even one. Dies here: nothing is visible. */
     pq_store_u64(pq_first_word(at->meta, beyond->page_number), beyond->first_sequence);
     pq_store_u64(pq_tail_word(at->meta, beyond->page_number), beyond->position << 32 | beyond->count);
-    PQ_KILL_POINT(18);
+    PQ_KILL_POINT(33);
     /* M7. The end-of-page mark, its length last: all is visible from here. Not again if it stands
      *     there: readers look at it. Dies here: whoever comes next does M6 and M8. */
-    uint8_t *mark = at->page + position;
-    if (pq_load_u32(mark) == 0) {
+    if (!is_marked) {
         uint32_t word = PQ_END_OF_PAGE | PQ_FRAME_BYTES;
         uint32_t sum = pq_frame_checksum(PQ_CRC_START, last, sequence, word);
         memcpy(mark + PQ_FRAME_CHECKSUM, &sum, 4);
@@ -63,13 +67,13 @@ pq_append_result pq_leap(const pq_place *at, const uint8_t *next_page, const uin
         pq_store_u32(mark, word);
         index_end(at, count);
     }
-    PQ_KILL_POINT(19);
+    PQ_KILL_POINT(34);
     /* M8. Producers go on in the last page from here, and replays see the new tail. */
     if (beyond->last_timestamp > last) {
         pq_store_u64(at->meta + PQ_WRITE_META_LAST_TIMESTAMP, (uint64_t)beyond->last_timestamp);
     }
     pq_store_u64(at->meta + PQ_WRITE_META_BATCH_OPEN, 0);
     pq_store_u64(at->meta + PQ_WRITE_META_PAGE_NUMBER, beyond->page_number);
-    PQ_KILL_POINT(20);
+    PQ_KILL_POINT(35);
     return PQ_APPEND_DONE;
 }
