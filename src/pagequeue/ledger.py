@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pagequeue import _core, errors
 from pagequeue.format import SEQUENCE_MAX
+from pagequeue.system_errors import raise_typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,7 +135,10 @@ def write_record(folder: Folder, name: str, record: dict[str, Any]) -> None:
     text = json.dumps({"version": VERSION, **record}, sort_keys=True).encode()
     data = f"{_core.crc32c(text):08x}".encode() + text
     folder.make(name, data, size_bytes=len(data), synced=True)
-    folder.sync()
+    try:
+        folder.sync()
+    except OSError as error:
+        raise_typed(error, folder.path, "syncing the directory")
 
 
 def done_in(entry: dict[str, Any] | None, piece: int) -> range | None:

@@ -115,7 +115,8 @@ class Ledger:
 
     def close(self) -> None:
         """Let others publish."""
-        self._held.close()
+        with contextlib.suppress(errors.PageQueueError):  # closing unlocks as well
+            self._held.close()
 
     def __enter__(self) -> Self:
         return self
@@ -181,7 +182,7 @@ class Ledger:
                 found = self._send(producer, entry, source)
             if found is None:
                 found = self._publish_pages(producer, entry, source)
-            producer.flush()
+            producer._flush_sent(found.stop)  # noqa: SLF001 - its own package
         return found
 
     def _fits(self, source: Source) -> bool:
@@ -212,7 +213,8 @@ class Ledger:
             #    messages say that it was done.
             if producer.send_at(first, whole.payloads, times):
                 # 3. The entry. Cut before the flush: recovery takes it back with the messages.
-                self._enter(sending_name(self._prefix), entry_of(entry.writer))
+                with self._visible():
+                    self._enter(sending_name(self._prefix), entry_of(entry.writer))
                 return sequences
         self._folder.remove(sending_name(self._prefix))
         return None
@@ -221,6 +223,20 @@ class Ledger:
         """Make a record an entry, on stable storage."""
         self._folder.rename(record, published_name(self._prefix, entry))
         self._sync_names()
+
+    @contextlib.contextmanager
+    def _visible(self) -> Iterator[None]:
+        """Behind the store that publishes: no error may read as if nothing was sent."""
+        try:
+            yield
+        except errors.NotDurable:
+            raise
+        except errors.RetryError as error:
+            raise errors.NotDurable(
+                f"published and visible, but the ledger is not on stable storage: {error}; then "
+                "publish the same piece again, which sends nothing twice",
+                path=self._folder.path,
+            ) from error
 
     def _sync_names(self) -> None:
         try:
@@ -233,7 +249,7 @@ class Ledger:
         store = self._store
         for name in self._staged.names():
             if name.startswith(PAGES):
-                shutil.rmtree(name, ignore_errors=True, dir_fd=self._staged.fd)
+                self._drop(name)
         name = sending_name(self._prefix)
         record = self._read_sending(name)
         if record is not None:
@@ -253,6 +269,11 @@ class Ledger:
                     producer._leap_to,  # noqa: SLF001 - its own package
                 )  # fmt: skip
             self._sync_names()
+
+    def _drop(self, name: str) -> None:
+        """Remove a directory in which pages were laid down; what is left the next one removes."""
+        with contextlib.suppress(OSError):
+            shutil.rmtree(name, ignore_errors=True, dir_fd=self._staged.fd)
 
     def _read_sending(self, name: str) -> dict[str, Any] | None:
         record = read_record(self._folder, name)
@@ -305,8 +326,15 @@ class Ledger:
                 first = self._first_page()
                 if store.roller.make_room is not None:  # for all of it, before any of it is there
                     store.roller.make_room(first + len(laid.pages) - 1, producer._check_open)  # noqa: SLF001
-                with self._prepared("publishing pages"):
-                    sequences = self._publish_laid(producer, entry, laid, first)
+                sequences = None
+                try:
+                    with self._prepared("publishing pages"):
+                        sequences = self._publish_laid(producer, entry, laid, first)
+                except errors.RetryError:
+                    if sequences is None:
+                        raise
+                    with self._visible():  # it could not be unlocked, and was published
+                        raise
                 if sequences is not None:
                     break
             else:
@@ -315,7 +343,7 @@ class Ledger:
                     path=store.folder.path,
                 )
         finally:
-            shutil.rmtree(name, ignore_errors=True, dir_fd=self._staged.fd)
+            self._drop(name)
         if store.after_roll is not None:
             store.background.submit(store.after_roll)
         return sequences
@@ -377,8 +405,9 @@ class Ledger:
                 give_up(folder, prefix, record)
             raise
         # M9. The entry. Cut before the flush: recovery takes it back if it took the mark.
-        write_down(folder, prefix, record)
-        self._sync_names()
+        with self._visible():
+            write_down(folder, prefix, record)
+            self._sync_names()
         return sequences
 
 
