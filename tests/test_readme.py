@@ -72,7 +72,7 @@ def test_pipeline_block_ends_with_charts(directory: Path) -> None:
     out = run(["bash", "-euo", "pipefail", "-c", PIPELINE], directory, seconds=900)
     for line in ("5,000 messages archived", "5,000 messages replayed", "20,000 flights archived"):
         assert line in out
-    for name in ("orders.png", "delays.png"):
+    for name in ("sales.png", "delays.png"):
         assert (directory / name).read_bytes().startswith(b"\x89PNG")
 
 

@@ -20,6 +20,7 @@ from pagequeue.trust import trusted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
     import numpy as np
 
     from pagequeue.spark.options import ReadOptions
