@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -13,6 +14,7 @@ from publishing_steps import LARGE_COUNT, PAGE_BYTES, SMALL_COUNT, Rows, publish
 
 from pagequeue import Queue, Retention, errors, laying, publication, salvage_queue
 from pagequeue import format as fmt
+from pagequeue.files import Folder
 from pagequeue.ledger import (
     entry_of,
     published_name,
@@ -209,6 +211,32 @@ def test_a_sync_that_fails_before_the_mark_keeps_it_away(
         ledger.publish("w", 0, Rows("x", LARGE_COUNT))
     assert payloads(queue) == []
     assert not Path(queue._store.folder.full(fmt.page_name("queue", 2))).exists()
+
+
+@pytest.mark.parametrize("count", [SMALL_COUNT, LARGE_COUNT])
+@pytest.mark.parametrize("which", [1, 2])
+def test_a_directory_that_cannot_be_synced_latches_the_queue(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, count: int, which: int
+) -> None:
+    """The next sync of it could say that all is well, and names be missing after a cut."""
+    with queue.producer() as producer, Ledger(queue._store) as ledger:
+        producer.send(b"first")
+        real, left = Folder.sync, [which]
+
+        def fails(folder: Folder) -> None:
+            left[0] -= folder.path == queue._store.folder.path
+            if left[0] == 0:
+                raise OSError(errno.EIO, "Input/output error")
+            real(folder)
+
+        monkeypatch.setattr(Folder, "sync", fails)
+        with pytest.raises(errors.SyncFailed):
+            ledger.publish("w", 0, Rows("x", count))
+        monkeypatch.undo()
+        with pytest.raises(errors.SyncFailed):
+            producer.send(b"more")
+    published = payloads(queue)[1:]
+    assert published in ([], Rows("x", count).payloads)
 
 
 def test_times_that_are_too_early_seal_no_page(queue: Queue) -> None:

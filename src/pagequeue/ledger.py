@@ -126,11 +126,23 @@ def _number(found: object) -> int:
     return found if isinstance(found, int) else 0
 
 
-def write_record(folder: Folder, name: str, record: dict[str, Any]) -> None:
+def write_record(
+    folder: Folder,
+    name: str,
+    record: dict[str, Any],
+    failed: Callable[[OSError], errors.PageQueueError] | None = None,
+) -> None:
     """Put a record or an entry on stable storage, with its name, in place of the one before.
 
+    Args:
+        folder: of the queue.
+        name: of the record.
+        record: what it says.
+        failed: latches the queue when its directory's sync fails, and returns the error; None:
+            whoever recovers it begins again.
+
     Raises:
-        DiskFull, SystemLimit: the one before stays.
+        DiskFull, SystemLimit: the one before stays. What `failed` returns.
     """
     text = json.dumps({"version": VERSION, **record}, sort_keys=True).encode()
     data = f"{_core.crc32c(text):08x}".encode() + text
@@ -138,6 +150,8 @@ def write_record(folder: Folder, name: str, record: dict[str, Any]) -> None:
     try:
         folder.sync()
     except OSError as error:
+        if failed is not None:
+            raise failed(error) from error
         raise_typed(error, folder.path, "syncing the directory")
 
 

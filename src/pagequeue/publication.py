@@ -44,7 +44,7 @@ from pagequeue.page import map_file
 from pagequeue.producer import Producer
 from pagequeue.publishing import Record, give_up, read_publishing, settle_publishing, write_down
 from pagequeue.replay import Replay
-from pagequeue.system_errors import raise_typed
+from pagequeue.retention import sync_failed
 from pagequeue.trust import NOTHING
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ class Ledger:
             write_record(self._folder, sending_name(self._prefix), {
                 "entry": entry_of(entry.writer), **entry.with_sequences(sequences),
                 "first_sequence": first, "count": len(sequences), "digest": _digest(whole, times),
-            })  # fmt: skip
+            }, self._failed)  # fmt: skip
             # 2. The batch, at that sequence and with these times, or not at all. Dies here: the
             #    messages say that it was done.
             if producer.send_at(first, whole.payloads, times):
@@ -242,7 +242,11 @@ class Ledger:
         try:
             self._folder.sync()
         except OSError as error:
-            raise_typed(error, self._folder.path, "syncing the directory")
+            raise self._failed(error) from error
+
+    def _failed(self, error: OSError) -> errors.PageQueueError:
+        """Latch the queue: the next sync of its directory could say that all is well."""
+        return sync_failed(self._store, error)
 
     def _settle(self) -> None:
         """Settle what a publisher left that died; nobody else publishes now."""
@@ -260,7 +264,7 @@ class Ledger:
                     self._folder.remove(name)
             except errors.Expired:  # only its own writer has to know that nobody knows
                 entry = published_name(self._prefix, record["entry"])
-                write_record(self._folder, entry, unsure(record))
+                write_record(self._folder, entry, unsure(record), self._failed)
                 self._folder.remove(name)
         if read_publishing(self._folder, self._prefix) is not None:
             with Producer(store) as producer, self._prepared("settling a publication"):
@@ -314,7 +318,7 @@ class Ledger:
             first = store.tail.sequence
             done = entry.with_sequences(range(first, first))
             name = published_name(self._prefix, entry_of(entry.writer))
-            write_record(self._folder, name, done)
+            write_record(self._folder, name, done, self._failed)
             return range(first, first)
         name = PAGES + uuid.uuid4().hex
         try:
@@ -391,7 +395,7 @@ class Ledger:
         )  # fmt: skip
         # M5. The record, then the names, synced. Dies here: whoever makes a page, or opens the
         #     queue alone, finds no mark and removes them.
-        write_record(folder, publishing_name(prefix), record.as_json())
+        write_record(folder, publishing_name(prefix), record.as_json(), self._failed)
         try:
             laid.give_names(store, record.first_page)
             self._sync_names()

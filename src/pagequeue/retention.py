@@ -331,7 +331,7 @@ class Retainer:
                 sync_header(store, head.page_number)
             folder.sync()
         except OSError as error:
-            raise _sync_failed(store, error) from error
+            raise sync_failed(store, error) from error
         # T2.
         for header in cut.pages:
             assert header.first_sequence is not None
@@ -347,7 +347,7 @@ class Retainer:
         try:
             sync_words(folder, fmt.read_meta_name(store.prefix))
         except OSError as error:
-            raise _sync_failed(store, error) from error
+            raise sync_failed(store, error) from error
         # T4. The newest page waits to be used again (U1): it is the one most likely in memory.
         next_page = fmt.page_name(store.prefix, store.tail.page_number + 1)
         spare = 0 if folder.exists(next_page) else store.read_meta.head_page - 1
@@ -375,7 +375,7 @@ def sync_header(store: Store, number: int) -> None:
     page.sync(0, fmt.PAGE_BYTES_STEP)
 
 
-def _sync_failed(store: Store, error: OSError) -> errors.PageQueueError:
+def sync_failed(store: Store, error: OSError) -> errors.PageQueueError:
     """Return the error for a sync that failed; it latches the queue, as everywhere."""
     if isinstance(error, errors.PageQueueError):
         return error
