@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PAGE_BYTES = 32 << 10
 OS_PAGE_BYTES = 4096
-SHAPE = Shape()
+SHAPE = Shape(publish_parts=10, publish_count_max=256)
 PRODUCERS_MAX = 3
 CONSUMERS_MAX = 2
 PAUSE_SECONDS = 0.001
@@ -126,6 +126,8 @@ class Actor:
             for number in itertools.count():
                 first, count = SHAPE.op(self.uid, number).run(producer)
                 acked.put(self.uid, number, count, first, time.monotonic_ns())
+                if SHAPE.op(self.uid, number).publishes:
+                    told.put(self.uid, number, 0, first + count, 0)
                 if rng.random() < flushes:
                     told.put(self.uid, number, 0, producer.flush(), 0)
                 elif policy.every != 1 and number % 8 == 0:

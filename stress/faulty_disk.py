@@ -71,7 +71,7 @@ class Disk:
     def start(self) -> None:
         """Take all that stands there for written."""
         with os.scandir(self.directory) as entries:
-            for entry in entries:
+            for entry in filter(os.DirEntry.is_file, entries):
                 self._content(entry.path, written=True)
         self._names(written=True)
 
@@ -86,7 +86,8 @@ class Disk:
             # A name that is gone: nobody will ask for it.
             if path == self.directory:
                 self._names(written=error == 0)
-            elif os.path.dirname(path) == self.directory:
+            elif path.startswith(self.directory + os.sep) and os.path.isfile(path):
+                # In a directory below as well: it can get a name here later.
                 self._content(path, written=error == 0)
 
     @contextlib.contextmanager
@@ -111,7 +112,7 @@ class Disk:
 
     def _names(self, *, written: bool) -> None:
         with os.scandir(self.directory) as entries:
-            now = {entry.name: entry.inode() for entry in entries}
+            now = {entry.name: entry.inode() for entry in entries if entry.is_file()}
         seen, disk = self._entries()
         for name in {*now, *seen, *disk}:
             if now.get(name) != seen.get(name) and written:

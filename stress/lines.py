@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from stress.steps import BATCH, MIXED, PAGE_BYTES, ROTATE, SINGLE, Scene, op_of, uid_of
+from stress.steps import BATCH, MIXED, PAGE_BYTES, PUBLISH, ROTATE, SINGLE, Scene, op_of, uid_of
 from stress.traffic import RECORD, Log
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 ROOMS: Final = ("roll", "store", "recover", "page", "files", "meta", "producer", "flush", "locks")
+PUBLISHING_ROOMS: Final = ("publication", "laying", "publishing", "ledger", "roll")
 TEMPLATE_UID = uid_of(MIXED, 1)
 TEMPLATE_OPS = 60
 FLUSH_AFTER = 20
@@ -98,6 +99,7 @@ SCENARIOS = (
     Scenario("send and roll", SINGLE),
     Scenario("send batches and roll", BATCH),
     Scenario("rotate", ROTATE),
+    Scenario("publish", PUBLISH),
     Scenario("send durably and roll", SINGLE, durable=True),
     Scenario("recover a copy", SINGLE, _nothing),
     Scenario("recover a torn last page", BATCH, _tear_last),
@@ -208,10 +210,12 @@ def act(scene: Scene, scenario: Scenario, uid: int, stop_at: int) -> None:
     """Be the victim: open and send, dying at line `stop_at`; else record how many lines it took."""
     from pagequeue import Queue  # noqa: PLC0415
 
-    end = count_lines(stop_at)
+    publishes = scenario.kind == PUBLISH
+    end = count_lines(stop_at, PUBLISHING_ROOMS if publishes else ROOMS)
     sync = "always" if scenario.durable else "none"
     with Queue(scene.path, page_bytes=PAGE_BYTES, sync=sync) as queue, queue.producer() as producer:
-        for number in range(2 if scenario.recovers or scenario.fresh else SENDS):
+        few = scenario.recovers or scenario.fresh or publishes
+        for number in range(2 if few else SENDS):
             scene.send(producer, uid, number)
     lines = end()
     if stop_at == 0:

@@ -43,6 +43,7 @@ from stress.cut_round import (
     records,
 )
 from stress.disks import LOG_DROPPED, LOG_FLUSHED, Disk, Unavailable, private_mounts
+from stress.publications import wrong_entries
 from stress.traffic import VIOLATIONS_MAX, Proof, chained
 
 if TYPE_CHECKING:
@@ -259,6 +260,8 @@ class Cutter:
                 if read is not None and read != tail:
                     self.wrong(f"a reader found {read} messages, the recovery {tail}")
                 self.walk(queue, claims)
+                if not self.named.is_keeping:
+                    self.wrongs(wrong_entries(queue, self.policies, SHAPE.op, claims.acked))
                 self.wrongs(f"verify: {problem}" for problem in queue.verify().problems)
                 self.wrongs(self.named.wrong(queue, claims, self.logs))
                 self.go_on(queue)
@@ -318,6 +321,8 @@ class Cutter:
     def go_on(self, queue: Queue) -> None:
         """Send something more, and flush it."""
         op = SHAPE.op(self.rng.getrandbits(63), 0)
+        if op.publishes:
+            op = op._replace(payloads=op.payloads[:1], publishes=None)
         with queue.producer() as producer:
             first, count = op.run(producer)
             durable = producer.flush()

@@ -1,11 +1,11 @@
 """Forbids that dying at any one step harms anybody else.
 
 A child is killed by a real SIGKILL at a chosen step: at each numbered point of the core's publish,
-roll and flush, and at each executed Python line of the rooms that make, roll, flush and recover a
-queue. Then whoever had the queue open must send and flush within a second and receive whole frames
-in order, and an opener must find every message that was acknowledged, once, byte for byte, batches
-whole, nothing invented (I2, I3, I4, I8, I10). Recovery itself is killed too, twice in a row. A
-case is a death.
+roll, leap and flush, and at each executed Python line of the rooms that make, roll, flush, publish
+and recover a queue. Then whoever had the queue open must send and flush within a second and receive
+whole frames in order, and an opener must find every message that was acknowledged, once, byte for
+byte, batches and what is published as one whole, nothing invented (I2, I3, I4, I8, I10, I19).
+Recovery itself is killed too, twice in a row. A case is a death.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ SHORT_SECONDS = 40.0
 PUBLISH_POINTS = range(1, 9)
 ROLL_POINTS = range(11, 16)
 FLUSH_POINTS = range(16, 18)
+LEAP_POINTS = range(31, 36)
+"""Of publishing many pages by one store."""
 POINTS = (*PUBLISH_POINTS, *ROLL_POINTS, *FLUSH_POINTS)
 BEFORE_HEADER, BEHIND_ROLL = 11, 15
 PASSES_MAX = 12
@@ -88,12 +90,15 @@ class Campaign:
         notes = self.outcome.notes["points"]
         for turn in count():
             steps = list(product(POINTS, ("single", "batch", "rotate", "rows")))
+            steps += product((*POINTS, *LEAP_POINTS), ("publish",))
             self.rng.shuffle(steps)
+            steps.sort(key=lambda step: step[0] not in LEAP_POINTS)  # the rarest first
             for point, kind in steps:
                 at_pass = 1 + turn if turn < 2 else self.rng.randint(1, PASSES_MAX)
                 name = f"point {point}, pass {at_pass}, {kind}"
-                survivor = self.rng.random() < 0.75
-                again = self.rng.choice([None, None, self.rng.choice(POINTS)])
+                survivor = self.rng.random() < 0.75 or (turn == 0 and point in LEAP_POINTS)
+                next_points = LEAP_POINTS if point in LEAP_POINTS else POINTS
+                again = self.rng.choice([None, None, self.rng.choice(next_points)])
                 if point == BEFORE_HEADER:
                     again = self.rng.choice([again, BEHIND_ROLL])
                 self.scene(name, self.at_point(point, at_pass, kind, again, survivor=survivor))
@@ -110,7 +115,8 @@ class Campaign:
                 scene.start_survivor(next(self.numbers))
             if not self.victim(scene, point, at_pass, kind):
                 scene.violations.append("the victim did not come to that point")
-            if again == BEHIND_ROLL and point == BEFORE_HEADER:
+            # A publisher dies there in a roll beside the queue, or in it.
+            if again == BEHIND_ROLL and point == BEFORE_HEADER and kind != "publish":
                 scene.tear_next_header(sequence_first=self.rng.random() < 0.5)
             if again is not None:
                 self.victim(scene, again, 1, "mixed")

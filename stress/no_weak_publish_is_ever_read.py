@@ -54,6 +54,13 @@ UNPUBLISHED = "seen<published"
 MISCOUNTED = "count==published"
 DEADLOCK = "invalid end state"
 NOT_ON_DISK = "disk>=own"
+OTHER_SEQUENCE = "memory[(3+page)]==(seen+1)"
+NO_PAGE = "file[0]!=0"
+NOT_WHOLE = "seen==published"
+TAIL_AHEAD = "(first+count)<=published"
+TAIL_INSIDE = "(first+count)>=(laid_first+3)"
+FOREIGN_PAGE = "file[0]==2"
+ENTRY_ALONE = "laid_first!=255"
 
 CASES = (
     Case("publish"),
@@ -105,6 +112,25 @@ CASES = (
     Case("flush", ("NO_WAKE",), DEADLOCK),
     # A leader that died is waited for without end.
     Case("flush", ("NO_TIME_LIMIT",), DEADLOCK),
+    Case("leap"),
+    Case("leap", ("TAIL_READER", "ATTEMPTS=2")),
+    # A producer goes on in the page behind which the pages are to come.
+    Case("leap", ("NO_FREEZE",), OTHER_SEQUENCE),
+    Case("leap", ("NO_FREEZE", "TAIL_READER"), TAIL_INSIDE),
+    # Producers go on in the last page before the mark leads there, or its words are there.
+    Case("leap", ("PAGE_FIRST",), NOT_WHOLE),
+    Case("leap", ("PAGE_FIRST", "TAIL_READER"), TAIL_AHEAD),
+    Case("leap", ("WEAK_PAGE", "TAIL_READER"), TAIL_AHEAD),
+    # The mark leads to pages without names.
+    Case("leap", ("NAMES_LATE",), NO_PAGE),
+    # Pages that wait without a record, or with one at which nobody looks, are rolled into.
+    Case("leap", ("RECORD_LATE",), FOREIGN_PAGE),
+    Case("leap", ("RECORD_FIRST",), FOREIGN_PAGE),
+    Case("leap", ("NO_LOOK",), FOREIGN_PAGE),
+    # Whoever finds a record does not look whether the mark stands.
+    Case("leap", ("GIVE_UP_ALWAYS",), NOT_WHOLE),
+    # The entry is written before its messages are published.
+    Case("leap", ("ENTRY_EARLY",), ENTRY_ALONE),
 )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from stress import children
+from stress.publications import wrong_entries
 from stress.traffic import RECORD, SEEN, Log, Op, Proof, Shape, chained
 
 if TYPE_CHECKING:
@@ -26,9 +27,13 @@ HANG_SECONDS = 10.0
 SURVIVOR_OPS = 8
 PAGE_NUMBER_AT, TAIL_EVEN_AT, FIRST_EVEN_AT, TAIL_ODD_AT = 192, 200, 208, 216
 FIRST_SEQUENCE_AT = 40
+LEFT_BY_PUBLISHERS = {"queue-publishing", "queue-sending"}
 
-MIXED, SINGLE, BATCH, ROTATE, ROWS = range(5)
-KINDS = {"mixed": MIXED, "single": SINGLE, "batch": BATCH, "rotate": ROTATE, "rows": ROWS}
+MIXED, SINGLE, BATCH, ROTATE, ROWS, PUBLISH = range(6)
+KINDS = {
+    "mixed": MIXED, "single": SINGLE, "batch": BATCH, "rotate": ROTATE, "rows": ROWS,
+    "publish": PUBLISH,
+}  # fmt: skip
 _SIZES = {"payload_bytes_max": 1200, "batch_bytes_max": 2600, "batch_count_max": 8}
 SHAPES = (
     Shape(**_SIZES, batch_parts=80, rotate_parts=20, row_parts=64),
@@ -36,6 +41,7 @@ SHAPES = (
     Shape(**_SIZES, batch_parts=256, rotate_parts=0),
     Shape(**_SIZES, batch_parts=20, rotate_parts=128),
     Shape(**_SIZES, batch_parts=256, rotate_parts=0, row_parts=256),
+    Shape(**_SIZES, batch_parts=20, rotate_parts=10, publish_parts=200),
 )
 
 
@@ -208,8 +214,11 @@ class Scene:
                 self.violations.append(f"recovered up to {sequence}, not up to {end_sequence}")
             proof = Proof(op_of, self.uids, records)
             proof.run(queue.replay())
+            if any(uid % len(SHAPES) == PUBLISH for uid in self.uids):
+                self.violations += wrong_entries(queue, self.uids, op_of, records)
             report = queue.verify()
             strays = [name for name in os.listdir(self.path) if ".tmp-" in name]
+            strays += [name for name in os.listdir(self.path) if name in LEFT_BY_PUBLISHERS]
         self.violations += proof.violations
         self.violations += [f"verify: {problem}" for problem in report.problems]
         self.violations += [f"left behind: {name}" for name in strays]

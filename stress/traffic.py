@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from stress.publications import publish
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
@@ -37,16 +39,21 @@ class Op(NamedTuple):
     Attributes:
         payloads: what is sent.
         as_rows: those of one size are sent as an array, without an object for each.
+        publishes: whose piece of work it is, if it is published: uid and number.
     """
 
     payloads: list[bytes]
     as_rows: bool = False
+    publishes: tuple[int, int] | None = None
 
     def run(self, producer: Producer) -> tuple[int, int]:
         """Do it; return the first sequence and the count."""
         if not self.payloads:
             producer.rotate()
             return 0, 0
+        if self.publishes is not None:
+            published = publish(producer, *self.publishes, self.payloads)
+            return published.start, len(published)
         if len(self.payloads) == 1:
             return producer.send(self.payloads[0]), 1
         batch = np.array(self.payloads, f"V{len(self.payloads[0])}") if self.as_rows else None
@@ -56,7 +63,10 @@ class Op(NamedTuple):
 
 @dataclass(frozen=True)
 class Shape:
-    """What producers send: sizes, and how often what; the parts are of 256, of rows of batches."""
+    """What producers send: sizes, and how often what; the parts are of 256, of rows of batches.
+
+    What is published is mostly more than one page of 4096 bytes holds.
+    """
 
     payload_bytes_max: int = 8192
     batch_bytes_max: int = 24 << 10
@@ -64,6 +74,8 @@ class Shape:
     batch_parts: int = 64
     rotate_parts: int = 6
     row_parts: int = 0
+    publish_parts: int = 0
+    publish_count_max: int = 60
 
     def op(self, uid: int, number: int) -> Op:
         """Return operation `number` of producer `uid`."""
@@ -71,6 +83,8 @@ class Shape:
         kind = seed[0]
         if kind < self.rotate_parts:
             return Op([])
+        if kind >= 256 - self.publish_parts:
+            return self._published(uid, number, seed)
         count = 1
         if kind < self.rotate_parts + self.batch_parts:
             count = 2 + seed[1] % (self.batch_count_max - 1)
@@ -83,6 +97,13 @@ class Shape:
             sizes = [max(sizes)] * count
         payloads = [_payload(uid, number, i, count, size) for i, size in enumerate(sizes)]
         return Op(payloads, as_rows)
+
+    def _published(self, uid: int, number: int, seed: bytes) -> Op:
+        count = 1 + seed[1] % self.publish_count_max
+        sizes = [self._size(seed, i % 12, self.payload_bytes_max) for i in range(count)]
+        sizes[0] = max(sizes[0], HEADER.size)
+        payloads = [_payload(uid, number, i, count, size) for i, size in enumerate(sizes)]
+        return Op(payloads, publishes=(uid, number))
 
     def _size(self, seed: bytes, place: int, limit: int) -> int:
         draw = seed[2 + place]

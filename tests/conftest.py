@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from loops import LOOPS
+from spark_support import start_session, why_not
 from support import SMALL, Clock
 
 from pagequeue import Queue
@@ -18,6 +19,8 @@ from pagequeue import format as fmt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from pyspark.sql import SparkSession
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Whoever runs the tests behind `&` has the shell's children ignore Ctrl-C, which is tested.
@@ -27,6 +30,7 @@ MESSAGES = [bytes([65 + n]) * 1300 for n in range(8)]
 """Three of them fit into a page of 4096 bytes: pages of 3, 3 and 2."""
 START = 1_700_000_000_000_000_000
 LOCK_BOOT_AT = 64
+SPARK = pytest.StashKey[tuple[int, str | None]]()
 DURABLE_SEQUENCE_AT = 256
 
 
@@ -160,6 +164,39 @@ class Disk:
 def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """Return what runs a coroutine, on each kind of event loop that is installed."""
     return request.param  # type: ignore[no-any-return]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what needs Spark where there is none, by name."""
+    marked = [item for item in items if item.get_closest_marker("spark")]
+    reason = why_not() if marked else None
+    config.stash[SPARK] = (len(marked), reason)
+    for item in marked if reason else []:
+        item.add_marker(pytest.mark.skip(reason=f"needs Spark: {reason}"))
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say how many tests of Spark were run; `.ci/run` looks for it."""
+    count, reason = config.stash.get(SPARK, (0, None))
+    if reason:
+        terminalreporter.write_line(f"Spark: {count} tests skipped: {reason}")
+    elif count:
+        done = [
+            *terminalreporter.stats.get("passed", []),
+            *terminalreporter.stats.get("failed", []),
+        ]
+        ran = sum("spark" in report.keywords for report in done)
+        terminalreporter.write_line(f"Spark: {ran} tests run")
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The one session of all tests."""
+    started = start_session()
+    yield started
+    started.stop()
 
 
 @pytest.fixture

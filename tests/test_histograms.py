@@ -38,6 +38,19 @@ def test_bins_of_time_are_those_of_a_count(gaps: list[int], split: int) -> None:
     assert bins.bin_ns == 1000 or where[-1] >= 256  # no wider than needed
 
 
+@given(numbers=st.lists(st.integers(-3, 10**12), max_size=40), cut=st.integers(0, 40))
+def test_parts_that_are_counted_apart_are_merged(numbers: list[int], cut: int) -> None:
+    """Two histograms together are that of everything."""
+    whole, one, two = SizeBins(), SizeBins(), SizeBins()
+    whole.add(np.array(numbers, np.int64))
+    one.add(np.array(numbers[:cut], np.int64))
+    two.add(np.array(numbers[cut:], np.int64))
+    one.merge(two)
+    for name in ("below", "total", "least", "most"):
+        assert getattr(one, name) == getattr(whole, name)
+    assert one.counts.tolist() == whole.counts.tolist()
+
+
 def test_nothing_has_no_bins() -> None:
     """A queue can be empty."""
     bins, sizes = TimeBins(), SizeBins()

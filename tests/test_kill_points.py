@@ -9,8 +9,8 @@ from stress import no_step_is_deadly as campaign
 from stress.campaign import Budget
 from stress.plants.registry import PLANTS
 
-POINTS = len(campaign.POINTS) * 4
-"""Each with four kinds of traffic."""
+POINTS = len(campaign.POINTS) * 5 + len(campaign.LEAP_POINTS)
+"""Each with five kinds of traffic, and those of publishing pages."""
 
 
 def test_dying_at_any_step_harms_nobody_else() -> None:

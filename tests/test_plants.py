@@ -19,6 +19,7 @@ from stress.plants import (
     flows,
     item_patches,
     keeping,
+    leaping,
     registry,
     rewrite,
 )
@@ -88,7 +89,7 @@ def test_every_patch_is_registered() -> None:
     """No bug is written and forgotten."""
     module = importlib.import_module(PATCHES_MODULE)
     functions = inspect.getmembers(module, inspect.isfunction)
-    rooms = (fault_plants, claim_patches, compressing, flows, item_patches, keeping)
+    rooms = (fault_plants, claim_patches, compressing, flows, item_patches, keeping, leaping)
     modules = {PATCHES_MODULE, *(room.__name__ for room in rooms)}
     written = {name for name, function in functions if function.__module__ in modules}
     assert written == {plant.name for plant in PATCHES}

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from pagequeue.publishing import Leap
+
 
 @pytest.fixture
 def filled(disk: Disk) -> Disk:
@@ -284,10 +286,12 @@ def test_salvage_that_is_cut_short_leaves_no_target(
     target = filled.directory.with_name("target")
     real = Roller.next_page
 
-    def full(self: Roller, number: int, check: Callable[[], None] | None = None) -> object:
+    def full(
+        self: Roller, number: int, check: Callable[[], None] | None = None, leap: Leap | None = None
+    ) -> object:
         if number > 2:
             raise DiskFull("no room")
-        return real(self, number, check)
+        return real(self, number, check, leap)
 
     with monkeypatch.context() as patch:
         patch.setattr(Roller, "next_page", full)

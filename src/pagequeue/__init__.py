@@ -82,6 +82,7 @@ from pagequeue.repair import RepairReport, repair_queue
 from pagequeue.replay import Replay
 from pagequeue.retention import Retention, TrimReport
 from pagequeue.salvage import Loss, Repeat, Run, SalvageReport, salvage_queue
+from pagequeue.ship import ShipReport
 from pagequeue.stats import ConsumerStats, Rates, Stats, rates
 from pagequeue.verify import VerifyReport, verify_queue
 
@@ -162,6 +163,7 @@ __all__ = [
     "SeekError",
     "SequenceOutOfRange",
     "SequencesExhausted",
+    "ShipReport",
     "Stats",
     "SyncFailed",
     "SystemLimit",

@@ -77,6 +77,12 @@ def record_batch(batch: Batch, *, copy: bool) -> Any:  # noqa: ANN401 - the same
     return pa.RecordBatch.from_arrays([sequence, timestamp, *arrays], schema=columns)
 
 
+def payload_array(batch: Batch) -> Any:  # noqa: ANN401 - the same
+    """Return the payloads as a copy of type binary, whatever they hold."""
+    pa = pyarrow()
+    return _payload(pa, batch, pa.binary(), copy=True)
+
+
 def _payload(pa: Any, batch: Batch, column: Any, *, copy: bool) -> Any:  # noqa: ANN401 - the same
     """Return the payloads as one array."""
     parts = batch._parts()  # noqa: SLF001 - its own package

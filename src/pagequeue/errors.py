@@ -230,6 +230,16 @@ class MissingExtra(UpgradeError, ImportError):
     extra: str
 
 
+class WrongJava(MissingExtra):
+    """Spark needs a Java that is not here: it is missing, too old, or lacks a module.
+
+    Attributes:
+        version: of the one that was found; None: there is none that can be run.
+    """
+
+    version: int | None
+
+
 class ForeignLock(UpgradeError):
     """The queue is open in a process whose C library lays out locks differently."""
 

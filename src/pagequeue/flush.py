@@ -106,6 +106,18 @@ class Flusher:
         self._alone(self._sync_to_tail, lambda: self._durable(target), target, timeout)
         return self._write_meta.durable_sequence
 
+    def flush_pages(self, before: int) -> None:
+        """Put all pages below this one on stable storage, the marks at their ends too.
+
+        Raises:
+            SyncFailed: a sync failed, now or before.
+        """
+        meta = self._write_meta
+        self._alone(
+            self._sync_to_tail, lambda: not self._is_failed() and meta.durable_page >= before,
+            SEQUENCE_MAX, None,
+        )  # fmt: skip
+
     def go_on(self) -> None:
         """Go on after a failed sync, if that was chosen at opening and is possible.
 

@@ -361,7 +361,8 @@ def temporary_pattern(prefix: str) -> re.Pattern[str]:
 def _final_names(prefix: str) -> str:
     pages = rf"\d{{{PAGE_NUMBER_DIGITS}}}\.(?:page|idx)"
     cursors = rf"readMeta\.{PREFIX_PATTERN.pattern}"
-    return rf"{re.escape(prefix)}-(?:{pages}|allMeta|writeMeta|readMeta|{cursors})"
+    others = r"publishing|sending|published\.[0-9a-f]{32}|manifest\.json"  # ledger.py, manifest.py
+    return rf"{re.escape(prefix)}-(?:{pages}|allMeta|writeMeta|readMeta|{cursors}|{others})"
 
 
 def all_meta_name(prefix: str) -> str:

@@ -90,6 +90,15 @@ class SizeBins:
         self.least = low if self.least is None else min(self.least, low)
         self.most = high if self.most is None else max(self.most, high)
 
+    def merge(self, other: SizeBins) -> None:
+        """Count what another one has counted."""
+        self.counts += other.counts
+        self.below += other.below
+        self.total += other.total
+        if other.least is not None and other.most is not None:
+            self.least = other.least if self.least is None else min(self.least, other.least)
+            self.most = other.most if self.most is None else max(self.most, other.most)
+
     def quantile(self, part: float) -> float:
         """Return the number that a part of all is not above, to a fifth; 0 where nothing is."""
         wanted = part * self.total

@@ -32,7 +32,7 @@ from pagequeue.system_errors import raise_typed
 from pagequeue.trust import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pagequeue.files import Folder
 
@@ -56,6 +56,8 @@ class FileLock:
         # then does all of its work in between, and later it is refused.
         self._threads = threading.RLock()
         self._owner = 0
+        self.progress: Callable[[], object] | None = None
+        """Tells how far its holder is: while that changes, it is waited for."""
         _open_locks.add(self)
 
     def identity(self) -> tuple[int, int]:
@@ -70,6 +72,11 @@ class FileLock:
     def try_shared(self) -> bool:
         """Take the lock together with others, if nobody has it alone."""
         return self._try(portalocker.LockFlags.SHARED)
+
+    def touch(self) -> None:
+        """Say by the time of the file that is locked that its holder goes on."""
+        with contextlib.suppress(OSError):  # who waits gives up earlier then
+            os.utime(self._file.fileno())
 
     def sync(self) -> None:
         """Put the file that is locked on stable storage; the error is the system's own."""
@@ -104,10 +111,17 @@ class FileLock:
             )
 
     def _wait(self, kind: portalocker.LockFlags, timeout: float, doing: str) -> None:
+        if self._try(kind):
+            return
         deadline = time.monotonic() + timeout
         pause = FIRST_PAUSE
+        before = self.progress() if self.progress is not None else None
         while not self._try(kind):
             if time.monotonic() >= deadline:
+                now = self.progress() if self.progress is not None else None
+                if now != before:  # its holder is not stopped: it has much to do
+                    before, deadline = now, time.monotonic() + timeout
+                    continue
                 raise errors.LockTimeout(
                     f"locked by another process for {timeout:g} s while {doing}: "
                     "look for a stopped or hanging process that has it open, then call again",
@@ -127,7 +141,8 @@ class FileLock:
         An exception that a signal handler raises at any point of it lets go of the lock as well.
 
         Raises:
-            LockTimeout: another process held it for `timeout` seconds, or this very thread has it.
+            LockTimeout: another process held it for `timeout` seconds without any progress, or this
+                very thread has it.
         """
         self._refuse_own(doing)
         with self._threads:

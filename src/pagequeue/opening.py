@@ -21,6 +21,7 @@ from pagequeue.creation import Creation
 from pagequeue.files import FILE_MODE, Folder
 from pagequeue.kind import ANY_KIND, AskedKind
 from pagequeue.locks import FileLock
+from pagequeue.manifest import manifest_name, read_manifest
 from pagequeue.meta import AllMeta, ReadMeta, read_all_meta
 from pagequeue.page_header import REMEDY, read_header
 from pagequeue.recover import Recovery
@@ -145,6 +146,8 @@ class Opening:
         names = [name_of(self._prefix) for name_of in MADE]
         for name in names:
             if not self.folder.exists(name):
+                if self.folder.exists(manifest_name(self._prefix)):
+                    raise self._no_queue()  # it is being shipped for the first time
                 if name == names[0] or not Creation(self.folder, self._prefix).is_empty():
                     self._refuse_pages_without(name)
                 raise self._no_queue()
@@ -152,6 +155,10 @@ class Opening:
 
     def _unrecovered_tail(self) -> Tail | None:
         """Return where the valid prefix ends, if a writer must recover the queue first."""
+        shipped = read_manifest(self.folder, self._prefix)
+        if shipped is not None and shipped.pages:
+            shipped.check(self.meta, self.read_meta.head, self.folder.path)
+            return shipped.tail
         while True:
             if self.write_meta.is_settled:
                 return None
@@ -216,6 +223,12 @@ class Opening:
 
     def _check_before(self, *, create: bool) -> None:
         """Raise for what no lock is needed to see; no lock file is made then."""
+        if self.folder.exists(name := manifest_name(self._prefix)):
+            raise errors.ReadOnlyQueue(
+                "a ship of another queue, to which nobody sends: open it with read_only=True, or "
+                "remove this file to make it a queue of its own",
+                path=self.folder.full(name),
+            )
         if not create and not self._has_meta():
             self._refuse_pages_without(fmt.all_meta_name(self._prefix))
             raise self._no_queue()

@@ -58,12 +58,32 @@ def draw(
     Raises:
         MissingExtra: matplotlib is not installed.
     """
+    figure, panels = page(title, 3 if latencies is None else 4)
+    draw_times(panels[0], panels[1], times)
+    draw_bins(panels[2], sizes, SIZE_UNITS, GREEN, "payload size", "messages")
+    if latencies is not None:
+        what = f"latency to {other}"
+        draw_bins(panels[3], latencies, TIME_UNITS, RED, what, "messages")
+    figure.savefig(file, format=file_format)
+
+
+def page(title: str, count: int, height_inches: float = PANEL_INCHES) -> tuple[Any, Any]:
+    """Return a figure, and its panels one below the other; the first two share their time.
+
+    Args:
+        title: of the figure.
+        count: of the panels.
+        height_inches: of each.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+    """
     check()
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - the extra
     from matplotlib.figure import Figure  # noqa: PLC0415 - the same
 
-    count = 3 if latencies is None else 4
-    figure = Figure((WIDTH_INCHES, count * PANEL_INCHES + 0.6), DOTS_PER_INCH, layout="constrained")
+    size = (WIDTH_INCHES, count * height_inches + 0.6)
+    figure = Figure(size, DOTS_PER_INCH, layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(count, 1)
     panels[1].sharex(panels[0])
@@ -73,12 +93,7 @@ def draw(
         for side in ("top", "right"):
             panel.spines[side].set_visible(False)
     figure.suptitle(title, fontsize=12, fontweight="bold", x=0.01, ha="left")
-    _draw_times(panels[0], panels[1], times)
-    _draw_bins(panels[2], sizes, SIZE_UNITS, GREEN, "payload size", "messages")
-    if latencies is not None:
-        what = f"latency to {other}"
-        _draw_bins(panels[3], latencies, TIME_UNITS, RED, what, "messages")
-    figure.savefig(file, format=file_format)
+    return figure, panels
 
 
 def _duration(ns: float) -> str:
@@ -87,14 +102,16 @@ def _duration(ns: float) -> str:
     return f"{ns / unit:.3g} {name}"
 
 
-def _draw_times(messages: Any, payload_bytes: Any, times: TimeBins) -> None:  # noqa: ANN401 - axes
+def draw_times(messages: Any, payload_bytes: Any, times: TimeBins) -> float:  # noqa: ANN401 - axes
+    """Draw messages and bytes a second by time; return the unit of bytes that was chosen."""
     dates = library("matplotlib.dates", "plot", "pictures")
     used, seconds = times.used, times.bin_ns / NS_PER_S
     if times.start is None:
         for panel in (messages, payload_bytes):
             _say_nothing(panel)
-        return
+        return 1.0
     edges = (times.start + np.arange(used + 1) * times.bin_ns) / NS_PER_DAY
+    unit = 1.0
     for panel, counts, colour, label in (
         (messages, times.messages, BLUE, "messages/s"),
         (payload_bytes, times.payload_bytes, ORANGE, "payload bytes/s"),
@@ -121,6 +138,7 @@ def _draw_times(messages: Any, payload_bytes: Any, times: TimeBins) -> None:  # 
         fontsize=9, loc="left", color=GREY,
     )  # fmt: skip
     payload_bytes.set_xlabel("time sent, UTC")
+    return unit
 
 
 def _unit_for(most: float, units: tuple[tuple[float, str], ...]) -> tuple[float, str]:
@@ -133,7 +151,7 @@ def _plain(axis: Any) -> None:  # noqa: ANN401 - an axis
     axis.set_major_formatter(ticker.FuncFormatter(lambda number, _: f"{number:,.6g}"))
 
 
-def _draw_bins(
+def draw_bins(
     panel: Any,  # noqa: ANN401 - axes
     bins: SizeBins,
     units: tuple[tuple[float, str], ...],
@@ -148,9 +166,7 @@ def _draw_bins(
     if not bins.total:
         _say_nothing(panel)
         return
-    notes = [
-        f"{_in_unit(float(bins.least or 0), units)} to {_in_unit(float(bins.most or 0), units)}"
-    ]
+    notes = [f"{in_unit(float(bins.least or 0), units)} to {in_unit(float(bins.most or 0), units)}"]
     if bins.below:
         notes.append(f"{bins.below:,} of 0 or less")
     if len(used):
@@ -164,7 +180,7 @@ def _draw_bins(
             number = bins.quantile(part)
             if number > 0:
                 panel.axvline(number, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)))
-                notes.append(f"{part:.0%} up to {_in_unit(number, units)}")
+                notes.append(f"{part:.0%} up to {in_unit(number, units)}")
         _label_units(panel, edges, units)
     panel.set_ylim(bottom=0)
     _plain(panel.yaxis)
@@ -186,11 +202,12 @@ def _label_units(
     ticks = ticks[(ticks >= edges[0]) & (ticks <= edges[-1])]
     step = max(1, -(-len(ticks) // 14))
     panel.xaxis.set_major_locator(ticker.FixedLocator(ticks[::step]))
-    panel.xaxis.set_major_formatter(ticker.FuncFormatter(lambda x, _: _in_unit(x, units)))
+    panel.xaxis.set_major_formatter(ticker.FuncFormatter(lambda x, _: in_unit(x, units)))
     panel.xaxis.set_minor_locator(ticker.NullLocator())
 
 
-def _in_unit(number: float, units: tuple[tuple[float, str], ...]) -> str:
+def in_unit(number: float, units: tuple[tuple[float, str], ...]) -> str:
+    """Return a number in its largest unit."""
     unit, name = _unit_for(abs(number), units)
     return f"{number / unit:,.3g} {name}"
 

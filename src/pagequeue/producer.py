@@ -19,6 +19,7 @@ from pagequeue.page import lost_page
 from pagequeue.producer_errors import refusal
 from pagequeue.rows import PLAIN, Rows, columns_of, times_of
 from pagequeue.sending import Aside, AwaitedSends
+from pagequeue.words import Tail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -299,7 +300,9 @@ class Producer(_core.Writer, AwaitedSends, Closing):
             # Without the guard: it can take as long as consumers need to make room, and closing
             # must not wait for them.
             try:
-                next_page = store.roller.next_page(number + 1, check or self._check_open)
+                next_page = store.roller.next_page(
+                    number + 1, check or self._check_open, self._leap_to
+                )
             except (errors.QueueNotFound, errors.CorruptPage):
                 if store.tail.page_number == number:
                     raise
@@ -315,6 +318,39 @@ class Producer(_core.Writer, AwaitedSends, Closing):
                     raise refusal(self, _core.EVENT_DAMAGED, 0)
                 if result == _core.APPEND_DONE and store.after_roll is not None:
                     store.background.submit(store.after_roll)
+        self._move()
+
+    def freeze(self) -> Tail | None:
+        """Have nobody lay anything down in the active page any more; None: try again (M3)."""
+        self._check_open()
+        self._move()
+        result, *words = self._freeze()
+        if result == _core.APPEND_LOST:
+            raise self._lost(self._page)
+        if result == _core.APPEND_DAMAGED:
+            raise refusal(self, _core.EVENT_DAMAGED, 0)
+        return Tail(*words) if result == _core.APPEND_DONE else None
+
+    def _leap_to(self, page: _core.Region, header: bytes, beyond: Tail) -> None:
+        """Publish all pages from the next one on, up to a tail (M6 to M8).
+
+        Raises:
+            CorruptPage: other messages came in front of them. SyncFailed: the queue is latched.
+        """
+        words = (
+            beyond.page_number, beyond.position, beyond.count, beyond.first_sequence,
+            beyond.last_timestamp,
+        )  # fmt: skip
+        self._move()
+        result = self._leap(page, header, words)
+        if result == _core.APPEND_LOST:
+            raise self._lost(self._page)
+        if result == _core.APPEND_FAILED:
+            raise self._store.flusher.failed(self._store.write_meta.failed_errno)
+        if result == _core.APPEND_DAMAGED or (
+            result == _core.APPEND_MOVED and self._store.tail.page_number < beyond.page_number
+        ):
+            raise refusal(self, _core.EVENT_DAMAGED, 0)
         self._move()
 
     def _look_ahead(self, position: int) -> None:

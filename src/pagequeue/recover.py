@@ -21,6 +21,7 @@ from pagequeue.compressed import HEAD_REASON
 from pagequeue.cursor import lower_cursors
 from pagequeue.group_file import settle_groups
 from pagequeue.inflating import map_page
+from pagequeue.ledger import lower_entries
 from pagequeue.meta import ReadMeta
 from pagequeue.page import (
     PROOF,
@@ -33,6 +34,7 @@ from pagequeue.page import (
     writable_index,
 )
 from pagequeue.page_header import REMEDY, PageHeader, decode_header, first_bytes, parse_header
+from pagequeue.publishing import settle_alone, unpublished
 from pagequeue.recovery_report import RecoveryReport
 from pagequeue.settle import BATCH_OPEN, Settling
 from pagequeue.survey import page_numbers, retired
@@ -80,6 +82,8 @@ class Recovery:
         settle_groups(
             self.folder, self.prefix, self.meta.queue_id, tail, self.report.did, self.clock
         )
+        settle_alone(self.folder, self.prefix, self.meta, write.tail, self.report.did)
+        lower_entries(self.folder, self.prefix, tail, self.report.did)
         self._remove_retired(read)
         write.settle()
         if self.report.actions:
@@ -344,7 +348,10 @@ class Recovery:
 
     def _refuse_lost_pages(self, number: int, scan: Scan, later: list[int]) -> None:
         """Without a durable mark, damage in the middle must not pass for the tail."""
+        waiting = unpublished(self.folder, self.prefix, number, scan)
         for other in later:
+            if other in waiting:
+                continue
             first = self._header(other).first_sequence
             if first is not None and first >= scan.sequence:
                 raise self._damage(number, scan, first)

@@ -166,13 +166,22 @@ class Retainer:
             check: raises when it is not wanted any more; None: nobody waits for it.
 
         Raises:
-            QueueFull: there is none, and that is what was chosen, or it took too long.
+            QueueFull: there is none, and that is what was chosen, or it took too long; or there
+                never can be.
             AccessDenied: this user may not remove the oldest page.
             SyncFailed: somebody's sync failed while room was waited for.
         """
         store = self._known()
         if store is None or self._is_room(store, number):
             return
+        count = number - store.tail.page_number
+        if count >= self._page_limit:  # of many at once: nothing is dropped for what never fits
+            raise errors.QueueFull(
+                f"these messages take {count} pages beside the active one, and max_bytes of "
+                f"{self.policy.max_bytes} allows {self._page_limit:.0f} in all: raise max_bytes or "
+                "write them in parts; nothing was sent",
+                path=store.folder.path, held_by=(),
+            )  # fmt: skip
         deadline = math.inf
         if self._full_timeout is not None:
             deadline = time.monotonic() + self._full_timeout
@@ -322,7 +331,7 @@ class Retainer:
                 sync_header(store, head.page_number)
             folder.sync()
         except OSError as error:
-            raise _sync_failed(store, error) from error
+            raise sync_failed(store, error) from error
         # T2.
         for header in cut.pages:
             assert header.first_sequence is not None
@@ -338,7 +347,7 @@ class Retainer:
         try:
             sync_words(folder, fmt.read_meta_name(store.prefix))
         except OSError as error:
-            raise _sync_failed(store, error) from error
+            raise sync_failed(store, error) from error
         # T4. The newest page waits to be used again (U1): it is the one most likely in memory.
         next_page = fmt.page_name(store.prefix, store.tail.page_number + 1)
         spare = 0 if folder.exists(next_page) else store.read_meta.head_page - 1
@@ -366,7 +375,7 @@ def sync_header(store: Store, number: int) -> None:
     page.sync(0, fmt.PAGE_BYTES_STEP)
 
 
-def _sync_failed(store: Store, error: OSError) -> errors.PageQueueError:
+def sync_failed(store: Store, error: OSError) -> errors.PageQueueError:
     """Return the error for a sync that failed; it latches the queue, as everywhere."""
     if isinstance(error, errors.PageQueueError):
         return error

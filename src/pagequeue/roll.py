@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.compressed import is_compressed
+from pagequeue.ledger import publishing_name
 from pagequeue.page import WritablePage, make_page, map_file, writable_index
 from pagequeue.page_header import PageHeader, decode_header, first_bytes, parse_header
+from pagequeue.publishing import settle_publishing
 from pagequeue.recycle import drop_spare, has_spare
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from pagequeue.files import Folder
     from pagequeue.locks import FileLock
     from pagequeue.meta import AllMeta
+    from pagequeue.publishing import Leap
     from pagequeue.words import WriteMeta
 
 log = logging.getLogger("pagequeue")
@@ -80,13 +83,16 @@ class Roller:
         if old:
             self._background.drop(old)
 
-    def next_page(self, number: int, check: Callable[[], None] | None = None) -> WritablePage:
+    def next_page(
+        self, number: int, check: Callable[[], None] | None = None, leap: Leap | None = None
+    ) -> WritablePage:
         """Return a page that may not exist yet.
 
         Args:
             number: of the page.
             check: raises when it is not wanted any more, while room for it is waited for; None: no
                 room is waited for.
+            leap: finishes what a publisher of many pages left.
 
         Raises:
             DiskFull: there is no room for it. QueueFull: retention leaves no room for it.
@@ -102,7 +108,7 @@ class Roller:
         self._folder.check()
         if page is None:
             self._ask_for_room(number, check)
-            page = self._keep(self._make(number, 0, 1.0))
+            page = self._keep(self._make(number, 0, 1.0, leap))
         return page
 
     def _ask_for_room(self, number: int, check: Callable[[], None] | None) -> None:
@@ -145,6 +151,15 @@ class Roller:
 
         self._background.submit(job)
 
+    def take(self, number: int) -> bool:
+        """Map the next page if it is there already; the caller has the preparation lock."""
+        if not self._folder.exists(fmt.page_name(self._prefix, number)):
+            return False
+        page = self._mapped(number)
+        self._refuse_used(page)
+        self._keep(page)
+        return True
+
     def header(self, page: WritablePage) -> bytes:
         """Return the header of a next page, but for what only the roll knows."""
         data = page.region.read(0, fmt.PAGE_HEADER_BYTES)
@@ -168,13 +183,17 @@ class Roller:
         index = writable_index(self._folder, self._prefix, self._meta, number)
         return WritablePage(number, region, index)
 
-    def _make(self, number: int, filled_bytes: int, frame_bytes: float) -> WritablePage:
+    def _make(
+        self, number: int, filled_bytes: int, frame_bytes: float, leap: Leap | None = None
+    ) -> WritablePage:
         if number > fmt.PAGE_NUMBER_MAX:
             raise errors.SequencesExhausted(
                 "no page number is left: start a new queue", path=self._folder.path
             )
         with self.lock.exclusive(self._lock_timeout, "making the next page"):
             self._folder.check()
+            if self._folder.exists(publishing_name(self._prefix)):  # its publisher died (M4)
+                settle_publishing(self._folder, self._prefix, self._meta, self._write_meta, leap)
             if number > self._write_meta.tail.page_number:
                 if self._folder.exists(fmt.page_name(self._prefix, number)):
                     # Whatever stands in it, but for messages: the roll writes the header. It must

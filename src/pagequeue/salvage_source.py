@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.inflating import map_page
-from pagequeue.page import map_file, private_region, scan_region
+from pagequeue.page import Scan, map_file, private_region, scan_region
 from pagequeue.page_header import parse_header
 from pagequeue.problem import Problem, problem_of
+from pagequeue.publishing import read_publishing
 from pagequeue.system_errors import raise_typed
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def sources(found: Survey, notes: list[Problem]) -> list[Source]:
     meta = found.meta
     assert meta is not None
     result: list[Source] = []
+    waiting = _waiting(found)
     for number in found.numbers:
         name = fmt.page_name(found.prefix, number)
         path = found.folder.full(name)
@@ -62,13 +64,45 @@ def sources(found: Survey, notes: list[Problem]) -> list[Source]:
         except errors.PageQueueError as error:
             notes.append(problem_of(error))
             continue
-        if source is None:
+        if number in waiting:
+            reason = "was to be published, and never was: its publisher died, or is at work"
+            notes.append(Problem(path, None, None, reason))
+        elif source is None:
             if number <= _last_number(found):
                 notes.append(Problem(path, 0, None, "nothing in it proves which messages it has"))
         elif source.number >= found.head_page:
             result.append(source)
     result.sort(key=lambda source: (source.first, source.number))
     return result
+
+
+def _waiting(found: Survey) -> range:
+    """Return the pages that wait to be published: messages of nobody until the mark stands (I19).
+
+    Where that mark cannot be known, because its place is damaged, they count as published.
+    """
+    record = None
+    try:
+        record = read_publishing(found.folder, found.prefix)
+        if record is None:
+            return range(0)
+    except errors.RetryError:  # it says nothing about the file
+        raise
+    except errors.PageQueueError:
+        pass  # then the tail has to tell
+    written, behind = found.written, found.numbers[-1:]
+    if written is not None and written.is_trusted:
+        tail = written.tail
+        pages, first = range(tail.page_number + 1, max(behind, default=0) + 1), tail.sequence
+    elif record is not None and found.durable_sequence <= record.first_sequence:
+        pages, first = record.pages, record.first_sequence
+    else:
+        return range(0)
+    scan = _scan(found, pages.start - 1)
+    unmarked = (
+        scan is not None and scan.stopped == _core.READ_NOTHING and scan.whole_sequence == first
+    )
+    return pages if unmarked else range(0)
 
 
 def _last_number(found: Survey) -> int:
@@ -149,6 +183,12 @@ def _index(found: Survey, meta: AllMeta, number: int) -> _core.Region | None:
 
 def _end_of(found: Survey, number: int) -> int | None:
     """Return the sequence behind a page's messages, if its end mark says it."""
+    scan = _scan(found, number)
+    return scan.sequence if scan is not None and scan.stopped == _core.READ_END else None
+
+
+def _scan(found: Survey, number: int) -> Scan | None:
+    """Walk the frames of a page; None: it is not there, or its header says no sequence."""
     if found.meta is None or number not in found.numbers:
         return None
     try:
@@ -160,8 +200,7 @@ def _end_of(found: Survey, number: int) -> int | None:
         return None
     if header.first_sequence is None:
         return None
-    scan = scan_region(region, None, header, header.first_sequence, None)
-    return scan.sequence if scan.stopped == _core.READ_END else None
+    return scan_region(region, None, header, header.first_sequence, None)
 
 
 def _proved_first(

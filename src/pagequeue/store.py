@@ -21,6 +21,7 @@ from pagequeue.bell import Bell
 from pagequeue.errands import Errands
 from pagequeue.flush import Flusher
 from pagequeue.inflating import Pool, open_page
+from pagequeue.ledger import progress
 from pagequeue.opening import Opening
 from pagequeue.page import missing_page
 from pagequeue.recycle import drop_spare
@@ -106,12 +107,14 @@ class Store:
             partial(fmt.page_name, self.prefix),
             partial(fmt.index_name, self.prefix),
         )
+        preparation = self._opening.lock_on(fmt.all_meta_name(self.prefix))
+        preparation.progress = partial(progress, self.folder, self.prefix)
         self.roller = Roller(
             self.folder,
             self.prefix,
             self.meta,
             self.write_meta,
-            self._opening.lock_on(fmt.all_meta_name(self.prefix)),
+            preparation,
             self.background,
             self.clock,
             self.lock_timeout,

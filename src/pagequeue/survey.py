@@ -128,11 +128,11 @@ class Survey:
             return None
 
 
-def page_numbers(prefix: str, names: list[str]) -> list[int]:
-    """Return the numbers of the pages among these file names, sorted."""
+def page_numbers(prefix: str, names: list[str], also: str = "page") -> list[int]:
+    """Return the numbers of the pages among these file names, sorted; `also`: of another kind."""
     pattern = fmt.page_name_pattern(prefix)
     matches = [match for match in map(pattern.fullmatch, names) if match]
-    return sorted(int(match[1]) for match in matches if match[2] == "page")
+    return sorted({int(match[1]) for match in matches if match[2] in {"page", also}})
 
 
 def retired(prefix: str, names: list[str], head_page: int) -> list[str]:

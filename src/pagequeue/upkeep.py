@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING
 
 from pagequeue import errors
 from pagequeue.closing import Closing
+from pagequeue.files import FILE_MODE
 from pagequeue.info import Info, info
 from pagequeue.listing import ConsumerInfo, consumers, remove_consumer
+from pagequeue.options import check_file_mode
 from pagequeue.producer import Producer
 from pagequeue.salvage import SalvageReport, salvage_queue
+from pagequeue.ship import ShipReport, ship
 from pagequeue.stats import Stats, stats
 from pagequeue.verify import VerifyReport, verify
 
@@ -136,6 +139,50 @@ class Upkeep(Closing):
         self._check_writable("compress pages")
         assert self._compressor is not None
         return self._compressor.run(store, progress)
+
+    def ship(
+        self,
+        to: str | os.PathLike[str],
+        *,
+        consumer: str | None = None,
+        file_mode: int = FILE_MODE,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> ShipReport:
+        """Copy the sealed pages that are not there yet into another directory, while others send.
+
+        What stands there then is a queue to read: for `Queue(..., read_only=True)`, the command and
+        Spark, here or wherever the directory is seen or copied to. Its manifest names every page,
+        with checksums and sequences; a page appears there whole, checked and on stable storage, or
+        not at all, whoever dies meanwhile. Only pages that are on stable storage here are shipped:
+        a queue that is open for writing is flushed before.
+
+        Args:
+            to: the directory, of this queue's pages alone; made if it is not there.
+            consumer: name of a consumer that acknowledges what was shipped, so that retention
+                waits for it; made at the head where there is none.
+            file_mode: permission bits of the copies, as for `Queue`.
+            progress: called with the pages done and the pages in all.
+
+        Raises:
+            Expired: retention took pages behind those that were shipped before; what could be
+                shipped was.
+            CorruptFrame, CorruptPage, MissingPage: a page here is damaged, so it and what follows
+                are not shipped; or a file there is not as it was shipped.
+            InvalidOption: there is something else, or the queue is an older copy of what was
+                shipped.
+            ReadOnlyQueue: a consumer was given, and the queue was opened with `read_only=True`.
+            ConsumerInUse: somebody else has that consumer.
+            LockTimeout: somebody else ships there for too long.
+            DiskFull, SystemLimit, SyncFailed: as they say; pages that were noted stay.
+            MissingExtra: a page is compressed, and the extra `zstd` is not installed.
+
+        Source: FORMAT.md, "Shipping"; keeps I20.
+        """
+        store = self._open()
+        if consumer is not None:
+            self._check_writable("keep a named consumer's place")
+        check_file_mode(store.folder.path, file_mode)
+        return ship(store, to, consumer=consumer, file_mode=file_mode, progress=progress)
 
     def rotate(self) -> None:
         """Seal the active page now and go on in a new one, while others write.

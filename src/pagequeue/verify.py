@@ -19,6 +19,7 @@ from pagequeue.inflating import map_page
 from pagequeue.page import PROOF, REASONS, Scan, map_file, scan_region
 from pagequeue.page_header import PageHeader, parse_header
 from pagequeue.problem import Problem, problem_of
+from pagequeue.publishing import read_publishing
 from pagequeue.survey import Survey, head_now, page_numbers, survey
 from pagequeue.trust import trusted
 from pagequeue.verify_records import wrong_sizes
@@ -186,9 +187,19 @@ class _Verification:
         if self.tail is not None:
             TailCheck(self.found, self.meta, self.tail, self.report.problems).run()
         spare = self.last + 1
+        try:  # while pages are published, or where a publisher died, they wait behind the tail
+            record = read_publishing(self.found.folder, self.found.prefix)
+        except errors.PageQueueError as error:
+            self.report.problems.append(problem_of(error))
+            record = None
+        waiting = range(0) if record is None else record.pages
         for number in [n for n in self.found.numbers if n >= spare]:
             name = fmt.page_name(self.found.prefix, number)
+            if number in waiting:
+                continue
             if number > spare and not self.found.awaits_recovery:
+                if self._tail_page_now() >= number:
+                    continue  # it was published meanwhile, with others
                 self.problem(number, None, None, "behind the page that comes next: never read")
                 continue
             try:  # it can have been rolled into, sealed and compressed by now
@@ -199,6 +210,10 @@ class _Verification:
                 self.report.problems.append(problem_of(error))
             else:
                 self._check_spare(number, page)
+
+    def _tail_page_now(self) -> int:
+        written = survey(self.found.folder, self.found.prefix).written
+        return 0 if written is None else written.tail.page_number
 
     def _check_spare(self, number: int, page: _core.Region) -> None:
         """A page that comes next has no messages, unless it was rolled into meanwhile."""

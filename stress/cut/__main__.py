@@ -47,7 +47,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         wrong = Full(Path(directory)).try_state(
             Plan.of(recording.seed), recording.messages(), files, found,
-            recording.places_at(found.moment), again=True,
+            recording.places_at(found.moment), recording.published_at(found.moment), again=True,
         )  # fmt: skip
     print(f"full engine: {'; '.join(wrong) or 'fine'}")
     return 1 if wrong or found.result else 0

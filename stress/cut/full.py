@@ -14,8 +14,8 @@ import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from stress.cut.recording import PLACE_ABOUT, PREFIX, Recorder, Recording, frames_in
-from stress.traffic import VIOLATIONS_MAX
+from stress.cut.recording import PLACE_ABOUT, PREFIX, PUBLISHED, Recorder, Recording, frames_in
+from stress.traffic import HEADER, VIOLATIONS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -72,6 +72,33 @@ def wrong_places(queue: Queue, places: Mapping[int, Places]) -> list[str]:
     return wrong
 
 
+def wrong_pieces(
+    queue: Queue,
+    plan: Plan,
+    sent: Sequence[tuple[int, bytes, bool]],
+    published: Sequence[tuple[int, int]],
+) -> list[str]:
+    """Say which pieces of work are not whole, or of which the ledger does not say the truth."""
+    from pagequeue.publication import Ledger  # noqa: PLC0415  the core is chosen by now
+
+    there = [message.payload for message in queue.replay()]
+    pieces = {HEADER.unpack_from(one[1])[:2] for one in sent if len(one[1]) >= HEADER.size}
+    wrong = []
+    with Ledger(queue._store) as ledger:
+        for uid, number in sorted({*pieces, *published}):
+            op = plan.op(uid, number)
+            if not op.publishes:
+                continue
+            done = ledger.done(str(uid), number)
+            if done is not None and there[done.start : done.stop] != op.payloads:
+                wrong.append(f"piece {number} of {uid} is said to be {done}, and is not there")
+            if done is None and (uid, number) in published:
+                wrong.append(f"piece {number} of {uid} was published, and the ledger has forgotten")
+            if done is None and op.payloads[0] in there and op.payloads[-1] not in there:
+                wrong.append(f"piece {number} of {uid} is there in part")
+    return wrong
+
+
 class Full:
     """Opens states with the library."""
 
@@ -105,6 +132,7 @@ class Full:
         files: dict[str, bytes] | None,
         found: Found,
         places: Mapping[int, Places],
+        published: Sequence[tuple[int, int]] = (),
         *,
         again: bool,
     ) -> list[str]:
@@ -116,6 +144,7 @@ class Full:
             files: of the state.
             found: what the fast engine found in it.
             places: where named consumers may stand.
+            published: operations, as uid and number, of which the ledger must know.
             again: look at it by a read-only opener first; recover twice, and compare.
         """
         self.place(files)
@@ -129,7 +158,7 @@ class Full:
                 if self._recovered(plan) != first:
                     return ["recovering twice gives other bytes, or another tail"]
                 self.reboots.reboot()
-            return self._gone_on(plan, sent, found, places)
+            return self._gone_on(plan, sent, found, places, published)
         except Exception as error:  # noqa: BLE001  whatever it is, a power cut must not lead to it
             return [f"{type(error).__name__}: {error}"]
 
@@ -170,9 +199,12 @@ class Full:
         sent: Sequence[tuple[int, bytes, bool]],
         found: Found,
         places: Mapping[int, Places],
+        published: Sequence[tuple[int, int]],
     ) -> list[str]:
         with plan.open(str(self.path)) as queue:
             wrong = self._wrong_in(queue, sent, found)
+            if not wrong and plan.publishes:
+                wrong = wrong_pieces(queue, plan, sent, published)
             if not wrong:
                 wrong = wrong_places(queue, places)
             if not wrong:
@@ -229,7 +261,8 @@ class Full:
 
         before = queue.tail_sequence
         with queue.producer() as producer:
-            payloads = plan.op(next(self._uids), 0).payloads or [b"next"]
+            op = plan.op(next(self._uids), 0)
+            payloads = op.payloads[: 1 if op.publishes else None] or [b"next"]
             try:
                 sequences = producer.send_many(payloads)
             except QueueFull:
@@ -286,7 +319,11 @@ class Full:
                     self.recorder.note(PLACE_ABOUT, int(info.name[1:]), info.next_sequence)
             for number in range(SENDS_AFTER):
                 with suppress(QueueFull):
-                    plan.op(uid, number).run(producer)
+                    op = plan.op(uid, number)
+                    first, sent_count = op.run(producer)
+                    if op.publishes:
+                        self.recorder.note(PUBLISHED, uid, number)
+                        self.recorder.flushed(first + sent_count)
                 if number % FLUSH_EVERY == FLUSH_EVERY - 1:
                     self.recorder.flushed(producer.flush())
         log = self.recorder.log()

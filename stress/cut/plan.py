@@ -37,7 +37,14 @@ PAGE_BYTES: Final = (4096, 8192, 8192, 16384, 32768)
 PUBLISH_POINTS: Final = range(1, 9)
 ROLL_POINTS: Final = range(11, 16)
 INSIDE_BATCH: Final = (3, 4)
+LEAP_POINTS: Final = range(31, 36)
 ECHO_BATCH_MAX: Final = 6
+PUBLISHES_SHARE: Final = 0.5
+"""Of the plans that may, those in which producers publish."""
+PUBLISH_PARTS: Final = 48
+PUBLISH_COUNT_MAX: Final = 120
+PUBLISHED_PAGE_BYTES_MAX: Final = 8192
+"""More would be too much to record."""
 MIXED, SINGLES, BATCHES, HABITS = range(4)
 """What a producer of echoes sends, by its uid modulo the number of habits."""
 
@@ -60,6 +67,7 @@ class Plan:
         kept: pages that retention allows, or 0 for no retention.
         consumers: named ones; each belongs to the producer in its place.
         reuses: whether files of retired pages become the next ones.
+        publishes: whether some of what is sent is published as one, mostly in pages.
     """
 
     seed: int
@@ -74,6 +82,7 @@ class Plan:
     kept: int = 0
     consumers: int = 0
     reuses: bool = False
+    publishes: bool = False
 
     @classmethod
     def of(cls, seed: int) -> Plan:
@@ -97,6 +106,9 @@ class Plan:
             kept=keeping.choice((0, 2, 2, 3, 4)) if keeps else 0,
             consumers=keeping.randint(1, 2) if keeps else 0,
             reuses=keeps and keeping.random() < REUSES_SHARE,
+            publishes=page_bytes <= PUBLISHED_PAGE_BYTES_MAX
+            and not keeps
+            and random.Random(seed ^ 0x1EA9).random() < PUBLISHES_SHARE,
         )
 
     @property
@@ -107,7 +119,7 @@ class Plan:
             f"{self.producers} {self.kind}, {self.steps} steps, {sends}, pages of "
             f"{self.page_bytes}, sync {self.sync}, {self.policy}, clock {self.clock}, "
             f"{self.consumers} named consumers, {self.kept or 'all'} pages kept"
-            f"{', used again' * self.reuses}"
+            f"{', used again' * self.reuses}{', published in parts' * self.publishes}"
         )
 
     def ticks(self) -> Callable[[], int] | None:
@@ -145,11 +157,18 @@ class Plan:
             batch_parts=80,
             rotate_parts=8,
             row_parts=64,
+            publish_parts=PUBLISH_PARTS * self.publishes,
+            publish_count_max=PUBLISH_COUNT_MAX,
         )
         return shape.op(uid, number)
 
     def _echo(self, uid: int, number: int) -> Op:
-        draw = hashlib.blake2b(b"%d %d" % (uid, number), digest_size=2).digest()
+        draw = hashlib.blake2b(b"%d %d" % (uid, number), digest_size=3).digest()
+        if self.publishes and uid % HABITS == MIXED and draw[2] < PUBLISH_PARTS:
+            count = 1 + draw[1] % min(PUBLISH_COUNT_MAX, 3 * self.page_bytes // (self.echo + 16))
+            body = bytes(self.echo - HEADER.size)
+            rows = [HEADER.pack(uid, number, i, count, self.echo, 0) + body for i in range(count)]
+            return Op(rows, publishes=(uid, number))
         batch = uid % HABITS == BATCHES or (uid % HABITS == MIXED and draw[0] < 128)
         count = 2 + draw[1] % (ECHO_BATCH_MAX - 1) if batch else 1
         body = bytes(self.echo - HEADER.size)
@@ -198,7 +217,9 @@ def steps_of(plan: Plan) -> list[Step]:
         points = PUBLISH_POINTS if rng.random() < 0.8 else ROLL_POINTS
         point = rng.choice((*2 * INSIDE_BATCH, *points))
         at_pass = rng.choice((1, 1, 2, 3)) if verb != "die" else 1
-        if verb == "die" and rng.random() < 0.7:
+        if verb == "die" and plan.publishes and rng.random() < 0.5:
+            steps.append(Step("die", producer, rng.choice(LEAP_POINTS)))
+        elif verb == "die" and rng.random() < 0.7:
             # Half a batch, and then a message that ends where the batch's second one begins.
             inside = rng.choice(INSIDE_BATCH)
             steps.append(Step("die", 0, inside, rng.randint(2, 3) if inside == 3 else 1))

@@ -28,6 +28,8 @@ EVENT: Final = struct.Struct("<IIQQQ")  # kind, bytes that follow, a, b, c; as i
 NOWHERE: Final = 2**64 - 1
 PLACE_ABOUT, PLACE_DURABLE = NOWHERE - 1, NOWHERE - 2
 """Notes: a named consumer's place may be this from now on; will not come back below it."""
+PUBLISHED = NOWHERE - 3
+"""Note: this operation of a producer was published, and its ledger's entry is durable."""
 PAGE_NAME: Final = re.compile(rb"queue-([0-9]{10})\.page")
 OS_PAGE_BYTES: Final = 4096
 ROOMS: Final = (
@@ -130,6 +132,16 @@ class Recording:
                 least = place
             found[consumer] = Places(least, max(most, place))
             assert kind == Kind.NOTE
+        return found
+
+    def published_at(self, moment: int) -> list[tuple[int, int]]:
+        """Return which operations, as uid and number, had been published before an event."""
+        found = []
+        for number, event in enumerate(self.events()):
+            if number >= moment:
+                break
+            if event.kind == Kind.NOTE and event.a == PUBLISHED:
+                found.append((event.b, event.c))
         return found
 
     @functools.cached_property

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from stress import children
 from stress.cut.plan import HABITS, HANDLES, MIXED, RACE, Plan, Step, habit_of, steps_of
-from stress.cut.recording import PLACE_ABOUT, PLACE_DURABLE, Recorder, Recording, frames_in
+from stress.cut.recording import (
+    PLACE_ABOUT,
+    PLACE_DURABLE,
+    PUBLISHED,
+    Recorder,
+    Recording,
+    frames_in,
+)
 from stress.traffic import RECORD, Log, Proof
 
 if TYPE_CHECKING:
@@ -103,6 +110,9 @@ class Actor:
             return
         self.number += 1
         self.acked.put(self.uid, number, count, first, 0)
+        if count and self.plan.op(self.uid, number).publishes:
+            self.recorder.note(PUBLISHED, self.uid, number)
+            self.recorder.flushed(first + count)
         if self.plan.sync == "always" and count:
             self.recorder.flushed(first + count)
 

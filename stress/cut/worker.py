@@ -29,7 +29,18 @@ if TYPE_CHECKING:
 
 LABEL_VARIABLE: Final = "PAGEQUEUE_CUT_LABEL"
 """Names a file that says which state is being tried, in case the process does not survive it."""
-TURNS: Final = ("fail", "die", "flush", "die", "send", "flush inside", "take", "trim")
+TURNS: Final = (
+    "fail",
+    "die",
+    "flush",
+    "die",
+    "send",
+    "flush inside",
+    "take",
+    "trim",
+    "publish",
+    "publish",
+)
 CHUNK: Final = 32 * SEEDS_PER_MOMENT
 FAST_SECONDS: Final = 0.15
 FULL_SECONDS: Final = 0.5
@@ -96,10 +107,13 @@ class Worker:
         return enough or failed or time.monotonic() >= self.deadline
 
     def seed_for(self, verb: str) -> int:
-        """Return the seed of a plan in which this is done; every verb has its turn."""
+        """Return the seed of a plan in which this is done; everything has its turn."""
         while True:
             seed = self.rng.getrandbits(31)
-            if any(step.verb == verb for step in steps_of(Plan.of(seed))):
+            plan = Plan.of(seed)
+            if verb == "publish" and plan.publishes:
+                return seed
+            if any(step.verb == verb for step in steps_of(plan)):
                 return seed
 
     def one_run(self, seed: int) -> None:
@@ -179,7 +193,7 @@ class Worker:
         found = states.check()
         wrong = self.full.try_state(
             Plan.of(recording.seed), recording.messages(), states.files(), found,
-            recording.places_at(found.moment), again=again,
+            recording.places_at(found.moment), recording.published_at(found.moment), again=again,
         )  # fmt: skip
         if found.result and not wrong:
             wrong = [

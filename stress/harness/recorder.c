@@ -87,11 +87,11 @@ static void look_at_pages(uint64_t file, int fd) {
     }
 }
 
-static void look_at_file(uint64_t file, const char *name) {
+static void look_at_file(uint64_t file, int folder, const char *name) {
     struct stat found;
     int fd = file_fds[file];
     if (fd == 0) {
-        fd = open_at(directory_fd, name, O_RDONLY);
+        fd = open_at(folder, name, O_RDONLY);
         if (fd < 0) {
             return;
         }
@@ -128,10 +128,7 @@ static void bind_name(const char *name, uint64_t file) {
     }
 }
 
-static void look_at_entry(const char *name, uint64_t inode) {
-    if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) {
-        return;
-    }
+static void look_at_entry(int folder, const char *name, uint64_t inode) {
     uint64_t file = recorder_file(inode);
     if (file == CUT_NOWHERE) {
         if (shared->file_count == CUT_FILES_MAX || strlen(name) >= CUT_NAME_BYTES_MAX) {
@@ -141,8 +138,10 @@ static void look_at_entry(const char *name, uint64_t inode) {
         file = shared->file_count++;
         shared->files[file].inode = inode;
     }
-    look_at_file(file, name);
-    bind_name(name, file);
+    look_at_file(file, folder, name);
+    if (folder == directory_fd) {
+        bind_name(name, file);
+    }
 }
 
 struct kernel_entry {
@@ -170,24 +169,49 @@ static int have_directory(void) {
     return directory_fd >= 0;
 }
 
+#define IS_DIRECTORY 4
+#define DEPTH_MAX 2
+
+static int begins(const char *name, const char *with) {
+    return strncmp(name, with, strlen(with)) == 0;
+}
+
+/* Files in the directories below have no name here until they get one: their pages and indexes are
+ * looked at, so that a sync before that counts. */
+static void look_in(int folder, int depth) {
+    char entries[8192] __attribute__((aligned(8)));
+    long got;
+    lseek(folder, 0, SEEK_SET);
+    while ((got = syscall(SYS_getdents64, folder, entries, sizeof entries)) > 0) {
+        for (long at = 0; at < got;) {
+            struct kernel_entry *entry = (struct kernel_entry *)(entries + at);
+            const char *name = entry->d_name;
+            at += entry->d_reclen;
+            if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) {
+                continue;
+            }
+            if (entry->d_type == IS_DIRECTORY) {
+                int below = depth == DEPTH_MAX ? -1 : open_at(folder, name, O_RDONLY | O_DIRECTORY);
+                if (below >= 0) {
+                    look_in(below, depth + 1);
+                    close(below);
+                }
+            } else if (depth == 0 || begins(name, "queue-0")) {
+                look_at_entry(folder, name, entry->d_ino);
+            }
+        }
+    }
+}
+
 /* Under the lock. */
 static void look(void) {
-    char entries[8192] __attribute__((aligned(8)));
     if (!have_directory()) {
         return;
     }
     for (uint64_t i = 0; i < shared->name_count; i++) {
         shared->names[i].seen = 0;
     }
-    lseek(directory_fd, 0, SEEK_SET);
-    long got;
-    while ((got = syscall(SYS_getdents64, directory_fd, entries, sizeof entries)) > 0) {
-        for (long at = 0; at < got;) {
-            struct kernel_entry *entry = (struct kernel_entry *)(entries + at);
-            look_at_entry(entry->d_name, entry->d_ino);
-            at += entry->d_reclen;
-        }
-    }
+    look_in(directory_fd, 0);
     for (uint64_t i = 0; i < shared->name_count; i++) {
         if (!shared->names[i].seen && shared->names[i].file != CUT_NOWHERE) {
             bind_name(shared->names[i].name, CUT_NOWHERE);

@@ -77,6 +77,11 @@ from stress.plants.keeping import (  # noqa: F401  the same
     trim_without_lock,
     unacked_not_looked_at,
 )
+from stress.plants.leaping import (  # noqa: F401  the same
+    entry_before_mark,
+    mark_before_pages,
+    mark_not_looked_for,
+)
 from stress.plants.rewrite import rewrite
 
 # --- stable storage -------------------------------------------------------------------------------

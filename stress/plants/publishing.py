@@ -41,6 +41,14 @@ MODELS = (
         "I3, a replay ends inside a batch", "publish", "SETTLE_BY_FRAME", "TAIL_READER",
     ),
     in_model(
+        "page_not_frozen", "producers go on where pages are to be published behind them",
+        "I19, frames of other places", "leap", "NO_FREEZE",
+    ),
+    in_model(
+        "pages_without_record", "pages get their names before a record says whose they are",
+        "I19, a producer rolls into them", "leap", "RECORD_LATE",
+    ),
+    in_model(
         "late_turn_stays_begun", "only who began a turn ends it, and nobody ends one begun late",
         "a lost wake-up", "flush", "OWN_TURN_ONLY",
     ),

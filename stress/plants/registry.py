@@ -7,6 +7,7 @@ from stress.plants.compressing import COMPRESSING
 from stress.plants.flows import FLOWS
 from stress.plants.items import ITEMS
 from stress.plants.keeping import KEEPING
+from stress.plants.leaping import LEAPING
 from stress.plants.plant import (
     CUT,
     DAMAGE,
@@ -188,7 +189,7 @@ FAILING = (
 
 PLANTS = (
     *MODELS, *PUBLISHING, *LOCKS, *DURABILITY, *RECOVERING, *FILES, *FAILING, *GROWING, *KEEPING,
-    *CLAIMING, *FLOWS, *ITEMS, *COMPRESSING,
+    *CLAIMING, *FLOWS, *ITEMS, *COMPRESSING, *LEAPING,
 )  # fmt: skip
 
 

@@ -32,10 +32,12 @@ COMMANDS: Final = {
     "import": "pagequeue.cli.import_",
     "plot": "pagequeue.cli.plot",
     "compress": "pagequeue.cli.compress",
+    "ship": "pagequeue.cli.ship",
     "metrics": "pagequeue.cli.metrics",
     "verify": "pagequeue.cli.verify",
     "repair": "pagequeue.cli.repair",
     "salvage": "pagequeue.cli.salvage",
+    "spark": "pagequeue.cli.spark",
     "demo": "pagequeue.cli.demo",
 }
 """Each command's module, in the order of the help; the module has a `command`."""

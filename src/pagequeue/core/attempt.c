@@ -33,11 +33,18 @@ static uint64_t crowded_at(const attempt *try) {
 static pq_append_result with_lock(attempt *try) {
     pq_append_result result = PQ_APPEND_LOST;
     if (!is_lost(try)) {
-        if (try->next_page != NULL) {
+        if (try->freeze != NULL) {
+            result = pq_freeze(&try->at, try->freeze);
+        } else if (try->beyond != NULL) {
+            result = pq_leap(&try->at, try->next_page->base, try->header, try->beyond);
+        } else if (try->next_page != NULL) {
             result = pq_roll(&try->at, try->next_page->base, try->header);
         } else {
             if (try->taker != NULL) {
                 try->at.crowded_at = crowded_at(try);
+            }
+            if (try->only_at != 0) { /* sequences only grow: so it is this one or none */
+                try->at.crowded_at = try->only_at - 1 + try->batch->count;
             }
             int64_t now = try->now == PQ_TIMESTAMP_NOW ? pq_clock_realtime() : try->now;
             result = pq_append(&try->at, try->batch, now, try->exact, &try->out);
@@ -101,6 +108,7 @@ int pq_writer_run(Writer *self, attempt *try, int free_gil) {
     try->lock = &self->lock;
     try->taker = self->taker;
     try->taker_limit = self->taker_limit;
+    try->only_at = self->only_at;
     if (!free_gil) {
         for (int i = 0; i < HELD_TRIES; i++) {
             if (pq_lock_try(&self->lock) == 0) {

@@ -5,7 +5,7 @@
  * non-zero sees the whole frame (I2). All that writes here runs under the writers' lock, touches no
  * Python object and never blocks. Whatever the bytes say, nothing outside the page is touched (I9).
  */
-#include "core.h"
+#include "frames.h"
 #include "index.h"
 
 #define HEADER PQ_FRAME_BYTES
@@ -58,11 +58,11 @@ pq_read_result pq_frame_check(const uint8_t *page, uint64_t page_bytes, uint64_t
 
 /* --- the tail --------------------------------------------------------------------------------- */
 
-static uint8_t *tail_word(uint8_t *meta, uint64_t page_number) {
+uint8_t *pq_tail_word(uint8_t *meta, uint64_t page_number) {
     return meta + (page_number & 1 ? PQ_WRITE_META_TAIL_ODD : PQ_WRITE_META_TAIL_EVEN);
 }
 
-static uint8_t *first_word(uint8_t *meta, uint64_t page_number) {
+uint8_t *pq_first_word(uint8_t *meta, uint64_t page_number) {
     return meta + (page_number & 1 ? PQ_WRITE_META_FIRST_ODD : PQ_WRITE_META_FIRST_EVEN);
 }
 
@@ -72,8 +72,8 @@ void pq_tail_load(const uint8_t *meta, pq_tail *tail) {
     uint64_t number, again, word;
     do {
         number = pq_load_u64(meta + PQ_WRITE_META_PAGE_NUMBER);
-        word = pq_load_u64(tail_word((uint8_t *)meta, number));
-        tail->first_sequence = pq_load_u64(first_word((uint8_t *)meta, number));
+        word = pq_load_u64(pq_tail_word((uint8_t *)meta, number));
+        tail->first_sequence = pq_load_u64(pq_first_word((uint8_t *)meta, number));
         tail->last_timestamp = (int64_t)pq_load_u64(meta + PQ_WRITE_META_LAST_TIMESTAMP);
         again = pq_load_u64(meta + PQ_WRITE_META_PAGE_NUMBER);
     } while (again != number);
@@ -83,13 +83,13 @@ void pq_tail_load(const uint8_t *meta, pq_tail *tail) {
 }
 
 static void tail_advance(const pq_place *at, uint64_t position, uint64_t count) {
-    pq_store_u64(tail_word(at->meta, at->page_number), position << 32 | count);
+    pq_store_u64(pq_tail_word(at->meta, at->page_number), position << 32 | count);
 }
 
 /* Only while the caller alone has the queue open. */
 void pq_tail_store(uint8_t *meta, const pq_tail *tail) {
-    pq_store_u64(tail_word(meta, tail->page_number), tail->position << 32 | tail->count);
-    pq_store_u64(first_word(meta, tail->page_number), tail->first_sequence);
+    pq_store_u64(pq_tail_word(meta, tail->page_number), tail->position << 32 | tail->count);
+    pq_store_u64(pq_first_word(meta, tail->page_number), tail->first_sequence);
     pq_store_u64(meta + PQ_WRITE_META_LAST_TIMESTAMP, (uint64_t)tail->last_timestamp);
     pq_store_u64(meta + PQ_WRITE_META_PAGE_NUMBER, tail->page_number);
 }
@@ -98,8 +98,8 @@ void pq_tail_store(uint8_t *meta, const pq_tail *tail) {
 
 /* Under the lock: bring the tail word up to what is published. Costs one load when, as nearly
  * always, no holder died. */
-static pq_append_result settle(const pq_place *at, uint64_t *position, uint64_t *count) {
-    uint64_t word = pq_load_u64(tail_word(at->meta, at->page_number));
+pq_append_result pq_settle(const pq_place *at, uint64_t *position, uint64_t *count) {
+    uint64_t word = pq_load_u64(pq_tail_word(at->meta, at->page_number));
     *position = word >> 32;
     *count = word & UINT32_MAX;
     pq_frame frame;
@@ -189,7 +189,7 @@ static uint32_t frame_put(uint8_t *frame, uint64_t bytes, uint32_t state, uint64
     return word;
 }
 
-static int is_active(const pq_place *at) {
+int pq_is_active(const pq_place *at) {
     return pq_load_u64(at->meta + PQ_WRITE_META_PAGE_NUMBER) == at->page_number;
 }
 
@@ -202,10 +202,10 @@ pq_append_result pq_append(const pq_place *at, const pq_batch *batch, int64_t no
     if (pq_load_u32(at->meta + PQ_WRITE_META_FAILED_ERRNO) != 0) {
         return PQ_APPEND_FAILED;
     }
-    if (!is_active(at)) {
+    if (!pq_is_active(at)) {
         return PQ_APPEND_MOVED;
     }
-    pq_append_result allowed = settle(at, &position, &count);
+    pq_append_result allowed = pq_settle(at, &position, &count);
     if (allowed != PQ_APPEND_DONE) {
         return allowed;
     }
@@ -296,7 +296,7 @@ static uint32_t header_checksum(const uint8_t *header) {
 }
 
 /* Whether a page has its final header: valid, of this page of this queue, with this sequence. */
-static int header_stands(const uint8_t *page, const uint8_t *wanted, uint64_t sequence) {
+int pq_header_stands(const uint8_t *page, const uint8_t *wanted, uint64_t sequence) {
     uint8_t found[PQ_PAGE_HEADER_BYTES];
     uint32_t checksum;
     memcpy(found, page, sizeof found);
@@ -315,10 +315,10 @@ static int header_stands(const uint8_t *page, const uint8_t *wanted, uint64_t se
 pq_append_result pq_roll(const pq_place *at, uint8_t *next_page, const uint8_t *header) {
     uint64_t position, count, next_number;
     memcpy(&next_number, header + PQ_PAGE_HEADER_PAGE_NUMBER, 8);
-    if (!is_active(at) || next_number != at->page_number + 1 || next_page == at->page) {
+    if (!pq_is_active(at) || next_number != at->page_number + 1 || next_page == at->page) {
         return PQ_APPEND_MOVED; /* or the caller was interrupted by a roll of its own thread */
     }
-    if (settle(at, &position, &count) == PQ_APPEND_DAMAGED) {
+    if (pq_settle(at, &position, &count) == PQ_APPEND_DAMAGED) {
         return PQ_APPEND_DAMAGED;
     }
     int64_t last = (int64_t)pq_load_u64(at->meta + PQ_WRITE_META_LAST_TIMESTAMP);
@@ -327,7 +327,7 @@ pq_append_result pq_roll(const pq_place *at, uint8_t *next_page, const uint8_t *
     /* R1. The next page's header, with its first sequence. Not again if it is there: when R3 was
      *     done before, readers are in that page already.
      *     Dies here, or in the middle: nobody reads that page yet; this is done again. */
-    if (!header_stands(next_page, header, sequence)) {
+    if (!pq_header_stands(next_page, header, sequence)) {
         uint8_t complete[PQ_PAGE_HEADER_BYTES];
         memcpy(complete, header, sizeof complete);
         memcpy(complete + PQ_PAGE_HEADER_FIRST_SEQUENCE, &sequence, 8);
@@ -341,8 +341,8 @@ pq_append_result pq_roll(const pq_place *at, uint8_t *next_page, const uint8_t *
     /* R2. Its tail words, in the half of the write meta that the active page does not use.
      *     Dies here: the same. */
     uint64_t number = at->page_number + 1;
-    pq_store_u64(first_word(at->meta, number), sequence);
-    pq_store_u64(tail_word(at->meta, number), (uint64_t)PQ_PAGE_HEADER_BYTES << 32);
+    pq_store_u64(pq_first_word(at->meta, number), sequence);
+    pq_store_u64(pq_tail_word(at->meta, number), (uint64_t)PQ_PAGE_HEADER_BYTES << 32);
     PQ_KILL_POINT(13);
     /* R3. The end-of-page mark, its length last: readers go on to the next page from here.
      *     Dies here: the next producer finds the mark at its tail and does all of this again. */

@@ -342,6 +342,7 @@ static PyMethodDef functions[] = {
     {"views", pq_core_views, METH_VARARGS, "Return Arrow's views of payloads of a page."},
     {"pack", pq_core_pack, METH_VARARGS, "Copy payloads of a page one behind the other."},
     {"stand", pq_core_stand, METH_VARARGS, "Raise if payloads of a page were truncated away."},
+    {"restamp", pq_core_restamp, METH_VARARGS, "Give the frames of a page other sequences."},
     {"resync", pq_core_resync, METH_VARARGS, "Find the next frame behind damage."},
     {"look", pq_core_look, METH_VARARGS, "Say what stands at a position."},
 #ifdef PAGEQUEUE_KILL_POINTS

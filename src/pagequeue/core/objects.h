@@ -117,6 +117,7 @@ PyObject *pq_core_scan(PyObject *module, PyObject *args);
 PyObject *pq_core_find(PyObject *module, PyObject *args);
 PyObject *pq_core_locate(PyObject *module, PyObject *args);
 PyObject *pq_core_find_many(PyObject *module, PyObject *args);
+PyObject *pq_core_restamp(PyObject *module, PyObject *args);
 PyObject *pq_core_times(PyObject *module, PyObject *args);
 PyObject *pq_core_resync(PyObject *module, PyObject *args);
 PyObject *pq_core_look(PyObject *module, PyObject *args);

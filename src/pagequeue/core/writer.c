@@ -282,6 +282,8 @@ static PyMethodDef writer_methods[] = {
     {"_send_many", (PyCFunction)pq_writer_send_many, METH_VARARGS, NULL},
     {"_send_rows", (PyCFunction)pq_writer_send_rows, METH_VARARGS, NULL},
     {"_send_spans", (PyCFunction)pq_writer_send_spans, METH_VARARGS, NULL},
+    {"_freeze", (PyCFunction)pq_writer_freeze, METH_NOARGS, NULL},
+    {"_leap", (PyCFunction)pq_writer_leap, METH_VARARGS, NULL},
     {"_attach", (PyCFunction)writer_attach, METH_VARARGS, NULL},
     {"_ahead", (PyCFunction)writer_ahead, METH_VARARGS, NULL},
     {"_roll", (PyCFunction)writer_roll, METH_VARARGS, NULL},
@@ -296,6 +298,7 @@ static PyMemberDef writer_members[] = {
     {"_closed", T_INT, offsetof(Writer, closed), READONLY, NULL},
     {"_inside", T_INT, offsetof(Writer, inside), READONLY, NULL},
     {"_fitting", T_ULONGLONG, offsetof(Writer, fitting), READONLY, NULL},
+    {"_only_at", T_ULONGLONG, offsetof(Writer, only_at), 0, NULL},
     {"_record_bytes", T_ULONGLONG, offsetof(Writer, record_bytes), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };

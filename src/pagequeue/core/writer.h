@@ -14,6 +14,7 @@ typedef struct {
     uint64_t ahead_at;     /* position from which the next page should be made ready */
     uint64_t sync_every;   /* messages, 0 = never */
     uint64_t unsynced;     /* messages since the last sync was asked for */
+    uint64_t only_at;      /* sequence + 1 that a batch must begin with, 0 = any */
     uint64_t record_bytes; /* every message has so many; 0 = any number */
     uint64_t fitting;      /* messages of the batch that was too large that fit into a page */
     int64_t lock_timeout;  /* ns */
@@ -32,8 +33,10 @@ typedef struct {
     Region *meta, *page;
     Region *next_page; /* not NULL = roll instead */
     const uint8_t *header; /* of the next page */
+    pq_tail *freeze;       /* not NULL = only freeze the page, and say where it ends */
+    const pq_tail *beyond; /* not NULL = publish all pages up to there, the next page first */
     Region *taker;
-    uint64_t taker_limit;
+    uint64_t taker_limit, only_at;
     pq_appended out;
 } attempt;
 
@@ -56,6 +59,9 @@ int pq_times_of(PyObject *object, size_t count, const int64_t **times);
 /* Append, and return the first sequence and the count; None for none. */
 PyObject *pq_writer_sent(Writer *self, pq_batch *batch, pq_payload *items);
 PyObject *pq_writer_bind(Writer *self, PyObject *args);
+/* publish.c */
+PyObject *pq_writer_freeze(Writer *self, PyObject *unused);
+PyObject *pq_writer_leap(Writer *self, PyObject *args);
 
 /* Whether another one's flush made all before a sequence durable: waits while one is under way. */
 int pq_writer_is_durable(Writer *self, uint64_t sequence);

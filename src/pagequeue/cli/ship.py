@@ -1,0 +1,101 @@
+"""`pagequeue ship`: sealed pages into another directory, where they are a queue to read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from pagequeue.cli import shared
+from pagequeue.cli.problems import page_progress
+
+if TYPE_CHECKING:
+    from pagequeue import ShipReport
+
+
+def parse_mode(text: str) -> int:
+    """Return the permission bits that a text means, in octal digits."""
+    try:
+        return int(text, 8)
+    except ValueError:
+        raise ValueError(f"{text!r} is no octal number; write one like 640") from None
+
+
+def _told(report: ShipReport) -> str:
+    """Return what was done, as a person reads it."""
+    what = f"{shared.counted(report.pages, 'page')}, {shared.counted(report.messages, 'message')}"
+    there = shared.counted(report.pages_before + report.pages, "page")
+    return (
+        f"{what}, {shared.human_bytes(report.bytes_shipped)} shipped to {report.target}, which has "
+        f"{there} now, up to sequence {report.end_sequence}"
+    )
+
+
+@click.command()
+@shared.directory_argument
+@click.option(
+    "--to", "target", required=True, metavar="DIR", type=click.Path(readable=False),
+    help="Directory of the copies; made if it is not there.",
+)  # fmt: skip
+@click.option("--rotate", is_flag=True, help="Seal the active page first, so that all goes along.")
+@click.option(
+    "--consumer", metavar="NAME", help="A consumer that acknowledges it, so that retention waits."
+)
+@click.option(
+    "--read-only", is_flag=True,
+    help="Need no write permission in DIR: only pages that were flushed already are shipped.",
+)  # fmt: skip
+@click.option(
+    "--mode", "file_mode", metavar="MODE", callback=shared.parsed(parse_mode), default="600",
+    show_default=True, help="Permission bits of the copies.",
+)  # fmt: skip
+@shared.json_option()
+@shared.prefix_option
+@shared.trust_option
+def command(
+    directory: str,
+    target: str,
+    prefix: str,
+    trust: tuple[str, ...],
+    *,
+    rotate: bool,
+    consumer: str | None,
+    read_only: bool,
+    file_mode: int,
+    as_json: bool,
+) -> None:
+    """Copy the sealed pages of the queue in DIR that are not in another directory yet.
+
+    Each is read again and checked there. The directory can be read as a queue, by Spark as well,
+    wherever it is seen or copied to. Others can send and receive meanwhile; calling it again ships
+    what is new, and goes on where it was killed.
+
+    \b
+    pagequeue ship events --to /shared/ships/host-1
+    """  # noqa: D301 - click's own mark is the character
+    if read_only and (rotate or consumer is not None):
+        raise click.UsageError("--read-only excludes --rotate and --consumer; leave it out")
+    if read_only:
+        queue = shared.open_to_read(directory, prefix, trust)
+    else:
+        queue = shared.open_to_write(directory, prefix, trust, create=False)
+    with queue, page_progress("shipping pages") as progress:
+        if rotate:
+            queue.rotate()
+        report = queue.ship(target, consumer=consumer, file_mode=file_mode, progress=progress)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report), ensure_ascii=False))
+        return
+    click.echo(_told(report))
+    if report.messages_missed:
+        shared.note(
+            f"retention took {shared.counted(report.messages_missed, 'message')} before the first "
+            "page was shipped; --consumer makes it wait"
+        )
+    if report.pages_left:
+        shared.note(
+            f"{shared.counted(report.pages_left, 'page')} left, not flushed yet; leave --read-only "
+            "out"
+        )

@@ -1,0 +1,154 @@
+"""`pagequeue spark`: an archive of queues, the way back, figures, and an example; by Spark."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import sys
+import tempfile
+import warnings
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+from pagequeue.cli import shared
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import SparkSession
+
+_Function = TypeVar("_Function", bound="Callable[..., Any]")
+
+COMMANDS: Final = {
+    "archive": "pagequeue.cli.spark_archive",
+    "replay": "pagequeue.cli.spark_replay",
+    "profile": "pagequeue.cli.spark_profile",
+    "example": "pagequeue.cli.spark_example",
+}
+QUIET: Final = """\
+rootLogger.level = off
+rootLogger.appenderRef.stdout.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+logger.apache.name = org.apache
+logger.apache.level = off
+logger.sparkproject.name = org.sparkproject
+logger.sparkproject.level = off
+"""
+"""What goes wrong is told in one line by the command, and not by each room of Spark."""
+CONFIGURATION: Final = "spark.driver.extraJavaOptions"
+
+
+class _Commands(click.Group):
+    """A group that imports a command when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of the help."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return one command, or None where there is none of that name."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(COMMANDS[cmd_name]).command
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=_Commands)
+def command() -> None:
+    """Queues in Spark: archive to Parquet, replay from there, profile.
+
+    Needs the extra `spark`, and a Java from 17 on or the extra `spark-java`.
+    """
+
+
+def _setting(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> Any:  # noqa: ANN401
+    pairs = [text.partition("=") for text in given]
+    for name, sign, _ in pairs:
+        if not sign or not name.startswith("spark."):
+            raise click.BadParameter(f"{name!r} is no setting; write spark.NAME=VALUE")
+    return {name: value for name, _, value in pairs}
+
+
+def session_options(function: _Function) -> _Function:
+    """Add the options of the Spark session."""
+    function = click.option(
+        "--set", "settings", multiple=True, metavar="KEY=VALUE", callback=_setting,
+        help="A setting of Spark; can be given several times.",
+    )(function)  # fmt: skip
+    return click.option(
+        "--master", metavar="URL", help="The cluster, like spark://host:7077; otherwise this host."
+    )(function)
+
+
+@contextlib.contextmanager
+def session(master: str | None, settings: dict[str, str], *, fast: bool = True) -> Iterator[Any]:
+    """Give a session that is quiet, and ends with the block; one that runs already stays.
+
+    Args:
+        master: of the cluster.
+        settings: more of Spark's.
+        fast: start it in fewer seconds, for work that is over soon.
+    """
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - the extra
+
+    from pagequeue import spark as ours  # noqa: PLC0415 - the same
+
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        ours.register(running)
+        yield running
+        return
+    with (
+        warnings.catch_warnings(),
+        tempfile.TemporaryDirectory(prefix="pagequeue-spark-") as there,
+    ):
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support", FutureWarning)
+        path = os.path.join(there, "log4j2.properties")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(QUIET)
+        flags = ["-XX:TieredStopAtLevel=1"] if fast and master is None else []
+        flags += [f"-Dlog4j2.configurationFile=file:{path}", settings.pop(CONFIGURATION, "")]
+        chosen = {
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            CONFIGURATION: " ".join(flags).strip(),
+            **settings,
+        }
+        started: SparkSession = ours.session("pagequeue", master=master, settings=chosen)
+        logging.getLogger("pyspark").setLevel(logging.CRITICAL)
+        try:
+            yield started
+        finally:
+            started.stop()
+
+
+def check_extra() -> None:
+    """Raise MissingExtra where Spark is not installed."""
+    importlib.import_module("pagequeue.spark")
+
+
+@contextlib.contextmanager
+def progress_of(doing: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Show how much is done, where somebody looks; the bar is there before Spark is."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=shared.messages_console(), transient=True) as bar:
+        task = bar.add_task("starting Spark", total=None)
+
+        def advanced(done_count: int, total_count: int) -> None:
+            bar.update(task, description=doing, completed=done_count, total=total_count)
+
+        yield advanced

@@ -1,0 +1,128 @@
+"""`pagequeue spark archive`: queues into a Parquet table, each message once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from pagequeue.cli import shared
+from pagequeue.cli import spark as sparks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+FILE_SIZE: Final = "128M"
+
+
+@contextlib.contextmanager
+def _stopped_tidily(stop: threading.Event) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end an archive behind its batch."""
+
+    def leave(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    before = [(number, signal.signal(number, leave)) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+@click.command()
+@click.argument(
+    "queues", metavar="QUEUES...", nargs=-1, required=True, type=click.Path(readable=False)
+)
+@click.option(
+    "--to", "table", required=True, metavar="TABLE", type=click.Path(readable=False),
+    help="The directory of the table; made if it is not there.",
+)  # fmt: skip
+@click.option(
+    "--every", type=click.FloatRange(min=0), callback=shared.finite, metavar="SECONDS",
+    help="Go on until Ctrl-C, with a batch each so many seconds. Without it: what is there now.",
+)  # fmt: skip
+@click.option(
+    "--consumer", metavar="NAME",
+    help="Acknowledge under this name what is archived durably; retention waits for it.",
+)  # fmt: skip
+@click.option(
+    "--checkpoint", metavar="DIR", type=click.Path(readable=False),
+    help="Where Spark notes its progress.  [default: below the table]",
+)  # fmt: skip
+@click.option(
+    "--batch", "batch_count", type=click.IntRange(min=1), metavar="N",
+    help="At most so many messages at a time.  [default: 1 GiB of them]",
+)  # fmt: skip
+@click.option(
+    "--file-bytes", default=FILE_SIZE, show_default=True, metavar="SIZE",
+    callback=shared.parsed(shared.parse_size), help="Compact small files to about this size.",
+)  # fmt: skip
+@click.option("--no-compact", is_flag=True, help="Leave small files as they are.")
+@click.option(
+    "--on-damage", type=click.Choice(["fail", "skip"]), default="fail", show_default=True,
+    help="What a damaged page does.",
+)  # fmt: skip
+@click.option(
+    "--on-expired", type=click.Choice(["fail", "skip"]), default="fail", show_default=True,
+    help="What messages do that retention took before they were archived.",
+)  # fmt: skip
+@sparks.session_options
+@shared.json_option()
+@shared.prefix_option
+@shared.trust_option
+def command(
+    queues: tuple[str, ...],
+    table: str,
+    prefix: str,
+    trust: tuple[str, ...],
+    every: float | None,
+    consumer: str | None,
+    checkpoint: str | None,
+    batch_count: int | None,
+    file_bytes: int,
+    on_damage: str,
+    on_expired: str,
+    master: str | None,
+    settings: dict[str, str],
+    *,
+    no_compact: bool,
+    as_json: bool,
+) -> None:
+    """Put the messages of QUEUES, directories or globs, into a Parquet table.
+
+    Each message is in the table once, whoever is killed when; the same command goes on where one
+    ended. The table has the columns sequence, timestamp, timestamp_ns and payload, and is
+    partitioned by queue, date and hour, UTC.
+    """
+    sparks.check_extra()
+    from pagequeue.spark.pipeline import archive  # noqa: PLC0415 - the extra
+
+    options: dict[str, Any] = {"prefix": prefix, "onDamage": on_damage, "onExpired": on_expired}
+    if trust:
+        options["trust"] = ",".join(trust)
+    if batch_count is not None:
+        options["maxRecordsPerTrigger"] = batch_count
+    stop = threading.Event()
+    with (
+        sparks.progress_of("archiving messages") as progress,
+        sparks.session(master, settings, fast=every is None) as spark,
+        _stopped_tidily(stop) if every is not None else contextlib.nullcontext(),
+    ):
+        done = archive(
+            spark, queues, table, every=every, consumer=consumer, checkpoint=checkpoint,
+            compact=not no_compact, file_bytes=file_bytes, stop=stop, progress=progress,
+            **options,
+        )  # fmt: skip
+    if as_json:
+        click.echo(json.dumps({"table": table} | done._asdict()))
+        return
+    size = shared.human_bytes(done.size_bytes)
+    click.echo(f"{shared.counted(done.messages, 'message')} archived to {table}, {size}")
+    if done.files_saved:
+        click.echo(f"{shared.counted(done.files_saved, 'file')} less by compaction")

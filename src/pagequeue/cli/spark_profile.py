@@ -1,0 +1,113 @@
+"""`pagequeue spark profile`: what queues, or an archive of them, look like."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from pagequeue import InvalidOption, plotting
+from pagequeue.cli import shared
+from pagequeue.cli import spark as sparks
+from pagequeue.exchange import whole_file
+
+if TYPE_CHECKING:
+    from pagequeue.spark.pipeline import Profile
+
+
+def _show(profile: Profile) -> None:
+    """Print a table, a line for each queue."""
+    from pagequeue.spark.pipeline.report import COLUMNS, row  # noqa: PLC0415 - the extra
+
+    table = Table(box=None, pad_edge=False, header_style="cyan")
+    for name in COLUMNS:
+        justify: Any = "left" if name == "queue" else "right"
+        table.add_column(name.replace("_", " "), justify=justify, overflow="fold")
+    for one in profile.queues:
+        table.add_row(*row(one))
+    if len(profile.queues) != 1:
+        table.add_section()
+        table.add_row(*row(profile.total), style="bold")
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 200  # a file has no edge
+    console.print(table)
+
+
+@click.command()
+@click.argument(
+    "source", metavar="QUEUES...|TABLE", nargs=-1, required=True, type=click.Path(readable=False)
+)
+@click.option(
+    "--to", "target", metavar="FILE", type=click.Path(readable=False),
+    help="Draw a page of plots too: .png, or .html with the table.",
+)  # fmt: skip
+@shared.since_option
+@shared.until_option
+@click.option("--force", is_flag=True, help="Replace what stands there.")
+@click.option(
+    "--on-damage", type=click.Choice(["fail", "skip"]), default="fail", show_default=True,
+    help="What a damaged page of a queue does.",
+)  # fmt: skip
+@sparks.session_options
+@shared.json_option()
+@shared.prefix_option
+@shared.trust_option
+def command(
+    source: tuple[str, ...],
+    target: str | None,
+    prefix: str,
+    trust: tuple[str, ...],
+    on_damage: str,
+    master: str | None,
+    settings: dict[str, str],
+    *,
+    since: int | None,
+    until: int | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Show rates, sizes, gaps, lags, and what is missing, late or there twice.
+
+    Of QUEUES, directories or globs, or of the TABLE that `archive` made. A gap is the time from a
+    message to the next one of its queue; late is one that is older than one with a lower sequence;
+    the lag of a table is what its queue has more, where that is on this host.
+    """
+    sparks.check_extra()
+    from pagequeue.spark.pipeline import layout, profile, report  # noqa: PLC0415 - the extra
+
+    suffix = ""
+    if target is not None:
+        try:
+            suffix = report.suffix_of(target)
+        except InvalidOption as error:
+            raise click.UsageError(str(error)) from None
+        plotting.check()
+    options: dict[str, Any] = {}
+    if not (len(source) == 1 and layout.is_table(source[0])):
+        options = {"prefix": prefix, "onDamage": on_damage}
+        if trust:
+            options["trust"] = ",".join(trust)
+    with contextlib.ExitStack() as stack:
+        file = None
+        if target is not None:
+            file = stack.enter_context(whole_file(target, force=force))
+        with (
+            sparks.progress_of("reading, in tasks") as progress,
+            sparks.session(master, settings) as spark,
+        ):
+            found = profile(spark, source, since=since, until=until, progress=progress, **options)
+        if file is not None:
+            report.write(file, suffix, ", ".join(source), found)
+    if as_json:
+        queues = [report.figures(one, with_times=False) for one in found.queues]
+        figures = {"queues": queues, "total": report.figures(found.total)}
+        click.echo(json.dumps(figures | ({"path": target} if target else {})))
+        return
+    _show(found)
+    if target is not None:
+        click.echo(f"drawn in {target}")

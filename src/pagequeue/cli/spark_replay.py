@@ -1,0 +1,82 @@
+"""`pagequeue spark replay`: a table back into a queue, in order of time."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from pagequeue.cli import shared
+from pagequeue.cli import spark as sparks
+
+
+def _time(text: str) -> str:
+    """Return a time as it was typed, if it is one: "ago" is counted once for a whole replay."""
+    shared.parse_moment(text)
+    return text
+
+
+@click.command()
+@click.argument("table", metavar="TABLE", type=click.Path(readable=False))
+@click.option(
+    "--to", "directory", required=True, metavar="DIR", type=click.Path(readable=False),
+    help="The queue to send to; made if it is not there.",
+)  # fmt: skip
+@click.option(
+    "--since", metavar="TIME", callback=shared.parsed(_time),
+    help="Start at this time: 10m (ago), 2026-01-31T08:00Z, or nanoseconds since 1970.",
+)  # fmt: skip
+@click.option(
+    "--until", metavar="TIME", callback=shared.parsed(_time),
+    help="End before this time, given likewise.",
+)  # fmt: skip
+@click.option(
+    "--page-bytes", callback=shared.parsed(shared.parse_size), metavar="SIZE",
+    help="The size of each page of a new queue, like 64M.",
+)  # fmt: skip
+@click.option(
+    "--slice", "slice_count", type=click.IntRange(min=1), metavar="N",
+    help="About so many messages appear at a time; an hour is never cut.  [default: 1,000,000]",
+)  # fmt: skip
+@sparks.session_options
+@shared.json_option()
+@shared.prefix_option
+@shared.trust_option
+def command(
+    table: str,
+    directory: str,
+    prefix: str,
+    trust: tuple[str, ...],
+    since: str | None,
+    until: str | None,
+    page_bytes: int | None,
+    slice_count: int | None,
+    master: str | None,
+    settings: dict[str, str],
+    *,
+    as_json: bool,
+) -> None:
+    """Send the messages of TABLE, that `archive` made, to a queue again.
+
+    By time, then queue, then sequence, with the times that they have; sequences are new. The same
+    command goes on where one was killed, with the messages that the table had when it first began.
+    Nobody else can send to the queue meanwhile: its times would be later.
+    """
+    sparks.check_extra()
+    from pagequeue.spark.pipeline import replay  # noqa: PLC0415 - the extra
+    from pagequeue.spark.pipeline.replaying import SLICE_COUNT  # noqa: PLC0415 - the same
+
+    with (
+        sparks.progress_of("replaying slices") as progress,
+        sparks.session(master, settings) as spark,
+    ):
+        done = replay(
+            spark, table, directory, since=since, until=until, page_bytes=page_bytes,
+            prefix=prefix, trust=trust, slice_count=slice_count or SLICE_COUNT, progress=progress,
+        )  # fmt: skip
+    if as_json:
+        click.echo(json.dumps({"directory": directory} | done._asdict()))
+        return
+    click.echo(f"{shared.counted(done.messages, 'message')} replayed to {directory}")
+    if done.slices_before:
+        click.echo(f"{shared.counted(done.slices_before, 'slice')} there from an earlier run")

@@ -1,0 +1,227 @@
+"""The options of `format("pagequeue")`, turned from text into what they mean.
+
+Spark gives all of them as text and their names in lower case. One that is not known is an error:
+a misspelled `until` would read everything.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from pagequeue import errors
+from pagequeue.cli.times import parse_time
+from pagequeue.trust import trusted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+Value = TypeVar("Value")
+PARTS_MAX: Final = 100_000
+READING: Final = (
+    "path", "paths", "prefix", "trust", "since", "until", "fromSequence", "toSequence",
+    "partitionBytes", "onDamage", "onExpired",
+)  # fmt: skip
+STREAMING: Final = (
+    "path", "paths", "prefix", "trust", "startingOffsets", "maxRecordsPerTrigger",
+    "maxBytesPerTrigger", "partitionBytes", "onDamage", "onExpired", "consumer",
+)  # fmt: skip
+WRITING: Final = (
+    "path", "prefix", "trust", "pageBytes", "writer", "piece", "checkpointLocation", "queryName",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What is to be read, and how.
+
+    Attributes:
+        paths: directories, or globs of them.
+        prefix: of the queues' file names, or a glob.
+        trust: as for `Queue`.
+        since: only messages that are not older, ns since 1970; None: no bound.
+        until: only messages before the first that is not older.
+        first: only messages from this sequence on.
+        end: only messages below this sequence.
+        partition_bytes: about so much for a task; None: by the number of processors.
+        skips_damage: whether damage is a counted gap, and not an error.
+        skips_expired: whether what retention took is a counted gap, and not an error.
+        starting: "earliest", "latest" or ns since 1970, for streams.
+        records_max: messages of a micro-batch, None: no limit.
+        bytes_max: bytes of a micro-batch, None: no limit.
+        consumer: the name under which progress is acknowledged, None: none.
+    """
+
+    paths: tuple[str, ...]
+    prefix: str = "queue"
+    trust: tuple[str, ...] = ()
+    since: int | None = None
+    until: int | None = None
+    first: int | None = None
+    end: int | None = None
+    partition_bytes: int | None = None
+    skips_damage: bool = False
+    skips_expired: bool = False
+    starting: str | int = "earliest"
+    records_max: int | None = None
+    bytes_max: int | None = None
+    consumer: str | None = None
+
+    @property
+    def is_glob(self) -> bool:
+        """Whether what is meant is looked for, and not named."""
+        return any(map(glob.has_magic, (*self.paths, self.prefix)))
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """Where rows go.
+
+    Attributes:
+        path: the directory of the queue; made if it is not there.
+        prefix: of its file names.
+        trust: as for `Queue`.
+        page_bytes: of a new queue; None: the default, or what the queue has.
+        writer: whose piece of work a table is, None: a job that never comes again.
+        piece: its number; each of a writer is published once, never an earlier one behind a later.
+    """
+
+    path: str
+    prefix: str = "queue"
+    trust: tuple[str, ...] = ()
+    page_bytes: int | None = None
+    writer: str | None = None
+    piece: int = 0
+
+
+class _Given:
+    """Options as they were given; remembers nothing of which were asked for."""
+
+    def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
+        self._given = {name.lower(): value for name, value in given.items()}
+        unknown = sorted(set(self._given) - {name.lower() for name in known})
+        if unknown:
+            raise errors.InvalidOption(
+                f"option {unknown[0]!r} is not known here: give one of {', '.join(known)}"
+            )
+
+    def text(self, name: str) -> str | None:
+        return self._given.get(name.lower())
+
+    def parsed(self, name: str, parse: Callable[[str], Value]) -> Value | None:
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise errors.InvalidOption(f"option {name}: {error}") from None
+
+    def choice(self, name: str, *choices: str) -> str:
+        text = self.text(name)
+        if text is not None and text not in choices:
+            raise errors.InvalidOption(
+                f"option {name} is {text!r}: give one of {', '.join(choices)}"
+            )
+        return text or choices[0]
+
+    def trust(self) -> tuple[str, ...]:
+        names = (name.strip() for name in (self.text("trust") or "").split(","))
+        return tuple(sorted(trusted([name for name in names if name], "option trust")))
+
+
+def _moment(text: str) -> int:
+    return parse_time(text, time.time_ns())
+
+
+def _whole(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise ValueError(f"{text} is below 0; give a whole number")
+    return value
+
+
+def _counted(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError(f"{text} is below 1; give a whole number")
+    return value
+
+
+def _starting(text: str) -> str | int:
+    return text if text in {"earliest", "latest"} else _moment(text)
+
+
+def _paths(given: _Given) -> tuple[str, ...]:
+    """Return the paths; several arrive as JSON."""
+    text = given.text("paths")
+    paths = json.loads(text) if text is not None else [given.text("path")]
+    found = tuple(_local(path) for path in paths if path)
+    if not found:
+        raise errors.InvalidOption("no path: give the queue's directory, or a glob, to load()")
+    return found
+
+
+def _local(path: str) -> str:
+    return "/" + path.removeprefix("file:").lstrip("/") if path.startswith("file:/") else path
+
+
+def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
+    """Return what the options of a read say.
+
+    Raises:
+        InvalidOption: one is not known, or cannot be.
+    """
+    options = _Given(given, STREAMING if streaming else READING)
+    return ReadOptions(
+        paths=_paths(options),
+        prefix=options.text("prefix") or "queue",
+        trust=options.trust(),
+        since=options.parsed("since", _moment),
+        until=options.parsed("until", _moment),
+        first=options.parsed("fromSequence", _whole),
+        end=options.parsed("toSequence", _whole),
+        partition_bytes=options.parsed("partitionBytes", _counted),
+        skips_damage=options.choice("onDamage", "fail", "skip") == "skip",
+        skips_expired=options.choice("onExpired", "fail", "skip") == "skip",
+        starting=options.parsed("startingOffsets", _starting) or "earliest",
+        records_max=options.parsed("maxRecordsPerTrigger", _counted),
+        bytes_max=options.parsed("maxBytesPerTrigger", _counted),
+        consumer=options.text("consumer"),
+    )
+
+
+def place_options(given: Mapping[str, str]) -> ReadOptions:
+    """Return which queues the options of a read mean, whatever else they say.
+
+    Raises:
+        InvalidOption: there is no path, or trust says what there is not.
+    """
+    names = {"path", "paths", "prefix", "trust"}
+    place = {name: value for name, value in given.items() if name.lower() in names}
+    return read_options(place, streaming=False)
+
+
+def write_options(given: Mapping[str, str]) -> WriteOptions:
+    """Return what the options of a write say.
+
+    Raises:
+        InvalidOption: one is not known, or cannot be; or there is no path.
+    """
+    options = _Given(given, WRITING)
+    path = options.text("path")
+    if not path:
+        raise errors.InvalidOption(
+            "no path: give the queue's directory to save(), or to option('path', ...) of a stream"
+        )
+    return WriteOptions(
+        path=_local(path),
+        prefix=options.text("prefix") or "queue",
+        trust=options.trust(),
+        page_bytes=options.parsed("pageBytes", _counted),
+        writer=options.text("writer"),
+        piece=options.parsed("piece", _whole) or 0,
+    )

@@ -1,0 +1,22 @@
+"""What is done with queues by Spark: an archive in Parquet, the way back, and figures.
+
+archive(spark, "hosts/*/events", "table", consumer="archive")
+replay(spark, "table", "again", since="1h")
+print(profile(spark, "table").queues)
+"""
+
+from __future__ import annotations
+
+from pagequeue.spark.pipeline.archiving import Archived, archive
+from pagequeue.spark.pipeline.profiling import Profile, QueueProfile, profile
+from pagequeue.spark.pipeline.replaying import Replayed, replay
+
+__all__ = [
+    "Archived",
+    "Profile",
+    "QueueProfile",
+    "Replayed",
+    "archive",
+    "profile",
+    "replay",
+]

@@ -1,0 +1,306 @@
+"""`profile`: rates, sizes, gaps, lags, and what is missing, late or there twice, of any queues.
+
+Tasks count, and only counts come to the driver: one pass, and nothing is sorted or shuffled. Where
+runs of a queue overlap, or times go back between two of them, the rows of that queue alone are
+looked at again, in order. In one queue neither happens; in a table it does when somebody has put
+files there.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from pyspark.sql import Window
+from pyspark.sql import functions as f
+
+from pagequeue import errors
+from pagequeue.histograms import TIME_BINS, TIME_FIRST_NS, SizeBins, TimeBins
+from pagequeue.spark.found import open_each
+from pagequeue.spark.options import read_options
+from pagequeue.spark.pipeline import layout
+from pagequeue.spark.pipeline.failures import told
+from pagequeue.spark.pipeline.replaying import COLUMNS, Bound
+from pagequeue.spark.pipeline.tally import LISTS, RUN_NUMBERS, SCHEMA, Run, bins_of, counting
+from pagequeue.spark.pipeline.watching import watched
+from pagequeue.spark.session import read
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from pagequeue.moments import Moment
+
+NEEDED: Final = ("queue", "sequence", "timestamp_ns", "payload")
+ARCHIVE: Final = "archive"
+
+
+@dataclass
+class QueueProfile:
+    """What one queue looks like, or all of them together.
+
+    Attributes:
+        queue: its name.
+        messages: that are there, each copy counted.
+        payload_bytes: of all of them.
+        first_sequence: the lowest, and `last_sequence`, the highest; None: no message.
+        first_timestamp: the earliest, ns since 1970, and `last_timestamp`, the latest.
+        missing: sequences between the lowest and the highest that are not there.
+        duplicates: messages whose sequence is there before.
+        late: messages that are older than one with a lower sequence.
+        sizes: of payloads, bytes.
+        gaps: from each message to the next one, ns.
+        times: messages and bytes by time.
+        lags: of each named consumer; of a table how many messages its queue has more, where that
+            can be read here, as that of `archive`.
+    """
+
+    queue: str
+    messages: int = 0
+    payload_bytes: int = 0
+    first_sequence: int | None = None
+    last_sequence: int | None = None
+    first_timestamp: int | None = None
+    last_timestamp: int | None = None
+    missing: int = 0
+    duplicates: int = 0
+    late: int = 0
+    sizes: SizeBins = field(default_factory=SizeBins)
+    gaps: SizeBins = field(default_factory=SizeBins)
+    times: TimeBins = field(default_factory=TimeBins)
+    lags: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def rate(self) -> float:
+        """Messages a second, from the first to the last; 0 where that is no time."""
+        span = (self.last_timestamp or 0) - (self.first_timestamp or 0)
+        return (self.messages - 1) * 1e9 / span if span > 0 else 0.0
+
+    @property
+    def peak_rate(self) -> float:
+        """Messages a second in the bin of time that has most."""
+        return float(self.times.messages.max()) * 1e9 / self.times.bin_ns
+
+    @property
+    def lag(self) -> int | None:
+        """The largest lag; None: nobody's is known."""
+        return max(self.lags.values(), default=None)
+
+
+@dataclass
+class Profile:
+    """What queues look like.
+
+    Attributes:
+        queues: each of them, by name.
+        total: all together; sequences are those of no queue, so None.
+    """
+
+    queues: list[QueueProfile]
+    total: QueueProfile
+
+
+def profile(
+    spark: SparkSession,
+    source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    since: Moment | str | None = None,
+    until: Moment | str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    **options: object,
+) -> Profile:
+    """Return figures of queues, or of the table that `archive` made of them.
+
+    Args:
+        spark: a session; the source is registered.
+        source: directories of queues, or globs of them; or one table.
+        since: only messages that are not older: int ns, aware datetime, timedelta ago, or a text.
+        until: only messages before the first that is not older.
+        progress: told how many tasks are done, of how many.
+        options: of the read, for queues: `prefix`, `trust`, `onDamage`, `onExpired`,
+            `partitionBytes`.
+
+    Raises:
+        QueueNotFound: there is no queue. DamageError: a page is damaged.
+    """
+    given = [source] if isinstance(source, str | os.PathLike) else list(source)
+    paths = [os.path.abspath(os.fspath(path)) for path in given]
+    is_table = len(paths) == 1 and _is_table(paths[0])
+    if is_table:
+        if options:
+            raise errors.InvalidOption(f"a table has no option {min(options)!r}: leave it out")
+        rows = _within(spark.read.schema(COLUMNS).parquet(paths[0]), since, until)
+        lags = _table_lags(paths[0])
+    else:
+        rows = read(spark, paths, columns=NEEDED, since=since, until=until, **options)
+        lags = _queue_lags(paths, options)
+    try:
+        with watched(spark, progress):
+            counted = _count(rows)
+    except Exception as error:
+        told(error)
+        raise
+    for queue, found in lags.items():
+        counted.setdefault(queue, QueueProfile(queue)).lags = found
+    return _profile(counted)
+
+
+def _is_table(path: str) -> bool:
+    if layout.is_table(path):
+        return True
+    return os.path.isdir(path) and any(n.startswith("queue=") for n in os.listdir(path))
+
+
+def _within(rows: DataFrame, since: Moment | str | None, until: Moment | str | None) -> DataFrame:
+    """Return the rows of a table that are between two times."""
+    first, last = Bound.of(since, "since").ns, Bound.of(until, "until").ns
+    if first is not None:
+        rows = rows.where(f.col("timestamp_ns") >= first)
+    return rows if last is None else rows.where(f.col("timestamp_ns") < last)
+
+
+def _table_lags(table: str) -> dict[str, dict[str, int]]:
+    """Return how many messages queues have behind what the table has, where that can be seen."""
+    lags: dict[str, dict[str, int]] = {}
+    for name, queue_directory in layout.queues(table).items():
+        directory, _, prefix = name.partition("#")
+        options = {"path": directory, **({"prefix": prefix} if prefix else {})}
+        try:
+            end = layout.last_end(table, queue_directory)
+            for _, queue in open_each(read_options(options, streaming=False)):
+                lags[name] = {ARCHIVE: max(0, queue.tail_sequence - end)}
+        except errors.PageQueueError:
+            continue  # it is another host's, or gone, or others have put files there
+    return lags
+
+
+def _queue_lags(paths: list[str], options: dict[str, object]) -> dict[str, dict[str, int]]:
+    """Return the lags of named consumers and groups."""
+    lags = {}
+    for path in paths:
+        given = {name: str(value) for name, value in options.items()}
+        for found, queue in open_each(read_options({"path": path, **given}, streaming=False)):
+            lags[found.name] = {c.name: c.lag for c in queue.consumers() if c.lag is not None}
+    return lags
+
+
+# --- counting -------------------------------------------------------------------------------------
+
+
+def _count(rows: DataFrame) -> dict[str, QueueProfile]:
+    """Return what tasks counted, put together."""
+    (bounds,) = rows.agg(f.min("timestamp_ns"), f.max("timestamp_ns")).collect()
+    start, last = bounds
+    if start is None:
+        return {}
+    bin_ns = TIME_FIRST_NS
+    while (last - start) // bin_ns >= TIME_BINS:
+        bin_ns *= 2
+    columns = ("queue", "sequence", "timestamp_ns", f.octet_length("payload").alias("size"))
+    counted = rows.select(*columns).mapInArrow(counting(start, bin_ns), SCHEMA).toArrow()
+    profiles, again = together(counted, start, bin_ns)
+    if again:
+        _look_again(rows.where(f.col("queue").isin(again)), profiles)
+    return profiles
+
+
+def together(
+    counted: Any,  # noqa: ANN401 - pyarrow is not typed
+    start: int,
+    bin_ns: int,
+) -> tuple[dict[str, QueueProfile], list[str]]:
+    """Put together what tasks counted.
+
+    Args:
+        counted: their rows, an Arrow table.
+        start: of the first bin of time, ns since 1970.
+        bin_ns: the width of a bin.
+
+    Returns:
+        Queues by name, and the names of those whose rows have to be looked at in order.
+    """
+    profiles: dict[str, QueueProfile] = {}
+    runs: dict[str, list[Run]] = {}
+    numbers = {name: _lists(counted, name) for name in LISTS}
+    heads = zip(*(counted.column(n).to_pylist() for n in range(3)), strict=True)
+    for row, (queue, messages, payload_bytes) in enumerate(heads):
+        one = profiles.setdefault(queue, QueueProfile(queue))
+        one.messages += messages
+        one.payload_bytes += payload_bytes
+        one.times.start, one.times.bin_ns = start, bin_ns
+        one.times.messages += numbers["times"][row]
+        one.times.payload_bytes += numbers["time_bytes"][row]
+        one.sizes.merge(bins_of(numbers["sizes"][row]))
+        one.gaps.merge(bins_of(numbers["gaps"][row]))
+        found = numbers["runs"][row].reshape(-1, RUN_NUMBERS).tolist()
+        runs.setdefault(queue, []).extend(Run(*run) for run in found)
+    return profiles, [name for name, found in runs.items() if not _joined(profiles[name], found)]
+
+
+def _lists(table: Any, name: str) -> list[Any]:  # noqa: ANN401 - pyarrow is not typed
+    """Return the lists of a column as arrays."""
+    column = table.column(name).combine_chunks()
+    ends = column.offsets.to_numpy(zero_copy_only=False)
+    values = column.values.to_numpy(zero_copy_only=False)
+    return [values[a:b] for a, b in pairwise(ends)]
+
+
+def _joined(one: QueueProfile, runs: list[Run]) -> bool:
+    """Put the runs of a queue one behind the other; False: their rows lie between each other."""
+    runs.sort(key=lambda run: (run.first, run.last))
+    one.first_sequence, one.last_sequence = runs[0].first, max(run.last for run in runs)
+    one.first_timestamp = min(run.least_time for run in runs)
+    one.last_timestamp = max(run.most_time for run in runs)
+    one.late = sum(run.late for run in runs)
+    span = one.last_sequence - one.first_sequence + 1
+    latest, before = runs[0].most_time, runs[0]
+    for run in runs[1:]:
+        if run.first <= before.last or run.least_time < latest:
+            return False
+        one.gaps.add(np.array([run.first_time - before.last_time]))
+        latest, before = max(latest, run.most_time), run
+    one.duplicates = sum(run.duplicates for run in runs)
+    one.missing = span - (one.messages - one.duplicates)
+    return True
+
+
+def _look_again(rows: DataFrame, profiles: dict[str, QueueProfile]) -> None:
+    """Count what needs all rows of a queue in order."""
+    order = Window.partitionBy("queue").orderBy("sequence", "timestamp_ns")
+    before = f.max("timestamp_ns").over(order.rowsBetween(Window.unboundedPreceding, -1))
+    is_late = (f.col("timestamp_ns") < before).cast("int")
+    is_again = (f.col("sequence") == f.lag("sequence").over(order)).cast("int")
+    marked = rows.select("queue", is_late.alias("late"), is_again.alias("again"))
+    for queue, late, again in marked.groupBy("queue").agg(f.sum("late"), f.sum("again")).collect():
+        one = profiles[queue]
+        assert one.first_sequence is not None
+        assert one.last_sequence is not None
+        one.late, one.duplicates = late or 0, again or 0
+        span = one.last_sequence - one.first_sequence + 1
+        one.missing = span - (one.messages - one.duplicates)
+
+
+def _profile(counted: dict[str, QueueProfile]) -> Profile:
+    """Return queues and their sum."""
+    queues = [counted[name] for name in sorted(counted)]
+    total = QueueProfile("")
+    for one in queues:
+        for name in ("messages", "payload_bytes", "missing", "duplicates", "late"):
+            setattr(total, name, getattr(total, name) + getattr(one, name))
+        if one.messages:
+            total.times.start, total.times.bin_ns = one.times.start, one.times.bin_ns
+            times = [one.first_timestamp, total.first_timestamp]
+            total.first_timestamp = min(time for time in times if time is not None)
+            times = [one.last_timestamp, total.last_timestamp]
+            total.last_timestamp = max(time for time in times if time is not None)
+        total.times.messages += one.times.messages
+        total.times.payload_bytes += one.times.payload_bytes
+        for mine, its in ((total.sizes, one.sizes), (total.gaps, one.gaps)):
+            mine.merge(its)
+        for name, lag in one.lags.items():
+            total.lags[name] = total.lags.get(name, 0) + lag
+    return Profile(queues, total)

@@ -1,0 +1,274 @@
+"""Files of a micro-batch become the table's: all of them, once, whoever dies when.
+
+    # A1. Spark writes the files, in a directory of this attempt.
+    #     Dies here: the next one removes the directory; the batch comes again.
+    # A2. Each is named after the messages that it holds; what the table has already is left out.
+    #     Dies here: the same.
+    # A3. All of it is put on stable storage.
+    #     Dies here: the same.
+    # A4. One rename makes the directory `publishing`. From here on the batch is archived.
+    #     Dies here: the next one goes on with A5 before it does anything else.
+    # A5. File by file goes to its place, those of a queue in order of sequence.
+    #     Dies here: the next one goes on with those that are left.
+    # A6. The empty directory is removed. The batch is acknowledged after that.
+    #     Dies before: the batch comes again; by the names all of it is there, and is left out.
+
+A power cut is the same: files are synced before A4, names before A6. A reader that looks during A5
+sees the beginning of the batch of some queues; no message twice, and none that goes again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import uuid
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+from pagequeue import errors
+from pagequeue.spark.pipeline import layout
+from pagequeue.spark.pipeline.directories import lock_on, make, sync, sync_all
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Self
+
+LOCK_TIMEOUT: Final = 10.0
+
+
+class Published(NamedTuple):
+    """What became the table's.
+
+    Attributes:
+        messages: how many.
+        size_bytes: of their files.
+        directories: hours, by their directories below the table, that have more files now.
+    """
+
+    messages: int
+    size_bytes: int
+    directories: tuple[str, ...]
+
+
+class Publisher:
+    """The one that writes to a table; close it when done.
+
+    Args:
+        table: its directory; made if it is not there.
+
+    Raises:
+        LockTimeout: another one writes to it.
+        InvalidOption: something else stands there.
+    """
+
+    def __init__(self, table: str) -> None:
+        self.table = os.path.abspath(table)
+        if not layout.is_table(self.table):
+            with contextlib.suppress(FileNotFoundError):
+                if os.listdir(self.table):
+                    raise errors.InvalidOption(
+                        "is not empty, and is no table that `archive` made: give a new directory",
+                        path=self.table,
+                    )
+            make(layout.work_path(self.table))
+        lock_on(layout.work_path(self.table, layout.READERS), writable=True).close()
+        self._lock = lock_on(layout.work_path(self.table, layout.LOCK), writable=True)
+        self._held = contextlib.ExitStack()
+        try:
+            held = self._lock.exclusive(LOCK_TIMEOUT, "archiving to the table")
+            self._held.enter_context(held)
+            self._settle()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let others write."""
+        self._held.close()
+        self._lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _path(self, *names: str) -> str:
+        return layout.work_path(self.table, *names)
+
+    def _settle(self) -> None:
+        """Finish, or remove, what one left that died."""
+        self._place()
+        for name in os.listdir(self._path()):
+            if name.startswith((layout.STAGING, layout.COMPACTING)):
+                shutil.rmtree(self._path(name), ignore_errors=True)
+        self._ends: dict[str, int] = {}
+
+    def staging(self) -> str:
+        """Return where files of the next batch are written to: a directory not there yet (A1)."""
+        return self._path(layout.STAGING + uuid.uuid4().hex)
+
+    def publish(self, staged: str, *, is_gapless: bool = False) -> Published:
+        """Make what was staged the table's (A2 to A6).
+
+        Args:
+            staged: a directory that `staging` gave, with files below `queue=/date=/hour=`.
+            is_gapless: what is new of a queue must follow what the table has of it.
+
+        Raises:
+            SequenceOutOfRange: it does not; the table is as it was.
+            DiskFull, SystemLimit: the table is as it was, or the next one finishes.
+        """
+        kept = [file for path in _parquet_files(staged) if (file := self._kept(staged, path))]
+        if is_gapless:
+            self._check_follows(kept)
+        if kept:
+            there = {os.path.dirname(file.path) for file in kept}
+            sync_all(os.path.join(staged, file.path) for file in kept)
+            sync_all(os.path.join(staged, path) for path in _with_above(there))
+            os.rename(staged, self._path(layout.PUBLISHING))
+            sync(self._path())
+            self._place()
+            for file in kept:
+                queue = _queue_directory(file.hour.directory)
+                self._ends[queue] = max(self._ends[queue], file.end)
+        shutil.rmtree(staged, ignore_errors=True)
+        return Published(
+            sum(file.rows for file in kept),
+            sum(file.size_bytes for file in kept),
+            tuple(sorted({file.hour.directory for file in kept})),
+        )
+
+    def end(self, queue_directory: str) -> int:
+        """Return behind which message of a queue the archive ends."""
+        if queue_directory not in self._ends:
+            self._ends[queue_directory] = layout.last_end(self.table, queue_directory)
+        return self._ends[queue_directory]
+
+    def _kept(self, staged: str, path: str) -> _Staged | None:
+        """Give a file its name, without what the table has; None: it has all of it (A2)."""
+        hour = layout.hour_of(os.path.dirname(path))
+        end = self.end(_queue_directory(path))
+        full = os.path.join(staged, path)
+        found = _range(full)
+        if found is not None and found[0] < end < found[1]:
+            _drop_before(full, end)
+            found = _range(full)
+        if found is None or found[1] <= end:
+            os.unlink(full)
+            return None
+        first, stop, rows = found
+        file = _Staged(hour, first, stop, os.path.getsize(full), rows)
+        os.rename(full, os.path.join(staged, file.path))
+        return file
+
+    def _check_follows(self, kept: list[_Staged]) -> None:
+        """Raise if messages are missing between the table and what is to be published."""
+        ends: dict[str, int] = {}
+        for file in sorted(kept, key=lambda file: file.first):
+            queue = _queue_directory(file.hour.directory)
+            end = ends.get(queue, self.end(queue) or file.first)
+            if file.first != end:
+                raise errors.SequenceOutOfRange(
+                    f"the table has {file.hour.queue} up to message {end}, and the next that came "
+                    f"is {file.first}: the checkpoint is another table's or a newer one; give a "
+                    "new checkpoint, what is archived already is left out then",
+                    path=self.table, head_sequence=end, tail_sequence=file.first,
+                )  # fmt: skip
+            ends[queue] = file.end
+
+    def _place(self) -> None:
+        """Move what is published to its place (A5, A6)."""
+        publishing = self._path(layout.PUBLISHING)
+        if not os.path.isdir(publishing):
+            return
+        paths = sorted(_parquet_files(publishing))
+        for directory in sorted({os.path.dirname(path) for path in paths}):
+            make(os.path.join(self.table, directory))
+        for path in paths:
+            os.rename(os.path.join(publishing, path), os.path.join(self.table, path))
+        # Also those that one placed that died before it synced them.
+        placed = {os.path.relpath(path, publishing) for path, _, _ in os.walk(publishing)}
+        sync_all(
+            path for one in placed - {"."} if os.path.isdir(path := os.path.join(self.table, one))
+        )
+        sync(self.table)
+        shutil.rmtree(publishing)
+        sync(self._path())
+
+
+class _Staged(NamedTuple):
+    """A staged file by its final name; as `Stored`, with its rows."""
+
+    hour: layout.Hour
+    first: int
+    end: int
+    size_bytes: int
+    rows: int
+
+    @property
+    def path(self) -> str:
+        return layout.Stored(self.hour, self.first, self.end, self.size_bytes).path
+
+
+def _queue_directory(path: str) -> str:
+    return path.partition(os.sep)[0]
+
+
+def _parquet_files(directory: str) -> Iterator[str]:
+    """Give the paths of Parquet files in directories below this one."""
+    for path, _, names in os.walk(directory):
+        below = os.path.relpath(path, directory)
+        if not below.startswith(("_", ".")):
+            yield from (os.path.join(below, n) for n in names if n.endswith(".parquet"))
+
+
+def _with_above(directories: set[str]) -> set[str]:
+    """Return directories and those above them."""
+    found = {""}
+    for directory in directories:
+        parts = directory.split(os.sep)
+        found |= {os.path.join(*parts[: depth + 1]) for depth in range(len(parts))}
+    return found
+
+
+def _range(path: str) -> tuple[int, int, int] | None:
+    """Return first sequence, the one behind the last, and the rows of a file; None: it has none."""
+    metadata = pq.read_metadata(path)
+    if metadata.num_rows == 0:
+        return None
+    column = metadata.schema.names.index("sequence")
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    statistics = [group.column(column).statistics for group in groups if group.num_rows]
+    first = min(one.min for one in statistics)
+    return first, max(one.max for one in statistics) + 1, metadata.num_rows
+
+
+def copy_rows(sources: list[str], target: str, first: int = 0) -> None:
+    """Write the rows of Parquet files to a new one, in their order, batch by batch.
+
+    Args:
+        sources: their paths.
+        target: the path of the new one.
+        first: rows below this sequence are left out.
+    """
+    with pq.ParquetFile(sources[0]) as file:
+        schema, group = file.schema_arrow, file.metadata.row_group(0)
+        compression = group.column(0).compression
+    with pq.ParquetWriter(target, schema, compression=compression) as writer:
+        for path in sources:
+            with pq.ParquetFile(path) as file:
+                for batch in file.iter_batches():
+                    rows: Any = batch
+                    if first:
+                        rows = batch.filter(pc.greater_equal(batch.column("sequence"), first))
+                    if rows.num_rows:
+                        writer.write_batch(rows)
+
+
+def _drop_before(path: str, end: int) -> None:
+    copy_rows([path], path + ".rest", end)
+    os.rename(path + ".rest", path)

@@ -1,0 +1,237 @@
+"""`replay`: a table back into a queue, in order of time, with times kept; goes on after a kill.
+
+Slice by slice is sorted by Spark and published as one piece of work, in full or not at all; the
+ledger of the queue knows which are done. So a slice is never there twice, whoever dies when:
+
+    # R1. The plan is written down, durably. Dies before: nothing was sent; the next one plans.
+    # R2. A slice is published under the replay's name and the slice's number (steps M1 to M9 of
+    #     FORMAT.md). Dies in it: it is there in full, and known, or it is not there.
+    # R3. The next slice. Dies here: the same command goes on with the first that is not known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pyspark.sql import functions as f
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+
+from pagequeue import errors
+from pagequeue.cli.times import parse_time
+from pagequeue.moments import system_clock as now
+from pagequeue.moments import to_ns
+from pagequeue.publication import Ledger
+from pagequeue.queue import Queue
+from pagequeue.spark.pipeline import layout
+from pagequeue.spark.pipeline import plan as plans
+from pagequeue.spark.pipeline.directories import lock_on
+from pagequeue.spark.pipeline.failures import told
+from pagequeue.spark.session import register
+from pagequeue.spark.source import NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from pagequeue.moments import Moment
+
+SLICE_COUNT: Final = 1_000_000
+LOCK_TIMEOUT: Final = 60.0
+COLUMNS: Final = StructType(
+    [
+        StructField("queue", StringType()),
+        StructField("sequence", LongType()),
+        StructField("timestamp_ns", LongType()),
+        StructField("payload", BinaryType()),
+    ]
+)
+
+
+class Replayed(NamedTuple):
+    """What a replay did.
+
+    Attributes:
+        messages: that it sent.
+        slices: in which it sent them.
+        slices_before: that were there from an earlier run of the same command.
+    """
+
+    messages: int
+    slices: int
+    slices_before: int
+
+
+def replay(
+    spark: SparkSession,
+    table: str | os.PathLike[str],
+    queue: str | os.PathLike[str],
+    *,
+    since: Moment | str | None = None,
+    until: Moment | str | None = None,
+    page_bytes: int | None = None,
+    prefix: str = "queue",
+    trust: tuple[str, ...] = (),
+    slice_count: int = SLICE_COUNT,
+    progress: Callable[[int, int], None] | None = None,
+) -> Replayed:
+    """Send what stands in a table to a queue, by time, then queue, then sequence.
+
+    The same call again goes on where one was killed, with the messages that the table had when it
+    first began; when all of them are there it does nothing. Times must not lie before the last
+    message of the queue, so nobody else can send to it meanwhile.
+
+    Args:
+        spark: a session, made by this thread; the source is registered.
+        table: that `archive` made.
+        queue: its directory, made if it is not there.
+        since: only messages that are not older; int ns, aware datetime, timedelta ago, or a text:
+            `10m`, ISO 8601 with its zone. What is given as "ago" is kept from the first call until
+            the replay is done.
+        until: only messages before the first that is not older.
+        page_bytes: of a new queue.
+        prefix: of its file names.
+        trust: as for `Queue`.
+        slice_count: about so many messages appear at a time; an hour is never cut.
+        progress: told after each slice how many slices are done, of how many.
+
+    Raises:
+        QueueNotFound: there is no table.
+        TimestampOrder: the queue has later messages than the table's.
+        CorruptMeta: the plan beside the queue, or its ledger, is damaged.
+    """
+    register(spark)
+    path = layout.check_table(os.fspath(table))
+    directory = os.path.abspath(os.fspath(queue))
+    begin, end = Bound.of(since, "since"), Bound.of(until, "until")
+    with Queue(directory, prefix=prefix, page_bytes=page_bytes, trust=trust) as target:
+        same = (path, begin.same, end.same, slice_count)
+        place, name = plans.path_of(directory, prefix, same)
+        with _readers(path):
+            found = layout.snapshot(path)
+            plan = plans.load(place)
+            if plan is None:
+                first = 0 if begin.ns is None else begin.ns
+                last = plans.NEVER if end.ns is None else end.ns
+                plan = plans.make(f"{name} {first} {last}", found, first, last, slice_count)
+                plans.save(place, plan)
+            done = _Replay(spark, path, target, plan, found).run(progress)
+        if begin.is_ago or end.is_ago:
+            os.unlink(place)  # next time that is another time
+        return done
+
+
+class Bound(NamedTuple):
+    """Where a replay begins or ends: in ns since 1970, and what tells it from others."""
+
+    ns: int | None
+    same: str
+    is_ago: bool
+
+    @classmethod
+    def of(cls, moment: Moment | str | None, name: str) -> Bound:
+        """Return what a moment means."""
+        if moment is None:
+            return cls(None, "", is_ago=False)
+        if not isinstance(moment, str):
+            ns, is_ago = to_ns(moment, now, name=name), isinstance(moment, timedelta)
+            return cls(max(ns, 0), str(moment) if is_ago else str(ns), is_ago)
+        try:
+            ns = parse_time(moment, now())
+        except ValueError as error:
+            raise errors.InvalidOption(f"{name}: {error}") from None
+        is_ago = moment[-1:].isalpha() and not moment.endswith("Z")
+        return cls(ns, moment if is_ago else str(ns), is_ago)
+
+
+@contextlib.contextmanager
+def _readers(table: str) -> Iterator[None]:
+    """Keep compaction away from a table's files, where it can be."""
+    try:
+        lock = lock_on(layout.work_path(table, layout.READERS), writable=False)
+    except FileNotFoundError:  # a copy without it
+        yield
+        return
+    with contextlib.closing(lock):
+        lock.share(LOCK_TIMEOUT)
+        yield
+
+
+class _Replay:
+    """One run of a replay."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        table: str,
+        queue: Queue,
+        plan: plans.Plan,
+        found: list[layout.Stored],
+    ) -> None:
+        self._spark = spark
+        self._table = table
+        self._plan = plan
+        self._found = found
+        self._store = queue._store  # noqa: SLF001 - its own package
+
+    def run(self, progress: Callable[[int, int], None] | None) -> Replayed:
+        """Do the slices that are not done."""
+        parts = list(self._plan.parts())
+        before = messages = 0
+        for number, begin, end in parts:
+            if progress is not None:
+                progress(number, len(parts))
+            if self._done(number) is not None:
+                before += 1
+                continue
+            self._write(number, begin, end)
+            messages += len(self._done(number) or ())
+        if progress is not None:
+            progress(len(parts), len(parts))
+        return Replayed(messages, len(parts) - before, before)
+
+    def _done(self, number: int) -> range | None:
+        with Ledger(self._store) as ledger:
+            return ledger.done(f"writer {self._plan.writer}", number)
+
+    def _write(self, number: int, begin: int, end: int) -> None:
+        """Publish a slice (R2)."""
+        rows = self._rows(begin, end).orderBy("timestamp_ns", "queue", "sequence")
+        writer = rows.select("payload", "timestamp_ns").write.format(NAME).mode("append")
+        writer = writer.option("writer", self._plan.writer).option("piece", str(number))
+        try:
+            writer.option("prefix", self._store.prefix).save(self._store.folder.path)
+        except Exception as error:
+            told(error)
+            raise
+
+    def _rows(self, begin: int, end: int) -> DataFrame:
+        """Return what the plan means of a part of time; files of other hours are not opened."""
+        found = [
+            file
+            for file in self._found
+            if begin - layout.HOUR_NS < file.hour.start < end
+            and file.first < self._plan.ends.get(file.hour.queue, 0)
+        ]
+        return rows_of(self._spark, self._table, found, self._plan.ends).where(
+            (f.col("timestamp_ns") >= begin) & (f.col("timestamp_ns") < end)
+        )
+
+
+def rows_of(
+    spark: SparkSession, table: str, found: list[layout.Stored], ends: dict[str, int]
+) -> DataFrame:
+    """Return the rows of files that lie below an end of their queue."""
+    if not found:
+        return spark.createDataFrame([], COLUMNS)
+    paths = [os.path.join(table, file.path) for file in found]
+    rows = spark.read.option("basePath", table).schema(COLUMNS).parquet(*paths)
+    for file in found:
+        end = ends[file.hour.queue]
+        if file.end > end:
+            later = (f.col("queue") == file.hour.queue) & (f.col("sequence") >= end)
+            rows = rows.where(~later)
+    return rows

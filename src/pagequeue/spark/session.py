@@ -1,0 +1,112 @@
+"""A session that is set up as this source runs best, and the registration of the source.
+
+The settings only work if they are made before the session starts: data then goes through Unix
+sockets, which takes a third less time than through TCP, and in larger batches.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import SparkSession
+
+from pagequeue.moments import system_clock as now
+from pagequeue.moments import to_ns
+from pagequeue.spark.java import find_java
+from pagequeue.spark.options import place_options
+from pagequeue.spark.source import NAME, PageQueueSource, inferred
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from pagequeue.moments import Moment
+
+SETTINGS: Final = {
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.sql.session.timeZone": "UTC",
+}
+"""Each of them stays as it is where the caller gives another."""
+
+
+def session(
+    name: str = "pagequeue", *, master: str | None = None, settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Return a Spark session that knows `format("pagequeue")`; the one that runs, if one does.
+
+    Args:
+        name: of the application.
+        master: of the cluster; None: what spark-submit or the environment says, else `local[*]`.
+        settings: more of Spark's own.
+
+    Raises:
+        WrongJava: Java is missing, too old or trimmed; says what to install.
+    """
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if SparkSession.getActiveSession() is None and not os.environ.get("PYSPARK_GATEWAY_PORT"):
+        os.environ["JAVA_HOME"] = find_java().home
+    builder = SparkSession.builder.appName(name)
+    if master is not None:
+        builder = builder.master(master)
+    for key, value in {**SETTINGS, **(settings or {})}.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("pagequeue")` known to a session, and the session to the calling thread.
+
+    Spark 4 looks for what a write names in the session that is active in its own thread, and there
+    is none in a thread that did not make it.
+    """
+    spark.dataSource.register(PageQueueSource)
+    machine = getattr(spark, "_jvm", None)  # a session of Spark Connect has none
+    if machine is not None:
+        machine.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)  # noqa: SLF001 - there is no other way
+
+
+def read(
+    spark: SparkSession,
+    path: str | os.PathLike[str] | Sequence[str],
+    *,
+    columns: Sequence[str] | None = None,
+    since: Moment | str | None = None,
+    until: Moment | str | None = None,
+    **options: object,
+) -> DataFrame:
+    """Return queues as a table.
+
+    Args:
+        spark: a session; the source is registered.
+        path: of a queue's directory, a glob of them, or several of either.
+        columns: those that are wanted: what the others need is not read. None: all.
+        since: only messages that are not older: int ns, aware datetime, timedelta ago, or a text:
+            `10m`, ISO 8601 with its zone.
+        until: only messages before the first that is not older.
+        options: as for `format("pagequeue")`.
+
+    Raises:
+        InvalidOption: a column or an option is not known. QueueNotFound: there is none.
+        DtypeMismatch: the queues have different dtypes.
+    """
+    register(spark)
+    several = not isinstance(path, str | os.PathLike)
+    paths = [os.fspath(one) for one in path] if several else [os.fspath(path)]  # type: ignore[union-attr,arg-type]
+    given = {name: str(value) for name, value in options.items()}
+    for name, moment in (("since", since), ("until", until)):
+        if moment is not None:
+            if not isinstance(moment, str):
+                moment = str(max(to_ns(moment, now, name=name), 0))  # noqa: PLW2901 - as text
+            given[name] = moment
+    reader = spark.read.format(NAME).options(**given)
+    if columns is not None:
+        place = place_options({**given, "paths": json.dumps(paths)})
+        reader = reader.schema(inferred(place, columns))
+    return reader.load(paths if several else paths[0])

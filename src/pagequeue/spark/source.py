@@ -1,0 +1,107 @@
+"""`format("pagequeue")`: what Spark makes of the name, and the batch read.
+
+It is pickled and goes to executors, so it holds its options and no open handle. Filter pushdown is
+not defined: in PySpark 4.1 to 4.3 the filters that a source took stay with it, and later queries on
+the same frame are filtered too. Ranges are options instead.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader
+
+from pagequeue import errors
+from pagequeue.spark.found import find, one_dtype
+from pagequeue.spark.options import place_options, read_options, write_options
+from pagequeue.spark.planning import Part, plan
+from pagequeue.spark.reading import read_part
+from pagequeue.spark.streaming import StreamReader
+from pagequeue.spark.table import Table, schema_of
+from pagequeue.spark.writing import BatchWriter, StreamWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql.datasource import (
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+        InputPartition,
+    )
+    from pyspark.sql.types import StructType
+
+    from pagequeue.spark.options import ReadOptions
+
+NAME = "pagequeue"
+
+
+class PageQueueSource(DataSource):
+    """Queues as a table and as a stream, to read and to write."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name that `format` takes."""
+        return NAME
+
+    def schema(self) -> StructType:
+        """Return all columns: records have one for each field, other messages `payload`."""
+        return inferred(place_options(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return what reads a table."""
+        return BatchReader(dict(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
+        """Return what reads a stream."""
+        return StreamReader(read_options(self.options, streaming=True), Table(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return what writes a table."""
+        return BatchWriter(write_options(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(  # noqa: N802 - Spark's
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
+        """Return what writes a stream."""
+        return StreamWriter(write_options(self.options), schema, overwrite=overwrite)
+
+
+def inferred(options: ReadOptions, columns: Sequence[str] | None = None) -> StructType:
+    """Return the schema of the queues that options mean.
+
+    Args:
+        options: which queues.
+        columns: those that are wanted; None: all.
+
+    Raises:
+        DtypeMismatch: the queues have different dtypes. NotEncodable: Spark has no type for a
+            field. InvalidOption: a column is not known.
+    """
+    try:
+        found = find(options)
+    except errors.QueueNotFound:
+        found = []  # whoever reads is told, and a writer makes it
+    return schema_of(columns, one_dtype(found))
+
+
+class BatchReader(DataSourceReader):
+    """Reads what stands there when the frame is first used.
+
+    Args:
+        given: the options, as text.
+        schema: of the columns that are wanted.
+    """
+
+    def __init__(self, given: dict[str, str], schema: StructType) -> None:
+        self._options = read_options(given, streaming=False)
+        self._table = Table(schema)
+
+    def partitions(self) -> list[InputPartition]:
+        """Return what each task reads."""
+        return plan(self._options, self._table)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Give the record batches of one partition."""
+        assert isinstance(partition, Part)
+        return read_part(partition, self._table, self._options)

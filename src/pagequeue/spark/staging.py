@@ -1,0 +1,250 @@
+"""Rows that tasks have written and nobody has published: Arrow files beside the queue.
+
+A task writes one file, synced, under a name that no other attempt has, and says in its message what
+is in it. Only files that messages of winners name are ever read; the others are removed, when
+their job commits or aborts, or by age.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+from pyspark.sql.datasource import WriterCommitMessage
+
+from pagequeue import _core, errors
+from pagequeue import format as fmt
+from pagequeue.laying import Chunk
+from pagequeue.publication import staged_directory
+from pagequeue.spark.table import PAYLOAD, TIME
+from pagequeue.spark.typed import payloads_of
+from pagequeue.system_errors import raise_typed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+START: Final = "rows-"
+ABANDONED_SECONDS: Final = 7 * 86_400
+"""So old a file belongs to a driver that died and will not come back."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the columns of the rows are.
+
+    Attributes:
+        dtype: of the records that the other columns are the fields of; None: there is a payload.
+        time: the column of times, None if there is none.
+        payload: the column of payloads, where there is no dtype.
+    """
+
+    dtype: np.dtype[np.void] | None = None
+    time: str | None = None
+    payload: str = PAYLOAD
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What one task has written.
+
+    Attributes:
+        name: of its file; empty: it had no rows.
+        count: of its rows.
+        frame_bytes: what they take in a page.
+        size_bytes: of the file.
+        checksum: of the file.
+        query: of a stream; empty for a table.
+    """
+
+    name: str
+    count: int
+    frame_bytes: int
+    size_bytes: int
+    checksum: int
+    query: str = ""
+
+
+class _Summed:
+    """A file that is written from its beginning to its end, and summed."""
+
+    def __init__(self, file: Any) -> None:  # noqa: ANN401 - a raw file
+        self._file = file
+        self.checksum = 0
+        self.size_bytes = 0
+        self.closed = False
+
+    def write(self, data: Any) -> int:  # noqa: ANN401 - Arrow's buffers
+        rest = memoryview(data).cast("B")
+        self.checksum = _core.crc32c(rest, self.checksum)
+        self.size_bytes += len(rest)
+        size_bytes = len(rest)
+        while rest:
+            rest = rest[self._file.write(rest) :]
+        return size_bytes
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
+
+
+def stage(
+    directory: str, prefix: str, job: str, batches: Iterator[Any], shape: Shape, query: str = ""
+) -> Staged:
+    """Write a task's rows to a file of its own.
+
+    Args:
+        directory: of the queue.
+        prefix: of its file names.
+        job: names of files begin with it.
+        batches: record batches of this shape.
+        shape: what their columns are.
+        query: of a stream.
+
+    Raises:
+        DiskFull, SystemLimit: as they say; nothing is left.
+        InvalidOption, NotEncodable: a value is null, or does not fit into its field.
+    """
+    there = staged_directory(directory, prefix)
+    name = f"{START}{job}-{uuid.uuid4().hex}.arrow"
+    path = os.path.join(there, name)
+    count = frame_bytes = 0
+    try:
+        with open(path, "xb", buffering=0, opener=_private) as file:
+            sink = _Summed(file)
+            writer = None
+            for batch in batches:
+                rows = _rows(batch, shape)
+                if writer is None:
+                    writer = pa.ipc.new_stream(sink, rows.schema)
+                writer.write_batch(rows)
+                count += rows.num_rows
+                frame_bytes += _frame_bytes(rows.column(PAYLOAD))
+            if writer is not None:
+                writer.close()
+            os.fsync(file.fileno())
+        _sync_directory(there)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        if isinstance(error, OSError) and not isinstance(error, errors.PageQueueError):
+            raise_typed(error, path, "writing rows")
+        raise
+    if count == 0:
+        os.unlink(path)
+        return Staged("", 0, 0, 0, 0, query)
+    return Staged(name, count, frame_bytes, sink.size_bytes, sink.checksum, query)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def _sync_directory(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _rows(batch: Any, shape: Shape) -> Any:  # noqa: ANN401 - pyarrow is not typed
+    """Return a batch with payloads as binary, and nothing null."""
+    columns = {}
+    if shape.dtype is None:
+        columns[PAYLOAD] = _whole(batch, shape.payload).cast(pa.binary())
+    else:
+        columns[PAYLOAD] = payloads_of(batch, shape.dtype)
+    if shape.time is not None:
+        columns[TIME] = _whole(batch, shape.time)
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _whole(batch: Any, name: str) -> Any:  # noqa: ANN401 - the same
+    column = batch.column(name)
+    if column.null_count:
+        raise errors.InvalidOption(
+            f"column {name} has a null: fill it, or filter such rows out before writing"
+        )
+    return column
+
+
+def _lengths(payloads: Any) -> NDArray[np.int64]:  # noqa: ANN401 - the same
+    lengths = pc.binary_length(payloads).to_numpy(zero_copy_only=False)
+    return np.asarray(lengths, np.int64)
+
+
+def _frame_bytes(payloads: Any) -> int:  # noqa: ANN401 - pyarrow is not typed
+    padded = -(-(_lengths(payloads) + fmt.FRAME_HEADER_BYTES) // fmt.FRAME_ALIGN_BYTES)
+    return int(padded.sum()) * fmt.FRAME_ALIGN_BYTES
+
+
+class StagedRows:
+    """The rows of all tasks that won, in order of partitions: what is to be published.
+
+    Args:
+        directory: of the queue.
+        prefix: of its file names.
+        messages: of the tasks.
+
+    Attributes:
+        count: of the rows.
+        frame_bytes: what they take in pages.
+    """
+
+    def __init__(self, directory: str, prefix: str, messages: list[Staged]) -> None:
+        self._there = staged_directory(directory, prefix)
+        self._messages = [message for message in messages if message.count]
+        self.count = sum(message.count for message in self._messages)
+        self.frame_bytes = sum(message.frame_bytes for message in self._messages)
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Give all rows.
+
+        Raises:
+            CorruptMeta: a file is not what its task wrote.
+        """
+        for message in self._messages:
+            path = os.path.join(self._there, message.name)
+            try:
+                file = pa.memory_map(path)
+            except OSError as error:
+                raise _damaged(path, f"it cannot be read ({error})") from error
+            with file:
+                data = file.read_buffer()
+                if data.size != message.size_bytes or _core.crc32c(data) != message.checksum:
+                    raise _damaged(path, "it has other bytes than its task wrote")
+                for batch in pa.ipc.open_stream(data):
+                    times = None
+                    if TIME in batch.schema.names:
+                        times = batch.column(TIME).to_numpy(zero_copy_only=False)
+                    payloads = batch.column(PAYLOAD)
+                    yield Chunk(payloads, _lengths(payloads), times)
+
+
+def _damaged(path: str, reason: str) -> errors.CorruptMeta:
+    return errors.CorruptMeta(
+        f"{reason}: nothing was published; run the job again", path=path, position=0, reason=reason
+    )
+
+
+def sweep(directory: str, prefix: str, *jobs: str) -> None:
+    """Remove the files of jobs that are over, and those that were abandoned."""
+    there = staged_directory(directory, prefix)
+    starts = tuple(f"{START}{job}-" for job in jobs)
+    before = time.time() - ABANDONED_SECONDS
+    with os.scandir(there) as entries:
+        for entry in entries:
+            if not entry.name.startswith(START):
+                continue
+            with contextlib.suppress(FileNotFoundError):  # another attempt removed it
+                is_old = entry.stat(follow_symlinks=False).st_mtime < before
+                if is_old or entry.name.startswith(starts):
+                    os.unlink(entry.path)

@@ -1,0 +1,231 @@
+"""The streaming read: offsets are sequences, one for each queue, by the queue's name.
+
+A queue that appears later joins at its head: first its offset alone, in a micro-batch without its
+rows, so that every row lies between two offsets that a checkpoint holds, and a restart reads
+exactly the same. With a consumer's name progress is acknowledged, and retention waits for it; that
+one handle writes, and nothing else here does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from pagequeue import errors
+from pagequeue.queue import Queue
+from pagequeue.spark.found import Found, find, open_each
+from pagequeue.spark.planning import Part, plan_ranges
+from pagequeue.spark.reading import read_part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql.datasource import InputPartition
+
+    from pagequeue.consumer import Consumer
+    from pagequeue.spark.options import ReadOptions
+    from pagequeue.spark.table import Table
+    from pagequeue.store import Store
+
+Offsets = dict[str, int]
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads queues as they grow.
+
+    Args:
+        options: which queues, and how.
+        table: the columns that are wanted.
+    """
+
+    def __init__(self, options: ReadOptions, table: Table) -> None:
+        self._options = options
+        self._table = table
+        self._target: Offsets | None = None  # of a query that ends
+        self._kept: dict[str, tuple[Queue, Consumer]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Executors get no open handle."""
+        return {**self.__dict__, "_kept": {}}
+
+    # --- on the driver ----------------------------------------------------------------------------
+
+    def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's
+        """Return where a query begins that has no checkpoint."""
+        each = open_each(self._options)
+        offsets = {found.name: self._start(queue) for found, queue in each}
+        self._keep(offsets)
+        return offsets
+
+    def _start(self, queue: Queue) -> int:
+        starting = self._options.starting
+        if starting == "latest":
+            return queue.tail_sequence
+        if isinstance(starting, int):
+            return queue._store.seek_since(starting).sequence  # noqa: SLF001 - its own package
+        return queue.head_sequence
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
+        """Note how far the query goes that ends by itself."""
+        self._target = self.reportLatestOffset()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
+        """Return the limit of a micro-batch that the options set."""
+        if self._options.records_max is not None:
+            return ReadMaxRows(self._options.records_max)
+        if self._options.bytes_max is not None:
+            return ReadMaxBytes(self._options.bytes_max)
+        return ReadAllAvailable()
+
+    def reportLatestOffset(self) -> Offsets:  # noqa: N802 - Spark's
+        """Return the tails of all queues, as of now."""
+        return {found.name: queue.tail_sequence for found, queue in open_each(self._options)}
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's
+        """Return where the next micro-batch ends."""
+        there: set[str] = set()
+        end = dict(start)
+        ready: list[tuple[Found, int, int]] = []
+        for found, queue in open_each(self._options):
+            name, tail, head = found.name, queue.tail_sequence, queue.head_sequence
+            there.add(name)
+            if self._target is not None:
+                tail = min(tail, self._target.get(name, 0))
+            if name not in start:
+                if self._target is None or name in self._target:
+                    end[name] = head
+                continue
+            self._check(found, start[name], tail, head)
+            if tail > start[name]:
+                ready.append((found, max(start[name], head), tail))
+        self._keep({name: end[name] for name in there if name in end})
+        self.commit(start)  # what comes before it is done: else Spark would not have come here
+        limited = not isinstance(limit, ReadAllAvailable)
+        end.update(self._admitted(ready) if limited else {f.name: stop for f, _, stop in ready})
+        return end
+
+    def _check(self, found: Found, sequence: int, tail: int, head: int) -> None:
+        """Raise if what the offset says cannot be read on from."""
+        if sequence > tail and self._target is None:
+            raise errors.SequenceOutOfRange(
+                f"the checkpoint is at message {sequence}, the queue ends at {tail}: it is another "
+                "queue, or an older copy; begin with a new checkpoint",
+                path=found.directory, head_sequence=head, tail_sequence=tail,
+            )  # fmt: skip
+        if sequence < head and not self._options.skips_expired:
+            raise errors.Expired(
+                f"retention took messages {sequence} to {head - 1} before this query read them: "
+                "give the option consumer so that it waits, or onExpired=skip to go on",
+                path=found.directory, head_sequence=head,
+            )  # fmt: skip
+
+    def _admitted(self, ready: list[tuple[Found, int, int]]) -> Offsets:
+        """Share what a micro-batch may have among the queues, the shortest first."""
+        rows, room = self._options.records_max, self._options.bytes_max
+        ends: Offsets = {}
+        waiting = sorted(ready, key=lambda item: item[2] - item[1])
+        while waiting:
+            found, first, end = waiting.pop(0)
+            count = end - first
+            if rows is not None:
+                count = min(count, -(-rows // (len(waiting) + 1)))
+            if room is not None:
+                share = -(-room // (len(waiting) + 1))
+                count, used = _fitting(found, first, first + count, share)
+                room = max(0, room - used)
+            if rows is not None:
+                rows -= min(rows, count)
+            ends[found.name] = first + count
+        if all(ends[found.name] == first for found, first, _ in ready) and ready:
+            found, first, _ = ready[0]
+            ends[found.name] = first + 1  # one message that is larger than all of the room
+        return ends
+
+    def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
+        """Return what each task of a micro-batch reads."""
+        there = {found.name: found for found in find(self._options)}
+        ranges = []
+        for name, stop in end.items():
+            first = start.get(name, stop)
+            if first < stop:
+                if name not in there:
+                    raise errors.QueueNotFound(
+                        f"messages {first} to {stop - 1} of this queue are to be read, and it is "
+                        "gone: put it back, or begin with a new checkpoint",
+                        path=name,
+                    )
+                ranges.append((there[name], first, stop))
+        return plan_ranges(ranges, self._options, self._table) if ranges else []
+
+    # --- acknowledging ----------------------------------------------------------------------------
+
+    def _keep(self, offsets: Offsets) -> None:
+        """Open the named consumers, so that retention waits from the beginning on."""
+        name = self._options.consumer
+        if name is None:
+            return
+        for found in find(self._options):
+            if found.name in offsets and found.name not in self._kept:
+                queue = Queue(found.directory, prefix=found.prefix, create=False, trust=found.trust)
+                try:
+                    self._kept[found.name] = (queue, _consumer(queue, name, offsets[found.name]))
+                except BaseException:
+                    queue.close()
+                    raise
+
+    def commit(self, end: Offsets) -> None:
+        """Acknowledge what is done with."""
+        for name, (_, consumer) in self._kept.items():
+            if end.get(name, 0) > consumer.acknowledged:  # type: ignore[attr-defined]
+                consumer.seek(sequence=end[name])
+
+    def stop(self) -> None:
+        """Let go of the consumers' names; their places stay."""
+        while self._kept:
+            _, (queue, _) = self._kept.popitem()
+            queue.close()
+
+    # --- in a task --------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Give the record batches of one partition."""
+        assert isinstance(partition, Part)
+        return read_part(partition, self._table, self._options)
+
+
+def _consumer(queue: Queue, name: str, sequence: int) -> Consumer:
+    """Open a named consumer, made at a place where there is none of that name."""
+    names = [info.name for info in queue.consumers()]
+    return queue.consumer(name, on_expired="skip", sequence=None if name in names else sequence)
+
+
+def _fitting(found: Found, first: int, end: int, room_bytes: int) -> tuple[int, int]:
+    """Return how many messages from one on fit into so many bytes, and how many they take.
+
+    By the positions of frames, so headers count, and no payload is touched.
+    """
+    with found.open() as queue:
+        store = queue._store  # noqa: SLF001 - its own package
+        low, high = first, end
+        begin = _bytes_before(store, first)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if _bytes_before(store, middle) - begin <= room_bytes:
+                low = middle
+            else:
+                high = middle - 1
+        return low - first, _bytes_before(store, low) - begin
+
+
+def _bytes_before(store: Store, sequence: int) -> int:
+    """Return how far into the queue's pages a message stands."""
+    place = store.seek_sequence(sequence)
+    return place.page.number * store.meta.page_bytes + place.position

@@ -1,0 +1,194 @@
+"""The writers: tasks stage their rows, the driver publishes them, all or none, once.
+
+A table's job has an id of its own, made on the driver, or a writer's name and a number, by which it
+is known when it comes again. A stream's work is named by query and batch, which tasks learn from
+Spark and tell in their messages: the driver's commit is not told the query.
+When a commit raises, Spark calls abort with the same messages, although it may have published: so
+abort only ever removes staged files, never a row. What the ledger says decides what is done again.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
+from pyspark.sql.types import BinaryType, LongType, StringType
+
+from pagequeue import errors
+from pagequeue.publication import Ledger
+from pagequeue.queue import Queue
+from pagequeue.spark.found import Found
+from pagequeue.spark.staging import Shape, Staged, StagedRows, stage, sweep
+from pagequeue.spark.table import PAYLOAD, TIME, own_name
+from pagequeue.spark.typed import fits, typed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy as np
+    from pyspark.sql.datasource import WriterCommitMessage
+    from pyspark.sql.types import DataType, StructType
+
+    from pagequeue.spark.options import WriteOptions
+
+LOCK_TIMEOUT: Final = 120.0
+"""Seconds that a commit waits for another one of the same queue."""
+QUERY: Final = "sql.streaming.queryId"
+BATCH: Final = "streaming.sql.batchId"
+"""Local properties that Spark sets for the tasks of a micro-batch."""
+
+
+def shape_of(schema: StructType, dtype: np.dtype[np.void] | None) -> Shape:
+    """Return what the columns of rows are for a queue of this dtype.
+
+    Raises:
+        InvalidOption: they cannot be written to it.
+    """
+    kinds = {field.name: field.dataType for field in schema.fields}
+    time = own_name(TIME, dtype)
+    if time in kinds and not isinstance(kinds[time], LongType):
+        raise errors.InvalidOption(f"column {time} must be of type bigint: ns since 1970")
+    others = set(kinds) - {time}
+    given, payload = time if time in kinds else None, own_name(PAYLOAD, dtype)
+    if dtype is not None and others != {payload}:
+        _check_fields(kinds, others, dtype)
+        return Shape(dtype, given)
+    if not isinstance(kinds.get(payload), BinaryType | StringType):
+        raise errors.InvalidOption(
+            f"the rows need a column {payload} of type binary or string: select one, "
+            "to_json(struct(*)) for example; or create the queue before, with the dtype of the rows"
+        )
+    if other := sorted(others - {payload}):
+        raise errors.InvalidOption(
+            f"column {other[0]!r} would be lost: select {payload}, and {time} if times are kept"
+        )
+    return Shape(None, given, payload)
+
+
+def _check_fields(kinds: dict[str, DataType], others: set[str], dtype: np.dtype[np.void]) -> None:
+    """Raise InvalidOption for columns that are not the fields of records."""
+    names = list(dtype.names or ())
+    if others != set(names):
+        raise errors.InvalidOption(
+            f"the columns are {sorted(others)}, the fields of the queue's records {names}: select "
+            f"those, or {own_name(PAYLOAD, dtype)}; and {own_name(TIME, dtype)} if times are kept"
+        )
+    for name in names:
+        wanted = typed(dtype[name], name).spark
+        if not fits(kinds[name], wanted):
+            raise errors.InvalidOption(
+                f"column {name!r} has type {kinds[name].simpleString()}, its field needs "
+                f"{wanted.simpleString()}: cast it"
+            )
+
+
+def _prepare(options: WriteOptions, schema: StructType, *, overwrite: bool) -> Shape:
+    """Make the queue, or refuse it, before any task runs; return what the columns are."""
+    if overwrite:
+        raise errors.InvalidOption(
+            "mode overwrite is refused, a queue only grows: write with mode append, or into a new "
+            "directory"
+        )
+    there = Found(os.path.abspath(options.path), options.prefix, options.trust)
+    try:
+        dtype = there.dtype()
+    except errors.QueueNotFound:
+        dtype = None
+    shape = shape_of(schema, dtype)
+    _open(options).close()
+    return shape
+
+
+def _open(options: WriteOptions) -> Queue:
+    return Queue(
+        options.path, prefix=options.prefix, page_bytes=options.page_bytes, trust=options.trust,
+        lock_timeout=LOCK_TIMEOUT,
+    )  # fmt: skip
+
+
+def _won(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+    return [message for message in messages if isinstance(message, Staged)]
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes a table: all rows or none, whatever becomes of tasks.
+
+    Args:
+        options: where they go.
+        schema: of the rows.
+        overwrite: whether the mode is that.
+    """
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        self._options = options
+        self._job = uuid.uuid4().hex
+        self._shape = _prepare(options, schema, overwrite=overwrite)
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Stage the rows of a partition."""
+        options = self._options
+        return stage(options.path, options.prefix, self._job, iterator, self._shape)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Publish them."""
+        options = self._options
+        rows = StagedRows(options.path, options.prefix, _won(messages))
+        with _open(options) as queue, Ledger(queue._store) as ledger:  # noqa: SLF001 - its own
+            if options.writer is None:
+                ledger.publish(self._job, 0, rows)
+                ledger.forget(self._job)  # it never comes again
+            else:
+                ledger.publish(f"writer {options.writer}", options.piece, rows)
+        sweep(options.path, options.prefix, self._job)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Remove what was staged; rows that the commit published before it failed stay."""
+        del messages
+        sweep(self._options.path, self._options.prefix, self._job)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes a stream: each micro-batch once, all its rows or none.
+
+    Args:
+        options: where they go.
+        schema: of the rows.
+        overwrite: whether the mode is complete.
+    """
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        self._options = options
+        self._shape = _prepare(options, schema, overwrite=overwrite)
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Stage the rows of a partition."""
+        context = TaskContext.get()
+        query = None if context is None else context.getLocalProperty(QUERY)
+        batch = None if context is None else context.getLocalProperty(BATCH)
+        if not query or not batch:
+            raise errors.UsageError(
+                f"this Spark does not tell its tasks {QUERY} and {BATCH}, by which a batch is "
+                "known again: use a version that the extra 'spark' allows"
+            )
+        options, job = self._options, f"{query}-{batch}"
+        return stage(options.path, options.prefix, job, iterator, self._shape, query)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Publish a micro-batch, unless the ledger says that it was."""
+        options, staged = self._options, _won(messages)
+        if not staged:
+            return  # a batch without tasks has no rows
+        query = staged[0].query
+        rows = StagedRows(options.path, options.prefix, staged)
+        with _open(options) as queue, Ledger(queue._store) as ledger:  # noqa: SLF001 - its own
+            ledger.publish(f"query {query}", batchId, rows)
+        over = (f"{query}-{batch}" for batch in (batchId - 1, batchId))
+        sweep(options.path, options.prefix, *over)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Remove what was staged; a batch that was published stays, and is not done again."""
+        for message in _won(messages)[:1]:
+            sweep(self._options.path, self._options.prefix, f"{message.query}-{batchId}")

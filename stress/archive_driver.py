@@ -1,0 +1,48 @@
+"""A Spark driver that `no_archive_loses_a_row` starts, and kills at any moment.
+
+It archives a queue until it is told to stop, then archives the rest, and replays the table to
+another queue in slices of one hour.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+PAGE_BYTES = 16384
+
+
+def main(directory: str, life: int) -> None:
+    """Be a driver."""
+    from pagequeue.spark import session  # noqa: PLC0415 - the campaign says what is missing
+    from pagequeue.spark.pipeline import archive, compacting, replay  # noqa: PLC0415 - the same
+    from stress.spark_driver import SETTINGS  # noqa: PLC0415 - the same
+
+    there = Path(directory)
+    spark = session("campaign", master="local[2,6]", settings=SETTINGS)
+    spark.sparkContext.setLogLevel("OFF")
+    (there / f"life{life}").touch()
+    stop = threading.Event()
+    compacting.SAVED_OPEN = 3  # type: ignore[misc]
+
+    def look() -> None:
+        while not (there / "stop").exists() and os.getppid() != 1:
+            time.sleep(0.1)
+        stop.set()
+
+    threading.Thread(target=look, daemon=True).start()
+    source, table = str(there / "from"), str(there / "table")
+    if not stop.is_set():
+        archive(spark, source, table, every=0.1, consumer="spark", stop=stop,
+                maxRecordsPerTrigger=700)  # fmt: skip
+    archive(spark, source, table, consumer="spark")
+    (there / "archived").touch()
+    replay(spark, table, there / "to", page_bytes=PAGE_BYTES, slice_count=1)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

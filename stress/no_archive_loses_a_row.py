@@ -1,0 +1,224 @@
+"""Forbids that the archive loses, doubles or hides a row, or a replay does, whoever is killed.
+
+First without Spark: an archiver (`archive_steps`) is killed at a random call to the system, again
+and again, while a reader of Parquet looks at the table; a case is a kill. Then with it: a driver
+(`archive_driver`) archives a queue that keeps few pages and waits for it, and is killed, Java and
+all, at random moments; in the end a last one archives the rest, and replays the table to a queue,
+killed once in that too. Each message must be in the table once at every look after its batch was
+done, and come back once and in order. Needs the extra `spark` and a Java.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import multiprocessing
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pagequeue import Queue
+from stress import no_row_is_lost_or_doubled_by_spark as spark_campaign
+from stress.campaign import Budget, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+SHORT_SECONDS = 30.0
+STEPS_SHARE = 0.4
+"""So much of the time is for archivers without Spark."""
+VIOLATIONS_MAX = 5
+LIFE_SECONDS = 30.0
+TABLE_ROWS_MAX = 20_000
+
+
+def rows_of(table: Path) -> Counter[tuple[str, int]]:
+    """Return queue and sequence of each row that a reader sees, by how often.
+
+    Raises:
+        FileNotFoundError: it was compacted at this very moment.
+        ValueError: a row has another payload than its message.
+    """
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]  # noqa: PLC0415 - the extra
+
+    found: Counter[tuple[str, int]] = Counter()
+    if not any(table.glob("queue=*/*/*/*.parquet")):
+        return found
+    read = pq.read_table(table, columns=["queue", "sequence", "payload"]).to_pydict()
+    for queue, sequence, payload in zip(*read.values(), strict=True):
+        name = "s" if queue.startswith("/") else queue
+        if payload != f"{name} {sequence}".encode():
+            raise ValueError(f"{queue} {sequence} has payload {payload!r}")
+        found[name, sequence] += 1
+    return found
+
+
+def judged(found: Counter[tuple[str, int]], ends: dict[str, int]) -> list[str]:
+    """Return what is wrong with what a reader saw, if all below these ends was done before."""
+    doubled = [row for row, count in found.items() if count > 1]
+    wrong = [f"{len(doubled)} rows are doubled, {doubled[0]} is one"] if doubled else []
+    for queue, end in ends.items():
+        missing = [n for n in range(end) if (queue, n) not in found]
+        if missing:
+            wrong.append(f"{queue}: {len(missing)} of {end} rows are missing, {missing[0]} is one")
+    return wrong
+
+
+# --- without Spark --------------------------------------------------------------------------------
+
+
+class Steps:
+    """Archivers that are killed at a call to the system."""
+
+    def __init__(self, directory: Path, rng: random.Random) -> None:
+        self.directory = directory
+        self.rng = rng
+        self.context = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload(["stress.archive_steps"])
+        self.kills = self.looks = 0
+        self.wrong: list[str] = []
+
+    def run(self, deadline: float, limit: int) -> None:
+        """Kill and look until the time is over, or something is wrong."""
+        from stress import archive_steps  # noqa: PLC0415 - needs the extra
+
+        while time.monotonic() < deadline and self.kills < limit and not self.wrong:
+            target = archive_steps.archive
+            arguments = (str(self.directory), self.rng.getrandbits(32))
+            process = self.context.Process(target=target, args=arguments, daemon=True)
+            process.start()
+            until = time.monotonic() + LIFE_SECONDS
+            while process.is_alive() and time.monotonic() < until and not self.wrong:
+                self.look()
+            process.kill()
+            process.join()
+            if process.exitcode != -9:
+                self.wrong.append(f"an archiver ended by itself: {process.exitcode}")
+            self.kills += 1
+            self.look()
+            ends = archive_steps.offsets_of(self.directory / "done")
+            if sum(ends.values()) > TABLE_ROWS_MAX:
+                shutil.rmtree(self.directory)
+                self.directory.mkdir()
+
+    def look(self) -> None:
+        """See what a reader sees."""
+        from stress import archive_steps  # noqa: PLC0415 - the same
+
+        ends = archive_steps.offsets_of(self.directory / "done")
+        try:
+            self.wrong += judged(rows_of(self.directory / "table"), ends)
+            self.looks += 1
+        except FileNotFoundError:
+            pass  # compacted in between: a reader reads again
+        except ValueError as error:
+            self.wrong.append(str(error))
+
+
+# --- with Spark -----------------------------------------------------------------------------------
+
+
+class Round(spark_campaign.Round):
+    """Drivers that archive, then replay."""
+
+    module = "stress.archive_driver"
+
+    def kill_driver_at(self, path: Path, seconds: float) -> None:
+        """Kill it so long after a file is there; then start the next one."""
+        deadline = time.monotonic() + spark_campaign.END_SECONDS
+        while not path.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(seconds)
+        self.kill_driver()
+        self.kills["drivers"] += 1
+        self.start()
+
+
+def replayed(directory: Path, sent: int) -> list[str]:
+    """Return what is wrong with what came back."""
+    with Queue(directory / "to") as queue:
+        there = [message.payload for message in queue.replay()]
+        wrong = [f"verify: {problem}" for problem in queue.verify().problems]
+    wanted = [b"s %d" % number for number in range(sent)]
+    if there != wanted:
+        lost = len(set(wanted) - set(there))
+        doubled = len(there) - len(set(there))
+        wrong.append(f"replay: of {sent} {lost} are lost, {doubled} doubled, or out of order")
+    return wrong
+
+
+def with_spark(directory: Path, rng: random.Random, deadline: float, outcome: Outcome) -> None:
+    """Kill drivers until the time is over, then have one finish."""
+    this = Round(directory, rng)
+    feeder = spark_campaign.Feeder(directory / "from")
+    try:
+        feeder.start()
+        while not (directory / "from" / "queue-readMeta.spark").exists():
+            time.sleep(0.01)
+        this.start()
+        while True:
+            time.sleep(rng.uniform(2, 10))
+            looked(directory, outcome)
+            if time.monotonic() > deadline or outcome.violations:
+                break
+            this.kill_driver()
+            this.kills["drivers"] += 1
+            this.start()
+        feeder.stopping.set()
+        feeder.join(spark_campaign.END_SECONDS)
+        (directory / "stop").touch()
+        this.kill_driver_at(directory / "archived", rng.uniform(0, 2))
+        this.finish()
+        outcome.violations += judged(rows_of(directory / "table"), {"s": feeder.sent})
+        outcome.violations += replayed(directory, feeder.sent)
+        if feeder.failure:
+            outcome.violations.append(feeder.failure)
+        with Queue(directory / "from", read_only=True) as queue:
+            outcome.notes["retention took"] = queue.head_sequence
+    except TimeoutError as error:
+        outcome.violations.append(str(error))
+    finally:
+        feeder.stopping.set()
+        this.kill_driver()
+    outcome.cases += this.kills["drivers"]
+    outcome.notes |= {"messages": feeder.sent, "killed drivers": this.kills["drivers"]}
+
+
+def looked(directory: Path, outcome: Outcome) -> None:
+    """See what a reader sees of the table of a driver that is at work."""
+    with contextlib.suppress(FileNotFoundError), Queue(directory / "from", read_only=True) as queue:
+        acknowledged = {info.name: info.next_sequence or 0 for info in queue.consumers()}
+        outcome.violations += judged(
+            rows_of(directory / "table"), {"s": acknowledged.get("spark", 0)}
+        )
+
+
+def run(budget: Budget) -> Outcome:
+    """Kill archivers, then drivers."""
+    missing: Iterable[Any] = [
+        name for name in ("pyspark", "pyarrow") if importlib.util.find_spec(name) is None
+    ]
+    for name in missing:
+        left_out = {"left out": f"all: {name} is not installed"}
+        return Outcome(0, ["it cannot be tried: pip install 'pagequeue[spark]'"], left_out)
+    begun = time.monotonic()
+    rng = random.Random(budget.seed)
+    directory = Path(tempfile.mkdtemp(prefix="pagequeue-archive-"))
+    (directory / "steps").mkdir()
+    limit = budget.cases or sys.maxsize
+    steps = Steps(directory / "steps", rng)
+    steps.run(begun + budget.seconds * STEPS_SHARE, limit)
+    outcome = Outcome(steps.kills, steps.wrong[:VIOLATIONS_MAX])
+    outcome.notes |= {"killed archivers": steps.kills, "looks": steps.looks}
+    if not outcome.violations and steps.kills < limit:
+        with_spark(directory, rng, begun + budget.seconds, outcome)
+    if outcome.violations:
+        outcome.notes["directory"] = str(directory)
+    else:
+        shutil.rmtree(directory, ignore_errors=True)
+    return outcome

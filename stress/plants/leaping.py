@@ -1,0 +1,60 @@
+"""Bugs planted in publishing pages: what is stored, synced and written down in which order."""
+
+from __future__ import annotations
+
+from pagequeue import laying, publication, publishing
+from stress.plants.plant import SIM, STEP, in_c, in_python
+from stress.plants.rewrite import rewrite
+
+LEAPING = (
+    in_c(
+        "page_number_before_mark", "producers go on in the last page before the mark leads there",
+        "I19, messages that no reader comes to", {STEP: 40.0},
+        {"leap.c": [(
+            "    PQ_KILL_POINT(33);\n",
+            ("    pq_store_u64(at->meta + PQ_WRITE_META_PAGE_NUMBER, beyond->page_number);\n"
+            "    PQ_KILL_POINT(33);\n"),
+        )]},
+    ),
+    in_python(
+        "mark_before_pages", "pages are not synced before the mark that leads to them",
+        "I19, a power cut leaves a part", {SIM: 45.0},
+    ),
+    in_python(
+        "entry_before_mark", "the ledger's entry is written before its messages are published",
+        "I19, a piece of work that is lost", {STEP: 40.0},
+    ),
+    in_python(
+        "mark_not_looked_for", "what a dead publisher had published is removed",
+        "I3, messages that readers have seen are gone", {STEP: 40.0},
+    ),
+)  # fmt: skip
+
+
+def mark_before_pages() -> None:
+    """Pages are on stable storage only when somebody flushes."""
+    rewrite(laying, "_stamp_page", ("region.sync(0, len(region))", "pass"))
+
+
+def entry_before_mark() -> None:
+    """The entry is there before the mark is."""
+    rewrite(
+        publication.Ledger,
+        "_publish_laid",
+        (
+            "        producer._leap_to(page, header, beyond)",
+            (
+                "        write_down(folder, prefix, record)\n"
+                "        producer._leap_to(page, header, beyond)"
+            ),
+        ),
+    )
+
+
+def mark_not_looked_for() -> None:
+    """A record always means that its pages were not published."""
+    rewrite(
+        publishing,
+        "_is_marked",
+        ("return scan.stopped == _core.READ_END and", "return False and"),
+    )

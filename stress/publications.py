@@ -1,0 +1,96 @@
+"""Publishing as an operation of a campaign: what is handed over, and what the ledger must say.
+
+A producer's operations are pieces of work of a writer of its own, so that whoever knows the
+producer can ask whether one was done, and compare that with the messages that are there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from pagequeue import Producer, Queue
+    from pagequeue.laying import Chunk
+    from stress.traffic import Op
+
+CHUNK_COUNT = 25
+
+
+class Rows:
+    """What is published at once, in chunks."""
+
+    def __init__(self, payloads: list[bytes]) -> None:
+        from pagequeue import format as fmt  # noqa: PLC0415  the core is chosen by now
+
+        self.payloads = payloads
+        self.count = len(payloads)
+        self.frame_bytes = sum(fmt.frame_bytes(len(payload)) for payload in payloads)
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Give all of it in order."""
+        from pagequeue.laying import chunk_of  # noqa: PLC0415  the core is chosen by now
+
+        for begin in range(0, self.count, CHUNK_COUNT):
+            yield chunk_of(self.payloads[begin : begin + CHUNK_COUNT], None)
+
+
+def publish(producer: Producer, uid: int, number: int, payloads: list[bytes]) -> range:
+    """Publish payloads as a piece of the work of a producer; what it returns is durable."""
+    from pagequeue.publication import Ledger  # noqa: PLC0415  the core is chosen by now
+
+    with Ledger(producer._store) as ledger:
+        return ledger.publish(str(uid), number, Rows(payloads))
+
+
+def wrong_entries(
+    queue: Queue, uids: Iterable[int], op: Callable[[int, int], Op], records: list[tuple[int, ...]]
+) -> list[str]:
+    """Say where the ledger does not say what the messages say.
+
+    Args:
+        queue: open for writing; none of its pages went.
+        uids: of all producers.
+        op: makes an operation again.
+        records: of all operations that returned: uid, number, count, first sequence.
+    """
+    from pagequeue.publication import Ledger  # noqa: PLC0415  the core is chosen by now
+
+    told = {(record[0], record[1]): record for record in records}
+    ends = dict.fromkeys(uids, 0)
+    for uid, number in told:
+        ends[uid] = max(ends.get(uid, 0), number + 1)
+    payloads = [message.payload for message in queue.replay()]
+    wrong = []
+    with Ledger(queue._store) as ledger:
+        for uid, end in ends.items():
+            for number in range(max(0, end - 2), end + 1):
+                piece = op(uid, number)
+                if piece.publishes:
+                    done = ledger.done(str(uid), number)
+                    wrong += _wrong_with(
+                        piece, uid, number, done, told.get((uid, number)), payloads
+                    )
+    return wrong
+
+
+def _wrong_with(
+    piece: Op,
+    uid: int,
+    number: int,
+    done: range | None,
+    told: tuple[int, ...] | None,
+    payloads: list[bytes],
+) -> list[str]:
+    name = f"piece {number} of {uid}"
+    if done is None:
+        wrong = [f"the ledger does not say that {name} was published"] if told else []
+        if piece.payloads[0] in payloads:
+            wrong.append(f"{name} is there, and the ledger says that it is not")
+        return wrong
+    if told is not None and (told[3], told[2]) != (done.start, len(done)):
+        return [f"the ledger says that {name} is {done}, its writer was told {told[2:4]}"]
+    if payloads[done.start : done.stop] != piece.payloads:
+        return [f"the ledger says that {name} is {done}, where other messages stand"]
+    return []

@@ -1,0 +1,119 @@
+"""A Spark driver that `no_row_is_lost_or_doubled_by_spark` starts, and kills at any moment.
+
+It copies one queue to another by a streaming query, which it starts again when a killed worker ends
+it, and writes jobs of labelled rows to the same queue, noting before and after each what it does.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PAGE_BYTES = 16384
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "512m",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.default.parallelism": "2",
+}
+
+
+class Driver:
+    """What one driver does, until it is killed or told to finish."""
+
+    def __init__(self, spark: SparkSession, directory: Path, life: int) -> None:
+        self.spark = spark
+        self.directory = directory
+        self.rng = random.Random(life)
+        self.life = life
+        self.number = 0
+
+    def told_to_stop(self) -> bool:
+        """Whether this is the end, or whoever started it is gone."""
+        return (self.directory / "stop").exists() or os.getppid() == 1
+
+    def note(self, text: str) -> None:
+        """Append a line that survives a kill."""
+        with (self.directory / "jobs").open("a") as file:
+            file.write(f"{text}\n")
+
+    def write_job(self) -> None:
+        """Write a table of rows, few or many pages of them.
+
+        By the main thread: in others Spark 4.3 finds no source that was registered.
+        """
+        self.number += 1
+        count = self.rng.choice((3, 200, 2500))
+        label = f"j{self.life}.{self.number}"
+        rows = self.spark.range(0, count, 1, self.rng.choice((1, 2))).selectExpr(
+            f"concat('{label} ', id) as payload"
+        )
+        self.note(f"begin {label} {count}")
+        try:
+            writer = rows.write.format("pagequeue").mode("append")
+            writer.option("pageBytes", PAGE_BYTES).save(str(self.directory / "to"))
+            self.note(f"done {label} {count}")
+        except Exception as error:  # noqa: BLE001 - a worker was killed too often
+            self.note(f"failed job {' '.join(str(error).split())[:3000]}")
+
+    def copy(self, *, ends: bool) -> None:
+        """Run the streaming query, until it ends or fails, or there is nothing more to do."""
+        stream = (
+            self.spark.readStream.format("pagequeue").option("consumer", "spark")
+            .option("maxRecordsPerTrigger", 5000 if ends else self.rng.choice((20, 150, 1200)))
+            .option("partitionBytes", 20_000).load(str(self.directory / "from"))
+        )  # fmt: skip
+        writer = (
+            stream.select("payload").writeStream.format("pagequeue")
+            .option("path", str(self.directory / "to")).option("pageBytes", PAGE_BYTES)
+            .option("checkpointLocation", str(self.directory / "checkpoint"))
+        )  # fmt: skip
+        trigger = {"availableNow": True} if ends else {"processingTime": "0 seconds"}
+        query = writer.trigger(**trigger).start()
+        while query.isActive:
+            time.sleep(self.rng.random())
+            if not ends and self.told_to_stop():
+                query.stop()
+                return
+            if not ends:
+                self.write_job()
+        query.awaitTermination()  # raises what it failed with
+
+    def run(self) -> None:
+        """Go on until told to stop, then finish what is left."""
+        ended = False
+        while not ended:
+            ends = self.told_to_stop()
+            try:
+                self.copy(ends=ends)
+                ended = ends
+            except Exception as error:  # noqa: BLE001 - whatever a killed worker came to
+                text = str(error)
+                self.note(f"failed {' '.join(text.split())[:3000]}")
+                time.sleep(0.1)
+        self.note("finished")
+
+
+def main(directory: str, life: int) -> None:
+    """Be a driver."""
+    from pagequeue.spark import session  # noqa: PLC0415 - the campaign says what is missing
+
+    spark = session("campaign", master="local[2,6]", settings=SETTINGS)
+    spark.sparkContext.setLogLevel("OFF")
+    (Path(directory) / f"life{life}").touch()
+    Driver(spark, Path(directory), life).run()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

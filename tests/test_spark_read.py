@@ -1,0 +1,282 @@
+"""Spark's batch read, compared with plain reading of the same queue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from support import flip
+
+from pagequeue import Queue, Retention
+from pagequeue import format as fmt
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as f
+from pyspark.sql.types import StringType, StructField, StructType
+
+from pagequeue import spark as pages
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+PAGE_BYTES = 4096
+START = 1_700_000_000_000_000_000
+COUNT = 500
+
+
+def fill(directory: Path, count: int = COUNT, label: str = "m", *, first: int = 0) -> Path:
+    """Send messages a microsecond and a bit apart."""
+    clock = iter(range(START + first * 1001, 1 << 62, 1001))
+    options = {"page_bytes": PAGE_BYTES, "clock": lambda: START}
+    with Queue(directory, **options) as queue, queue.producer() as producer:
+        for number in range(first, first + count):
+            producer.send(f"{label}{number}".encode() * 3, timestamp=next(clock))
+    return directory
+
+
+def plain(directory: Path, **options: object) -> list[tuple[int, int, bytes]]:
+    """Return sequence, timestamp and payload of all messages, read without Spark."""
+    with Queue(directory, read_only=True) as queue:
+        return [(m.sequence, m.timestamp, m.payload) for m in queue.replay(**options)]  # type: ignore[arg-type]
+
+
+def rows(frame: DataFrame) -> list[tuple[int, int, bytes]]:
+    """Return the same of a frame, in order of queue and sequence."""
+    columns = ("sequence", "timestamp_ns", "payload")
+    found = frame.orderBy("queue", "sequence").select(*columns).collect()
+    return [(row[0], row[1], bytes(row[2])) for row in found]
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A queue of a few pages that nobody changes."""
+    return fill(tmp_path_factory.mktemp("read") / "q")
+
+
+def test_all_columns_are_what_plain_reading_gives(spark: SparkSession, filled: Path) -> None:
+    """The table is the queue: names, sequences, times and payloads."""
+    frame = spark.read.format("pagequeue").load(str(filled))
+    assert frame.columns == ["queue", "sequence", "timestamp", "timestamp_ns", "payload"]
+    assert rows(frame) == plain(filled)
+    assert [row[0] for row in frame.select("queue").distinct().collect()] == [str(filled)]
+    off = frame.where(f.unix_micros("timestamp") != f.floor(f.col("timestamp_ns") / 1000))
+    assert off.count() == 0
+
+
+@pytest.mark.parametrize(
+    "columns", [["sequence"], ["timestamp_ns"], ["queue", "timestamp"], ["payload", "sequence"]]
+)
+def test_a_subset_of_columns_is_that_of_all(
+    spark: SparkSession, filled: Path, columns: list[str]
+) -> None:
+    """A user's schema names fewer columns, in any order."""
+    wanted = spark.read.format("pagequeue").load(str(filled)).select(*columns).collect()
+    given = pages.read(spark, filled, columns=columns)
+    assert given.columns == columns
+    assert sorted(given.collect()) == sorted(wanted)
+
+
+def test_without_payload_no_payload_is_touched(spark: SparkSession, tmp_path: Path) -> None:
+    """Damage in payloads is not noticed by who does not ask for them, and is by who does."""
+    fill(tmp_path / "q")
+    page = tmp_path / "q" / fmt.page_name("queue", 2)
+    data = page.read_bytes()
+    flip(page, data.index(b"m", 1500))
+    assert pages.read(spark, tmp_path / "q", columns=["sequence", "timestamp"]).count() == COUNT
+    with pytest.raises(PySparkException, match="salvage"):
+        spark.read.format("pagequeue").load(str(tmp_path / "q")).count()
+
+
+@pytest.mark.parametrize(
+    ("options", "bounds"),
+    [
+        ({"fromSequence": 17, "toSequence": 251}, (17, 251)),
+        ({"toSequence": 10_000}, (0, COUNT)),
+        ({"since": START + 1001 * 40}, (40, COUNT)),
+        ({"since": START + 1001 * 40 + 1, "until": START + 1001 * 77}, (41, 77)),
+        ({"since": "2023-11-14T22:13:20.000050050Z"}, (50, COUNT)),
+        ({"fromSequence": 20, "until": START}, (0, 0)),
+        ({"since": START * 2}, (0, 0)),
+    ],
+)
+def test_ranges_are_inclusive_at_the_beginning_and_not_at_the_end(
+    spark: SparkSession, filled: Path, options: dict[str, object], bounds: tuple[int, int]
+) -> None:
+    """Ranges by sequence and by time are those of plain reading."""
+    frame = pages.read(spark, filled, **options)  # type: ignore[arg-type]
+    assert rows(frame) == plain(filled)[slice(*bounds)]
+
+
+@pytest.mark.parametrize("part_bytes", [1, 100, 5000, 1 << 30])
+def test_partitions_have_every_message_once(
+    spark: SparkSession, filled: Path, part_bytes: int
+) -> None:
+    """Many partitions to a page, or one for many pages: the rows are the same, in order."""
+    frame = pages.read(spark, filled, partitionBytes=part_bytes if part_bytes > 1 else 400)
+    assert rows(frame) == plain(filled)
+    counted = frame.groupBy(f.spark_partition_id()).agg(
+        f.min("sequence").alias("first"), f.max("sequence").alias("last"), f.count("*").alias("n")
+    )
+    for row in counted.collect():
+        assert row.last - row.first + 1 == row.n
+
+
+def test_globs_and_several_paths_are_one_table(spark: SparkSession, tmp_path: Path) -> None:
+    """Every queue that is meant is read once, whichever way it is named."""
+    for name in ("a1", "a2", "b1"):
+        fill(tmp_path / name, 20, name)
+    frame = spark.read.format("pagequeue")
+    assert rows(frame.load(str(tmp_path / "a*"))) == plain(tmp_path / "a1") + plain(tmp_path / "a2")
+    both = frame.load([str(tmp_path / "a1"), str(tmp_path / "*1")])
+    assert rows(both) == plain(tmp_path / "a1") + plain(tmp_path / "b1")
+    assert frame.load(str(tmp_path / "none*")).count() == 0
+    (tmp_path / "a3").mkdir()
+    assert frame.load(str(tmp_path / "a*")).count() == 40
+
+
+def test_what_is_no_queue_is_an_error_that_says_so(spark: SparkSession, tmp_path: Path) -> None:
+    """A path without a queue, options and columns that are not known: errors with a remedy."""
+    frame = spark.read.format("pagequeue")
+    with pytest.raises(PySparkException, match="check path and prefix"):
+        frame.load(str(tmp_path / "none")).count()
+    fill(tmp_path / "q", 5)
+    with pytest.raises(PySparkException, match="'untill' is not known"):
+        frame.option("untill", 5).load(str(tmp_path / "q")).count()
+    with pytest.raises(PySparkException, match="since"):
+        pages.read(spark, tmp_path / "q").sparkSession.read.format("pagequeue").option(
+            "since", "yesterday"
+        ).load(str(tmp_path / "q")).count()
+    schema = StructType([StructField("payload", StringType())])
+    with pytest.raises(PySparkException, match="has type binary, not string"):
+        spark.read.format("pagequeue").schema(schema).load(str(tmp_path / "q")).count()
+
+
+def test_empty_and_compressed_queues_read(spark: SparkSession, tmp_path: Path) -> None:
+    """No message gives no row; compressed pages give what they had."""
+    Queue(tmp_path / "q", page_bytes=PAGE_BYTES).close()
+    assert spark.read.format("pagequeue").load(str(tmp_path / "q")).count() == 0
+    fill(tmp_path / "q")
+    with Queue(tmp_path / "q") as queue:
+        assert queue.compress().pages > 0
+    assert rows(spark.read.format("pagequeue").load(str(tmp_path / "q"))) == plain(tmp_path / "q")
+
+
+def test_the_live_page_is_read_up_to_the_tail_at_planning(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Producers go on meanwhile; a frame keeps what was there when it was first used."""
+    with Queue(tmp_path / "q", page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
+        producer.send(b"one")
+        frame = spark.read.format("pagequeue").load(str(tmp_path / "q"))
+        assert frame.count() == 1
+        producer.send(b"two")
+        assert frame.count() == 1
+        assert spark.read.format("pagequeue").load(str(tmp_path / "q")).count() == 2
+        before = {path.name: path.read_bytes() for path in (tmp_path / "q").glob("*Meta*")}
+        assert spark.read.format("pagequeue").load(str(tmp_path / "q")).count() == 2
+        after = {path.name: path.read_bytes() for path in (tmp_path / "q").glob("*Meta*")}
+        assert before == after
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_damage_fails_the_task_or_is_a_gap_that_is_counted(
+    spark: SparkSession, tmp_path: Path, compressed: bool
+) -> None:
+    """A damaged frame names file, place and remedy; skipped, all others are there."""
+    fill(tmp_path / "q")
+    page = tmp_path / "q" / fmt.page_name("queue", 2)
+    if compressed:
+        with Queue(tmp_path / "q") as queue:
+            queue.compress()
+        flip(page, 300)
+    else:
+        flip(page, page.read_bytes().index(b"m", 1500))
+    frame = spark.read.format("pagequeue").load(str(tmp_path / "q"))
+    with pytest.raises(PySparkException, match=rf"{page.name}.*salvage"):
+        frame.count()
+    skipped = pages.read(spark, tmp_path / "q", onDamage="skip")
+    there = rows(skipped)
+    assert set(there) < {(n, START + n * 1001, f"m{n}".encode() * 3) for n in range(COUNT)}
+    missing = pages.gaps(skipped).collect()
+    assert sum(row["count"] for row in missing) == COUNT - len(there)
+    assert len(missing) == 1
+    if not compressed:
+        assert len(there) == COUNT - 1
+
+
+def test_a_page_that_is_gone_is_a_gap(spark: SparkSession, tmp_path: Path) -> None:
+    """A missing page fails the read, or costs exactly its messages."""
+    fill(tmp_path / "q")
+    with Queue(tmp_path / "q", read_only=True) as queue:
+        first, end = (queue._store.first_sequence(number) for number in (3, 4))
+    (tmp_path / "q" / fmt.page_name("queue", 3)).unlink()
+    with pytest.raises(PySparkException, match="page 3 is not there"):
+        spark.read.format("pagequeue").load(str(tmp_path / "q")).count()
+    there = rows(pages.read(spark, tmp_path / "q", onDamage="skip"))
+    assert [row[0] for row in there] == [n for n in range(COUNT) if not first <= n < end]
+
+
+def test_what_retention_took_meanwhile_is_told_or_skipped(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Planned, then trimmed: an error that says what to do, or the rest."""
+    fill(tmp_path / "q")
+    frame = spark.read.format("pagequeue").load(str(tmp_path / "q"))
+    skipping = pages.read(spark, tmp_path / "q", onExpired="skip")
+    assert (frame.count(), skipping.count()) == (COUNT, COUNT)  # now both are planned
+    with Queue(tmp_path / "q", retention=Retention(max_bytes=3 * PAGE_BYTES)) as queue:
+        queue.trim()
+        head = queue.head_sequence
+    assert head > 0
+    with pytest.raises(PySparkException, match="retention took messages"):
+        frame.count()
+    assert rows(skipping) == plain(tmp_path / "q")
+    assert spark.read.format("pagequeue").load(str(tmp_path / "q")).count() == COUNT - head
+
+
+@pytest.mark.parametrize("pushdown", ["true", "false"])
+def test_results_are_right_with_every_setting_of_pushdown(
+    spark: SparkSession, filled: Path, pushdown: str
+) -> None:
+    """A frame that was filtered once is whole afterwards, in unions and joins with itself too."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", pushdown)
+    try:
+        frame = spark.read.format("pagequeue").load(str(filled))
+        some = frame.where("sequence < 10")
+        assert some.count() == 10
+        assert frame.count() == COUNT
+        assert some.union(frame).count() == COUNT + 10
+        assert frame.union(some).count() == COUNT + 10
+        assert frame.alias("a").join(some.alias("b"), "sequence").count() == 10
+        assert some.join(frame, "sequence", "right").count() == COUNT
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_pushdown_is_still_wrong_in_this_pyspark(spark: SparkSession) -> None:
+    """When this fails, PySpark has mended pushdown: define `pushFilters` in `BatchReader`."""
+    from spark_pushdown import Numbers  # noqa: PLC0415 - workers import it by this name
+
+    spark.dataSource.register(Numbers)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        frame = spark.read.format("numbers").load()
+        assert frame.where("id < 3").count() == 3
+        assert frame.count() == 3, "it is 10 now: filter pushdown can be switched on"
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_the_source_is_found_without_registration(spark: SparkSession, filled: Path) -> None:
+    """PySpark finds `pyspark_pagequeue` by itself."""
+    import pyspark_pagequeue  # noqa: PLC0415 - looked at here only
+
+    assert pyspark_pagequeue.DefaultSource is pages.PageQueueSource
+    fresh = spark.newSession()
+    assert fresh.read.format("pagequeue").load(str(filled)).count() == COUNT

@@ -1,0 +1,183 @@
+"""The replay: a table back into a queue in order of time, each row once, also after a kill."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pagequeue import Queue, errors
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+from archives import MINUTE_NS, PAGE_BYTES, START, numbered, stage
+
+from pagequeue.cli import main
+from pagequeue.spark.pipeline import layout, replay
+from pagequeue.spark.pipeline import plan as plans
+from pagequeue.spark.pipeline.publish import Publisher
+from pagequeue.spark.pipeline.replaying import Bound, _Replay
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+
+class KilledError(BaseException):
+    """Stands for the death of the driver."""
+
+
+def make(table: Path, **queues: tuple[int, int]) -> None:
+    """Add messages of queues to a table."""
+    with Publisher(str(table)) as publisher:
+        for name, (first, end) in queues.items():
+            staged = publisher.staging()
+            stage(staged, name, first, end)
+            publisher.publish(staged)
+
+
+def messages(directory: Path) -> list[tuple[int, bytes]]:
+    """Return times and payloads of a queue that is as it should be."""
+    with Queue(directory) as queue:
+        assert queue.verify().problems == []
+        return [(message.timestamp, message.payload) for message in queue.replay()]
+
+
+def wanted(first: int, end: int) -> list[tuple[int, bytes]]:
+    """Return times and payloads of messages that are numbered."""
+    return [(START + n * MINUTE_NS, numbered(n)) for n in range(first, end)]
+
+
+# --- plans ----------------------------------------------------------------------------------------
+
+
+def test_a_plan_cuts_at_hours(tmp_path: Path) -> None:
+    """Slices meet, begin and end where they are told, and have about the messages asked for."""
+    make(tmp_path / "table", a=(0, 300), b=(100, 200))
+    found = layout.snapshot(str(tmp_path / "table"))
+    plan = plans.make("w", found, 0, plans.NEVER, 130)
+    hours = [(cut - START) // layout.HOUR_NS for cut in plan.slices]
+    assert hours == [0, 2, 4, 5]
+    assert plan.ends == {"a": 300, "b": 200}
+    since, until = START + 70 * MINUTE_NS, START + 250 * MINUTE_NS
+    plan = plans.make("w", found, since, until, 1)
+    assert plan.slices[0] == since
+    assert plan.slices[-1] == until
+    assert [number for number, _, _ in plan.parts()] == list(range(4))
+    assert list(plans.make("w", found, 0, 5, 1).parts()) == []
+    plans.save(str(tmp_path / "plan"), plan)
+    assert plans.load(str(tmp_path / "plan")) == plan
+    assert plans.load(str(tmp_path / "none")) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("{", errors.CorruptMeta),
+        ("[]", errors.CorruptMeta),
+        ('{"version": 1}', errors.CorruptMeta),
+        ('{"version": 2}', errors.NewerFormat),
+    ],
+)
+def test_a_plan_that_is_damaged_is_told(
+    tmp_path: Path, text: str, error: type[errors.PageQueueError]
+) -> None:
+    """It is never taken for another one."""
+    (tmp_path / "plan").write_text(text)
+    with pytest.raises(error):
+        plans.load(str(tmp_path / "plan"))
+
+
+def test_bounds_that_are_ago_are_told_from_times() -> None:
+    """The same words mean the same replay; a time in any notation is the same one."""
+    assert Bound.of(None, "since") == (None, "", False)
+    assert Bound.of("10m", "since")[1:] == ("10m", True)
+    assert Bound.of(timedelta(minutes=10), "since")[1:] == ("0:10:00", True)
+    assert Bound.of("1970-01-01T00:00:01Z", "since") == (10**9, str(10**9), False)
+    assert Bound.of("1970-01-01T01:00:01+01:00", "since") == (10**9, str(10**9), False)
+    assert Bound.of(10**9, "since") == (10**9, str(10**9), False)
+    with pytest.raises(errors.InvalidOption, match="since: 'x' is no time"):
+        Bound.of("x", "since")
+
+
+# --- with Spark -----------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+def test_a_table_comes_back_in_order_of_time(spark: SparkSession, tmp_path: Path) -> None:
+    """Queues are merged by time, then name; times are kept; a second call does nothing."""
+    table, target = tmp_path / "table", tmp_path / "to"
+    make(table, b=(0, 150), a=(60, 90))
+    told: list[tuple[int, int]] = []
+    options: dict[str, Any] = {"slice_count": 100, "page_bytes": PAGE_BYTES}
+    done = replay(spark, table, target, progress=lambda *counts: told.append(counts), **options)
+    assert done == (180, 2, 0)
+    assert told == [(0, 2), (1, 2), (2, 2)]
+    assert messages(target) == sorted(wanted(0, 150) + wanted(60, 90))
+    make(table, b=(150, 170))
+    assert replay(spark, table, target, **options) == (0, 0, 2)
+    since = START + 150 * MINUTE_NS
+    assert replay(spark, table, target, since=since, **options) == (20, 1, 0)
+    assert messages(target) == sorted(wanted(0, 170) + wanted(60, 90))
+    with pytest.raises(errors.TimestampOrder, match="not before the queue's last one"):
+        replay(spark, table, target, until=since, **options)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("killed", ["before a slice", "behind a slice"])
+def test_a_killed_replay_goes_on(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: str
+) -> None:
+    """The driver dies between slices, and the table grows and is compacted meanwhile."""
+    table, target = tmp_path / "table", tmp_path / "to"
+    make(table, q=(0, 130))
+    write = _Replay._write
+
+    def killing(self: _Replay, number: int, begin: int, end: int) -> None:
+        if killed == "behind a slice" or number == 0:
+            write(self, number, begin, end)
+        if number == 1:
+            raise KilledError
+
+    monkeypatch.setattr(_Replay, "_write", killing)
+    with pytest.raises(KilledError):
+        replay(spark, table, target, since="1000000h", slice_count=1)
+    monkeypatch.undo()
+    make(table, q=(130, 200))
+    done = replay(spark, table, target, since="1000000h", slice_count=1)
+    assert done.slices + done.slices_before == 3
+    assert done.slices_before == (1 if killed == "before a slice" else 2)
+    assert messages(target) == wanted(0, 130)
+    assert "lock" in os.listdir(target / "queue-staged")
+    assert not [name for name in os.listdir(target / "queue-staged") if "replay" in name]
+
+
+@pytest.mark.spark
+def test_the_commands_archive_and_replay(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As at a shell: figures as JSON, errors in one line, wrong usage."""
+    del spark
+    source, table, target = (str(tmp_path / name) for name in ("q", "table", "to"))
+    with Queue(source, page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
+        for time, payload in wanted(0, 100):
+            producer.send(payload, timestamp=time)
+    assert main(["spark", "archive", source, "--to", table, "--json", "--batch", "80"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["messages"], report["batches"], report["table"]) == (100, 2, table)
+    since = str(START + 60 * MINUTE_NS)
+    arguments = ["spark", "replay", table, "--to", target, "--since", since]
+    assert main([*arguments, "--page-bytes", "4K"]) == 0
+    assert "40 messages replayed" in capsys.readouterr().out
+    assert main(arguments) == 0
+    assert "1 slice there from an earlier run" in capsys.readouterr().out
+    assert messages(tmp_path / "to") == wanted(60, 100)
+    assert main(["spark", "replay", source, "--to", target]) == 1
+    assert "no table that `archive` made" in capsys.readouterr().err
+    assert main(["spark", "replay", table, "--to", target, "--since", "soon"]) == 2
+    assert main(["spark", "archive", source, "--to", table, "--set", "x=1"]) == 2
