@@ -21,8 +21,8 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from pagequeue import errors
 from pagequeue.cli.times import parse_time
+from pagequeue.moments import iso_time, to_ns
 from pagequeue.moments import system_clock as now
-from pagequeue.moments import to_ns
 from pagequeue.publication import Ledger
 from pagequeue.queue import Queue
 from pagequeue.spark.pipeline import layout
@@ -205,8 +205,20 @@ class _Replay:
         try:
             writer.option("prefix", self._store.prefix).save(self._store.folder.path)
         except Exception as error:
-            told(error)
+            try:
+                told(error)
+            except errors.TimestampOrder:
+                raise self._too_late() from error
             raise
+
+    def _too_late(self) -> errors.TimestampOrder:
+        path, last = self._store.folder.path, self._store.tail.last_timestamp
+        return errors.TimestampOrder(
+            f"has messages up to {iso_time(last)}, and what is to be replayed begins earlier: "
+            "replay into a new queue, or since behind that time; a replay since a time ago that "
+            "was finished begins anew when it is called again",
+            path=path, last_timestamp=last,
+        )  # fmt: skip
 
     def _rows(self, begin: int, end: int) -> DataFrame:
         """Return what the plan means of a part of time; files of other hours are not opened."""
