@@ -64,6 +64,7 @@ from pagequeue.errors import (
     UnsafePath,
     UpgradeError,
     UsageError,
+    WrongJava,
 )
 from pagequeue.flow import Flow
 from pagequeue.group import Group
@@ -174,6 +175,7 @@ __all__ = [
     "UpgradeError",
     "UsageError",
     "VerifyReport",
+    "WrongJava",
     "__version__",
     "merge",
     "rates",
