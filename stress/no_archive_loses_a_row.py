@@ -29,7 +29,7 @@ from stress.campaign import Budget, Outcome
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-SHORT_SECONDS = 30.0
+SHORT_SECONDS = 20.0
 STEPS_SHARE = 0.4
 """So much of the time is for archivers without Spark."""
 VIOLATIONS_MAX = 5
