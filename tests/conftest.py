@@ -30,7 +30,7 @@ MESSAGES = [bytes([65 + n]) * 1300 for n in range(8)]
 """Three of them fit into a page of 4096 bytes: pages of 3, 3 and 2."""
 START = 1_700_000_000_000_000_000
 LOCK_BOOT_AT = 64
-SPARK = pytest.StashKey[tuple[int, str | None]]()
+SPARK = pytest.StashKey[tuple[set[str], str | None]]()
 DURABLE_SEQUENCE_AT = 256
 
 
@@ -170,7 +170,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Skip what needs Spark where there is none, by name."""
     marked = [item for item in items if item.get_closest_marker("spark")]
     reason = why_not() if marked else None
-    config.stash[SPARK] = (len(marked), reason)
+    config.stash[SPARK] = ({item.nodeid for item in marked}, reason)
     for item in marked if reason else []:
         item.add_marker(pytest.mark.skip(reason=f"needs Spark: {reason}"))
 
@@ -179,15 +179,15 @@ def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     """Say how many tests of Spark were run; `.ci/run` looks for it."""
-    count, reason = config.stash.get(SPARK, (0, None))
+    marked, reason = config.stash.get(SPARK, (set(), None))
     if reason:
-        terminalreporter.write_line(f"Spark: {count} tests skipped: {reason}")
-    elif count:
+        terminalreporter.write_line(f"Spark: {len(marked)} tests skipped: {reason}")
+    elif marked:
         done = [
             *terminalreporter.stats.get("passed", []),
             *terminalreporter.stats.get("failed", []),
         ]
-        ran = sum("spark" in report.keywords for report in done)
+        ran = sum(report.nodeid in marked for report in done)
         terminalreporter.write_line(f"Spark: {ran} tests run")
 
 
