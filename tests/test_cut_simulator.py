@@ -256,6 +256,18 @@ def test_a_frame_that_was_not_sent_is_noticed(recorded: Recording) -> None:
         states.close()
 
 
+def test_what_stands_in_the_padding_was_not_sent(recorded: Recording) -> None:
+    """A cut can leave older bytes there: no checksum covers them, and nobody reads them."""
+    sent = bytearray(recorded.sent)
+    assert sent[116:120] == bytes(4), "behind the header and the 100 bytes of the first message"
+    sent[116:120] = b"left"
+    states = States(Recording("", 0, recorded.log, bytes(sent)), {})
+    states.choose_last()
+    found = states.check()
+    assert (RESULTS[found.result], found.tail) == ("fine", 5)
+    states.close()
+
+
 def test_a_promise_that_is_not_kept_is_noticed(recorded: Recording) -> None:
     """A recovery that finds less than was promised has lost something."""
     states = States(Recording("", 0, recorded.log, recorded.sent, promised=6), {})

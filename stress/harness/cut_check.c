@@ -214,7 +214,9 @@ static cut_result tail(recovery *run, uint64_t *number, pq_scanned *found) {
 
 /* --- what a reader gets ----------------------------------------------------------------------- */
 
-/* Every frame from the head to the tail is the one that was sent there, byte for byte. */
+/* Every frame from the head to the tail is the one that was sent there, byte for byte. Padding is no
+ * part of it: the checksum leaves it out, and where a cut took a line before the padding was zeroed,
+ * what an earlier producer left there stays. */
 static cut_result delivered(recovery *run, uint64_t begin, uint64_t last, uint64_t end) {
     const cut_trace *trace = run->trace;
     uint64_t sequence = run->head_sequence;
@@ -236,12 +238,12 @@ static cut_result delivered(recovery *run, uint64_t begin, uint64_t last, uint64
                 return wrong(run, CUT_INVENTED, number, position, sequence);
             }
             memcpy(&word, trace->frames[sequence], 4);
-            uint64_t bytes = pq_aligned(word & PQ_LENGTH_MASK);
-            if (bytes > page.size - position - PQ_FRAME_BYTES ||
+            uint64_t bytes = word & PQ_LENGTH_MASK, padded = pq_aligned(bytes);
+            if (padded > page.size - position - PQ_FRAME_BYTES ||
                 memcmp(page.bytes + position, trace->frames[sequence], bytes) != 0) {
                 return wrong(run, CUT_OTHER_FRAME, number, position, sequence);
             }
-            position += bytes;
+            position += padded;
         }
     }
     return sequence < end ? wrong(run, CUT_DAMAGED, last, 0, sequence) : CUT_FINE;
