@@ -118,3 +118,10 @@ def test_usage_errors_end_with_a_remedy(tmp_path: object) -> None:
         Queue(tmp_path, page_bytes=5000)
     with pytest.raises(errors.QueueNotFound, match=r"create=True$|for writing$"):
         Queue(tmp_path / "none", create=False)
+
+
+def test_every_kind_of_error_is_settled_or_to_be_tried_again() -> None:
+    """Whoever looks at files tells of the one and raises the other: no kind is forgotten."""
+    kinds = set(errors.PageQueueError.__subclasses__())
+    assert kinds == {*errors.SETTLED, errors.RetryError}
+    assert not any(issubclass(kind, errors.RetryError) for kind in errors.SETTLED)

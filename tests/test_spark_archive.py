@@ -236,7 +236,7 @@ def test_killed_at_any_step_compaction_changes_nothing(
     before = rows(table)
     if step == "rmtree":
         monkeypatch.setattr(compacting, "merge", merge)
-        monkeypatch.setattr(compacting, "sync", dies)
+        monkeypatch.setattr(compacting, "sync_path", dies)
     else:
         monkeypatch.setattr(compacting, step, dies)
     with pytest.raises(KilledError):

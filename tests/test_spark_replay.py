@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pagequeue import Queue, errors
+from pagequeue import Queue, _core, errors
 
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
@@ -126,6 +126,26 @@ def test_a_table_comes_back_in_order_of_time(spark: SparkSession, tmp_path: Path
     assert messages(target) == sorted(wanted(0, 170) + wanted(60, 90))
     with pytest.raises(errors.TimestampOrder, match="replay into a new queue"):
         replay(spark, table, target, until=since, **options)
+
+
+@pytest.mark.spark
+def test_what_is_trusted_is_trusted_by_the_sink_too(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The circumstances that the caller accepted hold for the plan, and for the write."""
+    table, target = tmp_path / "table", tmp_path / "to"
+    make(table, a=(0, 10))
+    Queue(target, page_bytes=PAGE_BYTES).close()
+    target.chmod(0o777)
+    monkeypatch.setattr(_core, "file_system_type", lambda _fd: 0x6969)
+    for too_little in ((), ("world_writable",), ("network_file_system",)):
+        with pytest.raises(errors.UnsafePath):
+            replay(spark, table, target, trust=too_little)
+    trust = ("network_file_system", "world_writable")
+    assert replay(spark, table, target, trust=trust).messages == 10
+    monkeypatch.undo()
+    target.chmod(0o755)
+    assert messages(target) == wanted(0, 10)
 
 
 @pytest.mark.spark

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 from spark_support import attempt_fails
 
-from pagequeue import Queue
+from pagequeue import Queue, _core, errors
 
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from pagequeue.publication import Ledger
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
@@ -283,5 +283,21 @@ def test_a_stream_without_its_ids_is_refused(tmp_path: Path) -> None:
 def test_rows_of_no_task_are_none(tmp_path: Path) -> None:
     """A job whose partitions are all empty publishes nothing, and is no error."""
     Queue(tmp_path / "q").close()
-    rows = StagedRows(str(tmp_path / "q"), "queue", [])
+    rows = StagedRows(write_options({"path": str(tmp_path / "q")}), [])
     assert (rows.count, rows.frame_bytes, list(rows.chunks())) == (0, 0, [])
+
+
+def test_what_is_trusted_is_trusted_beside_the_queue_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows wait on the queue's file system: whoever accepts it for the queue has accepted it."""
+    monkeypatch.setattr(_core, "file_system_type", lambda _fd: 0x6969)
+    given = {"path": str(tmp_path / "q")}
+    with pytest.raises(errors.UnsafePath, match="NFS"):
+        BatchWriter(write_options(given), schema_of(["payload"]), overwrite=False)
+    options = write_options({**given, "trust": "network_file_system"})
+    writer = BatchWriter(options, schema_of(["payload"]), overwrite=False)
+    batch = pa.record_batch({"payload": pa.array([b"a", b"b"], pa.binary())})
+    writer.commit([writer.write(iter([batch]))])
+    monkeypatch.undo()
+    assert payloads(tmp_path / "q") == [b"a", b"b"]

@@ -280,9 +280,7 @@ def readable_cursors(
             meta = CursorMeta(folder, prefix, queue_id, name, writable=False)
         except errors.QueueNotFound:
             continue  # removed meanwhile
-        except errors.RetryError:
-            raise
-        except errors.PageQueueError as error:
+        except errors.SETTLED as error:
             yield name, error
             continue
         try:

@@ -16,7 +16,7 @@ ends its message with the remedy.
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Final
 
 
 def _rebuild(cls: type[PageQueueError], text: str, state: dict[str, Any]) -> PageQueueError:
@@ -416,3 +416,8 @@ class SequencesExhausted(UsageError, OverflowError):
 def describe(error: OSError) -> str:
     """Return the system's own words for an error, without path or number."""
     return os.strerror(error.errno) if error.errno else str(error)
+
+
+SETTLED: Final = (SeekError, DamageError, UpgradeError, AccessError, UsageError)
+"""All but `RetryError`, which says nothing about a file: who only looks at it goes on after these,
+and tells of that one."""

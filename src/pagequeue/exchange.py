@@ -22,6 +22,7 @@ import numpy as np
 
 from pagequeue import errors
 from pagequeue import format as fmt
+from pagequeue.files import sync_path
 from pagequeue.system_errors import raise_typed
 
 if TYPE_CHECKING:
@@ -153,11 +154,7 @@ def _name(temporary: str, path: str, *, force: bool) -> None:
             if error.errno not in NO_LINK:
                 raise
             os.rename(temporary, path)
-    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_path(os.path.dirname(path))
 
 
 def _stands(path: str) -> errors.FileStands:

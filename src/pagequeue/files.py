@@ -58,6 +58,15 @@ def directory_mode(file_mode: int) -> int:
     return file_mode | (file_mode & 0o444) >> 2 | sticky
 
 
+def sync_path(path: str) -> None:
+    """Put a file, or the names in a directory, on stable storage; the error is the system's own."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        let_go(fd)
+
+
 def sync_directory(path: str) -> None:
     """Put the entries of a directory on stable storage."""
     try:
@@ -393,3 +402,14 @@ class Folder(Watched):
     def sync(self) -> None:
         """Put the directory's entries on stable storage; the error is the system's own."""
         os.fsync(self.fd)
+
+    def sync_entries(self) -> None:
+        """The same, where nothing has to be taken back or latched when it fails.
+
+        Raises:
+            SystemLimit, AccessDenied: the sync failed.
+        """
+        try:
+            self.sync()
+        except OSError as error:
+            raise_typed(error, self.path, "syncing the directory")

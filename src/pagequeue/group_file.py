@@ -23,7 +23,6 @@ from pagequeue import format as fmt
 from pagequeue import format_groups as gfmt
 from pagequeue.cursor import REMEDY, readable_cursors
 from pagequeue.meta import check_shared, field_of, identity_checksum, map_shared
-from pagequeue.system_errors import raise_typed
 from pagequeue.words import lock_key_of
 
 if TYPE_CHECKING:
@@ -305,10 +304,7 @@ def make_group_file(
     made = GroupFile(folder, prefix, queue_id, name, writable=True)
     made.settle()
     made.close()
-    try:
-        folder.sync()
-    except OSError as error:
-        raise_typed(error, folder.path, "syncing the directory")
+    folder.sync_entries()
 
 
 def settle_groups(

@@ -12,11 +12,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from pagequeue import _core, errors
 from pagequeue.format import SEQUENCE_MAX
-from pagequeue.system_errors import raise_typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,7 +105,7 @@ def nonsense(path: str, reason: str) -> errors.CorruptMeta:
     )  # fmt: skip
 
 
-def are_numbers(numbers: object, least: int = 0, most: int = SEQUENCE_MAX) -> bool:
+def are_numbers(numbers: object, least: int = 0, most: int = SEQUENCE_MAX) -> TypeGuard[list[int]]:
     """Whether this is a list of integers between two others, both included."""
     return isinstance(numbers, list) and all(
         type(number) is int and least <= number <= most for number in numbers
@@ -115,7 +114,7 @@ def are_numbers(numbers: object, least: int = 0, most: int = SEQUENCE_MAX) -> bo
 
 def _is_piece(piece: object) -> bool:
     """Whether this is a piece of work with its sequences."""
-    return are_numbers(piece) and len(_list(piece)) == 3 and _list(piece)[1] <= _list(piece)[2]
+    return are_numbers(piece) and len(piece) == 3 and piece[1] <= piece[2]
 
 
 def _list(found: object) -> list[Any]:
@@ -130,7 +129,7 @@ def write_record(
     folder: Folder,
     name: str,
     record: dict[str, Any],
-    failed: Callable[[OSError], errors.PageQueueError] | None = None,
+    sync: Callable[[], None] | None = None,
 ) -> None:
     """Put a record or an entry on stable storage, with its name, in place of the one before.
 
@@ -138,21 +137,16 @@ def write_record(
         folder: of the queue.
         name: of the record.
         record: what it says.
-        failed: latches the queue when its directory's sync fails, and returns the error; None:
-            whoever recovers it begins again.
+        sync: puts the directory's entries on stable storage, and latches the queue if that
+            fails; None: whoever recovers it begins again.
 
     Raises:
-        DiskFull, SystemLimit: the one before stays. What `failed` returns.
+        DiskFull, SystemLimit: the one before stays. What `sync` raises.
     """
     text = json.dumps({"version": VERSION, **record}, sort_keys=True).encode()
     data = f"{_core.crc32c(text):08x}".encode() + text
     folder.make(name, data, size_bytes=len(data), synced=True)
-    try:
-        folder.sync()
-    except OSError as error:
-        if failed is not None:
-            raise failed(error) from error
-        raise_typed(error, folder.path, "syncing the directory")
+    (sync or folder.sync_entries)()
 
 
 def done_in(entry: dict[str, Any] | None, piece: int) -> range | None:

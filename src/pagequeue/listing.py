@@ -12,7 +12,6 @@ from pagequeue.group_file import GroupFile
 from pagequeue.locks import OwnerLock
 from pagequeue.moments import to_datetime
 from pagequeue.options import check_consumer_name
-from pagequeue.system_errors import raise_typed
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -194,9 +193,6 @@ def _remove(store: Store, name: str) -> None:
                 path=store.folder.full(fmt.cursor_name(store.prefix, name)),
             )
         store.folder.remove(fmt.cursor_name(store.prefix, name))
-        try:
-            store.folder.sync()
-        except OSError as error:
-            raise_typed(error, store.folder.path, "syncing the directory")
+        store.folder.sync_entries()
     finally:
         lock.close()

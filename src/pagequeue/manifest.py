@@ -214,7 +214,4 @@ def write_manifest(folder: Folder, prefix: str, manifest: Manifest) -> None:
     """Put a manifest on stable storage, in place of the one before."""
     data = manifest.encode()
     folder.make(manifest_name(prefix), data, size_bytes=len(data), synced=True)
-    try:
-        os.fsync(folder.fd)
-    except OSError as error:
-        raise_typed(error, folder.path, "syncing the directory")
+    folder.sync_entries()

@@ -208,7 +208,7 @@ class Ledger:
             write_record(self._folder, sending_name(self._prefix), {
                 "entry": entry_of(entry.writer), **entry.with_sequences(sequences),
                 "first_sequence": first, "count": len(sequences), "digest": _digest(whole, times),
-            }, self._failed)  # fmt: skip
+            }, self._sync_names)  # fmt: skip
             # 2. The batch, at that sequence and with these times, or not at all. Dies here: the
             #    messages say that it was done.
             if producer.send_at(first, whole.payloads, times):
@@ -239,14 +239,11 @@ class Ledger:
             ) from error
 
     def _sync_names(self) -> None:
+        """Sync the directory; latch the queue if that fails: the next one could say all is well."""
         try:
             self._folder.sync()
         except OSError as error:
-            raise self._failed(error) from error
-
-    def _failed(self, error: OSError) -> errors.PageQueueError:
-        """Latch the queue: the next sync of its directory could say that all is well."""
-        return sync_failed(self._store, error)
+            raise sync_failed(self._store, error) from error
 
     def _settle(self) -> None:
         """Settle what a publisher left that died; nobody else publishes now."""
@@ -264,7 +261,7 @@ class Ledger:
                     self._folder.remove(name)
             except errors.Expired:  # only its own writer has to know that nobody knows
                 entry = published_name(self._prefix, record["entry"])
-                write_record(self._folder, entry, unsure(record), self._failed)
+                write_record(self._folder, entry, unsure(record), self._sync_names)
                 self._folder.remove(name)
         if read_publishing(self._folder, self._prefix) is not None:
             with Producer(store) as producer, self._prepared("settling a publication"):
@@ -318,7 +315,7 @@ class Ledger:
             first = store.tail.sequence
             done = entry.with_sequences(range(first, first))
             name = published_name(self._prefix, entry_of(entry.writer))
-            write_record(self._folder, name, done, self._failed)
+            write_record(self._folder, name, done, self._sync_names)
             return range(first, first)
         name = PAGES + uuid.uuid4().hex
         try:
@@ -395,7 +392,7 @@ class Ledger:
         )  # fmt: skip
         # M5. The record, then the names, synced. Dies here: whoever makes a page, or opens the
         #     queue alone, finds no mark and removes them.
-        write_record(folder, publishing_name(prefix), record.as_json(), self._failed)
+        write_record(folder, publishing_name(prefix), record.as_json(), self._sync_names)
         try:
             laid.give_names(store, record.first_page)
             self._sync_names()

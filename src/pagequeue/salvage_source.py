@@ -86,9 +86,7 @@ def _waiting(found: Survey) -> range:
         record = read_publishing(found.folder, found.prefix)
         if record is None:
             return range(0)
-    except errors.RetryError:  # it says nothing about the file
-        raise
-    except errors.PageQueueError:
+    except errors.SETTLED:
         pass  # then the tail has to tell
     written, behind = found.written, found.numbers[-1:]
     if written is not None and written.is_trusted:

@@ -158,10 +158,7 @@ class Target(Closing):
     def note(self, manifest: Manifest) -> None:
         """Make all pages of a manifest visible, on stable storage (H4)."""
         folder, prefix, queue_id = self.folder, self.prefix, self.meta.queue_id
-        try:
-            folder.sync()
-        except OSError as error:
-            raise_typed(error, folder.path, "syncing the directory")
+        folder.sync_entries()
         first, last = manifest.pages[0], manifest.pages[-1]
         if not self.manifest.pages:
             ReadMeta.make(

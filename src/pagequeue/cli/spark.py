@@ -15,6 +15,7 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from pagequeue.cli import shared
+from pagequeue.cli.lazy import LazyGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,25 +47,7 @@ logger.sparkproject.level = off
 CONFIGURATION: Final = "spark.driver.extraJavaOptions"
 
 
-class _Commands(click.Group):
-    """A group that imports a command when it is asked for."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order of the help."""
-        del ctx
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return one command, or None where there is none of that name."""
-        del ctx
-        if cmd_name not in COMMANDS:
-            return None
-        command = importlib.import_module(COMMANDS[cmd_name]).command
-        assert isinstance(command, click.Command)
-        return command
-
-
-@click.group(cls=_Commands)
+@click.group(cls=LazyGroup, modules=COMMANDS)
 def command() -> None:
     """Queues in Spark: archive to Parquet, replay from there, profile.
 
@@ -89,6 +72,20 @@ def session_options(function: _Function) -> _Function:
     return click.option(
         "--master", metavar="URL", help="The cluster, like spark://host:7077; otherwise this host."
     )(function)
+
+
+damage_option = click.option(
+    "--on-damage", type=click.Choice(["fail", "skip"]), default="fail", show_default=True,
+    help="What a damaged page of a queue does.",
+)  # fmt: skip
+
+
+def source_options(prefix: str, trust: tuple[str, ...], on_damage: str) -> dict[str, Any]:
+    """Return the options of Spark's source that say which queues are read, and how."""
+    options = {"prefix": prefix, "onDamage": on_damage}
+    if trust:
+        options["trust"] = ",".join(trust)
+    return options
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import contextlib
 import json
 import signal
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -64,10 +64,7 @@ def _stopped_tidily(stop: threading.Event) -> Iterator[None]:
     callback=shared.parsed(shared.parse_size), help="Compact small files to about this size.",
 )  # fmt: skip
 @click.option("--no-compact", is_flag=True, help="Leave small files as they are.")
-@click.option(
-    "--on-damage", type=click.Choice(["fail", "skip"]), default="fail", show_default=True,
-    help="What a damaged page does.",
-)  # fmt: skip
+@sparks.damage_option
 @click.option(
     "--on-expired", type=click.Choice(["fail", "skip"]), default="fail", show_default=True,
     help="What messages do that retention took before they were archived.",
@@ -103,9 +100,7 @@ def command(
     sparks.check_extra()
     from pagequeue.spark.pipeline import archive  # noqa: PLC0415 - the extra
 
-    options: dict[str, Any] = {"prefix": prefix, "onDamage": on_damage, "onExpired": on_expired}
-    if trust:
-        options["trust"] = ",".join(trust)
+    options = sparks.source_options(prefix, trust, on_damage) | {"onExpired": on_expired}
     if batch_count is not None:
         options["maxRecordsPerTrigger"] = batch_count
     stop = threading.Event()

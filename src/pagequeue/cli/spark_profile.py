@@ -49,10 +49,7 @@ def _show(profile: Profile) -> None:
 @shared.since_option
 @shared.until_option
 @click.option("--force", is_flag=True, help="Replace what stands there.")
-@click.option(
-    "--on-damage", type=click.Choice(["fail", "skip"]), default="fail", show_default=True,
-    help="What a damaged page of a queue does.",
-)  # fmt: skip
+@sparks.damage_option
 @sparks.session_options
 @shared.json_option()
 @shared.prefix_option
@@ -89,9 +86,7 @@ def command(
         plotting.check()
     options: dict[str, Any] = {}
     if not (len(source) == 1 and layout.is_table(source[0])):
-        options = {"prefix": prefix, "onDamage": on_damage}
-        if trust:
-            options["trust"] = ",".join(trust)
+        options = sparks.source_options(prefix, trust, on_damage)
     with contextlib.ExitStack() as stack:
         file = None
         if target is not None:

@@ -21,16 +21,20 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue.files import sync_path
 from pagequeue.laying import Chunk
 from pagequeue.publication import staged_directory
 from pagequeue.spark.table import PAYLOAD, TIME
 from pagequeue.spark.typed import payloads_of
 from pagequeue.system_errors import raise_typed
+from pagequeue.trust import trusted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
+
+    from pagequeue.spark.options import WriteOptions
 
 START: Final = "rows-"
 ABANDONED_SECONDS: Final = 7 * 86_400
@@ -95,14 +99,19 @@ class _Summed:
         """Nothing is kept back."""
 
 
+def _there(options: WriteOptions) -> str:
+    """Return the directory beside the queue, made if need be."""
+    trust = trusted(options.trust, options.path)
+    return staged_directory(options.path, options.prefix, trust=trust)
+
+
 def stage(
-    directory: str, prefix: str, job: str, batches: Iterator[Any], shape: Shape, query: str = ""
+    options: WriteOptions, job: str, batches: Iterator[Any], shape: Shape, query: str = ""
 ) -> Staged:
     """Write a task's rows to a file of its own.
 
     Args:
-        directory: of the queue.
-        prefix: of its file names.
+        options: where they go.
         job: names of files begin with it.
         batches: record batches of this shape.
         shape: what their columns are.
@@ -112,7 +121,7 @@ def stage(
         DiskFull, SystemLimit: as they say; nothing is left.
         InvalidOption, NotEncodable: a value is null, or does not fit into its field.
     """
-    there = staged_directory(directory, prefix)
+    there = _there(options)
     name = f"{START}{job}-{uuid.uuid4().hex}.arrow"
     path = os.path.join(there, name)
     count = frame_bytes = 0
@@ -130,7 +139,7 @@ def stage(
             if writer is not None:
                 writer.close()
             os.fsync(file.fileno())
-        _sync_directory(there)
+        sync_path(there)
     except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(path)
@@ -145,14 +154,6 @@ def stage(
 
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-
-
-def _sync_directory(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _rows(batch: Any, shape: Shape) -> Any:  # noqa: ANN401 - pyarrow is not typed
@@ -190,8 +191,7 @@ class StagedRows:
     """The rows of all tasks that won, in order of partitions: what is to be published.
 
     Args:
-        directory: of the queue.
-        prefix: of its file names.
+        options: where they go.
         messages: of the tasks.
 
     Attributes:
@@ -199,8 +199,8 @@ class StagedRows:
         frame_bytes: what they take in pages.
     """
 
-    def __init__(self, directory: str, prefix: str, messages: list[Staged]) -> None:
-        self._there = staged_directory(directory, prefix)
+    def __init__(self, options: WriteOptions, messages: list[Staged]) -> None:
+        self._there = _there(options)
         self._messages = [message for message in messages if message.count]
         self.count = sum(message.count for message in self._messages)
         self.frame_bytes = sum(message.frame_bytes for message in self._messages)
@@ -235,12 +235,11 @@ def _damaged(path: str, reason: str) -> errors.CorruptMeta:
     )
 
 
-def sweep(directory: str, prefix: str, *jobs: str) -> None:
+def sweep(options: WriteOptions, *jobs: str) -> None:
     """Remove the files of jobs that are over, and those that were abandoned."""
-    there = staged_directory(directory, prefix)
     starts = tuple(f"{START}{job}-" for job in jobs)
     before = time.time() - ABANDONED_SECONDS
-    with os.scandir(there) as entries:
+    with os.scandir(_there(options)) as entries:
         for entry in entries:
             if not entry.name.startswith(START):
                 continue

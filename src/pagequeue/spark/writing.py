@@ -129,25 +129,24 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Stage the rows of a partition."""
-        options = self._options
-        return stage(options.path, options.prefix, self._job, iterator, self._shape)
+        return stage(self._options, self._job, iterator, self._shape)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish them."""
         options = self._options
-        rows = StagedRows(options.path, options.prefix, _won(messages))
+        rows = StagedRows(options, _won(messages))
         with _open(options) as queue, Ledger(queue._store) as ledger:  # noqa: SLF001 - its own
             if options.writer is None:
                 ledger.publish(self._job, 0, rows)
                 ledger.forget(self._job)  # it never comes again
             else:
                 ledger.publish(f"writer {options.writer}", options.piece, rows)
-        sweep(options.path, options.prefix, self._job)
+        sweep(options, self._job)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove what was staged; rows that the commit published before it failed stay."""
         del messages
-        sweep(self._options.path, self._options.prefix, self._job)
+        sweep(self._options, self._job)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -173,8 +172,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 f"this Spark does not tell its tasks {QUERY} and {BATCH}, by which a batch is "
                 "known again: use a version that the extra 'spark' allows"
             )
-        options, job = self._options, f"{query}-{batch}"
-        return stage(options.path, options.prefix, job, iterator, self._shape, query)
+        return stage(self._options, f"{query}-{batch}", iterator, self._shape, query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish a micro-batch, unless the ledger says that it was."""
@@ -182,13 +180,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if not staged:
             return  # a batch without tasks has no rows
         query = staged[0].query
-        rows = StagedRows(options.path, options.prefix, staged)
+        rows = StagedRows(options, staged)
         with _open(options) as queue, Ledger(queue._store) as ledger:  # noqa: SLF001 - its own
             ledger.publish(f"query {query}", batchId, rows)
         over = (f"{query}-{batch}" for batch in (batchId - 1, batchId))
-        sweep(options.path, options.prefix, *over)
+        sweep(options, *over)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Remove what was staged; a batch that was published stays, and is not done again."""
         for message in _won(messages)[:1]:
-            sweep(self._options.path, self._options.prefix, f"{message.query}-{batchId}")
+            sweep(self._options, f"{message.query}-{batchId}")

@@ -22,8 +22,9 @@ import uuid
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pagequeue import errors
+from pagequeue.files import sync_path
 from pagequeue.spark.pipeline import layout
-from pagequeue.spark.pipeline.directories import exchange, lock_on, sync, sync_all
+from pagequeue.spark.pipeline.directories import exchange, lock_on, sync_all
 from pagequeue.spark.pipeline.publish import copy_rows
 
 if TYPE_CHECKING:
@@ -118,8 +119,8 @@ class Compactor:
                 )
             self._cannot = True
             return 0
-        sync(os.path.dirname(job.old))
-        sync(os.path.dirname(job.new))
+        sync_path(os.path.dirname(job.old))
+        sync_path(os.path.dirname(job.new))
         return job.saved
 
 

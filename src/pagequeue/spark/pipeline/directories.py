@@ -8,6 +8,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
+from pagequeue.files import sync_path
 from pagequeue.locks import FileLock
 from pagequeue.system_errors import raise_typed
 
@@ -21,19 +22,10 @@ SYNCS: Final = 8
 CANNOT: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EXDEV})
 
 
-def sync(path: str) -> None:
-    """Put a file, or the names in a directory, on stable storage."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def sync_all(paths: Iterable[str]) -> None:
-    """The same for many."""
+    """Put files, or the names in directories, on stable storage."""
     with ThreadPoolExecutor(SYNCS) as pool:
-        for _ in pool.map(sync, paths):
+        for _ in pool.map(sync_path, paths):
             pass
 
 
@@ -47,7 +39,7 @@ def make(path: str) -> None:
         os.mkdir(path)
     except FileExistsError:
         return
-    sync(above)
+    sync_path(above)
 
 
 def exchange(one: str, other: str) -> bool:

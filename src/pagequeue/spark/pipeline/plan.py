@@ -19,6 +19,7 @@ from pagequeue import format as fmt
 from pagequeue.exchange import whole_file
 from pagequeue.publication import staged_directory
 from pagequeue.spark.pipeline import layout
+from pagequeue.trust import trusted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -82,17 +83,20 @@ def make(writer: str, found: list[layout.Stored], since: int, until: int, slice_
     return Plan(writer, since, until, ends, cuts)
 
 
-def path_of(directory: str, prefix: str, identity: Iterable[object]) -> tuple[str, str]:
+def path_of(
+    directory: str, prefix: str, trust: tuple[str, ...], identity: Iterable[object]
+) -> tuple[str, str]:
     """Return where the plan of a replay stands, and the replay's name in the ledger.
 
     Args:
         directory: of the queue.
         prefix: of its file names.
+        trust: as for `Queue`.
         identity: what makes two replays the same.
     """
     text = json.dumps([str(one) for one in identity])
     name = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-    there = staged_directory(directory, prefix)
+    there = staged_directory(directory, prefix, trust=trusted(trust, directory))
     return os.path.join(there, f"{START}{name}.json"), f"replay {name}"
 
 

@@ -29,8 +29,9 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from pagequeue import errors
+from pagequeue.files import sync_path
 from pagequeue.spark.pipeline import layout
-from pagequeue.spark.pipeline.directories import lock_on, make, sync, sync_all
+from pagequeue.spark.pipeline.directories import lock_on, make, sync_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -130,7 +131,7 @@ class Publisher:
             sync_all(os.path.join(staged, file.path) for file in kept)
             sync_all(os.path.join(staged, path) for path in _with_above(there))
             os.rename(staged, self._path(layout.PUBLISHING))
-            sync(self._path())
+            sync_path(self._path())
             self._place()
             for file in kept:
                 queue = _queue_directory(file.hour.directory)
@@ -195,9 +196,9 @@ class Publisher:
         sync_all(
             path for one in placed - {"."} if os.path.isdir(path := os.path.join(self.table, one))
         )
-        sync(self.table)
+        sync_path(self.table)
         shutil.rmtree(publishing)
-        sync(self._path())
+        sync_path(self._path())
 
 
 class _Staged(NamedTuple):

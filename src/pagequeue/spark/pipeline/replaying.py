@@ -109,7 +109,7 @@ def replay(
     begin, end = Bound.of(since, "since"), Bound.of(until, "until")
     with Queue(directory, prefix=prefix, page_bytes=page_bytes, trust=trust) as target:
         same = (path, begin.same, end.same, slice_count)
-        place, name = plans.path_of(directory, prefix, same)
+        place, name = plans.path_of(directory, prefix, trust, same)
         with _readers(path):
             found = layout.snapshot(path)
             plan = plans.load(place)
@@ -202,8 +202,10 @@ class _Replay:
         rows = self._rows(begin, end).orderBy("timestamp_ns", "queue", "sequence")
         writer = rows.select("payload", "timestamp_ns").write.format(NAME).mode("append")
         writer = writer.option("writer", self._plan.writer).option("piece", str(number))
+        writer = writer.option("prefix", self._store.prefix)
+        writer = writer.option("trust", ",".join(sorted(self._store.folder.trust)))
         try:
-            writer.option("prefix", self._store.prefix).save(self._store.folder.path)
+            writer.save(self._store.folder.path)
         except Exception as error:
             try:
                 told(error)

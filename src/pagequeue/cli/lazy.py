@@ -1,0 +1,38 @@
+"""Groups of commands whose modules are imported when they are asked for."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command when it is asked for.
+
+    Args:
+        modules: each command's, by name, in the order of the help; a module has a `command`.
+        given: what `click.Group` takes.
+    """
+
+    def __init__(self, *, modules: Mapping[str, str], **given: Any) -> None:  # noqa: ANN401 - click's
+        super().__init__(**given)
+        self._modules = modules
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of the help."""
+        del ctx
+        return list(self._modules)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return one command, or None where there is none of that name."""
+        del ctx
+        if cmd_name not in self._modules:
+            return None
+        command = importlib.import_module(self._modules[cmd_name]).command
+        assert isinstance(command, click.Command)
+        return command
