@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -16,8 +17,9 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
 import duckdb
-from archives import PAGE_BYTES, rows, send, stage, wanted
+from archives import PAGE_BYTES, numbered, rows, send, stage, wanted
 
+from pagequeue.cli import main
 from pagequeue.spark.pipeline import archive, compacting, layout
 from pagequeue.spark.pipeline.compacting import Compactor, groups_of, merge
 from pagequeue.spark.pipeline.directories import exchange, lock_on
@@ -390,6 +392,32 @@ def test_an_archive_goes_on_until_it_is_stopped(spark: SparkSession, tmp_path: P
         spark, tmp_path / "q*", tmp_path / "table", every=0.1, stop=stop, progress=progress
     )
     assert (done.messages, done.batches) == (35, 3)
+
+
+@pytest.mark.spark
+def test_what_a_power_cut_can_take_is_archived_later(spark: SparkSession, tmp_path: Path) -> None:
+    """With `durable_only` no message gets the sequence of one that was archived and lost."""
+    source, cut, table = tmp_path / "q", tmp_path / "cut", tmp_path / "table"
+    send(source, 0, 10)
+    with Queue(source) as queue:
+        queue.producer().flush()
+    shutil.copytree(source, cut)  # what a power cut leaves
+    send(source, 10, 20)
+    command = ["spark", "archive", str(source), "--to", str(table), "--durable-only"]
+    assert main(command) == 0
+    assert numbers(table) == [*range(10)]
+    assert main(command[:-1]) == 0
+    assert numbers(table) == [*range(20)]
+    safe = tmp_path / "safe"
+    assert archive(spark, source, safe, durableOnly="true").messages == 10
+    shutil.rmtree(source)
+    cut.rename(source)
+    send(source, 100, 105)
+    with Queue(source) as queue:
+        queue.producer().flush()
+    archive(spark, source, safe, durableOnly="true")
+    payloads = [payload for _, _, _, payload in rows(safe)]
+    assert payloads == [numbered(n) for n in (*range(10), *range(100, 105))]
 
 
 @pytest.mark.spark

@@ -113,6 +113,18 @@ def test_ranges_are_inclusive_at_the_beginning_and_not_at_the_end(
     assert rows(frame) == plain(filled)[slice(*bounds)]
 
 
+def test_a_read_can_leave_out_what_is_not_durable(spark: SparkSession, tmp_path: Path) -> None:
+    """With `durableOnly` a frame ends where what is on stable storage ends."""
+    with Queue(tmp_path / "q", page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
+        producer.send_many([b"a", b"b"])
+        producer.flush()
+        producer.send(b"c")
+        assert len(rows(pages.read(spark, tmp_path / "q"))) == 3
+        assert len(rows(pages.read(spark, tmp_path / "q", durableOnly="true"))) == 2
+        with pytest.raises(Exception, match="durableOnly is 'yes': give one of false, true"):
+            rows(pages.read(spark, tmp_path / "q", durableOnly="yes"))
+
+
 @pytest.mark.parametrize("part_bytes", [1, 100, 5000, 1 << 30])
 def test_partitions_have_every_message_once(
     spark: SparkSession, filled: Path, part_bytes: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 PAGE_BYTES = 4096
+SHORT = Retention(max_age=timedelta(microseconds=1))
 
 
 def send(directory: Path, *payloads: bytes) -> None:
@@ -220,6 +222,39 @@ def test_a_query_begins_where_it_is_told(tmp_path: Path) -> None:
     assert reader(tmp_path / "q").initialOffset() == {name: 0}
     assert reader(tmp_path / "q", startingOffsets="latest").initialOffset() == {name: 10}
     assert reader(tmp_path / "q", startingOffsets=third).initialOffset() == {name: 3}
+
+
+def test_what_is_not_durable_comes_later(tmp_path: Path) -> None:
+    """With `durableOnly` a stream never has what a power cut can take from its queue."""
+    path, name = tmp_path / "q", str(tmp_path / "q")
+    with Queue(path, page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
+        producer.send_many([b"a", b"b"])
+        producer.flush()
+        producer.send(b"c")
+        stream = reader(path, durableOnly="true")
+        assert stream.reportLatestOffset() == {name: 2}
+        assert stream.latestOffset({name: 0}, ReadAllAvailable()) == {name: 2}
+        assert stream.latestOffset({name: 2}, ReadAllAvailable()) == {name: 2}
+        assert stream.latestOffset({name: 3}, ReadAllAvailable()) == {name: 3}, "read without it"
+        latest = reader(path, durableOnly="true", startingOffsets="latest")
+        assert latest.initialOffset() == {name: 2}
+        assert reader(path).reportLatestOffset() == {name: 3}
+        producer.flush()
+        assert stream.latestOffset({name: 2}, ReadAllAvailable()) == {name: 3}
+
+
+def test_a_queue_of_which_retention_took_all_is_passed(tmp_path: Path) -> None:
+    """With `onExpired=skip` the offset goes on to the end, and not behind it."""
+    path, name = tmp_path / "q", str(tmp_path / "q")
+    with Queue(path, page_bytes=PAGE_BYTES, retention=SHORT) as queue:
+        with queue.producer() as producer:
+            producer.send(b"one")
+        queue.rotate()
+        queue.trim()
+        assert queue.head_sequence == queue.tail_sequence == 1
+    stream = reader(path, onExpired="skip", maxRecordsPerTrigger=5)
+    assert stream.latestOffset({name: 0}, ReadMaxRows(5)) == {name: 1}
+    assert stream.latestOffset({name: 1}, ReadMaxRows(5)) == {name: 1}
 
 
 def test_limits_bound_a_micro_batch(tmp_path: Path) -> None:

@@ -69,6 +69,10 @@ def _stopped_tidily(stop: threading.Event) -> Iterator[None]:
     "--on-expired", type=click.Choice(["fail", "skip"]), default="fail", show_default=True,
     help="What messages do that retention took before they were archived.",
 )  # fmt: skip
+@click.option(
+    "--durable-only", is_flag=True,
+    help="Archive only what is on stable storage: a power cut cannot take it from the queue.",
+)  # fmt: skip
 @sparks.session_options
 @shared.json_option()
 @shared.prefix_option
@@ -89,6 +93,7 @@ def command(
     settings: dict[str, str],
     *,
     no_compact: bool,
+    durable_only: bool,
     as_json: bool,
 ) -> None:
     """Put the messages of QUEUES, directories or globs, into a Parquet table.
@@ -101,6 +106,8 @@ def command(
     from pagequeue.spark.pipeline import archive  # noqa: PLC0415 - the extra
 
     options = sparks.source_options(prefix, trust, on_damage) | {"onExpired": on_expired}
+    if durable_only:
+        options["durableOnly"] = "true"
     if batch_count is not None:
         options["maxRecordsPerTrigger"] = batch_count
     stop = threading.Event()

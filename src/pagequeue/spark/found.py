@@ -103,6 +103,12 @@ def open_each(options: ReadOptions) -> Iterator[tuple[Found, Queue]]:
             yield found, queue
 
 
+def end_of(queue: Queue, options: ReadOptions) -> int:
+    """Return behind which message of a queue a read ends that begins now."""
+    tail = queue.tail_sequence
+    return min(tail, queue.durable_sequence) if options.durable_only else tail
+
+
 def one_dtype(found: list[Found]) -> np.dtype[np.void] | None:
     """Return the dtype that all queues have; None: messages are of any size, or there is no queue.
 

@@ -23,11 +23,11 @@ Value = TypeVar("Value")
 PARTS_MAX: Final = 100_000
 READING: Final = (
     "path", "paths", "prefix", "trust", "since", "until", "fromSequence", "toSequence",
-    "partitionBytes", "onDamage", "onExpired",
+    "partitionBytes", "onDamage", "onExpired", "durableOnly",
 )  # fmt: skip
 STREAMING: Final = (
     "path", "paths", "prefix", "trust", "startingOffsets", "maxRecordsPerTrigger",
-    "maxBytesPerTrigger", "partitionBytes", "onDamage", "onExpired", "consumer",
+    "maxBytesPerTrigger", "partitionBytes", "onDamage", "onExpired", "durableOnly", "consumer",
 )  # fmt: skip
 WRITING: Final = (
     "path", "prefix", "trust", "pageBytes", "writer", "piece", "checkpointLocation", "queryName",
@@ -49,6 +49,7 @@ class ReadOptions:
         partition_bytes: about so much for a task; None: by the number of processors.
         skips_damage: whether damage is a counted gap, and not an error.
         skips_expired: whether what retention took is a counted gap, and not an error.
+        durable_only: whether what is not known to be on stable storage is left for later.
         starting: "earliest", "latest" or ns since 1970, for streams.
         records_max: messages of a micro-batch, None: no limit.
         bytes_max: bytes of a micro-batch, None: no limit.
@@ -65,6 +66,7 @@ class ReadOptions:
     partition_bytes: int | None = None
     skips_damage: bool = False
     skips_expired: bool = False
+    durable_only: bool = False
     starting: str | int = "earliest"
     records_max: int | None = None
     bytes_max: int | None = None
@@ -187,6 +189,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         partition_bytes=options.parsed("partitionBytes", _counted),
         skips_damage=options.choice("onDamage", "fail", "skip") == "skip",
         skips_expired=options.choice("onExpired", "fail", "skip") == "skip",
+        durable_only=options.choice("durableOnly", "false", "true") == "true",
         starting=options.parsed("startingOffsets", _starting) or "earliest",
         records_max=options.parsed("maxRecordsPerTrigger", _counted),
         bytes_max=options.parsed("maxBytesPerTrigger", _counted),

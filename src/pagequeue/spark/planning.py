@@ -15,12 +15,13 @@ from pyspark.sql.datasource import InputPartition
 
 from pagequeue import errors
 from pagequeue import format as fmt
-from pagequeue.spark.found import Found, open_each
+from pagequeue.spark.found import Found, end_of, open_each
 from pagequeue.spark.table import Need
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pagequeue.queue import Queue
     from pagequeue.spark.options import ReadOptions
     from pagequeue.spark.table import Table
     from pagequeue.store import Store
@@ -71,7 +72,7 @@ def plan(options: ReadOptions, table: Table) -> list[InputPartition]:
     for found, queue in open_each(options):
         store = queue._store  # noqa: SLF001 - its own package
         need = table.layout(store.kind.dtype).need
-        first, end = store.while_retained(partial(_range, store, options))
+        first, end = store.while_retained(partial(_range, queue, options))
         spans += _spans(store, found, (first, end), need, skips=options.skips_damage)
     return cut(spans, options)
 
@@ -89,9 +90,10 @@ def plan_ranges(
     return cut(spans, options)
 
 
-def _range(store: Store, options: ReadOptions) -> tuple[int, int]:
+def _range(queue: Queue, options: ReadOptions) -> tuple[int, int]:
     """Return the first sequence that is wanted, and the one behind the last."""
-    end = store.tail.sequence  # before the head, which can only pass it later
+    store = queue._store  # noqa: SLF001 - its own package
+    end = end_of(queue, options)  # before the head, which can only pass it later
     first = store.read_meta.head_sequence
     if options.first is not None:
         first = max(first, options.first)

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import (
 
 from pagequeue import errors
 from pagequeue.queue import Queue
-from pagequeue.spark.found import Found, find, open_each
+from pagequeue.spark.found import Found, end_of, find, open_each
 from pagequeue.spark.planning import Part, plan_ranges
 from pagequeue.spark.reading import read_part
 
@@ -68,7 +68,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _start(self, queue: Queue) -> int:
         starting = self._options.starting
         if starting == "latest":
-            return queue.tail_sequence
+            return end_of(queue, self._options)
         if isinstance(starting, int):
             return queue._store.seek_since(starting).sequence  # noqa: SLF001 - its own package
         return queue.head_sequence
@@ -86,8 +86,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def reportLatestOffset(self) -> Offsets:  # noqa: N802 - Spark's
-        """Return the tails of all queues, as of now."""
-        return {found.name: queue.tail_sequence for found, queue in open_each(self._options)}
+        """Return where all queues end, as of now."""
+        options = self._options
+        return {found.name: end_of(queue, options) for found, queue in open_each(options)}
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's
         """Return where the next micro-batch ends."""
@@ -95,17 +96,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = dict(start)
         ready: list[tuple[Found, int, int]] = []
         for found, queue in open_each(self._options):
+            stop = end_of(queue, self._options)
             name, tail, head = found.name, queue.tail_sequence, queue.head_sequence
             there.add(name)
             if self._target is not None:
-                tail = min(tail, self._target.get(name, 0))
+                stop = min(stop, self._target.get(name, 0))
             if name not in start:
                 if self._target is None or name in self._target:
                     end[name] = head
                 continue
             self._check(found, start[name], tail, head)
-            if tail > start[name]:
-                ready.append((found, max(start[name], head), tail))
+            first = max(start[name], head)
+            if first < stop:
+                ready.append((found, first, stop))
+            elif start[name] < stop:
+                end[name] = stop  # retention took all of it, and that is to be skipped
         self._keep({name: end[name] for name in there if name in end})
         self.commit(start)  # what comes before it is done: else Spark would not have come here
         limited = not isinstance(limit, ReadAllAvailable)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pyspark.sql import functions as f
 
 from pagequeue import errors
-from pagequeue.spark.found import find, open_each
+from pagequeue.spark.found import end_of, find, open_each
 from pagequeue.spark.options import read_options
 from pagequeue.spark.pipeline import layout
 from pagequeue.spark.pipeline.compacting import FILE_BYTES, Compactor
@@ -87,7 +87,8 @@ def archive(
         stop: ends one that goes on.
         progress: told after each batch how many messages are archived, of how many.
         options: of the stream that is read: `prefix`, `trust`, `onDamage`, `onExpired`,
-            `maxRecordsPerTrigger`, `maxBytesPerTrigger`, `partitionBytes`, `startingOffsets`.
+            `durableOnly`, `maxRecordsPerTrigger`, `maxBytesPerTrigger`, `partitionBytes`,
+            `startingOffsets`.
 
     Raises:
         QueueNotFound: there is no queue. LockTimeout: another one archives to the table.
@@ -247,7 +248,8 @@ def _waiting(publisher: Publisher, reading: dict[str, str]) -> int:
     """Return how many messages are there that the table does not have."""
     there = layout.ends(publisher.table)
     count = 0
-    for found, queue in open_each(read_options(reading, streaming=True)):
+    options = read_options(reading, streaming=True)
+    for found, queue in open_each(options):
         first = max(queue.head_sequence, there.get(found.name, 0))
-        count += max(0, queue.tail_sequence - first)
+        count += max(0, end_of(queue, options) - first)
     return count
