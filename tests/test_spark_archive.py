@@ -227,6 +227,18 @@ def test_large_files_are_left() -> None:
     assert groups == [[0, 1], [2], [3, 4, 5], [6]]
 
 
+def test_a_table_is_a_directory(tmp_path: Path) -> None:
+    """A file in its place, or in the place of one above it, is told with what to do."""
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "table"):
+        with pytest.raises(errors.NotADirectory, match="give a directory"):
+            Publisher(str(path))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "note").touch()
+    with pytest.raises(errors.InvalidOption, match="give a new directory"):
+        Publisher(str(tmp_path / "other"))
+
+
 @pytest.mark.parametrize("step", ["merge", "exchange", "rmtree"])
 def test_killed_at_any_step_compaction_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str

@@ -62,18 +62,26 @@ class Publisher:
 
     Raises:
         LockTimeout: another one writes to it.
-        InvalidOption: something else stands there.
+        InvalidOption: something else stands there. NotADirectory: a file does.
     """
 
     def __init__(self, table: str) -> None:
         self.table = os.path.abspath(table)
         if not layout.is_table(self.table):
-            with contextlib.suppress(FileNotFoundError):
-                if os.listdir(self.table):
-                    raise errors.InvalidOption(
-                        "is not empty, and is no table that `archive` made: give a new directory",
-                        path=self.table,
-                    )
+            try:
+                others = os.listdir(self.table)
+            except FileNotFoundError:
+                others = []
+            except NotADirectoryError as error:
+                raise errors.NotADirectory(
+                    "a file, or below a file: give a directory for the table, a new one",
+                    path=self.table,
+                ) from error
+            if others:
+                raise errors.InvalidOption(
+                    "is not empty, and is no table that `archive` made: give a new directory",
+                    path=self.table,
+                )
             make(layout.work_path(self.table))
         lock_on(layout.work_path(self.table, layout.READERS), writable=True).close()
         self._lock = lock_on(layout.work_path(self.table, layout.LOCK), writable=True)
