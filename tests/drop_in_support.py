@@ -38,6 +38,11 @@ def put_each(queue: Queue[Any], objects: Sequence[object]) -> None:
         queue.put(obj)
 
 
+def get_each(queue: Queue[Any], objects: Sequence[object]) -> None:
+    """Get these objects, one after the other; the target of a process."""
+    assert [queue.get(timeout=SECONDS) for _ in objects] == objects
+
+
 def get_and_hang(queue: Queue[Any], ready: SimpleQueue[int], count: int) -> None:
     """Get objects, say so, and be there until killed."""
     for _ in range(count):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import time
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,9 +19,13 @@ from pagequeue import format_groups as gfmt
 from pagequeue.group_file import GroupFile, decode_snapshot
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
+    from pagequeue.group import Group
+
 PAGE_BYTES = 4096
+DONE_GOES = Retention(max_age=timedelta(microseconds=1))
 
 
 # --- damage ---------------------------------------------------------------------------------------
@@ -269,6 +275,108 @@ def test_a_group_that_retention_passed_says_so(tmp_path: Path) -> None:
         time.sleep(1.1)  # what cannot be read is tried again after a second
         assert group.claim(timeout=0).message.sequence >= queue.head_sequence
         assert group.missed > 0
+
+
+@pytest.fixture
+def bounded() -> Iterator[None]:
+    """A claim that never returns fails its test."""
+
+    def refuse(_number: int, _frame: object) -> None:
+        raise AssertionError("it hangs")
+
+    before = signal.signal(signal.SIGALRM, refuse)
+    signal.alarm(10)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def finish_first_page(queue: Queue) -> Group:
+    """Take all of the first page, none of the second, and return who did."""
+    group = queue.group("work")
+    send(queue, 3)
+    for _ in range(3):
+        group.take(timeout=0)
+    queue.rotate()
+    send(queue, 2, "next ")
+    return group
+
+
+@pytest.mark.usefixtures("bounded")
+@pytest.mark.parametrize("on_expired", ["raise", "skip"])
+@pytest.mark.parametrize("is_reopened", [False, True])
+def test_a_group_goes_on_behind_a_page_that_went(
+    tmp_path: Path, on_expired: str, is_reopened: bool
+) -> None:
+    """I12: a page goes when all in it is done; that nobody was led beyond its end loses nothing."""
+    with Queue(tmp_path, page_bytes=PAGE_BYTES, retention=DONE_GOES) as queue:
+        group = finish_first_page(queue)
+        assert group._next()[:2] == (3, 1)
+        queue.trim()
+        assert queue.head_sequence == 3
+        if not is_reopened:
+            with queue.group("work", on_expired=on_expired) as other:
+                assert other.claim(timeout=0).message.payload == b"next 0"
+                assert other.missed == 0
+                assert [claim.message.sequence for claim in other.claim_many(9, timeout=0)] == [4]
+            return
+    with Queue(tmp_path) as queue, queue.group("work", on_expired=on_expired) as other:
+        assert other.take(timeout=0).payload == b"next 0"
+        assert other.claim(timeout=0).message.payload == b"next 1"
+        assert other.missed == 0
+
+
+@pytest.mark.usefixtures("bounded")
+def test_damage_in_a_page_that_went_keeps_nobody(tmp_path: Path) -> None:
+    """Who has a page mapped that went, and finds no end in it, looks for what comes next."""
+    with Queue(tmp_path, page_bytes=PAGE_BYTES, retention=DONE_GOES) as queue:
+        group = finish_first_page(queue)
+        _, number, position = group._next()
+        with (tmp_path / fmt.page_name("queue", number)).open("r+b") as page:
+            page.seek(position)
+            page.write(bytes(PAGE_BYTES - position))
+        queue.trim()
+        assert queue.head_sequence == 3
+        assert group.take(timeout=0).payload == b"next 0"
+        assert group.missed == 0
+
+
+@pytest.mark.usefixtures("bounded")
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize(
+    ("sequence", "error"), [(4, None), (5, errors.NothingReceived), (6, errors.SequenceOutOfRange)]
+)
+def test_a_place_that_cannot_be_is_looked_for(
+    tmp_path: Path, number: int, sequence: int, error: type[errors.PageQueueError] | None
+) -> None:
+    """I9: the table names a page that went, or none; the message is there, the next one, or not."""
+    with Queue(tmp_path, page_bytes=PAGE_BYTES, retention=DONE_GOES) as queue:
+        group = finish_first_page(queue)
+        queue.trim()
+        assert group._place(sequence, number, fmt.PAGE_HEADER_BYTES, True)
+        with queue.group("work") as other:
+            if error is None:
+                assert other.take(timeout=0).sequence == sequence
+            else:
+                with pytest.raises(error):
+                    other.take(timeout=0)
+
+
+@pytest.mark.usefixtures("bounded")
+def test_a_group_waits_behind_a_page_that_went(tmp_path: Path) -> None:
+    """There is nothing in the next page either: a timeout is one, and what comes is claimed."""
+    with Queue(tmp_path, page_bytes=PAGE_BYTES, retention=DONE_GOES) as queue:
+        group = finish_first_page(queue)
+        for _ in range(2):
+            group.take(timeout=0)
+        queue.rotate()
+        queue.trim()
+        assert queue.head_sequence == 5
+        with queue.group("work") as other:
+            with pytest.raises(errors.NothingReceived):
+                other.take(timeout=0.05)
+            send(queue, 1)
+            assert other.take(timeout=0).sequence == 5
 
 
 def test_a_group_goes_on_in_pages_that_were_compressed(tmp_path: Path) -> None:

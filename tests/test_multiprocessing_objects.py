@@ -12,7 +12,7 @@ from multiprocessing import connection
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from drop_in_support import SECONDS, get_and_hang, joined, put_each, started
+from drop_in_support import SECONDS, get_and_hang, get_each, joined, put_each, started
 
 from pagequeue import Queue as PageQueue
 from pagequeue import errors
@@ -110,6 +110,28 @@ def test_pages_that_were_taken_go(tmp_path: Path) -> None:
             queue.get()
     queue._open().queue.trim()
     assert len(list((tmp_path / "q").glob("*.page"))) <= 3
+    queue.close()
+
+
+@pytest.mark.parametrize("kind", [Queue, JoinableQueue])
+def test_who_comes_next_goes_on_behind_a_page_that_went(
+    tmp_path: Path, kind: type[Queue[int] | JoinableQueue[int]]
+) -> None:
+    """All of a page was got, it is gone, and nobody was led to the next one yet."""
+    queue = kind(1, directory=tmp_path / "q", page_bytes=1 << 14)
+    number = 0
+    queue.put(number)
+    items = queue._open()
+    while items.queue.info().tail_page == 1:  # the last one waits, the first of the next page
+        assert queue.get(timeout=0) == number
+        if isinstance(queue, JoinableQueue):
+            queue.task_done()
+        number += 1
+        queue.put(number)
+    items.queue.trim()
+    assert items.queue.head_sequence == number
+    process = started(get_each, kind(1, directory=tmp_path / "q"), [number])
+    assert joined(process) == 0
     queue.close()
 
 

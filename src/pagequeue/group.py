@@ -221,9 +221,8 @@ class Group(_core.Claims, AwaitedClaims, Closing):
         sequence, number, position = self._next()
         try:
             if number < fmt.FIRST_PAGE:
-                place = store.seek_sequence(min(sequence, store.tail.sequence))
-                if place.sequence == sequence:
-                    self._place(sequence, place.page.number, place.position, False)
+                place = store.seek_sequence(sequence)
+                self._place(sequence, place.page.number, place.position, False)
                 number, position = place.page.number, place.position
             page = store.page(number)
         except errors.Expired:
@@ -246,13 +245,21 @@ class Group(_core.Claims, AwaitedClaims, Closing):
             store.background.submit(store.after_roll)
 
     def _expire(self, sequence: int) -> bool:
-        """Go on at the head, and count what was missed, if that was chosen."""
-        head = self._store.seek_head()
-        if self._next()[0] != sequence or head.sequence <= sequence:
+        """Look for the next new message anew, because the page that it was to stand in is gone.
+
+        A page goes when all in it is done, which can be before anybody was led beyond its end: then
+        nothing is missed. Else go on at the head, and count what was missed, if that was chosen.
+        """
+        store = self._store
+        place = store.seek_head()
+        if self._next()[0] != sequence:
             return True  # another one did
-        if not self._skips:
-            raise self._store.expired(EXPIRED_REMEDY)
-        self._place(head.sequence, head.page.number, head.position, True)
+        if place.sequence < sequence:  # only a damaged table says so
+            place = store.seek_sequence(sequence)
+        is_missed = place.sequence > sequence
+        if is_missed and not self._skips:
+            raise store.expired(EXPIRED_REMEDY)
+        self._place(place.sequence, place.page.number, place.position, is_missed)
         return True
 
     def _damaged(self) -> bool:
