@@ -3,9 +3,10 @@
 First without Spark: an archiver (`archive_steps`) is killed at a random call to the system, again
 and again, while a reader of Parquet looks at the table; a case is a kill. Then with it: a driver
 (`archive_driver`) archives a queue that keeps few pages and waits for it, and is killed, Java and
-all, at random moments; in the end a last one archives the rest, and replays the table to a queue,
-killed once in that too. Each message must be in the table once at every look after its batch was
-done, and come back once and in order. Needs the extra `spark` and a Java.
+all, at random moments, every other time only when a batch was done; in the end a last one archives
+the rest, and replays the table to a queue, killed once in that too. Each message must be in the
+table once at every look after its batch was done, and come back once and in order. Needs the extra
+`spark` and a Java.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ STEPS_SHARE = 0.4
 VIOLATIONS_MAX = 5
 LIFE_SECONDS = 30.0
 TABLE_ROWS_MAX = 20_000
+KILL_SECONDS = 4.0
+"""So long a driver works on the average until it is killed."""
 
 
 def rows_of(table: Path) -> Counter[tuple[str, int]]:
@@ -162,7 +165,7 @@ def with_spark(directory: Path, rng: random.Random, deadline: float, outcome: Ou
             time.sleep(0.01)
         this.start()
         while True:
-            time.sleep(rng.uniform(2, 10))
+            this.pause(KILL_SECONDS, deadline)
             looked(directory, outcome)
             if time.monotonic() > deadline or outcome.violations:
                 break
@@ -186,16 +189,17 @@ def with_spark(directory: Path, rng: random.Random, deadline: float, outcome: Ou
         feeder.stopping.set()
         this.kill_driver()
     outcome.cases += this.kills["drivers"]
-    outcome.notes |= {"messages": feeder.sent, "killed drivers": this.kills["drivers"]}
+    outcome.notes |= {
+        "messages": feeder.sent, "killed drivers": this.kills["drivers"],
+        "kills behind a batch": this.batches,
+    }  # fmt: skip
 
 
 def looked(directory: Path, outcome: Outcome) -> None:
     """See what a reader sees of the table of a driver that is at work."""
-    with contextlib.suppress(FileNotFoundError), Queue(directory / "from", read_only=True) as queue:
-        acknowledged = {info.name: info.next_sequence or 0 for info in queue.consumers()}
-        outcome.violations += judged(
-            rows_of(directory / "table"), {"s": acknowledged.get("spark", 0)}
-        )
+    with contextlib.suppress(FileNotFoundError):
+        done = spark_campaign.acknowledged(directory / "from")
+        outcome.violations += judged(rows_of(directory / "table"), {"s": done})
 
 
 def run(budget: Budget) -> Outcome:

@@ -4,10 +4,11 @@ A producer sends numbered messages to a queue that keeps few pages and blocks wh
 consumer, is behind. A driver (`spark_driver`) copies them to another queue by a streaming query,
 and writes jobs of labelled rows to the same one. Its Python workers (of tasks, of the source, of
 commits) are killed at random moments, and now and then the driver itself, Java and all; the next
-one goes on from the checkpoint. Meanwhile a reader looks whether it ever sees a part of a job. In
-the end a last driver finishes: each message must be there once and in order, each job that was said
-to be done in whole, each other one in whole or not at all, in a queue without a problem. A case is
-a process that was killed. Needs the extra `spark` and a Java.
+one goes on from the checkpoint. Every other kill waits until a micro-batch was done since the last
+one, so that there is something to lose. Meanwhile a reader looks whether it ever sees a part of a
+job. In the end a last driver finishes: each message must be there once and in order, each job that
+was said to be done in whole, each other one in whole or not at all, in a queue without a problem. A
+case is a process that was killed. Needs the extra `spark` and a Java.
 """
 
 from __future__ import annotations
@@ -37,6 +38,11 @@ START_SECONDS = 120.0
 END_SECONDS = 180.0
 DRIVER_SHARE = 0.12
 """So many of the kills are those of a driver."""
+PATIENT_SHARE = 0.5
+"""So many of the kills wait for a micro-batch."""
+PATIENCE_SECONDS = 40.0
+KILL_SECONDS = 0.7
+"""So long it works on the average until something is killed."""
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -98,6 +104,13 @@ def payloads(directory: Path) -> list[bytes]:
         return [message.payload for message in queue.replay()]
 
 
+def acknowledged(directory: Path) -> int:
+    """Return behind which message of the source all is done."""
+    with contextlib.suppress(PageQueueError), Queue(directory, read_only=True) as queue:
+        return {info.name: info.next_sequence or 0 for info in queue.consumers()}.get("spark", 0)
+    return 0
+
+
 def label_of(payload: bytes) -> str:
     """Return what a row belongs to."""
     return payload.partition(b" ")[0].decode()
@@ -135,6 +148,7 @@ class Round:
         self.rng = rng
         self.life = 0
         self.kills: Counter[str] = Counter()
+        self.batches = 0
         self.driver: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -188,6 +202,20 @@ class Round:
                 if int(fields[3]) == self.driver.pid and fields[0] != "Z":
                     found.append(int(path.name))
         return found
+
+    def pause(self, seconds: float, deadline: float) -> None:
+        """Let it work for about so long, or first until a micro-batch was done.
+
+        The last one before the pause, perhaps: what is done is acknowledged when the next begins.
+        """
+        source = self.directory / "from"
+        before = acknowledged(source)
+        if self.rng.random() < PATIENT_SHARE:
+            ends = min(deadline, time.monotonic() + PATIENCE_SECONDS)
+            while acknowledged(source) == before and time.monotonic() < ends:
+                time.sleep(0.05)
+        time.sleep(self.rng.expovariate(1 / seconds))
+        self.batches += acknowledged(source) > before
 
     def kill_something(self) -> None:
         """Kill a worker, or the driver; a new one is started then."""
@@ -261,7 +289,7 @@ def run(budget: Budget) -> Outcome:
         watcher.start()
         limit = budget.cases or sys.maxsize
         while time.monotonic() < deadline and sum(this.kills.values()) < limit:
-            time.sleep(rng.expovariate(1 / 0.7))
+            this.pause(KILL_SECONDS, deadline)
             this.kill_something()
             if watcher.wrong or feeder.failure:
                 break
@@ -286,7 +314,8 @@ def run(budget: Budget) -> Outcome:
     done = sum(is_done for _, is_done in jobs.values())
     outcome.notes |= {
         "messages": feeder.sent, "jobs": len(jobs), "of them done": done,
-        "looks": watcher.looks, **{f"killed {kind}": n for kind, n in this.kills.items()},
+        "kills behind a batch": this.batches, "looks": watcher.looks,
+        **{f"killed {kind}": n for kind, n in this.kills.items()},
     }  # fmt: skip
     if outcome.violations:
         outcome.notes["directory"] = str(directory)
