@@ -3,7 +3,8 @@
 Four workers of one group claim, acknowledge, give back, extend, sleep over their leases and take,
 one at a time and many at once, while a producer sends and a helper flushes the group's state. They
 are killed at random, from outside and at each step of the group's table (kill points of the core),
-and started again. Now and then all are killed and the power is cut (`claim_cuts.py`). In the end
+and started again. In some rounds all are killed now and then and the power is cut
+(`claim_cuts.py`); in the others retention takes each page as soon as all in it is done. In the end
 what is left is claimed, and everything is proved from what each process wrote down
 (`claim_log.py`): no two live claims of a message at an instant (I15), nothing done that nobody
 acknowledged and that is not among the dead letters (I14), no late acknowledgement, nothing
@@ -20,8 +21,9 @@ import shutil
 import signal
 import tempfile
 import time
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -46,6 +48,9 @@ from stress.claim_log import (
     Judge,
 )
 
+if TYPE_CHECKING:
+    from pagequeue import Queue
+
 SHORT_SECONDS = 25.0
 WORKERS = 4
 PAGE_BYTES = 16384
@@ -55,6 +60,8 @@ MESSAGES_AT_ONCE = 40
 ROUND_SECONDS = 4.0
 MEAN_PAUSE = 0.02
 CUT_SHARE = 0.08
+RETAINING_SHARE = 0.4
+"""Rounds in which pages that are done go. No cuts there: the image is not made by their syncs."""
 POINT_SHARE = 0.6
 POINTS = range(20, 27)
 """The kill points of the group's table, in `claims.c` and `table.c`."""
@@ -75,13 +82,21 @@ def _now() -> int:
 class Ground:
     """Where a round takes place."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, keeps_all: bool) -> None:
         self.directory = directory
+        self.keeps_all = keeps_all
         self.path = str(directory / "queue")
         self.group_file = Path(self.path) / f"queue-readMeta.{NAME}"
         self.log_path = directory / "log"
         self.errors = children.ErrorFile(directory / "errors")
         self.image_path = directory / "image"
+
+    def queue(self) -> Queue:
+        """Open the queue."""
+        from pagequeue import Queue, Retention  # noqa: PLC0415  the core is chosen by now
+
+        retention = None if self.keeps_all else Retention(max_age=timedelta(microseconds=1))
+        return Queue(self.path, page_bytes=PAGE_BYTES, retention=retention)
 
 
 # --- those who are killed -------------------------------------------------------------------------
@@ -101,9 +116,7 @@ class Worker:
 
     def run(self) -> None:
         """Work until killed, or until the handle is closed for a change."""
-        from pagequeue import Queue  # noqa: PLC0415  the core is chosen by now
-
-        with Queue(self.ground.path, page_bytes=PAGE_BYTES) as queue:
+        with self.ground.queue() as queue:
             while True:
                 group = queue.group(
                     NAME, lease=self.lease, max_deliveries=MAX_DELIVERIES, capacity=CAPACITY
@@ -175,10 +188,8 @@ class Worker:
 
 def produce(ground: Ground, seed: int) -> None:
     """Send numbered messages, as long as not too many wait."""
-    from pagequeue import Queue  # noqa: PLC0415
-
     rng = random.Random(seed)
-    with Queue(ground.path, page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
+    with ground.queue() as queue, queue.producer() as producer:
         while True:
             waiting = queue.tail_sequence - min(
                 (one.next_sequence or 0 for one in queue.consumers()), default=0
@@ -192,10 +203,8 @@ def produce(ground: Ground, seed: int) -> None:
 
 def help_out(ground: Ground, seed: int) -> None:
     """Flush the group's state, and keep what its file looked like then, for the next power cut."""
-    from pagequeue import Queue  # noqa: PLC0415
-
     log, rng = ClaimLog(ground.log_path), random.Random(seed)
-    with Queue(ground.path, page_bytes=PAGE_BYTES) as queue:
+    with ground.queue() as queue:
         group = queue.group(NAME, capacity=CAPACITY)
         synced = group._owner_lock.sync
         began = _now()
@@ -223,7 +232,7 @@ class Round:
     """One queue, its workers and their killer."""
 
     def __init__(self, directory: Path, rng: random.Random) -> None:
-        self.ground = Ground(directory)
+        self.ground = Ground(directory, keeps_all=rng.random() >= RETAINING_SHARE)
         self.rng = rng
         self.log = ClaimLog(self.ground.log_path)
         self.pids: dict[int, int] = {}
@@ -295,7 +304,7 @@ class Round:
             while time.monotonic() < deadline and not self.violations:
                 time.sleep(self.rng.expovariate(1 / MEAN_PAUSE))
                 self.revive()
-                if self.rng.random() < CUT_SHARE:
+                if self.ground.keeps_all and self.rng.random() < CUT_SHARE:
                     self.cut()
                 else:
                     slot = self.rng.randrange(WORKERS)
@@ -308,10 +317,9 @@ class Round:
 
     def prepare(self) -> None:
         """Make queue and group in a child: this process opens none before it forks."""
-        from pagequeue import Queue  # noqa: PLC0415
 
         def body() -> None:
-            with Queue(self.ground.path, page_bytes=PAGE_BYTES) as queue:
+            with self.ground.queue() as queue:
                 queue.group(NAME, capacity=CAPACITY).flush()
 
         status = children.ended(children.fork(body, self.ground.errors, "maker"), DRAIN_SECONDS)
@@ -342,7 +350,7 @@ class Round:
     def look_at_cuts(self, count: int) -> None:
         """Cut the power so often, of copies."""
         ground = self.ground
-        if not ground.image_path.exists():
+        if not (ground.keeps_all and ground.image_path.exists()):
             return
         answer, seed = ground.directory / "cuts", self.rng.getrandbits(62)
 
@@ -408,11 +416,9 @@ def dead_letters(ground: Ground) -> list[int]:
 
 def drain(ground: Ground) -> tuple[int, list[int], list[str]]:
     """Claim and acknowledge all that is left; return the end, the dead letters, and problems."""
-    from pagequeue import Queue  # noqa: PLC0415
-
     worker = Worker(ground, 1)
     worker.lease = 5.0
-    with Queue(ground.path, page_bytes=PAGE_BYTES) as queue:
+    with ground.queue() as queue:
         group = queue.group(NAME, lease=worker.lease, max_deliveries=MAX_DELIVERIES)
         while group.lag:
             before = _now()
@@ -456,6 +462,7 @@ def campaign(budget: Budget) -> Outcome:
             for name, count in {
                 **round_.counts, "claims": round_.claims, "late and refused": round_.refused,
                 "dead letters": round_.buried, "rounds": 1,
+                "rounds with retention": not round_.ground.keeps_all,
             }.items():  # fmt: skip
                 totals[name] = totals.get(name, 0) + count
             outcome.cases = totals["kills"] + totals["deaths at a step"]
