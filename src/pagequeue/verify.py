@@ -107,6 +107,10 @@ class _Verification:
         self.found = found
         self.meta = found.meta
         self.report = report
+        self._noted: dict[tuple[str, int | None], list[str]] = {}
+        for known in found.problems:
+            self._noted.setdefault((known.file, known.position), []).append(known.reason)
+        self._blocks: set[tuple[str, int | None]] = set()
         self.state = _State(found.head_sequence, 0, found.head_page - 1)
         tail = None if found.awaits_recovery or found.written is None else found.written.tail
         self.tail = tail
@@ -147,20 +151,18 @@ class _Verification:
         if now <= self.found.head_page:
             return
         pattern = fmt.page_name_pattern(self.found.prefix)
-        for problem in list(self.report.problems):
-            match = pattern.fullmatch(os.path.basename(problem.file))
-            if match and self.found.head_page <= int(match[1]) < now:
-                self.report.problems.remove(problem)
+        retired = range(self.found.head_page, now)
+        self.report.problems[:] = [
+            problem
+            for problem in self.report.problems
+            if not (match := pattern.fullmatch(os.path.basename(problem.file)))
+            or int(match[1]) not in retired
+        ]
 
     def problem(self, number: int, position: int | None, sequence: int | None, reason: str) -> None:
         """Note what is wrong with a page; not again that a damaged block is not there."""
         path = self.found.path(number)
-        if reason != REASONS[_core.READ_NOTHING] or not any(
-            known.file == path
-            and known.sequence == sequence
-            and known.reason.startswith(BLOCK_REASON)
-            for known in self.report.problems
-        ):
+        if reason != REASONS[_core.READ_NOTHING] or (path, sequence) not in self._blocks:
             self.report.problems.append(Problem(path, position, sequence, reason))
 
     def _is_promised(self, sequence: int | None) -> bool:
@@ -193,12 +195,14 @@ class _Verification:
             self.report.problems.append(problem_of(error))
             record = None
         waiting = range(0) if record is None else record.pages
+        tail_now: int | None = None  # asked once, behind the record: what waited is known by either
         for number in [n for n in self.found.numbers if n >= spare]:
             name = fmt.page_name(self.found.prefix, number)
             if number in waiting:
                 continue
             if number > spare and not self.found.awaits_recovery:
-                if self._tail_page_now() >= number:
+                tail_now = self._tail_page_now() if tail_now is None else tail_now
+                if tail_now >= number:
                     continue  # it was published meanwhile, with others
                 self.problem(number, None, None, "behind the page that comes next: never read")
                 continue
@@ -238,12 +242,12 @@ class _Verification:
     def _note(self, error: errors.PageQueueError) -> None:
         """Note what is damaged in a page, of which the rest is checked; each thing once."""
         problem = problem_of(error)
-        if not any(
-            (known.file, known.position) == (problem.file, problem.position)
-            and known.reason.endswith(problem.reason)
-            for known in self.report.problems
-        ):
+        known = self._noted.setdefault((problem.file, problem.position), [])
+        if not any(reason.endswith(problem.reason) for reason in known):
+            known.append(problem.reason)
             self.report.problems.append(problem)
+        if problem.reason.startswith(BLOCK_REASON):
+            self._blocks.add((problem.file, problem.sequence))
 
     def _check(self, number: int) -> bool:
         """Check one page; return whether others follow."""
