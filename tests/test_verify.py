@@ -13,6 +13,7 @@ from support import SMALL, files, flip, overwrite
 
 from pagequeue import Problem, Queue, errors, verify_queue
 from pagequeue import format as fmt
+from pagequeue import verify as verify_room
 from pagequeue.files import Folder
 from pagequeue.words import Tail, WriteMeta
 
@@ -183,6 +184,30 @@ def test_missing_index_is_found_and_put_back_by_its_use(queue: Queue) -> None:
         assert first(other).file == str(file(queue, 1, "index"))
         assert other.consumer(sequence=2).receive(0).payload == bytes([2]) * EACH
         assert other.verify().ok
+
+
+def test_an_old_write_meta_costs_no_survey_for_each_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many pages stand behind the tail that it names, the directory is listed as often."""
+    looks: dict[int, int] = {}
+    real = verify_room.survey
+    for count in (5, 40):
+        path = tmp_path / str(count)
+        with Queue(path, page_bytes=SMALL) as queue:
+            producer = queue.producer()
+            producer.send(b"first")
+            old = (path / "queue-writeMeta").read_bytes()
+            for _ in range(count):
+                producer.send(bytes(SMALL // 2))
+            overwrite(path / "queue-writeMeta", 0, old)
+            calls: list[str] = []
+            monkeypatch.setattr(
+                verify_room, "survey", lambda *a, calls=calls: (calls.append(a[1]), real(*a))[1]
+            )
+            assert len(verify_queue(path).problems) >= count - 2
+        looks[count] = len(calls)
+    assert looks[40] == looks[5]
 
 
 def test_all_problems_are_reported_in_order_of_pages(queue: Queue) -> None:
