@@ -106,9 +106,8 @@ def payloads(directory: Path) -> list[bytes]:
 
 def acknowledged(directory: Path) -> int:
     """Return behind which message of the source all is done."""
-    with contextlib.suppress(PageQueueError), Queue(directory, read_only=True) as queue:
+    with Queue(directory, read_only=True) as queue:
         return {info.name: info.next_sequence or 0 for info in queue.consumers()}.get("spark", 0)
-    return 0
 
 
 def label_of(payload: bytes) -> str:

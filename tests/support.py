@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import mmap
@@ -15,7 +16,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import portalocker
@@ -35,6 +36,22 @@ WAITERS = field_of(fmt.WRITE_META, "waiters")
 MUTEX = field_of(fmt.WRITE_META, "mutex")
 LABEL = struct.Struct("<IIII")
 """Producer, number of the message, number of its batch, messages of the batch."""
+
+
+@contextlib.contextmanager
+def within(seconds: int) -> Iterator[None]:
+    """Fail, instead of hanging, when the block takes longer."""
+
+    def late(*_: object) -> NoReturn:
+        raise AssertionError(f"not done after {seconds} seconds")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 class Clock:

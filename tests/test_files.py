@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
+from support import within
 
 from pagequeue import Queue, errors
 from pagequeue.files import Folder
@@ -39,15 +39,8 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="changing the user needs 
 @pytest.fixture(autouse=True)
 def _alarm() -> Iterator[None]:
     """Whoever blocks on a FIFO fails instead of hanging."""
-
-    def blocked(*_: object) -> NoReturn:
-        raise AssertionError("blocked for ten seconds")
-
-    before = signal.signal(signal.SIGALRM, blocked)
-    signal.alarm(10)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+    with within(10):
+        yield
 
 
 def put_in_place(path: Path, kind: str) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 from group_support import send
-from support import pretend_power_cut
+from support import pretend_power_cut, within
 
 from pagequeue import Queue, Retention, errors
 from pagequeue import format as fmt
@@ -280,15 +279,8 @@ def test_a_group_that_retention_passed_says_so(tmp_path: Path) -> None:
 @pytest.fixture
 def bounded() -> Iterator[None]:
     """A claim that never returns fails its test."""
-
-    def refuse(_number: int, _frame: object) -> None:
-        raise AssertionError("it hangs")
-
-    before = signal.signal(signal.SIGALRM, refuse)
-    signal.alarm(10)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+    with within(10):
+        yield
 
 
 def finish_first_page(queue: Queue) -> Group:

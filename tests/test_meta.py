@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import struct
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import pytest
 from conftest import Disk, slow_crc32c
+from support import within
 
 from pagequeue import _core, errors
 from pagequeue.files import Folder
@@ -227,15 +227,8 @@ def test_lock_of_another_library_is_refused_while_the_queue_is_open(disk: Disk) 
 @pytest.fixture
 def _alarm() -> Iterator[None]:
     """Whoever goes on for ever fails instead of hanging."""
-
-    def late(*_: object) -> NoReturn:
-        raise AssertionError("not done after five seconds")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(5)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+    with within(5):
+        yield
 
 
 @pytest.mark.usefixtures("_alarm")

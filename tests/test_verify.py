@@ -6,6 +6,7 @@ import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 from conftest import MESSAGES, Disk
@@ -190,8 +191,8 @@ def test_an_old_write_meta_costs_no_survey_for_each_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many pages stand behind the tail that it names, the directory is listed as often."""
-    looks: dict[int, int] = {}
-    real = verify_room.survey
+    looks = {}
+    survey = verify_room.survey
     for count in (5, 40):
         path = tmp_path / str(count)
         with Queue(path, page_bytes=SMALL) as queue:
@@ -201,12 +202,10 @@ def test_an_old_write_meta_costs_no_survey_for_each_page(
             for _ in range(count):
                 producer.send(bytes(SMALL // 2))
             overwrite(path / "queue-writeMeta", 0, old)
-            calls: list[str] = []
-            monkeypatch.setattr(
-                verify_room, "survey", lambda *a, calls=calls: (calls.append(a[1]), real(*a))[1]
-            )
+            watched = Mock(wraps=survey)
+            monkeypatch.setattr(verify_room, "survey", watched)
             assert len(verify_queue(path).problems) >= count - 2
-        looks[count] = len(calls)
+        looks[count] = watched.call_count
     assert looks[40] == looks[5]
 
 

@@ -8,7 +8,9 @@ one damaged frame does not hide the next.
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
@@ -107,9 +109,9 @@ class _Verification:
         self.found = found
         self.meta = found.meta
         self.report = report
-        self._noted: dict[tuple[str, int | None], list[str]] = {}
+        self._noted: defaultdict[tuple[str, int | None], list[str]] = defaultdict(list)
         for known in found.problems:
-            self._noted.setdefault((known.file, known.position), []).append(known.reason)
+            self._noted[known.file, known.position].append(known.reason)
         self._blocks: set[tuple[str, int | None]] = set()
         self.state = _State(found.head_sequence, 0, found.head_page - 1)
         tail = None if found.awaits_recovery or found.written is None else found.written.tail
@@ -195,14 +197,12 @@ class _Verification:
             self.report.problems.append(problem_of(error))
             record = None
         waiting = range(0) if record is None else record.pages
-        tail_now: int | None = None  # asked once, behind the record: what waited is known by either
         for number in [n for n in self.found.numbers if n >= spare]:
             name = fmt.page_name(self.found.prefix, number)
             if number in waiting:
                 continue
             if number > spare and not self.found.awaits_recovery:
-                tail_now = self._tail_page_now() if tail_now is None else tail_now
-                if tail_now >= number:
+                if self._later_tail_page >= number:
                     continue  # it was published meanwhile, with others
                 self.problem(number, None, None, "behind the page that comes next: never read")
                 continue
@@ -215,7 +215,9 @@ class _Verification:
             else:
                 self._check_spare(number, page)
 
-    def _tail_page_now(self) -> int:
+    @cached_property
+    def _later_tail_page(self) -> int:
+        """The tail page, asked behind the record: pages that waited are known by one of them."""
         written = survey(self.found.folder, self.found.prefix).written
         return 0 if written is None else written.tail.page_number
 
@@ -242,7 +244,7 @@ class _Verification:
     def _note(self, error: errors.PageQueueError) -> None:
         """Note what is damaged in a page, of which the rest is checked; each thing once."""
         problem = problem_of(error)
-        known = self._noted.setdefault((problem.file, problem.position), [])
+        known = self._noted[problem.file, problem.position]
         if not any(reason.endswith(problem.reason) for reason in known):
             known.append(problem.reason)
             self.report.problems.append(problem)
