@@ -253,6 +253,56 @@ def test_times_that_are_too_early_seal_no_page(queue: Queue) -> None:
 # --- what a dead publisher left -------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_what_is_given_up_is_gone_for_good_before_the_next_page_leads_on(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, *, alone: bool
+) -> None:
+    """A power cut that kept the next mark and brought the pages back would publish them."""
+    with queue.producer() as producer:
+        producer.send(b"first")
+    interrupted(queue, monkeypatch)
+    directory = Path(queue.directory)
+    if alone:  # whoever opens the queue settles it
+        queue.close()
+    real, seen = Folder.sync, []
+
+    def look(folder: Folder) -> None:
+        waiting = {path.name for path in directory.glob("queue-0*")}
+        seen.append((waiting, (directory / publishing_name("queue")).exists()))
+        real(folder)
+
+    monkeypatch.setattr(Folder, "sync", look)
+    with Queue(directory) as again, again.producer() as producer:
+        producer.send(b"next")
+        stands = {fmt.page_name("queue", 1), fmt.index_name("queue", 1)}
+        assert (stands, True) in seen  # the record goes last
+        assert payloads(again) == [b"first", b"next"]
+
+
+def test_what_cannot_be_given_up_for_good_lets_nobody_go_on(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The removals are perhaps not on the disk: no mark is stored, and the record stays."""
+    with queue.producer() as producer:
+        producer.send(b"first")
+        interrupted(queue, monkeypatch)
+        with monkeypatch.context() as patch:
+            patch.setattr(Folder, "sync", fails_with_eio)
+            with pytest.raises(errors.SyncFailed):
+                producer.send(b"next")
+        with pytest.raises(errors.SyncFailed):
+            producer.send(b"next")
+        assert Path(queue._store.folder.full(publishing_name("queue"))).exists()
+    assert payloads(queue) == [b"first"]
+    assert queue.repair().ok
+    assert publish(queue.directory, "x", 0, LARGE_COUNT) == range(1, LARGE_COUNT + 1)
+
+
+def fails_with_eio(folder: Folder) -> None:
+    """Fail as a disk does."""
+    raise OSError(errno.EIO, os.strerror(errno.EIO), folder.path)
+
+
 def test_salvage_leaves_what_waits_and_takes_what_is_marked(
     queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -304,6 +304,25 @@ class Flusher:
         if fd >= 0:
             let_go(fd)
 
+    def sync_names(self) -> None:
+        """Put the directory's entries on stable storage.
+
+        Raises:
+            SyncFailed: that failed, and the queue is latched: the next sync could say all is well.
+        """
+        try:
+            self._folder.sync()
+        except OSError as error:
+            raise self.latched(error) from error
+
+    def latched(self, error: OSError) -> errors.PageQueueError:
+        """Return the error for a sync that failed; it latches the queue, as everywhere."""
+        if isinstance(error, errors.PageQueueError):
+            return error
+        meta = self._write_meta
+        meta.latch(error.errno or errno.EIO, meta.durable_page)
+        return self.failed(meta.failed_errno)
+
     def failed(self, number: int) -> errors.SyncFailed:
         """Return the error for a queue whose failure latch is set."""
         first, end = self._write_meta.durable_sequence, self._write_meta.tail.sequence

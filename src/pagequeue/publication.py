@@ -44,7 +44,6 @@ from pagequeue.page import map_file
 from pagequeue.producer import Producer
 from pagequeue.publishing import Record, give_up, read_publishing, settle_publishing, write_down
 from pagequeue.replay import Replay
-from pagequeue.retention import sync_failed
 from pagequeue.trust import NOTHING
 
 if TYPE_CHECKING:
@@ -87,6 +86,7 @@ class Ledger:
         self._store = store
         self._folder = store.folder
         self._prefix = store.prefix
+        self._sync_names = store.flusher.sync_names
         self._held = contextlib.ExitStack()
         self._staged = _staged(
             store.folder.path, store.prefix, store.folder.file_mode, store.folder.trust
@@ -238,13 +238,6 @@ class Ledger:
                 path=self._folder.path,
             ) from error
 
-    def _sync_names(self) -> None:
-        """Sync the directory; latch the queue if that fails: the next one could say all is well."""
-        try:
-            self._folder.sync()
-        except OSError as error:
-            raise sync_failed(self._store, error) from error
-
     def _settle(self) -> None:
         """Settle what a publisher left that died; nobody else publishes now."""
         store = self._store
@@ -265,11 +258,15 @@ class Ledger:
                 self._folder.remove(name)
         if read_publishing(self._folder, self._prefix) is not None:
             with Producer(store) as producer, self._prepared("settling a publication"):
-                settle_publishing(
-                    self._folder, self._prefix, store.meta, store.write_meta,
-                    producer._leap_to,  # noqa: SLF001 - its own package
-                )  # fmt: skip
+                self._settle_publishing(producer)
             self._sync_names()
+
+    def _settle_publishing(self, producer: Producer) -> None:
+        store = self._store
+        settle_publishing(
+            self._folder, self._prefix, store.meta, store.write_meta,
+            producer._leap_to, self._sync_names,  # noqa: SLF001 - its own package
+        )  # fmt: skip
 
     def _drop(self, name: str) -> None:
         """Remove a directory in which pages were laid down; what is left the next one removes."""
@@ -366,10 +363,7 @@ class Ledger:
         """
         store, folder, prefix = self._store, self._folder, self._prefix
         if folder.exists(publishing_name(prefix)):  # of one who locked another file: it died
-            settle_publishing(
-                folder, prefix, store.meta, store.write_meta,
-                producer._leap_to,  # noqa: SLF001 - its own package
-            )  # fmt: skip
+            self._settle_publishing(producer)
         laid.check_times(store)  # before a page is sealed for nothing
         # M2. No page stands behind the active one, and none can be made. Dies here: nothing did.
         active = store.tail.page_number
@@ -403,7 +397,7 @@ class Ledger:
             producer._leap_to(page, header, beyond)  # noqa: SLF001 - its own package
         except BaseException:
             if store.tail.page_number <= active:
-                give_up(folder, prefix, record)
+                give_up(folder, prefix, record, self._sync_names)
             raise
         # M9. The entry. Cut before the flush: recovery takes it back if it took the mark.
         with self._visible():

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pagequeue.words import WriteMeta
 
     Leap = Callable[[_core.Region, bytes, Tail], None]
+    Sync = Callable[[], None]
 
 
 TAIL_WORDS: Final = 5
@@ -113,18 +114,23 @@ def read_publishing(folder: Folder, prefix: str) -> Record | None:
     return Record(place[0], place[1], place[2], Tail(*beyond), entry, done)
 
 
-def remove_pages(folder: Folder, prefix: str, pages: range) -> None:
-    """Remove pages that were not published, the newest first."""
+def remove_pages(folder: Folder, prefix: str, pages: range, sync: Sync) -> None:
+    """Remove pages that were not published, the newest first, for good: on stable storage.
+
+    Whoever makes the next page marks the end of the one before it. A power cut that kept the mark
+    and brought these names back would publish them after all.
+    """
     for number in reversed(page_numbers(prefix, folder.names(), "idx")):
         if number in pages:
             folder.remove(fmt.page_name(prefix, number))
             folder.remove(fmt.index_name(prefix, number))
+    sync()
 
 
-def give_up(folder: Folder, prefix: str, record: Record) -> None:
+def give_up(folder: Folder, prefix: str, record: Record, sync: Sync) -> None:
     """Undo what a publisher had begun; nobody saw any of it."""
-    remove_pages(folder, prefix, record.pages)
-    # Dies here: the same again.
+    remove_pages(folder, prefix, record.pages, sync)
+    # Dies here, or could not sync: the same again, so the record goes last.
     folder.remove(publishing_name(prefix))
 
 
@@ -141,7 +147,7 @@ def write_down(folder: Folder, prefix: str, record: Record) -> None:
 
 
 def settle_publishing(
-    folder: Folder, prefix: str, meta: AllMeta, write: WriteMeta, leap: Leap | None
+    folder: Folder, prefix: str, meta: AllMeta, write: WriteMeta, leap: Leap | None, sync: Sync
 ) -> None:
     """Finish or undo what a publisher left that died; the caller has the preparation lock.
 
@@ -151,6 +157,7 @@ def settle_publishing(
         meta: what was fixed at creation.
         write: where writing stands.
         leap: does M6 to M8; None: then what needs it is left to the next one.
+        sync: puts names on stable storage.
 
     Raises:
         LockTimeout: it has to be finished, and `leap` is None.
@@ -162,7 +169,7 @@ def settle_publishing(
     tail = write.tail
     if tail.page_number < record.first_page:
         if not _is_marked(folder, prefix, meta, tail, record):
-            give_up(folder, prefix, record)
+            give_up(folder, prefix, record, sync)
             return
         if leap is None:
             raise errors.LockTimeout(
@@ -196,7 +203,7 @@ def unpublished(folder: Folder, prefix: str, number: int, scan: Scan) -> range:
 
 
 def settle_alone(
-    folder: Folder, prefix: str, meta: AllMeta, tail: Tail, did: Callable[[str], None]
+    folder: Folder, prefix: str, meta: AllMeta, tail: Tail, did: Callable[[str], None], sync: Sync
 ) -> None:
     """The same for a recovery, which has set the tail by the frames and the marks already."""
     try:
@@ -204,7 +211,7 @@ def settle_alone(
     except errors.CorruptMeta:
         # Its pages would pass for somebody's. The marks were followed: behind the tail is nothing
         # that was ever published.
-        remove_pages(folder, prefix, _waiting(folder, prefix, meta, tail))
+        remove_pages(folder, prefix, _waiting(folder, prefix, meta, tail), sync)
         folder.remove(publishing_name(prefix))
         did(f"removed {publishing_name(prefix)}, which was damaged")
         return
@@ -214,7 +221,8 @@ def settle_alone(
         write_down(folder, prefix, record)
         did("finished the publishing of pages whose publisher died")
     else:
-        remove_pages(folder, prefix, range(tail.page_number + 1, record.beyond.page_number + 1))
+        waiting = range(tail.page_number + 1, record.beyond.page_number + 1)
+        remove_pages(folder, prefix, waiting, sync)
         folder.remove(publishing_name(prefix))
         did("removed pages whose publisher died before it published them")
 

@@ -82,7 +82,7 @@ class Recovery:
         settle_groups(
             self.folder, self.prefix, self.meta.queue_id, tail, self.report.did, self.clock
         )
-        settle_alone(self.folder, self.prefix, self.meta, write.tail, self.report.did)
+        settle_alone(self.folder, self.prefix, self.meta, write.tail, self.report.did, self._sync)
         lower_entries(self.folder, self.prefix, tail, self.report.did)
         self._remove_retired(read)
         write.settle()

@@ -16,7 +16,6 @@ disk is below it that allowed it to move.
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import math
 import operator
@@ -331,7 +330,7 @@ class Retainer:
                 sync_header(store, head.page_number)
             folder.sync()
         except OSError as error:
-            raise sync_failed(store, error) from error
+            raise store.flusher.latched(error) from error
         # T2.
         for header in cut.pages:
             assert header.first_sequence is not None
@@ -347,7 +346,7 @@ class Retainer:
         try:
             sync_words(folder, fmt.read_meta_name(store.prefix))
         except OSError as error:
-            raise sync_failed(store, error) from error
+            raise store.flusher.latched(error) from error
         # T4. The newest page waits to be used again (U1): it is the one most likely in memory.
         next_page = fmt.page_name(store.prefix, store.tail.page_number + 1)
         spare = 0 if folder.exists(next_page) else store.read_meta.head_page - 1
@@ -373,12 +372,3 @@ def sync_header(store: Store, number: int) -> None:
     name = fmt.page_name(store.prefix, number)
     page = map_file(store.folder, name, store.meta.page_bytes, writable=True)
     page.sync(0, fmt.PAGE_BYTES_STEP)
-
-
-def sync_failed(store: Store, error: OSError) -> errors.PageQueueError:
-    """Return the error for a sync that failed; it latches the queue, as everywhere."""
-    if isinstance(error, errors.PageQueueError):
-        return error
-    number = error.errno or errno.EIO
-    store.write_meta.latch(number, store.write_meta.durable_page)
-    return store.flusher.failed(number)

@@ -55,6 +55,7 @@ class Roller:
         background: Background,
         clock: Callable[[], int],
         lock_timeout: float,
+        sync_names: Callable[[], None],
     ) -> None:
         self._folder = folder
         self._prefix = prefix
@@ -64,6 +65,7 @@ class Roller:
         self._background = background
         self._clock = clock
         self._lock_timeout = lock_timeout
+        self._sync_names = sync_names
         self._pages: dict[int, WritablePage] = {}  # the active one, and the next if it is there
         self._asked = 0
         self._is_fast = False  # whether all memory of a page is wanted at once
@@ -193,7 +195,9 @@ class Roller:
         with self.lock.exclusive(self._lock_timeout, "making the next page"):
             self._folder.check()
             if self._folder.exists(publishing_name(self._prefix)):  # its publisher died (M4)
-                settle_publishing(self._folder, self._prefix, self._meta, self._write_meta, leap)
+                settle_publishing(
+                    self._folder, self._prefix, self._meta, self._write_meta, leap, self._sync_names
+                )
             if number > self._write_meta.tail.page_number:
                 if self._folder.exists(fmt.page_name(self._prefix, number)):
                     # Whatever stands in it, but for messages: the roll writes the header. It must

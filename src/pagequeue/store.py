@@ -118,6 +118,7 @@ class Store:
             self.background,
             self.clock,
             self.lock_timeout,
+            self.flusher.sync_names,
         )
 
     @property

@@ -218,7 +218,8 @@ def steps_of(plan: Plan) -> list[Step]:
         point = rng.choice((*2 * INSIDE_BATCH, *points))
         at_pass = rng.choice((1, 1, 2, 3)) if verb != "die" else 1
         if verb == "die" and plan.publishes and rng.random() < 0.5:
-            steps.append(Step("die", producer, rng.choice(LEAP_POINTS)))
+            # The last one: the first two of processes publish nothing.
+            steps.append(Step("die", plan.producers - 1, rng.choice(LEAP_POINTS)))
         elif verb == "die" and rng.random() < 0.7:
             # Half a batch, and then a message that ends where the batch's second one begins.
             inside = rng.choice(INSIDE_BATCH)

@@ -13,7 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from stress import children
-from stress.cut.plan import HABITS, HANDLES, MIXED, RACE, Plan, Step, habit_of, steps_of
+from stress.cut.plan import (
+    HABITS,
+    HANDLES,
+    LEAP_POINTS,
+    MIXED,
+    RACE,
+    Plan,
+    Step,
+    habit_of,
+    steps_of,
+)
 from stress.cut.recording import (
     PLACE_ABOUT,
     PLACE_DURABLE,
@@ -31,6 +41,7 @@ if TYPE_CHECKING:
 
 WAIT_SECONDS = 20.0
 TAKE_COUNT = 5
+LOOK_AHEAD = 20
 UIDS_MAX = 1000
 
 
@@ -149,9 +160,14 @@ class Actor:
         return False
 
     def die(self, step: Step) -> None:
-        """Die in the next operation, if it comes to that point."""
+        """Die in the next operation, if it comes to that point; or in the next that publishes."""
         from pagequeue import _core  # noqa: PLC0415  the core is chosen by now
 
+        if step.point in LEAP_POINTS:
+            ahead = range(self.number, self.number + LOOK_AHEAD)
+            first = next((one for one in ahead if self.plan.op(self.uid, one).publishes), 0)
+            while self.number < first:
+                self.send()
         _core.set_kill_point(step.point, step.at_pass)  # type: ignore[attr-defined]
         self.send()
         _core.set_kill_point(0, 0)  # type: ignore[attr-defined]

@@ -20,7 +20,7 @@ from stress import driver
 from stress.campaign import Budget, Outcome
 from stress.cut.full import Full
 from stress.cut.native import MODES, RESULTS, SEEDS_PER_MOMENT, Found, Seen, States
-from stress.cut.plan import Plan, steps_of
+from stress.cut.plan import LEAP_POINTS, Plan, steps_of
 from stress.cut.recording import Recorder, Recording
 from stress.cut.run import record
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 LABEL_VARIABLE: Final = "PAGEQUEUE_CUT_LABEL"
 """Names a file that says which state is being tried, in case the process does not survive it."""
+DIE_PUBLISHING: Final = "die publishing"
 TURNS: Final = (
     "fail",
     "die",
@@ -37,9 +38,10 @@ TURNS: Final = (
     "send",
     "flush inside",
     "take",
+    DIE_PUBLISHING,
     "trim",
     "publish",
-    "publish",
+    DIE_PUBLISHING,
 )
 CHUNK: Final = 32 * SEEDS_PER_MOMENT
 FAST_SECONDS: Final = 0.15
@@ -84,7 +86,8 @@ class Worker:
 
     def run(self) -> Outcome:
         """Take one run after the other."""
-        begin = self.budget.seed % 2
+        # Short as it is, a run of two workers has all turns.
+        begin = self.budget.seed % 2 * (len(self.turns) // 2)
         for turn in itertools.cycle([*self.turns[begin:], *self.turns[:begin]]):
             if self.finished():
                 break
@@ -113,7 +116,10 @@ class Worker:
             plan = Plan.of(seed)
             if verb == "publish" and plan.publishes:
                 return seed
-            if any(step.verb == verb for step in steps_of(plan)):
+            steps = steps_of(plan)
+            if verb == DIE_PUBLISHING and any(step.point in LEAP_POINTS for step in steps):
+                return seed
+            if any(step.verb == verb for step in steps):
                 return seed
 
     def one_run(self, seed: int) -> None:

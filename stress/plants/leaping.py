@@ -25,6 +25,10 @@ LEAPING = (
         "I19, a piece of work that is lost", {STEP: 40.0},
     ),
     in_python(
+        "given_up_and_not_synced", "what a dead publisher left is removed, but not for good",
+        "I19, a power cut publishes them behind all", {SIM: 45.0},
+    ),
+    in_python(
         "mark_not_looked_for", "what a dead publisher had published is removed",
         "I3, messages that readers have seen are gone", {STEP: 40.0},
     ),
@@ -49,6 +53,11 @@ def entry_before_mark() -> None:
             ),
         ),
     )
+
+
+def given_up_and_not_synced() -> None:
+    """The end mark in front of the next page can be on the disk before the removals are."""
+    rewrite(publishing, "remove_pages", ("    sync()", "    pass"))
 
 
 def mark_not_looked_for() -> None:
