@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from conftest import DURABLE_SEQUENCE_AT, MESSAGES, START, Disk, Frame, check_recovered
 
-from pagequeue import Retention, errors, repair_queue
+from pagequeue import Retention, errors, repair_queue, salvage_queue, verify_queue
 from pagequeue.meta import ReadMeta
 from pagequeue.recover import Recovery
 from pagequeue.wording import counted
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pagequeue.page_header import PageHeader
+
+PAGE_NUMBER_AT = 192
 
 # --- a clean end, a kill --------------------------------------------------------------------------
 
@@ -361,6 +363,58 @@ def test_head_page_that_is_only_made_ready_is_refused(disk: Disk) -> None:
     assert (disk.page(1).read_bytes(), disk.page(2).read_bytes()) == before
     repair_queue(disk.directory)
     assert disk.payloads() == [b"one"]
+
+
+@pytest.mark.parametrize("mark_known", [True, False])
+def test_header_of_a_roll_that_was_never_finished_says_nothing(
+    disk: Disk, tmp_path: Path, *, mark_known: bool
+) -> None:
+    """I5: its sequence went to a message in the page before, which had room, and is durable."""
+    leave_half_a_roll(disk)
+    sent = [b"one", b"two", b"three"]
+    with disk.open() as queue, queue.producer() as producer:
+        producer.send_many(sent[1:])
+        assert queue.verify().problems == []
+        assert producer.flush() == 3
+        assert salvage_queue(disk.directory, tmp_path / "salvaged").messages_copied == 3
+    assert disk.path("writeMeta").read_bytes()[DURABLE_SEQUENCE_AT] == 3
+    disk.cut_power()
+    if not mark_known:
+        disk.path("writeMeta").unlink()
+    else:
+        assert verify_queue(disk.directory).ok
+        assert disk.payloads(read_only=True) == sent
+    assert disk.payloads() == sent
+    check_recovered(disk, sent)
+
+
+@pytest.mark.parametrize("durable", [0, 3])
+def test_header_that_lost_its_second_roll_is_written_again(
+    disk: Disk, tmp_path: Path, durable: int
+) -> None:
+    """I5: the mark in front of the page says what it begins with."""
+    leave_half_a_roll(disk)
+    left = disk.page(2).read_bytes()[:64]
+    with disk.open() as queue, queue.producer() as producer:
+        producer.send_many([b"two", b"three"])
+        queue.rotate()
+        producer.send(b"four")
+    disk.poke(disk.page(2), 0, left)
+    disk.cut_power(durable)
+    sent = [b"one", b"two", b"three", b"four"]
+    assert verify_queue(disk.directory).ok
+    assert salvage_queue(disk.directory, tmp_path / "salvaged").messages_copied == 4
+    assert disk.payloads() == sent
+    check_recovered(disk, sent)
+
+
+def leave_half_a_roll(disk: Disk) -> None:
+    """Send a message and die behind R2 of a roll, while the page has room for more."""
+    disk.send(b"one")
+    with disk.open() as queue:
+        queue.rotate()
+    disk.poke(disk.page(1), disk.frames(1)[1].position, bytes(16))
+    disk.poke(disk.path("writeMeta"), PAGE_NUMBER_AT, struct.pack("<Q", 1))
 
 
 def test_header_below_the_durable_mark_is_never_spoiled(disk: Disk) -> None:

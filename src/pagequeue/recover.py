@@ -138,7 +138,7 @@ class Recovery:
         durable = max(write.durable_sequence, read.head_sequence)
         if not numbers:
             raise self._missing(read.head_page)
-        number, header = self._start(read, numbers, durable)
+        number, header = self._start(read, write, numbers, durable)
         while True:
             name = fmt.page_name(self.prefix, number)
             region = map_page(self.folder, name, self.meta.page_bytes)
@@ -166,7 +166,7 @@ class Recovery:
         if write.is_failed_in_this_boot:
             raise self._sync_failed(write)
         durable = max(write.durable_sequence, read.head_sequence)
-        begin, header = self._start(read, numbers, durable)
+        begin, header = self._start(read, write, numbers, durable)
         number = begin
         while True:
             region, index, scan = self._scan_page(number, header, durable)
@@ -206,14 +206,21 @@ class Recovery:
                 f"the next sequence is {scan.whole_sequence}"
             )
 
-    def _start(self, read: ReadMeta, numbers: list[int], durable: int) -> tuple[int, PageHeader]:
-        """Return the last page that begins before the durable mark, or the head."""
+    def _start(
+        self, read: ReadMeta, write: WriteMeta, numbers: list[int], durable: int
+    ) -> tuple[int, PageHeader]:
+        """Return the last page that begins before the durable mark, or the head.
+
+        Not one behind the mark's own: there a producer that died while it rolled can have left a
+        header, with a sequence that others then sent in the page before.
+        """
         head = read.head_page
         if not numbers:
             if durable > 0:
                 raise self._missing(head)
             return head, self._make(head, 0, 0)
-        low, high = head, max(numbers[-1], head)
+        last = min(numbers[-1], write.durable_page or numbers[-1])
+        low, high = head, max(last, head)
         try:
             best = (head, self._header(head))
         except errors.QueueNotFound as error:

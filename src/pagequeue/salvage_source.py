@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.inflating import map_page
-from pagequeue.page import Scan, map_file, private_region, scan_region
+from pagequeue.page import PROOF, Scan, map_file, private_region, scan_region
 from pagequeue.page_header import parse_header
 from pagequeue.problem import Problem, problem_of
 from pagequeue.publishing import read_publishing
@@ -129,6 +129,8 @@ def _source(found: Survey, meta: AllMeta, number: int) -> Source | None:
             reason="a page of another queue, left out",
         )  # fmt: skip
     first = header.first_sequence
+    if first is not None and found.is_left(number, first):
+        first = None
     stands = None if first is None else _core.look(region, fmt.PAGE_HEADER_BYTES, first)[0]
     if first is None or stands == _core.READ_BAD_CHECKSUM:
         # Made ready only, unless its frames say something else; or it says a wrong sequence.
@@ -215,7 +217,10 @@ def _proved_first(
     """
     known = [found.first_sequence(n) for n in found.numbers if n < number]
     low = max((first for first in known if first is not None), default=found.head_sequence or 0)
-    low = max(low, _end_of(found, number - 1) or 0)
+    ended = _end_of(found, number - 1)
+    if ended is not None and _core.look(region, fmt.PAGE_HEADER_BYTES, ended)[0] in PROOF:
+        return ended
+    low = max(low, ended or 0)
     following = found.first_sequence(number + 1)
     high = fmt.SEQUENCE_MAX if following is None else max(following, low)
     first = _core.resync(

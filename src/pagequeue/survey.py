@@ -12,12 +12,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pagequeue import errors
+from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.cursor import CursorMeta, readable_cursors
 from pagequeue.group_file import GroupFile
+from pagequeue.inflating import map_page
 from pagequeue.locks import wrong_lock
 from pagequeue.meta import AllMeta, ReadMeta, field_of, read_all_meta
+from pagequeue.page import PROOF, scan_region
 from pagequeue.page_header import (
     PageHeader,
     first_bytes,
@@ -115,11 +117,36 @@ class Survey:
             return False
 
     def first_sequence(self, number: int) -> int | None:
-        """Return a page's first sequence, None when it does not say."""
+        """Return a page's first sequence, None when it does not say, or says what nobody meant."""
         try:
-            return self.header(number).first_sequence
+            first = self.header(number).first_sequence
         except errors.SETTLED:
             return None
+        return None if first is None or self.is_left(number, first) else first
+
+    def is_left(self, number: int, first: int) -> bool:
+        """Whether a page says a sequence that a message in the page before has.
+
+        A producer died while it rolled, and others went on in the page before, which had room for
+        what they sent; or a power cut took what the next roll wrote there.
+        """
+        written = self.written
+        if written is not None and number <= (
+            written.tail.page_number if written.is_trusted else written.durable_page
+        ):
+            return False  # whoever rolled into it wrote its header, and that is there
+        names = [fmt.page_name(self.prefix, one) for one in (number - 1, number)]
+        if self.meta is None or number <= self.head_page or names[0] not in self.names:
+            return False
+        try:
+            before, page = (map_page(self.folder, one, self.meta.page_bytes) for one in names)
+            header = self.header(number - 1)
+        except errors.SETTLED:
+            return False
+        begun = header.first_sequence
+        if begun is None or _core.look(page, fmt.PAGE_HEADER_BYTES, first)[0] in PROOF:
+            return False
+        return scan_region(before, None, header, begun, None).sequence > first
 
 
 def page_numbers(prefix: str, names: list[str], also: str = "page") -> list[int]:

@@ -282,21 +282,24 @@ class _Verification:
         try:
             header = self.found.header(number)
         except errors.PageQueueError as error:
-            first = self.state.expected
-            if self._is_promised(first):
+            if self._is_promised(self.state.expected):
                 self._note(error)
-            if isinstance(error, errors.NewerFormat) or first is None:
-                return None
-            stands = _core.look(page, fmt.PAGE_HEADER_BYTES, first)[0]
-            if stands not in PROOF:
-                return None
-            return PageHeader(number, self.meta.queue_id, first, self.state.floor, 0)
-        if header.first_sequence is None:
-            if not self._is_promised(self.state.expected):
-                return None
-            self.problem(number, 0, self.state.expected, "page header: no first sequence")
+            return None if isinstance(error, errors.NewerFormat) else self._proved(number, page)
+        first = header.first_sequence
+        is_left = first is not None and self.found.is_left(number, first)
+        if first is not None and not is_left:
+            return header
+        if self._is_promised(self.state.expected):
+            reason = "says a sequence that the page before has" if is_left else "no first sequence"
+            self.problem(number, 0, self.state.expected, f"page header: {reason}")
+        return self._proved(number, page) if is_left else None
+
+    def _proved(self, number: int, page: _core.Region) -> PageHeader | None:
+        """Return the header that a page must have, if its first frame proves it."""
+        first = self.state.expected
+        if first is None or _core.look(page, fmt.PAGE_HEADER_BYTES, first)[0] not in PROOF:
             return None
-        return header
+        return PageHeader(number, self.meta.queue_id, first, self.state.floor, 0)
 
     def _check_frames(
         self, number: int, page: _core.Region, header: PageHeader, first: int

@@ -220,6 +220,8 @@ def steps_of(plan: Plan) -> list[Step]:
         if verb == "die" and plan.publishes and rng.random() < 0.5:
             # The last one: the first two of processes publish nothing.
             steps.append(Step("die", plan.producers - 1, rng.choice(LEAP_POINTS)))
+        elif verb == "die" and rng.random() < 0.3:
+            steps.append(Step("die", producer, rng.choice(ROLL_POINTS), 1, other))
         elif verb == "die" and rng.random() < 0.7:
             # Half a batch, and then a message that ends where the batch's second one begins.
             inside = rng.choice(INSIDE_BATCH)

@@ -19,6 +19,7 @@ from stress.cut.plan import (
     LEAP_POINTS,
     MIXED,
     RACE,
+    ROLL_POINTS,
     Plan,
     Step,
     habit_of,
@@ -160,8 +161,11 @@ class Actor:
         return False
 
     def die(self, step: Step) -> None:
-        """Die in the next operation, if it comes to that point; or in the next that publishes."""
-        from pagequeue import _core  # noqa: PLC0415  the core is chosen by now
+        """Die in the next operation, if it comes to that point; or in the next that publishes.
+
+        Or while rolling from a page that has room for what the others send next.
+        """
+        from pagequeue import QueueFull, _core  # noqa: PLC0415  the core is chosen by now
 
         if step.point in LEAP_POINTS:
             ahead = range(self.number, self.number + LOOK_AHEAD)
@@ -169,7 +173,11 @@ class Actor:
             while self.number < first:
                 self.send()
         _core.set_kill_point(step.point, step.at_pass)  # type: ignore[attr-defined]
-        self.send()
+        if step.point in ROLL_POINTS and step.other % 2:
+            with suppress(QueueFull):
+                self.queue.rotate()
+        else:
+            self.send()
         _core.set_kill_point(0, 0)  # type: ignore[attr-defined]
 
     def do(self, step: Step) -> None:

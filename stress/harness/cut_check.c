@@ -23,7 +23,7 @@ typedef struct {
     view all, write, read;
     uint64_t page_bytes, head_page, head_sequence, durable;
     uint64_t smallest, largest; /* numbers of pages that are there; 0 = none */
-    int durable_known;
+    uint64_t durable_page; /* 0: no mark was ever set */
 } recovery;
 
 static cut_result wrong(recovery *run, cut_result result, uint64_t page, uint64_t position,
@@ -121,16 +121,20 @@ static cut_result metas(recovery *run) {
     if (run->write.bytes != NULL) {
         uint64_t mark = word_of(run->write, PQ_WRITE_META_DURABLE_SEQUENCE);
         run->durable = mark > run->durable ? mark : run->durable;
-        run->durable_known = word_of(run->write, PQ_WRITE_META_DURABLE_PAGE) > 0;
+        run->durable_page = word_of(run->write, PQ_WRITE_META_DURABLE_PAGE);
     }
     return CUT_FINE;
 }
 
 /* --- the tail --------------------------------------------------------------------------------- */
 
-/* The last page that begins before the durable mark, or the head. */
+/* The last page that begins before the durable mark, or the head; none behind the mark's own. */
 static uint64_t start(const recovery *run, header *best) {
-    uint64_t low = run->head_page, high = run->largest > low ? run->largest : low, begin = low;
+    uint64_t last = run->largest, low = run->head_page, begin = low;
+    if (run->durable_page > 0 && run->durable_page < last) {
+        last = run->durable_page;
+    }
+    uint64_t high = last > low ? last : low;
     while (low < high) {
         uint64_t middle = (low + high + 1) / 2;
         header found = header_of(run, middle);
@@ -201,7 +205,7 @@ static cut_result tail(recovery *run, uint64_t *number, pq_scanned *found) {
     if (found->whole_sequence < run->durable) {
         return wrong(run, CUT_DAMAGED, *number, found->whole_position, found->whole_sequence);
     }
-    for (uint64_t other = *number + 1; !run->durable_known && other <= run->largest; other++) {
+    for (uint64_t other = *number + 1; run->durable_page == 0 && other <= run->largest; other++) {
         header later = header_of(run, other);
         if (view_of(run->trace, CUT_IS_PAGE, other).bytes != NULL &&
             (!later.good || (later.first_sequence != PQ_UNSET_SEQUENCE &&

@@ -4,13 +4,13 @@
  * system call that syncs, names, cuts or makes a file, it looks at all files of the directory and
  * notes each OS page, size and name that changed. It reads the files and not the maps, so that it
  * sees a change whoever made it. A sync covers what was seen before it began. The log and the last
- * look lie in memory that forked children share; a spinlock, taken for one look, orders them.
+ * look lie in memory that forked children share; a lock, taken for one look, orders them. What was
+ * seen counts as seen when it is in the log, because a thread can be killed while it looks.
  */
 #include "recorder.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,12 +29,21 @@ static int file_fds[CUT_FILES_MAX]; /* 0 = not open here */
 /* --- the log ---------------------------------------------------------------------------------- */
 
 void recorder_lock(void) {
-    while (__atomic_exchange_n(&shared->lock, 1, __ATOMIC_ACQUIRE)) {
-        sched_yield();
+    if (pthread_mutex_lock(&shared->lock) == EOWNERDEAD) {
+        pthread_mutex_consistent(&shared->lock);
     }
 }
 
-void recorder_unlock(void) { __atomic_store_n(&shared->lock, 0, __ATOMIC_RELEASE); }
+void recorder_unlock(void) { pthread_mutex_unlock(&shared->lock); }
+
+static void make_lock(void) {
+    pthread_mutexattr_t kind;
+    pthread_mutexattr_init(&kind);
+    pthread_mutexattr_setpshared(&kind, PTHREAD_PROCESS_SHARED);
+    pthread_mutexattr_setrobust(&kind, PTHREAD_MUTEX_ROBUST);
+    pthread_mutex_init(&shared->lock, &kind);
+    pthread_mutexattr_destroy(&kind);
+}
 
 uint64_t recorder_emit(cut_kind kind, uint64_t a, uint64_t b, uint64_t c, const void *data,
                        uint32_t bytes) {
@@ -48,8 +57,8 @@ uint64_t recorder_emit(cut_kind kind, uint64_t a, uint64_t b, uint64_t c, const 
     uint64_t at = shared->used + sizeof event;
     memset(shared->log + at, 0, padded);
     memcpy(shared->log + at, data, bytes);
-    shared->used = at + padded;
     shared->events += 1;
+    shared->used = at + padded;
     return at;
 }
 
@@ -101,8 +110,8 @@ static void look_at_file(uint64_t file, int folder, const char *name) {
         return;
     }
     if ((uint64_t)found.st_size != shared->files[file].size) {
-        shared->files[file].size = (uint64_t)found.st_size;
         recorder_emit(CUT_SIZE, file, (uint64_t)found.st_size, 0, "", 0);
+        shared->files[file].size = (uint64_t)found.st_size;
     }
     look_at_pages(file, fd);
 }
@@ -117,14 +126,15 @@ static void bind_name(const char *name, uint64_t file) {
             shared->full = 1;
             return;
         }
-        known = &shared->names[shared->name_count++];
+        known = &shared->names[shared->name_count];
         strcpy(known->name, name);
         known->file = CUT_NOWHERE;
+        shared->name_count++;
     }
     known->seen = 1;
     if (known->file != file) {
-        known->file = file;
         recorder_emit(CUT_NAME, file, 0, 0, name, (uint32_t)strlen(name) + 1);
+        known->file = file;
     }
 }
 
@@ -135,8 +145,9 @@ static void look_at_entry(int folder, const char *name, uint64_t inode) {
             shared->full = 1;
             return;
         }
-        file = shared->file_count++;
+        file = shared->file_count;
         shared->files[file].inode = inode;
+        shared->file_count++;
     }
     look_at_file(file, folder, name);
     if (folder == directory_fd) {
@@ -161,9 +172,9 @@ static int have_directory(void) {
     if (directory_fd < 0) {
         directory_fd = open_at(AT_FDCWD, directory_path, O_RDONLY | O_DIRECTORY);
         if (directory_fd >= 0 && shared->directory == 0 && fstat(directory_fd, &found) == 0) {
-            shared->directory = (uint64_t)found.st_ino;
-            shared->device = (uint64_t)found.st_dev;
             recorder_emit(CUT_MADE, 0, 0, 0, "", 0);
+            shared->device = (uint64_t)found.st_dev;
+            shared->directory = (uint64_t)found.st_ino;
         }
     }
     return directory_fd >= 0;
@@ -266,6 +277,7 @@ EXPORT int pq_trace_start(const char *path, uint64_t bytes) {
         shared_bytes = bytes;
     }
     memset(shared, 0, sizeof *shared);
+    make_lock();
     shared->limit = bytes - sizeof *shared;
     snprintf(directory_path, sizeof directory_path, "%s", path);
     char parent[sizeof directory_path + 4];
@@ -318,6 +330,13 @@ EXPORT void pq_trace_call(int point, long pass, void (*what)(void)) {
     callback_point = point;
     callback_pass = pass;
     callback = what;
+}
+
+/* Where the core may die: no other thread of its process is killed in the middle of a look. */
+EXPORT void pq_trace_hold(int hold) {
+    if (recorder_runs()) {
+        (hold ? recorder_lock : recorder_unlock)();
+    }
 }
 
 EXPORT void pq_trace_point(int number) {

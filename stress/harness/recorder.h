@@ -2,6 +2,8 @@
 #ifndef PAGEQUEUE_RECORDER_H
 #define PAGEQUEUE_RECORDER_H
 
+#include <pthread.h>
+
 #include "cut_events.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -19,7 +21,8 @@ typedef struct {
 } known_name;
 
 typedef struct {
-    int lock, active, full;
+    pthread_mutex_t lock; /* robust: a process can die in it */
+    int active, full;
     uint64_t used, events, limit, device, directory, parent;
     uint64_t file_count, name_count;
     known_file files[CUT_FILES_MAX];

@@ -2,12 +2,17 @@
  * before the core perhaps dies there. Without the recorder in the process it does nothing. */
 
 extern void pq_trace_point(int number) __attribute__((weak, visibility("default")));
+extern void pq_trace_hold(int hold) __attribute__((weak, visibility("default")));
 void __real_pq_kill_point(int number);
 void __wrap_pq_kill_point(int number);
 
 void __wrap_pq_kill_point(int number) {
     if (pq_trace_point) {
         pq_trace_point(number);
+        pq_trace_hold(1);
     }
     __real_pq_kill_point(number);
+    if (pq_trace_point) {
+        pq_trace_hold(0);
+    }
 }

@@ -1,8 +1,8 @@
-"""Bugs planted in publishing pages: what is stored, synced and written down in which order."""
+"""Bugs planted in publishing and rolling: what is stored, synced and written in which order."""
 
 from __future__ import annotations
 
-from pagequeue import laying, publication, publishing
+from pagequeue import laying, publication, publishing, recover
 from stress.plants.plant import SIM, STEP, in_c, in_python
 from stress.plants.rewrite import rewrite
 
@@ -27,6 +27,10 @@ LEAPING = (
     in_python(
         "given_up_and_not_synced", "what a dead publisher left is removed, but not for good",
         "I19, a power cut publishes them behind all", {SIM: 45.0},
+    ),
+    in_python(
+        "half_a_roll_believed", "recovery begins in a page that was never rolled into",
+        "I5, damage where there is none", {SIM: 60.0},
     ),
     in_python(
         "mark_not_looked_for", "what a dead publisher had published is removed",
@@ -58,6 +62,15 @@ def entry_before_mark() -> None:
 def given_up_and_not_synced() -> None:
     """The end mark in front of the next page can be on the disk before the removals are."""
     rewrite(publishing, "remove_pages", ("    sync()", "    pass"))
+
+
+def half_a_roll_believed() -> None:
+    """The page of the durable mark is not looked at, only what headers say."""
+    rewrite(
+        recover.Recovery,
+        "_start",
+        ("write.durable_page or numbers[-1]", "numbers[-1]"),
+    )
 
 
 def mark_not_looked_for() -> None:

@@ -80,6 +80,7 @@ from stress.plants.keeping import (  # noqa: F401  the same
 from stress.plants.leaping import (  # noqa: F401  the same
     entry_before_mark,
     given_up_and_not_synced,
+    half_a_roll_believed,
     mark_before_pages,
     mark_not_looked_for,
 )
