@@ -128,9 +128,7 @@ def _source(found: Survey, meta: AllMeta, number: int) -> Source | None:
             "a page of another queue, left out", path=path, position=0,
             reason="a page of another queue, left out",
         )  # fmt: skip
-    first = header.first_sequence
-    if first is not None and found.is_left(number, first):
-        first = None
+    first = None if found.is_left(number, header) else header.first_sequence
     stands = None if first is None else _core.look(region, fmt.PAGE_HEADER_BYTES, first)[0]
     if first is None or stands == _core.READ_BAD_CHECKSUM:
         # Made ready only, unless its frames say something else; or it says a wrong sequence.

@@ -119,34 +119,40 @@ class Survey:
     def first_sequence(self, number: int) -> int | None:
         """Return a page's first sequence, None when it does not say, or says what nobody meant."""
         try:
-            first = self.header(number).first_sequence
+            header = self.header(number)
         except errors.SETTLED:
             return None
-        return None if first is None or self.is_left(number, first) else first
+        return None if self.is_left(number, header) else header.first_sequence
 
-    def is_left(self, number: int, first: int) -> bool:
+    def is_left(self, number: int, header: PageHeader) -> bool:
         """Whether a page says a sequence that a message in the page before has.
 
         A producer died while it rolled, and others went on in the page before, which had room for
         what they sent; or a power cut took what the next roll wrote there.
         """
-        written = self.written
-        if written is not None and number <= (
-            written.tail.page_number if written.is_trusted else written.durable_page
-        ):
-            return False  # whoever rolled into it wrote its header, and that is there
-        names = [fmt.page_name(self.prefix, one) for one in (number - 1, number)]
-        if self.meta is None or number <= self.head_page or names[0] not in self.names:
+        first, meta = header.first_sequence, self.meta
+        if first is None or meta is None or number <= self.head_page or self._is_begun(number):
             return False
+        if header.is_compressed:
+            return False  # it was sealed
         try:
-            before, page = (map_page(self.folder, one, self.meta.page_bytes) for one in names)
-            header = self.header(number - 1)
+            page = map_page(self.folder, fmt.page_name(self.prefix, number), meta.page_bytes)
+            if _core.look(page, fmt.PAGE_HEADER_BYTES, first)[0] in PROOF:
+                return False
+            begun = self.header(number - 1)
+            if begun.first_sequence is None:
+                return False
+            before = map_page(self.folder, fmt.page_name(self.prefix, number - 1), meta.page_bytes)
         except errors.SETTLED:
             return False
-        begun = header.first_sequence
-        if begun is None or _core.look(page, fmt.PAGE_HEADER_BYTES, first)[0] in PROOF:
+        return scan_region(before, None, begun, begun.first_sequence, None).sequence > first
+
+    def _is_begun(self, number: int) -> bool:
+        """Whether a page was rolled into for certain, and the header that it got then is there."""
+        written = self.written
+        if written is None:
             return False
-        return scan_region(before, None, header, begun, None).sequence > first
+        return number <= (written.tail.page_number if written.is_trusted else written.durable_page)
 
 
 def page_numbers(prefix: str, names: list[str], also: str = "page") -> list[int]:

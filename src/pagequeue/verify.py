@@ -285,9 +285,8 @@ class _Verification:
             if self._is_promised(self.state.expected):
                 self._note(error)
             return None if isinstance(error, errors.NewerFormat) else self._proved(number, page)
-        first = header.first_sequence
-        is_left = first is not None and self.found.is_left(number, first)
-        if first is not None and not is_left:
+        is_left = self.found.is_left(number, header)
+        if header.first_sequence is not None and not is_left:
             return header
         if self._is_promised(self.state.expected):
             reason = "says a sequence that the page before has" if is_left else "no first sequence"
