@@ -38,6 +38,9 @@ PUBLISH_POINTS: Final = range(1, 9)
 ROLL_POINTS: Final = range(11, 16)
 INSIDE_BATCH: Final = (3, 4)
 LEAP_POINTS: Final = range(31, 36)
+CALLS: Final = 50
+"""Not a point of the core: to die at a call to the system."""
+CALLS_MAX: Final = 16
 ECHO_BATCH_MAX: Final = 6
 PUBLISHES_SHARE: Final = 0.5
 """Of the plans that may, those in which producers publish."""
@@ -219,7 +222,11 @@ def steps_of(plan: Plan) -> list[Step]:
         at_pass = rng.choice((1, 1, 2, 3)) if verb != "die" else 1
         if verb == "die" and plan.publishes and rng.random() < 0.5:
             # The last one: the first two of processes publish nothing.
-            steps.append(Step("die", plan.producers - 1, rng.choice(LEAP_POINTS)))
+            point = rng.choice((*LEAP_POINTS, CALLS, CALLS))
+            at_pass = rng.randint(1, CALLS_MAX) if point == CALLS else 1
+            steps.append(Step("die", plan.producers - 1, point, at_pass))
+        elif verb == "die" and rng.random() < 0.4:
+            steps.append(Step("die", producer, CALLS, rng.randint(1, CALLS_MAX), rng.randrange(4)))
         elif verb == "die" and rng.random() < 0.3:
             steps.append(Step("die", producer, rng.choice(ROLL_POINTS), 1, other))
         elif verb == "die" and rng.random() < 0.7:

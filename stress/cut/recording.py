@@ -251,6 +251,7 @@ class Recorder:
             "pq_trace_note": (None, c_uint64, c_uint64, c_uint64),
             "pq_trace_line": (None,),
             "pq_trace_fail": (None, c_int, c_int),
+            "pq_trace_die": (None, c_int),
             "pq_trace_call": (None, c_int, c_long, self.CALLED),
         }
         for name, (result, *arguments) in signatures.items():
@@ -292,6 +293,10 @@ class Recorder:
     def fail_syncs(self, first: int, count: int) -> None:
         """Have so many syncs of this process fail, from the `first`-th on; 0 of them: none."""
         self._library.pq_trace_fail(first, count)
+
+    def die_at_call(self, number: int) -> None:
+        """Have this process die behind its `number`-th call that is looked at; 0: live on."""
+        self._library.pq_trace_die(number)
 
     @contextlib.contextmanager
     def calling_at(self, point: int, at_pass: int, what: Callable[[], None]) -> Iterator[None]:

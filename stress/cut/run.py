@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from stress import children
 from stress.cut.plan import (
+    CALLS,
     HABITS,
     HANDLES,
     LEAP_POINTS,
@@ -163,15 +164,18 @@ class Actor:
     def die(self, step: Step) -> None:
         """Die in the next operation, if it comes to that point; or in the next that publishes.
 
-        Or while rolling from a page that has room for what the others send next.
+        Or while rolling from a page that has room for what the others send next; or behind a call.
         """
         from pagequeue import QueueFull, _core  # noqa: PLC0415  the core is chosen by now
 
-        if step.point in LEAP_POINTS:
+        if step.point in LEAP_POINTS or (step.point == CALLS and step.other == 0):
             ahead = range(self.number, self.number + LOOK_AHEAD)
             first = next((one for one in ahead if self.plan.op(self.uid, one).publishes), 0)
             while self.number < first:
                 self.send()
+        if step.point == CALLS:
+            self.die_at_call(step)
+            return
         _core.set_kill_point(step.point, step.at_pass)  # type: ignore[attr-defined]
         if step.point in ROLL_POINTS and step.other % 2:
             with suppress(QueueFull):
@@ -179,6 +183,17 @@ class Actor:
         else:
             self.send()
         _core.set_kill_point(0, 0)  # type: ignore[attr-defined]
+
+    def die_at_call(self, step: Step) -> None:
+        """Die behind a call to the system in one of the things that make several."""
+        from pagequeue import QueueFull  # noqa: PLC0415  the core is chosen by now
+
+        self.recorder.die_at_call(step.at_pass)
+        with suppress(QueueFull):
+            (self.send, self.queue.rotate, self.flush, self.queue.trim)[step.other]()
+            self.queue.rotate()
+            self.flush()
+        self.recorder.die_at_call(0)
 
     def do(self, step: Step) -> None:
         """Take a step that concerns nobody else."""
