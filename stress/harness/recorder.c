@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -275,9 +276,10 @@ EXPORT int pq_trace_start(const char *path, uint64_t bytes) {
             return errno;
         }
         shared_bytes = bytes;
+        make_lock();
     }
-    memset(shared, 0, sizeof *shared);
-    make_lock();
+    recorder_lock(); /* never made anew: a thread of a queue that was closed can be in it */
+    memset(&shared->active, 0, sizeof *shared - offsetof(shared_state, active));
     shared->limit = bytes - sizeof *shared;
     snprintf(directory_path, sizeof directory_path, "%s", path);
     char parent[sizeof directory_path + 4];
@@ -289,7 +291,6 @@ EXPORT int pq_trace_start(const char *path, uint64_t bytes) {
         shared->device = (uint64_t)found.st_dev;
     }
     callback_point = 0;
-    recorder_lock();
     look();
     recorder_emit(CUT_BASE, 0, 0, 0, "", 0);
     shared->active = 1;
@@ -334,8 +335,13 @@ EXPORT void pq_trace_call(int point, long pass, void (*what)(void)) {
 
 /* Where the core may die: no other thread of its process is killed in the middle of a look. */
 EXPORT void pq_trace_hold(int hold) {
-    if (recorder_runs()) {
-        (hold ? recorder_lock : recorder_unlock)();
+    static __thread int held; /* the recording can end meanwhile */
+    if (hold && recorder_runs()) {
+        recorder_lock();
+        held = 1;
+    } else if (!hold && held) {
+        held = 0;
+        recorder_unlock();
     }
 }
 
