@@ -32,7 +32,8 @@ KEEPS_SHARE: Final = 0.3
 REUSES_SHARE: Final = 0.7
 """Of those, the ones in which files of retired pages are used again."""
 POLICIES: Final = ("stop", "seal")
-SYNCS: Final = ("none", "none", "none", "always", 3, 7, timedelta(milliseconds=2))
+SYNCS: Final = ("none", "none", "none", "always", 3, 7, timedelta(milliseconds=50))
+"""Timers that flush more often keep the recorder busy, and nobody else gets on."""
 PAGE_BYTES: Final = (4096, 8192, 8192, 16384, 32768)
 PUBLISH_POINTS: Final = range(1, 9)
 ROLL_POINTS: Final = range(11, 16)
