@@ -31,6 +31,7 @@ MESSAGES = [bytes([65 + n]) * 1300 for n in range(8)]
 START = 1_700_000_000_000_000_000
 LOCK_BOOT_AT = 64
 SPARK = pytest.StashKey[tuple[set[str], str | None]]()
+PAGE_NUMBER_AT = 192
 DURABLE_SEQUENCE_AT = 256
 
 

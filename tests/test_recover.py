@@ -8,7 +8,15 @@ import struct
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import DURABLE_SEQUENCE_AT, MESSAGES, START, Disk, Frame, check_recovered
+from conftest import (
+    DURABLE_SEQUENCE_AT,
+    MESSAGES,
+    PAGE_NUMBER_AT,
+    START,
+    Disk,
+    Frame,
+    check_recovered,
+)
 
 from pagequeue import Retention, errors, repair_queue, salvage_queue, verify_queue
 from pagequeue.meta import ReadMeta
@@ -19,8 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pagequeue.page_header import PageHeader
-
-PAGE_NUMBER_AT = 192
 
 # --- a clean end, a kill --------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import Disk, frames_of
+from conftest import PAGE_NUMBER_AT, Disk, frames_of
 
 from pagequeue import CorruptPage, Queue, errors, repair_queue
 from pagequeue import format as fmt
@@ -19,7 +19,6 @@ from pagequeue import format as fmt
 if TYPE_CHECKING:
     from pathlib import Path
 
-PAGE_NUMBER_AT = 192
 TAIL_EVEN_AT = 200
 FULL = b"x" * 1000  # three fit into a page
 
