@@ -1,7 +1,7 @@
 """A Spark driver that `no_archive_loses_a_row` starts, and kills at any moment.
 
-It archives a queue until it is told to stop, then archives the rest, and replays the table to
-another queue in slices of one hour.
+It archives a queue until it is told to stop, then archives the rest, and replays the table, all of
+which is one hour or two, to another queue in slices.
 """
 
 from __future__ import annotations
@@ -12,21 +12,26 @@ import threading
 import time
 from pathlib import Path
 
+from stress import driver
+
 PAGE_BYTES = 16384
+SLICES = 8
+"""About so many: fewer than twice as many messages are in one as there would be in equal ones."""
 
 
 def main(directory: str, life: int) -> None:
     """Be a driver."""
     from pagequeue.spark import session  # noqa: PLC0415 - the campaign says what is missing
-    from pagequeue.spark.pipeline import archive, compacting, replay  # noqa: PLC0415 - the same
+    from pagequeue.spark.pipeline import archive, compaction, replay, table_layout  # noqa: PLC0415 - the same
     from stress.spark_driver import SETTINGS  # noqa: PLC0415 - the same
 
+    driver.apply_patch()
     there = Path(directory)
     spark = session("campaign", master="local[2,6]", settings=SETTINGS)
     spark.sparkContext.setLogLevel("OFF")
     (there / f"life{life}").touch()
     stop = threading.Event()
-    compacting.SAVED_OPEN = 3  # type: ignore[misc]
+    compaction.SAVED_OPEN = 3  # type: ignore[misc]
 
     def look() -> None:
         while not (there / "stop").exists() and os.getppid() != 1:
@@ -40,7 +45,8 @@ def main(directory: str, life: int) -> None:
                 maxRecordsPerTrigger=700)  # fmt: skip
     archive(spark, source, table, consumer="spark")
     (there / "archived").touch()
-    replay(spark, table, there / "to", page_bytes=PAGE_BYTES, slice_count=1)
+    slice_count = -(-sum(table_layout.ends(table).values()) // SLICES) or 1
+    replay(spark, table, there / "to", page_bytes=PAGE_BYTES, slice_count=slice_count)
     spark.stop()
 
 

@@ -18,12 +18,12 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-from pagequeue.spark.pipeline import compacting, directories, layout
-from pagequeue.spark.pipeline.compacting import Compactor
+from pagequeue.spark.pipeline import compaction, directories, table_layout
+from pagequeue.spark.pipeline.compaction import Compactor
 from pagequeue.spark.pipeline.publish import Publisher
 
-START = 1_700_000_000_000_000_000 // layout.HOUR_NS * layout.HOUR_NS
-STEP_NS = layout.HOUR_NS // 400
+START = 1_700_000_000_000_000_000 // table_layout.HOUR_NS * table_layout.HOUR_NS
+STEP_NS = table_layout.HOUR_NS // 400
 BATCH_MAX = 120
 QUEUES = ("a", "b")
 CALLS = ("rename", "fsync", "mkdir", "unlink", "rmdir", "link", "open")
@@ -40,7 +40,7 @@ def stage(staged: str, queue: str, first: int, end: int, tasks: int) -> None:
     for task, (begin, stop) in enumerate(itertools.pairwise(cuts)):
         by_hour: dict[int, list[int]] = {}
         for number in range(begin, stop):
-            hour = (START + number * STEP_NS) // layout.HOUR_NS
+            hour = (START + number * STEP_NS) // table_layout.HOUR_NS
             by_hour.setdefault(hour, []).append(number)
         for hour, numbers in by_hour.items():
             date = datetime.fromtimestamp(hour * 3600, UTC)
@@ -60,9 +60,9 @@ class LocalSpark:
     def __init__(self, rng: random.Random) -> None:
         self.sparkContext = self  # Spark's name
         self._rng = rng
-        self._jobs: list[compacting.Job] = []
+        self._jobs: list[compaction.Job] = []
 
-    def parallelize(self, jobs: list[compacting.Job], _count: int) -> LocalSpark:
+    def parallelize(self, jobs: list[compaction.Job], _count: int) -> LocalSpark:
         """Take tasks."""
         self._jobs = jobs
         return self
@@ -105,7 +105,7 @@ def deadly(rng: random.Random) -> None:
 
     for name in CALLS:
         setattr(os, name, wrapped(getattr(os, name)))
-    vars(compacting)["exchange"] = wrapped(directories.exchange)
+    vars(compaction)["exchange"] = wrapped(directories.exchange)
 
 
 def archive(directory: str, seed: int) -> None:

@@ -42,6 +42,11 @@ class ErrorFile:
         os.close(self._fd)
 
 
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the thread that started it ends."""
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def fork(body: Callable[[], None], errors: ErrorFile, name: str) -> int:
     """Run `body` in a child; return its process id. It ends with 0, or 1 if `body` raised."""
     parent = os.getpid()
@@ -50,7 +55,7 @@ def fork(body: Callable[[], None], errors: ErrorFile, name: str) -> int:
         return pid
     code = 1
     try:
-        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        die_with_parent()
         if os.getppid() == parent:
             body()
             code = 0

@@ -58,8 +58,8 @@ def many_cuts(  # one of them goes on afterwards; these are only looked at
 ) -> list[str]:  # fmt: skip
     """Cut the power so often, and return what is wrong with what recovery made of it."""
     from pagequeue import format as fmt  # noqa: PLC0415  the core is chosen by now
-    from pagequeue.files import Folder  # noqa: PLC0415
-    from pagequeue.group_file import GroupFile, settle_groups  # noqa: PLC0415
+    from pagequeue.meta.group_table import GroupTable, settle_groups  # noqa: PLC0415
+    from pagequeue.system.directory import Directory  # noqa: PLC0415
 
     now, before = group_file.read_bytes(), image.read_bytes()
     begun, flushed, unsaid = promises(log_path)
@@ -69,15 +69,15 @@ def many_cuts(  # one of them goes on afterwards; these are only looked at
     for _ in range(count):
         room.mkdir()
         (room / group_file.name).write_bytes(mixed(before, now, rng))
-        folder = Folder(str(room), create=False)
+        folder = Directory(str(room), create=False)
         settle_groups(folder, "queue", queue_id, fmt.SEQUENCE_MAX, lambda _: None, lambda: 10**18)
-        group = GroupFile(folder, "queue", queue_id, name, writable=False)
+        group = GroupTable(folder, "queue", queue_id, name, writable=False)
         rows = np.frombuffer(
             group.region.read(fmt.GROUP_TABLE_AT, group.capacity * fmt.GROUP_RECORD.itemsize),
             fmt.GROUP_RECORD,
         )
         waiting = set(rows["sequence"][rows["word"] != 0].tolist())
-        floor = group.region.load(GroupFile.NEXT)
+        floor = group.region.load(GroupTable.NEXT)
         done = set(range(group.new_sequence)) - waiting
         lost = sorted(done - begun - buried)
         if len(lost) > unsaid:

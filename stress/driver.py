@@ -55,7 +55,7 @@ def pretend_power_cut(directory: str) -> bool:
         whether there were any: a queue that nobody got to make has none.
     """
     from pagequeue import format as fmt  # noqa: PLC0415  the core is chosen by now
-    from pagequeue.words import WriteMeta  # noqa: PLC0415
+    from pagequeue.meta.write_meta import WriteMeta  # noqa: PLC0415
 
     path = os.path.join(directory, fmt.write_meta_name("queue"))
     if not os.path.exists(path):

@@ -1,4 +1,4 @@
-"""Bugs for the two campaigns of failing calls: each must be found. See `tests/test_faults.py`.
+"""Bugs for the two campaigns of failing calls: each is found. See `stress/tests/test_faults.py`.
 
 A function here is named in `PAGEQUEUE_STRESS_PATCH` and changes the library in the child only.
 """
@@ -9,12 +9,12 @@ import errno
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from pagequeue.flush import Flusher
+    from pagequeue.store.flush import Flusher
 
 
 def forget_to_latch() -> None:
     """Tell the caller of a failed sync, and nobody else."""
-    from pagequeue.words import WriteMeta  # noqa: PLC0415  the core is chosen by now
+    from pagequeue.meta.write_meta import WriteMeta  # noqa: PLC0415  the core is chosen by now
 
     def latch(self: WriteMeta, number: int, page_number: int) -> None:
         del self, number, page_number
@@ -24,32 +24,36 @@ def forget_to_latch() -> None:
 
 def bare_errors() -> None:
     """Hand the system's errors on as they are, but for the one that the library itself needs."""
-    from pagequeue import files, page, system_errors  # noqa: PLC0415
+    from pagequeue.page import page  # noqa: PLC0415
+    from pagequeue.system import directory, os_errors  # noqa: PLC0415
 
-    real = system_errors.raise_typed
+    real = os_errors.raise_typed
 
     def raise_typed(error: OSError, path: str, doing: str) -> NoReturn:
         if error.errno == errno.ENOENT:
             real(error, path, doing)
         raise error
 
-    for room in (files, page):
+    for room in (directory, page):
         vars(room)["raise_typed"] = raise_typed
 
 
 def keep_descriptors() -> None:
     """Forget the descriptor of the page that was synced last, without closing it."""
-    from pagequeue.flush import Flusher  # noqa: PLC0415
+    from pagequeue.store.flush import Flusher  # noqa: PLC0415
+
+    kept: list[object] = []
 
     def forget_page(self: Flusher) -> None:
-        self._synced = (0, -1)
+        kept.append(self._synced)
+        self._synced = (0, None)
 
-    Flusher._forget_page = forget_page  # type: ignore[method-assign]
+    Flusher.forget_page = forget_page  # type: ignore[method-assign]
 
 
 def hide_full_disk() -> None:
     """Say that the system is short of something, whatever it is short of."""
-    from pagequeue import system_errors  # noqa: PLC0415
+    from pagequeue.system import os_errors  # noqa: PLC0415
 
-    system_errors.NO_RESOURCE |= system_errors.NO_ROOM
-    system_errors.NO_ROOM = set()
+    os_errors.NO_RESOURCE |= os_errors.NO_ROOM
+    os_errors.NO_ROOM = set()

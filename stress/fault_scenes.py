@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from stress.fault_copies import publishing, shipping, shipping_for_consumer
 from stress.lines import SCENARIOS
 from stress.steps import BATCH, MIXED, ROTATE, SINGLE
 
@@ -302,4 +303,7 @@ SCENES: Final = (
     SceneKind("repair", _repair),
     SceneKind("repair after a failed sync", _repair_latched),
     SceneKind("salvage", _salvage),
+    SceneKind("publish", publishing),
+    SceneKind("ship", shipping),
+    SceneKind("ship for a consumer", shipping_for_consumer),
 )

@@ -34,6 +34,7 @@ class Played:
         refused: operations that ended in an error that says that nothing was sent.
         visible: operations that ended in an error that says that they were sent all the same.
         claims: the highest sequence below which all was said to be on stable storage.
+        shipped: what the replica of sealed pages was last reported to have.
         latched: whether nothing more may be sent.
         violations: what must not be.
         errors: names of errors that were raised.
@@ -45,6 +46,7 @@ class Played:
     refused: list[tuple[int, int]] = field(default_factory=list)
     visible: list[tuple[int, int]] = field(default_factory=list)
     claims: int = 0
+    shipped: int = 0
     latched: bool = False
     violations: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 LOCK_TIMEOUT = 0.3
+KEPT_DISK = "disk-at-"
+"""What directories begin with that hold the disk when so many messages were said to be on it."""
 
 
 class Stage:
@@ -59,6 +61,8 @@ class Stage:
         self._opening_failed = self._recovery_failed = False
         self._kind = MIXED
         self._disk: Disk | None = None
+        self._other_disks: list[Disk] = []
+        self._own_sync_failed = False
 
     # --- before and behind the fault --------------------------------------------------------------
 
@@ -81,6 +85,11 @@ class Stage:
             self._disk.start()
             shim.on_sync(self._synced)
 
+    def also_model(self, directory: str, state: Path) -> Disk:
+        """Follow what is on the disk of another directory, which is about to be made."""
+        self._other_disks.append(Disk(directory, state))
+        return self._other_disks[-1]
+
     def begin(self, kind: int = MIXED) -> None:
         """From now on calls are disturbed."""
         self._kind = kind
@@ -89,6 +98,7 @@ class Stage:
         if self._disk is None:  # the queue is about to be made
             self._disk = Disk(self.path, self.directory / "disk")
             shim.on_sync(self._synced)
+        self._own_sync_failed = False
         shim.begin(self.case.order)
 
     def end(self) -> None:
@@ -97,9 +107,7 @@ class Stage:
         self.played.fired = shim.fired()
         self.played.counts = {kind: count for kind, count in shim.counts().items() if count}
         failed = self.case.fails_syncs and self.played.fired > 0
-        path = shim.fired_path()
-        elsewhere = ".tmp-" in path or not f"{path}/".startswith(f"{self.path}/")
-        told = failed and not elsewhere and not self._mends
+        told = failed and self._own_sync_failed and not self._mends
         self._recovery_failed = told and self._opening_failed
         self.played.latched = told and not self._opening_failed and self.policy == "stop"
 
@@ -109,9 +117,18 @@ class Stage:
 
     def _synced(self, _kind: str, path: str, error: int) -> int:
         assert self._disk is not None
-        self._disk.told(path, error)
+        self._own_sync_failed |= error not in {0, errno.EINTR} and self._is_own(path)
+        for disk in (self._disk, *self._other_disks):
+            disk.told(path, error)
         again, self._again = self._again, 0
         return again
+
+    def _is_own(self, path: str) -> bool:
+        """Whether a sync of this latches the queue: not of a temporary file or a staged page."""
+        own, staged = self.path + os.sep, f"{self.path}/queue-staged/"
+        return (
+            ".tmp-" not in path and f"{path}/".startswith(own) and not f"{path}/".startswith(staged)
+        )
 
     def _alarm(self, number: int, frame: FrameType | None) -> None:
         if shim.is_listening(frame):
@@ -186,6 +203,11 @@ class Stage:
             well = self._send() and well
         return well
 
+    def send_other(self, kind: int, count: int) -> None:
+        """Send so many operations of another kind, as another one."""
+        self._kind, self._number = kind, 0
+        self.send(count)
+
     def _get_producer(self) -> bool:
         if self.queue is not None:
             self.producer = self.attempt("a new producer", self.queue.producer)
@@ -203,6 +225,9 @@ class Stage:
         if sent is not None:
             self.acked.put(uid, number, sent[1], sent[0], 0)
             self._number += 1
+            if op_of(uid, number).publishes:
+                self.claim_all()
+                self._keep_disk()
             return True
         if isinstance(self.error, NotDurable):
             self.played.visible.append((uid, number))
@@ -224,6 +249,12 @@ class Stage:
     def claim_all(self) -> None:
         """Hold the queue to its own word: what was sent by now survives a power cut."""
         self.played.claims = max(self.played.claims, self.tail())
+
+    def _keep_disk(self) -> None:
+        """Keep what is on the disk now: what is flushed later must not make the claim true."""
+        if self._disk is not None:
+            kept = self.directory / f"{KEPT_DISK}{self.played.claims}"
+            self._disk.copy(kept)
 
     def tail(self) -> int:
         """Return the queue's tail; 0 when it is not open."""

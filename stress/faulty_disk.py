@@ -14,6 +14,7 @@ import contextlib
 import errno
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,6 +129,11 @@ class Disk:
             return {}, {}
         seen, disk = json.loads(path.read_text(encoding="utf-8"))
         return seen, disk
+
+    def copy(self, state: Path) -> None:
+        """Keep what the model knows now, as the state of another one."""
+        with self._alone():
+            shutil.copytree(self.state, state, dirs_exist_ok=True)
 
     def cut(self, target: str, rng: random.Random, *, newer: float) -> None:
         """Make a directory of what a power cut leaves.

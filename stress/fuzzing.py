@@ -1,7 +1,7 @@
 """libFuzzer on the core's readers with the checksum gate off, its seeds, and replaying its finds.
 
 `seeds/readers/` holds small inputs made from real pages, and every input that ever crashed the
-target. They are where the fuzzer starts, and `tests/test_fuzzing.py` runs each of them.
+target. They are where the fuzzer starts, and `stress/tests/test_fuzzing.py` runs each of them.
 `python -m stress.fuzzing` makes the inputs from real pages again.
 """
 
@@ -163,7 +163,7 @@ def make_seeds() -> dict[str, bytes]:
             index = original.contents[fmt.index_name(PREFIX, original.inner)]
             kept = [place for place in places if place.end <= INPUT_BYTES_MAX - 32 - 16 - 12 * 8]
             last = kept[-1]
-            mark = frame(b"", last.timestamp, last.sequence + 1, end=True)
+            mark = frame(original.queue_id, b"", last.timestamp, last.sequence + 1, end=True)
             cut = page[: last.end] + (mark if number % 2 == 0 else bytes(16))
             first = places[0].sequence
             made[f"page-{number}"] = seed_of(

@@ -33,21 +33,18 @@ from stress.keep_scenarios import (
     Scenario,
     payload,
 )
-from stress.lines import count_lines
+from stress.traced import At, Deaths, Victim
 from stress.traffic import VIOLATIONS_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pagequeue import Queue
 
-ROOMS: Final = (
-    "retention", "cursor", "named", "listing", "meta", "roll", "page", "recover", "recycle",
-)  # fmt: skip
 SURVIVES: Final = 0.5
 HANG_SECONDS: Final = 20.0
 STALL_SECONDS: Final = 1.0
-LINES_FILE: Final = "lines"
+PLACES_FILE: Final = "places"
 
 
 # --- one case -------------------------------------------------------------------------------------
@@ -74,38 +71,37 @@ class Witness:
     def __init__(self, path: str, scenario: Scenario, errors: children.ErrorFile) -> None:
         self.path, self.scenario, self.errors = path, scenario, errors
 
-    def run(self, lines: tuple[int, ...], *, survives: bool) -> None:
+    def run(self, deaths: tuple[At | None, ...], *, survives: bool) -> None:
         """Have a victim die at each of these lines, one after the other, then go on.
 
         Args:
-            lines: 0: nobody dies, and the number of lines is written down.
+            deaths: None: nobody dies, and the places of all lines are written down.
             survives: whether this process has the queue open all the while.
         """
         with ExitStack() as stack:
             queue = stack.enter_context(self.scenario.open(self.path)) if survives else None
-            for line in lines:
-                pid = children.fork(functools.partial(self.victim, line), self.errors, "victim")
+            for at in deaths:
+                pid = children.fork(functools.partial(self.victim, at), self.errors, "victim")
                 if children.ended(pid, HANG_SECONDS) is None:
                     children.kill(pid)
-                    raise AssertionError(f"the victim at line {line} hangs")
+                    raise AssertionError(f"the victim at {at} hangs")
             self.prove(queue or stack.enter_context(self.scenario.open(self.path)))
         with self.scenario.open(self.path):
             strays = [name for name in os.listdir(self.path) if ".tmp-" in name]
             assert not strays, f"left behind: {strays}"
 
-    def victim(self, line: int) -> None:
+    def victim(self, at: At | None) -> None:
         """Die at a line, if it comes to that."""
+        notes = Path(self.path).with_name(PLACES_FILE)
         if self.scenario.cut:
-            end = count_lines(line, ROOMS)
+            victim = Victim(at, notes)
             with self.scenario.open(self.path):
-                counted = end()
+                victim.end()
         else:
             with self.scenario.open(self.path) as queue:
-                end = count_lines(line, ROOMS)
+                victim = Victim(at, notes)
                 self.scenario.act(queue)
-                counted = end()
-        if line == 0:
-            Path(self.path).with_name(LINES_FILE).write_text(str(counted), encoding="ascii")
+                victim.end()
 
     def prove(self, queue: Queue) -> None:
         """Compare what is there, then trim, send and receive."""
@@ -189,23 +185,29 @@ def place_copy(template: Path, path: str, scenario: Scenario) -> None:
 
 
 def one_case(
-    base: Path, template: Path, scenario: Scenario, lines: tuple[int, ...], *, survives: bool
-) -> tuple[list[str], int]:
-    """Play one case; return what must not be, and the lines that were counted."""
+    base: Path,
+    template: Path,
+    scenario: Scenario,
+    deaths: tuple[At | None, ...],
+    use_places: Callable[[Path], None],
+    *,
+    survives: bool,
+) -> list[str]:
+    """Play one case, hand over the file of places, and return what must not be."""
     directory = Path(tempfile.mkdtemp(dir=base))
     path = str(directory / "queue")
     errors = children.ErrorFile(directory / "errors")
     try:
         place_copy(template, path, scenario)
         witness = Witness(path, scenario, errors)
-        pid = children.fork(lambda: witness.run(lines, survives=survives), errors, "witness")
+        pid = children.fork(lambda: witness.run(deaths, survives=survives), errors, "witness")
         wrong = []
         if children.ended(pid, 2 * HANG_SECONDS) is None:
             children.kill(pid)
             wrong = ["the witness hangs"]
         wrong += [said.strip().splitlines()[-1] for said in errors.said()]
-        counted = directory / LINES_FILE
-        return wrong, int(counted.read_text(encoding="ascii")) if counted.exists() else 0
+        use_places(directory / PLACES_FILE)
+        return wrong
     finally:
         errors.close()
         shutil.rmtree(directory)
@@ -215,7 +217,8 @@ def run(budget: Budget, scenarios: tuple[Scenario, ...]) -> Outcome:
     """Have victims die at all lines, in an order of the seed, until the budget is used up."""
     rng = random.Random(budget.seed)
     deadline = time.monotonic() + budget.seconds
-    outcome = Outcome(0, notes={"lines in all": 0})
+    outcome = Outcome(0)
+    deaths: Deaths[Scenario] = Deaths()
     with tempfile.TemporaryDirectory(prefix="pagequeue-keep-", dir=driver.scratch_directory()) as d:
         base, template = Path(d), Path(d) / "template"
         errors = children.ErrorFile(base / "errors")
@@ -224,27 +227,24 @@ def run(budget: Budget, scenarios: tuple[Scenario, ...]) -> Outcome:
         )
         outcome.violations += errors.said()
         errors.close()
-        steps = []
         for scenario in scenarios:
+            take = functools.partial(deaths.add, scenario)
             survives = not scenario.cut
-            wrong, counted = one_case(base, template, scenario, (0,), survives=survives)
+            wrong = one_case(base, template, scenario, (None,), take, survives=survives)
             outcome.violations += [f"{scenario.name}, nobody died: {w}" for w in wrong]
-            steps += [(scenario, line) for line in range(1, counted + 1)]
             outcome.cases += 1
-        outcome.notes["lines in all"] = len(steps)
-        rng.shuffle(steps)
-        for scenario, line in steps:
+        for scenario, at in deaths.ordered(rng):
             enough = budget.cases is not None and outcome.cases >= budget.cases
             if enough or time.monotonic() >= deadline or len(outcome.violations) >= VIOLATIONS_MAX:
                 break
-            again = rng.randint(1, line) if rng.random() < 0.3 else 0
-            lines = (line, again) if again else (line,)
+            again = (deaths.another(scenario, rng),) if rng.random() < 0.3 else ()
             survives = not scenario.cut and rng.random() < SURVIVES
-            wrong, _ = one_case(base, template, scenario, lines, survives=survives)
+            steps = (at, *again)
+            wrong = one_case(base, template, scenario, steps, deaths.died, survives=survives)
             outcome.violations += [
-                f"{scenario.name}, died at lines {lines}, "
+                f"{scenario.name}, died at {', then '.join(map(str, steps))}, "
                 f"{'with' if survives else 'without'} a survivor: {w}" for w in wrong
             ]  # fmt: skip
-            outcome.cases += len(lines)
-    outcome.notes["lines tried"] = outcome.cases
+            outcome.cases += len(steps)
+    outcome.notes = {"tried": outcome.cases, **deaths.notes()}
     return outcome

@@ -85,8 +85,8 @@ def _send(queue: Queue) -> None:
     from pagequeue import QueueFull  # noqa: PLC0415  the core is chosen by now
 
     with queue.producer() as producer, suppress(QueueFull):
-        for i in range(EACH):
-            producer.send(payload(TOTAL + i))
+        for _ in range(EACH):
+            producer.send(payload(queue.tail_sequence))  # the victim before may have sent all
 
 
 def _send_much(queue: Queue) -> None:

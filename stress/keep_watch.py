@@ -23,8 +23,8 @@ class Watcher:
 
     def __init__(self, path: str, terms: Terms) -> None:
         from pagequeue import format as fmt  # noqa: PLC0415  the core is chosen by now
-        from pagequeue.cursor import CursorMeta  # noqa: PLC0415
-        from pagequeue.meta import ReadMeta  # noqa: PLC0415
+        from pagequeue.meta.all_and_read_meta import ReadMeta  # noqa: PLC0415
+        from pagequeue.meta.cursor import CursorMeta  # noqa: PLC0415
 
         self.fmt, self.read_meta, self.next_at = fmt, ReadMeta, CursorMeta.NEXT
         self.path, self.terms = path, terms
@@ -65,7 +65,7 @@ class Watcher:
         return wrong
 
     def _head_page(self, page: int, sequence: int) -> list[str]:
-        from pagequeue.page_header import parse_header  # noqa: PLC0415
+        from pagequeue.page.header import parse_header  # noqa: PLC0415
 
         name = self.fmt.page_name("queue", page)
         try:
@@ -80,7 +80,7 @@ class Watcher:
     def old_bytes(self, uids: list[int], records: list[tuple[int, ...]]) -> list[str]:
         """Say which operations of earlier pages stand in the last two, which can be used again."""
         from pagequeue import errors  # noqa: PLC0415
-        from pagequeue.page_header import parse_header  # noqa: PLC0415
+        from pagequeue.page.header import parse_header  # noqa: PLC0415
 
         names = sorted(name for name in os.listdir(self.path) if name.endswith(".page"))
         first = {(uid, number): first for uid, number, count, first, _ in records if count}

@@ -95,10 +95,11 @@ class Terms:
 
 def use_small_pages_again(*, really: bool = True) -> None:
     """Have files of small pages used again, too, whatever the pace, in this process from now on."""
-    from pagequeue import recycle, roll  # noqa: PLC0415  the core is chosen by now
+    from pagequeue.page import spare  # noqa: PLC0415  the core is chosen by now
+    from pagequeue.store import roll  # noqa: PLC0415  the core is chosen by now
 
     always = property(lambda _: True, lambda _, __: None)
-    setattr(recycle, "PAGE_BYTES_MIN", 0 if really else NEVER)  # noqa: B010  mypy forbids it
+    setattr(spare, "PAGE_BYTES_MIN", 0 if really else NEVER)  # noqa: B010  mypy forbids it
     if really:
         setattr(roll.Roller, "_is_fast", always)  # noqa: B010  the same
     elif "_is_fast" in vars(roll.Roller):
@@ -121,17 +122,17 @@ class Keeping(Ground):
 
     def open(self, uid: int) -> Queue:
         """Open the queue with this round's retention."""
-        from pagequeue.files import Folder  # noqa: PLC0415  the core is chosen by now
+        from pagequeue.system.directory import Directory  # noqa: PLC0415  the core is chosen by now
 
-        make_of = Folder.make_of
+        make_of = Directory.make_of
 
-        def counted(folder: Folder, *args: Any, **options: Any) -> Any:  # noqa: ANN401
+        def counted(folder: Directory, *args: Any, **options: Any) -> Any:  # noqa: ANN401
             region = make_of(folder, *args, **options)
             self.reused += region is not None
             return region
 
         if make_of.__name__ != counted.__name__:
-            setattr(Folder, "make_of", counted)  # noqa: B010  mypy forbids it in plain words
+            setattr(Directory, "make_of", counted)  # noqa: B010  mypy forbids it in plain words
         return self.terms.open(self.path, uid)
 
     @property

@@ -1,4 +1,4 @@
-"""Dying at the N-th executed Python line of the rooms that make, roll and recover.
+"""Dying at the executed Python lines of making, sending, rolling, publishing and recovering.
 
 Each scenario begins with the copy of a queue that was made once. The copy alone is already what a
 power cut or a copied directory is to the library: its lock state is another file's, so the opener
@@ -7,24 +7,19 @@ recovers. What the power cut took is taken from the copy.
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import sys
-import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from stress.steps import BATCH, MIXED, PAGE_BYTES, PUBLISH, ROTATE, SINGLE, Scene, op_of, uid_of
+from stress.traced import At, Victim
 from stress.traffic import RECORD, Log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import FrameType
+    from collections.abc import Callable
 
-ROOMS: Final = ("roll", "store", "recover", "page", "files", "meta", "producer", "flush", "locks")
-PUBLISHING_ROOMS: Final = ("publication", "laying", "publishing", "ledger", "roll")
+PLACES_FILE: Final = "places"
 TEMPLATE_UID = uid_of(MIXED, 1)
 TEMPLATE_OPS = 60
 FLUSH_AFTER = 20
@@ -41,6 +36,7 @@ class Scenario:
         cut: what the power cut took, done to the copy; None: the copy was opened in peace before.
         fresh: there is no queue yet.
         durable: each of its sends is flushed, beside a survivor that flushes too.
+        plays: so many victims' traffic, each its own: few operations do not come to all lines.
     """
 
     name: str
@@ -48,6 +44,7 @@ class Scenario:
     cut: Callable[[Path], None] | None = None
     fresh: bool = False
     durable: bool = False
+    plays: int = 1
 
     @property
     def recovers(self) -> bool:
@@ -99,7 +96,7 @@ SCENARIOS = (
     Scenario("send and roll", SINGLE),
     Scenario("send batches and roll", BATCH),
     Scenario("rotate", ROTATE),
-    Scenario("publish", PUBLISH),
+    Scenario("publish", PUBLISH, plays=4),
     Scenario("send durably and roll", SINGLE, durable=True),
     Scenario("recover a copy", SINGLE, _nothing),
     Scenario("recover a torn last page", BATCH, _tear_last),
@@ -168,58 +165,17 @@ class Template:
         return end
 
 
-def _room_files(rooms: Sequence[str]) -> set[str]:
-    import pagequeue  # noqa: PLC0415
+def act(scene: Scene, scenario: Scenario, uid: int, at: At | None) -> None:
+    """Be the victim: open and send, dying there; None: live, and write down all places."""
+    from pagequeue import Queue  # noqa: PLC0415  the core is chosen by now
 
-    here = os.path.dirname(pagequeue.__file__)
-    return {os.path.join(here, f"{room}.py") for room in rooms}
-
-
-def count_lines(stop_at: int, rooms: Sequence[str] = ROOMS) -> Callable[[], int]:
-    """Count executed lines of the rooms, in all threads, from now on; die at one of them.
-
-    Returns:
-        a function that ends this and returns how many there were.
-    """
-    files = _room_files(rooms)
-    count = 0
-
-    def line(_frame: FrameType, event: str, _value: Any) -> Any:  # noqa: ANN401
-        nonlocal count
-        if event == "line":
-            count += 1
-            if count == stop_at:
-                os.kill(os.getpid(), signal.SIGKILL)
-        return line
-
-    def call(frame: FrameType, _event: str, _value: Any) -> Any:  # noqa: ANN401
-        return line if frame.f_code.co_filename in files else None
-
-    threading.settrace(call)
-    sys.settrace(call)
-
-    def end() -> int:
-        sys.settrace(None)
-        threading.settrace(None)
-        return count
-
-    return end
-
-
-def act(scene: Scene, scenario: Scenario, uid: int, stop_at: int) -> None:
-    """Be the victim: open and send, dying at line `stop_at`; else record how many lines it took."""
-    from pagequeue import Queue  # noqa: PLC0415
-
-    publishes = scenario.kind == PUBLISH
-    end = count_lines(stop_at, PUBLISHING_ROOMS if publishes else ROOMS)
+    victim = Victim(at, scene.directory / PLACES_FILE)
     sync = "always" if scenario.durable else "none"
     with Queue(scene.path, page_bytes=PAGE_BYTES, sync=sync) as queue, queue.producer() as producer:
-        few = scenario.recovers or scenario.fresh or publishes
+        few = scenario.recovers or scenario.fresh or scenario.kind == PUBLISH
         for number in range(2 if few else SENDS):
             scene.send(producer, uid, number)
-    lines = end()
-    if stop_at == 0:
-        (scene.directory / "lines").write_text(str(lines), encoding="ascii")
+    victim.end()
 
 
 def _overwrite(path: Path, position: int, data: bytes) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import tempfile
 import time
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -47,16 +48,20 @@ class Resources:
         threads: of the process.
         maps: maps of files of queues, those that were removed too.
         anonymous_bytes: memory that is no file's.
+        stores: objects behind open queues, closed ones that something refers to as well.
     """
 
     descriptors: int
     threads: int
     maps: int
     anonymous_bytes: int
+    stores: int
 
 
 def resources(base: str) -> Resources:
     """Return what this process has; queues stand below `base`."""
+    from pagequeue.store.store import Store  # noqa: PLC0415  the core is chosen by now
+
     gc.collect()
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
         maps = sum(base in line for line in file)
@@ -67,6 +72,7 @@ def resources(base: str) -> Resources:
         threads=len(os.listdir("/proc/self/task")),
         maps=maps,
         anonymous_bytes=int(anonymous.split()[1]) << 10,
+        stores=sum(isinstance(found, Store) for found in gc.get_objects()),
     )
 
 
@@ -196,6 +202,8 @@ def come_and_go(ground: Ground, uid: int, base: str) -> tuple[Resources, int]:
         refuse(ground)
         with reader(ground) as queue:
             look(queue)
+        if turns == 0:
+            rescue(base)
         turns += 1
     return busy, turns
 
@@ -217,6 +225,16 @@ def look(queue: Queue) -> None:
     consumer.poll()
     consumer.seek(sequence=queue.head_sequence)
     queue.info()
+
+
+def rescue(base: str) -> None:
+    """Salvage a queue of its own into another one."""
+    from pagequeue import Queue, salvage_queue  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory(dir=base) as directory:
+        with Queue(f"{directory}/from", page_bytes=PAGE_BYTES) as queue:
+            queue.producer().send(b"saved")
+        salvage_queue(f"{directory}/from", f"{directory}/to")
 
 
 def refuse(ground: Ground) -> None:

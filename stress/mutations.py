@@ -145,7 +145,8 @@ def set_frame(path: Path, rng: random.Random) -> object:
     data = bytearray(path.read_bytes())
     if not path.name.endswith(".page") or len(data) != PAGE_BYTES:
         return "no page"
-    first = int(np.frombuffer(data, fmt.PAGE_HEADER, 1)["first_sequence"][0])
+    header = np.frombuffer(data, fmt.PAGE_HEADER, 1)[0]
+    first, queue_id = int(header["first_sequence"]), header["queue_id"].tobytes()
     position, ordinal, stop = fmt.PAGE_HEADER_BYTES, 0, rng.randrange(40)
     while True:
         frame = np.frombuffer(data, fmt.FRAME, 1, position)[0]
@@ -165,7 +166,7 @@ def set_frame(path: Path, rng: random.Random) -> object:
     if word & fmt.END_OF_PAGE or not fmt.FRAME_HEADER_BYTES <= length <= PAGE_BYTES - position:
         length = fmt.FRAME_HEADER_BYTES
     payload = bytes(data[position + fmt.FRAME_HEADER_BYTES : position + length])
-    checksum = _core.frame_checksum(payload, timestamp, (first + ordinal) % 2**64, word)
+    checksum = _core.frame_checksum(queue_id, payload, timestamp, (first + ordinal) % 2**64, word)
     head = word.to_bytes(4, "little") + checksum.to_bytes(4, "little")
     data[position : position + 16] = head + timestamp.to_bytes(8, "little", signed=True)
     path.write_bytes(data)

@@ -4,9 +4,9 @@ First without Spark: an archiver (`archive_steps`) is killed at a random call to
 and again, while a reader of Parquet looks at the table; a case is a kill. Then with it: a driver
 (`archive_driver`) archives a queue that keeps few pages and waits for it, and is killed, Java and
 all, at random moments, every other time only when a batch was done; in the end a last one archives
-the rest, and replays the table to a queue, killed once in that too. Each message must be in the
-table once at every look after its batch was done, and come back once and in order. Needs the extra
-`spark` and a Java.
+the rest, and replays the table to a queue in slices, killed in that too. Each message must be in
+the table once at every look after its batch was done, and come back once and in order, and no slice
+may be too large, although all of it is one hour. Needs the extra `spark` and a Java.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pagequeue import Queue
+from pagequeue.meta.ledger import published_name, read_record
 from stress import no_row_is_lost_or_doubled_by_spark as spark_campaign
 from stress.campaign import Budget, Outcome
 
@@ -38,6 +39,10 @@ LIFE_SECONDS = 30.0
 TABLE_ROWS_MAX = 20_000
 KILL_SECONDS = 4.0
 """So long a driver works on the average until it is killed."""
+REPLAY_SECONDS = 8.0
+"""So long a driver has been working at the most when it is killed while it replays."""
+REPLAY_KILL_SECONDS = 60.0
+"""A run of so many seconds kills a driver once more while it replays."""
 
 
 def rows_of(table: Path) -> Counter[tuple[str, int]]:
@@ -147,6 +152,7 @@ def replayed(directory: Path, sent: int) -> list[str]:
     with Queue(directory / "to") as queue:
         there = [message.payload for message in queue.replay()]
         wrong = [f"verify: {problem}" for problem in queue.verify().problems]
+        wrong += too_large(queue, sent)
     wanted = [b"s %d" % number for number in range(sent)]
     if there != wanted:
         lost = len(set(wanted) - set(there))
@@ -155,8 +161,23 @@ def replayed(directory: Path, sent: int) -> list[str]:
     return wrong
 
 
+def too_large(queue: Queue, sent: int) -> list[str]:
+    """Return which slices that the ledger remembers have more messages than they may."""
+    from stress.archive_driver import SLICES  # noqa: PLC0415 - the extra
+
+    folder = queue._store.folder
+    start, wrong, most = published_name("queue", ""), [], 2 * -(-sent // SLICES)
+    for name in folder.names():
+        entry = read_record(folder, name) if name.startswith(start) else None
+        for piece, first, end in entry["done"] if entry else ():
+            if end - first >= most:
+                wrong.append(f"slice {piece} has {end - first} messages, of {sent}")
+    return wrong
+
+
 def with_spark(directory: Path, rng: random.Random, deadline: float, outcome: Outcome) -> None:
     """Kill drivers until the time is over, then have one finish."""
+    seconds = deadline - time.monotonic()
     this = Round(directory, rng)
     feeder = spark_campaign.Feeder(directory / "from")
     try:
@@ -176,6 +197,8 @@ def with_spark(directory: Path, rng: random.Random, deadline: float, outcome: Ou
         feeder.join(spark_campaign.END_SECONDS)
         (directory / "stop").touch()
         this.kill_driver_at(directory / "archived", rng.uniform(0, 2))
+        for _ in range(int(seconds // REPLAY_KILL_SECONDS)):
+            this.kill_driver_at(directory / "archived", rng.uniform(0, REPLAY_SECONDS))
         this.finish()
         outcome.violations += judged(rows_of(directory / "table"), {"s": feeder.sent})
         outcome.violations += replayed(directory, feeder.sent)

@@ -2,11 +2,11 @@
 
 `harness/hostile.c` lays down hostile lengths, flags, positions, tails and records, some with right
 checksums, between two OS pages without access, calls everything in the core that needs no Python,
-and compares what comes back with the bounds that `core.h` states (I9). It runs under ASan and
-UBSan; with clang's libFuzzer if that is there; and, without sanitizers, as a program for aarch64
-under an emulator if there is one. `harness/readers.c` is smaller and faster: libFuzzer on what
-reads pages, with the comparison of checksums taken out, from the inputs in `seeds/`. A case is one
-set of files.
+and compares what comes back with the bounds that `protocol/protocol.h` states (I9). It runs under
+ASan and UBSan; with clang's libFuzzer if that is there; and, without sanitizers, as a program for
+aarch64 under an emulator if there is one. `harness/readers.c` is smaller and faster: libFuzzer on
+what reads pages, with the comparison of checksums taken out, from the inputs in `seeds/`. A case
+is one set of files.
 """
 
 from __future__ import annotations

@@ -277,7 +277,7 @@ def one_round(directory: Path, rng: random.Random, seconds: float) -> tuple[int,
 
 def campaign(budget: Budget) -> Outcome:
     """Run rounds until the budget is used up; in a process that has no queue open."""
-    import pagequeue.flow  # noqa: F401, PLC0415  children are forked with all of it there
+    import pagequeue.flow.flow  # noqa: F401, PLC0415  children are forked with all of it there
 
     rng = random.Random(budget.seed)
     deadline = time.monotonic() + budget.seconds

@@ -64,7 +64,7 @@ RETAINING_SHARE = 0.4
 """Rounds in which pages that are done go. No cuts there: the image is not made by their syncs."""
 POINT_SHARE = 0.6
 POINTS = range(20, 27)
-"""The kill points of the group's table, in `claims.c` and `table.c`."""
+"""The kill points of `protocol/group_claims.c` and `protocol/group_table.c`."""
 TAKE_SHARE = 0.05
 DRAIN_SECONDS = 60.0
 LEASES = (0.004, 0.02, 0.08, 0.5)

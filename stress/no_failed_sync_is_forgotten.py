@@ -1,6 +1,7 @@
 """Forbids that anything is said to be durable which a sync failed to write.
 
-Some processes send to one queue and flush it in one of the ways there are; in some of them syncs
+Some processes send to one queue, flush it in one of the ways there are, and make named consumers,
+for which the directory is synced too; in some of them syncs
 fail, once, a few times or for ever, on a disk that forgets what it could not write, so that the
 next sync succeeds and means nothing (`faulty_disk.py`). At a random moment and at the end the power
 goes. All that anybody said to be durable by then must be there, and nothing but a beginning of what
@@ -45,6 +46,7 @@ PAGES_BYTES = (4096, 4 * 4096)
 """Many rolls, and pages of which a part can be forgotten."""
 TRIES_AFTER_FAILURE = 3
 FLUSH_EVERY = 3
+NAME_EVERY = 5
 PAUSE_SECONDS = 0.002
 SAID = struct.Struct("<QQQQ")  # uid, what, ns, sequence
 CLAIM, FAILURE, SENT = range(3)
@@ -76,7 +78,7 @@ class Plan:
         mode = rng.choice(list(SYNCS))
         policy = rng.choice(POLICIES)
         lasts = rng.choices(list(LASTS), [4, 1, 1, 2])[0]
-        kind = rng.choice(["fdatasync", "fdatasync", "fdatasync", "fsync", "msync"])
+        kind = rng.choice(["fdatasync", "fdatasync", "fdatasync", "fsync", "fsync", "msync"])
         nth = rng.randint(1, 12 if kind == "fdatasync" and mode == "always" else 4)
         error = rng.choice([errno.EIO, errno.EIO, errno.ENOSPC, errno.EDQUOT])
         order = shim.Order(kind, nth, LASTS[lasts], error)
@@ -152,9 +154,12 @@ class Scene:
         queue = self.opened(order, others)
         tries = 0
         with queue.producer() as producer:
-            for _ in range(OPS):
+            for op in range(OPS):
                 try:
                     self._send(producer, uid)
+                    if op % NAME_EVERY == uid % NAME_EVERY:
+                        self._get_ready(producer)
+                        self._name(queue, f"c{uid}-{op}")
                     time.sleep(PAUSE_SECONDS if self.mode == "in time" else 0)
                 except SyncFailed:
                     self.say(uid, FAILURE, 0)
@@ -180,6 +185,23 @@ class Scene:
             self.say(uid, CLAIM, first + count)
         if self.mode == "flush" and number % FLUSH_EVERY == 0:
             self.say(uid, CLAIM, producer.flush())
+
+    def _get_ready(self, producer: Producer) -> None:
+        """Have the next page made early, as a fast producer of large pages does."""
+        store = producer._store
+        number = store.tail.page_number + 1
+        store.roller.prepare(number, reach=0, filled_bytes=0, frame_bytes=1.0)
+        time.sleep(PAUSE_SECONDS)
+
+    def _name(self, queue: Queue, name: str) -> None:
+        """Make a named consumer; if its name cannot be synced the queue must be latched."""
+        from pagequeue import SystemLimit, errors  # noqa: PLC0415
+
+        try:
+            queue.consumer(name).close()
+        except (SystemLimit, errors.DiskFull) as error:
+            if error.path == self.path and self.policy == "stop":
+                self.say(0, FAILURE, 0)
 
     _numbers: dict[int, int] = field(default_factory=dict)
 

@@ -28,13 +28,15 @@ from typing import TYPE_CHECKING, Any
 
 from stress import children, driver, shim
 from stress.campaign import Budget, Outcome
+from stress.fault_copies import prove_replica
 from stress.fault_matrix import Case, cases_of
 from stress.fault_scenes import SCENES, SceneKind
 from stress.fault_verdict import Played
-from stress.faults import Stage
+from stress.faults import KEPT_DISK, Stage
 from stress.faulty_disk import Disk
 from stress.lines import TEMPLATE_UID, Template
-from stress.steps import SINGLE, op_of, uid_of
+from stress.publications import wrong_entries
+from stress.steps import PUBLISH, SHAPES, SINGLE, op_of, uid_of
 from stress.traffic import HEADER, RECORD, Log, Proof
 
 if TYPE_CHECKING:
@@ -200,9 +202,12 @@ class Campaign:
             records += [record for record in self.template.records if record[3] < end]
         uids = [*played.uids, TEMPLATE_UID, PROOF_UID]
         live = _prove_queue(path, uids, records, played, wrong)
+        prove_replica(directory, live, played.shipped, wrong)
         if scene.without_indexes:
             wrong = [text for text in wrong if "reason='index: " not in text]
-        _prove_disk(path, directory, live, played.claims, wrong)
+        _prove_disk(path, directory / "disk", live, played.claims, wrong)
+        for kept in sorted(directory.glob(KEPT_DISK + "*")):
+            _prove_disk(path, kept, live, int(kept.name.removeprefix(KEPT_DISK)), wrong)
         (directory / "proved").write_text(json.dumps(wrong), encoding="utf-8")
 
     # --- all of them ------------------------------------------------------------------------------
@@ -331,6 +336,9 @@ def _prove_queue(
         wrong += [f"verify: {p}" for p in problems if not (played.latched and LATCHED in p.reason)]
         wrong += [f"left behind: {name}" for name in os.listdir(path) if ".tmp-" in name]
         wrong += _wrongly_there(messages, played)
+        publishers = [uid for uid in played.uids if uid % len(SHAPES) >= PUBLISH]
+        if publishers and not played.latched:
+            wrong += wrong_entries(queue, publishers, op_of, records)
         return [message.payload for message in messages]
 
 
@@ -346,16 +354,13 @@ def _wrongly_there(messages: list[Message], played: Played) -> Iterator[str]:
             yield f"operation {number} of {uid} was sent though not durable, and is not there"
 
 
-def _prove_disk(
-    path: str, directory: Path, live: list[bytes], claims: int, wrong: list[str]
-) -> None:
+def _prove_disk(path: str, state: Path, live: list[bytes], claims: int, wrong: list[str]) -> None:
     """Cut the power: all that was said to be durable must be there, and a prefix at most behind."""
     from pagequeue import Queue  # noqa: PLC0415
 
-    state = directory / "disk"
     if claims == 0 or not state.exists():
         return
-    image = str(directory / "image")
+    image = f"{state}-image"
     Disk(path, state).cut(image, random.Random(0), newer=0.0)
     with Queue(image, create=False) as queue:
         found = [message.payload for message in queue.replay()]

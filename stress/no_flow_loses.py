@@ -6,10 +6,11 @@ before it asks for the next. The upstream is a thread's or a task's, the downstr
 asynchronous; the queue is small, so that the upstream has to wait; acknowledgements are automatic
 or by hand. Processes are killed at any moment, or break off, fail, are cancelled or close in good
 order; now and then the shared words are made to look like another boot's, so that the next one has
-to recover. In the end a last life takes the rest, and everything is compared: what stands in the
-queue is each element once and in order; what came out is each element at least once, no life begins
-behind an element that no life has finished, and none before the last acknowledgement (I11). A case
-is a life that was ended.
+to recover. Some lives give only a few elements, and then empty the queue by rotating and trimming,
+so that nothing but what retention kept says where the next one continues. In the end a last life
+takes the rest, and everything is compared: what stands in the queue is each element once and in
+order; what came out is each element at least once, no life begins behind an element that no life
+has finished, and none before the last acknowledgement (I11). A case is a life that was ended.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import signal
 import struct
 import tempfile
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,21 +69,28 @@ class Life:
         self.naps = self.rng.random() < 0.3
         self.count_max = self.rng.choice((None, None, None, 10, 300))
         self.ending = self.rng.choice(("break", "raise", "cancel", "close"))
+        self.give_max = self.rng.choice((total, total, 3, 40))
+        self.empties = self.give_max < total
 
     def begin(self, last: Any) -> int:  # noqa: ANN401 - the package is imported later
         """Return the element behind the last message of the queue."""
         return 0 if last is None else int.from_bytes(last.payload[:8], "little") + 1
 
+    def numbers(self, last: Any) -> range:  # noqa: ANN401
+        """Return which elements this life gives."""
+        begin = self.begin(last)
+        return range(begin, min(begin + self.give_max, self.total))
+
     def blocking(self, last: Any) -> Iterator[bytes]:  # noqa: ANN401
         """Give the elements from there on."""
-        for number in range(self.begin(last), self.total):
+        for number in self.numbers(last):
             if number % 97 == 0:
                 time.sleep(0.0005)
             yield element(number)
 
     async def suspending(self, last: Any) -> AsyncIterator[bytes]:  # noqa: ANN401
         """Give the elements from there on, with suspensions."""
-        for number in range(self.begin(last), self.total):
+        for number in self.numbers(last):
             if number % 5 == 0:
                 await asyncio.sleep(0.0005 if number % 97 == 0 else 0)
             yield element(number)
@@ -106,7 +115,8 @@ class Life:
         """Live: wait for the flow to be free, then be the one who has it."""
         from pagequeue import ConsumerInUse, Queue, Retention  # noqa: PLC0415
 
-        retention = Retention(max_bytes=PAGES * PAGE_BYTES)
+        age = timedelta(microseconds=1) if self.empties else None
+        retention = Retention(max_bytes=PAGES * PAGE_BYTES, max_age=age)
         with Queue(self.path, page_bytes=PAGE_BYTES, retention=retention, on_full="block") as queue:
             while True:
                 try:
@@ -119,6 +129,9 @@ class Life:
                 except (BrokenOffError, asyncio.CancelledError):
                     return
                 else:
+                    if self.empties and self.ending != "close":
+                        queue.rotate()
+                        queue.trim()
                     return
 
     def live(self, queue: Any) -> None:  # noqa: ANN401
@@ -226,13 +239,13 @@ class Round:
         from pagequeue import Queue  # noqa: PLC0415
 
         last = Life(self.directory, 1, self.total)
-        last.count_max, last.by_hand, last.naps = None, False, False
         os.close(last.seen)
         place = self.place()
         if place < self.total - 5_000:  # enough to see that it goes on
             last.total = self.total = min(self.total, self.stored() + 2_000)
         last = Life(self.directory, 1, self.total)
         last.count_max, last.by_hand, last.naps = None, False, False
+        last.give_max, last.empties = self.total, False
         pid = children.fork(last.run, self.errors, "the last life")
         os.close(last.seen)
         if children.ended(pid, END_SECONDS) is None:
@@ -303,7 +316,7 @@ def one_round(base: str, rng: random.Random, deadline: float, lives_max: int) ->
 
 def campaign(budget: Budget) -> Outcome:
     """Run rounds until the budget is used up; in a process that has no queue open."""
-    import pagequeue.flow  # noqa: F401, PLC0415  children are forked with all of it there
+    import pagequeue.flow.flow  # noqa: F401, PLC0415  children are forked with all of it there
 
     rng = random.Random(budget.seed)
     deadline = time.monotonic() + budget.seconds

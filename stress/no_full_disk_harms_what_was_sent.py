@@ -61,12 +61,12 @@ class Episode:
 
     def boot(self) -> None:
         """Make the next opener believe that it was not there before: it recovers the queue."""
-        from pagequeue import words  # noqa: PLC0415
+        from pagequeue.meta import write_meta  # noqa: PLC0415
 
-        assert hasattr(words, "BOOT_ID_PATH")
+        assert hasattr(write_meta, "BOOT_ID_PATH")
         path = self.directory / "boot_id"
         path.write_text(str(uuid.UUID(int=self.rng.getrandbits(128))), encoding="ascii")
-        setattr(words, "BOOT_ID_PATH", str(path))  # noqa: B010  a Final of a module
+        setattr(write_meta, "BOOT_ID_PATH", str(path))  # noqa: B010  a Final of a module
 
     def tenant(self) -> Tenant:
         """Return a new user of the queue."""

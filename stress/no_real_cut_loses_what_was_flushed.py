@@ -89,11 +89,11 @@ class Cutter:
 
     def boot(self) -> None:
         """Make the library see another boot than before, as behind a power cut it does."""
-        from pagequeue import words  # noqa: PLC0415
+        from pagequeue.meta import write_meta  # noqa: PLC0415
 
-        assert hasattr(words, "BOOT_ID_PATH")
+        assert hasattr(write_meta, "BOOT_ID_PATH")
         self.boot_id.write_text(str(uuid.UUID(int=self.rng.getrandbits(128))), encoding="ascii")
-        setattr(words, "BOOT_ID_PATH", str(self.boot_id))  # noqa: B010  a Final of a module
+        setattr(write_meta, "BOOT_ID_PATH", str(self.boot_id))  # noqa: B010  a Final of a module
 
     # --- the queue --------------------------------------------------------------------------------
 
@@ -357,8 +357,8 @@ def cut_disk(kind: str, directory: Path, budget: Budget) -> Outcome:
         finally:
             cutter.close()
     per_cut = {name: seconds / max(outcome.cases, 1) for name, seconds in cutter.seconds.items()}
-    words = ", ".join(f"{name} {seconds * 1000:.1f} ms" for name, seconds in per_cut.items())
-    outcome.notes["for each cut"] = words
+    write_meta = ", ".join(f"{name} {seconds * 1000:.1f} ms" for name, seconds in per_cut.items())
+    outcome.notes["for each cut"] = write_meta
     return outcome
 
 

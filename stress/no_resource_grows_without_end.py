@@ -148,7 +148,7 @@ def judge_counts(name: str, reports: list[Report]) -> list[str]:
     wrong = [
         f"{name} has {getattr(last.rest, what)} {what} with everything closed, "
         f"{getattr(before.rest, what)} behind the first queues"
-        for what in ("descriptors", "threads", "maps")
+        for what in ("descriptors", "threads", "maps", "stores")
         if getattr(last.rest, what) != getattr(before.rest, what)
     ]
     for what, limit in (("descriptors", OPEN_DESCRIPTORS_MAX), ("maps", OPEN_MAPS_MAX)):

@@ -10,6 +10,9 @@ from the head on are within `max_bytes`. Pages *below* the head are what killed 
 are the slack, and the next trim removes them. At the end every named consumer has received all that
 was sent, byte for byte, though its pages are gone.
 
+A huge trim: a process trims a queue of many pages at once while another one sends; no send waits
+long.
+
 Lines: somebody dies at each Python line of trimming and of making room (`keep_lines.py`).
 
 A case is a kill or a death (I11, I12).
@@ -61,6 +64,12 @@ CUT_SHARE = 0.5
 OLD_BYTES_EVERY = 3
 LINES_SHARE = 0.35
 """Of the budget, for deaths at lines."""
+HUGE_PAGES = 1_500
+WAIT_MAX_SECONDS = 1.0
+"""A sender waits no longer beside a huge trim, also on a busy machine."""
+HANG_SECONDS = 60.0
+HUGE_PAGE_BYTES = 4096
+PAUSE_SECONDS = 0.002
 
 
 @dataclass
@@ -208,6 +217,42 @@ class Round(Crew[Keeping]):
         self.counts["pages used again"] = self.ground.reused
 
 
+def huge_trim(base: str) -> list[str]:
+    """Trim many pages at once beside a sender; return what is wrong."""
+    from pagequeue import PageQueueError, Queue, Retention  # noqa: PLC0415  the core is chosen
+
+    def trim(path: str) -> None:
+        with Queue(path, retention=Retention(max_bytes=10 * HUGE_PAGE_BYTES)) as queue:
+            queue.trim()
+
+    with tempfile.TemporaryDirectory(prefix="pagequeue-huge-", dir=base) as directory:
+        path, errors = f"{directory}/q", children.ErrorFile(Path(directory) / "errors")
+        waited = 0.0
+        with Queue(path, page_bytes=HUGE_PAGE_BYTES) as queue, queue.producer() as producer:
+            for _ in range(HUGE_PAGES):
+                producer.send(bytes(HUGE_PAGE_BYTES - 200))
+            pid = children.fork(lambda: trim(path), errors, "the trimmer")
+            deadline = time.monotonic() + HANG_SECONDS
+            while os.waitpid(pid, os.WNOHANG)[0] == 0 and time.monotonic() < deadline:
+                began = time.monotonic()
+                try:
+                    producer.send(bytes(HUGE_PAGE_BYTES - 200))
+                except PageQueueError as error:
+                    children.kill(pid)
+                    return [f"sending beside a trim of {HUGE_PAGES} pages: {error}"]
+                waited = max(waited, time.monotonic() - began)
+                time.sleep(PAUSE_SECONDS)
+            if time.monotonic() >= deadline:
+                children.kill(pid)
+                return [f"trimming {HUGE_PAGES} pages takes {HANG_SECONDS:g} s"]
+            found = queue.verify().problems
+        said = errors.said()
+        errors.close()
+    if waited > WAIT_MAX_SECONDS:
+        said.append(f"a sender waited {waited:.3f} s beside a trim of {HUGE_PAGES} pages")
+    return [*said, *map(str, found)]
+
+
 def one_round(base: str, rng: random.Random, deadline: float, kills_max: int) -> Round:
     """Run one round in a directory of its own."""
     with tempfile.TemporaryDirectory(prefix="pagequeue-keep-", dir=base) as directory:
@@ -239,6 +284,7 @@ def campaign(budget: Budget) -> Outcome:
     outcome = keep_lines.run(lines, TRIMMING)
     notes = outcome.notes = {"lines": outcome.notes, "rounds": 0, "looks": 0, "slack pages": 0}
     base = driver.scratch_directory()
+    outcome.violations += huge_trim(base)
     while time.monotonic() < deadline and len(outcome.violations) < VIOLATIONS_MAX:
         left = ROUND_KILLS_MAX
         if budget.cases is not None:

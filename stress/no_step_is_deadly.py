@@ -1,15 +1,16 @@
 """Forbids that dying at any one step harms anybody else.
 
 A child is killed by a real SIGKILL at a chosen step: at each numbered point of the core's publish,
-roll, leap and flush, and at each executed Python line of the rooms that make, roll, flush, publish
-and recover a queue. Then whoever had the queue open must send and flush within a second and receive
-whole frames in order, and an opener must find every message that was acknowledged, once, byte for
-byte, batches and what is published as one whole, nothing invented (I2, I3, I4, I8, I10, I19).
-Recovery itself is killed too, twice in a row. A case is a death.
+roll, leap and flush, and at each executed Python line of the library that makes, sends to, rolls,
+flushes, publishes into and recovers a queue. Then whoever had the queue open must send and flush
+within a second and receive whole frames in order, and an opener must find every message that was
+acknowledged, once, byte for byte, batches and what is published as one whole, nothing invented (I2,
+I3, I4, I8, I10, I19). Recovery itself is killed too, twice in a row. A case is a death.
 """
 
 from __future__ import annotations
 
+import functools
 import random
 import shutil
 import tempfile
@@ -20,8 +21,9 @@ from typing import TYPE_CHECKING
 
 from stress import driver, variant
 from stress.campaign import Budget, Outcome
-from stress.lines import SCENARIOS, Scenario, Template, act
+from stress.lines import PLACES_FILE, SCENARIOS, Scenario, Template, act
 from stress.steps import KINDS, PAGE_BYTES, Scene, uid_of
+from stress.traced import At, Deaths
 from stress.traffic import VIOLATIONS_MAX
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ LEAP_POINTS = range(31, 36)
 POINTS = (*PUBLISH_POINTS, *ROLL_POINTS, *FLUSH_POINTS)
 BEFORE_HEADER, BEHIND_ROLL = 11, 15
 PASSES_MAX = 12
+LINE_UIDS = 1 << 32
+"""Victims that die at lines have uids from here on: what they send is the seed's."""
 VICTIM_OPS = 600
 
 
@@ -50,6 +54,7 @@ class Campaign:
         self.deadline = time.monotonic() + budget.seconds
         self.numbers = count(2)
         self.outcome = Outcome(0, notes={"points": {}, "lines": {}})
+        self.deaths: Deaths[tuple[Scenario, int]] = Deaths()
 
     def run(self) -> Outcome:
         """Take points of the core and lines of Python in turn."""
@@ -147,69 +152,67 @@ class Campaign:
     def lines(self, template: Template) -> Iterator[None]:
         """Every line of every scenario, in an order of the seed; then the same again."""
         ends: dict[str, int | None] = {}
-        steps: list[tuple[Scenario, int]] = []
         for scenario in SCENARIOS:
-            counted = self.counted(template, scenario, ends)
-            steps += [(scenario, line) for line in range(1, counted + 1)]
-            yield
-        notes = self.outcome.notes["lines"]
-        notes["all"] = len(steps)
-        notes["tried"] = 0
-        while steps:
-            self.rng.shuffle(steps)
-            for scenario, line in steps:
-                again = self.rng.choice([0, self.rng.randint(1, line)])
-                survivor = not scenario.fresh and not scenario.recovers and self.rng.random() < 0.7
-                at_lines = (line, again) if again else (line,)
-                play = self.at_line(
+            for _ in range(scenario.plays):
+                self.scene(scenario.name, self.counted(template, scenario, ends))
+                yield
+        tried = 0
+        while True:
+            for (scenario, uid), at in self.deaths.ordered(self.rng):
+                survivor = not scenario.fresh and not scenario.recovers and self.rng.random() < 0.5
+                at_lines = {uid: at}
+                if self.rng.random() < 0.5:
+                    another = self.deaths.another((scenario, uid), self.rng)
+                    at_lines[uid_of(scenario.kind, next(self.numbers))] = another
+                play = self.at_lines(
                     template, scenario, at_lines, ends[scenario.name], survivor=survivor
                 )
-                self.scene(f"{scenario.name}, lines {at_lines}", play)
-                notes["tried"] += 1
+                where = ", then ".join(map(str, at_lines.values()))
+                self.scene(f"{scenario.name}, died at {where}", play)
+                tried += 1
+                self.outcome.notes["lines"] = {"tried": tried, **self.deaths.notes()}
                 yield
-        raise AssertionError("no line was executed at all")
 
-    def counted(self, template: Template, scenario: Scenario, ends: dict[str, int | None]) -> int:
-        """Play a scenario without a death; return how many lines it takes."""
-        lines = 0
+    def counted(
+        self, template: Template, scenario: Scenario, ends: dict[str, int | None]
+    ) -> Callable[[Scene], None]:
+        """Return the scene in which nobody dies, and which says what lines there are.
+
+        What is sent follows from the uid, and so do the lines: the victim has the same uid.
+        """
+        uid = uid_of(scenario.kind, self.rng.randrange(LINE_UIDS, 2 * LINE_UIDS))
 
         def play(scene: Scene) -> None:
-            nonlocal lines
             ends[scenario.name] = template.end_sequence(scene, scenario)
             shutil.rmtree(scene.path, ignore_errors=True)
             with Scene(str(scene.directory / "counted")) as counted:
                 template.place(counted, scenario)
-                uid = uid_of(scenario.kind, next(self.numbers))
-                counted.sacrifice(uid, lambda: act(counted, scenario, uid, 0), "nobody")
+                counted.sacrifice(uid, lambda: act(counted, scenario, uid, None), "nobody")
                 counted.prove(ends[scenario.name])
                 scene.violations += counted.violations
-                lines = int((counted.directory / "lines").read_text(encoding="ascii"))
+                self.deaths.add((scenario, uid), counted.directory / PLACES_FILE)
 
-        self.scene(scenario.name, play)
-        return lines
+        return play
 
-    def at_line(
+    def at_lines(
         self,
         template: Template,
         scenario: Scenario,
-        at_lines: tuple[int, ...],
+        at_lines: Mapping[int, At],
         ending: int | None,
         *,
         survivor: bool,
     ) -> Callable[[Scene], None]:
-        """Return the scene in which victims die at Python lines."""
+        """Return the scene in which victims, by uid, die at Python lines."""
 
         def play(scene: Scene) -> None:
             template.place(scene, scenario)
             if survivor:
                 scene.start_survivor(next(self.numbers))
-            for stop_at in at_lines:
-                uid = uid_of(scenario.kind, next(self.numbers))
-                scene.sacrifice(
-                    uid,
-                    lambda uid=uid, stop_at=stop_at: act(scene, scenario, uid, stop_at),  # type: ignore[misc]
-                    f"victim at line {stop_at}",
-                )
+            for uid, at in at_lines.items():
+                body = functools.partial(act, scene, scenario, uid, at)
+                scene.sacrifice(uid, body, f"victim at {at}")
+            self.deaths.died(scene.directory / PLACES_FILE)
             if survivor:
                 scene.let_survivor_go_on()
             scene.prove(ending)

@@ -48,7 +48,7 @@ REPLACED = "lock file"
 PUBLISH_POINTS, ROLL_POINTS = range(1, 8), range(11, 16)
 POINT_REPLACED = 4
 STOPS_AT_POINTS = {
-    "lock.c": [
+    "os/writers_lock.c": [
         ("number == kill_number && --kill_pass <= 0", "number == kill_number && --kill_pass == 0"),
         ("kill(getpid(), SIGKILL)", "kill(getpid(), SIGSTOP)"),
     ]
@@ -119,12 +119,12 @@ class Holder:
 
     def set_stop(self) -> None:
         """Have this process stop when it has a lock on a slow path."""
-        from pagequeue import recover, roll  # noqa: PLC0415
+        from pagequeue.store import power_loss_recovery, roll  # noqa: PLC0415
 
         places: dict[str, tuple[Any, str]] = {
             PREPARATION: (roll, "make_page"),
             FLUSH: (os, "fdatasync"),
-            RECOVERY: (recover.Recovery, "run"),
+            RECOVERY: (power_loss_recovery.Recovery, "run"),
         }
         if self.lock in places:
             owner, name = places[self.lock]

@@ -6,7 +6,7 @@ directory a stranger plants links, hard links, FIFOs, directories, devices, sock
 his own under the names that the queue has or will have: before it is made, when it has lost a
 file, and all the while. Opening then works without any of these or is refused by a typed error, at
 once; nothing is written outside or into what is his; none of his files is taken. When his things
-are removed, everything that was sent is there.
+are removed, everything that was sent is there. No address of the sender's memory is in a payload.
 
 A case is an opening, or a try to get in.
 """
@@ -14,6 +14,7 @@ A case is an opening, or a try to get in.
 from __future__ import annotations
 
 import concurrent.futures.thread  # noqa: F401  other users may not read our modules
+import contextlib
 import encodings.ascii  # noqa: F401  the same
 import itertools
 import os
@@ -25,7 +26,9 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from stress import children, driver
 from stress.campaign import Budget, Outcome
@@ -45,7 +48,7 @@ from stress.traffic import RECORD, VIOLATIONS_MAX, Proof, Shape
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pagequeue import Queue
+    from pagequeue import Producer, Queue
 
 SHORT_SECONDS = 20.0
 
@@ -111,9 +114,17 @@ class Scene:
                 op = SHAPE.op(uid, number)
                 first, count = op.run(producer)
                 self.acked.put(uid, number, count, first, 0)
+            self.send_addresses(producer)
             producer.flush()
         whose(queue, mode)
         assert sum(len(batch) for batch in queue.batches()) == len(queue)
+
+    def send_addresses(self, producer: Producer) -> None:
+        """Send what holds addresses of this process, which readers must not learn."""
+        addresses: list[Any] = [np.array([object()]), memoryview(bytes(8)).cast("P")]
+        with contextlib.suppress(TypeError):
+            producer.send(self.rng.choice(addresses))
+            raise AssertionError("an address of the sender's memory was published")
 
     # --- scenes -----------------------------------------------------------------------------------
 

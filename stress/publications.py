@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from pagequeue import Producer, Queue
-    from pagequeue.laying import Chunk
+    from pagequeue.bulk.staged_pages import Chunk
     from stress.traffic import Op
 
 CHUNK_COUNT = 25
@@ -30,7 +30,7 @@ class Rows:
 
     def chunks(self) -> Iterator[Chunk]:
         """Give all of it in order."""
-        from pagequeue.laying import chunk_of  # noqa: PLC0415  the core is chosen by now
+        from pagequeue.bulk.staged_pages import chunk_of  # noqa: PLC0415  the core is chosen by now
 
         for begin in range(0, self.count, CHUNK_COUNT):
             yield chunk_of(self.payloads[begin : begin + CHUNK_COUNT], None)
@@ -38,9 +38,9 @@ class Rows:
 
 def publish(producer: Producer, uid: int, number: int, payloads: list[bytes]) -> range:
     """Publish payloads as a piece of the work of a producer; what it returns is durable."""
-    from pagequeue.publication import Ledger  # noqa: PLC0415  the core is chosen by now
+    from pagequeue.bulk.publisher import BulkPublisher  # noqa: PLC0415  the core is chosen by now
 
-    with Ledger(producer._store) as ledger:
+    with BulkPublisher(producer._store) as ledger:
         return ledger.publish(str(uid), number, Rows(payloads))
 
 
@@ -55,7 +55,7 @@ def wrong_entries(
         op: makes an operation again.
         records: of all operations that returned: uid, number, count, first sequence.
     """
-    from pagequeue.publication import Ledger  # noqa: PLC0415  the core is chosen by now
+    from pagequeue.bulk.publisher import BulkPublisher  # noqa: PLC0415  the core is chosen by now
 
     told = {(record[0], record[1]): record for record in records}
     ends = dict.fromkeys(uids, 0)
@@ -63,7 +63,7 @@ def wrong_entries(
         ends[uid] = max(ends.get(uid, 0), number + 1)
     payloads = [message.payload for message in queue.replay()]
     wrong = []
-    with Ledger(queue._store) as ledger:
+    with BulkPublisher(queue._store) as ledger:
         for uid, end in ends.items():
             for number in range(max(0, end - 2), end + 1):
                 piece = op(uid, number)

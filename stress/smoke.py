@@ -1,6 +1,6 @@
 """Runs everything in the compiled core through Python, for a build under sanitizers.
 
-Run by `tests/test_sanitized.py` with `PAGEQUEUE_STRESS_CORE` naming the build.
+Run by `stress/tests/test_sanitized.py` with `PAGEQUEUE_STRESS_CORE` naming the build.
 """
 
 from __future__ import annotations

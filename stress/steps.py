@@ -29,7 +29,7 @@ PAGE_NUMBER_AT, TAIL_EVEN_AT, FIRST_EVEN_AT, TAIL_ODD_AT = 192, 200, 208, 216
 FIRST_SEQUENCE_AT = 40
 LEFT_BY_PUBLISHERS = {"queue-publishing", "queue-sending"}
 
-MIXED, SINGLE, BATCH, ROTATE, ROWS, PUBLISH = range(6)
+MIXED, SINGLE, BATCH, ROTATE, ROWS, PUBLISH, PUBLISH_BATCH = range(7)
 KINDS = {
     "mixed": MIXED, "single": SINGLE, "batch": BATCH, "rotate": ROTATE, "rows": ROWS,
     "publish": PUBLISH,
@@ -42,6 +42,7 @@ SHAPES = (
     Shape(**_SIZES, batch_parts=20, rotate_parts=128),
     Shape(**_SIZES, batch_parts=256, rotate_parts=0, row_parts=256),
     Shape(**_SIZES, batch_parts=20, rotate_parts=10, publish_parts=200),
+    Shape(60, batch_parts=0, rotate_parts=0, publish_parts=256, publish_count_max=12),
 )
 
 

@@ -123,6 +123,17 @@ def _payload(uid: int, number: int, place: int, count: int, size: int) -> bytes:
     return head + zlib.crc32(body, zlib.crc32(head)).to_bytes(4, "little") + body
 
 
+def sound(payload: bytes) -> int | None:
+    """Return whose payload this is; None if it is not whole. Empty ones are nobody's."""
+    if len(payload) < HEADER.size:
+        return None
+    uid, _, _, _, size, checksum = HEADER.unpack_from(payload)
+    body = payload[HEADER.size :]
+    if size != len(payload) or zlib.crc32(body, zlib.crc32(payload[: HEADER.size - 4])) != checksum:
+        return None
+    return int(uid)
+
+
 class Log:
     """Records of 32 bytes, appended by one writer at a time."""
 

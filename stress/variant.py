@@ -34,7 +34,16 @@ CHANGES_VARIABLE = "PAGEQUEUE_STRESS_CHANGES"
 """Names a planted bug as `as_text` writes it; every build of this process then has it."""
 CORE_DIRECTORY = Path(__file__).resolve().parents[1] / "src" / "pagequeue" / "core"
 CORE_MODULE = "pagequeue._core"
-PYTHON_FREE = ("checksum.c", "frames.c", "scan.c", "lock.c", "wait.c", "turn.c")
+PYTHON_FREE = (
+    "protocol/crc32c.c",
+    "protocol/frames.c",
+    "protocol/bulk_commit.c",
+    "protocol/scan.c",
+    "protocol/assign_sequences.c",
+    "protocol/flush_turn.c",
+    "os/writers_lock.c",
+    "os/futex.c",
+)
 """The sources that take plain memory only."""
 BASE_DEFINES = {"_GNU_SOURCE": "1"}
 BASE_FLAGS = ("-std=c11", "-g", "-Wall", "-Wextra", "-Werror")
@@ -71,7 +80,10 @@ class Changes:
         """
         if not self.replacements:
             return CORE_DIRECTORY
-        contents = {path.name: path.read_bytes() for path in CORE_DIRECTORY.glob("*.[ch]")}
+        contents = {
+            path.relative_to(CORE_DIRECTORY).as_posix(): path.read_bytes()
+            for path in CORE_DIRECTORY.rglob("*.[ch]")
+        }
         for name, pairs in self.replacements.items():
             text = contents[name].decode()
             for old, new in pairs:
@@ -82,6 +94,7 @@ class Changes:
         if not path.exists():
             temporary = Path(tempfile.mkdtemp(dir=cache_directory(), prefix="making-"))
             for name, content in contents.items():
+                (temporary / name).parent.mkdir(exist_ok=True)
                 (temporary / name).write_bytes(content)
             try:
                 temporary.rename(path)
@@ -148,7 +161,7 @@ def compiled(
     """
     digest = hashlib.blake2b(digest_size=12)
     digest.update(repr((list(command), list(arguments))).encode() + _version(tuple(command)))
-    for source in [*sources, *sorted(headers.glob("*.h"))]:
+    for source in [*sources, *sorted(headers.rglob("*.h"))]:
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
     path = cache_directory() / digest.hexdigest()
     if not path.exists():
@@ -190,7 +203,7 @@ def build(
         *define_flags(all_defines),
         f"-I{sysconfig.get_path('include')}",
     ]
-    return compiled(compiler(), [*sorted(directory.glob("*.c")), *extra], arguments, directory)
+    return compiled(compiler(), [*sorted(directory.rglob("*.c")), *extra], arguments, directory)
 
 
 def merged(changes: Changes, replacements: Replacements | None) -> Changes:

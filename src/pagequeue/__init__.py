@@ -6,12 +6,11 @@ with Queue("events") as queue, queue.producer() as producer:
     producer.send(b"hello")
 """
 
+import pagequeue.system.program  # noqa: F401 - first: for what happens during the other imports
+
+# isort: split
 from pagequeue._core import Claim, Message
-from pagequeue.batch import Batch
-from pagequeue.batches import Batches
-from pagequeue.compress import CompressReport
-from pagequeue.consumer import Consumer
-from pagequeue.dead import DeadLetter
+from pagequeue.columns.batch import Batch
 from pagequeue.errors import (
     AccessDenied,
     AccessError,
@@ -66,26 +65,30 @@ from pagequeue.errors import (
     UsageError,
     WrongJava,
 )
-from pagequeue.flow import Flow
-from pagequeue.group import Group
-from pagequeue.info import Info
-from pagequeue.listing import ConsumerInfo, GroupInfo
-from pagequeue.merge_open import merge
-from pagequeue.merged import Merged, MergedBatch
-from pagequeue.merging import Merge
-from pagequeue.named import NamedConsumer
-from pagequeue.pacing import Pace
-from pagequeue.problem import Problem
-from pagequeue.producer import Producer
-from pagequeue.queue import Queue
-from pagequeue.recovery_report import RecoveryReport
-from pagequeue.repair import RepairReport, repair_queue
-from pagequeue.replay import Replay
-from pagequeue.retention import Retention, TrimReport
-from pagequeue.salvage import Loss, Repeat, Run, SalvageReport, salvage_queue
-from pagequeue.ship import ShipReport
-from pagequeue.stats import ConsumerStats, Rates, Stats, rates
-from pagequeue.verify import VerifyReport, verify_queue
+from pagequeue.flow.flow import Flow
+from pagequeue.group.dead_letters import DeadLetter
+from pagequeue.group.group import Group
+from pagequeue.integrity.problem import Problem
+from pagequeue.integrity.repair import RepairReport, repair_queue
+from pagequeue.integrity.salvage import Loss, Repeat, Run, SalvageReport, salvage_queue
+from pagequeue.integrity.verify import VerifyReport, verify_queue
+from pagequeue.maintenance.compress import CompressReport
+from pagequeue.maintenance.consumers import ConsumerInfo, GroupInfo
+from pagequeue.maintenance.info import Info
+from pagequeue.maintenance.retention import Retention, TrimReport
+from pagequeue.maintenance.ship import ShipReport
+from pagequeue.maintenance.stats import ConsumerStats, Rates, Stats, rates
+from pagequeue.merge.batch import Merged, MergedBatch
+from pagequeue.merge.merge import Merge
+from pagequeue.merge.open import merge
+from pagequeue.queue.queue import Queue
+from pagequeue.receive.batches import Batches
+from pagequeue.receive.consumer import Consumer
+from pagequeue.receive.named_consumer import NamedConsumer
+from pagequeue.receive.pace import Pace
+from pagequeue.receive.replay import Replay
+from pagequeue.send.producer import Producer
+from pagequeue.store.recovery_report import RecoveryReport
 
 __version__ = "0.1.0"
 
@@ -183,3 +186,10 @@ __all__ = [
     "salvage_queue",
     "verify_queue",
 ]
+
+_PUBLIC_MODULES = ("errors", "format", "metrics", "multiprocessing", "spark")
+
+
+def __dir__() -> list[str]:
+    """Return the public names, of modules those that are imported; no internal package."""
+    return sorted([*__all__, *(name for name in _PUBLIC_MODULES if name in globals())])

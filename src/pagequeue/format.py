@@ -1,24 +1,29 @@
 """The bytes of every file, stated once: dtypes, magic words, flags and limits.
 
-FORMAT.md carries tables printed from here, and the C core compiles against `core/layout.h`, which
-is printed from here too (`python -m pagequeue.format_text`); tests compare both. All integers are
-little-endian. Nothing here opens a file or knows a path: only names and numbers.
+FORMAT.md carries tables printed from here, and the C core compiles against
+`core/protocol/layout.h`, which is printed from here too (`python -m pagequeue.core_layout`); tests
+compare both. All integers are little-endian. Nothing here opens a file or knows a path: only names
+and numbers.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-FORMAT_VERSION: Final = 1
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+FORMAT_VERSION: Final = 2
 
 PAGE_MAGIC: Final = b"pgqpage\x1a"
 ALL_MAGIC: Final = b"pgqall\x00\x1a"
 WRITE_MAGIC: Final = b"pgqwrit\x1a"
 READ_MAGIC: Final = b"pgqread\x1a"
 CURSOR_MAGIC: Final = b"pgqcurs\x1a"
+STORED_MAGIC: Final = b"pgqstor\x1a"
 COMPRESSED_MAGIC: Final = b"pgqzpag\x1a"
 
 FRAME: Final = np.dtype(
@@ -71,6 +76,7 @@ WRITE_META: Final = np.dtype(
             "lock_inode",  # inode number of this file when the lock state was made
             "lock_mount",  # unique id of the mount it was made through, 0 = unknown
             "lock_abi",  # which C library's mutex layout `mutex` has
+            "lock_namespace",  # the PID namespace whose threads use `mutex`, zeros = none
             "mutex",
             "page_number",  # the active page
             "tail_even",  # position << 32 | frame count, of the active page if its number is even
@@ -94,7 +100,7 @@ WRITE_META: Final = np.dtype(
         ],
         "formats": [
             "V8", "<u4", "<u4", "V16",
-            "V16", "<u8", "<u8", "<u4", "V64",
+            "V16", "<u8", "<u8", "<u4", "V16", "V64",
             "<u8", "<u8", "<u8", "<u8", "<u8", "<i8", "<u8",
             "<u8", "<u8", "<u4", "<u8", "V16",
             "<u8", "<i8", "<u4", "<u4", "<u4",
@@ -102,7 +108,7 @@ WRITE_META: Final = np.dtype(
         ],
         "offsets": [
             0, 8, 12, 16,
-            64, 80, 88, 96, 128,
+            64, 80, 88, 96, 104, 128,
             192, 200, 208, 216, 224, 232, 240,
             256, 264, 272, 280, 288,
             320, 328, 336, 340, 344,
@@ -122,7 +128,8 @@ READ_META: Final = np.dtype(
         ("head_page", "<u8"),  # first readable page
         ("head_odd", "<u8"),  # its first sequence, if its number is odd
         ("head_even", "<u8"),  # the same, if its number is even
-        ("reserved", "V8"),
+        ("consumers_made", "<u4"),  # rises by two for each consumer that is made; odd meanwhile
+        ("pages_compressed", "<u4"),  # the same for each page that is compressed
     ]
 )
 
@@ -135,13 +142,27 @@ CURSOR_META: Final = np.dtype(
         ("kind", "<u4"),  # CURSOR_OF_CONSUMER
         ("reserved", "<u4"),
         ("created", "<i8"),  # ns since 1970, UTC
-        ("opened", "<i8"),  # the last time that somebody opened it
-        ("reserved_too", "V8"),
+        ("opened", "<i8"),  # the last time that somebody opened it or moved it elsewhere
+        ("flow_from", "<u8"),  # 1 + the tail when a flow first asked for the last message; 0 = none
         ("next_sequence", "<u8"),  # every message below it is acknowledged
         ("last_ack", "<i8"),  # 0 = nothing was acknowledged yet
         ("reserved_last", "V48"),
     ]
 )
+
+STORED: Final = np.dtype(
+    [
+        ("magic", "V8"),
+        ("version", "<u4"),
+        ("checksum", "<u4"),  # CRC-32C of this record with this field zero, and of the payload
+        ("queue_id", "V16"),
+        ("sequence", "<u8"),
+        ("timestamp", "<i8"),  # ns since 1970, UTC
+        ("payload_bytes", "<u8"),
+        ("reserved", "V8"),
+    ]
+)
+"""Before the payload of a queue's last message, kept when retention takes its page."""
 
 GROUP_META: Final = np.dtype(
     {
@@ -307,6 +328,8 @@ READ_BYTES_MAX: Final = 1 << 20
 
 TEMPORARY: Final = ".tmp"
 """What stands in every temporary file's name, and in no prefix and no consumer's name."""
+SHIP: Final = "-ship"
+"""What a shippers' lock has in front of the ending of a lock."""
 CURSOR: Final = "-readMeta."
 """What stands in every cursor file's name, and in no prefix."""
 PREFIX_PATTERN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
@@ -358,11 +381,54 @@ def temporary_pattern(prefix: str) -> re.Pattern[str]:
     return re.compile(_final_names(prefix) + r"\.tmp-\w+")
 
 
+def owner_of(name: str) -> str | None:
+    """Return the prefix of the one queue that a file of this whole name belongs to; None: of none.
+
+    The name of a shippers' lock reads as the lock of a queue with the prefix `PREFIX-ship`, which
+    therefore is never made beside PREFIX: see `confused_with`.
+    """
+    final = _TEMPORARY_END.sub("", name)
+    prefix, cursor, consumer = final.partition(CURSOR)
+    if cursor:
+        return prefix if is_prefix(prefix) and is_consumer_name(consumer) else None
+    end = _OWN_END.search(final)
+    return final[: end.start()] if end and is_prefix(final[: end.start()]) else None
+
+
+def is_prefix(prefix: str) -> bool:
+    """Return whether a queue can have this prefix."""
+    return (
+        PREFIX_PATTERN.fullmatch(prefix) is not None
+        and TEMPORARY not in prefix
+        and CURSOR not in f"{prefix}."
+    )
+
+
+def queues_in(names: Iterable[str]) -> list[str]:
+    """Return the prefixes of the queues that have an allMeta among these file names, sorted."""
+    ends = (name for name in names if name.endswith(all_meta_name("")))
+    return sorted(prefix for prefix in map(owner_of, ends) if prefix is not None)
+
+
+def confused_with(prefix: str, names: Iterable[str]) -> str | None:
+    """Return the prefix of a queue among these names that has a file of the same name, or None."""
+    twins = {f"{prefix}{SHIP}", prefix.removesuffix(SHIP)} - {prefix}
+    owners = {owner_of(name) for name in names if not name.endswith(".lock")}
+    return next(iter(sorted(twins & owners)), None)
+
+
 def _final_names(prefix: str) -> str:
     pages = rf"\d{{{PAGE_NUMBER_DIGITS}}}\.(?:page|idx)"
     cursors = rf"readMeta\.{PREFIX_PATTERN.pattern}"
-    others = r"publishing|sending|published\.[0-9a-f]{32}|manifest\.json"  # ledger.py, manifest.py
+    # ledger.py, manifest.py, last_stored.py
+    others = (
+        r"publishing|sending|published\.[0-9a-f]{32}|manifest\.json|stored\.(?:0|[1-9]\d{0,18})"
+    )
     return rf"{re.escape(prefix)}-(?:{pages}|allMeta|writeMeta|readMeta|{cursors}|{others})"
+
+
+_TEMPORARY_END: Final = re.compile(r"\.tmp-\w+\Z")
+_OWN_END: Final = re.compile(rf"(?:{_final_names('')}|\.lock)\Z")
 
 
 def all_meta_name(prefix: str) -> str:
@@ -383,6 +449,17 @@ def read_meta_name(prefix: str) -> str:
 def cursor_name(prefix: str, name: str) -> str:
     """Return the name of the file that says what a named consumer acknowledged."""
     return f"{read_meta_name(prefix)}.{name}"
+
+
+def stored_name(prefix: str, sequence: int) -> str:
+    """Return the name of the file that keeps a last message whose page retention took."""
+    return f"{prefix}-stored.{sequence}"
+
+
+def stored_sequence(prefix: str, file_name: str) -> int | None:
+    """Return the sequence of the message that such a file keeps; None: it is no such file."""
+    match = re.fullmatch(rf"{re.escape(prefix)}-stored\.(0|[1-9]\d{{0,18}})", file_name)
+    return None if match is None else int(match[1])
 
 
 def is_consumer_name(name: str) -> bool:

@@ -1,6 +1,6 @@
 """The bytes of snapshots and dead letters, stated once; `format.py` has all others.
 
-FORMAT.md and `core/layout.h` are printed from here as well.
+FORMAT.md and `core/protocol/layout.h` are printed from here as well.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pagequeue.errors import MissingExtra, PageQueueError
+from pagequeue.util.text import printable_name
 
 try:
     from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -23,8 +24,8 @@ except ImportError as error:
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pagequeue.queue import Queue
-    from pagequeue.stats import ConsumerStats, Stats
+    from pagequeue.maintenance.stats import ConsumerStats, Stats
+    from pagequeue.queue.queue import Queue
 
 QUEUE_LABELS: Final = ("queue", "prefix")
 CONSUMER_LABELS: Final = (*QUEUE_LABELS, "consumer", "kind")
@@ -76,7 +77,7 @@ class QueueCollector(Collector):
         """Return the metrics as of now."""
         families = _families()
         for queue in self._queues:
-            labels = [queue.directory, queue.prefix]
+            labels = [printable_name(queue.directory), queue.prefix]
             try:
                 found = queue.stats()
             except PageQueueError:

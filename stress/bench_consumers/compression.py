@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pagequeue import Queue, _core, compressed, zstd
+from pagequeue import Queue, _core
+from pagequeue.page import compressed_format, zstd
 from stress.bench_consumers.case import Figure
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def _inflate(directory: Path) -> tuple[float, float]:
     """Return the same of what Zstandard alone inflates of the same blocks."""
     path = min(directory.glob("*.page"))
     data = path.read_bytes()
-    head = compressed.parse_front(data, len(data), str(path))
+    head = compressed_format.parse_front(data, len(data), str(path))
     parts = [
         (data[block.offset : block.offset + block.stored_bytes], block.end - block.position)
         for block in head.blocks

@@ -7,7 +7,8 @@ import statistics
 import time
 from typing import TYPE_CHECKING
 
-from pagequeue import Queue, Retention, recycle
+from pagequeue import Queue, Retention
+from pagequeue.page import spare
 from stress.bench_consumers.case import Figure
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def pages_used_again(base: Path, *, quick: bool) -> list[Figure]:
         "batches of 100 x 100 B": (lambda producer: producer.send_many(small), 100 * 120),
         "64 KiB": (lambda producer: producer.send(large), 65536 + 16),
     }
-    least = recycle.PAGE_BYTES_MIN
+    least = spare.PAGE_BYTES_MIN
     figures = []
     try:
         for load, (one, one_bytes) in loads.items():
@@ -163,7 +164,7 @@ def pages_used_again(base: Path, *, quick: bool) -> list[Figure]:
             used: dict[str, list[float]] = {"again": [], "anew": []}
             for _ in range(1 if quick else ROUNDS):
                 for how, bytes_ in (("anew", NEVER), ("again", least)):
-                    recycle.PAGE_BYTES_MIN = bytes_  # type: ignore[misc]
+                    spare.PAGE_BYTES_MIN = bytes_  # type: ignore[misc]
                     megabytes, seconds = _bounded(base / how, one, one_bytes, 0.2 if quick else 2)
                     speed[how].append(megabytes)
                     used[how].append(seconds)
@@ -175,5 +176,5 @@ def pages_used_again(base: Path, *, quick: bool) -> list[Figure]:
             ratio = statistics.median(speed["again"]) / statistics.median(speed["anew"])
             figures.append(Figure(f"{load}, again / anew", ratio, "x", REUSE_GOAL, details=details))
     finally:
-        recycle.PAGE_BYTES_MIN = least  # type: ignore[misc]
+        spare.PAGE_BYTES_MIN = least  # type: ignore[misc]
     return figures

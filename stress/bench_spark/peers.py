@@ -17,8 +17,8 @@ from pyspark.sql.datasource import (
 )
 
 from pagequeue import Queue
-from pagequeue.batches import BATCH_BYTES
-from pagequeue.spark.table import COLUMNS, schema_of
+from pagequeue.receive.batches import BATCH_BYTES
+from pagequeue.spark.columns import COLUMNS, schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -8,10 +8,10 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from pyspark.sql import functions as f
 
 from pagequeue import Queue
+from pagequeue.spark.columns import Table, schema_of
 from pagequeue.spark.options import read_options
 from pagequeue.spark.planning import plan
 from pagequeue.spark.reading import read_part
-from pagequeue.spark.table import Table, schema_of
 from stress.bench_consumers.case import Figure
 from stress.bench_spark import shared
 

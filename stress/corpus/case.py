@@ -86,6 +86,7 @@ def _look(
         hit = damage.do(victim)
         victim.outcomes = damage.outcomes
         victim.durable = victim.mark()
+        victim.durable_page = victim.mark("durable_page")
         judge = Judge(victim, hit)
         outside, inside = snapshot(victim.outside), snapshot(victim.directory)
         try:

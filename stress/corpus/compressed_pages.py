@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pagequeue import _core, compressed, zstd
+from pagequeue import _core
 from pagequeue import format as fmt
-from pagequeue.meta import field_of
-from pagequeue.page_header import parse_header
+from pagequeue.meta.all_and_read_meta import field_of
+from pagequeue.page import compressed_format, zstd
+from pagequeue.page.header import parse_header
 from stress.corpus.damage import (
     HARMLESS,
     WORKS,
@@ -65,7 +66,7 @@ long = compressed_kind(Fails("CorruptPage", "compressed head: the file has"), Me
 copy = whole.but(verify=Finds("its copy at the end"), repair=Mends("again from its copy"))
 
 
-def _compress(victim: Victim) -> compressed.Head:
+def _compress(victim: Victim) -> compressed_format.Head:
     """Give a sealed page its compressed file; return what that says."""
     number = victim.inner
     name = victim.page(number)
@@ -85,7 +86,7 @@ def _compress(victim: Victim) -> compressed.Head:
     )  # fmt: skip
     victim.compressed[number] = set()
     written = victim.read(name)
-    return compressed.parse_front(written, len(written), name)
+    return compressed_format.parse_front(written, len(written), name)
 
 
 def _lay(
@@ -96,7 +97,7 @@ def _lay(
     name = victim.page(number)
     header = parse_header(victim.original.contents[name], name)
     places = victim.places(number)
-    made = compressed.encode_front(
+    made = compressed_format.encode_front(
         header,
         [
             (len(part), *begin, _core.crc32c(part))
@@ -106,11 +107,11 @@ def _lay(
         end_sequence=places[-1].sequence + 1, first_timestamp=places[0].timestamp,
         last_timestamp=places[-1].timestamp,
     )  # fmt: skip
-    data = made + b"".join(parts) + made + compressed.encode_end(len(made))
+    data = made + b"".join(parts) + made + compressed_format.encode_end(len(made))
     victim.put(name, data)
 
 
-def _block_hit(victim: Victim, head: compressed.Head, number: int) -> Hit:
+def _block_hit(victim: Victim, head: compressed_format.Head, number: int) -> Hit:
     """Return the hit of a block, of which all messages are gone."""
     hit = head.blocks[number]
     first = (head.header.first_sequence or 0) + hit.ordinal
@@ -121,12 +122,12 @@ def _block_hit(victim: Victim, head: compressed.Head, number: int) -> Hit:
     return Hit(victim.page(victim.inner), hit.offset, first, victim.inner)
 
 
-def _stored(victim: Victim, head: compressed.Head) -> list[bytes]:
+def _stored(victim: Victim, head: compressed_format.Head) -> list[bytes]:
     data = victim.read(victim.page(victim.inner))
     return [data[b.offset : b.offset + b.stored_bytes] for b in head.blocks]
 
 
-def _begins(head: compressed.Head) -> list[tuple[int, int]]:
+def _begins(head: compressed_format.Head) -> list[tuple[int, int]]:
     return [(b.position, b.ordinal) for b in head.blocks]
 
 

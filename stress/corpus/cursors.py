@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pagequeue import format as fmt
-from pagequeue.cursor import CursorMeta
+from pagequeue.meta.cursor import CursorMeta
 from stress.corpus.damage import (
     HARMLESS,
     Fails,

@@ -6,6 +6,7 @@ A damage is one small function that spoils a copy of a good queue, and one outco
 | --- | --- |
 | `opening` | open for writing in the boot in which the queue was closed; send; read all |
 | `after_cut` | the same, but the shared words are those of another boot, as after a power cut |
+| `reading_after_cut` | open with `read_only=True` words of another boot, then replay |
 | `read_only` | open with `read_only=True` |
 | `reading` | the same, then replay from the head, by time, from behind the damage, and the last |
 | `verify` | `verify_queue` |
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
     from stress.corpus.victim import Victim
 
 Keeps = Literal["all", "before", "any"]
-FACES = ("opening", "after_cut", "read_only", "reading", "verify", "repair", "salvage", "named")
+FACES = (
+    "opening", "after_cut", "reading_after_cut", "read_only", "reading", "verify", "repair",
+    "salvage", "named",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,14 @@ class Until:
 
 
 @dataclass(frozen=True)
+class Prefix:
+    """A reader gets no less than a writer would keep, or a typed error; never silently less."""
+
+    def __str__(self) -> str:
+        return "all that is durable, or a typed error"
+
+
+@dataclass(frozen=True)
 class Finds:
     """Verify has a problem with this reason at the hit; nothing is changed."""
 
@@ -140,9 +152,15 @@ class FindsNothing:
 
 @dataclass(frozen=True)
 class Mends:
-    """Repair mends it: nothing remains, verify is content, every message is there."""
+    """Repair mends it: nothing remains, verify is content, every message is there.
+
+    Attributes:
+        says: a part of what it says that it did.
+        keeps: which messages are there: any, where a page was lost and repair says so.
+    """
 
     says: str = ""
+    keeps: Keeps = "all"
 
     def __str__(self) -> str:
         return f"mends it; says “{self.says}”" if self.says else "mends it"
@@ -199,7 +217,18 @@ class Resumes:
 
 Opening = Works | Fails | ByMark
 OutcomeOf = (
-    Works | Fails | ByMark | Until | Finds | FindsNothing | Mends | Leaves | Idle | Saves | Resumes
+    Works
+    | Fails
+    | ByMark
+    | Until
+    | Prefix
+    | Finds
+    | FindsNothing
+    | Mends
+    | Leaves
+    | Idle
+    | Saves
+    | Resumes
 )
 
 WORKS = Works()
@@ -264,6 +293,8 @@ class Kind:
         """Register a damage."""
         assert name not in DAMAGES, f"two damages are called {name}"
         merged = {**self.outcomes, **outcomes}
+        if "after_cut" in merged:
+            merged.setdefault("reading_after_cut", Prefix())
         assert set(merged) <= set(FACES), f"{name} has a face that there is not"
         ordered = {face: merged[face] for face in FACES if face in merged}
         DAMAGES[name] = Damage(name, what, do, ordered, self.pages)

@@ -109,6 +109,14 @@ def after_cut(victim: Victim) -> Seen:
     return seen
 
 
+def reading_after_cut(victim: Victim) -> Seen:
+    """Open without writing, with words of another boot, and read all."""
+    assert victim.cut_power()
+    with opened(victim, read_only=True) as queue:
+        read, error = tried(queue.replay)
+        return {"read": read, "read_error": error}
+
+
 def read_only(victim: Victim) -> Seen:
     """Open without writing."""
     with opened(victim, read_only=True) as queue:
@@ -202,7 +210,17 @@ def repair(victim: Victim) -> Seen:
 
 RUN = {
     face.__name__: typed(face)
-    for face in (opening, after_cut, read_only, reading, verify, repair, salvage, named)
+    for face in (
+        opening,
+        after_cut,
+        reading_after_cut,
+        read_only,
+        reading,
+        verify,
+        repair,
+        salvage,
+        named,
+    )
 }
 WRITES_NOTHING = frozenset({"read_only", "reading", "verify", "salvage"})
 NEEDS = {"verify": "verify_queue", "repair": "repair_queue", "salvage": "salvage_queue"}

@@ -203,6 +203,31 @@ def _(victim: Victim) -> Hit:
     return victim.at(place)
 
 
+@bad_checksum(
+    "frame of another queue in its place",
+    "a frame becomes one of another queue, of the same size, sequence and time",
+)
+def _(victim: Victim) -> Hit:
+    place = victim.middle(victim.inner)
+    payload = bytes(255 - byte for byte in place.payload)
+    queue_id = victim.other.queue_id
+    data = frame(queue_id, payload, place.timestamp, place.sequence, more=place.more)
+    victim.poke(victim.page(place.page), place.position, data)
+    return victim.at(place)
+
+
+@bad_checksum(
+    "frames in a payload",
+    "a damaged payload holds a frame of this queue with the next sequence, and an end mark",
+)
+def _(victim: Victim) -> Hit:
+    place = victim.middle(victim.inner)
+    inner = victim.frame(b"invented", place.timestamp, place.sequence + 1)
+    inner += victim.frame(b"", place.timestamp, place.sequence + 2, end=True)
+    victim.poke(victim.page(place.page), place.position + fmt.FRAME_HEADER_BYTES, inner)
+    return victim.at(place)
+
+
 def equal_pair(victim: Victim) -> tuple[Place, Place]:
     """Return two frames of one size, alike in all but what was sent."""
     for first, second in itertools.combinations(victim.places(victim.inner)[1:], 2):
@@ -359,5 +384,7 @@ def _(victim: Victim) -> Hit:
 def _(victim: Victim) -> Hit:
     number = victim.roomy
     end, sequence = victim.end(number) + fmt.FRAME_HEADER_BYTES, victim.end_sequence(number)
-    victim.poke(victim.page(number), end, frame(b"stale", victim.last(number).timestamp, sequence))
+    victim.poke(
+        victim.page(number), end, victim.frame(b"stale", victim.last(number).timestamp, sequence)
+    )
     return Hit(victim.page(number))

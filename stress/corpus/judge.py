@@ -17,6 +17,7 @@ from stress.corpus.damage import (
     Idle,
     Leaves,
     Mends,
+    Prefix,
     Resumes,
     Saves,
     Until,
@@ -75,6 +76,8 @@ class Judge:
         """Return what is not as it must be."""
         if isinstance(outcome, ByMark):
             return self._by_mark(face, outcome, seen)
+        if isinstance(outcome, Prefix):
+            return self._prefix(seen)
         error = seen.get("error")
         if isinstance(outcome, Fails):
             if error is None:
@@ -97,12 +100,17 @@ class Judge:
 
     def _by_mark(self, face: str, outcome: ByMark, seen: Seen) -> list[str]:
         sequence = self.hit.sequence or 0
-        if self.hit.sequence is None or sequence >= self._durable():
+        is_lost = outcome.below.kind == "MissingPage" and self._is_durable_page()
+        if self.hit.sequence is None or (sequence >= self._durable() and not is_lost):
             return self.disagreements(face, outcome.above, seen)
         before_mark = (self.hit.page or 0) < self._mark_page()
         if (before_mark or outcome.mends) and "error" not in seen:
             return self.disagreements(face, Works("all"), seen)
         return self.disagreements(face, outcome.below, seen)
+
+    def _is_durable_page(self) -> bool:
+        """Whether the page hit was on stable storage under its name, with messages or without."""
+        return (self.hit.page or 0) <= self.victim.durable_page
 
     def _durable(self) -> int:
         return self.victim.durable
@@ -145,6 +153,31 @@ class Judge:
 
     def _files(self) -> set[str]:
         return {self.hit.file, *self.hit.others}
+
+    def _prefix(self, seen: Seen) -> list[str]:
+        """Judge reading before the recovery that the next writer does."""
+        writer = self.outcome_of("after_cut")
+        error = seen.get("error") or seen["read_error"]
+        if error is None:
+            wrong = self._invented(seen["read"])
+            durable = self._durable()
+            end = seen["read"][-1][0] + 1 if seen["read"] else 0
+            if end < durable:
+                wrong.append(f"read up to {end} where {durable} are durable, and no error")
+            if isinstance(writer, Fails) and len(seen["read"]) < self.end:
+                wrong.append(f"a reader sees nothing of it, a writer must see {writer}")
+            return wrong
+        opens = isinstance(self.outcome_of("read_only"), Works)
+        torn = (
+            isinstance(writer, ByMark)
+            and isinstance(writer.above, Works)
+            and self.hit.sequence is not None
+            and self.hit.sequence >= self._durable()
+        )
+        anything = error["kind"] != "MissingPage"  # else there is nothing that could be read
+        if opens and anything and (torn or writer == Works()):
+            return [f"nothing durable is damaged: {error['kind']}: {error['text']}"]
+        return []
 
     # --- messages ---------------------------------------------------------------------------------
 
@@ -313,7 +346,13 @@ class Judge:
         if "error" in seen["opened"]:
             return [*wrong, f"behind repair, opening fails: {seen['opened']['error']['text']}"]
         opening = self.outcome_of("opening")
-        keeps = opening.keeps if isinstance(opening, Works) else "all"
+        keeps = (
+            opening.keeps
+            if isinstance(opening, Works)
+            else outcome.keeps
+            if isinstance(outcome, Mends)
+            else "all"
+        )
         return wrong + [
             f"behind repair: {text}"
             for text in self._works("opening", Works(keeps), seen["opened"])

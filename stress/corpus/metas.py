@@ -131,7 +131,7 @@ def signed(victim: Victim, options: bytes = b"", **fields: int) -> None:
 @meta_kind(
     NEWER, Fails("NewerFormat|CorruptMeta", placed=False), Finds("format", placed=False)
 ).but(salvage=Fails("CorruptMeta|NewerFormat", placed=False))(
-    "allMeta of a newer format", "the allMeta says format 2, with the checksum for that"
+    "allMeta of a newer format", "the allMeta says the next format, with the checksum for that"
 )
 def _(victim: Victim) -> Hit:
     signed(victim, version=fmt.FORMAT_VERSION + 1)
@@ -265,7 +265,7 @@ def _(victim: Victim) -> Hit:
 
 
 @meta_kind(NEWER, Leaves(), Finds("format", placed=False))(
-    "readMeta of a newer format", "the readMeta says format 2"
+    "readMeta of a newer format", "the readMeta says the next format"
 )
 def _(victim: Victim) -> Hit:
     victim.word(READ_META, fmt.READ_META, "version", fmt.FORMAT_VERSION + 1)
@@ -335,3 +335,31 @@ def _(victim: Victim) -> Hit:
 def _(victim: Victim) -> Hit:
     victim.move_head(victim.places(victim.head + 1)[0])
     return Hit(READ_META, None, None, victim.head)
+
+
+APPENDED = Kind(
+    {
+        "opening": WORKS,
+        "after_cut": WORKS,
+        "read_only": WORKS,
+        "reading": WORKS,
+        "verify": Finds("are used"),
+        "repair": Mends("cut off"),
+        "salvage": Saves(),
+    }
+)
+
+
+@APPENDED("writeMeta too long", "noise is appended to the writeMeta")
+def _(victim: Victim) -> Hit:
+    used = len(victim.read(WRITE_META))
+    victim.put(WRITE_META, victim.read(WRITE_META) + b"noise")
+    victim.settle()
+    return Hit(WRITE_META, used)
+
+
+@APPENDED("readMeta too long", "noise is appended to the readMeta")
+def _(victim: Victim) -> Hit:
+    used = len(victim.read(READ_META))
+    victim.put(READ_META, victim.read(READ_META) + b"noise")
+    return Hit(READ_META, used)

@@ -21,11 +21,14 @@ from stress.corpus.damage import (
     Until,
     Works,
 )
-from stress.corpus.victim import LOCK
+from stress.corpus.victim import LOCK, READ_META
 
 if TYPE_CHECKING:
     from stress.corpus.victim import Victim
 
+BESIDE = ("QUEUE", "queue-0000000001", "queue.page", "q", "queue-staged")
+"""Prefixes of other queues: nobody takes their files for damage of this one, or touches them."""
+LOST = Fails("CorruptMeta", "missing", placed=False)
 GONE = Fails("MissingPage", "missing page")
 missing = Kind(
     {
@@ -62,6 +65,22 @@ def _(victim: Victim) -> Hit:
 @missing("first page missing", "the head page is removed", after_cut=ByMark(GONE, GONE))
 def _(victim: Victim) -> Hit:
     return gone(victim, victim.head)
+
+
+@missing.but(
+    opening=GONE,
+    after_cut=GONE,
+    read_only=LOST,
+    verify=Finds("missing", placed=False),
+    repair=Mends("not here", "any"),
+    salvage=Saves(knows=False),
+).without("reading")(
+    "first page and readMeta missing", "the head page and the readMeta are removed"
+)
+def _(victim: Victim) -> Hit:
+    victim.remove(READ_META)
+    hit = gone(victim, victim.head)
+    return Hit(hit.file, None, hit.sequence, hit.page, (READ_META, victim.directory.name))
 
 
 @missing(
@@ -120,6 +139,15 @@ def _(victim: Victim) -> Hit:
     victim.path("other-0000000001.page").write_bytes(b"mine")
     victim.path("subdirectory").mkdir()
     return Hit("README")
+
+
+@HARMLESS("other queues beside it", "queues whose prefixes look like its names are beside it")
+def _(victim: Victim) -> Hit:
+    for prefix in BESIDE:
+        for name, data in victim.other.contents.items():
+            if name.startswith("queue"):
+                victim.path(prefix + name.removeprefix("queue")).write_bytes(data)
+    return Hit("QUEUE-allMeta")
 
 
 @HARMLESS("index without a page", "an index stands there for a page far behind the tail")

@@ -20,7 +20,6 @@ from stress.corpus.damage import (
     Until,
     Works,
 )
-from stress.corpus.victim import frame
 
 if TYPE_CHECKING:
     from stress.corpus.damage import Hit
@@ -134,7 +133,7 @@ def _(victim: Victim) -> Hit:
     return victim.at_page(victim.inner)
 
 
-@newer("header of a newer format", "a sealed page says format 2, with the checksum for that")
+@newer("header of a newer format", "a sealed page says the next format, with the checksum for that")
 def _(victim: Victim) -> Hit:
     victim.header(victim.inner, version=fmt.FORMAT_VERSION + 1)
     return victim.at_page(victim.inner)
@@ -179,6 +178,19 @@ def _(victim: Victim) -> Hit:
     "two pages changed places", "the names of a sealed page and of the page before are exchanged"
 )
 def _(victim: Victim) -> Hit:
+    return exchanged(victim)
+
+
+@page_kind(OTHER_NUMBER, OTHER_NUMBER, Leaves()).but(
+    opening=OTHER_NUMBER, read_only=OTHER_NUMBER, reading=OTHER_NUMBER
+)("two pages of a copy changed places", "the same, in a copy, which the next writer recovers")
+def _(victim: Victim) -> Hit:
+    victim.cut_power()
+    return exchanged(victim)
+
+
+def exchanged(victim: Victim) -> Hit:
+    """Exchange a sealed page and the page before it."""
     first_name, second_name = victim.page(victim.inner - 1), victim.page(victim.inner)
     first_data, second_data = victim.read(first_name), victim.read(second_name)
     victim.put(first_name, second_data)
@@ -240,7 +252,7 @@ def _(victim: Victim) -> Hit:
     victim.put(name, victim.read(victim.page(number - 1)))
     for place in victim.places(number - 1):
         payload = bytes(255 - byte for byte in place.payload)
-        data = frame(payload, place.timestamp, place.sequence, more=place.more)
+        data = victim.frame(payload, place.timestamp, place.sequence, more=place.more)
         victim.poke(name, place.position, data)
     victim.header(number, page_number=number)
     # The page behind it does not follow it, and may be blamed as well.

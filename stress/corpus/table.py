@@ -17,6 +17,7 @@ message may appear that was not sent, and what only reads may not change a byte.
 
 - **opening**: for writing, in the boot in which the queue was closed; then sending and reading all.
 - **after a power cut**: the same, with the shared words of another boot.
+- **reading after a power cut**: read-only, before a writer recovered the queue.
 - **read-only**, and **reading** through what was opened so. An error names file, position, message.
 - **verify** names file, position, message and reason, and changes nothing.
 - **repair** mends only what can be mended without losing a message.
@@ -34,6 +35,7 @@ The queue is open and was used when the damage is done; then it is read, or writ
 TITLES = {
     "opening": "opening",
     "after_cut": "after a power cut",
+    "reading_after_cut": "reading after a power cut",
     "read_only": "read-only",
     "reading": "reading",
     "verify": "verify",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pagequeue import Queue
 from pagequeue import format as fmt
 from stress.corpus.damage import (
     CUT_OFF,
@@ -23,7 +24,7 @@ from stress.corpus.damage import (
 )
 from stress.corpus.frames import CHECKSUM, LENGTH, NOTHING
 from stress.corpus.sealed_pages import WRITTEN_AGAIN
-from stress.corpus.victim import WRITE_META, frame
+from stress.corpus.victim import WRITE_META
 
 if TYPE_CHECKING:
     from stress.corpus.victim import Victim
@@ -150,7 +151,9 @@ def _(victim: Victim) -> Hit:
 )
 def _(victim: Victim) -> Hit:
     end = victim.end(victim.active)
-    victim.poke(victim.page(victim.active), end, frame(b"stale", victim.places(1)[0].timestamp, 0))
+    victim.poke(
+        victim.page(victim.active), end, victim.frame(b"stale", victim.places(1)[0].timestamp, 0)
+    )
     return victim.at_end(victim.active)
 
 
@@ -165,7 +168,7 @@ def _(victim: Victim) -> Hit:
     end, sequence = victim.end(victim.active), victim.end_sequence(victim.active)
     timestamp = victim.last(victim.active).timestamp
     for number in range(2):
-        data = frame(b"12345678", timestamp, sequence + number, more=True)
+        data = victim.frame(b"12345678", timestamp, sequence + number, more=True)
         victim.poke(victim.page(victim.active), end + 24 * number, data)
     victim.word(WRITE_META, fmt.WRITE_META, "batch_open", sequence + 1)
     return victim.at_end(victim.active)
@@ -226,6 +229,21 @@ def _(victim: Victim) -> Hit:
 def _(victim: Victim) -> Hit:
     victim.poke(victim.page(victim.active), 0, bytes(fmt.PAGE_HEADER_BYTES))
     return victim.at_page(victim.active)
+
+
+@(
+    active_kind(Fails("CorruptPage", "wrong magic"), WORKS)
+    .but(repair=Mends("no message yet"))
+    .without("reading")(
+        "empty active page without header", "a page is sealed, and the header of the next is zeroed"
+    )
+)
+def _(victim: Victim) -> Hit:
+    with Queue(victim.directory) as queue:
+        queue.rotate()
+    name = victim.page(victim.active + 1)
+    victim.poke(name, 0, bytes(fmt.PAGE_HEADER_BYTES))
+    return Hit(name, 0)
 
 
 AHEAD = Fails("CorruptPage|CorruptFrame", "", placed=False)

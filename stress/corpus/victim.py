@@ -11,10 +11,10 @@ import numpy as np
 
 from pagequeue import _core
 from pagequeue import format as fmt
-from pagequeue.cursor import CursorMeta
-from pagequeue.files import Folder
-from pagequeue.meta import field_of
-from pagequeue.words import WriteMeta
+from pagequeue.meta.all_and_read_meta import field_of
+from pagequeue.meta.cursor import CursorMeta
+from pagequeue.meta.write_meta import WriteMeta
+from pagequeue.system.directory import Directory
 from stress.corpus.damage import Hit
 from stress.corpus.shapes import PREFIX
 
@@ -47,6 +47,7 @@ class Victim:
         altered: sequences of messages that were given another time, with the checksum for that.
         outcomes: what each face must do.
         durable: the durable mark on disk, as the damage left it.
+        durable_page: the page of that mark.
         compressed: by the number of a page that was compressed, the sequences of the messages that
             the damage took from it.
     """
@@ -61,6 +62,7 @@ class Victim:
         self.altered: set[int] = set()
         self.outcomes: dict[str, OutcomeOf] = {}
         self.durable = original.durable
+        self.durable_page = 0
         self.compressed: dict[int, set[int]] = {}
         self.directory.mkdir(mode=0o700)
         self.outside.mkdir(mode=0o700)
@@ -196,13 +198,13 @@ class Victim:
         """Lay a message's frame down again, with another time and the checksum for that."""
         at = place.timestamp if timestamp is None else timestamp
         self.altered.add(place.sequence)
-        self.poke(self.page(place.page), place.position, frame(place.payload, at, place.sequence,
-                                                              more=place.more))  # fmt: skip
+        data = self.frame(place.payload, at, place.sequence, more=place.more)
+        self.poke(self.page(place.page), place.position, data)
 
     def end_mark(self, number: int, position: int, sequence: int) -> None:
         """Lay an end-of-page mark down that is right for this sequence."""
         timestamp = self.last(number).timestamp
-        data = frame(b"", timestamp, sequence, end=True)
+        data = self.frame(b"", timestamp, sequence, end=True)
         self.poke(self.page(number), position, data)
 
     def tail_word(self, number: int, position: int, count: int) -> None:
@@ -218,7 +220,7 @@ class Victim:
 
     def put_cursor(self, sequence: int, owner: Original | None = None) -> None:
         """Make the cursor of a named consumer, of this queue or with the id of another one."""
-        with closing(Folder(str(self.directory), create=False)) as folder:
+        with closing(Directory(str(self.directory), create=False)) as folder:
             CursorMeta.make(
                 folder, PREFIX, (owner or self.original).queue_id, CONSUMER,
                 next_sequence=sequence, created=self.places(self.head)[0].timestamp,
@@ -253,25 +255,44 @@ class Victim:
         self.poke(WRITE_META, WriteMeta.LOCK_KEY, b"\x55" * WriteMeta.LOCK_KEY_BYTES)
         return True
 
-    def mark(self) -> int:
+    def mark(self, word: str = "durable_sequence") -> int:
         """Return the durable mark on disk; that of the good queue if there is none."""
         path = self.path(WRITE_META)
         if path.is_symlink() or not path.is_file() or path.stat().st_size < fmt.WRITE_META.itemsize:
-            return self.original.durable
-        return self.field(WRITE_META, fmt.WRITE_META, "durable_sequence")
+            return self.original.durable if word == "durable_sequence" else 0
+        return self.field(WRITE_META, fmt.WRITE_META, word)
 
     def _write_meta(self) -> WriteMeta:
-        with closing(Folder(str(self.directory), create=False)) as folder:
+        with closing(Directory(str(self.directory), create=False)) as folder:
             return WriteMeta(folder, PREFIX, self.original.queue_id, writable=True)
+
+    def frame(
+        self,
+        payload: bytes,
+        timestamp: int,
+        sequence: int,
+        *,
+        more: bool = False,
+        end: bool = False,
+    ) -> bytes:
+        """Return a frame of this queue with the right checksum, without padding."""
+        queue_id = self.original.queue_id
+        return frame(queue_id, payload, timestamp, sequence, more=more, end=end)
 
 
 def frame(
-    payload: bytes, timestamp: int, sequence: int, *, more: bool = False, end: bool = False
+    queue_id: bytes,
+    payload: bytes,
+    timestamp: int,
+    sequence: int,
+    *,
+    more: bool = False,
+    end: bool = False,
 ) -> bytes:
     """Return a frame with the right checksum, without padding."""
     word = fmt.FRAME_HEADER_BYTES + len(payload)
     word |= fmt.MORE_OF_BATCH if more else 0
     word |= fmt.END_OF_PAGE if end else 0
-    checksum = _core.frame_checksum(payload, timestamp, sequence, word)
+    checksum = _core.frame_checksum(queue_id, payload, timestamp, sequence, word)
     head = word.to_bytes(4, "little") + checksum.to_bytes(4, "little")
     return head + timestamp.to_bytes(8, "little", signed=True) + payload

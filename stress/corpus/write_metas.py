@@ -81,7 +81,7 @@ NEWER_META = meta_kind(NEWER, Leaves(), Finds("format", placed=False)).without("
 
 
 @NEWER_META.but(salvage=Saves(knows=False))(
-    "writeMeta of a newer format", "the writeMeta says format 2"
+    "writeMeta of a newer format", "the writeMeta says the next format"
 )
 def _(victim: Victim) -> Hit:
     victim.word(WRITE_META, fmt.WRITE_META, "version", fmt.FORMAT_VERSION + 1)

@@ -35,10 +35,11 @@ class Reboots:
     """Gives the library another boot id each time."""
 
     def __init__(self, directory: Path) -> None:
-        from pagequeue import words  # noqa: PLC0415  the core is chosen by now
+        from pagequeue.meta import write_meta  # noqa: PLC0415  the core is chosen by now
 
         self._path = directory / "boot_id"
-        words.BOOT_ID_PATH = str(self._path)  # type: ignore[misc]
+        write_meta.BOOT_ID_PATH = str(self._path)  # type: ignore[misc]
+        self.reboot()
 
     def reboot(self) -> None:
         """Be another boot from now on."""
@@ -79,12 +80,12 @@ def wrong_pieces(
     published: Sequence[tuple[int, int]],
 ) -> list[str]:
     """Say which pieces of work are not whole, or of which the ledger does not say the truth."""
-    from pagequeue.publication import Ledger  # noqa: PLC0415  the core is chosen by now
+    from pagequeue.bulk.publisher import BulkPublisher  # noqa: PLC0415  the core is chosen by now
 
     there = [message.payload for message in queue.replay()]
     pieces = {HEADER.unpack_from(one[1])[:2] for one in sent if len(one[1]) >= HEADER.size}
     wrong = []
-    with Ledger(queue._store) as ledger:
+    with BulkPublisher(queue._store) as ledger:
         for uid, number in sorted({*pieces, *published}):
             op = plan.op(uid, number)
             if not op.publishes:

@@ -5,23 +5,23 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import itertools
 import json
+import mmap
 import re
 import struct
-import sys
-import threading
 from ctypes import CFUNCTYPE, byref, c_char_p, c_int, c_long, c_uint64, c_void_p
 from dataclasses import dataclass
 from enum import IntEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pagequeue import format as fmt
+from stress.traced import trace
 from stress.traffic import VIOLATIONS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import FrameType
+    from pathlib import Path
 
 LOG_BYTES_MAX: Final = 256 << 20
 EVENT: Final = struct.Struct("<IIQQQ")  # kind, bytes that follow, a, b, c; as in `cut_events.h`
@@ -30,12 +30,10 @@ PLACE_ABOUT, PLACE_DURABLE = NOWHERE - 1, NOWHERE - 2
 """Notes: a named consumer's place may be this from now on; will not come back below it."""
 PUBLISHED = NOWHERE - 3
 """Note: this operation of a producer was published, and its ledger's entry is durable."""
+SHIPPED = NOWHERE - 4
+"""Note: a replica was reported to hold all messages below this one."""
 PAGE_NAME: Final = re.compile(rb"queue-([0-9]{10})\.page")
 OS_PAGE_BYTES: Final = 4096
-ROOMS: Final = (
-    "opening", "recover", "roll", "flush", "rewrite", "repair", "meta", "page", "files",
-    "cursor", "named", "retention",
-)  # fmt: skip
 PREFIX: Final = "queue"
 NO_POINT: Final = 0
 
@@ -143,6 +141,13 @@ class Recording:
             if event.kind == Kind.NOTE and event.a == PUBLISHED:
                 found.append((event.b, event.c))
         return found
+
+    def shipped_at(self, moment: int) -> int:
+        """Return how many messages a replica was reported to hold before an event."""
+        notes = itertools.islice(self.events(), moment)
+        return max(
+            (one.b for one in notes if one.kind == Kind.NOTE and one.a == SHIPPED), default=0
+        )
 
     @functools.cached_property
     def _notes(self) -> list[tuple[int, tuple[Kind, int, int, int]]]:
@@ -258,6 +263,7 @@ class Recorder:
             function = getattr(self._library, name)
             function.restype = result
             function.argtypes = arguments
+        self._looked = c_uint64.from_buffer(mmap.mmap(-1, ctypes.sizeof(c_uint64)))
         self._called: Any = None
         self.failures: list[str] = []
 
@@ -268,11 +274,21 @@ class Recorder:
         if error:
             raise OSError(error, "no memory for the recorder")
         self.failures.clear()
+        end = trace(self._line)
         try:
-            with self._lines():
-                yield
+            yield
         finally:
+            end()
             self._library.pq_trace_end()
+
+    @property
+    def lines(self) -> int:
+        """How many lines of the library it looked behind, in this process and its children."""
+        return self._looked.value
+
+    def _line(self, _module: str, _number: int) -> None:
+        self._looked.value += 1
+        self._library.pq_trace_line()
 
     def log(self) -> bytes:
         """Return the events of the last recording."""
@@ -318,28 +334,3 @@ class Recorder:
             yield
         finally:
             self._library.pq_trace_call(NO_POINT, 0, self._called)
-
-    @contextlib.contextmanager
-    def _lines(self) -> Iterator[None]:
-        """Look at each executed line of the rooms that make, roll, flush and recover."""
-        import pagequeue  # noqa: PLC0415  the core is chosen by now
-
-        here = Path(pagequeue.__file__).parent
-        files = {str(here / f"{room}.py") for room in ROOMS}
-        look = self._library.pq_trace_line
-
-        def line(_frame: FrameType, event: str, _value: object) -> Any:  # noqa: ANN401
-            if event == "line":
-                look()
-            return line
-
-        def call(frame: FrameType, _event: str, _value: object) -> Any:  # noqa: ANN401
-            return line if frame.f_code.co_filename in files else None
-
-        threading.settrace(call)
-        sys.settrace(call)
-        try:
-            yield
-        finally:
-            sys.settrace(None)
-            threading.settrace(None)

@@ -23,6 +23,7 @@ from stress.cut.native import MODES, RESULTS, SEEDS_PER_MOMENT, Found, Seen, Sta
 from stress.cut.plan import LEAP_POINTS, Plan, steps_of
 from stress.cut.recording import Recorder, Recording
 from stress.cut.run import record
+from stress.cut.shipping import Shipping
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 LABEL_VARIABLE: Final = "PAGEQUEUE_CUT_LABEL"
 """Names a file that says which state is being tried, in case the process does not survive it."""
 DIE_PUBLISHING: Final = "die publishing"
+SHIP: Final = "ship"
 TURNS: Final = (
     "fail",
     "die",
@@ -38,6 +40,7 @@ TURNS: Final = (
     "send",
     "flush inside",
     "take",
+    SHIP,
     DIE_PUBLISHING,
     "trim",
     "publish",
@@ -79,7 +82,8 @@ class Worker:
         self.outcome = Outcome(0)
         self.counts = dict.fromkeys(
             ("traces", "second cuts", "third cuts", "fast states", "fast states of second cuts",
-             "full states", "full states of second cuts", "recovered twice"), 0,
+             "full states", "full states of second cuts", "full states of replicas",
+             "recovered twice"), 0,
         )  # fmt: skip
         self.modes = dict.fromkeys(MODES, 0)
         self.label = os.environ.get(LABEL_VARIABLE, os.devnull)
@@ -91,10 +95,16 @@ class Worker:
         for turn in itertools.cycle([*self.turns[begin:], *self.turns[:begin]]):
             if self.finished():
                 break
-            self.one_run(self.seed_for(turn))
+            if turn == SHIP:
+                self.ship_run(self.rng.getrandbits(31))
+            else:
+                self.one_run(self.seed_for(turn))
         fast = sum(count for name, count in self.counts.items() if name.startswith("fast"))
         full = sum(count for name, count in self.counts.items() if name.startswith("full"))
         self.outcome.cases = fast + full
+        self.counts["lines of the library looked behind"] = self.recorder.lines
+        if self.counts["traces"] and not self.recorder.lines:
+            self.outcome.violations.append("no line of the library was looked behind")
         self.outcome.notes = {
             **self.counts,
             **{f"fast, by {mode}": count for mode, count in self.modes.items()},
@@ -144,6 +154,44 @@ class Worker:
                 whole = self.second_cut(recording, states)
         finally:
             states.close()
+
+    def ship_run(self, seed: int) -> None:
+        """Record how sealed pages are shipped, and cut the power of their replica."""
+        self.say(f"shipping by {seed}")
+        shipping = Shipping(seed, self.recorder, self.base)
+        try:
+            recording = shipping.record()
+            sent = shipping.payloads()
+            states = States(recording, self.defines)
+            try:
+                self.cut_replica(shipping, recording, states, sent)
+            finally:
+                states.close()
+        except RuntimeError as error:
+            self.outcome.violations.append(f"shipping by {seed}, before any cut: {error}")
+        finally:
+            shipping.close()
+
+    def cut_replica(
+        self, shipping: Shipping, recording: Recording, states: States, sent: list[bytes]
+    ) -> None:
+        """Try states of a replica until the time is up or one is wrong."""
+        self.counts["traces"] += 1
+        for _ in self.in_time(FULL_SECONDS):
+            seed, mode = self.seeds()
+            self.say(f"{recording.name}, state {seed} by {MODES[mode]}")
+            states.choose(seed, mode)
+            moment = states.check().moment
+            self.counts["full states of replicas"] += 1
+            wrong = shipping.wrong_with(states.files(), recording.shipped_at(moment), sent)
+            if wrong:
+                path = kept_directory() / f"replica-{recording.seed}-{seed}-{mode}.cut"
+                recording.save(path)
+                self.outcome.violations.append(
+                    f"{recording.name}, state {seed} by {MODES[mode]}, cut before event {moment}, "
+                    f"recorded in {path}: {'; '.join(wrong)}"
+                )
+                return
 
     def say(self, label: str) -> None:
         """Write down what is tried now."""

@@ -7,7 +7,7 @@
 #ifndef PAGEQUEUE_CUT_H
 #define PAGEQUEUE_CUT_H
 
-#include "core.h"
+#include "protocol/protocol.h"
 #include "cut_events.h"
 
 #define CUT_SEEDS_PER_MOMENT_BITS 6

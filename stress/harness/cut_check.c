@@ -1,7 +1,7 @@
 /* Recovering one state in memory, and comparing what would be delivered with what was sent.
  *
  * The frames are judged by the core's own `pq_scan`. What is around it (which page to begin with,
- * how to go on over end marks, what is refused) follows recover.py step by step, without writing.
+ * how to go on over end marks, what is refused) follows power_loss_recovery.py step by step, without writing.
  * Whether it still does is checked by the full engine, which opens such states with the library.
  */
 #include "cut.h"
@@ -152,6 +152,7 @@ static void scan(const recovery *run, uint64_t number, const header *of, uint64_
                  uint64_t end, pq_scanned *found) {
     view page = view_of(run->trace, CUT_IS_PAGE, number);
     pq_place at = {.page = (uint8_t *)page.bytes, .page_bytes = page.size, .page_number = number,
+                   .queue_state = pq_queue_state(run->all.bytes + PQ_ALL_META_QUEUE_ID),
                    .first_sequence = first};
     pq_scan(&at, PQ_PAGE_HEADER_BYTES, first, end, of->floor_timestamp, PQ_INDEX_NONE, found);
 }
@@ -218,7 +219,8 @@ static cut_result tail(recovery *run, uint64_t *number, pq_scanned *found) {
 
 /* --- what a reader gets ----------------------------------------------------------------------- */
 
-/* Every frame from the head to the tail is the one that was sent there, byte for byte. Padding is no
+/* Every frame from the head to the tail is the one that was sent there, byte for byte. Padding is
+ * no
  * part of it: the checksum leaves it out, and where a cut took a line before the padding was zeroed,
  * what an earlier producer left there stays. */
 static cut_result delivered(recovery *run, uint64_t begin, uint64_t last, uint64_t end) {

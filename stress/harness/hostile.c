@@ -1,5 +1,5 @@
 /* Hostile bytes against the core. Every map stands between two pages without any access, so that a
- * touch beyond it is a fault at once; every result is compared with the bounds that core.h states. */
+ * touch beyond it is a fault at once; every result is compared with the bounds that protocol/protocol.h states. */
 #include "hostile.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "core.h"
+#include "protocol/protocol.h"
 
 #define GUARD 65536u /* a multiple of any system's page size */
 #define PAGE_MAX 65536u
@@ -41,7 +41,7 @@ static uint64_t draw(source *from) {
 
 static uint64_t below(source *from, uint64_t bound) { return draw(from) % bound; }
 
-/* --- memory with nothing around it -------------------------------------------------------------- */
+/* --- memory with nothing around it ------------------------------------------------------------ */
 
 typedef struct {
     uint8_t *base; /* of the whole reservation; its middle of PAGE_MAX bytes may be used */
@@ -74,7 +74,7 @@ void hostile_prepare(void) {
     reserve(&meta_arena);
 }
 
-/* --- hostile values ------------------------------------------------------------------------------ */
+/* --- hostile values --------------------------------------------------------------------------- */
 
 static uint64_t odd_u64(source *from, uint64_t page_bytes) {
     const uint64_t values[] = {
@@ -121,7 +121,7 @@ static void fill(source *from, uint8_t *at, size_t bytes) {
     }
 }
 
-/* --- hostile files ------------------------------------------------------------------------------- */
+/* --- hostile files ---------------------------------------------------------------------------- */
 
 /* Frames one behind the other, whole but for every now and then one; some with right checksums, so
  * that whoever walks them goes on. */
@@ -145,7 +145,7 @@ static void lay_frames(source *from, const pq_place *at, uint64_t sequence) {
         memcpy(frame, &word, 4);
         uint64_t summed = word & PQ_END_OF_PAGE ? 0 : length - 16;
         if (length >= 16 && length <= room && below(from, 24) != 0) {
-            uint32_t state = pq_crc_update(PQ_CRC_START, frame + 16, summed);
+            uint32_t state = pq_crc_update(at->queue_state, frame + 16, summed);
             uint32_t sum = pq_frame_checksum(state, timestamp, sequence + (uint64_t)i, word);
             memcpy(frame + PQ_FRAME_CHECKSUM, &sum, 4);
         }
@@ -209,7 +209,7 @@ static void lay_meta(source *from, const pq_place *at) {
 
 static pq_place lay_all(source *from) {
     const uint64_t sizes[] = {4096, 4096, 8192, 65536};
-    pq_place at = {.page_bytes = sizes[below(from, 4)]};
+    pq_place at = {.page_bytes = sizes[below(from, 4)], .queue_state = (uint32_t)draw(from)};
     at.index_capacity = below(from, 8) == 0 ? below(from, 40) : at.page_bytes / 32;
     at.page = place(&page_arena, at.page_bytes, (int)below(from, 2));
     at.meta = place(&meta_arena, PQ_WRITE_META_FILE_BYTES, (int)below(from, 2));
@@ -230,7 +230,7 @@ static pq_place lay_all(source *from) {
     return at;
 }
 
-/* --- calls and their bounds ---------------------------------------------------------------------- */
+/* --- calls and their bounds ------------------------------------------------------------------- */
 
 static void can_stand(const pq_place *at, uint64_t position) {
     MUST(position >= PQ_PAGE_HEADER_BYTES && position % 8 == 0);
@@ -251,8 +251,7 @@ static void try_look(source *from, const pq_place *at) {
         } else if (looked == PQ_READ_END) {
             MUST(frame.next <= at->page_bytes && frame.payload_bytes == 0);
         }
-        pq_read_result checked =
-            pq_frame_check(at->page, at->page_bytes, position, sequence, &frame);
+        pq_read_result checked = pq_check_at(at, position, sequence, &frame);
         MUST(checked == looked || checked == PQ_READ_BAD_CHECKSUM);
     }
 }
@@ -304,7 +303,8 @@ static void try_find(source *from, const pq_place *at) {
     }
 }
 
-/* What the writer promises: every payload fits, all fit into a page, and there are records enough. */
+/* What the writer promises: every payload fits, all fit into a page, and there are records
+ * enough. */
 static size_t draw_items(source *from, const pq_place *at, pq_payload *items) {
     static const uint8_t bytes[PAGE_MAX] = {1, 2, 3};
     uint64_t room = at->page_bytes - PQ_PAGE_HEADER_BYTES - PQ_FRAME_BYTES, total = 0;
@@ -317,7 +317,7 @@ static size_t draw_items(source *from, const pq_place *at, pq_payload *items) {
         total += pq_aligned(PQ_FRAME_BYTES + size);
         items[count].data = bytes;
         items[count].bytes = size;
-        items[count].state = pq_crc_update(PQ_CRC_START, bytes, size);
+        items[count].state = pq_crc_update(at->queue_state, bytes, size);
         items[count].fixed = (int)(size & 1);
     }
     return count;
@@ -403,8 +403,7 @@ static void try_append(source *from, const pq_place *at) {
     uint64_t position = out.position - total;
     for (size_t i = 0; i < batch.count; i++) {
         pq_frame frame;
-        MUST(pq_frame_check(at->page, at->page_bytes, position, out.sequence + i, &frame) ==
-             PQ_READ_FRAME);
+        MUST(pq_check_at(at, position, out.sequence + i, &frame) == PQ_READ_FRAME);
         MUST(frame.timestamp == (batch.times != NULL ? times[i] : out.timestamp));
         is_as_told(&batch, i, &frame);
         position = frame.next;
@@ -426,23 +425,140 @@ static void try_roll(source *from, const pq_place *at) {
     }
 }
 
+/* --- bulk commits ----------------------------------------------------------------------------- */
+
+/* A page's header as a publisher writes it, for this page number and sequence. */
+static void put_header(uint8_t *header, uint64_t number, uint64_t sequence) {
+    memset(header, 0, PQ_PAGE_HEADER_BYTES);
+    memcpy(header + PQ_PAGE_HEADER_PAGE_NUMBER, &number, 8);
+    memcpy(header + PQ_PAGE_HEADER_FIRST_SEQUENCE, &sequence, 8);
+    uint32_t sum = ~pq_crc_update(PQ_CRC_START, header, PQ_PAGE_HEADER_BYTES);
+    memcpy(header + PQ_PAGE_HEADER_CHECKSUM, &sum, 4);
+}
+
+/* A frozen page takes no message, and its tail stays where the publisher was told that it is. */
+static void is_frozen(const pq_place *at, const pq_tail *tail) {
+    can_stand(at, tail->position);
+    MUST(tail->page_number == at->page_number && tail->first_sequence == at->first_sequence);
+    if (at->first_sequence <= PQ_SEQUENCE_MAX) { /* else the sum wraps, and nothing fits anyway */
+        pq_payload item = {.data = uneven, .bytes = 1};
+        item.state = pq_crc_update(at->queue_state, uneven, 1);
+        pq_batch batch = {.items = &item, .count = 1};
+        pq_appended out;
+        MUST(pq_append(at, &batch, 1, PQ_TIMESTAMP_NOW, &out) == PQ_APPEND_FULL);
+    }
+}
+
+/* All pages are visible: by the end-of-page marker at the frozen tail, and by the tail behind it. */
+static void has_leapt(const pq_place *at, const pq_tail *frozen, const pq_tail *beyond) {
+    pq_frame mark;
+    uint64_t sequence = frozen->first_sequence + frozen->count;
+    MUST(pq_check_at(at, frozen->position, sequence, &mark) == PQ_READ_END);
+    MUST(mark.timestamp == frozen->last_timestamp);
+    pq_tail tail;
+    pq_tail_load(at->meta, &tail);
+    MUST(tail.page_number == beyond->page_number && tail.position == (beyond->position & UINT32_MAX));
+    MUST(tail.count == beyond->count && tail.first_sequence == beyond->first_sequence);
+    MUST(tail.last_timestamp >= frozen->last_timestamp);
+}
+
+static void try_leap(source *from, const pq_place *at) {
+    uint8_t *next = place(&next_arena, at->page_bytes, (int)below(from, 2));
+    fill(from, next, at->page_bytes);
+    pq_tail frozen = {.page_number = 0}, beyond = {
+        .page_number = at->page_number + 1 + 2 * below(from, 3),
+        .position = odd_u64(from, at->page_bytes) & UINT32_MAX,
+        .count = odd_u64(from, at->page_bytes) & UINT32_MAX,
+        .first_sequence = odd_u64(from, at->page_bytes),
+        .last_timestamp = (int64_t)odd_u64(from, at->page_bytes),
+    };
+    if (below(from, 16) == 0) {
+        beyond.page_number = odd_u64(from, at->page_bytes);
+    }
+    pq_append_result begun = PQ_APPEND_MOVED;
+    if (below(from, 8) != 0) {
+        begun = pq_freeze(at, &frozen);
+        MUST(begun <= PQ_APPEND_DAMAGED);
+    }
+    if (begun == PQ_APPEND_DONE) {
+        is_frozen(at, &frozen);
+    }
+    int right = begun == PQ_APPEND_DONE && below(from, 4) != 0;
+    if (right) {
+        put_header(next, at->page_number + 1, frozen.first_sequence + frozen.count);
+    }
+    pq_append_result result = pq_leap(at, next, next, &beyond);
+    MUST(result <= PQ_APPEND_DAMAGED);
+    int apart = (beyond.page_number - at->page_number) % 2 != 0; /* their tail words */
+    MUST(apart || result == PQ_APPEND_MOVED);
+    if (!right || !apart) {
+        return;
+    }
+    MUST(result == PQ_APPEND_DONE);
+    has_leapt(at, &frozen, &beyond);
+    if (below(from, 2)) { /* the publisher died before its last store: the next one does it again */
+        word_put(at->meta, PQ_WRITE_META_PAGE_NUMBER, at->page_number);
+        MUST(pq_leap(at, next, next, &beyond) == PQ_APPEND_DONE);
+        has_leapt(at, &frozen, &beyond);
+    }
+}
+
+/* Frames get another queue's id, other sequences and perhaps one timestamp: all of them, up to the
+ * one that is told to be the last, or so many as were right. */
+static void try_restamp(source *from, const pq_place *at) {
+    uint64_t first = below(from, 2) ? at->first_sequence : odd_u64(from, at->page_bytes);
+    uint32_t state = below(from, 2) ? at->queue_state : (uint32_t)draw(from);
+    int64_t time = below(from, 2) ? PQ_TIMESTAMP_NOW : (int64_t)(draw(from) >> 1);
+    uint64_t count = below(from, 60);
+    if (below(from, 2)) { /* so many as there are */
+        pq_scanned found;
+        pq_scan(at, PQ_PAGE_HEADER_BYTES, at->first_sequence, PQ_SEQUENCE_MAX, INT64_MIN,
+                PQ_INDEX_NONE, &found);
+        count = found.sequence - at->first_sequence;
+    } else if (below(from, 4) == 0) {
+        count = odd_u64(from, at->page_bytes);
+    }
+    uint64_t done = UINT64_MAX;
+    int result = pq_restamp(at, count, state, first, time, &done);
+    MUST(done <= count && done <= at->page_bytes / PQ_FRAME_BYTES);
+    MUST(result == -1 || (result == 0 && done == count));
+    pq_place stamped = *at;
+    stamped.queue_state = state;
+    uint64_t position = PQ_PAGE_HEADER_BYTES;
+    for (uint64_t i = 0; i < done; i++) {
+        pq_frame frame;
+        MUST(pq_check_at(&stamped, position, first + i, &frame) == PQ_READ_FRAME);
+        MUST((frame.word & PQ_MORE_OF_BATCH) == 0);
+        MUST(time == PQ_TIMESTAMP_NOW || frame.timestamp == time);
+        if (at->index != NULL && i < at->index_capacity) {
+            uint32_t record;
+            memcpy(&record, at->index + 12 * i + 8, 4);
+            MUST(record == position);
+        }
+        position = frame.next;
+    }
+}
+
 void hostile_case(source *from) {
     pq_place at = lay_all(from);
     pq_tail tail;
     pq_tail_load(at.meta, &tail);
     MUST(tail.position <= UINT32_MAX && tail.count <= UINT32_MAX);
     for (uint64_t i = 1 + below(from, 6); i > 0; i--) {
-        switch (below(from, 5)) {
+        switch (below(from, 8)) {
         case 0: try_look(from, &at); break;
         case 1: try_scan(from, &at); break;
         case 2: try_find(from, &at); break;
-        case 3: try_append(from, &at); break;
+        case 3:
+        case 4: try_append(from, &at); break;
+        case 5: try_leap(from, &at); break;
+        case 6: try_restamp(from, &at); break;
         default: try_roll(from, &at); break;
         }
     }
 }
 
-/* --- what is not about bytes --------------------------------------------------------------------- */
+/* --- what is not about bytes ------------------------------------------------------------------ */
 
 static uint32_t slow_crc(uint32_t crc, const uint8_t *data, size_t bytes) {
     for (size_t i = 0; i < bytes; i++) {
@@ -475,7 +591,8 @@ void hostile_lock(void) {
     char name[] = "/tmp/pagequeue-hostile-XXXXXX";
     int fd = mkstemp(name), other = open(name, O_RDWR);
     MUST(fd >= 0 && other >= 0 && unlink(name) == 0);
-    pq_lock lock = {meta + PQ_WRITE_META_MUTEX, fd, 0}, second = {lock.mutex, other, 0};
+    pq_lock lock = {.mutex = meta + PQ_WRITE_META_MUTEX, .fd = fd};
+    pq_lock second = {.mutex = lock.mutex, .fd = other};
     MUST(pq_lock_reset(lock.mutex) == 0);
     for (int i = 0; i < 3; i++) {
         MUST(pq_lock_try(&lock) == 0);

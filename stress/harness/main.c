@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "core.h"
+#include "protocol/protocol.h"
 #include "hostile.h"
 
 #define CASE_SECONDS_MAX 20

@@ -3,11 +3,11 @@
  * Built with PAGEQUEUE_PLANT="no_checksum", so that a byte that is changed does not end a walk at
  * once. An input is 32 bytes of choices, then the page, then the index. The page is read where it
  * lies, right at the end of the input's own allocation when there is no index, so that AddressSanitizer
- * sees the first byte that is read too far; every result is compared with what core.h states (I9). */
+ * sees the first byte that is read too far; every result is compared with what protocol/protocol.h states (I9). */
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core.h"
+#include "protocol/protocol.h"
 
 #define CHOICES 32
 #define CAPACITY_MAX 64
@@ -49,8 +49,7 @@ static void look_everywhere(const pq_place *at, const choices *chosen) {
             MUST(frame.payload == at->page + position + PQ_FRAME_BYTES);
             MUST(position + PQ_FRAME_BYTES + frame.payload_bytes <= frame.next);
         }
-        pq_read_result checked = pq_frame_check(at->page, at->page_bytes, position,
-                                                at->first_sequence, &frame);
+        pq_read_result checked = pq_check_at(at, position, at->first_sequence, &frame);
         MUST(checked == looked || checked == PQ_READ_BAD_CHECKSUM);
     }
 }
@@ -105,8 +104,7 @@ static void resync(const pq_place *at, const choices *chosen) {
         can_stand(at, position);
         MUST(position > begin && sequence >= from && sequence <= end);
         pq_frame frame;
-        pq_read_result found =
-            pq_frame_check(at->page, at->page_bytes, position, sequence, &frame);
+        pq_read_result found = pq_check_at(at, position, sequence, &frame);
         MUST(found == PQ_READ_FRAME || found == PQ_READ_END);
     }
 }
@@ -121,8 +119,7 @@ static void tails(const pq_place *at, const uint8_t *data, size_t bytes) {
     pq_tail_load(meta, &again);
     MUST(memcmp(&tail, &again, sizeof tail) == 0);
     pq_frame frame;
-    pq_frame_check(at->page, at->page_bytes, tail.position, tail.first_sequence + tail.count,
-                   &frame);
+    pq_check_at(at, tail.position, tail.first_sequence + tail.count, &frame);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
@@ -147,6 +144,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
         .page = (uint8_t *)data + CHOICES, /* nothing here writes to a page */
         .page_bytes = page_bytes & ~(size_t)7,
         .page_number = 1,
+        .queue_state = pq_queue_state(data + CHOICES + PQ_PAGE_HEADER_QUEUE_ID),
         .first_sequence = chosen.first_sequence & PQ_SEQUENCE_MAX,
         /* Its end is the end of the allocation, whatever its size. */
         .index = capacity > 0 ? index + (CAPACITY_MAX * PQ_INDEX_RECORD_BYTES - index_bytes) : NULL,

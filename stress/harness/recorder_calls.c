@@ -78,7 +78,8 @@ static int fails_by_fd(int fd) {
 
 static int calls_left; /* 0: all of them */
 
-/* This process dies behind its n-th call from now on, from 1, of those that are looked at; 0: not. */
+/* This process dies behind its n-th call from now on, from 1, of those that are looked at; 0:
+ * not. */
 EXPORT void pq_trace_die(int at) { calls_left = at; }
 
 static void passed(void) {

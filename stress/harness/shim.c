@@ -39,7 +39,7 @@ static long fired;
 static char fired_path[PATH_BYTES];
 static listener on_sync;
 
-/* --- what shim.py calls ------------------------------------------------------------------------ */
+/* --- what shim.py calls ----------------------------------------------------------------------- */
 
 SHOWN void shim_watch(const char *path) {
     pthread_mutex_lock(&guard);
@@ -73,7 +73,7 @@ SHOWN const char *shim_fired_path(void) { return fired_path; }
 SHOWN int shim_kind_count(void) { return KIND_COUNT; }
 SHOWN void shim_on_sync(listener told) { on_sync = told; }
 
-/* --- what is watched --------------------------------------------------------------------------- */
+/* --- what is watched -------------------------------------------------------------------------- */
 
 static int below(const char *path) {
     size_t bytes = strlen(root);

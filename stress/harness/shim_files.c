@@ -9,7 +9,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-/* --- descriptors ------------------------------------------------------------------------------- */
+/* --- descriptors ------------------------------------------------------------------------------ */
 
 #define DEFINE_BY_FD(kind, type, name, types, ...)                                                 \
     SHOWN type name types {                                                                        \
@@ -129,7 +129,7 @@ SHOWN int close(int fd) {
     return result;
 }
 
-/* --- directories ------------------------------------------------------------------------------- */
+/* --- directories ------------------------------------------------------------------------------ */
 
 SHOWN int closedir(DIR *folder) {
     REAL(int, closedir, DIR *)
@@ -170,7 +170,7 @@ SHOWN DIR *opendir(const char *path) {
     return folder;
 }
 
-/* --- maps -------------------------------------------------------------------------------------- */
+/* --- maps ------------------------------------------------------------------------------------- */
 
 #define DEFINE_MMAP(name, offset)                                                                  \
     SHOWN void *name(void *at, size_t bytes, int prot, int flags, int fd, offset from) {           \

@@ -2,7 +2,7 @@
  *
  * Forbidden: a consumer asleep for ever with a published message that it has not read.
  *
- * Steps, as in src/pagequeue/core/frames.c (pq_append) and wait.c:
+ * Steps, as in src/pagequeue/core/frames.c (pq_append) and os/futex.c:
  *   P3  release-store the length: publish        P5  unlock: a release store
  *   P6  full fence; load the waiters word; if it is not 0: exchange it with 0, then move the
  *       doorbell, then wake all that sleep

@@ -3,7 +3,7 @@
  * Forbidden: a torn or foreign frame, a gap or a duplicate, a batch in parts, a message that was
  * sent and is gone, a survivor that waits for ever.
  *
- * Steps, as in src/pagequeue/core/frames.c (pq_append) and lock.c:
+ * Steps, as in src/pagequeue/core/frames.c (pq_append) and os/writers_lock.c:
  *   P0  take the lock; settle: walk over what a dead holder published but did not count
  *   P1  zero the commit word behind the last frame, and the position of the record behind its record
  *   P2  rest of the header, payload, index record; of a batch also every length but the first

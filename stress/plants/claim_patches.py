@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pagequeue import group, group_file
+from pagequeue.group import group
+from pagequeue.meta import group_table
 from stress.plants.rewrite import rewrite
 
 
@@ -17,13 +18,13 @@ def living_owners_robbed() -> None:
 
 def table_of_another_boot_believed() -> None:
     """The table is believed whatever its key says."""
-    rewrite(group_file, "settle_groups", ("if group.is_trusted", "if True"))
+    rewrite(group_table, "settle_groups", ("if group.is_trusted", "if True"))
 
 
 def only_snapshot_overwritten() -> None:
     """The new snapshot takes the place of the last one."""
     rewrite(
-        group_file.GroupFile,
+        group_table.GroupTable,
         "write_snapshot",
         ("gfmt.snapshot_at(self.capacity, ordinal)", "gfmt.snapshot_at(self.capacity, 0)"),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stress.plants.plant import CLAIM, in_c, in_python, switched
+from stress.plants.plant import CLAIM, COMBINED, in_c, in_python, switched
 
 CLAIMING = (
     switched(
@@ -13,9 +13,16 @@ CLAIMING = (
         "late_ack", "a claim can be acknowledged when its lease is over", "I15", {CLAIM: 15.0},
     ),
     in_c(
+        "closing_is_damage", "a message whose worker was closed while it claimed counts as damaged",
+        "I15, it comes back a second later", {COMBINED: 240.0},
+        {"python/group_deliver.c": [
+            ("int damaged = is_damage(self);", "int damaged = is_damage(self) || 1;"),
+        ]},
+    ),
+    in_c(
         "passed_before_claimed", "a group goes on to the next message before the claim stands",
         "I14, a kill in between loses it", {CLAIM: 30.0},
-        {"claims.c": [(
+        {"protocol/group_claims.c": [(
             ("    set_word(record, id, PQ_RECORD_CLAIMED);\n    PQ_KILL_POINT(20);\n"
             "    pq_table_advance(table, sequence + 1, behind);\n"),
             ("    pq_table_advance(table, sequence + 1, behind);\n    PQ_KILL_POINT(20);\n"
@@ -25,7 +32,7 @@ CLAIMING = (
     in_c(
         "half_claim_kept", "a claim whose claimer died before it had it stays", "I15",
         {CLAIM: 40.0},
-        {"table.c": [(
+        {"protocol/group_table.c": [(
             ("        if (get_u64(OF(record, SEQUENCE)) >= next || "
             "state_of(record) == PQ_RECORD_FREE) {"),
             ("        if ((get_u64(OF(record, SEQUENCE)) >= next && 0) || "
@@ -35,7 +42,7 @@ CLAIMING = (
     in_c(
         "lease_not_waited_for", "a claimed message is claimed again at half its lease", "I15",
         {CLAIM: 20.0},
-        {"claims.c": [(
+        {"protocol/group_claims.c": [(
             "        if (when <= by->now || looks > table->capacity) {",
             ("        if (when <= by->now + (by->lease_end - by->now) / 2 || "
             "looks > table->capacity) {"),
@@ -44,7 +51,7 @@ CLAIMING = (
     in_c(
         "dead_claim_revived", "a lease that ended is extended by a claimer that dies", "I15",
         {CLAIM: 60.0},
-        {"claims.c": [(
+        {"protocol/group_claims.c": [(
             "        set_word(record, id, PQ_RECORD_WAITS);\n    }\n    PQ_KILL_POINT(24);\n",
             ("    }\n    put_u64(OF(record, LEASE_END), (uint64_t)by->lease_end);\n"
             "    PQ_KILL_POINT(24);\n"),
@@ -53,7 +60,7 @@ CLAIMING = (
     in_c(
         "floor_too_high", "the floor passes what waits to come again", "I14, retention takes it",
         {CLAIM: 30.0},
-        {"table.c": [(
+        {"protocol/group_table.c": [(
             "        first != NULL ? get_u64(OF(first, SEQUENCE)) : pq_table_next(table, &place);",
             ("        first != NULL && state_of(first) == PQ_RECORD_CLAIMED\n"
             "            ? get_u64(OF(first, SEQUENCE)) : pq_table_next(table, &place);"),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pagequeue import compress, inflating
-from stress.plants.plant import COMPRESSION, in_c, in_python
+from pagequeue.maintenance import compress
+from pagequeue.page import compressed_page
+from stress.plants.plant import COMBINED, COMPRESSION, in_c, in_python
 from stress.plants.rewrite import rewrite
 
 COMPRESSING = (
@@ -31,10 +32,14 @@ COMPRESSING = (
         "first_word_not_stored", "a block that is inflated stays unseen", "damage that is none",
         {COMPRESSION: 15.0},
     ),
+    in_python(
+        "larger_than_its_page_is_damage", "a page that would not shrink is called damaged",
+        "damage that is none", {COMBINED: 60.0},
+    ),
     in_c(
         "unfilled_is_the_end", "a block that is not inflated yet passes for the end",
         "messages that are not read", {COMPRESSION: 15.0},
-        {"reader.c": [("self->page->filler != Py_None", "0")]},
+        {"python/reader.c": [("self->page->filler != Py_None", "0")]},
     ),
 )  # fmt: skip
 
@@ -75,15 +80,22 @@ def written_and_not_compared() -> None:
     compress._Sealed.compare = lambda *_: None  # type: ignore[method-assign]
 
 
+def larger_than_its_page_is_damage() -> None:
+    """What was written is compared before its size is."""
+    written = "size = page.write(fd, self._level)  # Z1.\n"
+    compared = f"{written}            page.compare(fd, size)\n"
+    rewrite(compress.Compressor, "_one", (written, compared))
+
+
 def memory_given_twice() -> None:
     """The pool does not look who still has a region."""
-    rewrite(inflating.Pool, "_unused", ("sys.getrefcount(regions[i]) == UNUSED", "True"))
+    rewrite(compressed_page.Pool, "_unused", ("sys.getrefcount(regions[i]) == UNUSED", "True"))
 
 
 def first_word_not_stored() -> None:
     """What makes a block visible is left out."""
     rewrite(
-        inflating.Filler,
+        compressed_page.BlockInflater,
         "fill_block",
         ('region.store_half(block.position, int.from_bytes(data[:4], "little"))', "pass"),
     )

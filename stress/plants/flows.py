@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from pagequeue import awaiting, bell, flow, sending
-from stress.plants.plant import CANCEL, FLOW, in_python
+from pagequeue.flow import flow
+from pagequeue.maintenance import retention
+from pagequeue.queue import flows
+from pagequeue.receive import async_receive
+from pagequeue.send import async_send
+from pagequeue.wait import notifier
+from stress.plants.plant import CANCEL, COMBINED, FLOW, in_python
 from stress.plants.rewrite import rewrite
 
 FLOWS = (
@@ -14,6 +19,10 @@ FLOWS = (
     in_python(
         "flow_forgets_the_last_message", "the upstream is not told where to go on",
         "elements twice in the queue", {FLOW: 15.0},
+    ),
+    in_python(
+        "last_message_not_kept", "retention takes the last message, which a flow continues after",
+        "elements twice in the queue", {FLOW: 20.0, COMBINED: 30.0},
     ),
     in_python(
         "flow_ends_with_its_upstream", "the flow ends before all that was stored came out",
@@ -63,7 +72,13 @@ def flow_acks_what_it_hands_out() -> None:
 
 def flow_forgets_the_last_message() -> None:
     """The function that makes the upstream always gets None."""
-    rewrite(flow, "_upstream", ("source(next(iter(queue.last(1)), None))", "source(None)"))
+    rewrite(flows, "_upstream", ("source(_last_stored(queue, consumer))", "source(None)"))
+
+
+def last_message_not_kept() -> None:
+    """Retention keeps nothing of a queue that it empties, and the flow begins with nothing."""
+    rewrite(retention.Retainer, "_secure", ("if cut.has_flow:", "if False:"))
+    rewrite(flows, "_last_stored", ("if tail < flow_from:", "if True:"))
 
 
 def flow_ends_with_its_upstream() -> None:
@@ -81,8 +96,8 @@ def flow_ends_with_its_upstream() -> None:
         flow.Flow,
         "_attempt",
         (
-            "message if message is not None or not is_end else self._pump",
-            "self._pump if is_end else message",
+            "message if message is not None or not is_end else self._feeder",
+            "self._feeder if is_end else message",
         ),
     )
 
@@ -93,8 +108,8 @@ def name_let_go_before_the_pump() -> None:
         flow.Flow,
         "close",
         (
-            "    if isinstance(self._pump, ThreadPump):\n",
-            "    self._consumer.close()\n    if isinstance(self._pump, ThreadPump):\n",
+            "    if isinstance(self._feeder, ThreadFeeder):\n",
+            "    self._consumer.close()\n    if isinstance(self._feeder, ThreadFeeder):\n",
         ),
     )
     rewrite(flow.Flow, "aclose", ("    try:\n", "    self._consumer.close()\n    try:\n"))
@@ -103,7 +118,7 @@ def name_let_go_before_the_pump() -> None:
 def taken_before_a_suspension() -> None:
     """Others may run between taking and returning."""
     rewrite(
-        awaiting.AwaitedReads,
+        async_receive.AsyncReads,
         "receive_async",
         ("    return message", "    await let_others_run()\n    return message"),
     )
@@ -112,7 +127,7 @@ def taken_before_a_suspension() -> None:
 def sent_behind_a_cancellation() -> None:
     """The whole send is done in a thread, which goes on without the one who wanted it."""
     rewrite(
-        sending.AwaitedSends,
+        async_send.AwaitedSends,
         "_sent",
         (
             "    while True:\n",
@@ -127,4 +142,4 @@ def sent_behind_a_cancellation() -> None:
 
 def bell_never_rings() -> None:
     """Sleepers are taken from the list, and not woken."""
-    rewrite(bell.Bell, "_ring", ("loop.call_soon_threadsafe(_wake, rung)", "pass"))
+    rewrite(notifier.Notifier, "_ring", ("loop.call_soon_threadsafe(_wake, rung)", "pass"))

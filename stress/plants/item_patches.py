@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pagequeue import group, large, multiprocessing
+from pagequeue import multiprocessing
+from pagequeue.group import group
+from pagequeue.multiprocessing import large_objects
 from stress.plants.rewrite import rewrite
 
 
@@ -49,9 +51,11 @@ def large_gone_when_got() -> None:
 
 def large_swept_while_others_read() -> None:
     """Whoever opens removes large files that no message names, though others have it open."""
-    rewrite(large.LargeItems, "__init__", ("if self._is_alone():", "if self._is_alone() or True:"))
+    rewrite(
+        large_objects.LargeItems, "__init__", ("if _is_alone(fd):", "if _is_alone(fd) or True:")
+    )
 
 
 def large_left_for_ever() -> None:
     """Nobody removes large files that no message names."""
-    rewrite(large.LargeItems, "__init__", ("if self._is_alone():", "if False:"))
+    rewrite(large_objects.LargeItems, "__init__", ("if _is_alone(fd):", "if False:"))

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
-from pagequeue import cursor, files, meta, named, recover, retention, store
-from stress.plants.plant import RETAIN, SKIP, in_c, in_python
+from pagequeue.maintenance import retention
+from pagequeue.meta import all_and_read_meta, cursor
+from pagequeue.receive import named_consumer
+from pagequeue.store import power_loss_recovery, store
+from pagequeue.system import directory
+from stress.plants.plant import COMBINED, RETAIN, SKIP, in_c, in_python
 from stress.plants.rewrite import rewrite
 
 KEEPING = (
@@ -19,6 +24,14 @@ KEEPING = (
     in_python(
         "unacked_not_looked_at", "retention takes what is not acknowledged", "I11",
         {RETAIN: 15.0},
+    ),
+    in_python(
+        "trim_is_quadratic", "the directory is listed for each page that goes, under the lock",
+        "senders get LockTimeout", {RETAIN: 25.0, COMBINED: 30.0},
+    ),
+    in_python(
+        "moved_consumer_not_looked_at", "whether a consumer went back is not asked under the lock",
+        "I11, retention passes it", {RETAIN: 40.0},
     ),
     in_python(
         "trim_without_lock", "two trim at once", "I12, the head gets another's sequence",
@@ -71,7 +84,7 @@ KEEPING = (
     in_c(
         "reused_without_lock", "nobody asks whether a retired page is still mapped", "I13",
         {RETAIN: 40.0},
-        {"region.c": [(
+        {"python/mapped_file.c": [(
             "if (error == 0 && flock(fd, LOCK_EX | LOCK_NB) != 0) {",
             "if (error == 0 && fd < 0) {",
         )]},
@@ -79,12 +92,12 @@ KEEPING = (
     in_c(
         "reused_without_zeroing", "a page that is used again shows what it held", "I13",
         {RETAIN: 40.0},
-        {"region.c": [("            memset(*base, 0, (size_t)wanted->bytes);\n", "")]},
+        {"python/mapped_file.c": [("            memset(*base, 0, (size_t)wanted->bytes);\n", "")]},
     ),
     in_c(
         "reused_header_not_synced", "the old header can come back under the new name", "I13",
         {SKIP: 90.0},
-        {"region.c": [(
+        {"python/mapped_file.c": [(
             "error = msync(*base, (size_t)sysconf(_SC_PAGESIZE), MS_SYNC) == 0 ? 0 : errno;",
             "error = 0;",
         )]},
@@ -94,22 +107,49 @@ KEEPING = (
 
 def page_not_held() -> None:
     """Whoever opens a page does not lock it."""
-    setattr(files, "hold", lambda _fd: True)  # noqa: B010  mypy forbids it in plain words
+    setattr(directory, "hold", lambda _fd: True)  # noqa: B010  mypy forbids it in plain words
 
 
 def head_moved_after_files() -> None:
     """Pages are removed, and then the head moves."""
     early = (
-        "for header in cut.pages:\n"
-        "            store.folder.remove(fmt.page_name(store.prefix, header.page_number - 1))\n"
-        "        if cut.pages:\n            self._move_head"
+        "for number in range(cut.head_page, (cut.steps or [_header(store, cut.head_page)])[-1]"
+        ".page_number):\n"
+        "            store.folder.remove(fmt.page_name(store.prefix, number))\n"
+        "        if not cut.steps or self._move_head"
     )
-    rewrite(retention.Retainer, "_trim", ("if cut.pages:\n            self._move_head", early))
+    rewrite(retention.Retainer, "_trim", ("if not cut.steps or self._move_head", early))
+
+
+def trim_is_quadratic() -> None:
+    """Files are removed under the lock, and each time the directory is listed."""
+    loop = """    for name in self._retired(store, head_page):
+        status = folder.status(name)
+        removed += 0 if status is None else status.st_size
+        folder.remove(name)
+"""
+    listed = loop.replace(
+        "folder.remove", "retired(prefix, folder.names(), head_page); folder.remove"
+    )
+    locked = "with store.roller.lock.exclusive(store.lock_timeout, 'trimming the queue'):"
+    rewrite(
+        retention.Retainer, "_remove", (loop, f"    {locked}\n{textwrap.indent(listed, '    ')}")
+    )
+
+
+def moved_consumer_not_looked_at() -> None:
+    """The cut is done as it was planned, whoever was made or moved since."""
+    rewrite(
+        retention.Retainer,
+        "_move_head",
+        ("if not store.read_meta.made_none_since", "if 0 and store.read_meta.made_none_since"),
+        ("if any(_went_back", "if False and any(_went_back"),
+    )
 
 
 def head_page_first() -> None:
     """The head's page is stored before its sequence."""
-    rewrite(meta.ReadMeta, "advance", _swapped(meta.ReadMeta))
+    rewrite(all_and_read_meta.ReadMeta, "advance", _swapped(all_and_read_meta.ReadMeta))
 
 
 def _swapped(owner: Any) -> tuple[str, str]:  # noqa: ANN401  a class
@@ -128,20 +168,19 @@ def unacked_not_looked_at() -> None:
     rewrite(
         retention.Retainer,
         "_cut",
-        (
-            "held = tuple(name for name, sequence in stands.items() if sequence < first)",
-            "held = ()",
-        ),
+        ("needed = min(stands.values(), default=math.inf)", "needed = math.inf"),
     )
 
 
 def trim_without_lock() -> None:
-    """Nothing keeps two from trimming at once."""
+    """Nothing keeps two from trimming at once, and nobody looks whether another one has."""
     rewrite(
         retention.Retainer,
-        "_trim",
+        "_move_head",
         ('with store.roller.lock.exclusive(store.lock_timeout, "trimming the queue"):', "if True:"),
+        ("store.read_meta.head_page != cut.head_page", "False"),
     )
+    rewrite(all_and_read_meta.ReadMeta, "advance", ("assert (number - before) % 2 == 1", "pass"))
 
 
 def page_emptied_before_it_goes() -> None:
@@ -161,7 +200,7 @@ def room_never_asked_for() -> None:
     rewrite(
         retention.Retainer,
         "_is_room",
-        ("return count <= self._page_limit or (", "return True or ("),
+        ("if count <= self._page_limit:", "if True:"),
     )
 
 
@@ -172,7 +211,10 @@ def expired_without_head() -> None:
 
 def ack_before_receive() -> None:
     """A named consumer's cursor goes with what it receives."""
-    receive, receive_many = named.NamedConsumer.receive, named.NamedConsumer.receive_many
+    receive, receive_many = (
+        named_consumer.NamedConsumer.receive,
+        named_consumer.NamedConsumer.receive_many,
+    )
 
     def one(self: Any, *args: Any, **options: Any) -> Any:  # noqa: ANN401
         message = receive(self, *args, **options)
@@ -184,13 +226,13 @@ def ack_before_receive() -> None:
         self._cursor.meta.move(self.sequence)
         return batch
 
-    setattr(named.NamedConsumer, "receive", one)  # noqa: B010  mypy forbids it in plain words
-    setattr(named.NamedConsumer, "receive_many", many)  # noqa: B010  the same
+    setattr(named_consumer.NamedConsumer, "receive", one)  # noqa: B010  mypy forbids it in plain words
+    setattr(named_consumer.NamedConsumer, "receive_many", many)  # noqa: B010  the same
 
 
 def cursor_not_lowered() -> None:
     """Recovery does not look at cursors."""
-    setattr(recover, "lower_cursors", lambda *_: None)  # noqa: B010  the same
+    setattr(power_loss_recovery, "lower_cursors", lambda *_: None)  # noqa: B010  the same
 
 
 def lowered_cursor_not_synced() -> None:
@@ -202,13 +244,13 @@ def lowered_cursor_not_synced() -> None:
             if words.next_sequence > tail:
                 words.move(tail)
 
-    setattr(recover, "lower_cursors", lower)  # noqa: B010  the same
+    setattr(power_loss_recovery, "lower_cursors", lower)  # noqa: B010  the same
 
 
 def cursor_not_synced_before_head() -> None:
     """T1 leaves the cursors out."""
     rewrite(
-        retention.Retainer, "_move_head", ("sync_cursor(folder, prefix, name)", "pass")
+        retention.Retainer, "_secure", ("sync_cursor(folder, prefix, name)", "pass")
     )  # fmt: skip
 
 
@@ -217,7 +259,7 @@ def head_not_synced() -> None:
     rewrite(
         retention.Retainer,
         "_remove",
-        ("sync_words(folder, fmt.read_meta_name(store.prefix))", "pass"),
+        ("sync_words(folder, fmt.read_meta_name(prefix))", "pass"),
     )
 
 
@@ -225,25 +267,26 @@ def new_head_page_not_synced() -> None:
     """T1 leaves out the page that becomes the head, and its name."""
     rewrite(
         retention.Retainer,
-        "_move_head",
-        ("sync_header(store, head.page_number)\n        folder.sync()", "pass"),
+        "_secure",
+        ("self._sync_header(store, header)", "pass"),
+        ("folder.sync()", "pass"),
     )
 
 
 def place_found_without_lock() -> None:
     """Seeking finds its place, and keeps it a moment later."""
     rewrite(
-        named.NamedConsumer,
+        named_consumer.NamedConsumer,
         "seek",
         (
             'with store.roller.lock.exclusive(store.lock_timeout, "moving a consumer"):',
             "if True:",
         ),
         (
-            "self._cursor.meta.move(self.sequence, store.clock())",
+            "self._cursor.meta.seek(self.sequence, store.clock())",
             (
                 "__import__('time').sleep(0.002)\n        "
-                "self._cursor.meta.move(self.sequence, store.clock())"
+                "self._cursor.meta.seek(self.sequence, store.clock())"
             ),
         ),
     )

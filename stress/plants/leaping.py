@@ -2,19 +2,45 @@
 
 from __future__ import annotations
 
-from pagequeue import laying, publication, publishing, recover
-from stress.plants.plant import SIM, STEP, in_c, in_python
+from pagequeue.bulk import publisher, staged_pages
+from pagequeue.store import pending_commit, power_loss_recovery
+from stress.plants.plant import BYTES, SIM, STEP, in_c, in_python
 from stress.plants.rewrite import rewrite
 
 LEAPING = (
     in_c(
         "page_number_before_mark", "producers go on in the last page before the mark leads there",
         "I19, messages that no reader comes to", {STEP: 40.0},
-        {"leap.c": [(
+        {"protocol/bulk_commit.c": [(
             "    PQ_KILL_POINT(33);\n",
             ("    pq_store_u64(at->meta + PQ_WRITE_META_PAGE_NUMBER, beyond->page_number);\n"
             "    PQ_KILL_POINT(33);\n"),
         )]},
+    ),
+    in_c(
+        "half_batch_passes_for_mark", "half a batch at the tail is taken for the end-of-page mark",
+        "I19, pages that no reader comes to", {BYTES: 15.0},
+        {"protocol/bulk_commit.c": [(
+            ("    pq_frame frame; /* half a batch is no mark: nothing of it is read */\n"
+            "    int is_marked = pq_check_at(at, position, sequence, &frame) == PQ_READ_END;\n"),
+            "    int is_marked = pq_load_u32(mark) != 0;\n",
+        )]},
+    ),
+    in_c(
+        "frozen_page_takes_more", "a producer that rolls no more goes on in a frozen page",
+        "I19, frames of other places", {BYTES: 15.0},
+        {"protocol/bulk_commit.c": [(
+            "at->first_sequence + tail->count + 1);", "at->first_sequence + tail->count);",
+        )]},
+    ),
+    in_c(
+        "batches_kept_in_stamp", "pages get their place as the batches that they were laid down in",
+        "I8, what is lost is whole batches", {BYTES: 15.0},
+        {
+            "protocol/assign_sequences.c": [
+                ("frame.word & ~(uint32_t)PQ_MORE_OF_BATCH;", "frame.word;"),
+            ],
+        },
     ),
     in_python(
         "mark_before_pages", "pages are not synced before the mark that leads to them",
@@ -41,19 +67,19 @@ LEAPING = (
 
 def mark_before_pages() -> None:
     """Pages are on stable storage only when somebody flushes."""
-    rewrite(laying, "_stamp_page", ("region.sync(0, len(region))", "pass"))
+    rewrite(staged_pages, "_stamp_page", ("region.sync(0, len(region))", "pass"))
 
 
 def entry_before_mark() -> None:
     """The entry is there before the mark is."""
     rewrite(
-        publication.Ledger,
+        publisher.BulkPublisher,
         "_publish_laid",
         (
-            "        producer._leap_to(page, header, beyond)",
+            "        producer._commit_pages(page, header, beyond)",
             (
                 "        write_down(folder, prefix, record)\n"
-                "        producer._leap_to(page, header, beyond)"
+                "        producer._commit_pages(page, header, beyond)"
             ),
         ),
     )
@@ -61,13 +87,13 @@ def entry_before_mark() -> None:
 
 def given_up_and_not_synced() -> None:
     """The end mark in front of the next page can be on the disk before the removals are."""
-    rewrite(publishing, "remove_pages", ("    sync()", "    pass"))
+    rewrite(pending_commit, "remove_pages", ("    sync()", "    pass"))
 
 
 def half_a_roll_believed() -> None:
     """The page of the durable mark is not looked at, only what headers say."""
     rewrite(
-        recover.Recovery,
+        power_loss_recovery.Recovery,
         "_start",
         ("write.durable_page or numbers[-1]", "numbers[-1]"),
     )
@@ -76,7 +102,7 @@ def half_a_roll_believed() -> None:
 def mark_not_looked_for() -> None:
     """A record always means that its pages were not published."""
     rewrite(
-        publishing,
+        pending_commit,
         "_is_marked",
         ("return scan.stopped == _core.READ_END and", "return False and"),
     )

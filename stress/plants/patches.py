@@ -5,39 +5,50 @@ Named by `PAGEQUEUE_STRESS_PATCH=stress.plants.patches:NAME`; called before any 
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import threading
 from typing import Any
 
-from pagequeue import (
-    background,
-    files,
-    flush,
-    locks,
-    queue,
-    recover,
-    roll,
-    salvage,
-    verify,
-    watching,
-    words,
-)
+from pagequeue import errors
+from pagequeue.integrity import inspection, repair, salvage, verify
+from pagequeue.integrity import rewrite_unsynced as rewriting
+from pagequeue.meta import write_meta
+from pagequeue.queue import queue
+from pagequeue.store import creation, flush, power_loss_recovery, roll
+from pagequeue.system import descriptors, directory, file_lock, replaced
+from pagequeue.util import worker
 from stress.fault_plants import (  # noqa: F401  planted by name
     bare_errors,
     forget_to_latch,
     hide_full_disk,
     keep_descriptors,
 )
+from stress.plants.archiving import hour_is_one_slice  # noqa: F401  planted by name
 from stress.plants.claim_patches import (  # noqa: F401  planted by name
     dead_letter_forgotten,
     living_owners_robbed,
     only_snapshot_overwritten,
     table_of_another_boot_believed,
 )
+from stress.plants.closings import (  # noqa: F401  planted by name
+    directory_held_as_a_number,
+    events_locked_by_ctrl_c,
+    get_waits_in_a_closed_queue,
+    opened_before_it_is_owned,
+    two_workers_started,
+)
+from stress.plants.combining import (  # noqa: F401  the same
+    closed_is_damaged,
+    imported_beside_a_fork,
+    manifest_looked_for_once,
+)
 from stress.plants.compressing import (  # noqa: F401  the same
     compressing_unlocked,
     end_mark_left_out,
     first_word_not_stored,
+    larger_than_its_page_is_damage,
     memory_given_twice,
     page_away_for_a_moment,
     written_and_not_compared,
@@ -47,6 +58,7 @@ from stress.plants.flows import (  # noqa: F401  the same
     flow_acks_what_it_hands_out,
     flow_ends_with_its_upstream,
     flow_forgets_the_last_message,
+    last_message_not_kept,
     name_let_go_before_the_pump,
     sent_behind_a_cancellation,
     taken_before_a_suspension,
@@ -69,13 +81,23 @@ from stress.plants.keeping import (  # noqa: F401  the same
     head_not_synced,
     head_page_first,
     lowered_cursor_not_synced,
+    moved_consumer_not_looked_at,
     new_head_page_not_synced,
     page_emptied_before_it_goes,
     page_not_held,
     place_found_without_lock,
     room_never_asked_for,
+    trim_is_quadratic,
     trim_without_lock,
     unacked_not_looked_at,
+)
+from stress.plants.lasting import (  # noqa: F401  the same
+    boot_not_asked_for,
+    empty_page_given_up,
+    own_clock_believed,
+    salvage_keeps_its_target,
+    standard_numbers_taken,
+    wrong_headers_passed_over,
 )
 from stress.plants.leaping import (  # noqa: F401  the same
     entry_before_mark,
@@ -84,7 +106,49 @@ from stress.plants.leaping import (  # noqa: F401  the same
     mark_before_pages,
     mark_not_looked_for,
 )
+from stress.plants.misreading import (  # noqa: F401  the same
+    deep_record_ends_bare,
+    record_believed,
+)
+from stress.plants.piping import (  # noqa: F401  the same
+    acknowledged_before_it_is_written,
+    closed_streams_left_closed,
+    written_is_taken,
+)
 from stress.plants.rewrite import rewrite
+from stress.plants.shipping import (  # noqa: F401  the same
+    consumer_before_manifest,
+    copies_not_synced,
+    manifest_before_copies,
+    published_and_not_flushed,
+    refused_though_published,
+)
+
+PARTS = 40
+"""So many lines to die at, of some 1,700, that a short run comes to one of them."""
+
+# --- making a queue -------------------------------------------------------------------------------
+
+
+def all_meta_in_parts() -> None:
+    """Only lines of one function lie between the first part and the last: dying there shows it."""
+    parts = [f"        file.write(whole[{i} * size : {i + 1} * size])\n" for i in range(PARTS)]
+    rewrite(
+        creation.Creation,
+        "begin",
+        (
+            "    write_all_meta(folder, prefix, meta)\n",
+            (
+                "    write_all_meta(folder, prefix, meta)\n"
+                "    whole = meta.encode()\n"
+                f"    size = len(whole) // {PARTS} + 1\n"
+                "    name = fmt.all_meta_name(prefix)\n"
+                '    with open(folder.full(name), "r+b", buffering=0) as file:\n'
+                "        file.truncate(0)\n" + "".join(parts)
+            ),
+        ),
+    )
+
 
 # --- stable storage -------------------------------------------------------------------------------
 
@@ -117,7 +181,10 @@ def sync_error_ignored() -> None:
     rewrite(
         flush.Flusher,
         "_sync_page",
-        ("os.fdatasync(fd)", "try:\n        os.fdatasync(fd)\n    except OSError:\n        pass"),
+        (
+            "        os.fdatasync(fd)",
+            "        try:\n            os.fdatasync(fd)\n        except OSError:\n            pass",
+        ),
     )
 
 
@@ -128,6 +195,16 @@ def failed_sync_retried() -> None:
         "_sync_to_tail",
         ("meta.latch(error.errno or errno.EIO, number)", "raise self.failed(error.errno)"),
     )
+
+
+def failed_names_believed() -> None:
+    """A sync of the directory that fails stops only the call that asked for it."""
+    rewrite(directory.Directory, "sync", ("if self.latch is not None:", "if False:"))
+
+
+def ready_page_believed() -> None:
+    """Going on after a failed sync uses a page whose name that sync can have dropped."""
+    rewrite(rewriting, "rewrite_undurable", ("if not is_ready:", "if True:"))
 
 
 def durable_only_ignored() -> None:
@@ -142,13 +219,17 @@ def durable_only_ignored() -> None:
 
 def torn_tail_kept() -> None:
     """Recovery finds the true tail and leaves what is torn behind it."""
-    rewrite(recover.Recovery, "_cut", ("zeroed = region.zero(scan.whole_position)", "zeroed = 0"))
+    rewrite(
+        power_loss_recovery.Recovery,
+        "_cut",
+        ("zeroed = region.zero(scan.whole_position)", "zeroed = 0"),
+    )
 
 
 def zeroing_not_synced() -> None:
     """What recovery zeroed can come back at the next power cut."""
     rewrite(
-        recover.Recovery,
+        power_loss_recovery.Recovery,
         "_scan",
         ("    self._sync(*self._names(number))\n    self._sync()\n", "    self._sync()\n"),
     )
@@ -157,7 +238,7 @@ def zeroing_not_synced() -> None:
 def half_batch_kept() -> None:
     """Recovery keeps the whole frames of a batch whose end is lost."""
     rewrite(
-        recover.Recovery,
+        power_loss_recovery.Recovery,
         "_scan_page",
         (
             "return region, index, scan",
@@ -169,19 +250,46 @@ def half_batch_kept() -> None:
     )
 
 
+def reader_ends_before_damage() -> None:
+    """Whoever only reads ends before damage, whatever the durable mark says."""
+    rewrite(
+        power_loss_recovery.Recovery,
+        "prefix_tail",
+        ("if scan.whole_sequence < durable or is_early:", "if False:"),
+        ("number + 1, scan, durable, write.durable_page)", "number + 1, scan, 0, 0)"),
+    )
+
+
+def other_case_is_damage() -> None:
+    """Verify takes the pages of another queue for misnamed pages of this one."""
+    rewrite(inspection, "_look_at_names", ("or owner not in others", "or owner in others"))
+
+
+def lost_head_unsaid() -> None:
+    """Whatever page is the first one left is where the queue begins."""
+    rewrite(
+        power_loss_recovery.Recovery, "_read_meta", ("self._refuse_lost_head(head_page)", "pass")
+    )
+
+
+def appended_left() -> None:
+    """Repair does not cut off what was appended."""
+    rewrite(repair._Repair, "run", ("self._cut_appended(meta)", "pass"))
+
+
 def damage_cut_off() -> None:
     """Damage below the durable mark passes for a torn tail."""
-    rewrite(recover.Recovery, "_scan_page", ("if first < durable:", "if False:"))
+    rewrite(power_loss_recovery.Recovery, "_scan_page", ("if first < durable:", "if False:"))
     rewrite(
-        recover.Recovery,
+        power_loss_recovery.Recovery,
         "_scan",
-        ("if scan.whole_sequence < durable:", "if False:"),
+        ("if scan.whole_sequence < durable or number < write.durable_page:", "if False:"),
     )
 
 
 def temporaries_kept() -> None:
     """What an interrupted maker of a file left stays there."""
-    rewrite(recover.Recovery, "_sweep", ("self.folder.remove(name)", "pass"))
+    rewrite(power_loss_recovery.Recovery, "_sweep", ("self.folder.remove(name)", "pass"))
 
 
 # --- locks ----------------------------------------------------------------------------------------
@@ -190,14 +298,21 @@ def temporaries_kept() -> None:
 def lock_reset_by_every_opener() -> None:
     """An opener makes the writers' lock anew although others have the queue open."""
     rewrite(
-        words.WriteMeta, "check_lock", ("if self.lock_abi", "self.settle()\n    if self.lock_abi")
+        write_meta.WriteMeta,
+        "check_lock",
+        ("if self.lock_abi", "self.settle()\n    if self.lock_abi"),
     )
+
+
+def namespaces_not_compared() -> None:
+    """A process of another PID namespace takes the mutex, as its namesakes do."""
+    setattr(write_meta.WriteMeta, "is_foreign", False)  # noqa: B010  mypy forbids it in plain words
 
 
 def stale_lock_kept() -> None:
     """The lock of another boot, or of the queue that this one is a copy of, is not made anew."""
     rewrite(
-        words.WriteMeta,
+        write_meta.WriteMeta,
         "settle",
         (
             "_core.reset_lock(self.region)",
@@ -211,16 +326,29 @@ def stale_lock_kept() -> None:
 
 def fork_unlocks() -> None:
     """A forked child unlocks what it inherited, and by that the parent's."""
-    rewrite(
-        locks.FileLock,
-        "forget",
-        ("self._file.close()", "portalocker.unlock(self._file)\n    self._file.close()"),
-    )
+    numbers: list[int] = []
+    forget_all = vars(descriptors)["_forget_all"]
+
+    def before() -> None:
+        numbers.clear()
+        for descriptor in list(vars(descriptors)["_all"]):
+            with contextlib.suppress(errors.PageQueueError), descriptor as fd:
+                numbers.append(fd)
+
+    def forget_and_unlock() -> None:
+        for fd in numbers:
+            fcntl.flock(fd, fcntl.LOCK_UN)
+        forget_all()
+
+    os.register_at_fork(before=before)
+    setattr(descriptors, "_forget_all", forget_and_unlock)  # noqa: B010  mypy forbids it in plain words
 
 
 def preparation_lock_not_waited_for() -> None:
     """Whoever waited too long for a slow lock goes on without it."""
-    rewrite(locks.FileLock, "_wait", ("raise errors.LockTimeout(", "return errors.LockTimeout("))
+    rewrite(
+        file_lock.FileLock, "_wait", ("raise errors.LockTimeout(", "return errors.LockTimeout(")
+    )
 
 
 # --- pages and files ------------------------------------------------------------------------------
@@ -242,8 +370,9 @@ def next_page_late() -> None:
     def late(folder: Any, prefix: str, *args: Any, **options: Any) -> Any:  # noqa: ANN401
         made = make_page(folder, prefix, *args, **options)
         name = f"{prefix}-{made.number:010}.page"
-        os.rename(name, f"{name}.late", src_dir_fd=folder.fd, dst_dir_fd=folder.fd)
-        where = os.dup(folder.fd)
+        with folder.descriptor as fd:
+            os.rename(name, f"{name}.late", src_dir_fd=fd, dst_dir_fd=fd)
+            where = os.dup(fd)
 
         def rename() -> None:
             os.rename(f"{name}.late", name, src_dir_fd=where, dst_dir_fd=where)
@@ -258,7 +387,7 @@ def next_page_late() -> None:
 def symlinks_followed() -> None:
     """A symbolic link in the place of a file is followed."""
     rewrite(
-        files.Folder,
+        directory.Directory,
         "open",
         ("os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK", "os.O_CLOEXEC | os.O_NONBLOCK"),
     )
@@ -267,7 +396,7 @@ def symlinks_followed() -> None:
 def fifo_blocks() -> None:
     """Opening a FIFO that somebody put in the place of a file waits for its other end."""
     rewrite(
-        files.Folder,
+        directory.Directory,
         "open",
         ("os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK", "os.O_NOFOLLOW | os.O_CLOEXEC"),
     )
@@ -275,17 +404,17 @@ def fifo_blocks() -> None:
 
 def umask_kept() -> None:
     """The lock file gets the permission bits that the umask leaves."""
-    rewrite(files.Folder, "_open_or_make", ("os.fchmod(fd, self._file_mode)", "pass"))
+    rewrite(directory.Directory, "_open_or_make", ("os.fchmod(fd, self._file_mode)", "pass"))
 
 
 def owners_not_looked_at() -> None:
     """Files of other users are taken."""
-    setattr(files, "check_file", lambda *_args, **_options: None)  # noqa: B010  the same
+    setattr(directory, "check_file", lambda *_args, **_options: None)  # noqa: B010  the same
 
 
 def replaced_lock_unnoticed() -> None:
     """A lock file that was replaced keeps nobody out, and nobody looks."""
-    rewrite(watching.Watched, "check", ("if not self._replaced and", "if False and"))
+    rewrite(replaced.FileIdentityGuard, "check", ("if not self._replaced and", "if False and"))
 
 
 def verify_skips_indexes() -> None:
@@ -310,19 +439,23 @@ def conflict_unsaid() -> None:
 
 def descriptor_leak() -> None:
     """Each new page that is synced keeps a descriptor."""
-    rewrite(flush.Flusher, "_forget_page", ("let_go(fd)", "pass"))
+    rewrite(
+        flush.Flusher,
+        "forget_page",
+        ("page.close()", 'self.__dict__.setdefault("kept", []).append(page)'),
+    )
 
 
 def map_leak() -> None:
     """Maps of pages that were left are never dropped."""
     kept: list[object] = []
 
-    def keep(_self: background.Background, held: list[object]) -> None:
+    def keep(_self: worker.Background, held: list[object]) -> None:
         kept.extend(held)
 
-    setattr(background.Background, "drop", keep)  # noqa: B010  mypy forbids it in plain words
+    setattr(worker.Background, "drop", keep)  # noqa: B010  mypy forbids it in plain words
 
 
 def thread_leak() -> None:
     """A queue that is closed leaves its worker thread behind."""
-    rewrite(background.Background, "close", ("self._jobs.put(None)\n", "return\n"))
+    rewrite(worker.Background, "end", ("self._jobs.put(None)\n", "return\n"))

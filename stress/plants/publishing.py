@@ -73,7 +73,7 @@ PUBLISHING = (
     in_c(
         "rows_first_length_first", "the first length of an array's rows is not stored last", "I8",
         {STEP: 15.0},
-        {"frames.c": [(
+        {"protocol/frames.c": [(
             "            first_length = word;\n",
             ("            first_length = word;\n"
             "            if (batch->items == NULL) {\n"
@@ -84,7 +84,7 @@ PUBLISHING = (
     in_c(
         "rows_sums_mixed", "the checksums of an array's rows are those of their neighbours",
         "a frame that is nobody's", {STEP: 15.0, BYTES: 15.0},
-        {"checksum.c": [(
+        {"protocol/crc32c.c": [(
             "    states[2] = update_hardware(c, three",
             "    states[2] = update_hardware(b, three",
         )]},
@@ -92,7 +92,7 @@ PUBLISHING = (
     in_c(
         "split_tail", "position and count are advanced in two stores", "I3, they drift apart",
         {STEP: 15.0},
-        {"frames.c": [(
+        {"protocol/frames.c": [(
             "    tail_advance(at, end, count + item_count);",
             ("    tail_advance(at, end, count);\n    PQ_KILL_POINT(7);\n"
             "    tail_advance(at, end, count + item_count);"),
@@ -101,14 +101,14 @@ PUBLISHING = (
     in_c(
         "tail_first", "the tail is advanced before the frames are published",
         "I3, a hole that no reader passes", {STEP: 15.0},
-        {"frames.c": [(
+        {"protocol/frames.c": [(
             "    PQ_KILL_POINT(4);\n",
             "    tail_advance(at, end, count + item_count);\n    PQ_KILL_POINT(4);\n",
         )]},
     ),
     in_c(
         "dead_not_settled", "what a dead holder published is laid over", "I3", {STEP: 15.0},
-        {"frames.c": [(
+        {"protocol/frames.c": [(
             "        if (found == PQ_READ_NOTHING) {\n            break;",
             "        if (found != PQ_READ_END) {\n            break;",
         )]},
@@ -116,7 +116,7 @@ PUBLISHING = (
     in_c(
         "half_batch_page_kept", "the page in which a dead holder left half a batch is gone on with",
         "I8", {SIM: 40.0},
-        {"frames.c": [(
+        {"protocol/frames.c": [(
             ("    if (pq_load_u64(at->meta + PQ_WRITE_META_BATCH_OPEN) > "
             "at->first_sequence + *count) {"),
             "    if (0) {",
@@ -125,20 +125,20 @@ PUBLISHING = (
     in_c(
         "clock_trusted", "a timestamp is now, also when the clock was set back", "I1",
         {KILL: 30.0},
-        {"frames.c": [("exact : now > last ? now : last;", "exact : now;")]},
+        {"protocol/frames.c": [("exact : now > last ? now : last;", "exact : now;")]},
     ),
     in_c(
         "next_header_half", "a next page's header that a killed roll left half written is kept",
         "a page that cannot be opened", {STEP: 60.0},
-        {"frames.c": [("checksum == header_checksum(found) &&", "")]},
+        {"protocol/frames.c": [("checksum == header_checksum(found) &&", "")]},
     ),
     in_c(
         "end_mark_first", "the end mark is published before the next page has its header", "I10",
         {STEP: 30.0},
-        {"frames.c": [(
+        {"protocol/frames.c": [(
             "    PQ_KILL_POINT(11);\n",
             ("    uint32_t early = PQ_END_OF_PAGE | END_MARK_BYTES;\n"
-            "    uint32_t early_sum = pq_frame_checksum(PQ_CRC_START, last, sequence, early);\n"
+            "    uint32_t early_sum = pq_frame_checksum(at->queue_state, last, sequence, early);\n"
             "    memcpy(at->page + position + PQ_FRAME_CHECKSUM, &early_sum, 4);\n"
             "    memcpy(at->page + position + PQ_FRAME_TIMESTAMP, &last, 8);\n"
             "    pq_store_u32(at->page + position, early);\n"
@@ -148,19 +148,34 @@ PUBLISHING = (
     in_c(
         "end_mark_without_room", "a frame may take the room of the end mark", "I9",
         {BYTES: 15.0},
-        {"frames.c": [("end + END_MARK_BYTES > at->page_bytes", "end > at->page_bytes")]},
+        {"protocol/frames.c": [("end + END_MARK_BYTES > at->page_bytes", "end > at->page_bytes")]},
     ),
     in_c(
         "length_not_bounded", "a length that leads out of the page is believed", "I9",
         {BYTES: 15.0},
-        {"frames.c": [("pq_aligned(length) > page_bytes - position", "0")]},
+        {"protocol/frames.c": [("pq_aligned(length) > page_bytes - position", "0")]},
+    ),
+    in_c(
+        "no_queue_in_checksum", "the queue's id is no part of the checksums of its frames",
+        "I2, a frame of another queue validates", {DAMAGE: 60.0},
+        {"protocol/crc32c.c": [(
+            "    return update(PQ_CRC_START, queue_id, PQ_QUEUE_ID_BYTES);",
+            "    return PQ_CRC_START + 0 * queue_id[0];",
+        )]},
+    ),
+    in_c(
+        "frames_in_payloads_taken", "behind damage any frame that validates is taken for a message",
+        "I2, a message that was never sent", {DAMAGE: 60.0},
+        {"protocol/scan.c": [
+            ("    for (; ordinal < at->index_cap", "    for (; 0 && ordinal < at->index_cap"),
+            ("        if (leads_on(&self, place,", "        if (1 || leads_on(&self, place,"),
+        ]},
     ),
     in_c(
         "index_trusted", "what the index leads to need not prove itself", "I6", {DAMAGE: 30.0},
-        {"scan.c": [(
-            ("    if (pq_frame_check(at->page, at->page_bytes, *position, "
-            "at->first_sequence + known, &frame) !=\n            PQ_READ_FRAME ||\n"
-            "        frame.timestamp != timestamp) {"),
+        {"protocol/scan.c": [(
+            ("    if (pq_check_at(at, *position, at->first_sequence + known, &frame) != "
+            "PQ_READ_FRAME ||\n        frame.timestamp != timestamp) {"),
             ("    if (pq_frame_look(at->page, at->page_bytes, *position, &frame) !="
             " PQ_READ_FRAME) {"),
         )]},

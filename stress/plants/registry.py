@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from stress.plants.archiving import ARCHIVING
 from stress.plants.claiming import CLAIMING
+from stress.plants.closings import CLOSINGS
+from stress.plants.combining import COMBINING
 from stress.plants.compressing import COMPRESSING
 from stress.plants.flows import FLOWS
 from stress.plants.items import ITEMS
 from stress.plants.keeping import KEEPING
+from stress.plants.lasting import LASTING
 from stress.plants.leaping import LEAPING
+from stress.plants.misreading import MISREADING
+from stress.plants.piping import PIPING
 from stress.plants.plant import (
+    APART,
     CUT,
     DAMAGE,
     FAILED_SYNC,
@@ -25,6 +32,7 @@ from stress.plants.plant import (
     in_python,
 )
 from stress.plants.publishing import MODELS, PUBLISHING
+from stress.plants.shipping import SHIPPING
 
 LOCKS = (
     in_python(
@@ -34,7 +42,7 @@ LOCKS = (
     in_c(
         "lock_stolen", "the writers' lock is taken from its holder after a timeout",
         "an overwritten message", {STOP: 15.0},
-        {"attempt.c": [(
+        {"python/locked_call.c": [(
             "            return LOCK_TIMEOUT;",
             "            pq_lock_reset(lock->mutex);\n            start = now;",
         )]},
@@ -42,14 +50,14 @@ LOCKS = (
     in_c(
         "lock_not_robust", "the writers' lock is not released when its holder dies",
         "a wait without end", {STEP: 30.0},
-        {"lock.c": [(
+        {"os/writers_lock.c": [(
             "pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST)", "0"
         )]},
     ),
     in_c(
         "lock_not_made_consistent", "a dead holder's lock is taken over without saying so",
         "nobody can lock any more", {STEP: 30.0},
-        {"lock.c": [(
+        {"os/writers_lock.c": [(
             "error = pthread_mutex_consistent((pthread_mutex_t *)lock->mutex);", "error = 0;"
         )]},
     ),
@@ -68,6 +76,23 @@ LOCKS = (
     in_python(
         "preparation_lock_not_waited_for", "a slow lock is ignored after its timeout",
         "two makers of one page", {STOP: 30.0},
+    ),
+    in_python(
+        "namespaces_not_compared", "threads of every PID namespace use the mutex",
+        "a namesake's death frees it", {APART: 90.0},
+    ),
+    in_c(
+        "byte_not_locked", "a process of another namespace believes any mark to be a dead one's",
+        "two producers at once", {APART: 60.0},
+        {"os/writers_lock.c": [(
+            "    int error = lock_byte(lock->fd, F_WRLCK);\n    if (error == 0) {\n        PQ_KILL",
+            "    int error = 0;\n    if (error == 0) {\n        PQ_KILL",
+        )]},
+    ),
+    in_c(
+        "dead_mark_kept", "nobody removes the mark of a holder that died",
+        "a wait without end", {APART: 60.0},
+        {"os/writers_lock.c": [("!= MARK ||", "!= 1 ||")]},
     ),
 )  # fmt: skip
 
@@ -88,15 +113,27 @@ DURABILITY = (
         "failed_sync_retried", "a sync that failed is tried again", "I5, the data is gone by then",
         {FAILED_SYNC: 20.0},
     ),
+    in_python(
+        "failed_names_believed", "a directory whose sync failed is believed at the next one",
+        "I5, names of pages are gone by then", {FAILED_SYNC: 60.0},
+    ),
+    in_python(
+        "ready_page_believed", "a page made ready before a failed sync is used after it",
+        "I5, its name is gone by then", {FAILED_SYNC: 60.0},
+    ),
     in_c(
         "group_commit_too_early", "who slept beside a flush passes for covered by it", "I5",
         {KILL: 15.0},
-        {"turn.c": [("failed == 0 && pq_load_u64(", "failed == 0 && deadline + pq_load_u64(")]},
+        {
+            "protocol/flush_turn.c": [
+                ("failed == 0 && pq_load_u64(", "failed == 0 && deadline + pq_load_u64("),
+            ]
+        },
     ),
     in_c(
         "dead_flusher_waited_for", "who waits for a flush never looks whether anybody flushes",
         "a wait without end", {STEP: 40.0},
-        {"turn.c": [("if (now >= deadline ||", "if (ns == 0 ||")]},
+        {"protocol/flush_turn.c": [("if (now >= deadline ||", "if (ns == 0 ||")]},
     ),
     in_python(
         "durable_only_ignored", "a consumer of what is durable gets what is not", "I5",
@@ -126,6 +163,10 @@ RECOVERING = (
         "acknowledged messages vanish", {DAMAGE: 30.0},
     ),
     in_python(
+        "reader_ends_before_damage", "a reader takes what stands before damage for the whole queue",
+        "acknowledged messages vanish", {DAMAGE: 30.0},
+    ),
+    in_python(
         "temporaries_kept", "what an interrupted maker left is not removed",
         "400 kills left 45 files", {STEP: 15.0},
     ),
@@ -133,8 +174,25 @@ RECOVERING = (
 
 FILES = (
     in_python(
+        "lost_head_unsaid", "a lost read meta hides a lost first page", "a queue that is shorter",
+        {DAMAGE: 30.0},
+    ),
+    in_python(
+        "appended_left", "repair leaves what was appended to small files", "all files alike",
+        {DAMAGE: 30.0},
+    ),
+    in_python(
+        "other_case_is_damage", "pages of a queue whose prefix has other capitals count as damage",
+        "a file belongs to one queue", {DAMAGE: 30.0},
+    ),
+    in_python(
         "umask_kept", "the lock file has the permission bits that the umask leaves", "safe files",
         {STRANGER: 20.0},
+    ),
+    in_c(
+        "addresses_are_bytes", "a payload's format is not searched for objects and pointers",
+        "payloads hold no addresses", {STRANGER: 20.0},
+        {"python/writer_payloads.c": [('"OPX&z"', '"X&z"')]},
     ),
     in_python("owners_not_looked_at", "files of others are taken", "safe files", {STRANGER: 20.0}),
     in_python(
@@ -146,7 +204,7 @@ FILES = (
     ),
     in_c(
         "sparse_pages", "pages are made without blocks", "SIGBUS on a full disk", {FULL: 20.0},
-        {"region.c": [(
+        {"python/mapped_file.c": [(
             "error = posix_fallocate(fd, (off_t)from, (off_t)(wanted->bytes - from));",
             "error = ftruncate(fd, (off_t)wanted->bytes) == 0 ? 0 : errno;",
         )]},
@@ -154,7 +212,11 @@ FILES = (
     in_c(
         "partial_file_left", "a page that could not be made leaves a part of itself",
         "a full disk stays full", {FULL: 30.0},
-        {"region.c": [("        unlinkat(folder, temporary, 0);\n", "")]},
+        {"python/mapped_file.c": [("        unlinkat(folder, temporary, 0);\n", "")]},
+    ),
+    in_python(
+        "all_meta_in_parts", "the allMeta is written again in place, in parts",
+        "a queue that cannot be opened", {STEP: 60.0},
     ),
     in_python("symlinks_followed", "a symbolic link is followed", "safe files", {DAMAGE: 30.0}),
     in_python("fifo_blocks", "opening a FIFO blocks", "safe files", {DAMAGE: 30.0}),
@@ -163,7 +225,7 @@ FILES = (
 GROWING = (
     in_c(
         "memory_leak", "the payloads of a batch are never let go", "soak", {GROWTH: 60.0},
-        {"columns.c": [(
+        {"python/payload_spans.c": [(
             "if (payload == NULL || PyList_SetItem(",
             "Py_XINCREF(payload);\n        if (payload == NULL || PyList_SetItem(",
         )]},
@@ -189,7 +251,8 @@ FAILING = (
 
 PLANTS = (
     *MODELS, *PUBLISHING, *LOCKS, *DURABILITY, *RECOVERING, *FILES, *FAILING, *GROWING, *KEEPING,
-    *CLAIMING, *FLOWS, *ITEMS, *COMPRESSING, *LEAPING,
+    *CLAIMING, *PIPING, *FLOWS, *ITEMS, *COMPRESSING, *LEAPING, *SHIPPING, *CLOSINGS,
+    *COMBINING, *ARCHIVING, *LASTING, *MISREADING,
 )  # fmt: skip
 
 

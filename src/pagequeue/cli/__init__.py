@@ -2,14 +2,17 @@
 
 - exit codes: 0 done, 1 an error told in one line on stderr, 2 wrong usage, 130 interrupted, 141
   the reader of our output has gone; never a traceback for any of these.
-- data goes to stdout, everything else to stderr.
+- data goes to stdout, everything else to stderr; a closed stderr changes no exit code.
 - importing this package imports no command and nothing of an extra; a missing extra is named.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING
+
+from pagequeue.system import program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,19 +24,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
     Args:
-        arguments: what stands after the program's name; None takes `sys.argv`.
+        arguments: what stands after the program's name; None takes `sys.argv`, and the process is
+            prepared as the command's own (`pagequeue.system.program`).
 
     Returns:
         The exit code, as the package's contract says.
     """
+    if arguments is None:
+        program.begin()
+    try:
+        return _main(arguments)
+    except KeyboardInterrupt:
+        return program.EXIT_INTERRUPTED
+    finally:
+        if arguments is None:
+            program.end()
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     try:
         from pagequeue.cli import app  # noqa: PLC0415 - a missing extra must be told, not raised
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] not in _EXTRA_MODULES:
             raise
-        print(
-            f"pagequeue: the command line needs {missing.name}: pip install 'pagequeue[cli]'",
-            file=sys.stderr,
-        )
+        with contextlib.suppress(OSError):
+            print(
+                f"pagequeue: the command line needs {missing.name}: pip install 'pagequeue[cli]'",
+                file=sys.stderr,
+            )
         return 1
     return app.run(arguments)

@@ -6,21 +6,21 @@ import contextlib
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 import rich  # noqa: F401 - every command needs it, so its absence is told here
 
 from pagequeue import PageQueueError
+from pagequeue.cli.error_text import reworded
 from pagequeue.cli.errors import os_error_text
 from pagequeue.cli.lazy import LazyGroup
-from pagequeue.cli.rewording import reworded
+from pagequeue.system import program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 EXIT_ERROR: Final = 1
-EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT
 EXIT_CLOSED_PIPE: Final = 141  # 128 + SIGPIPE
 
 COMMANDS: Final = {
@@ -75,7 +75,12 @@ def application() -> None:
 def run(arguments: Sequence[str] | None) -> int:
     """Run one command and return its exit code."""
     logging.basicConfig(format="pagequeue: %(message)s", level=logging.WARNING)
-    code = _run(arguments)
+    logging.raiseExceptions = False  # a log line that nobody can hear is no error
+    program.raise_on_interrupt()
+    try:
+        code = _run(arguments)
+    except KeyboardInterrupt:
+        code = program.EXIT_INTERRUPTED
     return _close_output(code)
 
 
@@ -86,25 +91,36 @@ def _run(arguments: Sequence[str] | None) -> int:
             prog_name="pagequeue",
             standalone_mode=False,
         )
-    except click.UsageError as error:
-        error.show()
-        code = error.exit_code
-    except click.ClickException as error:
-        _complain(error.format_message())
-        code = error.exit_code
+    except (_InterruptedError, click.Abort):
+        return program.EXIT_INTERRUPTED
     except _ClosedPipeError:
-        code = EXIT_CLOSED_PIPE
-    except (_InterruptedError, click.Abort, KeyboardInterrupt):
-        code = EXIT_INTERRUPTED
-    except PageQueueError as error:
+        return EXIT_CLOSED_PIPE
+    except Exception as error:
+        if program.was_interrupted():  # whatever the interruption became on its way
+            return program.EXIT_INTERRUPTED
+        code = _told(error)
+        if code is None:
+            raise
+        return code
+    return result if isinstance(result, int) else 0
+
+
+def _told(error: Exception) -> int | None:
+    """Print an error in one line, and return its exit code; None: the error is a bug."""
+    if isinstance(error, click.UsageError):
+        with contextlib.suppress(OSError):
+            error.show()
+        return error.exit_code
+    if isinstance(error, click.ClickException):
+        _complain(error.format_message())
+        return error.exit_code
+    if isinstance(error, PageQueueError):
         _complain(reworded(str(error)))
-        code = EXIT_ERROR
-    except OSError as error:
+        return EXIT_ERROR
+    if isinstance(error, OSError):
         _complain(os_error_text(error))
-        code = EXIT_ERROR
-    else:
-        code = result if isinstance(result, int) else 0
-    return code
+        return EXIT_ERROR
+    return None
 
 
 def _complain(text: str) -> None:
@@ -115,25 +131,30 @@ def _complain(text: str) -> None:
 
 
 def _close_output(code: int) -> int:
-    """Flush stdout, and return the exit code that this leaves.
+    """Flush stdout and stderr, and return the exit code that this leaves.
 
-    The interpreter flushes again when it ends and would tell of the same error there, so a stdout
-    that cannot be written is led to nowhere.
+    The interpreter flushes again when it ends and would fail there, with another exit code, so a
+    stream that cannot be written is led to nowhere. Only stdout counts.
     """
-    if sys.stdout is None:
-        return code
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         code = code or EXIT_CLOSED_PIPE
+        _lead_to_nowhere(sys.stdout)
     except OSError as error:
         if code == 0:
             _complain(f"standard output: {os_error_text(error)}; nothing more was written")
             code = EXIT_ERROR
-    else:
-        return code
+        _lead_to_nowhere(sys.stdout)
+    try:
+        sys.stderr.flush()
+    except OSError:
+        _lead_to_nowhere(sys.stderr)
+    return code
+
+
+def _lead_to_nowhere(stream: TextIO) -> None:
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
+        os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
-    return code

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import click
 
 from pagequeue import Queue
-from pagequeue.cli import shared
-from pagequeue.cli.problems import page_progress
+from pagequeue.cli import options
+from pagequeue.cli.json_output import print_json
+from pagequeue.cli.problem_text import page_progress
 from pagequeue.errors import InvalidOption
-from pagequeue.zstd import LEVEL_DEFAULT, LEVEL_MAX, LEVEL_MIN
+from pagequeue.page.zstd import LEVEL_DEFAULT, LEVEL_MAX, LEVEL_MIN
+from pagequeue.util.text import grouped, human_bytes
 
 
 @click.command()
-@shared.directory_argument
+@options.directory_argument
 @click.option(
     "--level",
     type=click.IntRange(LEVEL_MIN, LEVEL_MAX),
@@ -24,9 +25,9 @@ from pagequeue.zstd import LEVEL_DEFAULT, LEVEL_MAX, LEVEL_MIN
     help="Of Zstandard; more is smaller and slower.",
 )
 @click.option("--rotate", is_flag=True, help="Seal the active page first.")
-@shared.json_option()
-@shared.prefix_option
-@shared.trust_option
+@options.json_option()
+@options.prefix_option
+@options.trust_option
 def command(
     directory: str, level: int, prefix: str, trust: tuple[str, ...], *, rotate: bool, as_json: bool
 ) -> None:
@@ -43,9 +44,9 @@ def command(
             queue.rotate()
         report = queue.compress(progress)
     if as_json:
-        click.echo(json.dumps(dataclasses.asdict(report)))
+        print_json(dataclasses.asdict(report))
         return
-    before, after = map(shared.human_bytes, (report.bytes_before, report.bytes_after))
-    click.echo(f"{shared.counted(report.pages, 'page')} compressed, {before} before, {after} after")
+    before, after = map(human_bytes, (report.bytes_before, report.bytes_after))
+    click.echo(f"{grouped(report.pages, 'page')} compressed, {before} before, {after} after")
     if report.pages_left:
-        click.echo(f"{shared.counted(report.pages_left, 'page')} left: they would hardly shrink")
+        click.echo(f"{grouped(report.pages_left, 'page')} left: they would hardly shrink")

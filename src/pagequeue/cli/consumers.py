@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import TYPE_CHECKING
 
 import click
 
-from pagequeue.cli import shared
-from pagequeue.cli.info import jsonable
+from pagequeue.cli import options
+from pagequeue.cli.json_output import print_json
 
 if TYPE_CHECKING:
     from pagequeue import ConsumerInfo
@@ -37,25 +36,25 @@ def line_of(consumer: ConsumerInfo) -> str:
 
 
 @click.command()
-@shared.directory_argument
-@shared.json_option("Print one JSON object for each, a line.")
+@options.directory_argument
+@options.json_option("Print one JSON object for each, a line.")
 @click.option("--remove", metavar="NAME", help="Remove this one: its place is lost.")
-@shared.prefix_option
-@shared.trust_option
+@options.prefix_option
+@options.trust_option
 def command(
     directory: str, prefix: str, trust: tuple[str, ...], *, as_json: bool, remove: str | None
 ) -> None:
     """List the named consumers and groups of the queue in DIR: place, lag, last acknowledgement."""
     if remove is not None:
-        with shared.open_to_write(directory, prefix, trust, create=False) as queue:
+        with options.open_to_write(directory, prefix, trust, create=False) as queue:
             queue.remove_consumer(remove)
-        shared.note(f"removed consumer {remove}")
+        options.note(f"removed consumer {remove}")
         return
-    with shared.open_to_read(directory, prefix, trust) as queue:
+    with options.open_to_read(directory, prefix, trust) as queue:
         found = queue.consumers()
     for consumer in found:
         if as_json:
             figures = dataclasses.asdict(consumer)
-            click.echo(json.dumps(figures, default=jsonable, ensure_ascii=False))
+            print_json(figures)
         else:
             click.echo(line_of(consumer))

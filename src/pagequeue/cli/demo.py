@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
 import sys
 import tempfile
@@ -11,7 +10,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from pagequeue.cli import demo_flights, shared
+from pagequeue.cli import options
+from pagequeue.cli.json_output import print_json
+from pagequeue.demo import flights
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,30 +69,30 @@ def command(
     with exit code 1, and says which, if one flight is missing, doubled, changed or out of order.
     """
     # Only here: the other commands, and this one's help, should not wait for it.
-    from pagequeue.cli import demo_run, demo_view  # noqa: PLC0415
+    from pagequeue.demo import run, view  # noqa: PLC0415
 
     try:
-        source = demo_flights.source_path()
+        source = flights.source_path()
         with (
             _terminated_tidily(),
             _directory(directory) as chosen,
-            demo_view.bars() as display,
+            view.bars() as display,
         ):
-            report = demo_run.run(
+            report = run.run(
                 chosen, source, limit_count=limit_count, seconds=seconds, display=display
             )
-    except demo_flights.SourceError as error:
-        raise shared.CommandError(str(error)) from None
-    except demo_run.DemoError as error:
+    except flights.SourceError as error:
+        raise options.CommandError(str(error)) from None
+    except run.DemoError as error:
         if as_json:
-            click.echo(json.dumps({"ok": False, "faults": error.faults}))
+            print_json({"ok": False, "faults": error.faults})
         for fault in error.faults:
-            shared.note(fault)
-        raise shared.CommandError("the demo failed; the lines above say where") from None
+            options.note(fault)
+        raise options.CommandError("the demo failed; the lines above say where") from None
     if as_json:
-        click.echo(json.dumps(report.figures()))
+        print_json(report.figures())
         return 0
-    demo_view.show(report, demo_flights.carrier_names())
+    view.show(report, flights.carrier_names())
     if directory is not None:
-        shared.note(f"kept in {directory}; look with: pagequeue receive {directory} --last 5")
+        options.note(f"kept in {directory}; look with: pagequeue receive {directory} --last 5")
     return 0

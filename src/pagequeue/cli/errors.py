@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from pagequeue import PageQueueError
-from pagequeue.cli.rewording import reworded
+from pagequeue.cli.error_text import reworded
+from pagequeue.cli.json_output import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +51,7 @@ def told_as_json(function: _Function) -> _Function:
         except (PageQueueError, OSError, click.ClickException) as error:
             if as_json:
                 figures = {"ok": False, "error": _figures(error)}
-                click.echo(json.dumps(figures, default=str, ensure_ascii=False))
+                print_json(figures)
             raise
 
     return command  # type: ignore[return-value]

@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from functools import partial
 from typing import IO, TYPE_CHECKING
 
 import click
 
 from pagequeue import InvalidOption
-from pagequeue import exchange as exchanging
-from pagequeue.cli import shared
-from pagequeue.cli.problems import page_progress
-from pagequeue.exchange_text import CsvWriting, JsonlWriting
+from pagequeue.cli import options
+from pagequeue.cli.json_output import print_json
+from pagequeue.cli.problem_text import page_progress
+from pagequeue.export import files as exchanging
+from pagequeue.export.text import CsvWriting, JsonlWriting
+from pagequeue.util.text import grouped, human_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pagequeue import Queue
-    from pagequeue.exchange import Writing
-    from pagequeue.kind import Kind
+    from pagequeue.export.files import Writing
+    from pagequeue.schema.schema import Schema
 
 
-def _begin(suffix: str, kind: Kind) -> Callable[[IO[bytes]], Writing]:
+def _begin(suffix: str, kind: Schema) -> Callable[[IO[bytes]], Writing]:
     """Return what begins a file of a format."""
     if suffix == ".jsonl":
         return JsonlWriting
     if suffix == ".csv":
         return CsvWriting
-    from pagequeue.exchange_arrow import (  # noqa: PLC0415 - the extra
-        ArrowWriting,
-        ParquetWriting,
-        schema_of,
-    )
+    from pagequeue.export.arrow import ArrowWriting, ParquetWriting, schema_of  # noqa: PLC0415 - the extra
 
     schema_of(kind)  # what is missing is told before anything is made
     return partial(ParquetWriting if suffix == ".parquet" else ArrowWriting, kind=kind)
@@ -56,18 +53,18 @@ def _export(
 
 
 @click.command()
-@shared.directory_argument
+@options.directory_argument
 @click.option(
     "--to", "target", required=True, metavar="FILE", type=click.Path(readable=False),
     help="The file to write; .parquet, .arrow, .jsonl or .csv says how.",
 )  # fmt: skip
-@shared.since_option
-@shared.until_option
+@options.since_option
+@options.until_option
 @click.option("--sequence", type=click.IntRange(min=0), help="Start at this sequence.")
 @click.option("--force", is_flag=True, help="Replace what stands there.")
-@shared.json_option()
-@shared.prefix_option
-@shared.trust_option
+@options.json_option()
+@options.prefix_option
+@options.trust_option
 def command(
     directory: str,
     target: str,
@@ -95,12 +92,10 @@ def command(
         exchanging.suffix_of(target)
     except InvalidOption as error:
         raise click.UsageError(str(error)) from None
-    with shared.open_to_read(directory, prefix, trust) as queue:
+    with options.open_to_read(directory, prefix, trust) as queue:
         report = _export(queue, target, since=since, until=until, sequence=sequence, force=force)
     if as_json:
-        click.echo(json.dumps(dataclasses.asdict(report), ensure_ascii=False))
+        print_json(dataclasses.asdict(report))
         return
-    what = (
-        f"{shared.counted(report.messages, 'message')}, {shared.human_bytes(report.payload_bytes)}"
-    )
-    click.echo(f"{what} exported to {target}, {shared.human_bytes(report.file_bytes)}")
+    what = f"{grouped(report.messages, 'message')}, {human_bytes(report.payload_bytes)}"
+    click.echo(f"{what} exported to {target}, {human_bytes(report.file_bytes)}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import stat
 from pathlib import Path
@@ -12,18 +11,20 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from pagequeue import InvalidOption, Queue
-from pagequeue import exchange as exchanging
-from pagequeue.cli import shared
-from pagequeue.cli.problems import page_progress
-from pagequeue.cli.rewording import reworded
-from pagequeue.exchange_text import read_csv, read_jsonl
-from pagequeue.kind import Kind
-from pagequeue.producer import Producer
+from pagequeue.cli import options as shared
+from pagequeue.cli.error_text import reworded
+from pagequeue.cli.json_output import print_json
+from pagequeue.cli.problem_text import page_progress
+from pagequeue.export import files as exchanging
+from pagequeue.export.text import read_csv, read_jsonl
+from pagequeue.schema.schema import Schema
+from pagequeue.send.producer import Producer
+from pagequeue.util.text import grouped, human_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pagequeue.exchange import Piece
+    from pagequeue.export.files import RowGroup
 
 
 class _Source:
@@ -33,13 +34,13 @@ class _Source:
         suffix = exchanging.suffix_of(path)
         self._file = file
         self._size_bytes = os.fstat(file.fileno()).st_size
-        self.kind = Kind()
-        self.pieces: Callable[[Kind], Iterator[Piece]]
+        self.kind = Schema()
+        self.pieces: Callable[[Schema], Iterator[RowGroup]]
         if suffix in {".jsonl", ".csv"}:
             read = read_jsonl if suffix == ".jsonl" else read_csv
             self.pieces = lambda _: read(file)
             return
-        from pagequeue.exchange_arrow import TableFile  # noqa: PLC0415 - the extra
+        from pagequeue.export.arrow import TableFile  # noqa: PLC0415 - the extra
 
         table = TableFile(file, path, is_parquet=suffix == ".parquet")
         self.kind, self.pieces = table.kind, table.pieces
@@ -50,7 +51,7 @@ class _Source:
         return self._file.tell(), self._size_bytes
 
 
-def _open_queue(directory: str, kind: Kind, **options: Any) -> Queue:  # noqa: ANN401 - of Queue
+def _open_queue(directory: str, kind: Schema, **options: Any) -> Queue:  # noqa: ANN401 - of Queue
     """Return the queue; a new one holds what that of the file held."""
     try:
         try:
@@ -153,15 +154,14 @@ def command(
         "first_sequence": first_sequence if importing.messages else None,
     }
     if as_json:
-        click.echo(json.dumps(report))
+        print_json(report)
         return
-    size = shared.human_bytes(importing.payload_bytes)
-    click.echo(f"{shared.counted(importing.messages, 'message')}, {size} imported from {source}")
+    size = human_bytes(importing.payload_bytes)
+    click.echo(f"{grouped(importing.messages, 'message')}, {size} imported from {source}")
 
 
 def _say_how_far(importing: exchanging.Import, skip_count: int) -> None:
     rest = skip_count + importing.messages
     shared.note(
-        f"{shared.counted(importing.messages, 'message')} imported; to go on behind them: "
-        f"--skip {rest}"
+        f"{grouped(importing.messages, 'message')} imported; to go on behind them: --skip {rest}"
     )

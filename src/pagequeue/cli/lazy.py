@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pagequeue.system import program
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -33,6 +35,8 @@ class LazyGroup(click.Group):
         del ctx
         if cmd_name not in self._modules:
             return None
+        program.exit_on_interrupt()
         command = importlib.import_module(self._modules[cmd_name]).command
+        program.raise_on_interrupt()
         assert isinstance(command, click.Command)
         return command

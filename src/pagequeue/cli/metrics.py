@@ -10,7 +10,7 @@ import time
 
 import click
 
-from pagequeue.cli import shared
+from pagequeue.cli import options
 
 
 @click.command()
@@ -26,12 +26,12 @@ from pagequeue.cli import shared
 @click.option(
     "--interval",
     type=click.FloatRange(min=0, min_open=True),
-    callback=shared.finite,
+    callback=options.finite,
     help="Write the text file again after so many seconds, until interrupted.",
 )
 @click.option("--count", type=click.IntRange(min=1), help="With --interval: so often.")
-@shared.prefix_option
-@shared.trust_option
+@options.prefix_option
+@options.trust_option
 def command(
     directories: tuple[str, ...],
     port: int | None,
@@ -51,7 +51,7 @@ def command(
 
         from pagequeue.metrics import QueueCollector  # noqa: PLC0415 - the same
     except ImportError as error:
-        raise shared.CommandError(
+        raise options.CommandError(
             "prometheus_client is not installed; install pagequeue with the extra 'metrics'"
         ) from error
     if port is not None and textfile is not None:
@@ -62,13 +62,13 @@ def command(
         raise click.UsageError("--count belongs to --interval")
     with contextlib.ExitStack() as stack:
         once = dict.fromkeys(map(os.path.abspath, directories))  # a sample must not come twice
-        queues = [stack.enter_context(shared.open_to_read(path, prefix, trust)) for path in once]
+        queues = [stack.enter_context(options.open_to_read(path, prefix, trust)) for path in once]
         registry = prometheus_client.CollectorRegistry()
         registry.register(QueueCollector(*queues))
         if port is not None:
             server, _ = prometheus_client.start_http_server(port, address, registry)
             stack.callback(server.shutdown)
-            shared.note(f"metrics at http://{address}:{server.server_port}/metrics")
+            options.note(f"metrics at http://{address}:{server.server_port}/metrics")
             threading.Event().wait()
         elif textfile is None:
             click.echo(prometheus_client.generate_latest(registry).decode(), nl=False)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pagequeue import InvalidOption, merge, plotting
-from pagequeue.cli import shared
-from pagequeue.cli.problems import page_progress
-from pagequeue.exchange import whole_file
-from pagequeue.histograms import SizeBins, TimeBins
-from pagequeue.latencies import RULES, Latencies
+from pagequeue import InvalidOption, merge
+from pagequeue.cli import options
+from pagequeue.cli.json_output import print_json
+from pagequeue.cli.problem_text import page_progress
+from pagequeue.plot import figures as plotting
+from pagequeue.plot.histograms import SizeBins, TimeBins
+from pagequeue.plot.latencies import RULES, Latencies
+from pagequeue.system.atomic_file import whole_file
+from pagequeue.util.text import grouped
 
 if TYPE_CHECKING:
     from pagequeue import Queue
@@ -60,13 +62,13 @@ def _figures(times: TimeBins, sizes: SizeBins, latencies: Latencies | None) -> d
 
 
 @click.command()
-@shared.directory_argument
+@options.directory_argument
 @click.option(
     "--to", "target", default="queue.png", show_default=True, metavar="FILE",
     type=click.Path(readable=False), help="The picture to write: .png, .svg or .pdf.",
 )  # fmt: skip
-@shared.since_option
-@shared.until_option
+@options.since_option
+@options.until_option
 @click.option(
     "--latency", "other", metavar="OTHER", type=click.Path(readable=False),
     help="Show how long messages took from DIR to the queue in OTHER.",
@@ -78,9 +80,9 @@ def _figures(times: TimeBins, sizes: SizeBins, latencies: Latencies | None) -> d
     "with ns since 1970, int64 little-endian, or has them in a field.",
 )  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace what stands there.")
-@shared.json_option()
-@shared.prefix_option
-@shared.trust_option
+@options.json_option()
+@options.prefix_option
+@options.trust_option
 def command(
     directory: str,
     target: str,
@@ -111,11 +113,11 @@ def command(
         raise click.UsageError(str(error)) from None
     plotting.check()
     with contextlib.ExitStack() as stack:
-        queue = stack.enter_context(shared.open_to_read(directory, prefix, trust))
+        queue = stack.enter_context(options.open_to_read(directory, prefix, trust))
         file = stack.enter_context(whole_file(target, force=force))
         times, sizes = _count(queue, since, until)
         if other is not None and latencies is not None:
-            second = stack.enter_context(shared.open_to_read(other, prefix, trust))
+            second = stack.enter_context(options.open_to_read(other, prefix, trust))
             with merge([queue, second], since=since, until=until) as merged:
                 for batch in merged.batches():
                     latencies.add(batch)
@@ -123,9 +125,9 @@ def command(
         bins = None if latencies is None else latencies.bins
         plotting.draw(file, title, times, sizes, bins, other or "", file_format)
     if as_json:
-        click.echo(json.dumps({"path": target} | _figures(times, sizes, latencies)))
+        print_json({"path": target} | _figures(times, sizes, latencies))
         return
-    click.echo(f"{shared.counted(sizes.total, 'message')} drawn in {target}")
+    click.echo(f"{grouped(sizes.total, 'message')} drawn in {target}")
     if latencies is not None:
-        matched = shared.counted(latencies.bins.total, "message")
+        matched = grouped(latencies.bins.total, "message")
         click.echo(f"{matched} of {other} with a latency, {latencies.unmatched:,} without")

@@ -1,31 +1,31 @@
 """`pagequeue receive`: a queue's messages to stdout.
 
 It opens read-only and writes no byte to the queue, unless a named consumer keeps its place there.
+Then a message is acknowledged when it is delivered, as `outlet.py` says, and never before.
 """
 
 from __future__ import annotations
 
 import json
-import select
 import sys
 import time
-from typing import TYPE_CHECKING, BinaryIO, Final, TypedDict
+from typing import TYPE_CHECKING, Final, TypedDict
 
 import click
 
-from pagequeue.cli import framing, shared, values
-from pagequeue.cli.times import NS_PER_SECOND
-from pagequeue.exchange_text import json_lines
-from pagequeue.moments import iso_time
+from pagequeue.cli import framing, options, values
+from pagequeue.cli.outlet import STEP_COUNT, Outlet
+from pagequeue.export.text import json_lines
+from pagequeue.util.time_text import NS_PER_SECOND
+from pagequeue.util.timestamps import iso_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pagequeue import Batch, Queue
+    from pagequeue import Batch, Consumer, Queue
 
     Render = Callable[[Batch], bytes]
 
-BATCH_COUNT: Final = 4096
 LOOK_UP_SECONDS: Final = 0.5
 """How often a follower that nothing comes to looks whether its own reader is still there."""
 EARLY_NS: Final = 10**17
@@ -63,8 +63,8 @@ def render_values(batch: Batch) -> bytes:
         if has_value:
             row = {name: row[name] for name in ("sequence", "timestamp", "time")}
             row["value"] = value
-        lines.append(values.encode(row))
-    return "\n".join((*lines, "")).encode()
+        lines.append(values.encoded(row))
+    return b"\n".join((*lines, b""))
 
 
 def _renderer(output_format: str, chosen: framing.Framing, queue: Queue) -> Render:
@@ -114,19 +114,17 @@ class _Span:
 
 def _retained(queue: Queue, span: _Span) -> Iterator[Batch]:
     """Give what is there now."""
-    return queue.batches(**span.start(queue), until=span.until, limit_count=BATCH_COUNT)
+    return queue.batches(**span.start(queue), until=span.until, limit_count=STEP_COUNT)
 
 
-def _followed(queue: Queue, span: _Span) -> Iterator[Batch]:
+def _followed(queue: Queue, span: _Span, outlet: Outlet) -> Iterator[Batch]:
     """Give what is there and what comes, up to `until` or for ever."""
-    watch = select.poll()
-    watch.register(sys.stdout, 0)  # POLLERR and POLLHUP come unasked
     with queue.consumer(**span.start(queue)) as consumer:
         while True:
             try:
-                batch = consumer.receive_many(BATCH_COUNT, timeout=LOOK_UP_SECONDS)
+                batch = consumer.receive_many(STEP_COUNT, timeout=LOOK_UP_SECONDS)
             except TimeoutError:
-                if watch.poll(0):
+                if outlet.is_abandoned():
                     raise BrokenPipeError from None
                 if span.until is not None and time.time_ns() >= span.until:
                     return
@@ -137,56 +135,59 @@ def _followed(queue: Queue, span: _Span) -> Iterator[Batch]:
             yield batch
 
 
-def _consumed(queue: Queue, name: str, until: int | None, *, follow: bool) -> Iterator[Batch]:
-    """Give what a named consumer receives; each batch is acknowledged when the next is asked for.
-
-    By then the caller has written it out. What was not is received again.
-    """
-    watch = select.poll()
-    watch.register(sys.stdout, 0)
+def _consumed(
+    queue: Queue, name: str, until: int | None, outlet: Outlet, *, follow: bool
+) -> Iterator[tuple[Consumer, Batch]]:
+    """Give what a named consumer receives; the caller acknowledges it."""
     end = queue.tail_sequence
     with queue.consumer(name) as consumer:
         while follow or consumer.sequence < end:
             try:
-                batch = consumer.receive_many(BATCH_COUNT, timeout=LOOK_UP_SECONDS if follow else 0)
+                batch = consumer.receive_many(STEP_COUNT, timeout=LOOK_UP_SECONDS if follow else 0)
             except TimeoutError:
-                if watch.poll(0):
+                if outlet.is_abandoned():
                     raise BrokenPipeError from None
                 if not follow or (until is not None and time.time_ns() >= until):
                     return
                 continue
+            wanted = batch
             if until is not None:
                 wanted = batch[: int(batch.timestamps.searchsorted(until))]
-            else:
-                wanted = batch
-            if len(wanted):
-                yield wanted
-                consumer.ack(wanted[-1])
+            yield consumer, wanted
             if len(wanted) < len(batch):
                 return
 
 
-def _write(out: BinaryIO, data: bytes) -> None:
-    """Write all of it: a write that a reader's end cuts short says so by its count alone."""
-    rest = memoryview(data)
-    while rest:
-        rest = rest[out.write(rest) :]
+def _deliver(
+    consumer: Consumer, batch: Batch, render: Render, outlet: Outlet, step_count: int
+) -> None:
+    """Write messages and acknowledge them, so many at a time.
+
+    1. Write. Dies here: some were seen, none is acknowledged; they are received again.
+    2. Wait until the reader has taken them. Dies here, or the reader does: the same.
+    3. Acknowledge.
+    """
+    for first in range(0, len(batch), step_count):
+        part = batch[first : first + step_count]
+        outlet.write(render(part))
+        outlet.wait_until_taken()
+        consumer.ack(int(part.sequences[-1]))
 
 
 def _warn_of_early(name: str, timestamp: int | None) -> None:
     """Say what a bare number means when it was probably meant otherwise."""
     if timestamp is not None and 0 < timestamp < EARLY_NS:
-        shared.note(
+        options.note(
             f"{name} is {iso_time(timestamp)}: a bare number counts nanoseconds since 1970"
             f" (seconds times {NS_PER_SECOND:,})"
         )
 
 
 @click.command()
-@shared.directory_argument
+@options.directory_argument
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until interrupted.")
-@shared.since_option
-@shared.until_option
+@options.since_option
+@options.until_option
 @click.option("--sequence", type=click.IntRange(min=0), help="Start at this sequence.")
 @click.option(
     "-n",
@@ -201,6 +202,13 @@ def _warn_of_early(name: str, timestamp: int | None) -> None:
     help="Go on behind what this named consumer was given before; it is made if it is not there.",
 )
 @click.option(
+    "--ack-every",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="With --consumer, into a pipe: write N messages, and acknowledge them when its reader has "
+    "read them all. More is faster; a reader that ends can lose up to N.  [default: 1]",
+)
+@click.option(
     "--format",
     "output_format",
     type=click.Choice(["text", "json", "raw"]),
@@ -210,9 +218,9 @@ def _warn_of_early(name: str, timestamp: int | None) -> None:
     "and MessagePack are shown as JSON in both. "
     "raw: payload bytes, framed.",
 )
-@shared.framing_options
-@shared.prefix_option
-@shared.trust_option
+@options.framing_options
+@options.prefix_option
+@options.trust_option
 def command(
     directory: str,
     *,
@@ -221,6 +229,7 @@ def command(
     sequence: int | None,
     last: int | None,
     consumer: str | None,
+    ack_every: int | None,
     output_format: str,
     prefix: str,
     trust: tuple[str, ...],
@@ -237,24 +246,25 @@ def command(
     pagequeue receive a --format raw --length-prefixed | pagequeue send b --length-prefixed
     """  # noqa: D301 - click's own mark is the character
     span = _Span(since=since, until=until, sequence=sequence, last=last)
-    chosen = shared.chosen_framing(null=null, length_prefixed=length_prefixed)
+    chosen = options.chosen_framing(null=null, length_prefixed=length_prefixed)
     if chosen is not framing.Framing.NEWLINE and output_format != "raw":
         raise click.UsageError("--null and --length-prefixed frame --format raw; give that too")
     _warn_of_early("--since", since)
     _warn_of_early("--until", until)
-    out = shared.output()
+    if ack_every is not None and consumer is None:
+        raise click.UsageError("--ack-every belongs to --consumer")
+    options.check_output()
+    outlet = Outlet()
     if consumer is not None:
         if any(choice is not None for choice in (since, sequence, last)):
             raise click.UsageError("--consumer goes on where it was; leave the place to start out")
-        with shared.open_to_write(directory, prefix, trust, create=False) as queue:
+        with options.open_to_write(directory, prefix, trust, create=False) as queue:
             render = _renderer(output_format, chosen, queue)
-            for batch in _consumed(queue, consumer, until, follow=follow):
-                _write(out, render(batch))
-                out.flush()
+            step_count = ack_every or outlet.step_count
+            for reader, batch in _consumed(queue, consumer, until, outlet, follow=follow):
+                _deliver(reader, batch, render, outlet, step_count)
         return
-    with shared.open_to_read(directory, prefix, trust) as queue:
+    with options.open_to_read(directory, prefix, trust) as queue:
         render = _renderer(output_format, chosen, queue)
-        for batch in _followed(queue, span) if follow else _retained(queue, span):
-            _write(out, render(batch))
-            if follow:
-                out.flush()
+        for batch in _followed(queue, span, outlet) if follow else _retained(queue, span):
+            outlet.write(render(batch))

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import click
 
 from pagequeue import repair_queue
-from pagequeue.cli import shared
-from pagequeue.cli.info import jsonable
-from pagequeue.cli.problems import line_of, page_progress, remedies, told_in_the_report
+from pagequeue.cli import options
+from pagequeue.cli.json_output import print_json
+from pagequeue.cli.problem_text import line_of, page_progress, remedies, told_in_the_report
+from pagequeue.util.text import grouped
 
 
 @click.command()
-@shared.directory_argument
-@shared.json_option()
-@shared.prefix_option
-@shared.trust_option
+@options.directory_argument
+@options.json_option()
+@options.prefix_option
+@options.trust_option
 def command(directory: str, prefix: str, trust: tuple[str, ...], *, as_json: bool) -> int:
     """Mend the queue in DIR as far as that loses no message.
 
@@ -28,21 +28,21 @@ def command(directory: str, prefix: str, trust: tuple[str, ...], *, as_json: boo
         report = repair_queue(directory, prefix=prefix, trust=trust, progress=progress)
     if as_json:
         figures = {"ok": report.ok} | dataclasses.asdict(report)
-        click.echo(json.dumps(figures, default=jsonable, ensure_ascii=False))
+        print_json(figures)
         return 0 if report.ok else 1
     for action in report.actions:
         click.echo(action)
     for problem in report.remaining:
         click.echo(f"left: {line_of(problem)}")
     if report.ok:
-        mended = shared.counted(len(report.actions), "thing")
+        mended = grouped(len(report.actions), "thing")
         click.echo(f"{click.style('ok', fg='green')}: {mended} mended, nothing is left")
         return 0
-    left = shared.counted(len(report.remaining), "problem")
+    left = grouped(len(report.remaining), "problem")
     remedy = remedies(
         report.remaining,
         "what is damaged cannot be mended without losing something: copy what is good with "
         "`pagequeue salvage`",
     )
-    shared.note(f"{left} left: {remedy}")
+    options.note(f"{left} left: {remedy}")
     return 1

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import TYPE_CHECKING
 
 import click
 
 from pagequeue import InvalidOption, salvage_queue
-from pagequeue.cli import shared
-from pagequeue.cli.info import jsonable
-from pagequeue.cli.problems import line_of, page_progress
-from pagequeue.cli.rewording import reworded
-from pagequeue.moments import to_datetime
-from pagequeue.wording import message_range
+from pagequeue.cli import options
+from pagequeue.cli.error_text import reworded
+from pagequeue.cli.json_output import print_json
+from pagequeue.cli.problem_text import line_of, page_progress
+from pagequeue.util.text import grouped, message_range
+from pagequeue.util.timestamps import to_datetime
 
 if TYPE_CHECKING:
     from pagequeue import Loss
@@ -37,13 +36,13 @@ def _loss(loss: Loss) -> str:
 
 
 @click.command()
-@shared.directory_argument
+@options.directory_argument
 @click.option(
     "--to", "target", required=True, type=click.Path(readable=False), help="Directory to copy into."
 )
-@shared.json_option()
-@shared.prefix_option
-@shared.trust_option
+@options.json_option()
+@options.prefix_option
+@options.trust_option
 def command(
     directory: str, target: str, prefix: str, trust: tuple[str, ...], *, as_json: bool
 ) -> int:
@@ -59,7 +58,7 @@ def command(
     if as_json:
         figures = {"ok": report.ok} | dataclasses.asdict(report)
         figures["runs"] = [run._asdict() for run in report.runs]
-        click.echo(json.dumps(figures, default=jsonable, ensure_ascii=False))
+        print_json(figures)
         return 0 if report.ok else 1
     for loss in report.lost:
         click.echo(_loss(loss))
@@ -69,9 +68,9 @@ def command(
             click.echo(f"{kind}: {which}: {repeat.file}: {repeat.reason}")
     for note in report.notes:
         click.echo(f"note: {line_of(note)}")
-    copied = f"{shared.counted(report.messages_copied, 'message')} copied to {report.target}"
+    copied = f"{grouped(report.messages_copied, 'message')} copied to {report.target}"
     if report.ok:
         click.echo(f"{click.style('ok', fg='green')}: {copied}, nothing is gone")
         return 0
-    shared.note(copied)
+    options.note(copied)
     return 1

@@ -18,8 +18,11 @@ import click
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
 from pagequeue import format as fmt
-from pagequeue.cli import framing, shared, values
-from pagequeue.codec import NAMES
+from pagequeue.cli import framing, options, values
+from pagequeue.schema.codec import NAMES
+from pagequeue.system import program
+from pagequeue.util.console import messages_console
+from pagequeue.util.text import grouped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -83,7 +86,7 @@ class Sender:
             try:
                 decoded.append(self._values(line))
             except ValueError as error:
-                raise shared.CommandError(
+                raise options.CommandError(
                     f"{self._decoder.unit} {self.sent_count + place + 1} is not what the queue's "
                     f"codec holds ({error}); nothing from {self._decoder.unit} "
                     f"{self.sent_count + 1} on was sent"
@@ -108,8 +111,8 @@ class Sender:
         if messages[first:]:
             yield messages[first:]
 
-    def _too_long(self, size: str) -> shared.CommandError:
-        return shared.CommandError(
+    def _too_long(self, size: str) -> options.CommandError:
+        return options.CommandError(
             f"{self._decoder.unit} {self.sent_count + 1} has {size}, but a message in this queue "
             f"has at most {self._payload_limit_bytes:,}; send it to a new queue made with a larger "
             "--page-bytes, or check that the input is framed as the options say"
@@ -124,7 +127,7 @@ def _progress(descriptor: int) -> Iterator[Callable[[int], object]]:
         yield lambda _: None
         return
     columns = ("sending", BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
-    with Progress(*columns, console=shared.messages_console(), transient=True) as progress:
+    with Progress(*columns, console=messages_console(), transient=True) as progress:
         task = progress.add_task("sending", total=status.st_size)
         yield lambda size_bytes: progress.advance(task, size_bytes)
 
@@ -133,8 +136,8 @@ def _progress(descriptor: int) -> Iterator[Callable[[int], object]]:
 def _source(file: str | None) -> Iterator[int]:
     """Give the descriptor to read from."""
     if file is None or file == "-":
-        if sys.stdin is None:  # its number can be a queue's file by now
-            raise shared.CommandError("standard input is closed; give the command one, or --file")
+        if 0 in program.closed:
+            raise options.CommandError("standard input is closed; give the command one, or --file")
         yield sys.stdin.fileno()
         return
     with Path(file).open("rb", buffering=0) as stream:
@@ -142,13 +145,13 @@ def _source(file: str | None) -> Iterator[int]:
 
 
 @click.command()
-@shared.directory_argument
+@options.directory_argument
 @click.option("--file", metavar="FILE", help="Read this file; '-' is stdin, as without it.")
-@shared.framing_options
-@shared.prefix_option
+@options.framing_options
+@options.prefix_option
 @click.option(
     "--page-bytes",
-    callback=shared.parsed(shared.parse_size),
+    callback=options.parsed(options.parse_size),
     metavar="SIZE",
     help="The size of each page of a new queue, like 64M.",
 )
@@ -158,7 +161,7 @@ def _source(file: str | None) -> Iterator[int]:
     help="Of a new queue: with json and utf-8 each line must be that, and bytes is anything.",
 )
 @click.option("--flush", is_flag=True, help="End only when everything is on stable storage.")
-@shared.trust_option
+@options.trust_option
 def command(
     directory: str,
     file: str | None,
@@ -180,10 +183,10 @@ def command(
     printf 'hello\\n' | pagequeue send events
     find . -print0 | pagequeue send files --null
     """  # noqa: D301 - click's own mark is the character
-    chosen = shared.chosen_framing(null=null, length_prefixed=length_prefixed)
+    chosen = options.chosen_framing(null=null, length_prefixed=length_prefixed)
     with (
         _source(file) as descriptor,
-        shared.open_to_write(
+        options.open_to_write(
             directory, prefix, trust, create=True, page_bytes=page_bytes, codec=codec
         ) as queue,
         queue.producer() as producer,
@@ -197,10 +200,10 @@ def command(
                 producer.flush()
             failed = False
         except framing.FramingError as error:
-            raise shared.CommandError(str(error)) from None
+            raise options.CommandError(str(error)) from None
         except KeyboardInterrupt:
             failed = False
             raise
         finally:
             if failed or sys.stderr.isatty():
-                shared.note(f"{shared.counted(sender.sent_count, 'message')} sent")
+                options.note(f"{grouped(sender.sent_count, 'message')} sent")

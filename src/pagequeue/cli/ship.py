@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import TYPE_CHECKING
 
 import click
 
-from pagequeue.cli import shared
-from pagequeue.cli.problems import page_progress
+from pagequeue.cli import options
+from pagequeue.cli.json_output import print_json
+from pagequeue.cli.problem_text import page_progress
+from pagequeue.util.text import grouped, human_bytes
 
 if TYPE_CHECKING:
     from pagequeue import ShipReport
@@ -25,16 +26,16 @@ def parse_mode(text: str) -> int:
 
 def _told(report: ShipReport) -> str:
     """Return what was done, as a person reads it."""
-    what = f"{shared.counted(report.pages, 'page')}, {shared.counted(report.messages, 'message')}"
-    there = shared.counted(report.pages_before + report.pages, "page")
+    what = f"{grouped(report.pages, 'page')}, {grouped(report.messages, 'message')}"
+    there = grouped(report.pages_before + report.pages, "page")
     return (
-        f"{what}, {shared.human_bytes(report.bytes_shipped)} shipped to {report.target}, which has "
+        f"{what}, {human_bytes(report.bytes_shipped)} shipped to {report.target}, which has "
         f"{there} now, up to sequence {report.end_sequence}"
     )
 
 
 @click.command()
-@shared.directory_argument
+@options.directory_argument
 @click.option(
     "--to", "target", required=True, metavar="DIR", type=click.Path(readable=False),
     help="Directory of the copies; made if it is not there.",
@@ -48,12 +49,12 @@ def _told(report: ShipReport) -> str:
     help="Need no write permission in DIR: only pages that were flushed already are shipped.",
 )  # fmt: skip
 @click.option(
-    "--mode", "file_mode", metavar="MODE", callback=shared.parsed(parse_mode), default="600",
+    "--mode", "file_mode", metavar="MODE", callback=options.parsed(parse_mode), default="600",
     show_default=True, help="Permission bits of the copies.",
 )  # fmt: skip
-@shared.json_option()
-@shared.prefix_option
-@shared.trust_option
+@options.json_option()
+@options.prefix_option
+@options.trust_option
 def command(
     directory: str,
     target: str,
@@ -78,24 +79,23 @@ def command(
     if read_only and (rotate or consumer is not None):
         raise click.UsageError("--read-only excludes --rotate and --consumer; leave it out")
     if read_only:
-        queue = shared.open_to_read(directory, prefix, trust)
+        queue = options.open_to_read(directory, prefix, trust)
     else:
-        queue = shared.open_to_write(directory, prefix, trust, create=False)
+        queue = options.open_to_write(directory, prefix, trust, create=False)
     with queue, page_progress("shipping pages") as progress:
         if rotate:
             queue.rotate()
         report = queue.ship(target, consumer=consumer, file_mode=file_mode, progress=progress)
     if as_json:
-        click.echo(json.dumps(dataclasses.asdict(report), ensure_ascii=False))
+        print_json(dataclasses.asdict(report))
         return
     click.echo(_told(report))
     if report.messages_missed:
-        shared.note(
-            f"retention took {shared.counted(report.messages_missed, 'message')} before the first "
+        options.note(
+            f"retention took {grouped(report.messages_missed, 'message')} before the first "
             "page was shipped; --consumer makes it wait"
         )
     if report.pages_left:
-        shared.note(
-            f"{shared.counted(report.pages_left, 'page')} left, not flushed yet; leave --read-only "
-            "out"
+        options.note(
+            f"{grouped(report.pages_left, 'page')} left, not flushed yet; leave --read-only out"
         )

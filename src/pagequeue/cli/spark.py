@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import logging
 import os
+import signal
 import sys
 import tempfile
 import warnings
@@ -14,8 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-from pagequeue.cli import shared
+from pagequeue.cli import options as shared
 from pagequeue.cli.lazy import LazyGroup
+from pagequeue.util.console import messages_console
+from pagequeue.util.text import printable_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,8 +67,26 @@ def _setting(_context: click.Context, _option: click.Parameter, given: tuple[str
     return {name: value for name, _, value in pairs}
 
 
+def _refusing_odd_names(function: _Function) -> _Function:
+    """Refuse names that are not UTF-8: the JVM has no text for them, and would take others."""
+
+    @functools.wraps(function)
+    def command(**options: Any) -> Any:  # noqa: ANN401
+        for value in options.values():
+            for name in value if isinstance(value, tuple) else (value,):
+                if isinstance(name, str) and any("\ud800" <= char <= "\udfff" for char in name):
+                    raise shared.CommandError(
+                        f"{printable_name(name)} is not UTF-8, and Spark cannot open such a name: "
+                        "rename it, or give a symbolic link to it"
+                    )
+        return function(**options)
+
+    return command  # type: ignore[return-value]
+
+
 def session_options(function: _Function) -> _Function:
     """Add the options of the Spark session."""
+    function = _refusing_odd_names(function)
     function = click.option(
         "--set", "settings", multiple=True, metavar="KEY=VALUE", callback=_setting,
         help="A setting of Spark; can be given several times.",
@@ -122,8 +144,13 @@ def session(master: str | None, settings: dict[str, str], *, fast: bool = True) 
             CONFIGURATION: " ".join(flags).strip(),
             **settings,
         }
+        for name in ("pyspark", "py4j"):  # a callback that fails is told by the one who made it
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+        handler = signal.getsignal(signal.SIGINT)
         started: SparkSession = ours.session("pagequeue", master=master, settings=chosen)
-        logging.getLogger("pyspark").setLevel(logging.CRITICAL)
+        with contextlib.suppress(ValueError):  # in another thread than the main one
+            # Spark's own calls the JVM, perhaps in the middle of another call.
+            signal.signal(signal.SIGINT, handler)
         try:
             yield started
         finally:
@@ -142,7 +169,7 @@ def progress_of(doing: str) -> Iterator[Callable[[int, int], None] | None]:
         yield None
         return
     columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=shared.messages_console(), transient=True) as bar:
+    with Progress(*columns, console=messages_console(), transient=True) as bar:
         task = bar.add_task("starting Spark", total=None)
 
         def advanced(done_count: int, total_count: int) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
 import threading
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from pagequeue.cli import shared
+from pagequeue.cli import options as shared
 from pagequeue.cli import spark as sparks
+from pagequeue.cli.json_output import print_json
+from pagequeue.util.text import grouped, human_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -122,9 +123,9 @@ def command(
             **options,
         )  # fmt: skip
     if as_json:
-        click.echo(json.dumps({"table": table} | done._asdict()))
+        print_json({"table": table} | done._asdict())
         return
-    size = shared.human_bytes(done.size_bytes)
-    click.echo(f"{shared.counted(done.messages, 'message')} archived to {table}, {size}")
+    size = human_bytes(done.size_bytes)
+    click.echo(f"{grouped(done.messages, 'message')} archived to {table}, {size}")
     if done.files_saved:
-        click.echo(f"{shared.counted(done.files_saved, 'file')} less by compaction")
+        click.echo(f"{grouped(done.files_saved, 'file')} less by compaction")

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import tempfile
 from typing import TYPE_CHECKING
 
 import click
 
-from pagequeue import plotting
-from pagequeue.cli import demo_flights, shared
+from pagequeue.cli import options
 from pagequeue.cli import spark as sparks
-from pagequeue.exchange import whole_file
+from pagequeue.cli.json_output import print_json
+from pagequeue.demo import flights as demo_flights
+from pagequeue.plot import figures
+from pagequeue.system.atomic_file import whole_file
+from pagequeue.util.text import grouped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +46,7 @@ def _directory(kept: str | None) -> Iterator[str]:
 )
 @click.option("--force", is_flag=True, help="Replace what stands there.")
 @sparks.session_options
-@shared.json_option()
+@options.json_option()
 def command(
     target: str,
     directory: str | None,
@@ -62,11 +64,11 @@ def command(
     the source: ends with exit code 1 if one differs. Needs the extras `spark`, `demo` and `plot`.
     """
     sparks.check_extra()
-    from pagequeue.spark.pipeline import flights  # noqa: PLC0415 - the extra
+    from pagequeue.demo import spark_flights  # noqa: PLC0415 - the extra
 
     if not target.lower().endswith(".png"):
         raise click.UsageError(f"--to {target}: the picture ends with .png")
-    plotting.check()
+    figures.check()
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(whole_file(target, force=force))
         chosen = stack.enter_context(_directory(directory))
@@ -75,21 +77,21 @@ def command(
                 sparks.progress_of("archiving flights") as progress,
                 sparks.session(master, settings) as spark,
             ):
-                found = flights.run(spark, chosen, limit_count=limit_count, progress=progress)
+                found = spark_flights.run(spark, chosen, limit_count=limit_count, progress=progress)
         except demo_flights.SourceError as error:
-            raise shared.CommandError(str(error)) from None
-        flights.draw(file, found.answer)
-    by_hour, by_carrier = (flights.delays_by(found.answer, place) for place in (0, 1))
+            raise options.CommandError(str(error)) from None
+        spark_flights.draw(file, found.answer)
+    by_hour, by_carrier = (spark_flights.delays_by(found.answer, place) for place in (0, 1))
     if as_json:
         rows = [
-            {"hour": hour, "carrier": carrier, **dict(zip(flights.FIGURES, row, strict=True))}
+            {"hour": hour, "carrier": carrier, **dict(zip(spark_flights.FIGURES, row, strict=True))}
             for (hour, carrier), row in sorted(found.answer.items())
         ]
         report = {"path": target, "messages": found.messages, "files": found.files, "rows": rows}
-        click.echo(json.dumps(report))
+        print_json(report)
         return
-    count = shared.counted(found.messages, "flight")
-    files = shared.counted(found.files, "file")
+    count = grouped(found.messages, "flight")
+    files = grouped(found.files, "file")
     click.echo(f"{count} archived in {files}, joined with the weather: as the source says")
     names = demo_flights.carrier_names()
     for what, delays in (("hour", by_hour), ("carrier", by_carrier)):
@@ -98,4 +100,4 @@ def command(
     click.echo(f"drawn in {target}")
     if directory is not None:
         table = os.path.join(directory, "table")
-        shared.note(f"kept in {directory}; look with: pagequeue spark profile {table}")
+        options.note(f"kept in {directory}; look with: pagequeue spark profile {table}")

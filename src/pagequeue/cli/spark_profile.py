@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
-from pagequeue import InvalidOption, plotting
-from pagequeue.cli import shared
+from pagequeue import InvalidOption
+from pagequeue.cli import options as shared
 from pagequeue.cli import spark as sparks
-from pagequeue.exchange import whole_file
+from pagequeue.cli.json_output import print_json
+from pagequeue.plot import figures as plotting
+from pagequeue.system.atomic_file import whole_file
+from pagequeue.util.console import output_console
 
 if TYPE_CHECKING:
     from pagequeue.spark.pipeline import Profile
@@ -32,7 +33,7 @@ def _show(profile: Profile) -> None:
     if len(profile.queues) != 1:
         table.add_section()
         table.add_row(*row(profile.total), style="bold")
-    console = Console(highlight=False)
+    console = output_console()
     if not console.is_terminal:
         console.width = 200  # a file has no edge
     console.print(table)
@@ -75,7 +76,7 @@ def command(
     the lag of a table is what its queue has more, where that is on this host.
     """
     sparks.check_extra()
-    from pagequeue.spark.pipeline import layout, profile, report  # noqa: PLC0415 - the extra
+    from pagequeue.spark.pipeline import profile, report, table_layout  # noqa: PLC0415 - the extra
 
     suffix = ""
     if target is not None:
@@ -85,7 +86,7 @@ def command(
             raise click.UsageError(str(error)) from None
         plotting.check()
     options: dict[str, Any] = {}
-    if not (len(source) == 1 and layout.is_table(source[0])):
+    if not (len(source) == 1 and table_layout.is_table(source[0])):
         options = sparks.source_options(prefix, trust, on_damage)
     with contextlib.ExitStack() as stack:
         file = None
@@ -101,7 +102,7 @@ def command(
     if as_json:
         queues = [report.figures(one, with_times=False) for one in found.queues]
         figures = {"queues": queues, "total": report.figures(found.total)}
-        click.echo(json.dumps(figures | ({"path": target} if target else {})))
+        print_json(figures | ({"path": target} if target else {}))
         return
     _show(found)
     if target is not None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
-from pagequeue.cli import shared
+from pagequeue.cli import options
 from pagequeue.cli import spark as sparks
+from pagequeue.cli.json_output import print_json
+from pagequeue.util.text import grouped
 
 
 def _time(text: str) -> str:
     """Return a time as it was typed, if it is one: "ago" is counted once for a whole replay."""
-    shared.parse_moment(text)
+    options.parse_moment(text)
     return text
 
 
@@ -23,25 +23,25 @@ def _time(text: str) -> str:
     help="The queue to send to; made if it is not there.",
 )  # fmt: skip
 @click.option(
-    "--since", metavar="TIME", callback=shared.parsed(_time),
+    "--since", metavar="TIME", callback=options.parsed(_time),
     help="Start at this time: 10m (ago), 2026-01-31T08:00Z, or nanoseconds since 1970.",
 )  # fmt: skip
 @click.option(
-    "--until", metavar="TIME", callback=shared.parsed(_time),
+    "--until", metavar="TIME", callback=options.parsed(_time),
     help="End before this time, given likewise.",
 )  # fmt: skip
 @click.option(
-    "--page-bytes", callback=shared.parsed(shared.parse_size), metavar="SIZE",
+    "--page-bytes", callback=options.parsed(options.parse_size), metavar="SIZE",
     help="The size of each page of a new queue, like 64M.",
 )  # fmt: skip
 @click.option(
     "--slice", "slice_count", type=click.IntRange(min=1), metavar="N",
-    help="About so many messages appear at a time; an hour is never cut.  [default: 1,000,000]",
+    help="About so many messages appear at a time, fewer if large.  [default: 1,000,000]",
 )  # fmt: skip
 @sparks.session_options
-@shared.json_option()
-@shared.prefix_option
-@shared.trust_option
+@options.json_option()
+@options.prefix_option
+@options.trust_option
 def command(
     table: str,
     directory: str,
@@ -75,8 +75,8 @@ def command(
             prefix=prefix, trust=trust, slice_count=slice_count or SLICE_COUNT, progress=progress,
         )  # fmt: skip
     if as_json:
-        click.echo(json.dumps({"directory": directory} | done._asdict()))
+        print_json({"directory": directory} | done._asdict())
         return
-    click.echo(f"{shared.counted(done.messages, 'message')} replayed to {directory}")
+    click.echo(f"{grouped(done.messages, 'message')} replayed to {directory}")
     if done.slices_before:
-        click.echo(f"{shared.counted(done.slices_before, 'slice')} there from an earlier run")
+        click.echo(f"{grouped(done.slices_before, 'slice')} there from an earlier run")

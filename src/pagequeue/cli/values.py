@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 import click
 import numpy as np
 
-from pagequeue.codec import codec_of
 from pagequeue.errors import NotDecodable
+from pagequeue.schema.codec import codec_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,12 +63,13 @@ def value_of(message: Message) -> tuple[bool, object]:
 def line_of(message: Message) -> bytes:
     """Return a message as one line: its value as JSON, or its payload if it has none."""
     has_value, value = value_of(message)
-    return encode(value).encode() if has_value else message.payload
+    return encoded(value) if has_value else message.payload
 
 
-def encode(row: object) -> str:
-    """Return JSON."""
-    return json.dumps(row, ensure_ascii=False, default=jsonable)
+def encoded(row: object) -> bytes:
+    """Return JSON in UTF-8; lone surrogates, which that cannot hold, are escaped as in JSON."""
+    text = json.dumps(row, ensure_ascii=False, default=jsonable)
+    return text.encode(errors="backslashreplace")
 
 
 def decoder_of_lines(queue: Queue) -> Callable[[bytes], object] | None:

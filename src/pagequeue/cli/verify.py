@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import click
 
 from pagequeue import verify_queue
-from pagequeue.cli import shared
-from pagequeue.cli.info import jsonable
-from pagequeue.cli.problems import line_of, page_progress, remedies
+from pagequeue.cli import options
+from pagequeue.cli.json_output import print_json
+from pagequeue.cli.problem_text import line_of, page_progress, remedies
+from pagequeue.util.text import grouped
 
 
 @click.command()
-@shared.directory_argument
-@shared.json_option()
-@shared.prefix_option
-@shared.trust_option
+@options.directory_argument
+@options.json_option()
+@options.prefix_option
+@options.trust_option
 def command(directory: str, prefix: str, trust: tuple[str, ...], *, as_json: bool) -> int:
     """Check every message of the queue in DIR.
 
@@ -28,13 +28,13 @@ def command(directory: str, prefix: str, trust: tuple[str, ...], *, as_json: boo
         report = verify_queue(directory, prefix=prefix, trust=trust, progress=progress)
     if as_json:
         figures = {"ok": report.ok} | dataclasses.asdict(report)
-        click.echo(json.dumps(figures, default=jsonable, ensure_ascii=False))
+        print_json(figures)
         return 0 if report.ok else 1
     for problem in report.problems:
         click.echo(line_of(problem))
     checked = (
-        f"{shared.counted(report.messages_checked, 'message')} in "
-        f"{shared.counted(report.pages_checked, 'page')} checked"
+        f"{grouped(report.messages_checked, 'message')} in "
+        f"{grouped(report.pages_checked, 'page')} checked"
     )
     if report.ok:
         click.echo(f"{click.style('ok', fg='green')}: {checked}")
@@ -44,5 +44,5 @@ def command(directory: str, prefix: str, trust: tuple[str, ...], *, as_json: boo
         "copy the directory before anything else is tried; `pagequeue repair` mends what can be "
         "mended, `pagequeue salvage` copies what is good",
     )
-    shared.note(f"{shared.counted(len(report.problems), 'problem')}; {checked}; {remedy}")
+    options.note(f"{grouped(len(report.problems), 'problem')}; {checked}; {remedy}")
     return 1

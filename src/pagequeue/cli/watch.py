@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import sys
 import time
 from typing import TYPE_CHECKING
 
-import click
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from pagequeue import rates
-from pagequeue.cli import shared
+from pagequeue.cli.json_output import print_json
+from pagequeue.util.console import output_console
+from pagequeue.util.text import grouped, human_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,10 +46,10 @@ def watch(queue: Queue, interval: float, count: int | None, *, as_json: bool) ->
     """Show looks at a queue until there were enough, or for ever."""
     if as_json:
         for found, since in looks(queue, interval, count):
-            click.echo(json.dumps(jsonable(found, since), ensure_ascii=False))
+            print_json(jsonable(found, since))
             sys.stdout.flush()
         return
-    console = Console(highlight=False)
+    console = output_console()
     if not console.is_terminal:
         for look in looks(queue, interval, count):
             console.print(tables(queue, *look))
@@ -70,14 +71,14 @@ def jsonable(found: Stats, since: Rates | None) -> dict[str, object]:
 def tables(queue: Queue, found: Stats, since: Rates | None) -> Group:
     """Return a look as it is shown to a person."""
     figures = Table.grid(padding=(0, 2))
-    figures.add_row("[cyan]queue[/]", f"{queue.directory}, prefix {queue.prefix}")
-    figures.add_row("[cyan]messages[/]", f"{found.depth:,} in {found.page_count:,} pages")
+    figures.add_row("[cyan]queue[/]", Text(f"{queue.directory}, prefix {queue.prefix}"))
+    figures.add_row("[cyan]messages[/]", f"{found.depth:,} in {grouped(found.page_count, 'page')}")
     undurable = max(0, found.tail_sequence - found.durable_sequence)
     figures.add_row("[cyan]not durable[/]", f"{undurable:,}")
-    figures.add_row("[cyan]on disk[/]", shared.human_bytes(found.file_bytes))
+    figures.add_row("[cyan]on disk[/]", human_bytes(found.file_bytes))
     figures.add_row("[cyan]oldest, newest[/]", f"{age(found.oldest_age)}, {age(found.newest_age)}")
     if since is not None:
-        written = shared.human_bytes(max(0.0, since.written_bytes))
+        written = human_bytes(max(0.0, since.written_bytes))
         figures.add_row("[cyan]sent[/]", f"{since.sent:,.0f} msg/s, {written}/s")
     if found.sync_failed:
         figures.add_row("[red]sync failed[/]", "nothing more is written; see pagequeue repair")
@@ -93,7 +94,7 @@ def _consumers(found: Stats, since: Rates | None) -> Table:
     for consumer in found.consumers:
         rate = None if since is None else since.acknowledged.get(consumer.name)
         table.add_row(
-            consumer.name,
+            Text(consumer.name),
             "-" if consumer.lag is None else f"{consumer.lag:,}",
             "-" if rate is None else f"{rate:,.0f}",
             age(consumer.oldest_age),

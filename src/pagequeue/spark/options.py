@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from pagequeue import errors
-from pagequeue.cli.times import parse_time
-from pagequeue.trust import trusted
+from pagequeue.system.trust import trusted
+from pagequeue.util.time_text import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

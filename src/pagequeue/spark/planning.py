@@ -15,16 +15,16 @@ from pyspark.sql.datasource import InputPartition
 
 from pagequeue import errors
 from pagequeue import format as fmt
-from pagequeue.spark.found import Found, end_of, open_each
-from pagequeue.spark.table import Need
+from pagequeue.spark.columns import Need
+from pagequeue.spark.path_glob import Found, end_of, open_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pagequeue.queue import Queue
+    from pagequeue.queue.queue import Queue
+    from pagequeue.spark.columns import Table
     from pagequeue.spark.options import ReadOptions
-    from pagequeue.spark.table import Table
-    from pagequeue.store import Store
+    from pagequeue.store.store import Store
 
 PART_BYTES_MIN: Final = 8 << 20
 """A smaller partition costs more to start than to read."""

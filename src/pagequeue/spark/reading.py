@@ -14,22 +14,23 @@ import numpy as np
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.batches import BATCH_BYTES
-from pagequeue.inflating import map_page
-from pagequeue.replay import Replay
-from pagequeue.spark.table import Need, Rows, Table
-from pagequeue.walk import Stretch, stretches
-from pagequeue.wording import message_range
+from pagequeue.page.compressed_page import map_page
+from pagequeue.page.page import map_file
+from pagequeue.page.valid_runs import ValidRun, valid_runs
+from pagequeue.receive.batches import BATCH_BYTES
+from pagequeue.receive.replay import Replay
+from pagequeue.spark.columns import Need, Rows, Table
+from pagequeue.util.text import message_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from pagequeue.batch import Batch
+    from pagequeue.columns.batch import Batch
     from pagequeue.spark.options import ReadOptions
     from pagequeue.spark.planning import Part, Piece
-    from pagequeue.store import Store
+    from pagequeue.store.store import Store
 
 log = logging.getLogger("pagequeue")
 ROWS_MAX: Final = 1 << 18
@@ -185,17 +186,25 @@ def _page_bounds(store: Store, sequence: int) -> tuple[int, int]:
     return number, end
 
 
-def _good(store: Store, number: int) -> Iterator[tuple[Stretch, _core.Region]]:
+def _good(store: Store, number: int) -> Iterator[tuple[ValidRun, _core.Region]]:
     """Give the stretches of a page that validate, as far as anything of it can be read."""
     name = fmt.page_name(store.prefix, number)
     try:
         first = store.first_sequence(number)
         end = store.end_sequence(number) if number == store.tail.page_number else None
-        region = map_page(store.folder, name, store.meta.page_bytes, wrong=_noted)
+        region = map_page(store.folder, name, store.meta, wrong=_noted)
     except (errors.DamageError, errors.QueueNotFound):
         return
     sealed = number < store.tail.page_number
-    for stretch in stretches(region, None, first, None, end_sequence=end, is_sealed=sealed):
+    index: _core.Region | None
+    try:
+        index = map_file(
+            store.folder, fmt.index_name(store.prefix, number), store.meta.index_bytes,
+            writable=False,
+        )  # fmt: skip
+    except errors.PageQueueError:
+        index = None  # only a hint
+    for stretch in valid_runs(region, index, first, None, end_sequence=end, is_sealed=sealed):
         yield stretch, region
 
 
@@ -203,7 +212,7 @@ def _noted(error: errors.DamageError) -> None:
     """The stretches say what is missing."""
 
 
-def _position(region: _core.Region, stretch: Stretch, sequence: int) -> int:
+def _position(region: _core.Region, stretch: ValidRun, sequence: int) -> int:
     """Return where a message of a stretch stands."""
     position: int = _core.scan(
         region, None, stretch.first, stretch.position, stretch.first, sequence, -(2**63),

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import SparkSession
 
-from pagequeue.moments import system_clock as now
-from pagequeue.moments import to_ns
 from pagequeue.spark.java import find_java
 from pagequeue.spark.options import place_options
 from pagequeue.spark.source import NAME, PageQueueSource, inferred
+from pagequeue.util.timestamps import system_clock as now
+from pagequeue.util.timestamps import to_ns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
-    from pagequeue.moments import Moment
+    from pagequeue.util.timestamps import Moment
 
 SETTINGS: Final = {
     "spark.python.unix.domain.socket.enabled": "true",

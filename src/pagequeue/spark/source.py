@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader
 
 from pagequeue import errors
-from pagequeue.spark.found import find, one_dtype
+from pagequeue.spark.columns import Table, schema_of
 from pagequeue.spark.options import place_options, read_options, write_options
+from pagequeue.spark.path_glob import find, one_dtype
 from pagequeue.spark.planning import Part, plan
 from pagequeue.spark.reading import read_part
 from pagequeue.spark.streaming import StreamReader
-from pagequeue.spark.table import Table, schema_of
 from pagequeue.spark.writing import BatchWriter, StreamWriter
 
 if TYPE_CHECKING:

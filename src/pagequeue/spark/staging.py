@@ -21,13 +21,13 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.files import sync_path
-from pagequeue.laying import Chunk
-from pagequeue.publication import staged_directory
-from pagequeue.spark.table import PAYLOAD, TIME
-from pagequeue.spark.typed import payloads_of
-from pagequeue.system_errors import raise_typed
-from pagequeue.trust import trusted
+from pagequeue.bulk.publisher import staged_directory
+from pagequeue.bulk.staged_pages import Chunk
+from pagequeue.spark.columns import PAYLOAD, TIME
+from pagequeue.spark.record_columns import payloads_of
+from pagequeue.system.directory import sync_path
+from pagequeue.system.os_errors import raise_typed
+from pagequeue.system.trust import trusted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,8 +20,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from pagequeue import errors
-from pagequeue.queue import Queue
-from pagequeue.spark.found import Found, end_of, find, open_each
+from pagequeue.queue.queue import Queue
+from pagequeue.spark.path_glob import Found, end_of, find, open_each
 from pagequeue.spark.planning import Part, plan_ranges
 from pagequeue.spark.reading import read_part
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql.datasource import InputPartition
 
-    from pagequeue.consumer import Consumer
+    from pagequeue.receive.consumer import Consumer
+    from pagequeue.spark.columns import Table
     from pagequeue.spark.options import ReadOptions
-    from pagequeue.spark.table import Table
-    from pagequeue.store import Store
+    from pagequeue.store.store import Store
 
 Offsets = dict[str, int]
 

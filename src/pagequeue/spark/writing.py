@@ -18,12 +18,12 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import BinaryType, LongType, StringType
 
 from pagequeue import errors
-from pagequeue.publication import Ledger
-from pagequeue.queue import Queue
-from pagequeue.spark.found import Found
+from pagequeue.bulk.publisher import BulkPublisher
+from pagequeue.queue.queue import Queue
+from pagequeue.spark.columns import PAYLOAD, TIME, own_name
+from pagequeue.spark.path_glob import Found
+from pagequeue.spark.record_columns import fits, typed
 from pagequeue.spark.staging import Shape, Staged, StagedRows, stage, sweep
-from pagequeue.spark.table import PAYLOAD, TIME, own_name
-from pagequeue.spark.typed import fits, typed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -135,7 +135,7 @@ class BatchWriter(DataSourceArrowWriter):
         """Publish them."""
         options = self._options
         rows = StagedRows(options, _won(messages))
-        with _open(options) as queue, Ledger(queue._store) as ledger:  # noqa: SLF001 - its own
+        with _open(options) as queue, BulkPublisher(queue._store) as ledger:  # noqa: SLF001 - its own
             if options.writer is None:
                 ledger.publish(self._job, 0, rows)
                 ledger.forget(self._job)  # it never comes again
@@ -181,7 +181,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             return  # a batch without tasks has no rows
         query = staged[0].query
         rows = StagedRows(options, staged)
-        with _open(options) as queue, Ledger(queue._store) as ledger:  # noqa: SLF001 - its own
+        with _open(options) as queue, BulkPublisher(queue._store) as ledger:  # noqa: SLF001 - its own
             ledger.publish(f"query {query}", batchId, rows)
         over = (f"{query}-{batch}" for batch in (batchId - 1, batchId))
         sweep(options, *over)

@@ -26,7 +26,7 @@ from stress.bench.plan import CheckFailed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pagequeue.flush import Sync
+    from pagequeue.store.flush import Sync
 
     Durable = tuple[Callable[[bytes], object], Callable[[], object]]
 

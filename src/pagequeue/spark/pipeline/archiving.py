@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pyspark.sql import functions as f
 
 from pagequeue import errors
-from pagequeue.spark.found import end_of, find, open_each
+from pagequeue.spark.columns import schema_of
 from pagequeue.spark.options import read_options
-from pagequeue.spark.pipeline import layout
-from pagequeue.spark.pipeline.compacting import FILE_BYTES, Compactor
-from pagequeue.spark.pipeline.failures import told
+from pagequeue.spark.path_glob import end_of, find, open_each
+from pagequeue.spark.pipeline import table_layout
+from pagequeue.spark.pipeline.compaction import FILE_BYTES, Compactor
 from pagequeue.spark.pipeline.publish import Publisher
+from pagequeue.spark.pipeline.spark_errors import told
 from pagequeue.spark.session import register
 from pagequeue.spark.source import NAME
-from pagequeue.spark.table import schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -103,7 +103,7 @@ def archive(
         )
     register(spark)
     with Publisher(os.fspath(table)) as publisher:
-        default = layout.work_path(publisher.table, layout.CHECKPOINT)
+        default = table_layout.work_path(publisher.table, table_layout.CHECKPOINT)
         place = default if checkpoint is None else os.path.abspath(os.fspath(checkpoint))
         compactor = Compactor(publisher.table, file_bytes) if compact else None
         skips = known.skips_damage or known.skips_expired
@@ -209,7 +209,7 @@ def stage(batch: DataFrame, directory: str) -> None:
     Days and hours are counted in ns since 1970, so that no zone of a session has a say in them.
     """
     batch.sparkSession.conf.set(TIMESTAMPS, "TIMESTAMP_MICROS")
-    hour = f.expr(f"timestamp_ns div {layout.HOUR_NS}")
+    hour = f.expr(f"timestamp_ns div {table_layout.HOUR_NS}")
     rows = batch.select(
         "*",
         f.date_add(f.lit("1970-01-01").cast("date"), f.floor(hour / 24).cast("int")).alias("date"),
@@ -246,7 +246,7 @@ def _await(query: StreamingQuery, run: _Run, stop: threading.Event | None) -> No
 
 def _waiting(publisher: Publisher, reading: dict[str, str]) -> int:
     """Return how many messages are there that the table does not have."""
-    there = layout.ends(publisher.table)
+    there = table_layout.ends(publisher.table)
     count = 0
     options = read_options(reading, streaming=True)
     for found, queue in open_each(options):

@@ -8,9 +8,10 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
-from pagequeue.files import sync_path
-from pagequeue.locks import FileLock
-from pagequeue.system_errors import raise_typed
+from pagequeue.system.descriptors import opened
+from pagequeue.system.directory import sync_path
+from pagequeue.system.file_lock import FileLock
+from pagequeue.system.os_errors import raise_typed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -65,7 +66,7 @@ def lock_on(path: str, *, writable: bool) -> FileLock:
     """Return the lock on a file, which is made if it is not there and may be written."""
     flags = os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY
     try:
-        fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        file = opened(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise_typed(error, path, "locking the table")
-    return FileLock(fd, path)
+    return FileLock(file, path)

@@ -18,14 +18,21 @@ from pyspark.sql import Window
 from pyspark.sql import functions as f
 
 from pagequeue import errors
-from pagequeue.histograms import TIME_BINS, TIME_FIRST_NS, SizeBins, TimeBins
-from pagequeue.spark.found import open_each
+from pagequeue.plot.histograms import TIME_BINS, TIME_FIRST_NS, SizeBins, TimeBins
 from pagequeue.spark.options import read_options
-from pagequeue.spark.pipeline import layout
-from pagequeue.spark.pipeline.failures import told
+from pagequeue.spark.path_glob import open_each
+from pagequeue.spark.pipeline import table_layout
+from pagequeue.spark.pipeline.profile_counts import (
+    LISTS,
+    RUN_NUMBERS,
+    SCHEMA,
+    Run,
+    bins_of,
+    counting,
+)
+from pagequeue.spark.pipeline.progress import watched
 from pagequeue.spark.pipeline.replaying import COLUMNS, Bound
-from pagequeue.spark.pipeline.tally import LISTS, RUN_NUMBERS, SCHEMA, Run, bins_of, counting
-from pagequeue.spark.pipeline.watching import watched
+from pagequeue.spark.pipeline.spark_errors import told
 from pagequeue.spark.session import read
 
 if TYPE_CHECKING:
@@ -33,7 +40,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from pagequeue.moments import Moment
+    from pagequeue.util.timestamps import Moment
 
 NEEDED: Final = ("queue", "sequence", "timestamp_ns", "payload")
 ARCHIVE: Final = "archive"
@@ -150,7 +157,7 @@ def profile(
 
 
 def _is_table(path: str) -> bool:
-    if layout.is_table(path):
+    if table_layout.is_table(path):
         return True
     return os.path.isdir(path) and any(n.startswith("queue=") for n in os.listdir(path))
 
@@ -166,11 +173,11 @@ def _within(rows: DataFrame, since: Moment | str | None, until: Moment | str | N
 def _table_lags(table: str) -> dict[str, dict[str, int]]:
     """Return how many messages queues have behind what the table has, where that can be seen."""
     lags: dict[str, dict[str, int]] = {}
-    for name, queue_directory in layout.queues(table).items():
+    for name, queue_directory in table_layout.queues(table).items():
         directory, _, prefix = name.partition("#")
         options = {"path": directory, **({"prefix": prefix} if prefix else {})}
         try:
-            end = layout.last_end(table, queue_directory)
+            end = table_layout.last_end(table, queue_directory)
             for _, queue in open_each(read_options(options, streaming=False)):
                 lags[name] = {ARCHIVE: max(0, queue.tail_sequence - end)}
         except errors.PageQueueError:

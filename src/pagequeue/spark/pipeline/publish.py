@@ -29,9 +29,9 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from pagequeue import errors
-from pagequeue.files import sync_path
-from pagequeue.spark.pipeline import layout
+from pagequeue.spark.pipeline import table_layout
 from pagequeue.spark.pipeline.directories import lock_on, make, sync_all
+from pagequeue.system.directory import sync_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +67,7 @@ class Publisher:
 
     def __init__(self, table: str) -> None:
         self.table = os.path.abspath(table)
-        if not layout.is_table(self.table):
+        if not table_layout.is_table(self.table):
             try:
                 others = os.listdir(self.table)
             except FileNotFoundError:
@@ -82,9 +82,9 @@ class Publisher:
                     "is not empty, and is no table that `archive` made: give a new directory",
                     path=self.table,
                 )
-            make(layout.work_path(self.table))
-        lock_on(layout.work_path(self.table, layout.READERS), writable=True).close()
-        self._lock = lock_on(layout.work_path(self.table, layout.LOCK), writable=True)
+            make(table_layout.work_path(self.table))
+        lock_on(table_layout.work_path(self.table, table_layout.READERS), writable=True).close()
+        self._lock = lock_on(table_layout.work_path(self.table, table_layout.LOCK), writable=True)
         self._held = contextlib.ExitStack()
         try:
             held = self._lock.exclusive(LOCK_TIMEOUT, "archiving to the table")
@@ -106,19 +106,19 @@ class Publisher:
         self.close()
 
     def _path(self, *names: str) -> str:
-        return layout.work_path(self.table, *names)
+        return table_layout.work_path(self.table, *names)
 
     def _settle(self) -> None:
         """Finish, or remove, what one left that died."""
         self._place()
         for name in os.listdir(self._path()):
-            if name.startswith((layout.STAGING, layout.COMPACTING)):
+            if name.startswith((table_layout.STAGING, table_layout.COMPACTING)):
                 shutil.rmtree(self._path(name), ignore_errors=True)
         self._ends: dict[str, int] = {}
 
     def staging(self) -> str:
         """Return where files of the next batch are written to: a directory not there yet (A1)."""
-        return self._path(layout.STAGING + uuid.uuid4().hex)
+        return self._path(table_layout.STAGING + uuid.uuid4().hex)
 
     def publish(self, staged: str, *, is_gapless: bool = False) -> Published:
         """Make what was staged the table's (A2 to A6).
@@ -138,7 +138,7 @@ class Publisher:
             there = {os.path.dirname(file.path) for file in kept}
             sync_all(os.path.join(staged, file.path) for file in kept)
             sync_all(os.path.join(staged, path) for path in _with_above(there))
-            os.rename(staged, self._path(layout.PUBLISHING))
+            os.rename(staged, self._path(table_layout.PUBLISHING))
             sync_path(self._path())
             self._place()
             for file in kept:
@@ -154,12 +154,12 @@ class Publisher:
     def end(self, queue_directory: str) -> int:
         """Return behind which message of a queue the archive ends."""
         if queue_directory not in self._ends:
-            self._ends[queue_directory] = layout.last_end(self.table, queue_directory)
+            self._ends[queue_directory] = table_layout.last_end(self.table, queue_directory)
         return self._ends[queue_directory]
 
     def _kept(self, staged: str, path: str) -> _Staged | None:
         """Give a file its name, without what the table has; None: it has all of it (A2)."""
-        hour = layout.hour_of(os.path.dirname(path))
+        hour = table_layout.hour_of(os.path.dirname(path))
         end = self.end(_queue_directory(path))
         full = os.path.join(staged, path)
         found = _range(full)
@@ -191,7 +191,7 @@ class Publisher:
 
     def _place(self) -> None:
         """Move what is published to its place (A5, A6)."""
-        publishing = self._path(layout.PUBLISHING)
+        publishing = self._path(table_layout.PUBLISHING)
         if not os.path.isdir(publishing):
             return
         paths = sorted(_parquet_files(publishing))
@@ -212,7 +212,7 @@ class Publisher:
 class _Staged(NamedTuple):
     """A staged file by its final name; as `Stored`, with its rows."""
 
-    hour: layout.Hour
+    hour: table_layout.Hour
     first: int
     end: int
     size_bytes: int
@@ -220,7 +220,7 @@ class _Staged(NamedTuple):
 
     @property
     def path(self) -> str:
-        return layout.Stored(self.hour, self.first, self.end, self.size_bytes).path
+        return table_layout.Stored(self.hour, self.first, self.end, self.size_bytes).path
 
 
 def _queue_directory(path: str) -> str:

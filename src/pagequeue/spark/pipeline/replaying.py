@@ -3,7 +3,8 @@
 Slice by slice is sorted by Spark and published as one piece of work, in full or not at all; the
 ledger of the queue knows which are done. So a slice is never there twice, whoever dies when:
 
-    # R1. The plan is written down, durably. Dies before: nothing was sent; the next one plans.
+    # R1. The plan is written down, durably, with every place where a slice begins, also inside an
+    #     hour. Dies before: nothing was sent; the next one plans.
     # R2. A slice is published under the replay's name and the slice's number (steps M1 to M9 of
     #     FORMAT.md). Dies in it: it is there in full, and known, or it is not there.
     # R3. The next slice. Dies here: the same command goes on with the first that is not known.
@@ -20,26 +21,28 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from pagequeue import errors
-from pagequeue.cli.times import parse_time
-from pagequeue.moments import iso_time, to_ns
-from pagequeue.moments import system_clock as now
-from pagequeue.publication import Ledger
-from pagequeue.queue import Queue
-from pagequeue.spark.pipeline import layout
-from pagequeue.spark.pipeline import plan as plans
+from pagequeue.bulk.publisher import BulkPublisher
+from pagequeue.queue.queue import Queue
+from pagequeue.spark.pipeline import replay_plan as plans
+from pagequeue.spark.pipeline import replay_slices, table_layout
 from pagequeue.spark.pipeline.directories import lock_on
-from pagequeue.spark.pipeline.failures import told
+from pagequeue.spark.pipeline.spark_errors import told
 from pagequeue.spark.session import register
 from pagequeue.spark.source import NAME
+from pagequeue.util.time_text import parse_time
+from pagequeue.util.timestamps import iso_time, to_ns
+from pagequeue.util.timestamps import system_clock as now
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
-    from pagequeue.moments import Moment
+    from pagequeue.util.timestamps import Moment
 
 SLICE_COUNT: Final = 1_000_000
+SLICE_BYTES: Final = 1 << 30
+"""A slice is on the disk twice while it is published: as rows, then as pages."""
 LOCK_TIMEOUT: Final = 60.0
 COLUMNS: Final = StructType(
     [
@@ -95,7 +98,8 @@ def replay(
         page_bytes: of a new queue.
         prefix: of its file names.
         trust: as for `Queue`.
-        slice_count: about so many messages appear at a time; an hour is never cut.
+        slice_count: about so many messages appear at a time, fewer than twice as many, and fewer
+            where they are large.
         progress: told after each slice how many slices are done, of how many.
 
     Raises:
@@ -104,19 +108,20 @@ def replay(
         CorruptMeta: the plan beside the queue, or its ledger, is damaged.
     """
     register(spark)
-    path = layout.check_table(os.fspath(table))
+    path = table_layout.check_table(os.fspath(table))
     directory = os.path.abspath(os.fspath(queue))
     begin, end = Bound.of(since, "since"), Bound.of(until, "until")
     with Queue(directory, prefix=prefix, page_bytes=page_bytes, trust=trust) as target:
         same = (path, begin.same, end.same, slice_count)
         place, name = plans.path_of(directory, prefix, trust, same)
         with _readers(path):
-            found = layout.snapshot(path)
+            found = table_layout.snapshot(path)
             plan = plans.load(place)
             if plan is None:
                 first = 0 if begin.ns is None else begin.ns
                 last = plans.NEVER if end.ns is None else end.ns
-                plan = plans.make(f"{name} {first} {last}", found, first, last, slice_count)
+                limit = replay_slices.Limit(slice_count, SLICE_BYTES)
+                plan = _plan(spark, path, f"{name} {first} {last}", found, (first, last), limit)
                 plans.save(place, plan)
             done = _Replay(spark, path, target, plan, found).run(progress)
         if begin.is_ago or end.is_ago:
@@ -151,13 +156,43 @@ class Bound(NamedTuple):
 def _readers(table: str) -> Iterator[None]:
     """Keep compaction away from a table's files, where it can be."""
     try:
-        lock = lock_on(layout.work_path(table, layout.READERS), writable=False)
+        lock = lock_on(table_layout.work_path(table, table_layout.READERS), writable=False)
     except FileNotFoundError:  # a copy without it
         yield
         return
     with contextlib.closing(lock):
         lock.share(LOCK_TIMEOUT)
         yield
+
+
+def _plan(
+    spark: SparkSession,
+    table: str,
+    writer: str,
+    found: list[table_layout.Stored],
+    between: tuple[int, int],
+    limit: replay_slices.Limit,
+) -> plans.Plan:
+    """Cut what is in a table into slices."""
+    hours, ends = plans.hours_of(found, *between), plans.ends_of(found)
+    over = [hour for hour in hours if limit.is_over(hour)]
+    units = [hour for hour in hours if not limit.is_over(hour)]
+    if over:
+        starts = {hour.begin.time for hour in over}
+        rows = rows_of(spark, table, [file for file in found if file.hour.start in starts], ends)
+        begin = plans.Cut(between[0])
+        end = plans.Cut(min(max(starts) + table_layout.HOUR_NS, between[1]))
+        units += replay_slices.divided(rows.where(_is_from(begin) & ~_is_from(end)), over, limit)
+    return plans.make(writer, ends, units, *between, *limit)
+
+
+def _is_from(cut: plans.Cut) -> Column:
+    """Return whether a row is at a cut, or after it."""
+    time, queue, sequence = map(f.col, ("timestamp_ns", "queue", "sequence"))
+    if not cut.queue:
+        return time >= cut.time
+    later = (queue > cut.queue) | ((queue == cut.queue) & (sequence >= cut.sequence))
+    return (time > cut.time) | ((time == cut.time) & later)
 
 
 class _Replay:
@@ -169,7 +204,7 @@ class _Replay:
         table: str,
         queue: Queue,
         plan: plans.Plan,
-        found: list[layout.Stored],
+        found: list[table_layout.Stored],
     ) -> None:
         self._spark = spark
         self._table = table
@@ -194,10 +229,10 @@ class _Replay:
         return Replayed(messages, len(parts) - before, before)
 
     def _done(self, number: int) -> range | None:
-        with Ledger(self._store) as ledger:
+        with BulkPublisher(self._store) as ledger:
             return ledger.done(f"writer {self._plan.writer}", number)
 
-    def _write(self, number: int, begin: int, end: int) -> None:
+    def _write(self, number: int, begin: plans.Cut, end: plans.Cut) -> None:
         """Publish a slice (R2)."""
         rows = self._rows(begin, end).orderBy("timestamp_ns", "queue", "sequence")
         writer = rows.select("payload", "timestamp_ns").write.format(NAME).mode("append")
@@ -222,21 +257,23 @@ class _Replay:
             path=path, last_timestamp=last,
         )  # fmt: skip
 
-    def _rows(self, begin: int, end: int) -> DataFrame:
-        """Return what the plan means of a part of time; files of other hours are not opened."""
+    def _rows(self, begin: plans.Cut, end: plans.Cut) -> DataFrame:
+        """Return what the plan means of a slice; files of other hours are not opened."""
         found = [
             file
             for file in self._found
-            if begin - layout.HOUR_NS < file.hour.start < end
+            if begin.time - table_layout.HOUR_NS < file.hour.start
+            and plans.Cut(file.hour.start) < end
             and file.first < self._plan.ends.get(file.hour.queue, 0)
         ]
-        return rows_of(self._spark, self._table, found, self._plan.ends).where(
-            (f.col("timestamp_ns") >= begin) & (f.col("timestamp_ns") < end)
-        )
+        rows = rows_of(self._spark, self._table, found, self._plan.ends)
+        time = f.col("timestamp_ns")  # as bounds, for Parquet to leave out what is not read
+        rows = rows.where((time >= begin.time) & (time <= end.time))
+        return rows.where(_is_from(begin) & ~_is_from(end))
 
 
 def rows_of(
-    spark: SparkSession, table: str, found: list[layout.Stored], ends: dict[str, int]
+    spark: SparkSession, table: str, found: list[table_layout.Stored], ends: dict[str, int]
 ) -> DataFrame:
     """Return the rows of files that lie below an end of their queue."""
     if not found:

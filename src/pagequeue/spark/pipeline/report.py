@@ -10,11 +10,12 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from pagequeue import errors, plotting
-from pagequeue.moments import NS_PER_S, iso_time
+from pagequeue import errors
+from pagequeue.plot import figures as plotting
+from pagequeue.util.timestamps import NS_PER_S, iso_time
 
 if TYPE_CHECKING:
-    from pagequeue.histograms import SizeBins
+    from pagequeue.plot.histograms import SizeBins
     from pagequeue.spark.pipeline.profiling import Profile, QueueProfile
 
 SUFFIXES: Final = (".png", ".html")

@@ -1,0 +1,1 @@
+"""Publishing any number of messages at once: staged pages, and one step that commits them."""

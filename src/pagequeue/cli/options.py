@@ -1,0 +1,182 @@
+"""What several commands use: their options, how a queue is opened, where output goes."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import time
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from pagequeue import Queue
+from pagequeue.cli.error_text import reworded
+from pagequeue.cli.errors import told_as_json
+from pagequeue.cli.framing import Framing
+from pagequeue.errors import CodecMismatch, InvalidOption, PageSizeMismatch
+from pagequeue.system import program
+from pagequeue.system.trust import ALL as TRUST
+from pagequeue.util.time_text import parse_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+_Value = TypeVar("_Value")
+_Function = TypeVar("_Function", bound="Callable[..., Any]")
+_SIZE: Final = re.compile(r"(\d{1,18})([KMG]?)(?:i?B)?", re.ASCII | re.IGNORECASE)
+_SIZE_SHIFTS: Final = {"": 0, "K": 10, "M": 20, "G": 30}
+
+
+class CommandError(click.ClickException):
+    """An error that ends a command with exit code 1; its message ends with the remedy."""
+
+
+def parsed(
+    parse: Callable[[str], _Value],
+) -> Callable[[click.Context, click.Parameter, str | None], _Value | None]:
+    """Return an option's callback that gives its text to `parse`; ValueError is wrong usage."""
+
+    def callback(ctx: click.Context, param: click.Parameter, value: str | None) -> _Value | None:
+        if value is None:
+            return None
+        try:
+            return parse(value)
+        except ValueError as error:
+            raise click.BadParameter(str(error), ctx, param) from None
+
+    return callback
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes that a text means: a number, with K, M or G for powers of 1024."""
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no size; write one like 65536, 64K, 64M or 1G")
+    return int(match[1]) << _SIZE_SHIFTS[match[2].upper()]
+
+
+def parse_moment(text: str) -> int:
+    """Return the time that a text means, as of now."""
+    return parse_time(text, time.time_ns())
+
+
+def directory_argument(function: _Function) -> _Function:
+    """Add the queue's directory."""
+    # Whether it can be read is the library's to say, as an error and not as wrong usage.
+    kind = click.Path(readable=False, path_type=str)
+    return click.argument("directory", metavar="DIR", type=kind)(function)
+
+
+def finite(_context: click.Context, _option: click.Parameter, value: float | None) -> float | None:
+    """Refuse what no clock comes to."""
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter(f"{value} is not a number of seconds")
+    return value
+
+
+def json_option(each: str = "Print one JSON object.") -> Callable[[_Function], _Function]:
+    """Add the option that prints data for programs, errors included."""
+
+    def add(function: _Function) -> _Function:
+        return click.option("--json", "as_json", is_flag=True, help=each)(told_as_json(function))
+
+    return add
+
+
+def prefix_option(function: _Function) -> _Function:
+    """Add the queue's prefix."""
+    return click.option(
+        "--prefix", default="queue", show_default=True, help="How the queue's files are called."
+    )(function)
+
+
+def since_option(function: _Function) -> _Function:
+    """Add the time to start at."""
+    return click.option(
+        "--since",
+        metavar="TIME",
+        callback=parsed(parse_moment),
+        help="Start at this time: 10m (ago), 2026-01-31T08:00Z, or nanoseconds since 1970.",
+    )(function)
+
+
+def until_option(function: _Function) -> _Function:
+    """Add the time to end before."""
+    return click.option(
+        "--until",
+        metavar="TIME",
+        callback=parsed(parse_moment),
+        help="End before this time, given likewise.",
+    )(function)
+
+
+def trust_option(function: _Function) -> _Function:
+    """Add the option that accepts what is refused otherwise."""
+    return click.option(
+        "--trust",
+        multiple=True,
+        type=click.Choice(sorted(TRUST)),
+        help="Accept what is refused otherwise; can be given several times.",
+    )(function)
+
+
+def framing_options(function: _Function) -> _Function:
+    """Add the options that say how messages are kept apart."""
+    function = click.option(
+        "--length-prefixed",
+        is_flag=True,
+        help="Before each message its length, 4 bytes little-endian. Loses nothing.",
+    )(function)
+    return click.option(
+        "-0", "--null", is_flag=True, help="A zero byte behind each message, not a newline."
+    )(function)
+
+
+def chosen_framing(*, null: bool, length_prefixed: bool) -> Framing:
+    """Return what the framing options say."""
+    if null and length_prefixed:
+        raise click.UsageError("--null and --length-prefixed exclude each other; give one of them")
+    if length_prefixed:
+        return Framing.LENGTH
+    return Framing.NULL if null else Framing.NEWLINE
+
+
+def open_to_read(directory: str, prefix: str, trust: tuple[str, ...]) -> Queue:
+    """Return the queue, opened without write permission."""
+    try:
+        return Queue(directory, prefix=prefix, create=False, read_only=True, trust=trust)
+    except InvalidOption as error:
+        raise click.UsageError(reworded(str(error))) from None
+
+
+def open_to_write(
+    directory: str,
+    prefix: str,
+    trust: tuple[str, ...],
+    *,
+    create: bool,
+    page_bytes: int | None = None,
+    codec: str | None = None,
+) -> Queue:
+    """Return the queue, opened for writing."""
+    try:
+        return Queue(
+            directory, prefix=prefix, create=create, page_bytes=page_bytes, trust=trust,
+            codec=codec,
+        )  # fmt: skip
+    except (PageSizeMismatch, CodecMismatch):
+        raise  # that depends on the queue, not on how the option is written
+    except InvalidOption as error:
+        raise click.UsageError(reworded(str(error))) from None
+
+
+def check_output() -> None:
+    """Refuse a stdout that was closed: this command has nothing else to write to."""
+    if 1 in program.closed:
+        raise CommandError("standard output is closed; give the command one, or >/dev/null")
+
+
+def note(text: str) -> None:
+    """Say one line on stderr, if there is anybody to hear it."""
+    with contextlib.suppress(OSError):
+        click.echo(f"pagequeue: {text}", err=True)

@@ -1,0 +1,67 @@
+"""What verify, repair and salvage have in common: progress over pages, and problems as lines."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+from pagequeue.cli.error_text import reworded
+from pagequeue.util.console import messages_console
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pagequeue import Problem
+
+
+@contextlib.contextmanager
+def page_progress(doing: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Show how many pages are done, where somebody looks."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    columns = (doing, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=messages_console(), transient=True) as progress:
+        task = progress.add_task(doing, total=None)
+
+        def advanced(done_count: int, total_count: int) -> None:
+            progress.update(task, completed=done_count, total=total_count)
+
+        yield advanced
+
+
+@contextlib.contextmanager
+def told_in_the_report() -> Iterator[None]:
+    """Keep the library's log quiet about what is printed from the report anyway."""
+    log = logging.getLogger("pagequeue")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
+def remedies(problems: Sequence[Problem], damage: str) -> str:
+    """Return what to do about problems, each kind once; `damage` is what to do about that."""
+    texts = {
+        "damage": damage,
+        "access": "mend owner, permissions or kind of the files that are refused, then repair",
+        "upgrade": "use a pagequeue as new as what wrote the files",
+    }
+    kinds = {problem.kind for problem in problems}
+    return "; ".join(text for kind, text in texts.items() if kind in kinds)
+
+
+def line_of(problem: Problem) -> str:
+    """Return one problem as a person reads it: where, then why."""
+    where = [str(problem.file)]
+    if problem.position is not None:
+        where.append(f"position {problem.position}")
+    if problem.sequence is not None:
+        where.append(f"sequence {problem.sequence}")
+    return f"{', '.join(where)}: {reworded(problem.reason)}"

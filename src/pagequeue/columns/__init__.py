@@ -1,0 +1,1 @@
+"""Messages as columns: batches, Arrow, and arrays that are sent."""

@@ -1,0 +1,169 @@
+"""Batches as Arrow: record batches, and the capsules that any library takes. The extra `arrow`.
+
+pyarrow is imported where it is used. It keeps the buffers alive for as long as anybody has the
+arrays made of them: a page that is viewed is mapped until then, and so nobody uses its file again
+(I13), whatever becomes of the queue.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from pagequeue import _core, errors
+from pagequeue.columns.arrow_records import arrow_arrays, arrow_type_of
+from pagequeue.util.optional import pyarrow
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from pagequeue.columns.batch import Batch, PageSlice
+    from pagequeue.schema.schema import Schema
+
+COPY_BYTES_MAX: Final = 2**31 - 1
+"""An array of type binary has offsets of 32 bits."""
+
+
+def schema(kind: Schema | None = None, *, copy: bool = False) -> Any:  # noqa: ANN401 - pyarrow's
+    """Return the schema of batches, as views or as copies; records have a column for each field.
+
+    The queue's own columns are called as `own_names` says.
+
+    Raises:
+        MissingExtra: pyarrow is not installed.
+        NotEncodable: Arrow has no type for a field.
+    """
+    pa = pyarrow()
+    dtype = None if kind is None else kind.dtype
+    if dtype is None:
+        fields = [("payload", pa.binary() if copy else pa.binary_view())]
+    else:
+        assert dtype.names is not None
+        fields = [(name, arrow_type_of(dtype[name], name)) for name in dtype.names]
+    names = own_names([name for name, _ in fields])
+    own = [(names["sequence"], pa.int64()), (names["timestamp"], pa.timestamp("ns", "UTC"))]
+    return pa.schema(own + fields)
+
+
+def own_names(fields: Collection[str]) -> dict[str, str]:
+    """Return what `sequence` and `timestamp` are called beside the fields of records.
+
+    A field keeps its name; the queue's own column of that name gets `queue_` before it.
+    """
+    names = {}
+    for own in ("sequence", "timestamp"):
+        names[own] = own
+        while names[own] in fields:
+            names[own] = f"queue_{names[own]}"
+    return names
+
+
+def record_batch(batch: Batch, *, copy: bool) -> Any:  # noqa: ANN401 - the same
+    """Return a batch as a `pyarrow.RecordBatch`; see `Batch.to_arrow`."""
+    kind = batch._kind  # noqa: SLF001 - its own package
+    columns = schema(kind, copy=copy)
+    pa = pyarrow()
+    count = len(batch)
+    if kind is not None and kind.dtype is not None:
+        arrays = arrow_arrays(batch.to_numpy())
+        batch._check_stands()  # noqa: SLF001 - what was copied was there
+    else:
+        arrays = [_payload(pa, batch, columns.field("payload").type, copy=copy)]
+    sequence = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(batch.sequences)])
+    timestamp = pa.Array.from_buffers(
+        columns.field(1).type, count, [None, pa.py_buffer(batch.timestamps)]
+    )
+    return pa.RecordBatch.from_arrays([sequence, timestamp, *arrays], schema=columns)
+
+
+def payload_array(batch: Batch) -> Any:  # noqa: ANN401 - the same
+    """Return the payloads as a copy of type binary, whatever they hold."""
+    pa = pyarrow()
+    return _payload(pa, batch, pa.binary(), copy=True)
+
+
+def _payload(pa: Any, batch: Batch, column: Any, *, copy: bool) -> Any:  # noqa: ANN401 - the same
+    """Return the payloads as one array."""
+    parts = batch._parts()  # noqa: SLF001 - its own package
+    if len(batch) and not parts:
+        return pa.array(batch.payloads, column)
+    return (_copied if copy else _viewed)(pa, parts, len(batch))
+
+
+def _viewed(pa: Any, parts: list[PageSlice], count: int) -> Any:  # noqa: ANN401 - the same
+    """Return the payloads as views of their pages: a page is a buffer as it is mapped."""
+    pages: dict[_core.Region, int] = {}
+    views = [
+        _core.views(
+            part.region, part.spans, part.first_sequence, pages.setdefault(part.region, len(pages))
+        )
+        for part in parts
+    ]
+    whole = views[0] if len(views) == 1 else b"".join(views)
+    buffers = [None, pa.py_buffer(whole), *map(pa.py_buffer, pages)]
+    return pa.Array.from_buffers(pa.binary_view(), count, buffers)
+
+
+def _copied(pa: Any, parts: list[PageSlice], count: int) -> Any:  # noqa: ANN401 - the same
+    """Return the payloads one behind the other, in memory of their own."""
+    ends = np.zeros(count + 1, np.int64)
+    if parts:
+        np.cumsum(np.concatenate([part.lengths for part in parts]), out=ends[1:])
+    size_bytes = int(ends[-1])
+    if size_bytes > COPY_BYTES_MAX:
+        raise errors.MessageTooLarge(
+            f"{size_bytes} bytes of payloads, a copy can have {COPY_BYTES_MAX}: take smaller "
+            "batches, or views",
+            size_bytes=size_bytes, limit_bytes=COPY_BYTES_MAX,
+        )  # fmt: skip
+    data, at = np.empty(size_bytes, np.uint8), 0
+    for part in parts:
+        at = _core.pack(part.region, part.spans, part.first_sequence, data.data, at)
+    offsets = pa.py_buffer(ends.astype(np.int32))
+    return pa.Array.from_buffers(pa.binary(), count, [None, offsets, pa.py_buffer(data)])
+
+
+# --- capsules -------------------------------------------------------------------------------------
+
+
+def _wanted(requested_schema: object) -> tuple[Any, bool]:
+    """Return the schema that a reader asks for, and whether payloads must be copies for it."""
+    pa = pyarrow()
+    if requested_schema is None:
+        # Views: pyarrow, polars, DuckDB and pandas take them
+        # (tests/columns/test_arrow.py), each page is
+        # touched once less, and who only counts or filters never pays for a copy.
+        return None, False
+    wanted = pa.Schema._import_from_c_capsule(requested_schema)  # noqa: SLF001 - the only way
+    fields = [field for field in wanted if field.name == "payload"]
+    return wanted, not (fields and fields[0].type.equals(pa.binary_view()))
+
+
+def array_capsules(batch: Batch, requested_schema: object) -> tuple[object, object]:
+    """Return a batch as the capsules of a schema and of an array.
+
+    Raises:
+        As for `record_batch`; and what pyarrow raises for a schema that it cannot be cast to.
+    """
+    wanted, copy = _wanted(requested_schema)
+    capsules: tuple[object, object] = record_batch(batch, copy=copy).__arrow_c_array__(
+        None if wanted is None else wanted.__arrow_c_schema__()
+    )
+    return capsules
+
+
+def stream_capsule(batches: Iterable[Batch], kind: Schema, requested_schema: object) -> object:
+    """Return batches as the capsule of a stream; they are taken as the reader asks for them.
+
+    Raises:
+        MissingExtra: pyarrow is not installed; and what it raises for a schema that they cannot be
+            cast to.
+    """
+    wanted, copy = _wanted(requested_schema)
+    made = (record_batch(batch, copy=copy) for batch in batches)
+    reader = pyarrow().RecordBatchReader.from_batches(schema(kind, copy=copy), made)
+    capsule: object = reader.__arrow_c_stream__(
+        None if wanted is None else wanted.__arrow_c_schema__()
+    )
+    return capsule

@@ -1,0 +1,383 @@
+"""Batch: consecutive messages, as messages and as columns.
+
+What was read is told by the pages that the messages stand in, and by where they stand: no object is
+made for a message before somebody wants it. While a batch has its pages, nobody uses their files
+again (I13), so it stays right whatever becomes of the queue. It lets go of them once it has made
+its payloads.
+"""
+# ruff: noqa: SLF001 - a batch that is made of batches looks into them
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple, overload
+
+import numpy as np
+
+from pagequeue import _core, errors
+from pagequeue import format as fmt
+from pagequeue._core import Message
+from pagequeue.columns import arrow
+from pagequeue.util.text import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from numpy.typing import DTypeLike, NDArray
+
+    from pagequeue.schema.schema import Schema
+
+TIME_BYTES = 8
+SPAN_BYTES = 8
+"""Position and size of a payload in its page, `<u4` each."""
+
+
+class PageSlice(NamedTuple):
+    """Those messages of a batch that stand in one page.
+
+    Attributes:
+        region: the page.
+        spans: where their payloads stand in it; 8 bytes each.
+        first_sequence: of the first one.
+    """
+
+    region: _core.Region
+    spans: bytes
+    first_sequence: int
+
+    @property
+    def lengths(self) -> NDArray[np.uint32]:
+        """The payloads' sizes in bytes; shape (n,)."""
+        return np.frombuffer(self.spans, np.uint32)[1::2]
+
+    @property
+    def position(self) -> int:
+        """The position of the first payload."""
+        return int.from_bytes(self.spans[:4], "little")
+
+    def payloads(self) -> list[bytes]:
+        """Return copies of the payloads.
+
+        Raises:
+            CorruptPage: the page was truncated meanwhile.
+        """
+        return _core.payloads(self.region, self.spans, self.first_sequence)
+
+    def records(self, kind: np.dtype[Any]) -> NDArray[Any]:
+        """Return the payloads, all of the dtype's size, as a view of the page.
+
+        Raises:
+            CorruptPage: the page was truncated meanwhile.
+        """
+        _core.stand(self.region, self.spans, self.first_sequence)
+        frame_bytes = fmt.frame_bytes(kind.itemsize)
+        return np.ndarray(
+            (len(self.lengths),), kind, memoryview(self.region), self.position, (frame_bytes,)
+        )
+
+
+class Batch(Sequence[Message]):
+    """Consecutive messages: a sequence of `Message`, and the same as columns.
+
+    It is a view of the pages in which its messages stand, each of them checked. The pages stay in
+    its hands, also when retention takes them or the queue is closed, until `payloads` was asked
+    for; then it has copies.
+    """
+
+    __slots__ = ("_first_sequence", "_kind", "_of", "_payloads", "_region", "_spans", "_times")
+
+    _of: list[Batch] | None
+    """What it was joined of, while its columns are not."""
+
+    def __init__(
+        self,
+        region: _core.Region | None,
+        first_sequence: int,
+        timestamps: bytes,
+        spans: bytes,
+        kind: Schema | None = None,
+    ) -> None:
+        self._region = region
+        self._first_sequence = first_sequence
+        self._times = timestamps
+        self._spans = spans
+        self._kind = kind
+        self._payloads: list[bytes] | None = None
+        self._of = None
+
+    @classmethod
+    def _of_payloads(
+        cls,
+        payloads: list[bytes],
+        first_sequence: int,
+        timestamps: bytes,
+        kind: Schema | None = None,
+    ) -> Batch:
+        """Return a batch that has no page."""
+        batch = cls(None, first_sequence, timestamps, b"", kind)
+        batch._payloads = payloads
+        return batch
+
+    @classmethod
+    def _joined(cls, batches: list[Batch]) -> Batch:
+        """Return one batch of several that follow each other."""
+        whole = cls(None, batches[0]._first_sequence, b"", b"", batches[0]._kind)
+        whole._of = batches
+        return whole
+
+    # --- columns ----------------------------------------------------------------------------------
+
+    @property
+    def payloads(self) -> list[bytes]:
+        """The payloads: list of bytes, one for each message; made when first asked for, and kept.
+
+        Raises:
+            CorruptPage: the file of a page was truncated meanwhile.
+        """
+        payloads = self._payloads
+        if payloads is not None:
+            return payloads
+        region, batches = self._region, self._of
+        if region is not None:
+            payloads = _core.payloads(region, self._spans, self._first_sequence)
+        else:
+            payloads = [payload for batch in batches or () for payload in batch.payloads]
+            self._times = self._whole_times()
+        self._payloads = payloads
+        self._region = self._of = None  # in this order: other threads may look at it
+        return payloads
+
+    @property
+    def sequences(self) -> NDArray[np.int64]:
+        """The messages' sequences; int64, shape (n,)."""
+        first = self._first_sequence
+        return np.arange(first, first + len(self), dtype=np.int64)
+
+    @property
+    def timestamps(self) -> NDArray[np.int64]:
+        """The messages' times, ns since 1970, UTC; int64, shape (n,), read-only."""
+        return np.frombuffer(self._whole_times(), np.int64)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """The payloads' sizes in bytes; int64, shape (n,), read-only."""
+        parts, payloads = self._parts(), self._payloads
+        if payloads is not None:
+            lengths = np.fromiter(map(len, payloads), np.int64, len(payloads))
+        elif len(parts) == 1:
+            lengths = parts[0].lengths.astype(np.int64)
+        else:
+            empty = np.empty(0, np.int64)
+            lengths = np.concatenate([empty, *(part.lengths for part in parts)])
+        lengths.setflags(write=False)
+        return lengths
+
+    def to_numpy(self, dtype: DTypeLike | None = None) -> NDArray[Any]:
+        """Return the payloads as records of a fixed size.
+
+        Where they stand in one page, and `payloads` was not asked for, the array is a view of the
+        page, with the frames' headers between the records; else it is a copy.
+
+        Args:
+            dtype: of a payload; None: that of the queue, which has no other.
+
+        Returns:
+            records, shape (n,), read-only. A view keeps its page, whatever becomes of the queue.
+
+        Raises:
+            DtypeMismatch: the queue has records of another dtype.
+            InvalidOption: the queue has none, and none was given.
+            RecordSize: a payload has another size; carries `sequence`.
+            TypeError: the dtype holds Python objects.
+            CorruptPage: the file of a page was truncated meanwhile.
+        """
+        kind = self._dtype(dtype)
+        if kind.hasobject:
+            raise TypeError(f"payloads hold no Python objects, as {kind} does: give another dtype")
+        if kind.subdtype is not None:
+            return self.to_numpy([("record", kind)])["record"]
+        self._check_records(kind.itemsize)
+        parts, payloads = self._parts(), self._payloads
+        if payloads is not None:
+            return np.frombuffer(b"".join(payloads), kind)
+        arrays = [part.records(kind) for part in parts]
+        if len(arrays) == 1:
+            return arrays[0]
+        whole: NDArray[Any] = np.empty(len(self), kind)
+        for part, records in zip(parts, arrays, strict=True):
+            begin = part.first_sequence - self._first_sequence
+            whole[begin : begin + len(records)] = records
+        whole.setflags(write=False)
+        return whole
+
+    def _dtype(self, dtype: DTypeLike | None) -> np.dtype[Any]:
+        own = None if self._kind is None else self._kind.dtype
+        if dtype is None:
+            if own is None:
+                raise errors.InvalidOption("messages of any size have no dtype: give one")
+            return own
+        asked = np.dtype(dtype)
+        if own is not None and asked != own:
+            raise errors.DtypeMismatch(
+                f"the queue has records of dtype {own}, not {asked}: leave dtype out, then "
+                "view or convert what comes",
+                dtype=own,
+            )
+        return asked
+
+    def _check_stands(self) -> None:
+        """Raise CorruptPage if the file of a page was truncated."""
+        for part in self._parts():
+            _core.stand(part.region, part.spans, part.first_sequence)
+
+    def _check_records(self, size_bytes: int) -> None:
+        """Raise if a payload has another size."""
+        if size_bytes == 0:
+            raise errors.InvalidOption("the dtype has no bytes: give one that says how many")
+        lengths = self.lengths
+        wrong = np.flatnonzero(lengths != size_bytes)
+        if len(wrong):
+            i = int(wrong[0])
+            sequence, found = self._first_sequence + i, int(lengths[i])
+            raise errors.RecordSize(
+                f"message {sequence} has {found} bytes, the dtype {size_bytes}: give the dtype "
+                "of what was sent",
+                sequence=sequence, size_bytes=found, record_bytes=size_bytes,
+            )  # fmt: skip
+
+    # --- Arrow ------------------------------------------------------------------------------------
+
+    def to_arrow(self, *, copy: bool = False) -> Any:  # noqa: ANN401 - pyarrow need not be there
+        """Return the messages as a `pyarrow.RecordBatch`; needs the extra `arrow`.
+
+        Args:
+            copy: False: `payload` is of type binary_view, and views the pages without a copy. True:
+                it is of type binary, and a copy.
+
+        Returns:
+            columns `sequence` (int64), `timestamp` (timestamp[ns, UTC]) and `payload`; in a queue
+            with a dtype copies of its fields instead of `payload`.
+
+        Raises:
+            MissingExtra: pyarrow is not installed.
+            NotEncodable: Arrow has no type for a field of the dtype; the text names it.
+            MessageTooLarge: the payloads are more than a copy can have: take smaller batches.
+            CorruptPage: the file of a page was truncated meanwhile.
+        """
+        return arrow.record_batch(self, copy=copy)
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        """Return the messages as Arrow's two capsules, for any library that takes them.
+
+        polars takes a batch for a sequence of objects: give it `batch.to_arrow()`, or
+        `queue.batches()`.
+
+        Raises:
+            As for `to_arrow`.
+        """
+        return arrow.array_capsules(self, requested_schema)
+
+    def __arrow_c_schema__(self) -> object:
+        """Return the capsule of the schema that `__arrow_c_array__` has."""
+        return arrow.schema(self._kind).__arrow_c_schema__()
+
+    # --- messages ---------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        batches = self._of
+        if batches is not None:
+            return sum(map(len, batches))
+        return len(self._times) // TIME_BYTES
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> Batch: ...
+    def __getitem__(self, index: int | slice) -> Message | Batch:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step != 1:
+                raise ValueError("a batch holds consecutive messages: slice it with step 1")
+            return self._slice(start, max(start, stop))
+        i = range(len(self))[index]
+        timestamp = int.from_bytes(self._slice(i, i + 1)._whole_times(), "little", signed=True)
+        payloads = self._payloads
+        payload = payloads[i] if payloads is not None else self._slice(i, i + 1).payloads[0]
+        return Message(payload, timestamp, self._first_sequence + i, self._decoder)
+
+    @property
+    def _decoder(self) -> Callable[[bytes, int], Any] | None:
+        return None if self._kind is None else self._kind.decoder
+
+    def _slice(self, start: int, stop: int) -> Batch:
+        first_sequence = self._first_sequence + start
+        region, batches, payloads = self._region, self._of, self._payloads
+        if batches is not None:
+            begins = accumulate(map(len, batches), initial=0)
+            parts = [
+                batch._slice(max(start - begin, 0), stop - begin)
+                for batch, begin in zip(batches, begins, strict=False)
+                if begin < stop and start < begin + len(batch)
+            ]
+            return joined(parts, first_sequence, self._kind)
+        times = self._times[TIME_BYTES * start : TIME_BYTES * stop]
+        if payloads is not None:
+            return Batch._of_payloads(payloads[start:stop], first_sequence, times, self._kind)
+        spans = self._spans[SPAN_BYTES * start : SPAN_BYTES * stop]
+        return Batch(region, first_sequence, times, spans, self._kind)
+
+    def __iter__(self) -> Iterator[Message]:
+        decoder = self._decoder
+        for i, (payload, timestamp) in enumerate(
+            zip(self.payloads, self.timestamps.tolist(), strict=True), self._first_sequence
+        ):
+            yield Message(payload, timestamp, i, decoder)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Batch):
+            return NotImplemented
+        return (
+            self._first_sequence == other._first_sequence
+            and self._whole_times() == other._whole_times()
+            and self.payloads == other.payloads
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        payloads = self.payloads
+        return Batch._of_payloads, (payloads, self._first_sequence, self._times, self._kind)
+
+    def __repr__(self) -> str:
+        first = self._first_sequence
+        which = {0: "", 1: f", sequence {first}"}.get(
+            len(self), f", sequences {first} to {first + len(self) - 1}"
+        )
+        return f"<Batch of {counted(len(self), 'message')}{which}>"
+
+    # --- what it is made of -----------------------------------------------------------------------
+
+    def _whole_times(self) -> bytes:
+        """Return the timestamps, those of all pages in one."""
+        batches = self._of
+        if batches is not None and not self._times:
+            self._times = b"".join([batch._whole_times() for batch in batches])
+        return self._times
+
+    def _parts(self) -> list[PageSlice]:
+        """Return what stands in which page; nothing, if there are copies already."""
+        region, batches = self._region, self._of
+        if batches is not None:
+            return [part for batch in batches for part in batch._parts()]
+        if region is None:
+            return []
+        return [PageSlice(region, self._spans, self._first_sequence)]
+
+
+def joined(batches: list[Batch], next_sequence: int, kind: Schema | None = None) -> Batch:
+    """Return one batch of several that follow each other."""
+    if len(batches) == 1:
+        return batches[0]
+    return Batch._joined(batches) if batches else Batch(None, next_sequence, b"", b"", kind)

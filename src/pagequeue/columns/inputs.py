@@ -1,0 +1,249 @@
+"""What `send_many` takes besides bytes: arrays of NumPy and Arrow, told to the core as columns.
+
+The core copies rows straight from the arrays' own memory into the page; no object is made for a
+row. What is not in columns is None here, and is sent as the iterable that it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+
+from pagequeue import errors
+from pagequeue.util.numbers import whole
+from pagequeue.util.optional import pyarrow
+from pagequeue.util.timestamps import array_to_ns, is_masked
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+ARROW: Final = ("__arrow_c_array__", "__arrow_c_stream__")
+TIME_BYTES: Final = 8
+PLAIN: Final = frozenset({list, tuple})
+"""What is most often sent, and is never in columns."""
+
+
+@dataclass(frozen=True)
+class FixedRows:
+    """Messages of one size, each put together from columns.
+
+    Attributes:
+        columns: buffers of one dimension, and where their values stand in the message.
+        row_bytes: of each message.
+        count: of messages.
+    """
+
+    columns: tuple[tuple[Any, int], ...]
+    row_bytes: int
+    count: int
+
+
+@dataclass(frozen=True)
+class VarRows:
+    """Messages of any sizes.
+
+    Attributes:
+        parts: for each array its layout, its first value, their count, and its buffers: "S" fixed
+            places filled up with zeros; "o", "O" offsets of 4, 8 bytes, and data; "v" Arrow's
+            views, and their data.
+        count: of messages.
+    """
+
+    parts: tuple[tuple[str, int, int, tuple[Any, ...]], ...]
+    count: int
+
+
+ColumnInput: TypeAlias = FixedRows | VarRows
+
+
+def is_columnar(payloads: object) -> bool:
+    """Whether this is an array or a table, and no iterable that is used up by looking at it."""
+    return isinstance(payloads, np.ndarray) or any(hasattr(payloads, name) for name in ARROW)
+
+
+def columns_of(payloads: object) -> ColumnInput | None:
+    """Return what is in columns, for a queue of bytes; None for any other iterable.
+
+    NumPy's own rule counts for its bytes: zeros at the end of an item are no part of it.
+
+    Raises:
+        NotEncodable: columns that are not payloads, or a null among them.
+        MissingExtra: pyarrow is not installed.
+    """
+    if isinstance(payloads, np.ndarray):
+        kind = payloads.dtype.kind
+        if kind == "U" or (kind in "SV" and payloads.ndim != 1):
+            raise errors.NotEncodable(
+                f"an array of {payloads.dtype} in {payloads.ndim} dimensions is no payloads: give "
+                "one dimension, and text as np.strings.encode(array, 'utf-8')"
+            )
+        return _array(payloads)
+    if not is_columnar(payloads):
+        return None
+    values = arrow_values(payloads)
+    if hasattr(values, "column_names"):
+        raise errors.NotEncodable(
+            "a table is no payloads: send its column of them, as table['payload'], or create the "
+            "queue with the dtype of its rows"
+        )
+    return _arrow(values)
+
+
+def _array(array: NDArray[Any]) -> ColumnInput | None:
+    if array.ndim != 1 or array.dtype.kind not in "SV":
+        return None
+    data = whole_items(array)
+    if array.dtype.kind == "S":
+        return VarRows((("S", 0, len(array), (data,)),), len(array))
+    return FixedRows(((data, 0),), array.itemsize, len(array))
+
+
+def whole_items(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array of one dimension whose items are bytes, over the same memory.
+
+    Raises:
+        NotEncodable: they are Python objects, or nothing, or some are masked.
+    """
+    if array.dtype.hasobject or not array.itemsize:
+        raise errors.NotEncodable(f"items of dtype {array.dtype} are no bytes: give another dtype")
+    if is_masked(array):
+        raise errors.NotEncodable("some items are masked, and no payload says that: fill them")
+    # A buffer has no times in it; bytes of one size can be anything.
+    return np.asarray(array).view(np.dtype((np.void, array.itemsize)))
+
+
+# --- Arrow ----------------------------------------------------------------------------------------
+
+
+def arrow_values(told: Any) -> Any:  # noqa: ANN401 - whatever has Arrow's protocol
+    """Return a `pyarrow.ChunkedArray`, or a `pyarrow.Table` for what has columns with names.
+
+    Raises:
+        NotEncodable: pyarrow cannot take it.
+        MissingExtra: it is not installed.
+    """
+    arrow = pyarrow()
+    if isinstance(told, arrow.RecordBatch):
+        return arrow.Table.from_batches([told])
+    if isinstance(told, arrow.Table):
+        return told
+    try:
+        if isinstance(told, arrow.Array) or not hasattr(told, ARROW[1]):
+            told = arrow.chunked_array([arrow.array(told)])
+        values = told if isinstance(told, arrow.ChunkedArray) else arrow.chunked_array(told)
+        if arrow.types.is_struct(values.type):
+            batches = [arrow.RecordBatch.from_struct_array(chunk) for chunk in values.chunks]
+            return arrow.Table.from_batches(batches, arrow.schema(list(values.type)))
+    except (arrow.ArrowException, TypeError, ValueError) as error:
+        raise errors.NotEncodable(
+            f"Arrow cannot take this {type(told).__name__} ({error}): give arrays or tables of it"
+        ) from error
+    return values
+
+
+def check_no_nulls(values: Any, what: str) -> None:  # noqa: ANN401 - an array of Arrow
+    """Raise NotEncodable if one of the values is null."""
+    if values.null_count:
+        raise errors.NotEncodable(
+            f"{what} has {values.null_count} nulls, and no payload says that: fill or drop them"
+        )
+
+
+def _arrow(values: Any) -> ColumnInput:  # noqa: ANN401 - a pyarrow.ChunkedArray
+    arrow = pyarrow()
+    check_no_nulls(values, "the array")
+    if arrow.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    if arrow.types.is_fixed_size_binary(values.type):
+        data = fixed_items(values)
+        return FixedRows(((data, 0),), data.itemsize, len(data))
+    layout = _layout(arrow, values.type)
+    parts = []
+    for chunk in values.chunks:
+        held = [b"" if buffer is None else buffer for buffer in chunk.buffers()[1:]]
+        if len(chunk):
+            parts.append((layout, chunk.offset, len(chunk), tuple(held)))
+    return VarRows(tuple(parts), len(values))
+
+
+def _layout(arrow: Any, kind: Any) -> str:  # noqa: ANN401 - pyarrow and its type
+    types = arrow.types
+    if types.is_binary(kind) or types.is_string(kind):
+        return "o"
+    if types.is_large_binary(kind) or types.is_large_string(kind):
+        return "O"
+    if types.is_binary_view(kind) or types.is_string_view(kind):
+        return "v"
+    raise errors.NotEncodable(
+        f"values of Arrow's type {kind} are no payloads: cast them to binary or string"
+    )
+
+
+def fixed_items(values: Any) -> NDArray[Any]:  # noqa: ANN401 - a pyarrow.ChunkedArray
+    """Return values of one size as items of a NumPy array; a view if they are in one piece."""
+    width = values.type.byte_width
+    if not width:
+        raise errors.NotEncodable("the array's values have no bytes: send a list of b''")
+    items = [
+        np.frombuffer(chunk.buffers()[1], f"V{width}", len(chunk), chunk.offset * width)
+        for chunk in values.chunks
+        if len(chunk)
+    ]
+    return items[0] if len(items) == 1 else np.concatenate([np.empty(0, f"V{width}"), *items])
+
+
+# --- times ----------------------------------------------------------------------------------------
+
+
+def check_count(times: bytes | None, count: int) -> None:
+    """Raise InvalidOption unless there is one time for each message."""
+    if times is not None and len(times) != count * TIME_BYTES:
+        raise errors.InvalidOption(
+            f"{len(times) // TIME_BYTES} timestamps for {count} messages: give one for each; "
+            "nothing was sent"
+        )
+
+
+TIMESTAMP_REMEDY: Final = "give ns since 1970, from 0 to 2**63 - 1"
+
+
+def times_of(timestamps: Any) -> bytes | None:  # noqa: ANN401 - whatever NumPy takes
+    """Return times as the core takes them: int64 ns, nobody else's.
+
+    Raises:
+        TypeError: they are no integers, and no times with a unit.
+        InvalidOption: one is before 1970, or beyond what 63 bits hold.
+        TimestampOrder: one is earlier than the one before it.
+    """
+    if timestamps is None:
+        return None
+    given = np.asarray(timestamps if is_columnar(timestamps) else list(timestamps))
+    if given.ndim == 1 and given.dtype.kind == "O":  # integers of other classes
+        numbers = [whole("a timestamp", timestamp) for timestamp in given]
+        beyond = [number for number in numbers if not -(1 << 63) <= number < 1 << 63]
+        if beyond:
+            raise errors.InvalidOption(f"a timestamp is {beyond[0]}: {TIMESTAMP_REMEDY}")
+        given = np.asarray(numbers, np.int64)
+    if given.ndim != 1 or (given.dtype.kind not in "iuM" and given.size):
+        raise TypeError(f"timestamps are int64 ns in one dimension, not {given.dtype}")
+    if is_masked(timestamps):
+        raise TypeError("some timestamps are masked: fill them")
+    if given.dtype.kind == "M":
+        given = array_to_ns(given)
+    if given.dtype.kind == "u" and given.size and int(given.max()) >= 1 << 63:
+        raise errors.InvalidOption(f"a timestamp is {int(given.max())}: {TIMESTAMP_REMEDY}")
+    times = given.astype(np.int64)
+    if len(times) and times[0] < 0:
+        raise errors.InvalidOption(f"a timestamp is {int(times[0])}: {TIMESTAMP_REMEDY}")
+    back = np.flatnonzero(times[1:] < times[:-1])
+    if len(back):
+        i = int(back[0]) + 1
+        before = int(times[i - 1])
+        raise errors.TimestampOrder(
+            f"timestamp {i} of those given, {int(times[i])}, is earlier than the one before it, "
+            f"{before}: sort what is sent by time",
+            last_timestamp=before,
+        )
+    return times.tobytes()

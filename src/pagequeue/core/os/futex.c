@@ -1,0 +1,115 @@
+/* Clocks, spinning, sleeping and waking: with os/writers_lock.c the only place that knows the
+ * system.
+ *
+ * A sleeper takes the doorbell's value, says that somebody may be asleep, looks once more whether
+ * something came, and sleeps only while the doorbell still has that value. A publisher publishes,
+ * and only if somebody may be asleep moves the doorbell and wakes all. Both put a full fence
+ * between their store and their load, so at least one of them sees the other (I7). A publisher that
+ * dies between publishing and waking wakes nobody: that is why no sleep is longer than a slice.
+ *
+ * Linux sleeps on a futex in the shared map. macOS has no futex on shared files that is public, so
+ * there a sleep is a short nap and waking does nothing.
+ */
+#include "protocol/protocol.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <time.h>
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+#define NAP_WITHOUT_FUTEX_NS 500000
+
+static int64_t clock_ns(clockid_t which) {
+    struct timespec now;
+    clock_gettime(which, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+int64_t pq_clock_realtime(void) { return clock_ns(CLOCK_REALTIME); }
+
+static int64_t monotonic_offset;
+
+/* How far the monotonic clock of this time namespace is ahead of the host's. */
+void pq_clock_set_offset(int64_t ns) {
+    __atomic_store_n(&monotonic_offset, ns, __ATOMIC_RELAXED);
+}
+
+/* The host's, so that times in files mean the same in every time namespace. */
+int64_t pq_clock_monotonic(void) {
+    return clock_ns(CLOCK_MONOTONIC) - __atomic_load_n(&monotonic_offset, __ATOMIC_RELAXED);
+}
+
+void pq_pause(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("isb" ::: "memory");
+#endif
+}
+
+void pq_yield(void) { sched_yield(); }
+
+void pq_nap(int64_t ns) {
+    struct timespec span = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
+    nanosleep(&span, NULL);
+}
+
+uint32_t pq_doorbell(const uint8_t *meta) { return pq_load_u32(meta + PQ_WRITE_META_DOORBELL); }
+
+void pq_register(uint8_t *meta) {
+    __atomic_store_n((uint32_t *)(meta + PQ_WRITE_META_WAITERS), 1, __ATOMIC_RELAXED);
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+/* Sleep while a word has a value, but no longer than `ns`. -1 = a signal came. */
+static int sleep_at(const uint8_t *word, uint32_t value, int64_t ns) {
+#if defined(__linux__)
+    struct timespec span = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
+    long result = syscall(SYS_futex, word, FUTEX_WAIT, value, &span, NULL, 0);
+    return result < 0 && errno == EINTR ? -1 : 0;
+#else
+    (void)word;
+    (void)value;
+    pq_nap(ns < NAP_WITHOUT_FUTEX_NS ? ns : NAP_WITHOUT_FUTEX_NS);
+    return 0;
+#endif
+}
+
+/* Returns how many were asleep. */
+static int wake_at(const uint8_t *word) {
+#if defined(__linux__)
+    return (int)syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+#else
+    (void)word;
+    return 0;
+#endif
+}
+
+void pq_sleep(const uint8_t *meta, uint32_t doorbell, int64_t ns) {
+    sleep_at(meta + PQ_WRITE_META_DOORBELL, doorbell, ns);
+}
+
+void pq_wake(uint8_t *meta) {
+    uint32_t *waiters = (uint32_t *)(meta + PQ_WRITE_META_WAITERS);
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    if (__atomic_load_n(waiters, __ATOMIC_RELAXED) == 0) {
+        return;
+    }
+    __atomic_exchange_n(waiters, 0, __ATOMIC_SEQ_CST);
+    __atomic_add_fetch((uint32_t *)(meta + PQ_WRITE_META_DOORBELL), 1, __ATOMIC_SEQ_CST);
+    wake_at(meta + PQ_WRITE_META_DOORBELL);
+}
+
+/* Whoever waits for a flush sleeps on the turn, which only flushers move: the doorbell would wake
+ * them
+ * all for every message. -1 = a signal came. */
+int pq_sleep_turn(const uint8_t *meta, uint32_t turn, int64_t ns) {
+    return sleep_at(meta + PQ_WRITE_META_FLUSH_TURN, turn, ns);
+}
+
+/* Returns how many were asleep. */
+int pq_wake_turn(const uint8_t *meta) { return wake_at(meta + PQ_WRITE_META_FLUSH_TURN); }

@@ -1,0 +1,70 @@
+/* protocol/group_claims.c: the table of a group, which says who has claimed what. No Python, no
+ * file, no clock. */
+#ifndef PAGEQUEUE_CLAIMS_H
+#define PAGEQUEUE_CLAIMS_H
+
+#include "protocol/protocol.h"
+
+typedef struct {
+    uint8_t *base; /* the group's file */
+    uint32_t capacity;
+    pq_lock lock;
+} pq_table;
+
+typedef enum {
+    PQ_CLAIM_DONE = 0,
+    PQ_CLAIM_NONE,    /* nothing is there to be claimed now */
+    PQ_CLAIM_MOVED,   /* the next message stands in another page, or it is not known where */
+    PQ_CLAIM_DAMAGED, /* what stands at the next place is no frame */
+    PQ_CLAIM_FULL,    /* no record is free */
+    PQ_CLAIM_LOST,    /* this claim is not live any more */
+    PQ_CLAIM_MEMORY,  /* none was to be had */
+} pq_claim_result;
+
+typedef struct {
+    uint32_t slot, deliveries, cause;
+    uint64_t id, sequence, place; /* id 0 = it was acknowledged at once and has no record */
+    uint32_t payload_bytes;       /* of a new one */
+    int is_spent; /* delivered as often as it may be: it goes to the dead letters */
+} pq_claim;
+
+/* What a claim is made with. */
+typedef struct {
+    const uint8_t *meta; /* the write meta */
+    const uint8_t *page; /* the page that the caller has mapped, NULL = none */
+    uint64_t page_bytes, page_number;
+    uint32_t queue_state; /* from which its frames' checksums start */
+    int64_t now, lease_end;
+    uint64_t owner;
+    uint32_t deliveries_max; /* 0 = any number */
+    int acknowledges;        /* at once: nothing is outstanding afterwards */
+} pq_claimant;
+
+/* Without the lock. */
+uint64_t pq_table_next(const pq_table *table, uint64_t *place);
+int pq_table_beckons(const pq_table *table, const pq_claimant *by, int is_full);
+int64_t pq_table_wake_at(const pq_table *table);
+
+/* All that follow under the lock. `begin` mends what a dead holder left; 0 = done. */
+int pq_table_begin(pq_table *table);
+void pq_table_end(pq_table *table);
+pq_claim_result pq_claim_next(pq_table *table, const pq_claimant *by, pq_claim *out);
+pq_claim_result pq_claim_ack(pq_table *table, uint32_t slot, uint64_t id, int64_t now);
+pq_claim_result pq_claim_nack(pq_table *table, uint32_t slot, uint64_t id, int64_t now, int64_t due,
+                              uint32_t cause);
+pq_claim_result pq_claim_extend(pq_table *table, uint32_t slot, uint64_t id, int64_t now,
+                                int64_t lease_end);
+void pq_table_acked_at(pq_table *table, int64_t realtime);
+/* Have a message wait that was acknowledged, or that a snapshot says; 0 = no record is free. */
+int pq_table_restore(pq_table *table, const pq_claim *message, int64_t due);
+/* Whatever an owner has claimed is to be claimed again; every owner's with UINT64_MAX. */
+uint32_t pq_table_release(pq_table *table, uint64_t owner);
+uint32_t pq_table_owners(const pq_table *table, uint64_t *owners, uint32_t limit);
+/* 1 = set, 0 = the next one is not `sequence` any more. */
+int pq_table_set_place(pq_table *table, uint64_t sequence, uint64_t place);
+int pq_table_skip(pq_table *table, uint64_t sequence, uint64_t place);
+/* Records for a snapshot, in order of sequence; returns how many there are. */
+uint32_t pq_table_snapshot(const pq_table *table, int64_t now, int64_t realtime, uint8_t *records,
+                           uint64_t *sequence);
+
+#endif

@@ -1,0 +1,255 @@
+/* The table of a group: which messages are claimed, by whom, until when, and which wait again.
+ *
+ * A message is done if and only if it is below the next new one and no record has it. A record comes
+ * into being, changes sides and goes by ONE aligned 8-byte store, of its `word`; the next new
+ * message moves by one store, of `turn`. All else (links, free records, floor, where to look) follows
+ * from these and is made again by whoever finds `changing` set, because a holder of the lock died:
+ *
+ * - a record at or behind the next new message is void: its claimer died before it had it, and the
+ *   message is claimed as a new one;
+ * - every other record is outstanding, whatever was being done to it.
+ *
+ * So a kill loses nothing and never makes two claims of one (I14, I15). A store is not overtaken by
+ * a later one here: the compiler is held by the fences, and what a processor that stops had not yet
+ * stored in order, nobody has seen. Links lead to bounds-checked slots, whatever the file says (I9).
+ */
+#include "protocol/group_table.h"
+
+#include <stdlib.h>
+
+/* --- the next new message --------------------------------------------------------------------- */
+
+uint64_t pq_table_next(const pq_table *table, uint64_t *place) {
+    uint64_t turn, sequence;
+    do {
+        turn = pq_load_u64(META(TURN));
+        sequence = pq_load_u64(new_words(table, turn));
+        *place = pq_load_u64(new_words(table, turn) + PLACE_BEHIND);
+    } while (pq_load_u64(META(TURN)) != turn);
+    return sequence;
+}
+
+/* 1. Write the pair that is not in use. Dies here: nothing moved.
+ * 2. Store the turn. Dies here: all below is claimed or done; the rest is mended (`rebuild`). */
+void pq_table_advance(pq_table *table, uint64_t sequence, uint64_t place) {
+    uint64_t turn = get_u64(META(TURN)) + 1;
+    put_u64(new_words(table, turn), sequence);
+    put_u64(new_words(table, turn) + PLACE_BEHIND, place);
+    PQ_KILL_POINT(21);
+    pq_store_u64(META(TURN), turn);
+    IN_ORDER();
+    PQ_KILL_POINT(22);
+}
+
+/* --- links ------------------------------------------------------------------------------------ */
+
+void pq_table_raise_floor(pq_table *table) {
+    const uint8_t *first = linked(table, get_u32(META(FIRST)));
+    uint64_t place;
+    uint64_t floor =
+        first != NULL ? get_u64(OF(first, SEQUENCE)) : pq_table_next(table, &place);
+    pq_store_u64(META(NEXT_SEQUENCE), floor);
+}
+
+/* A record may be due before it was thought: `look_from` leads back to it, or `look_at` is
+ * earlier. */
+void pq_table_note_due(pq_table *table, uint32_t slot, const uint8_t *record, int64_t when,
+                     int64_t now) {
+    const uint8_t *from = linked(table, get_u32(META(LOOK_FROM)));
+    if (from != NULL && get_u64(OF(from, SEQUENCE)) <= get_u64(OF(record, SEQUENCE))) {
+        return; /* it will be come to */
+    }
+    if (when <= now) {
+        put_u32(META(LOOK_FROM), slot + 1);
+    } else if (when < (int64_t)get_u64(META(LOOK_AT))) {
+        put_u64(META(LOOK_AT), (uint64_t)when);
+    }
+}
+
+/* Link a record where its sequence belongs: nearly always behind the last. */
+void pq_table_link(pq_table *table, uint32_t slot, uint8_t *record) {
+    uint64_t sequence = get_u64(OF(record, SEQUENCE));
+    uint32_t prior = get_u32(META(LAST)), looks = 0;
+    uint8_t *before;
+    while ((before = linked(table, prior)) != NULL &&
+           get_u64(OF(before, SEQUENCE)) > sequence && looks++ < table->capacity) {
+        prior = get_u32(OF(before, PRIOR));
+    }
+    uint32_t following = before == NULL ? get_u32(META(FIRST)) : get_u32(OF(before, FOLLOWING));
+    uint8_t *behind = linked(table, following);
+    put_u32(OF(record, PRIOR), before == NULL ? 0 : prior);
+    put_u32(OF(record, FOLLOWING), behind == NULL ? 0 : following);
+    put_u32(before == NULL ? META(FIRST) : OF(before, FOLLOWING), slot + 1);
+    put_u32(behind == NULL ? META(LAST) : OF(behind, PRIOR), slot + 1);
+    put_u32(META(OUTSTANDING), get_u32(META(OUTSTANDING)) + 1);
+}
+
+void pq_table_unlink(pq_table *table, uint32_t slot, uint8_t *record) {
+    uint32_t prior = get_u32(OF(record, PRIOR)), following = get_u32(OF(record, FOLLOWING));
+    uint8_t *before = linked(table, prior), *behind = linked(table, following);
+    put_u32(before == NULL ? META(FIRST) : OF(before, FOLLOWING), following);
+    put_u32(behind == NULL ? META(LAST) : OF(behind, PRIOR), prior);
+    put_u32(META(OUTSTANDING), get_u32(META(OUTSTANDING)) - 1);
+    if (get_u32(META(LOOK_FROM)) == slot + 1) {
+        put_u32(META(LOOK_FROM), following);
+    }
+    put_u32(OF(record, FOLLOWING), get_u32(META(FREE)));
+    put_u32(META(FREE), slot + 1);
+}
+
+/* A free record; UINT32_MAX = none. */
+uint32_t pq_table_take_slot(pq_table *table) {
+    uint32_t free = get_u32(META(FREE)), used = get_u32(META(USED));
+    uint8_t *record = linked(table, free);
+    if (record != NULL && state_of(record) == PQ_RECORD_FREE) {
+        put_u32(META(FREE), get_u32(OF(record, FOLLOWING)));
+        return free - 1;
+    }
+    if (used >= table->capacity || state_of(record_at(table, used)) != PQ_RECORD_FREE) {
+        return UINT32_MAX;
+    }
+    put_u32(META(USED), used + 1);
+    return used;
+}
+
+/* --- what a dead holder left ------------------------------------------------------------------ */
+
+typedef struct {
+    uint64_t sequence;
+    uint32_t slot;
+} ordered;
+
+static int in_order(const void *left, const void *right) {
+    uint64_t a = ((const ordered *)left)->sequence, b = ((const ordered *)right)->sequence;
+    return a < b ? -1 : a > b;
+}
+
+/* Make links, free list and floor from the records. Dies in here: done again, because nothing
+ * that it
+ * reads is changed but by making void what is void. */
+static int rebuild(pq_table *table) {
+    /* Raised before the record behind it gets its word, so none stands beyond it. */
+    uint32_t reached = get_u32(META(USED));
+    reached = reached < table->capacity ? reached : table->capacity;
+    ordered *found = malloc((size_t)reached * sizeof *found + 1);
+    if (found == NULL) {
+        return -1;
+    }
+    uint64_t place, next = pq_table_next(table, &place);
+    uint32_t count = 0, used = 0;
+    for (uint32_t slot = 0; slot < reached; slot++) {
+        uint8_t *record = record_at(table, slot);
+        if (get_u64(OF(record, WORD)) == 0) {
+            continue;
+        }
+        used = slot + 1;
+        if (get_u64(OF(record, SEQUENCE)) >= next || state_of(record) == PQ_RECORD_FREE) {
+            set_word(record, 0, PQ_RECORD_FREE);
+        } else {
+            found[count++] = (ordered){get_u64(OF(record, SEQUENCE)), slot};
+        }
+    }
+    qsort(found, count, sizeof *found, in_order);
+    put_u32(META(FIRST), 0);
+    put_u32(META(LAST), 0);
+    put_u32(META(OUTSTANDING), 0);
+    for (uint32_t i = 0; i < count; i++) {
+        pq_table_link(table, found[i].slot, record_at(table, found[i].slot));
+    }
+    free(found);
+    put_u32(META(FREE), 0);
+    put_u32(META(USED), used);
+    for (uint32_t slot = used; slot-- > 0;) {
+        uint8_t *record = record_at(table, slot);
+        if (get_u64(OF(record, WORD)) == 0) {
+            put_u32(OF(record, FOLLOWING), get_u32(META(FREE)));
+            put_u32(META(FREE), slot + 1);
+        }
+    }
+    put_u64(META(LOOK_AT), (uint64_t)INT64_MAX);
+    put_u32(META(LOOK_FROM), get_u32(META(FIRST)));
+    pq_table_raise_floor(table);
+    return 0;
+}
+
+int pq_table_begin(pq_table *table) {
+    if (get_u64(META(CHANGING)) != 0 && !PQ_PLANTED(no_rebuild) && rebuild(table) < 0) {
+        return -1;
+    }
+    put_u64(META(CHANGING), 1);
+    IN_ORDER();
+    return 0;
+}
+
+void pq_table_end(pq_table *table) {
+    IN_ORDER();
+    pq_store_u64(META(CHANGING), 0);
+}
+
+/* --- looking at all of it --------------------------------------------------------------------- */
+
+/* Owners of claims, each once; as many as there is room for. */
+uint32_t pq_table_owners(const pq_table *table, uint64_t *owners, uint32_t limit) {
+    uint32_t count = 0, looks = 0;
+    const uint8_t *record;
+    for (uint32_t link = get_u32(META(FIRST));
+         (record = linked(table, link)) != NULL && looks <= table->capacity && count < limit;
+         link = get_u32(OF(record, FOLLOWING)), looks++) {
+        uint64_t owner = get_u64(OF(record, OWNER));
+        uint32_t i = count;
+        while (i > 0 && owners[i - 1] != owner) {
+            i--;
+        }
+        if (i == 0 && state_of(record) == PQ_RECORD_CLAIMED) {
+            owners[count++] = owner;
+        }
+    }
+    return count;
+}
+
+uint32_t pq_table_snapshot(const pq_table *table, int64_t now, int64_t realtime, uint8_t *records,
+                           uint64_t *sequence) {
+    uint64_t place;
+    *sequence = pq_table_next(table, &place);
+    uint32_t count = 0;
+    const uint8_t *record;
+    for (uint32_t link = get_u32(META(FIRST));
+         (record = linked(table, link)) != NULL && count < table->capacity;
+         link = get_u32(OF(record, FOLLOWING))) {
+        uint8_t *at = records + (uint64_t)count * PQ_SNAPSHOT_RECORD_BYTES;
+        int64_t due = (int64_t)get_u64(OF(record, DUE));
+        /* A claim is void when this is read; what waits, waits by the clock on the wall. */
+        int is_later = state_of(record) == PQ_RECORD_WAITS && due > now;
+        put_u64(at + PQ_SNAPSHOT_RECORD_SEQUENCE, get_u64(OF(record, SEQUENCE)));
+        put_u64(at + PQ_SNAPSHOT_RECORD_DUE, is_later ? (uint64_t)(realtime + (due - now)) : 0);
+        put_u32(at + PQ_SNAPSHOT_RECORD_DELIVERIES, get_u32(OF(record, DELIVERIES)));
+        put_u32(at + PQ_SNAPSHOT_RECORD_CAUSE, get_u32(OF(record, CAUSE)));
+        count += 1;
+    }
+    return count;
+}
+
+/* --- without the lock ------------------------------------------------------------------------- */
+
+/* The time at which a record may be due; INT64_MIN = look now. */
+int64_t pq_table_wake_at(const pq_table *table) {
+    return get_u32(META(LOOK_FROM)) != 0 ? INT64_MIN : (int64_t)get_u64(META(LOOK_AT));
+}
+
+/* Whether it is worth taking the lock. */
+int pq_table_beckons(const pq_table *table, const pq_claimant *by, int is_full) {
+    if (pq_table_wake_at(table) <= by->now) {
+        return 1;
+    }
+    if (is_full) {
+        return get_u32(META(OUTSTANDING)) < table->capacity;
+    }
+    uint64_t place;
+    (void)pq_table_next(table, &place);
+    uint64_t position = (place & ((1ull << PQ_PLACE_SHIFT) - 1)) * PQ_FRAME_ALIGN_BYTES;
+    if (by->page == NULL || place >> PQ_PLACE_SHIFT != by->page_number ||
+        position > by->page_bytes - PQ_FRAME_BYTES) {
+        return 1;
+    }
+    return pq_load_u32(by->page + position) != 0;
+}

@@ -1,0 +1,386 @@
+/* Reading a page as a whole: walking its frames, finding one by time or by number, and finding the
+ * next one that validates behind damage.
+ *
+ * The index is only a hint here. What it leads to is proved by the frames themselves, whose
+ * checksums contain their sequence, so that a wrong index can cost time and never correctness (I6).
+ */
+#include "protocol/protocol.h"
+#include "protocol/index.h"
+
+static void scan_index(const pq_place *at, pq_index_use use, uint64_t ordinal, uint64_t position,
+                       int64_t timestamp, uint64_t *wrong) {
+    int64_t found_timestamp = 0;
+    uint64_t found_position = 0;
+    if (use == PQ_INDEX_WRITE) {
+        index_put(at, ordinal, timestamp, position);
+    } else if (use == PQ_INDEX_CHECK) {
+        if (!index_get(at, ordinal, &found_timestamp, &found_position) ||
+            found_timestamp != timestamp || found_position != position) {
+            *wrong += 1;
+        }
+    }
+}
+
+/* Walk frames that validate, from `position` with `sequence` on, until one does not, or until
+ * `end_sequence`. None may be older than the one before it; a floor of INT64_MIN allows that too. */
+void pq_scan(const pq_place *at, uint64_t position, uint64_t sequence, uint64_t end_sequence,
+             int64_t floor_timestamp, pq_index_use use, pq_scanned *out) {
+    memset(out, 0, sizeof *out);
+    out->timestamp = out->whole_timestamp = floor_timestamp;
+    out->whole_position = position;
+    out->whole_sequence = sequence;
+    out->stopped = PQ_READ_NOTHING;
+    while (sequence < end_sequence) {
+        pq_frame frame;
+        out->stopped = pq_check_at(at, position, sequence, &frame);
+        if (out->stopped == PQ_READ_FRAME && floor_timestamp != INT64_MIN &&
+            frame.timestamp < out->timestamp) {
+            out->stopped = PQ_READ_BAD_TIME;
+        }
+        if (out->stopped != PQ_READ_FRAME) {
+            break;
+        }
+        scan_index(at, use, sequence - at->first_sequence, position, frame.timestamp,
+                   &out->index_wrong);
+        position = frame.next;
+        sequence += 1;
+        out->timestamp = frame.timestamp;
+        if (!(frame.word & PQ_MORE_OF_BATCH)) {
+            out->whole_position = position;
+            out->whole_sequence = sequence;
+            out->whole_timestamp = frame.timestamp;
+        }
+    }
+    if (use == PQ_INDEX_WRITE && sequence < end_sequence) { /* else somebody may append right now */
+        index_end(at, sequence - at->first_sequence);
+    }
+    out->position = position;
+    out->sequence = sequence;
+}
+
+/* The position of a frame by its ordinal in the page, proved: the sequence stands in the frame's
+ * checksum, so a wrong index cannot lead to another frame. 0 = the index is wrong. */
+int pq_locate(const pq_place *at, uint64_t count, uint64_t ordinal, uint64_t *position) {
+    pq_frame frame;
+    int64_t timestamp;
+    if (ordinal > count) {
+        return 0;
+    }
+    if (ordinal == 0) {
+        *position = PQ_PAGE_HEADER_BYTES;
+        return 1;
+    }
+    uint64_t known = ordinal < count ? ordinal : ordinal - 1;
+    if (!index_get(at, known, &timestamp, position)) {
+        return 0;
+    }
+    if (pq_check_at(at, *position, at->first_sequence + known, &frame) != PQ_READ_FRAME ||
+        frame.timestamp != timestamp) {
+        return 0;
+    }
+    if (ordinal == count) {
+        *position = frame.next;
+    }
+    return 1;
+}
+
+/* The first frame of the page that is not older than `since`, proved by itself and by the frame
+ * before it. `count` when all are older. 0 = the index is wrong. */
+int pq_find(const pq_place *at, uint64_t count, int64_t since, uint64_t *ordinal,
+            uint64_t *position) {
+    int64_t timestamp;
+    uint64_t low = 0, high = count, place;
+    pq_frame frame;
+    if (count > at->index_capacity) {
+        return 0;
+    }
+    while (low < high) {
+        uint64_t middle = low + (high - low) / 2;
+        if (!index_get(at, middle, &timestamp, &place)) {
+            return 0;
+        }
+        if (timestamp < since) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    *ordinal = low;
+    if (!pq_locate(at, count, low, position)) {
+        return 0;
+    }
+    if (low < count) {
+        if (pq_check_at(at, *position, at->first_sequence + low, &frame) != PQ_READ_FRAME ||
+            frame.timestamp < since) {
+            return 0;
+        }
+    }
+    if (low > 0) {
+        if (!pq_locate(at, count, low - 1, &place) ||
+            pq_check_at(at, place, at->first_sequence + low - 1, &frame) != PQ_READ_FRAME ||
+            frame.timestamp >= since || frame.next != *position) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* --- many at once ----------------------------------------------------------------------------- */
+
+/* Whether a frame stands where the index says, and was sent when it says. */
+static int is_proved(const pq_place *at, uint64_t ordinal, int64_t *timestamp) {
+    uint64_t position;
+    pq_frame frame;
+    return index_get(at, ordinal, timestamp, &position) &&
+           pq_check_at(at, position, at->first_sequence + ordinal, &frame) == PQ_READ_FRAME &&
+           frame.timestamp == *timestamp;
+}
+
+/* For each of some moments, none earlier than the one before it: how many of the page's frames are
+ * not later. Proved by the frames on both sides, once for all moments between the same two, so that
+ * no frame is checked for more than two of them. 0 = the index is wrong. */
+int pq_find_many(const pq_place *at, uint64_t count, const int64_t *moments, size_t moment_count,
+                 int64_t *ordinals) {
+    if (count > at->index_capacity) {
+        return 0;
+    }
+    uint64_t known = 0; /* frames that are not later than the moment before this one */
+    int64_t later = INT64_MIN; /* time of the frame behind them; any earlier moment has as many */
+    int has_all = 0;
+    for (size_t i = 0; i < moment_count; i++) {
+        if (!has_all && (i == 0 || moments[i] >= later)) {
+            uint64_t low = known, high = count, place;
+            int64_t timestamp;
+            while (low < high) {
+                uint64_t middle = low + (high - low) / 2;
+                if (!index_get(at, middle, &timestamp, &place)) {
+                    return 0;
+                }
+                if (timestamp <= moments[i]) {
+                    low = middle + 1;
+                } else {
+                    high = middle;
+                }
+            }
+            if ((low > 0 && (!is_proved(at, low - 1, &timestamp) || timestamp > moments[i])) ||
+                (low < count && (!is_proved(at, low, &later) || later <= moments[i]))) {
+                return 0;
+            }
+            known = low;
+            has_all = low == count;
+        }
+        ordinals[i] = (int64_t)known;
+    }
+    return 1;
+}
+
+/* The timestamps of the frames from `ordinal` up to `end`, as the index has them. Its records must
+ * be such as consecutive frames have, and its first and last one are proved; no other frame is
+ * touched. 0 = the index is wrong. */
+int pq_times(const pq_place *at, uint64_t ordinal, uint64_t end, int64_t *times) {
+    if (end > at->index_capacity || ordinal > end) {
+        return 0;
+    }
+    uint64_t least = PQ_PAGE_HEADER_BYTES + ordinal * PQ_FRAME_BYTES, position;
+    int64_t last = INT64_MIN;
+    for (uint64_t i = ordinal; i < end; i++) {
+        int64_t timestamp;
+        if (!index_get(at, i, &timestamp, &position) || position < least || timestamp < last ||
+            position % PQ_FRAME_ALIGN_BYTES != 0 || position > at->page_bytes - PQ_FRAME_BYTES) {
+            return 0;
+        }
+        times[i - ordinal] = last = timestamp;
+        least = position + PQ_FRAME_BYTES;
+    }
+    return ordinal == end || (is_proved(at, ordinal, &last) && is_proved(at, end - 1, &last));
+}
+
+/* --- after damage ----------------------------------------------------------------------------- */
+
+#define SURE_SEQUENCES 65536 /* so few can be meant: then a checksum alone is proof enough */
+#define RESYNC_WORK_PAGES 64 /* of checksummed bytes; forged lengths must not make it endless */
+
+/* What a byte did to a CRC-32C, undone: by the top byte of the state after it. */
+static void make_undo(uint8_t undo[256], uint32_t table[256]) {
+    for (uint32_t value = 0; value < 256; value++) {
+        uint8_t byte = (uint8_t)value;
+        /* The table itself: the state of one byte from a state of 0. */
+        table[value] = pq_crc_update(0, &byte, 1);
+        undo[table[value] >> 24] = byte;
+    }
+}
+
+static uint32_t undone(const uint8_t undo[256], const uint32_t table[256], uint32_t state,
+                       const uint8_t *bytes, size_t count) {
+    for (size_t i = count; i-- > 0;) {
+        uint8_t from = undo[state >> 24];
+        state = (state ^ table[from]) << 8 | (uint32_t)(from ^ bytes[i]);
+    }
+    return state;
+}
+
+typedef struct {
+    const pq_place *at;
+    uint64_t first, end;    /* sequences that can stand at a place, `end` not included */
+    int64_t floor, ceiling; /* times that can */
+    uint64_t content_end;   /* after it there are only zeros */
+    uint64_t work;          /* bytes that may still be checksummed */
+    uint8_t undo[256];
+    uint32_t table[256];
+} resync;
+
+/* The one sequence in range that gives a frame's checksum: a CRC can be run backwards from its end
+ * to the place of the four low bytes, and forwards from its beginning. */
+static int sequence_of(const resync *self, const pq_frame *frame, uint64_t *sequence) {
+    uint32_t begin = pq_crc_update(self->at->queue_state, frame->payload, frame->payload_bytes);
+    begin = pq_crc_update(begin, &frame->timestamp, 8);
+    uint64_t high = self->first >> 32, last_high = (self->end - 1) >> 32;
+    for (int turn = 0; turn < 2 && high + (uint64_t)turn <= last_high; turn++) {
+        uint8_t rest[12] = {0};
+        uint32_t upper = (uint32_t)(high + (uint64_t)turn);
+        memcpy(rest + 4, &upper, 4);
+        memcpy(rest + 8, &frame->word, 4);
+        uint32_t low = begin ^ undone(self->undo, self->table, ~frame->checksum, rest, 12);
+        *sequence = (uint64_t)upper << 32 | low;
+        if (*sequence >= self->first && *sequence < self->end) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* A frame, or an end mark, that can stand at a place, and the sequence that its checksum has. */
+static int candidate(resync *self, uint64_t place, pq_frame *frame, uint64_t *sequence) {
+    pq_read_result found = pq_frame_look(self->at->page, self->at->page_bytes, place, frame);
+    if ((found != PQ_READ_FRAME && found != PQ_READ_END) || frame->timestamp < self->floor ||
+        frame->timestamp > self->ceiling || frame->payload_bytes > self->work) {
+        return 0;
+    }
+    self->work -= frame->payload_bytes;
+    return sequence_of(self, frame, sequence);
+}
+
+/* Where everything in the page ends that is not zeros. */
+static uint64_t content_end(const pq_place *at) {
+    uint64_t end = at->page_bytes & ~(uint64_t)(PQ_FRAME_ALIGN_BYTES - 1), word;
+    for (; end > PQ_PAGE_HEADER_BYTES; end -= PQ_FRAME_ALIGN_BYTES) {
+        memcpy(&word, at->page + end - PQ_FRAME_ALIGN_BYTES, 8);
+        if (word != 0) {
+            break;
+        }
+    }
+    return end;
+}
+
+/* The first record from an ordinal on that a frame proves: it validates in that place, with that
+ * sequence, and was sent when the record says. */
+static int first_proved(resync *self, uint64_t position, uint64_t ordinal, uint64_t *found_position,
+                        uint64_t *found_sequence) {
+    const pq_place *at = self->at;
+    for (; ordinal < at->index_capacity && at->first_sequence + ordinal < self->end; ordinal++) {
+        int64_t timestamp;
+        pq_frame frame;
+        uint64_t place;
+        if (!index_get(at, ordinal, &timestamp, &place) || place <= position ||
+            pq_frame_look(at->page, at->page_bytes, place, &frame) != PQ_READ_FRAME ||
+            frame.timestamp != timestamp || timestamp < self->floor ||
+            timestamp > self->ceiling || frame.payload_bytes > self->work) {
+            continue;
+        }
+        self->work -= frame.payload_bytes;
+        if (pq_check_at(at, place, at->first_sequence + ordinal, &frame) == PQ_READ_FRAME) {
+            *found_position = place;
+            *found_sequence = at->first_sequence + ordinal;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Whether the frames from a place on lead to a proved one; with `proved_at` 0, to the page's end:
+ * an
+ * end mark, or the known end sequence, with nothing but zeros after it. Bytes in a payload do not:
+ * real frames follow them. `passed` is the place at which they stop. */
+static int leads_on(resync *self, uint64_t place, uint64_t sequence, uint64_t proved_at,
+                    uint64_t proved_sequence, uint64_t end_sequence, uint64_t *passed) {
+    const pq_place *at = self->at;
+    pq_scanned walk;
+    pq_scan(at, place, sequence, proved_at != 0 ? proved_sequence : PQ_SEQUENCE_MAX, INT64_MIN,
+            PQ_INDEX_NONE, &walk);
+    uint64_t bytes = walk.position - place;
+    self->work -= bytes < self->work ? bytes : self->work;
+    *passed = walk.position;
+    if (proved_at != 0) {
+        return walk.position == proved_at && walk.sequence == proved_sequence;
+    }
+    if (walk.stopped == PQ_READ_END) {
+        return walk.position + PQ_FRAME_BYTES >= self->content_end;
+    }
+    return walk.stopped == PQ_READ_NOTHING && walk.sequence == end_sequence &&
+           walk.position >= self->content_end;
+}
+
+/* What stands at `position` is not the frame with `sequence`: find the next frame, or end mark,
+ * whose
+ * place is proved. A checksum alone does not: a payload can hold frames of this very queue. Proved is
+ *
+ * 1. what the index says, where a frame has that place, sequence and time;
+ * 2. a frame from which others lead to such a one, without a gap;
+ * 3. where no record is right, a frame from which others lead to the end of the page.
+ *
+ * The index is never jumped over: 3 only counts without 1, and 2 only between the damage and 1. The
+ * sequence found is after `sequence` and before `end_sequence`; the end mark's can be that.
+ *
+ * With a position before the first frame, the page's first sequence is not known: found is its first
+ * frame, with the sequence that its checksum has, if what follows it has the next one. 0 = none. */
+int pq_resync(const pq_place *at, uint64_t position, uint64_t sequence, uint64_t end_sequence,
+              int64_t floor_timestamp, int64_t ceiling_timestamp, uint64_t *found_position,
+              uint64_t *found_sequence) {
+    resync self = {.at = at, .first = sequence, .end = end_sequence + 1,
+                   .floor = floor_timestamp, .ceiling = ceiling_timestamp,
+                   .content_end = content_end(at),
+                   .work = at->page_bytes * RESYNC_WORK_PAGES};
+    make_undo(self.undo, self.table);
+    pq_frame frame;
+    uint64_t found = 0;
+    if (position < PQ_PAGE_HEADER_BYTES) {
+        if (!candidate(&self, PQ_PAGE_HEADER_BYTES, &frame, &found)) {
+            return 0;
+        }
+        pq_read_result next = pq_check_at(at, frame.next, found + 1, &frame);
+        *found_position = PQ_PAGE_HEADER_BYTES;
+        *found_sequence = found;
+        return next == PQ_READ_FRAME || next == PQ_READ_END ||
+               self.end - self.first <= SURE_SEQUENCES;
+    }
+    uint64_t proved_at = 0, proved_sequence = 0;
+    if (first_proved(&self, position, sequence - at->first_sequence, &proved_at,
+                     &proved_sequence) &&
+        proved_sequence <= sequence + 1) {
+        *found_position = proved_at;
+        *found_sequence = proved_sequence;
+        return 1;
+    }
+    uint64_t last = proved_at != 0 ? proved_at : self.content_end, passed = 0;
+    self.first = sequence + 1;
+    for (uint64_t place = (position | (PQ_FRAME_ALIGN_BYTES - 1)) + 1;
+         place < last && place + PQ_FRAME_BYTES <= at->page_bytes && self.work > 0;
+         place += PQ_FRAME_ALIGN_BYTES) {
+        uint64_t room = sequence + (place - position) / PQ_FRAME_BYTES + 1;
+        uint64_t limit = proved_at != 0 ? proved_sequence : end_sequence + 1;
+        self.end = room < limit ? room : limit;
+        if (place < passed || self.end <= self.first ||
+            !candidate(&self, place, &frame, &found) ||
+            (found == end_sequence && !(frame.word & PQ_END_OF_PAGE))) {
+            continue;
+        }
+        if (leads_on(&self, place, found, proved_at, proved_sequence, end_sequence, &passed)) {
+            *found_position = place;
+            *found_sequence = found;
+            return 1;
+        }
+    }
+    *found_position = proved_at;
+    *found_sequence = proved_sequence;
+    return proved_at != 0;
+}

@@ -1,0 +1,214 @@
+/* Claim: one message that this handle has claimed, until it is acknowledged or given back. */
+#include "python/group_handle.h"
+
+/* Claims come and go by the million: the shells of a few are kept for the next ones. */
+#define KEPT_MAX 64
+#define SPAN_SECONDS_MAX 1e9
+static Claim *kept[KEPT_MAX];
+static int kept_count;
+
+/* Steals the message. */
+PyObject *pq_claim_new(Claims *group, PyObject *message, const pq_claim *got) {
+    Claim *self;
+    if (kept_count > 0) {
+        self = kept[--kept_count];
+        PyObject_Init((PyObject *)self, pq_claim_type);
+    } else {
+        self = PyObject_GC_New(Claim, pq_claim_type);
+    }
+    if (self == NULL) {
+        Py_DECREF(message);
+        return NULL;
+    }
+    Py_INCREF((PyObject *)group);
+    self->group = group;
+    self->message = message;
+    self->slot = got->slot;
+    self->id = got->id;
+    self->sequence = got->sequence;
+    self->deliveries = got->deliveries;
+    self->cause = got->cause;
+    self->settled = 0;
+    PyObject_GC_Track(self);
+    return (PyObject *)self;
+}
+
+/* Without tp_clear: a cycle through a claim is one through its group, which has one. */
+static int claim_traverse(Claim *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE((PyObject *)self));
+    Py_VISIT((PyObject *)self->group);
+    Py_VISIT(self->message);
+    return 0;
+}
+
+static void claim_dealloc(Claim *self) {
+    PyObject_GC_UnTrack(self);
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
+    Py_DECREF(self->message);
+    Py_DECREF((PyObject *)self->group);
+    if (kept_count < KEPT_MAX) {
+        kept[kept_count++] = self;
+    } else {
+        PyObject_GC_Del(self);
+    }
+    Py_DECREF((PyObject *)type);
+}
+
+/* 1 = done, 0 = raised. */
+static int attempt_on(Claim *self, pq_group_attempt *try, int64_t delay, int settles) {
+    Claims *group = self->group;
+    if (!pq_group_ready(group)) {
+        return 0;
+    }
+    if (self->settled) {
+        pq_event_raise((PyObject *)group, EVENT_SETTLED, (int64_t)self->sequence);
+        return 0;
+    }
+    pq_claim got = {.slot = self->slot, .id = self->id, .cause = PQ_CAUSE_NACK};
+    try->got = &got;
+    try->by.now = pq_group_now(group);
+    try->wall = try->what == PQ_DO_ACK ? pq_group_wall(group, try->by.now) : 0;
+    if ((try->by.now < 0 || try->wall < 0) && PyErr_Occurred()) {
+        return 0;
+    }
+    try->until = delay > INT64_MAX - try->by.now ? INT64_MAX - 1 : try->by.now + delay;
+    if (!pq_group_run(group, try)) {
+        return 0;
+    }
+    if (try->result != PQ_CLAIM_DONE) {
+        pq_event_raise((PyObject *)group, EVENT_LEASE_LOST, (int64_t)self->sequence);
+        return 0;
+    }
+    self->settled = (char)(self->settled | settles);
+    return 1;
+}
+
+/* The one argument that a method takes, by place or by name; NULL = not given; -1 = raised. */
+static int argument(const char *method, const char *name, PyObject *const *args,
+                    Py_ssize_t arg_count, PyObject *names, PyObject **value) {
+    Py_ssize_t named = names == NULL ? 0 : PyTuple_Size(names);
+    if (arg_count + named > 1 ||
+        (named == 1 && PyUnicode_CompareWithASCIIString(PyTuple_GetItem(names, 0), name) != 0)) {
+        PyErr_Format(PyExc_TypeError, "%s takes one argument, %s", method, name);
+        return -1;
+    }
+    *value = arg_count + named == 1 ? args[0] : NULL;
+    return 0;
+}
+
+/* Seconds from now in ns; -1 = raised. */
+static int64_t span_of(PyObject *seconds, const char *name) {
+    double value = PyFloat_AsDouble(seconds);
+    if (PyErr_Occurred()) {
+        return -1;
+    }
+    if (!(value >= 0 && value <= SPAN_SECONDS_MAX)) {
+        PyErr_Format(PyExc_ValueError, "%s is %R: give seconds from 0 to 1e9", name, seconds);
+        return -1;
+    }
+    return (int64_t)(value * 1e9);
+}
+
+static PyObject *claim_ack(Claim *self, PyObject *const *args, Py_ssize_t arg_count,
+                           PyObject *names) {
+    PyObject *durable = NULL;
+    if ((arg_count != 0 || names != NULL) &&
+        argument("ack", "durable", args, arg_count, names, &durable) < 0) {
+        return NULL;
+    }
+    int is_durable = durable == NULL ? 0 : PyObject_IsTrue(durable);
+    if (is_durable < 0) {
+        return NULL;
+    }
+    pq_group_attempt try = {.what = PQ_DO_ACK};
+    if (!attempt_on(self, &try, 0, 1)) {
+        return NULL;
+    }
+    if (is_durable) {
+        PyObject *done = PyObject_CallMethod((PyObject *)self->group, "flush", NULL);
+        if (done == NULL) {
+            return NULL;
+        }
+        Py_DECREF(done);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *claim_nack(Claim *self, PyObject *const *args, Py_ssize_t arg_count,
+                            PyObject *names) {
+    PyObject *seconds = NULL;
+    if (argument("nack", "delay", args, arg_count, names, &seconds) < 0) {
+        return NULL;
+    }
+    int64_t delay = seconds == NULL ? 0 : span_of(seconds, "delay");
+    pq_group_attempt try = {.what = PQ_DO_NACK};
+    if (delay < 0 || !attempt_on(self, &try, delay, 1)) {
+        return NULL;
+    }
+    pq_wake(self->group->meta->base); /* somebody may be asleep who can have it now */
+    Py_RETURN_NONE;
+}
+
+static PyObject *claim_extend(Claim *self, PyObject *seconds) {
+    int64_t span = span_of(seconds, "seconds");
+    pq_group_attempt try = {.what = PQ_DO_EXTEND};
+    if (span < 0 || !attempt_on(self, &try, span, 0)) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *claim_repr(Claim *self) {
+    return PyUnicode_FromFormat("Claim(%R, deliveries=%u)", self->message, self->deliveries);
+}
+
+#define LEASE_ERRORS \
+    "Raises:\n" \
+    "    LeaseLost: its time was over, or somebody else has it; nothing was done.\n" \
+    "    UsageError: it was acknowledged or given back before.\n" \
+    "    ClosedError, ForkedError: the group's handle cannot be used."
+
+PyDoc_STRVAR(ack_doc,
+    "ack($self, /, durable=False)\n--\n\n"
+    "The message is done: nobody gets it again.\n\n"
+    "Args:\n"
+    "    durable: return when that is on stable storage.\n\n" LEASE_ERRORS "\n"
+    "    SyncFailed: with `durable`: it is acknowledged, but a power cut can take that back.");
+PyDoc_STRVAR(nack_doc,
+    "nack($self, /, delay=0.0)\n--\n\n"
+    "Give the message back: somebody gets it again.\n\n"
+    "Args:\n"
+    "    delay: seconds before anybody does.\n\n" LEASE_ERRORS);
+PyDoc_STRVAR(extend_doc,
+    "extend($self, seconds, /)\n--\n\n"
+    "Keep the claim: its lease now ends so many seconds from now.\n\n" LEASE_ERRORS);
+
+static PyMethodDef claim_methods[] = {
+    {"ack", (PyCFunction)(void (*)(void))claim_ack, METH_FASTCALL | METH_KEYWORDS, ack_doc},
+    {"nack", (PyCFunction)(void (*)(void))claim_nack, METH_FASTCALL | METH_KEYWORDS, nack_doc},
+    {"extend", (PyCFunction)claim_extend, METH_O, extend_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef claim_members[] = {
+    {"message", T_OBJECT_EX, offsetof(Claim, message), READONLY, "What was claimed."},
+    {"deliveries", T_UINT, offsetof(Claim, deliveries), READONLY,
+     "How often it was claimed so far, this time included."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+PyTypeObject *pq_claim_make(void) {
+    static PyType_Slot slots[] = {
+        {Py_tp_doc, "One message that was claimed. Made by `Group.claim`."},
+        {Py_tp_dealloc, claim_dealloc},
+        {Py_tp_traverse, claim_traverse},
+        {Py_tp_repr, claim_repr},
+        {Py_tp_methods, claim_methods},
+        {Py_tp_members, claim_members},
+        {0, NULL},
+    };
+    static PyType_Spec spec = {"pagequeue._core.Claim", sizeof(Claim), 0,
+                               Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC |
+                                   Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+    return (PyTypeObject *)PyType_FromSpec(&spec);
+}

@@ -1,0 +1,162 @@
+/* How a group's handle claims: attempts, and waiting in between.
+ *
+ * When there is nothing: a few looks with the GIL, then spinning without it for as long as lately paid
+ * off, then sleep on the doorbell, which new messages and those that are given back ring. No sleep is
+ * longer than a slice, nor than until a lease ends or a delay is over.
+ */
+#include "python/group_handle.h"
+
+#define HELD_LOOKS 32
+#define SPIN_NS_MIN 5000
+#define YIELD_FROM_NS 10000
+#define SLICE_NS 50000000 /* longest sleep: owners of claims are looked at as often */
+#define NAP_NS 1000000
+#define BUSY_LOOK_NS 1000000000
+
+/* Without the GIL. 1 = something came while spinning. */
+static int spin(Claims *self, pq_claimant *by, int64_t deadline) {
+    int64_t start = pq_clock_monotonic(), now = start;
+    while (now - start < self->spin_ns && now < deadline) {
+        if (pq_table_beckons(&self->table, by, 0)) {
+            int64_t longer = self->spin_ns * 2;
+            self->spin_ns = longer < PQ_GROUP_SPIN_NS_MAX ? longer : PQ_GROUP_SPIN_NS_MAX;
+            return 1;
+        }
+        for (int i = 0; i < 4; i++) {
+            pq_pause();
+        }
+        now = pq_clock_monotonic();
+        if (now - start > YIELD_FROM_NS) {
+            pq_yield();
+        }
+    }
+    self->spin_ns = self->spin_ns / 2 > SPIN_NS_MIN ? self->spin_ns / 2 : SPIN_NS_MIN;
+    return 0;
+}
+
+/* Without the GIL: one slice, no longer than until a record may be due. */
+static void sleep_slice(Claims *self, uint8_t *meta, pq_claimant *by, int64_t remaining,
+                        int is_full) {
+    int64_t slice = remaining < SLICE_NS ? remaining : SLICE_NS;
+    int64_t wake_at = pq_table_wake_at(&self->table);
+    if (self->clock != Py_None) {
+        slice = slice < NAP_NS ? slice : NAP_NS; /* nobody knows how fast that clock goes */
+    } else if (wake_at <= by->now) { /* INT64_MIN = look now: no difference is taken of that */
+        slice = 1;
+    } else if (wake_at - by->now < slice) {
+        slice = wake_at - by->now;
+    }
+    if (is_full) { /* whoever acknowledges does not wake anybody */
+        pq_nap(slice < NAP_NS ? slice : NAP_NS);
+        return;
+    }
+    uint32_t doorbell = pq_doorbell(meta);
+    pq_register(meta);
+    if (!pq_table_beckons(&self->table, by, 0)) {
+        pq_sleep(meta, doorbell, slice);
+    }
+}
+
+/* 1 = look again, 0 = the deadline passed, -1 = raised. */
+static int pause_for(Claims *self, pq_claimant *by, int64_t deadline, int is_full) {
+    for (int i = 0; i < HELD_LOOKS && !is_full; i++) {
+        if (pq_table_beckons(&self->table, by, 0)) {
+            return 1;
+        }
+        pq_pause();
+    }
+    Region *meta = self->meta, *file = self->file, *page = self->page;
+    Py_INCREF((PyObject *)meta);
+    Py_INCREF((PyObject *)file);
+    Py_XINCREF((PyObject *)page);
+    PyThreadState *state = PyEval_SaveThread();
+    if (is_full || !spin(self, by, deadline)) {
+        int64_t now = pq_clock_monotonic();
+        if (now < deadline) {
+            if (self->clock == Py_None) {
+                by->now = now;
+            }
+            sleep_slice(self, meta->base, by, deadline - now, is_full);
+        }
+    }
+    int64_t now = pq_clock_monotonic();
+    PyEval_RestoreThread(state);
+    Py_XDECREF((PyObject *)page);
+    Py_DECREF((PyObject *)file);
+    Py_DECREF((PyObject *)meta);
+    if (PyErr_CheckSignals() < 0 || !pq_group_ready(self)) {
+        return -1;
+    }
+    return now < deadline;
+}
+
+/* 1 = claims of a dead owner can be claimed now, 0 = not, or it is not time to look, -1 = raised. */
+static int look_at_owners(Claims *self, int64_t interval) {
+    int64_t now = pq_clock_monotonic();
+    if (now - self->looked_at < interval ||
+        pq_load_u32(self->table.base + PQ_GROUP_META_OUTSTANDING) == 0) {
+        return 0;
+    }
+    self->looked_at = now;
+    return pq_event_raise((PyObject *)self, EVENT_IDLE, 0);
+}
+
+int pq_group_claim(Claims *self, int64_t timeout, pq_claim *got, uint32_t limit,
+                   int acknowledges) {
+    int64_t deadline = 0;
+    if (!pq_group_ready(self) || look_at_owners(self, BUSY_LOOK_NS) < 0) {
+        return -1;
+    }
+    for (;;) {
+        pq_group_attempt try = {.what = PQ_DO_CLAIM, .got = got, .limit = limit};
+        try.by.now = pq_group_now(self);
+        if (try.by.now < 0 && PyErr_Occurred()) {
+            return -1;
+        }
+        try.by.lease_end =
+            try.by.now > INT64_MAX - self->lease ? INT64_MAX - 1 : try.by.now + self->lease;
+        try.by.owner = self->owner;
+        try.by.deliveries_max = self->deliveries_max;
+        try.by.acknowledges = acknowledges;
+        if (!pq_group_run(self, &try)) {
+            return -1;
+        }
+        int more = 1;
+        if (try.result == PQ_CLAIM_DONE) {
+            return (int)try.count;
+        } else if (try.result == PQ_CLAIM_MOVED) {
+            more = pq_event_raise((PyObject *)self, EVENT_MOVED, 0);
+        } else if (try.result == PQ_CLAIM_DAMAGED) {
+            more = pq_event_raise((PyObject *)self, EVENT_DAMAGED, 0);
+        } else if (try.result == PQ_CLAIM_MEMORY) {
+            PyErr_NoMemory();
+            return -1;
+        } else {
+            more = 0;
+        }
+        if (more == 0) { /* nothing there, or no room for a claim */
+            more = look_at_owners(self, SLICE_NS);
+        }
+        if (more < 0) {
+            return -1;
+        }
+        if (more > 0) {
+            if (!pq_group_ready(self)) {
+                return -1;
+            }
+            continue;
+        }
+        if (!pq_group_ready(self)) {
+            return -1;
+        }
+        if (deadline == 0) {
+            int64_t now = pq_clock_monotonic();
+            deadline = timeout < 0 || timeout > INT64_MAX - now ? INT64_MAX : now + timeout;
+        }
+        more = timeout == 0 ? 0 : pause_for(self, &try.by, deadline, try.result == PQ_CLAIM_FULL);
+        if (more <= 0) {
+            return more;
+        }
+    }
+}
+

@@ -1,0 +1,153 @@
+/* What was claimed becomes messages, outside of the lock: copied out of the page, and checked.
+ *
+ * A claim that cannot be handed over, because its bytes are damaged or memory is short, is given
+ * back. A message that retention took meanwhile is passed over, and its claim acknowledged.
+ */
+#include "python/group_handle.h"
+
+#define RETRY_NS 1000000000 /* damage is tried again so much later: others come before it */
+
+/* Asks Python: a new reference to the page and the position in it; NULL = raised, or gone. */
+static Region *asked(Claims *self, const char *method, const pq_claim *got, int reason,
+                     uint64_t *position, int *is_gone) {
+    PyObject *answer = PyObject_CallMethod(
+        (PyObject *)self, method, "KKKi", (unsigned long long)got->sequence,
+        (unsigned long long)(got->place >> PQ_PLACE_SHIFT), (unsigned long long)*position, reason);
+    Region *page = NULL;
+    unsigned long long at = 0;
+    *is_gone = answer == Py_None;
+    if (answer != NULL && !*is_gone &&
+        PyArg_ParseTuple(answer, "O!K", pq_region_type, &page, &at)) {
+        Py_INCREF((PyObject *)page);
+        *position = at;
+    }
+    Py_XDECREF(answer);
+    return page;
+}
+
+/* A new reference to its message; to None if it is gone; NULL = raised. */
+PyObject *pq_group_read(Claims *self, const pq_claim *got) {
+    uint64_t position =
+        (got->place & ((1ull << PQ_PLACE_SHIFT) - 1)) * PQ_FRAME_ALIGN_BYTES;
+    int is_gone = 0;
+    Region *page = self->page;
+    if (page != NULL && got->place >> PQ_PLACE_SHIFT == self->page_number) {
+        Py_INCREF((PyObject *)page);
+    } else {
+        page = asked(self, "_find", got, 0, &position, &is_gone);
+    }
+    PyObject *message = NULL;
+    for (int tries = 0; page != NULL; tries++) {
+        pq_frame frame;
+        int good = 0;
+        pq_read_result found = pq_frame_look(page->base, page->bytes, position, &frame);
+        if (found == PQ_READ_FRAME) {
+            PyObject *payload = pq_payload_copy(page, &frame, got->sequence, &good);
+            if (payload == NULL) {
+                break;
+            }
+            if (good) {
+                message = pq_message_new(payload, frame.timestamp, got->sequence, self->decoder);
+                break;
+            }
+            Py_DECREF(payload);
+            found = PQ_READ_BAD_CHECKSUM;
+        }
+        Py_DECREF((PyObject *)page);
+        page = asked(self, tries == 0 ? "_look_again" : "_unreadable", got, (int)found, &position,
+                     &is_gone);
+    }
+    Py_XDECREF((PyObject *)page);
+    if (message == NULL && is_gone && !PyErr_Occurred()) {
+        message = Py_None;
+        Py_INCREF(message);
+    }
+    return message;
+}
+
+void pq_group_give_back(Claims *self, pq_claim *got, uint32_t count, int64_t delay,
+                        uint32_t cause) {
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    for (uint32_t i = 0; i < count; i++) {
+        pq_group_attempt try = {.got = &got[i]};
+        try.what = got[i].id == 0 ? PQ_DO_RESTORE : PQ_DO_NACK;
+        try.by.now = pq_group_now(self);
+        try.until = try.by.now + delay;
+        got[i].cause = cause == PQ_CAUSE_NONE ? got[i].cause : cause;
+        if (PyErr_Occurred() || !pq_group_run(self, &try)) {
+            PyErr_Clear(); /* its lease ends some time */
+        }
+    }
+    PyErr_Restore(type, value, trace);
+}
+
+/* Its claim is void of a message: acknowledge it. */
+static int forget(Claims *self, pq_claim *got) {
+    if (got->id == 0) {
+        return 1;
+    }
+    pq_group_attempt try = {.what = PQ_DO_ACK, .got = got};
+    try.by.now = pq_group_now(self);
+    try.wall = pq_group_wall(self, try.by.now);
+    return !PyErr_Occurred() && pq_group_run(self, &try);
+}
+
+/* Delivered as often as it may be: Python puts it among the dead letters, and acknowledges it. */
+static int bury(Claims *self, pq_claim *got) {
+    PyObject *answer = PyObject_CallMethod(
+        (PyObject *)self, "_bury", "IKKKKII", got->slot, (unsigned long long)got->id,
+        (unsigned long long)got->sequence, (unsigned long long)(got->place >> PQ_PLACE_SHIFT),
+        (unsigned long long)((got->place & ((1ull << PQ_PLACE_SHIFT) - 1)) * PQ_FRAME_ALIGN_BYTES),
+        got->deliveries, got->cause);
+    Py_XDECREF(answer);
+    return answer != NULL;
+}
+
+/* Whether what is raised is the message's own damage. A queue that is closed meanwhile, or a limit
+ * of the system, says nothing about the message: the next one to claim it can have it at once. */
+static int is_damage(Claims *self) {
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    int found = 0;
+    if (PyErr_GivenExceptionMatches(type, PyExc_Exception)) {
+        PyObject *answer = PyObject_CallMethod((PyObject *)self, "_is_damage", "O", value);
+        found = answer != NULL && PyObject_IsTrue(answer) == 1;
+        Py_XDECREF(answer);
+        PyErr_Clear();
+    }
+    PyErr_Restore(type, value, trace);
+    return found;
+}
+
+PyObject *pq_group_deliver(Claims *self, const pq_claim *claimed, int *is_none) {
+    pq_claim got = *claimed;
+    if (got.is_spent) {
+        *is_none = bury(self, &got);
+        if (!*is_none) {
+            pq_group_give_back(self, &got, 1, RETRY_NS, PQ_CAUSE_NONE);
+        }
+        return NULL;
+    }
+    PyObject *message = pq_group_read(self, &got);
+    if (message == NULL) {
+        int damaged = is_damage(self);
+        pq_group_give_back(self, &got, 1, damaged ? RETRY_NS : 0,
+                           damaged ? PQ_CAUSE_DAMAGE : PQ_CAUSE_NONE);
+        return NULL;
+    }
+    if (message == Py_None) {
+        Py_DECREF(message);
+        *is_none = forget(self, &got);
+        return NULL;
+    }
+    if (got.id == 0) {
+        return message;
+    }
+    PyObject *claim = pq_claim_new(self, message, &got);
+    if (claim == NULL) {
+        pq_group_give_back(self, &got, 1, 0, PQ_CAUSE_NONE);
+    }
+    return claim;
+}

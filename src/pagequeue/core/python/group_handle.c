@@ -1,0 +1,444 @@
+/* Claims: one handle of a group. The table is in protocol/group_claims.c; here it is locked,
+ * waited for, and what
+ * cannot be settled goes to the Python method `_on_event`.
+ *
+ * The lock is tried with the GIL held, because what is done under it takes less than taking the GIL
+ * back; when it is not free at once, without it. Nothing is read from a page under the lock but the
+ * header of the frame that is claimed: messages are copied out afterwards (python/group_deliver.c).
+ */
+#include "python/group_handle.h"
+
+#include <errno.h>
+
+/* Between two tries. Long ones, because each change of hands costs more than an operation: the
+ * words
+ * move from one processor to the other. So one worker does a few in a row while another waits. */
+#define PAUSES_MIN 32
+#define PAUSES_MAX 256
+#define WALL_NS 500000000
+#define BATCH_BYTES PQ_READ_BYTES_MAX
+
+static PyObject *claims_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"meta", "file",  "capacity", "fd",   "foreign", "owner", "lease",
+                            "deliveries_max", "lock_timeout", "clock", "wall", NULL};
+    Region *meta, *file;
+    unsigned int capacity, deliveries_max;
+    int fd, foreign;
+    unsigned long long owner;
+    double lease, lock_timeout;
+    PyObject *clock, *wall;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!IipKdIdOO:Claims", names, pq_region_type,
+                                     &meta, pq_region_type, &file, &capacity, &fd, &foreign, &owner,
+                                     &lease, &deliveries_max, &lock_timeout, &clock, &wall) ||
+        pq_region_check(meta, PQ_WRITE_META_BYTES, 1, "write meta") < 0 ||
+        pq_region_check(file, PQ_GROUP_TABLE_AT + (uint64_t)capacity * PQ_GROUP_RECORD_BYTES, 1,
+                        "file of the group") < 0) {
+        return NULL;
+    }
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    Claims *self = (Claims *)allocate(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    Py_INCREF((PyObject *)meta);
+    Py_INCREF((PyObject *)file);
+    Py_INCREF(clock);
+    Py_INCREF(wall);
+    self->meta = meta;
+    self->file = file;
+    self->clock = clock;
+    self->wall = wall;
+    self->table.base = file->base;
+    self->table.capacity = capacity;
+    self->table.lock.mutex = file->base + PQ_GROUP_META_MUTEX;
+    self->table.lock.fd = fd;
+    self->table.lock.foreign = foreign;
+    pq_guard_mutex(file->guard, PQ_GROUP_META_MUTEX);
+    self->owner = owner;
+    self->lease = (int64_t)(lease * 1e9);
+    self->deliveries_max = deliveries_max;
+    self->lock_timeout = lock_timeout < 9e9 ? (int64_t)(lock_timeout * 1e9) : INT64_MAX;
+    self->spin_ns = PQ_GROUP_SPIN_NS_MAX;
+    self->fork_count = pq_fork_count;
+    return (PyObject *)self;
+}
+
+static int claims_traverse(Claims *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE((PyObject *)self));
+    Py_VISIT((PyObject *)self->meta);
+    Py_VISIT((PyObject *)self->file);
+    Py_VISIT((PyObject *)self->page);
+    Py_VISIT(self->clock);
+    Py_VISIT(self->wall);
+    Py_VISIT(self->decoder);
+    return 0;
+}
+
+static int claims_clear(Claims *self) {
+    pq_clear_to_none(&self->clock);
+    pq_clear_to_none(&self->wall);
+    Py_CLEAR(self->decoder);
+    return 0;
+}
+
+static void claims_dealloc(Claims *self) {
+    PyObject_GC_UnTrack(self);
+    Py_XDECREF((PyObject *)self->meta);
+    Py_XDECREF((PyObject *)self->file);
+    Py_XDECREF((PyObject *)self->page);
+    Py_XDECREF(self->clock);
+    Py_XDECREF(self->wall);
+    Py_XDECREF(self->decoder);
+    pq_type_free((PyObject *)self);
+}
+
+int pq_group_ready(Claims *self) {
+    if (self->fork_count != pq_fork_count) {
+        pq_event_raise((PyObject *)self, EVENT_FORKED, 0);
+        return 0;
+    }
+    if (self->closed) {
+        pq_event_raise((PyObject *)self, EVENT_CLOSED, 0);
+        return 0;
+    }
+    return 1;
+}
+
+static int64_t asked(PyObject *clock) {
+    PyObject *value = PyObject_CallNoArgs(clock);
+    long long now = value == NULL ? -1 : PyLong_AsLongLong(value);
+    Py_XDECREF(value);
+    return now;
+}
+
+int64_t pq_group_now(Claims *self) {
+    return self->clock == Py_None ? pq_clock_monotonic() : asked(self->clock);
+}
+
+/* When something is acknowledged, by the wall clock; that is only asked twice a second. */
+int64_t pq_group_wall(Claims *self, int64_t now) {
+    if (self->wall != Py_None) {
+        return asked(self->wall);
+    }
+    if (self->clock != Py_None) {
+        return pq_clock_realtime();
+    }
+    if (now >= self->wall_until) {
+        self->wall_ahead = pq_clock_realtime() - now;
+        self->wall_until = now + WALL_NS;
+    }
+    return now + self->wall_ahead;
+}
+
+/* --- under the lock --------------------------------------------------------------------------- */
+
+static pq_claim_result claim_some(pq_table *table, pq_group_attempt *try) {
+    pq_claim_result found = PQ_CLAIM_NONE;
+    uint64_t bytes = 0;
+    while (try->count < try->limit && bytes < BATCH_BYTES) {
+        found = pq_claim_next(table, &try->by, &try->got[try->count]);
+        if (found != PQ_CLAIM_DONE) {
+            break;
+        }
+        bytes += try->got[try->count++].payload_bytes;
+    }
+    return try->count > 0 ? PQ_CLAIM_DONE : found;
+}
+
+static pq_claim_result apply(pq_table *table, pq_group_attempt *try) {
+    pq_claim *got = try->got;
+    int64_t now = try->by.now;
+    switch (try->what) {
+    case PQ_DO_CLAIM: return claim_some(table, try);
+    case PQ_DO_ACK:
+        pq_table_acked_at(table, try->wall);
+        return pq_claim_ack(table, got->slot, got->id, now);
+    case PQ_DO_NACK: return pq_claim_nack(table, got->slot, got->id, now, try->until, got->cause);
+    case PQ_DO_EXTEND: return pq_claim_extend(table, got->slot, got->id, now, try->until);
+    case PQ_DO_RELEASE: try->count = pq_table_release(table, try->by.owner); break;
+    case PQ_DO_OWNERS: try->count = pq_table_owners(table, try->owners, try->limit); break;
+    case PQ_DO_PLACE:
+        try->count = (uint32_t)pq_table_set_place(table, try->sequence, try->place);
+        break;
+    case PQ_DO_SKIP:
+        try->count = (uint32_t)pq_table_skip(table, try->sequence, try->place);
+        break;
+    case PQ_DO_RESTORE: return pq_table_restore(table, got, try->until) ? PQ_CLAIM_DONE
+                                                                       : PQ_CLAIM_FULL;
+    case PQ_DO_SNAPSHOT:
+        try->count = pq_table_snapshot(table, now, try->wall, try->records, &try->sequence);
+        break;
+    }
+    return PQ_CLAIM_DONE;
+}
+
+static void with_lock(Claims *self, pq_group_attempt *try) {
+    pq_table *table = &self->table;
+    try->result = PQ_CLAIM_MEMORY;
+    if (pq_table_begin(table) == 0) {
+        try->result = apply(table, try);
+        pq_table_end(table);
+    }
+    pq_lock_release(&table->lock);
+}
+
+/* Whether the file was truncated, so that what was done is nowhere. */
+static int check_lost(Claims *self, Region *file) {
+    if (!pq_region_lost(file)) {
+        return 1;
+    }
+    pq_lock_forget(&self->table.lock);
+    pq_event_raise((PyObject *)self, EVENT_LOST, 0);
+    return 0;
+}
+
+void pq_group_go_in(Claims *self) { self->inside += 1; }
+
+/* With the GIL, so it happens once. */
+int pq_group_leave(Claims *self) {
+    if (!self->closed || self->inside > 0 || self->is_left) {
+        return 0;
+    }
+    self->is_left = 1;
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject *done = PyObject_CallMethod((PyObject *)self, "_let_go", NULL);
+    if (done == NULL) {
+        self->is_left = 0; /* interrupted: closing again calls it again */
+        if (!PyErr_ExceptionMatches(PyExc_Exception)) { /* Ctrl-C goes before what was raised */
+            Py_XDECREF(type);
+            Py_XDECREF(value);
+            Py_XDECREF(trace);
+            return -1;
+        }
+        PyErr_Clear();
+    }
+    Py_XDECREF(done);
+    PyErr_Restore(type, value, trace);
+    return 0;
+}
+
+int pq_group_go_out(Claims *self) {
+    self->inside -= 1;
+    return pq_group_leave(self);
+}
+
+int pq_group_run(Claims *self, pq_group_attempt *try) {
+    Region *file = self->file, *page = self->page;
+    if (self->inside == 0 && !pq_group_ready(self)) { /* its files are closed */
+        return 0;
+    }
+    try->by.meta = self->meta->base;
+    try->by.page = page == NULL ? NULL : page->base;
+    try->by.page_bytes = page == NULL ? 0 : page->bytes;
+    try->by.queue_state = page == NULL ? 0 : page->queue_state;
+    try->by.page_number = self->page_number;
+    for (int pauses = PAUSES_MIN; pauses <= PAUSES_MAX; pauses *= 2) {
+        if (pq_lock_try(&self->table.lock) == 0) {
+            with_lock(self, try);
+            return check_lost(self, file);
+        }
+        for (int i = 0; i < pauses; i++) {
+            pq_pause();
+        }
+    }
+    Region *meta = self->meta;
+    Py_INCREF((PyObject *)self);
+    Py_INCREF((PyObject *)meta);
+    Py_INCREF((PyObject *)file);
+    Py_XINCREF((PyObject *)page);
+    pq_group_go_in(self);
+    int error = 0;
+    PyThreadState *state = PyEval_SaveThread();
+    lock_outcome outcome =
+        pq_lock_wait(&self->table.lock, &self->closed, self->lock_timeout, &state);
+    if (outcome == LOCK_TAKEN) {
+        with_lock(self, try);
+    } else if (outcome == LOCK_ERROR) {
+        error = errno;
+    }
+    PyEval_RestoreThread(state);
+    int stands = 0;
+    if (outcome == LOCK_TAKEN) {
+        stands = check_lost(self, file);
+    } else if (outcome != LOCK_SIGNAL) {
+        pq_event_raise((PyObject *)self,
+                       outcome == LOCK_ERROR     ? EVENT_NO_LOCK
+                       : outcome == LOCK_TIMEOUT ? EVENT_STALLED
+                                                 : EVENT_CLOSED,
+                       outcome == LOCK_ERROR ? error : self->lock_timeout);
+    }
+    Py_XDECREF((PyObject *)page);
+    Py_DECREF((PyObject *)file);
+    Py_DECREF((PyObject *)meta);
+    if (pq_group_go_out(self) < 0) {
+        stands = 0;
+    }
+    Py_DECREF((PyObject *)self);
+    return stands;
+}
+
+/* --- what users call -------------------------------------------------------------------------- */
+
+/* The one argument of claim and take, in ns; below -1 = raised. */
+static int64_t timeout_of(const char *what, PyObject *const *args, Py_ssize_t arg_count,
+                          PyObject *names) {
+    Py_ssize_t named = names == NULL ? 0 : PyTuple_Size(names);
+    if (arg_count + named > 1 ||
+        (named == 1 &&
+         PyUnicode_CompareWithASCIIString(PyTuple_GetItem(names, 0), "timeout") != 0)) {
+        PyErr_Format(PyExc_TypeError, "%s takes one argument, timeout", what);
+        return -2;
+    }
+    return pq_timeout_ns(arg_count + named == 1 ? args[0] : Py_None);
+}
+
+/* One message, as a Claim or taken for good. */
+static PyObject *one_inside(Claims *self, int64_t timeout, int acknowledges) {
+    for (;;) {
+        pq_claim got;
+        int count = pq_group_claim(self, timeout, &got, 1, acknowledges);
+        if (count == 0) {
+            pq_event_raise((PyObject *)self, EVENT_TIMEOUT, timeout);
+        }
+        if (count <= 0) {
+            return NULL;
+        }
+        int is_none = 0;
+        PyObject *made = pq_group_deliver(self, &got, &is_none);
+        if (!is_none) {
+            return made;
+        }
+    }
+}
+
+static PyObject *one(Claims *self, int64_t timeout, int acknowledges) {
+    Py_INCREF((PyObject *)self);
+    pq_group_go_in(self);
+    PyObject *made = one_inside(self, timeout, acknowledges);
+    if (pq_group_go_out(self) < 0) {
+        Py_CLEAR(made);
+    }
+    Py_DECREF((PyObject *)self);
+    return made;
+}
+
+static PyObject *claims_claim(Claims *self, PyObject *const *args, Py_ssize_t arg_count,
+                              PyObject *names) {
+    int64_t timeout = timeout_of("claim", args, arg_count, names);
+    return timeout < -1 ? NULL : one(self, timeout, 0);
+}
+
+static PyObject *claims_take(Claims *self, PyObject *const *args, Py_ssize_t arg_count,
+                             PyObject *names) {
+    int64_t timeout = timeout_of("take", args, arg_count, names);
+    return timeout < -1 ? NULL : one(self, timeout, 1);
+}
+
+static PyObject *claims_many(Claims *self, PyObject *args) {
+    Py_ssize_t limit;
+    PyObject *seconds;
+    if (!PyArg_ParseTuple(args, "nO:_claim_many", &limit, &seconds)) {
+        return NULL;
+    }
+    int64_t timeout = pq_timeout_ns(seconds);
+    if (timeout < -1) {
+        return NULL;
+    }
+    limit = limit < PQ_CLAIM_COUNT_MAX ? limit : PQ_CLAIM_COUNT_MAX;
+    Py_INCREF((PyObject *)self);
+    pq_group_go_in(self);
+    pq_claim *got = PyMem_Malloc((size_t)limit * sizeof *got);
+    PyObject *list = got == NULL ? PyErr_NoMemory() : PyList_New(0);
+    while (list != NULL && PyList_Size(list) == 0) {
+        int count = pq_group_claim(self, timeout, got, (uint32_t)limit, 0);
+        if (count == 0) {
+            pq_event_raise((PyObject *)self, EVENT_TIMEOUT, timeout);
+        }
+        if (count <= 0) {
+            Py_CLEAR(list);
+        }
+        for (int i = 0; list != NULL && i < count; i++) {
+            int is_none = 0;
+            PyObject *claim = pq_group_deliver(self, &got[i], &is_none);
+            if (!is_none && (claim == NULL || PyList_Append(list, claim) < 0)) {
+                pq_group_give_back(self, got, (uint32_t)i, 0, PQ_CAUSE_NONE);
+                pq_group_give_back(self, got + i + 1, (uint32_t)(count - i - 1), 0, PQ_CAUSE_NONE);
+                Py_CLEAR(list);
+            }
+            Py_XDECREF(claim);
+        }
+    }
+    PyMem_Free(got);
+    if (pq_group_go_out(self) < 0) {
+        Py_CLEAR(list);
+    }
+    Py_DECREF((PyObject *)self);
+    return list;
+}
+
+#define CLAIM_ERRORS \
+    "    TimeoutError: nothing could be claimed in time.\n" \
+    "    TooManyClaims: that, because as many messages are claimed or delayed as there is room for.\n" \
+    "    Expired: retention passed this group; carries `head_sequence`.\n" \
+    "    CorruptFrame: a frame fails its checksum; it is tried again a second later, others before.\n" \
+    "    ClosedError, ForkedError: the handle cannot be used.\n\n" \
+    "Source: FORMAT.md, \"Groups\"; keeps I14, I15."
+
+PyDoc_STRVAR(claim_doc,
+    "claim($self, /, timeout=None)\n--\n\n"
+    "Claim a message: those that came back first, then the next one; in order of sequence.\n\n"
+    "Args:\n"
+    "    timeout: seconds to wait; None waits for ever, 0 never waits.\n\n"
+    "Raises:\n" CLAIM_ERRORS);
+
+PyDoc_STRVAR(take_doc,
+    "take($self, /, timeout=None)\n--\n\n"
+    "Claim a message and acknowledge it at once: if this process dies with it, it is gone.\n\n"
+    "Args:\n"
+    "    timeout: seconds to wait; None waits for ever, 0 never waits.\n\n"
+    "Raises:\n" CLAIM_ERRORS);
+
+static PyMethodDef claims_methods[] = {
+    {"claim", (PyCFunction)(void (*)(void))claims_claim, METH_FASTCALL | METH_KEYWORDS, claim_doc},
+    {"take", (PyCFunction)(void (*)(void))claims_take, METH_FASTCALL | METH_KEYWORDS, take_doc},
+    {"_claim_many", (PyCFunction)claims_many, METH_VARARGS, NULL},
+    {"_enter", (PyCFunction)pq_claims_enter, METH_VARARGS, NULL},
+    {"_leave", (PyCFunction)pq_claims_leave, METH_NOARGS, NULL},
+    {"_place", (PyCFunction)pq_claims_place, METH_VARARGS, NULL},
+    {"_next", (PyCFunction)pq_claims_next, METH_NOARGS, NULL},
+    {"_release", (PyCFunction)pq_claims_release, METH_VARARGS, NULL},
+    {"_owners", (PyCFunction)pq_claims_owners, METH_NOARGS, NULL},
+    {"_settle", (PyCFunction)pq_claims_settle, METH_VARARGS, NULL},
+    {"_read", (PyCFunction)pq_claims_read, METH_VARARGS, NULL},
+    {"_wake_in", (PyCFunction)pq_claims_wake_in, METH_NOARGS, NULL},
+    {"_snapshot", (PyCFunction)pq_claims_snapshot, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef claims_members[] = {
+    {"_closed", T_BOOL, offsetof(Claims, closed), READONLY, NULL},
+    {"_page_number", T_ULONGLONG, offsetof(Claims, page_number), READONLY, NULL},
+    {"_owner", T_ULONGLONG, offsetof(Claims, owner), READONLY, NULL},
+    {"_region", T_OBJECT, offsetof(Claims, page), READONLY, NULL},
+    {"_file", T_OBJECT, offsetof(Claims, file), READONLY, NULL},
+    {"_decoder", T_OBJECT, offsetof(Claims, decoder), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+PyTypeObject *pq_claims_make(void) {
+    static PyType_Slot slots[] = {
+        {Py_tp_doc, "Claims(meta, file, capacity, fd, foreign, owner, lease, deliveries_max, "
+                    "lock_timeout, clock, wall)"},
+        {Py_tp_new, claims_new},
+        {Py_tp_dealloc, claims_dealloc},
+        {Py_tp_traverse, claims_traverse},
+        {Py_tp_clear, claims_clear},
+        {Py_tp_methods, claims_methods},
+        {Py_tp_members, claims_members},
+        {0, NULL},
+    };
+    static PyType_Spec spec = {"pagequeue._core.Claims", sizeof(Claims), 0,
+                               Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, slots};
+    return (PyTypeObject *)PyType_FromSpec(&spec);
+}

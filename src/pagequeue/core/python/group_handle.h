@@ -1,0 +1,91 @@
+/* What python/group_handle.c, python/group_deliver.c and python/claim_object.c share: a group's
+ * handle, and one attempt under its lock. */
+#ifndef PAGEQUEUE_GROUP_H
+#define PAGEQUEUE_GROUP_H
+
+#include "protocol/group_claims.h"
+#include "python/module.h"
+
+#define PQ_CLAIM_COUNT_MAX 1024
+#define PQ_GROUP_SPIN_NS_MAX 100000
+
+typedef struct {
+    PyObject_HEAD
+    Region *meta, *file, *page;
+    pq_table table;
+    uint64_t page_number, owner;
+    int64_t lease, lock_timeout; /* ns */
+    int64_t looked_at;           /* when the owners of claims were looked at last */
+    int64_t spin_ns;             /* how long spinning lately paid off */
+    int64_t wall_ahead, wall_until; /* the wall clock minus the monotonic one, and how long it counts */
+    uint32_t deliveries_max;     /* 0 = any number */
+    PyObject *clock, *wall;      /* None = the system's monotonic and real one */
+    PyObject *decoder;           /* of every message's value; NULL = that is the payload */
+    unsigned fork_count;
+    int closed;
+    int inside; /* threads that claim, or wait for the lock */
+    int is_left; /* closed, and the last thread is out */
+} Claims;
+
+typedef struct {
+    PyObject_HEAD
+    Claims *group;
+    PyObject *message;
+    uint64_t id;
+    uint64_t sequence;
+    uint32_t slot, deliveries, cause;
+    char settled; /* acknowledged or given back */
+} Claim;
+
+typedef enum {
+    PQ_DO_CLAIM, PQ_DO_ACK, PQ_DO_NACK, PQ_DO_EXTEND, PQ_DO_RELEASE, PQ_DO_OWNERS, PQ_DO_PLACE,
+    PQ_DO_SKIP, PQ_DO_RESTORE, PQ_DO_SNAPSHOT
+} pq_group_do;
+
+typedef struct {
+    pq_group_do what;
+    pq_claimant by;
+    pq_claim *got;      /* claimed, or what is meant */
+    uint32_t limit, count;
+    int64_t until;      /* lease end, or when it is due */
+    int64_t wall;
+    uint64_t sequence, place;
+    uint64_t *owners;
+    uint8_t *records;
+    pq_claim_result result;
+} pq_group_attempt;
+
+/* 1 = usable, 0 = raised. */
+int pq_group_ready(Claims *self);
+/* ns by the group's clock; -1 = raised. */
+int64_t pq_group_now(Claims *self);
+int64_t pq_group_wall(Claims *self, int64_t now);
+/* A thread goes in, and out again; the last one out of a closed handle lets its files go. */
+void pq_group_go_in(Claims *self);
+/* -1 = raised: a signal handler's exception came meanwhile. */
+int pq_group_go_out(Claims *self);
+int pq_group_leave(Claims *self);
+/* One attempt under the lock; 0 = raised. */
+int pq_group_run(Claims *self, pq_group_attempt *try);
+/* Make what was claimed into messages; NULL = raised, and they were given back. */
+PyObject *pq_group_deliver(Claims *self, const pq_claim *got, int *is_none);
+/* Claim up to `limit`: how many, 0 = none came in time, -1 = raised. */
+int pq_group_claim(Claims *self, int64_t timeout, pq_claim *got, uint32_t limit, int acknowledges);
+/* Give back what was claimed, or taken, and could not be handed over; keeps an exception. */
+void pq_group_give_back(Claims *self, pq_claim *got, uint32_t count, int64_t delay, uint32_t cause);
+PyObject *pq_group_read(Claims *self, const pq_claim *got);
+PyObject *pq_claim_new(Claims *group, PyObject *message, const pq_claim *got);
+
+/* python/group_handle_calls.c */
+PyObject *pq_claims_enter(Claims *self, PyObject *args);
+PyObject *pq_claims_leave(Claims *self, PyObject *unused);
+PyObject *pq_claims_place(Claims *self, PyObject *args);
+PyObject *pq_claims_release(Claims *self, PyObject *args);
+PyObject *pq_claims_owners(Claims *self, PyObject *unused);
+PyObject *pq_claims_next(Claims *self, PyObject *unused);
+PyObject *pq_claims_wake_in(Claims *self, PyObject *unused);
+PyObject *pq_claims_snapshot(Claims *self, PyObject *unused);
+PyObject *pq_claims_settle(Claims *self, PyObject *args);
+PyObject *pq_claims_read(Claims *self, PyObject *args);
+
+#endif

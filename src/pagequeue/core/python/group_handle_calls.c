@@ -1,0 +1,140 @@
+/* What the Python room of a group calls: places, owners, snapshots, and one message read. */
+#include "python/group_handle.h"
+
+#define OWNERS_MAX 1024
+
+PyObject *pq_claims_enter(Claims *self, PyObject *args) {
+    Region *page;
+    unsigned long long number;
+    if (!PyArg_ParseTuple(args, "O!K:_enter", pq_region_type, &page, &number) ||
+        pq_page_check(page, 0, "page") < 0) {
+        return NULL;
+    }
+    Region *old = self->page;
+    Py_INCREF((PyObject *)page);
+    self->page = page;
+    self->page_number = number;
+    Py_XDECREF((PyObject *)old);
+    Py_RETURN_NONE;
+}
+
+PyObject *pq_claims_leave(Claims *self, PyObject *Py_UNUSED(unused)) {
+    self->closed = 1;
+    Py_CLEAR(self->page); /* a thread that is waiting holds its own reference */
+    if (pq_group_leave(self) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+PyObject *pq_claims_place(Claims *self, PyObject *args) {
+    unsigned long long sequence, number, position;
+    int skips;
+    if (!PyArg_ParseTuple(args, "KKKp:_place", &sequence, &number, &position, &skips)) {
+        return NULL;
+    }
+    pq_group_attempt try = {.what = skips ? PQ_DO_SKIP : PQ_DO_PLACE, .sequence = sequence,
+                            .place = number << PQ_PLACE_SHIFT | position / PQ_FRAME_ALIGN_BYTES};
+    return pq_group_run(self, &try) ? PyBool_FromLong(try.count > 0) : NULL;
+}
+
+PyObject *pq_claims_release(Claims *self, PyObject *args) {
+    unsigned long long owner;
+    if (!PyArg_ParseTuple(args, "K:_release", &owner)) {
+        return NULL;
+    }
+    pq_group_attempt try = {.what = PQ_DO_RELEASE, .by.owner = owner};
+    if (!pq_group_run(self, &try)) {
+        return NULL;
+    }
+    if (try.count > 0) {
+        pq_wake(self->meta->base);
+    }
+    return PyLong_FromUnsignedLong(try.count);
+}
+
+PyObject *pq_claims_owners(Claims *self, PyObject *Py_UNUSED(unused)) {
+    uint64_t owners[OWNERS_MAX];
+    pq_group_attempt try = {.what = PQ_DO_OWNERS, .owners = owners, .limit = OWNERS_MAX};
+    if (!pq_group_run(self, &try)) {
+        return NULL;
+    }
+    PyObject *list = PyList_New(0);
+    for (uint32_t i = 0; list != NULL && i < try.count; i++) {
+        PyObject *owner = PyLong_FromUnsignedLongLong(owners[i]);
+        if (owner == NULL || PyList_Append(list, owner) < 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(owner);
+    }
+    return list;
+}
+
+PyObject *pq_claims_next(Claims *self, PyObject *Py_UNUSED(unused)) {
+    uint64_t place = 0, sequence = pq_table_next(&self->table, &place);
+    uint64_t position = (place & ((1ull << PQ_PLACE_SHIFT) - 1)) * PQ_FRAME_ALIGN_BYTES;
+    return Py_BuildValue("(KKK)", (unsigned long long)sequence,
+                         (unsigned long long)(place >> PQ_PLACE_SHIFT),
+                         (unsigned long long)position);
+}
+
+/* Seconds until a claim may end or a delay be over, None when none is known. */
+PyObject *pq_claims_wake_in(Claims *self, PyObject *Py_UNUSED(unused)) {
+    int64_t wake_at = pq_table_wake_at(&self->table);
+    if (wake_at == INT64_MAX) {
+        Py_RETURN_NONE;
+    }
+    int64_t now = pq_group_now(self);
+    if (now < 0 && PyErr_Occurred()) {
+        return NULL;
+    }
+    return PyFloat_FromDouble(wake_at > now ? ((double)wake_at - (double)now) / 1e9 : 0.0);
+}
+
+PyObject *pq_claims_snapshot(Claims *self, PyObject *Py_UNUSED(unused)) {
+    uint64_t room = (uint64_t)self->table.capacity * PQ_SNAPSHOT_RECORD_BYTES;
+    uint8_t *records = PyMem_Malloc((size_t)room + 1);
+    if (records == NULL) {
+        return PyErr_NoMemory();
+    }
+    pq_group_attempt try = {.what = PQ_DO_SNAPSHOT, .records = records};
+    try.by.now = pq_group_now(self);
+    try.wall = pq_clock_realtime();
+    PyObject *result = NULL;
+    if (!PyErr_Occurred() && pq_group_run(self, &try)) {
+        result = Py_BuildValue("(Ky#)", (unsigned long long)try.sequence, (char *)records,
+                               (Py_ssize_t)((uint64_t)try.count * PQ_SNAPSHOT_RECORD_BYTES));
+    }
+    PyMem_Free(records);
+    return result;
+}
+
+/* Acknowledge, or give back, a claim that stands behind no Claim: one that was spent. */
+PyObject *pq_claims_settle(Claims *self, PyObject *args) {
+    unsigned long long id;
+    unsigned int slot, cause;
+    long long delay;
+    int acknowledges;
+    if (!PyArg_ParseTuple(args, "IKpLI:_settle", &slot, &id, &acknowledges, &delay, &cause)) {
+        return NULL;
+    }
+    pq_claim got = {.slot = slot, .id = id, .cause = cause};
+    pq_group_attempt try = {.what = acknowledges ? PQ_DO_ACK : PQ_DO_NACK, .got = &got};
+    try.by.now = pq_group_now(self);
+    try.wall = pq_group_wall(self, try.by.now);
+    try.until = try.by.now + delay;
+    if (PyErr_Occurred() || !pq_group_run(self, &try)) {
+        return NULL;
+    }
+    return PyBool_FromLong(try.result == PQ_CLAIM_DONE);
+}
+
+PyObject *pq_claims_read(Claims *self, PyObject *args) {
+    unsigned long long sequence, number, position;
+    if (!PyArg_ParseTuple(args, "KKK:_read", &sequence, &number, &position)) {
+        return NULL;
+    }
+    pq_claim got = {.sequence = sequence,
+                    .place = number << PQ_PLACE_SHIFT | position / PQ_FRAME_ALIGN_BYTES};
+    return pq_group_read(self, &got);
+}

@@ -1,0 +1,470 @@
+/* Region: one mapped file, or the beginning of one.
+ *
+ * It is unmapped when the last reference goes, without the GIL, because unmapping a page takes
+ * milliseconds. The buffer it exports is read-only and holds a reference, so that a view keeps the
+ * bytes mapped.
+ *
+ * A file that is truncated under its map is no signal (os/sigbus.c): whatever is read or written here
+ * asks afterwards whether it was there, and raises what `on_lost` makes.
+ */
+#include "python/mapped_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#if defined(__linux__)
+#include <linux/magic.h>
+#include <sys/vfs.h>
+#endif
+#include <unistd.h>
+
+#define PQ_NO_FILE (-1) /* instead of a descriptor: memory of this process alone */
+#define FILL_BYTES (256u << 10)
+
+/* Without a map yet. */
+static Region *region_start(PyTypeObject *type, uint64_t bytes, int writable) {
+    Region *self = PyObject_GC_New(Region, type);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->base = NULL;
+    self->bytes = bytes;
+    self->queue_state = 0;
+    self->has_queue = 0;
+    self->writable = (char)writable;
+    Py_INCREF(Py_None);
+    self->on_lost = Py_None;
+    Py_INCREF(Py_None);
+    self->filler = Py_None;
+    self->guard = pq_guard_take();
+    if (self->guard == NULL) {
+        PyErr_NoMemory();
+        Py_DECREF((PyObject *)self);
+        return NULL;
+    }
+    PyObject_GC_Track(self);
+    return self;
+}
+
+static void region_begin(Region *self, void *base) {
+    self->base = base;
+    pq_guard_begin(self->guard, base, self->bytes,
+                   self->writable ? PROT_READ | PROT_WRITE : PROT_READ);
+}
+
+static PyObject *region_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"fd", "length", "writable", NULL};
+    int fd, writable;
+    unsigned long long bytes;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iKp:Region", names, &fd, &bytes, &writable)) {
+        return NULL;
+    }
+    if (bytes == 0 || bytes > PQ_PAGE_BYTES_MAX) {
+        PyErr_Format(PyExc_ValueError, "a region has 1 to %llu bytes, not %llu",
+                     (unsigned long long)PQ_PAGE_BYTES_MAX, bytes);
+        return NULL;
+    }
+    Region *self = region_start(type, bytes, writable);
+    if (self == NULL) {
+        return NULL;
+    }
+    void *base;
+    int flags = fd == PQ_NO_FILE ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+    Py_BEGIN_ALLOW_THREADS
+    base = mmap(NULL, (size_t)bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, flags, fd, 0);
+    Py_END_ALLOW_THREADS
+    if (base == MAP_FAILED) {
+        PyErr_SetFromErrno(PyExc_OSError);
+        Py_DECREF((PyObject *)self);
+        return NULL;
+    }
+    region_begin(self, base);
+    return (PyObject *)self;
+}
+
+/* What a file is made of: `data`, then zeros; the first `filled` bytes are written and not only
+ * reserved, so that their memory is there: by large writes it is had at half the cost of page
+ * faults. */
+typedef struct {
+    Py_buffer data;
+    uint64_t bytes, filled;
+    int mode, synced;
+    int held;  /* shared lock on the file for as long as the map lives */
+    int again; /* a retired file that stands under the temporary name is used */
+} content;
+
+static int write_at(int fd, const void *data, size_t bytes, uint64_t at) {
+    for (size_t done = 0; done < bytes;) {
+        ssize_t step = pwrite(fd, (const char *)data + done, bytes - done, (off_t)(at + done));
+        if (step >= 0) {
+            done += (size_t)step;
+        } else if (errno != EINTR) {
+            return errno;
+        }
+    }
+    return 0;
+}
+
+/* Blocks for all of it: no room is an error here, never a signal later. */
+static int reserve(int fd, const content *wanted) {
+    uint64_t from = 0;
+#if defined(__linux__)
+    struct statfs system;
+    if (fstatfs(fd, &system) == 0 && system.f_type == TMPFS_MAGIC) {
+        from = wanted->filled; /* there reserving costs as much as writing */
+    }
+#endif
+    int error = 0;
+    while (from < wanted->bytes) {
+        error = posix_fallocate(fd, (off_t)from, (off_t)(wanted->bytes - from));
+        if (error != EINTR) {
+            break;
+        }
+    }
+    return error;
+}
+
+static int fill(int fd, const content *wanted) {
+    static const uint8_t zeros[FILL_BYTES];
+    int error = 0;
+    for (uint64_t at = 0; error == 0 && at < wanted->filled; at += FILL_BYTES) {
+        uint64_t step = wanted->filled - at < FILL_BYTES ? wanted->filled - at : FILL_BYTES;
+        error = write_at(fd, zeros, (size_t)step, at);
+    }
+    return error != 0 ? error : write_at(fd, wanted->data.buf, (size_t)wanted->data.len, 0);
+}
+
+/* A descriptor of the same file that is not the number of a standard stream: where these are
+ * closed, a later print would write into the file. -1 = failed, with errno. */
+static int above_standard(int fd) {
+    if (fd < 0 || fd > STDERR_FILENO) {
+        return fd;
+    }
+    int above = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1), error = errno;
+    close(fd);
+    errno = error;
+    return above;
+}
+
+/* The lock belongs to the open file, which the map keeps after `close`: it goes with the last map,
+ * or with the process, and a child of a fork has it too. */
+static int hold(int fd) {
+    if (flock(fd, LOCK_SH | LOCK_NB) == 0 || errno == EOPNOTSUPP || errno == ENOSYS) {
+        return 0; /* without locks nobody can get it alone either, and no file is used again */
+    }
+    return errno;
+}
+
+#if defined(__linux__) && defined(MADV_POPULATE_WRITE)
+/* Whether nearly all of it is in memory: what has to be read from the disk first costs more than a
+ * new file. */
+static int is_warm(void *base, uint64_t bytes) {
+    size_t step = (size_t)sysconf(_SC_PAGESIZE), count = (size_t)bytes / step, there = 0;
+    unsigned char *found = malloc(count + 1);
+    if (found != NULL && mincore(base, (size_t)bytes, found) == 0) {
+        for (size_t i = 0; i < count; i++) {
+            there += found[i] & 1u;
+        }
+    }
+    free(found);
+    return there >= count - count / 8;
+}
+
+/* A retired file, zeroed and with its new header, under its new name: U2 to U5 of FORMAT.md (I13).
+ * Returns an errno; then the file stands under its temporary name still, and is of no more use. */
+static int use_again(int folder, const char *temporary, const char *name, const content *wanted,
+                     void **base) {
+    struct stat status;
+    int fd = above_standard(
+        openat(folder, temporary, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    if (fd < 0) {
+        return errno;
+    }
+    int error = fstat(fd, &status) == 0 ? 0 : errno;
+    if (error == 0 &&
+        (!S_ISREG(status.st_mode) || status.st_nlink != 1 || status.st_uid != geteuid() ||
+         (status.st_mode & 07777) != (mode_t)wanted->mode ||
+         (uint64_t)status.st_size != wanted->bytes ||
+         (uint64_t)status.st_blocks * 512 < wanted->bytes)) {
+        error = ENOTSUP;
+    }
+    /* Alone: nobody has it open or mapped. Nobody will, because its name is gone. */
+    if (error == 0 && flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        error = errno;
+    }
+    if (error == 0) {
+        *base = mmap(NULL, (size_t)wanted->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        error = *base == MAP_FAILED ? errno : 0;
+    }
+    if (error == 0) {
+        if (!is_warm(*base, wanted->bytes)) {
+            error = ENOTSUP;
+        } else if (madvise(*base, (size_t)wanted->bytes, MADV_POPULATE_WRITE) != 0) {
+            error = errno;
+        }
+        if (error == 0) {
+            memset(*base, 0, (size_t)wanted->bytes);
+            memcpy(*base, wanted->data.buf, (size_t)wanted->data.len);
+            /* The old header must not come back under the new name. */
+            error = msync(*base, (size_t)sysconf(_SC_PAGESIZE), MS_SYNC) == 0 ? 0 : errno;
+        }
+        if (error == 0) {
+            error = hold(fd);
+        }
+        if (error == 0 && renameat(folder, temporary, folder, name) != 0) {
+            error = errno;
+        }
+        if (error != 0) {
+            munmap(*base, (size_t)wanted->bytes);
+        }
+    }
+    close(fd);
+    return error;
+}
+#else
+static int use_again(int folder, const char *temporary, const char *name, const content *wanted,
+                     void **base) {
+    (void)folder, (void)temporary, (void)name, (void)wanted, (void)base;
+    return ENOTSUP;
+}
+#endif
+
+/* Temporary name, blocks, content, map, rename. Returns an errno; nothing is left behind then. */
+static int make_file(int folder, const char *temporary, const char *name, const content *wanted,
+                     void **base) {
+    int fd = above_standard(openat(
+        folder, temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, wanted->mode));
+    if (fd < 0) {
+        return errno;
+    }
+    int error = fchmod(fd, (mode_t)wanted->mode) == 0 ? 0 : errno; /* whatever the umask */
+    if (error == 0) {
+        error = reserve(fd, wanted);
+    }
+    if (error == 0) {
+        error = fill(fd, wanted);
+    }
+    if (error == 0 && wanted->synced && fsync(fd) != 0) {
+        error = errno;
+    }
+    if (error == 0 && wanted->held) {
+        error = hold(fd);
+    }
+    if (error == 0) {
+        *base = mmap(NULL, (size_t)wanted->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        error = *base == MAP_FAILED ? errno : 0;
+        if (error == 0 && renameat(folder, temporary, folder, name) != 0) {
+            error = errno;
+            munmap(*base, (size_t)wanted->bytes);
+        }
+    }
+    close(fd);
+    if (error != 0) {
+        unlinkat(folder, temporary, 0);
+    }
+    return error;
+}
+
+/* All of it in one call, because a thread that shares the interpreter with a busy producer waits
+ * 5 ms for the GIL after each system call: page by page that was slower than filling a page. */
+static PyObject *region_make(PyTypeObject *type, PyObject *args) {
+    int folder, error;
+    const char *temporary, *name;
+    unsigned long long bytes, filled;
+    content wanted;
+    void *base = NULL;
+    if (!PyArg_ParseTuple(args, "issy*KKiiii:make", &folder, &temporary, &name, &wanted.data,
+                          &bytes, &filled, &wanted.mode, &wanted.synced, &wanted.held,
+                          &wanted.again)) {
+        return NULL;
+    }
+    wanted.bytes = bytes;
+    wanted.filled = filled;
+    Region *self = NULL;
+    if (bytes == 0 || bytes > PQ_PAGE_BYTES_MAX || (uint64_t)wanted.data.len > bytes ||
+        filled > bytes) {
+        PyErr_SetString(PyExc_ValueError, "the content must fit into the file");
+    } else {
+        self = region_start(type, bytes, 1);
+    }
+    if (self != NULL) {
+        Py_BEGIN_ALLOW_THREADS
+        error = (wanted.again ? use_again : make_file)(folder, temporary, name, &wanted, &base);
+        Py_END_ALLOW_THREADS
+        if (error != 0) {
+            errno = error;
+            PyErr_SetFromErrno(PyExc_OSError);
+            Py_DECREF((PyObject *)self);
+            self = NULL;
+        } else {
+            region_begin(self, base);
+        }
+    }
+    PyBuffer_Release(&wanted.data);
+    return (PyObject *)self;
+}
+
+static int region_traverse(Region *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE((PyObject *)self));
+    Py_VISIT(self->on_lost);
+    Py_VISIT(self->filler);
+    return 0;
+}
+
+static int region_clear(Region *self) {
+    pq_clear_to_none(&self->on_lost);
+    pq_clear_to_none(&self->filler);
+    return 0;
+}
+
+static void region_dealloc(Region *self) {
+    PyObject_GC_UnTrack(self);
+    if (self->guard != NULL) {
+        pq_guard_put(self->guard);
+    }
+    if (self->base != NULL) {
+        void *base = self->base;
+        size_t bytes = (size_t)self->bytes;
+        Py_BEGIN_ALLOW_THREADS
+        munmap(base, bytes);
+        Py_END_ALLOW_THREADS
+    }
+    Py_XDECREF(self->on_lost);
+    Py_XDECREF(self->filler);
+    pq_type_free((PyObject *)self);
+}
+
+static int region_getbuffer(PyObject *self, Py_buffer *view, int flags) {
+    Region *region = (Region *)self;
+    return PyBuffer_FillInfo(view, self, region->base, (Py_ssize_t)region->bytes, 1, flags);
+}
+
+static Py_ssize_t region_length(PyObject *self) { return (Py_ssize_t)((Region *)self)->bytes; }
+
+int pq_region_check(Region *region, uint64_t bytes, int writable, const char *what) {
+    if (region->bytes < bytes || (writable && !region->writable)) {
+        PyErr_Format(PyExc_ValueError, "the %s must be %s%llu bytes or more, not %llu", what,
+                     writable ? "writable and have " : "", (unsigned long long)bytes,
+                     (unsigned long long)region->bytes);
+        return -1;
+    }
+    return 0;
+}
+
+int pq_page_check(Region *page, int writable, const char *what) {
+    if (!page->has_queue) {
+        PyErr_Format(PyExc_ValueError, "the %s is of no queue: set its queue_id", what);
+        return -1;
+    }
+    return pq_region_check(page, PQ_PAGE_BYTES_MIN, writable, what);
+}
+
+int pq_region_stands(Region *region) {
+    uint64_t lost_at = pq_guard_lost(region->guard);
+    if (lost_at == PQ_WHOLE) {
+        return 1;
+    }
+    if (region->on_lost == NULL || region->on_lost == Py_None) {
+        errno = EIO;
+        PyErr_SetFromErrno(PyExc_OSError);
+        return 0;
+    }
+    PyObject *error =
+        PyObject_CallFunction(region->on_lost, "K", (unsigned long long)lost_at);
+    if (error != NULL) {
+        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+        Py_DECREF(error);
+    }
+    return 0;
+}
+
+static PyMethodDef region_methods[] = {
+    {"make", (PyCFunction)region_make, METH_VARARGS | METH_CLASS,
+     "Make a file of reserved blocks under a temporary name, rename it, and map it."},
+    {"read", (PyCFunction)pq_region_read, METH_VARARGS, "Return a copy of some bytes."},
+    {"write", (PyCFunction)pq_region_write, METH_VARARGS, "Copy bytes in; not for shared words."},
+    {"load", (PyCFunction)pq_region_load, METH_VARARGS, "Load 8 bytes with acquire order."},
+    {"store", (PyCFunction)pq_region_store, METH_VARARGS, "Store 8 bytes with release order."},
+    {"load_half", (PyCFunction)pq_region_load_half, METH_VARARGS, "Load 4 bytes, acquire order."},
+    {"store_half", (PyCFunction)pq_region_store_half, METH_VARARGS,
+     "Store 4 bytes, release order."},
+    {"zero", (PyCFunction)pq_region_zero, METH_VARARGS,
+     "Zero to the end; return the bytes changed."},
+    {"populate", (PyCFunction)pq_region_populate, METH_VARARGS,
+     "Take the page faults of a range now."},
+    {"ahead", (PyCFunction)pq_region_ahead, METH_VARARGS,
+     "Take the page faults of a range now, but those that were taken so before."},
+    {"sync", (PyCFunction)pq_region_sync, METH_VARARGS, "Put a range on stable storage."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef region_members[] = {
+    {"writable", T_BOOL, offsetof(Region, writable), READONLY, "Whether bytes can be written."},
+    {"on_lost", T_OBJECT, offsetof(Region, on_lost), 0,
+     "Called with a position when the file was truncated; returns the error to raise."},
+    {"filler", T_OBJECT, offsetof(Region, filler), 0,
+     "What fills it as it is read; None: all that will be here is."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyObject *region_broken(Region *self, void *Py_UNUSED(unused)) {
+    return PyBool_FromLong(pq_region_look(self));
+}
+
+static PyObject *region_lost_at(Region *self, void *Py_UNUSED(unused)) {
+    uint64_t lost_at = pq_guard_lost(self->guard);
+    return PyLong_FromUnsignedLongLong(lost_at == PQ_WHOLE ? self->bytes : lost_at);
+}
+
+/* Once for each map, so that no frame costs anything. */
+static int region_set_queue_id(Region *self, PyObject *value, void *Py_UNUSED(unused)) {
+    char *queue_id;
+    Py_ssize_t bytes;
+    if (value == NULL || PyBytes_AsStringAndSize(value, &queue_id, &bytes) < 0) {
+        if (value == NULL) {
+            PyErr_SetString(PyExc_AttributeError, "a page stays one of its queue");
+        }
+        return -1;
+    }
+    if (bytes != PQ_QUEUE_ID_BYTES) {
+        PyErr_Format(PyExc_ValueError, "a queue's id has %d bytes, not %zd", PQ_QUEUE_ID_BYTES,
+                     bytes);
+        return -1;
+    }
+    self->queue_state = pq_queue_state((const uint8_t *)queue_id);
+    self->has_queue = 1;
+    return 0;
+}
+
+static PyGetSetDef region_getset[] = {
+    {"queue_id", NULL, (setter)region_set_queue_id,
+     "Of a page: the id of its queue, from which its frames' checksums start.", NULL},
+    {"broken", (getter)region_broken, NULL, "Whether the file was truncated; looks at its end.",
+     NULL},
+    {"lost_at", (getter)region_lost_at, NULL, "Where it was found to be truncated, or its size.",
+     NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+PyTypeObject *pq_region_make(void) {
+    static PyType_Slot slots[] = {
+        {Py_tp_doc, "A mapped file: Region(fd, length, writable)."},
+        {Py_tp_new, region_new},
+        {Py_tp_dealloc, region_dealloc},
+        {Py_tp_traverse, region_traverse},
+        {Py_tp_clear, region_clear},
+        {Py_tp_methods, region_methods},
+        {Py_tp_members, region_members},
+        {Py_tp_getset, region_getset},
+        {Py_bf_getbuffer, region_getbuffer},
+        {Py_sq_length, region_length},
+        {0, NULL},
+    };
+    static PyType_Spec spec = {"pagequeue._core.Region", sizeof(Region), 0,
+                               Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
+    return (PyTypeObject *)PyType_FromSpec(&spec);
+}

@@ -1,0 +1,461 @@
+/* The module: its types, the functions on whole pages, and the constants. */
+#include "python/module.h"
+
+#include "protocol/group_claims.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sys/stat.h>
+#if defined(__linux__)
+#include <fcntl.h>
+#include <linux/stat.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+#endif
+
+#ifndef STATX_MNT_ID_UNIQUE
+#define STATX_MNT_ID_UNIQUE 0x00004000u
+#endif
+
+PyTypeObject *pq_region_type, *pq_message_type, *pq_writer_type, *pq_reader_type;
+PyTypeObject *pq_claims_type, *pq_claim_type, *pq_descriptor_type;
+unsigned pq_fork_count;
+
+static void forked(void) { pq_fork_count += 1; }
+
+/* --- what the objects share ------------------------------------------------------------------- */
+
+int pq_event_raise(PyObject *self, pq_event event, int64_t value) {
+    PyObject *answer =
+        PyObject_CallMethod(self, "_on_event", "iL", (int)event, (long long)value);
+    if (answer == NULL) {
+        return -1;
+    }
+    int more = PyObject_IsTrue(answer);
+    Py_DECREF((PyObject *)answer);
+    return more;
+}
+
+int64_t pq_timeout_ns(PyObject *seconds) {
+    if (seconds == Py_None) {
+        return -1;
+    }
+    double value = PyFloat_AsDouble(seconds);
+    if (PyErr_Occurred()) {
+        return -2;
+    }
+    if (!(value >= 0)) {
+        PyErr_SetString(PyExc_ValueError, "a timeout is seconds, 0 or more, or None for ever");
+        return -2;
+    }
+    return value >= 9e9 ? -1 : (int64_t)(value * 1e9);
+}
+
+void pq_clear_to_none(PyObject **field) {
+    PyObject *old = *field;
+    Py_INCREF(Py_None);
+    *field = Py_None;
+    Py_XDECREF(old);
+}
+
+void pq_type_free(PyObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(self);
+    Py_DECREF((PyObject *)type);
+}
+
+/* --- functions -------------------------------------------------------------------------------- */
+
+static PyObject *core_crc32c(PyObject *Py_UNUSED(module), PyObject *args) {
+    Py_buffer data;
+    unsigned int before = 0;
+    if (!PyArg_ParseTuple(args, "y*|I:crc32c", &data, &before)) {
+        return NULL;
+    }
+    uint32_t sum = ~pq_crc_update(~before, data.buf, (size_t)data.len);
+    PyBuffer_Release(&data);
+    return PyLong_FromUnsignedLong(sum);
+}
+
+static PyObject *core_frame_checksum(PyObject *Py_UNUSED(module), PyObject *args) {
+    const char *queue_id;
+    Py_ssize_t id_bytes;
+    Py_buffer payload;
+    long long timestamp;
+    unsigned long long sequence;
+    unsigned int word;
+    if (!PyArg_ParseTuple(args, "y#y*LKI:frame_checksum", &queue_id, &id_bytes, &payload,
+                          &timestamp, &sequence, &word)) {
+        return NULL;
+    }
+    uint32_t state = 0;
+    if (id_bytes == PQ_QUEUE_ID_BYTES) {
+        state = pq_crc_update(pq_queue_state((const uint8_t *)queue_id), payload.buf,
+                              (size_t)payload.len);
+    }
+    PyBuffer_Release(&payload);
+    if (id_bytes != PQ_QUEUE_ID_BYTES) {
+        PyErr_Format(PyExc_ValueError, "a queue's id has %d bytes, not %zd", PQ_QUEUE_ID_BYTES,
+                     id_bytes);
+        return NULL;
+    }
+    return PyLong_FromUnsignedLong(pq_frame_checksum(state, timestamp, sequence, word));
+}
+
+static PyObject *core_crc_choose(PyObject *Py_UNUSED(module), PyObject *allow) {
+    int allowed = PyObject_IsTrue(allow);
+    if (allowed < 0) {
+        return NULL;
+    }
+    pq_crc_choose(allowed);
+    return PyUnicode_FromString(pq_crc_name());
+}
+
+static int meta_of(PyObject *args, const char *format, Region **meta) {
+    return PyArg_ParseTuple(args, format, pq_region_type, meta) &&
+           pq_region_check(*meta, PQ_WRITE_META_BYTES, 0, "write meta") == 0;
+}
+
+static PyObject *core_tail(PyObject *Py_UNUSED(module), PyObject *args) {
+    Region *meta;
+    if (!meta_of(args, "O!:tail", &meta)) {
+        return NULL;
+    }
+    pq_tail tail;
+    pq_tail_load(meta->base, &tail);
+    if (!pq_region_stands(meta)) {
+        return NULL;
+    }
+    return Py_BuildValue("(KKKKL)", (unsigned long long)tail.page_number,
+                         (unsigned long long)tail.position, (unsigned long long)tail.count,
+                         (unsigned long long)tail.first_sequence, (long long)tail.last_timestamp);
+}
+
+static PyObject *core_set_tail(PyObject *Py_UNUSED(module), PyObject *args) {
+    Region *meta;
+    unsigned long long number, position, count, first;
+    long long last;
+    if (!PyArg_ParseTuple(args, "O!(KKKKL):set_tail", pq_region_type, &meta, &number, &position,
+                          &count, &first, &last) ||
+        pq_region_check(meta, PQ_WRITE_META_BYTES, 1, "write meta") < 0) {
+        return NULL;
+    }
+    pq_tail tail = {number, position, count, first, last};
+    pq_tail_store(meta->base, &tail);
+    if (!pq_region_stands(meta)) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *core_reset_lock(PyObject *Py_UNUSED(module), PyObject *args) {
+    Region *meta;
+    if (!meta_of(args, "O!:reset_lock", &meta) ||
+        pq_region_check(meta, PQ_WRITE_META_BYTES, 1, "write meta") < 0) {
+        return NULL;
+    }
+    int error = pq_lock_reset(meta->base + PQ_WRITE_META_MUTEX);
+    if (error != 0) {
+        errno = error;
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    if (!pq_region_stands(meta)) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+/* Make a group's lock anew, and every claim void: nobody who made one can be alive. */
+static PyObject *core_reset_group(PyObject *Py_UNUSED(module), PyObject *args) {
+    Region *file;
+    unsigned int capacity;
+    if (!PyArg_ParseTuple(args, "O!I:reset_group", pq_region_type, &file, &capacity) ||
+        pq_region_check(file, PQ_GROUP_TABLE_AT + (uint64_t)capacity * PQ_GROUP_RECORD_BYTES, 1,
+                        "file of the group") < 0) {
+        return NULL;
+    }
+    int error = pq_lock_reset(file->base + PQ_GROUP_META_MUTEX);
+    if (error != 0) {
+        errno = error;
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    pq_table table = {.base = file->base, .capacity = capacity};
+    uint64_t place;
+    pq_store_u64(file->base + PQ_GROUP_META_CHANGING, 1);
+    if (pq_table_begin(&table) < 0) {
+        return PyErr_NoMemory();
+    }
+    pq_table_release(&table, UINT64_MAX);
+    pq_table_end(&table);
+    if (!pq_region_stands(file)) {
+        return NULL;
+    }
+    return PyLong_FromUnsignedLongLong(pq_table_next(&table, &place));
+}
+
+static PyObject *core_wake(PyObject *Py_UNUSED(module), PyObject *args) {
+    Region *meta;
+    if (!meta_of(args, "O!:wake", &meta) ||
+        pq_region_check(meta, PQ_WRITE_META_BYTES, 1, "write meta") < 0) {
+        return NULL;
+    }
+    pq_wake(meta->base);
+    Py_RETURN_NONE;
+}
+
+/* Return the doorbell's value, and with `announced` say that somebody may be asleep. The caller
+ * looks once more, then sleeps with that value: what is published behind this call moves it (I7). */
+static PyObject *core_doorbell(PyObject *Py_UNUSED(module), PyObject *args) {
+    Region *meta;
+    int announced;
+    if (!PyArg_ParseTuple(args, "O!p:doorbell", pq_region_type, &meta, &announced) ||
+        pq_region_check(meta, PQ_WRITE_META_BYTES, announced, "write meta") < 0) {
+        return NULL;
+    }
+    uint32_t doorbell = pq_doorbell(meta->base);
+    if (announced) {
+        pq_register(meta->base);
+    }
+    return pq_region_stands(meta) ? PyLong_FromUnsignedLong(doorbell) : NULL;
+}
+
+/* Sleep while the doorbell has a value, but no longer than `ns`. */
+static PyObject *core_await_doorbell(PyObject *Py_UNUSED(module), PyObject *args) {
+    Region *meta;
+    unsigned int doorbell;
+    long long ns;
+    if (!PyArg_ParseTuple(args, "O!IL:await_doorbell", pq_region_type, &meta, &doorbell, &ns) ||
+        pq_region_check(meta, PQ_WRITE_META_BYTES, 0, "write meta") < 0) {
+        return NULL;
+    }
+    if (ns > 0) {
+        Py_BEGIN_ALLOW_THREADS
+        pq_sleep(meta->base, doorbell, ns);
+        Py_END_ALLOW_THREADS
+    }
+    Py_RETURN_NONE;
+}
+
+/* Whether to try the flush lock now; not if the sequence is durable or the latch changed. */
+static PyObject *core_await_turn(PyObject *Py_UNUSED(module), PyObject *args) {
+    Region *meta;
+    unsigned long long sequence;
+    long long ns;
+    if (!PyArg_ParseTuple(args, "O!KL:await_turn", pq_region_type, &meta, &sequence, &ns) ||
+        pq_region_check(meta, PQ_WRITE_META_BYTES, 1, "write meta") < 0) {
+        return NULL;
+    }
+    pq_turn_result result = pq_turn_wait(meta->base, sequence, 0, 1);
+    if (result == PQ_TURN_LATE && ns > 0) {
+        Py_BEGIN_ALLOW_THREADS
+        result = pq_turn_wait(meta->base, sequence, ns, 1);
+        Py_END_ALLOW_THREADS
+    }
+    return PyBool_FromLong(result == PQ_TURN_YOURS || result == PQ_TURN_LATE);
+}
+
+static PyObject *core_end_turn(PyObject *Py_UNUSED(module), PyObject *args) {
+    Region *meta;
+    unsigned long long count;
+    long long ns;
+    if (!PyArg_ParseTuple(args, "O!KL:end_turn", pq_region_type, &meta, &count, &ns) ||
+        pq_region_check(meta, PQ_WRITE_META_BYTES, 1, "write meta") < 0) {
+        return NULL;
+    }
+    int woken;
+    Py_BEGIN_ALLOW_THREADS /* those who are woken want the GIL */
+    woken = pq_turn_end(meta->base, count, ns);
+    Py_END_ALLOW_THREADS
+    return PyLong_FromLong(woken);
+}
+
+static PyObject *core_wake_turn(PyObject *Py_UNUSED(module), PyObject *args) {
+    Region *meta;
+    if (!meta_of(args, "O!:wake_turn", &meta)) {
+        return NULL;
+    }
+    pq_wake_turn(meta->base);
+    Py_RETURN_NONE;
+}
+
+static PyObject *core_monotonic(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused)) {
+    return PyLong_FromLongLong(pq_clock_monotonic());
+}
+
+static PyObject *core_set_monotonic_offset(PyObject *Py_UNUSED(module), PyObject *args) {
+    long long ns;
+    if (!PyArg_ParseTuple(args, "L:set_monotonic_offset", &ns)) {
+        return NULL;
+    }
+    pq_clock_set_offset(ns);
+    Py_RETURN_NONE;
+}
+
+/* A process id does not tell a child from its parent: in a PID namespace of its own the child can
+ * have the same one. */
+static PyObject *core_fork_count(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused)) {
+    return PyLong_FromUnsignedLong(pq_fork_count);
+}
+
+static PyObject *core_mount_id(PyObject *Py_UNUSED(module), PyObject *args) {
+    int fd;
+    if (!PyArg_ParseTuple(args, "i:mount_id", &fd)) {
+        return NULL;
+    }
+    unsigned long long id = 0;
+#if defined(__linux__) && defined(SYS_statx)
+    struct statx found;
+    memset(&found, 0, sizeof found);
+    if (syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_MNT_ID_UNIQUE, &found) == 0 &&
+        (found.stx_mask & STATX_MNT_ID_UNIQUE)) {
+        id = ((const unsigned long long *)&found)[18]; /* stx_mnt_id, at byte 144 */
+    }
+#endif
+    return PyLong_FromUnsignedLongLong(id);
+}
+
+static PyObject *core_file_system_type(PyObject *Py_UNUSED(module), PyObject *args) {
+    int fd;
+    if (!PyArg_ParseTuple(args, "i:file_system_type", &fd)) {
+        return NULL;
+    }
+    unsigned long type = 0;
+#if defined(__linux__)
+    struct statfs found;
+    int result;
+    Py_BEGIN_ALLOW_THREADS /* a server that is gone can keep this waiting */
+    result = fstatfs(fd, &found);
+    Py_END_ALLOW_THREADS
+    if (result == 0) {
+        type = (unsigned long)found.f_type & 0xFFFFFFFFul;
+    }
+#endif
+    return PyLong_FromUnsignedLong(type);
+}
+
+#ifdef PAGEQUEUE_KILL_POINTS
+static PyObject *core_set_kill_point(PyObject *Py_UNUSED(module), PyObject *args) {
+    int number;
+    long pass;
+    if (!PyArg_ParseTuple(args, "il:set_kill_point", &number, &pass)) {
+        return NULL;
+    }
+    pq_kill_set(number, pass);
+    Py_RETURN_NONE;
+}
+#endif
+
+static PyMethodDef functions[] = {
+    {"crc32c", core_crc32c, METH_VARARGS, "Return the CRC-32C of bytes, going on from another."},
+    {"frame_checksum", core_frame_checksum, METH_VARARGS, "Return what a frame's checksum is."},
+    {"choose_crc", core_crc_choose, METH_O, "Allow the CPU's instruction or not; return the form."},
+    {"tail", core_tail, METH_VARARGS, "Return where writing stands."},
+    {"set_tail", core_set_tail, METH_VARARGS, "Set where writing stands; only when alone."},
+    {"reset_lock", core_reset_lock, METH_VARARGS, "Make the writers' lock anew; only when alone."},
+    {"reset_group", core_reset_group, METH_VARARGS,
+     "Make a group's lock anew and its claims void; only when alone. Return its next sequence."},
+    {"wake", core_wake, METH_VARARGS, "Wake everyone who sleeps on the doorbell."},
+    {"await_turn", core_await_turn, METH_VARARGS, "Sleep until a sequence is durable, or flush."},
+    {"end_turn", core_end_turn, METH_VARARGS, "End a turn to flush; return how many were asleep."},
+    {"wake_turn", core_wake_turn, METH_VARARGS, "Wake everyone who waits for a flush."},
+    {"monotonic", core_monotonic, METH_NOARGS, "Return the clock of leases, in ns."},
+    {"set_monotonic_offset", core_set_monotonic_offset, METH_VARARGS,
+     "Set how far this time namespace's monotonic clock is ahead of the host's, in ns."},
+    {"fork_count", core_fork_count, METH_NOARGS, "Return how many forks led to this process."},
+    {"doorbell", core_doorbell, METH_VARARGS, "Return the doorbell; say that somebody may sleep."},
+    {"await_doorbell", core_await_doorbell, METH_VARARGS, "Sleep until the doorbell moves."},
+    {"mount_id", core_mount_id, METH_VARARGS, "Return a mount's unique id, 0 when not known."},
+    {"file_system_type", core_file_system_type, METH_VARARGS,
+     "Return the magic number of a file system, 0 when not known."},
+    {"scan", pq_core_scan, METH_VARARGS, "Walk the frames of a page that validate."},
+    {"find", pq_core_find, METH_VARARGS, "Find the first frame of a page that is not older."},
+    {"locate", pq_core_locate, METH_VARARGS, "Find a frame of a page by its ordinal."},
+    {"find_many", pq_core_find_many, METH_VARARGS,
+     "Find how many frames of a page are not later than each of some moments."},
+    {"times", pq_core_times, METH_VARARGS, "Return the timestamps that a page's index has."},
+    {"payloads", pq_core_payloads, METH_VARARGS, "Return copies of payloads of a page."},
+    {"views", pq_core_views, METH_VARARGS, "Return Arrow's views of payloads of a page."},
+    {"pack", pq_core_pack, METH_VARARGS, "Copy payloads of a page one behind the other."},
+    {"stand", pq_core_stand, METH_VARARGS, "Raise if payloads of a page were truncated away."},
+    {"restamp", pq_core_restamp, METH_VARARGS, "Give the frames of a page other sequences."},
+    {"resync", pq_core_resync, METH_VARARGS, "Find the next frame behind damage."},
+    {"look", pq_core_look, METH_VARARGS, "Say what stands at a position."},
+#ifdef PAGEQUEUE_KILL_POINTS
+    {"set_kill_point", core_set_kill_point, METH_VARARGS, "Die at a step, the n-th time."},
+#endif
+    {NULL, NULL, 0, NULL},
+};
+
+static int add_constants(PyObject *module) {
+#define ADD_EVENT(name) \
+    if (PyModule_AddIntConstant(module, "EVENT_" #name, EVENT_##name) < 0) return -1;
+    PQ_EVENTS(ADD_EVENT)
+#undef ADD_EVENT
+#define ADD(prefix, name) \
+    if (PyModule_AddIntConstant(module, #name, prefix##name) < 0) return -1;
+    ADD(PQ_, READ_FRAME)
+    ADD(PQ_, READ_NOTHING)
+    ADD(PQ_, READ_END)
+    ADD(PQ_, READ_BAD_LENGTH)
+    ADD(PQ_, READ_BAD_CHECKSUM)
+    ADD(PQ_, READ_BAD_TIME)
+    ADD(PQ_, APPEND_DONE)
+    ADD(PQ_, APPEND_MOVED)
+    ADD(PQ_, APPEND_FULL)
+    ADD(PQ_, APPEND_FAILED)
+    ADD(PQ_, APPEND_DAMAGED)
+    ADD(PQ_, APPEND_LOST)
+    ADD(PQ_, INDEX_NONE)
+    ADD(PQ_, INDEX_WRITE)
+    ADD(PQ_, INDEX_CHECK)
+#undef ADD
+    if (PyModule_AddIntConstant(module, "LOCK_ABI", (long)pq_lock_abi()) < 0 ||
+        PyModule_AddIntConstant(module, "LOCK_NEEDS_FD", pq_lock_needs_fd()) < 0) {
+        return -1;
+    }
+    return 0;
+}
+
+static int add_type(PyObject *module, const char *name, PyTypeObject **type,
+                    PyTypeObject *(*make)(void)) {
+    *type = make();
+    if (*type == NULL) {
+        return -1;
+    }
+    Py_INCREF((PyObject *)*type);
+    return PyModule_AddObject(module, name, (PyObject *)*type);
+}
+
+static struct PyModuleDef definition = {
+    .m_base = PyModuleDef_HEAD_INIT,
+    .m_name = "pagequeue._core",
+    .m_doc = "The compiled core: maps, frames, the writers' lock, the sleeping wait.",
+    .m_size = -1,
+    .m_methods = functions,
+};
+
+PyMODINIT_FUNC PyInit__core(void) {
+    pq_crc_choose(1);
+    if (pq_message_prepare() < 0) {
+        return NULL;
+    }
+    PyObject *module = PyModule_Create(&definition);
+    if (module == NULL) {
+        return NULL;
+    }
+    if (add_type(module, "Descriptor", &pq_descriptor_type, pq_descriptor_make) < 0 ||
+        add_type(module, "Region", &pq_region_type, pq_region_make) < 0 ||
+        add_type(module, "Message", &pq_message_type, pq_message_make) < 0 ||
+        add_type(module, "Writer", &pq_writer_type, pq_writer_make) < 0 ||
+        add_type(module, "Reader", &pq_reader_type, pq_reader_make) < 0 ||
+        add_type(module, "Claims", &pq_claims_type, pq_claims_make) < 0 ||
+        add_type(module, "Claim", &pq_claim_type, pq_claim_make) < 0 ||
+        add_constants(module) < 0) {
+        Py_DECREF((PyObject *)module);
+        return NULL;
+    }
+    pthread_atfork(NULL, NULL, forked);
+    return module;
+}

@@ -1,0 +1,132 @@
+/* The Python objects of the core, and what they share. */
+#ifndef PAGEQUEUE_OBJECTS_H
+#define PAGEQUEUE_OBJECTS_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#include "os/sigbus.h"
+
+/* What a handle cannot settle by itself goes to its Python method `_on_event(event, value)`, which
+ * raises, or mends and returns true ("go on"), or returns false ("there is nothing to read"). */
+#define PQ_EVENTS(EVENT) \
+    EVENT(CLOSED)          /* the handle was closed */ \
+    EVENT(FORKED)          /* the handle belongs to the parent process */ \
+    EVENT(BUSY)            /* another thread is inside this consumer */ \
+    EVENT(TIMEOUT)         /* nothing came in time; value: ns waited */ \
+    EVENT(MOVED)           /* writer: another page is active */ \
+    EVENT(FULL)            /* writer: the page must be left; value: frame bytes wanted */ \
+    EVENT(FAILED)          /* writer: the failure latch is set */ \
+    EVENT(OLD_TIMESTAMP)   /* writer: value: the timestamp asked for */ \
+    EVENT(DAMAGED)         /* writer: damage at the tail; reader: value: pq_read_result */ \
+    EVENT(EXHAUSTED)       /* writer: no sequence is left */ \
+    EVENT(TOO_LARGE)       /* writer: value: bytes of the payload */ \
+    EVENT(BATCH_TOO_LARGE) /* writer: value: bytes of the batch's frames */ \
+    EVENT(STALLED)         /* writer: the lock was not to be had; value: ns waited */ \
+    EVENT(AHEAD)           /* writer: the page is so full that the next should be made ready */ \
+    EVENT(SYNC)            /* writer: a sync is due; value: sequence to sync up to */ \
+    EVENT(PAGE_END)        /* reader: goes on in the next page */ \
+    EVENT(LIMIT)           /* reader: came to the limit that was set */ \
+    EVENT(LOST)            /* a mapped file was truncated */ \
+    EVENT(NO_LOCK)         /* writer: the lock is none; value: the system's error number */ \
+    EVENT(IDLE)            /* group: it is time to look whether owners of claims died */ \
+    EVENT(LEASE_LOST)      /* group: a claim is not live any more; value: its sequence */ \
+    EVENT(SETTLED)         /* group: a claim was acknowledged or given back; value: its sequence */ \
+    EVENT(CROWDED)         /* writer: the group that it is bound by has its fill before it */ \
+    EVENT(UNFILLED)        /* reader: nothing was inflated here yet; value: the position */ \
+    EVENT(WRONG_SIZE)      /* writer: no record has that size; value: bytes of the payload */
+
+typedef enum {
+#define PQ_EVENT_MEMBER(name) EVENT_##name,
+    PQ_EVENTS(PQ_EVENT_MEMBER)
+#undef PQ_EVENT_MEMBER
+} pq_event;
+
+typedef struct {
+    PyObject_HEAD
+    uint8_t *base;
+    uint64_t bytes;
+    uint64_t ahead; /* page faults were taken up to there */
+    pq_guard *guard;
+    PyObject *on_lost; /* called with a position, returns the error to raise; or None */
+    PyObject *filler;  /* what fills it as it is read; None: all that will be here is */
+    uint32_t queue_state; /* of a page's queue: its frames' checksums start from it */
+    char has_queue, writable;
+} Region;
+
+extern PyTypeObject *pq_region_type, *pq_message_type, *pq_writer_type, *pq_reader_type;
+extern PyTypeObject *pq_claims_type, *pq_claim_type, *pq_descriptor_type;
+extern unsigned pq_fork_count; /* moves in the child of a fork: older handles are the parent's */
+
+PyTypeObject *pq_descriptor_make(void);
+PyTypeObject *pq_region_make(void);
+PyTypeObject *pq_message_make(void);
+PyTypeObject *pq_writer_make(void);
+PyTypeObject *pq_reader_make(void);
+PyTypeObject *pq_claims_make(void);
+PyTypeObject *pq_claim_make(void);
+int pq_message_prepare(void);
+/* Steals the payload. The decoder makes `value` of it; NULL = that is the payload. */
+PyObject *pq_message_new(PyObject *payload, int64_t timestamp, uint64_t sequence,
+                         PyObject *decoder);
+
+/* 1 = go on, 0 = nothing to read, -1 = raised */
+int pq_event_raise(PyObject *self, pq_event event, int64_t value);
+int pq_region_check(Region *region, uint64_t bytes, int writable, const char *what);
+/* The same for a page, whose queue must be known. */
+int pq_page_check(Region *page, int writable, const char *what);
+/* 1 = go on, 0 = raised, because the file of a map that was just read or written was truncated */
+int pq_region_stands(Region *region);
+typedef enum { LOCK_TAKEN, LOCK_TIMEOUT, LOCK_ERROR, LOCK_SIGNAL, LOCK_CLOSED } lock_outcome;
+lock_outcome pq_lock_wait(pq_lock *lock, const int *closed, int64_t timeout, PyThreadState **state);
+int64_t pq_timeout_ns(PyObject *seconds); /* -1 = for ever, -2 = raised */
+void pq_type_free(PyObject *self);
+/* For tp_clear: what is called later, by a finalizer in the same cycle, must not be NULL. */
+void pq_clear_to_none(PyObject **field);
+
+/* A write meta that was truncated inside its only OS page reads as zeros without any fault. */
+static inline void pq_meta_look(Region *meta) {
+    pq_tail tail;
+    pq_tail_load(meta->base, &tail);
+    if (tail.page_number == 0 || tail.position < PQ_PAGE_HEADER_BYTES) {
+        pq_guard_lose(meta->guard);
+    }
+}
+
+static inline int pq_region_lost(const Region *region) {
+    return pq_guard_lost(region->guard) != PQ_WHOLE;
+}
+
+/* The same, after looking: its last byte, and no file is whole without that. */
+static inline int pq_region_look(const Region *region) {
+    (void)*(const volatile uint8_t *)(region->base + region->bytes - 1);
+    return pq_region_lost(region);
+}
+
+/* A copy of the payload, checked against the checksum: what is checked is what is handed out. */
+PyObject *pq_payload_copy(const Region *page, const pq_frame *frame, uint64_t sequence,
+                          int *good);
+
+/* Where a payload stands in its page. */
+typedef struct {
+    uint32_t position, bytes;
+} pq_span;
+
+/* python/payload_spans.c */
+PyObject *pq_core_payloads(PyObject *module, PyObject *args);
+PyObject *pq_core_views(PyObject *module, PyObject *args);
+PyObject *pq_core_pack(PyObject *module, PyObject *args);
+PyObject *pq_core_stand(PyObject *module, PyObject *args);
+
+/* python/page_calls.c */
+PyObject *pq_core_scan(PyObject *module, PyObject *args);
+PyObject *pq_core_find(PyObject *module, PyObject *args);
+PyObject *pq_core_locate(PyObject *module, PyObject *args);
+PyObject *pq_core_find_many(PyObject *module, PyObject *args);
+PyObject *pq_core_restamp(PyObject *module, PyObject *args);
+PyObject *pq_core_times(PyObject *module, PyObject *args);
+PyObject *pq_core_resync(PyObject *module, PyObject *args);
+PyObject *pq_core_look(PyObject *module, PyObject *args);
+
+#endif

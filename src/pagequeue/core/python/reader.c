@@ -1,0 +1,417 @@
+/* Reader: polls one page after the other. It takes no lock and writes no byte of any page.
+ *
+ * Its place is a position in a mapped page and the sequence that must stand there; both only move
+ * when a frame was taken whole. At the end of a page, and at damage, its Python method `_on_event`
+ * goes on (by `_enter`), raises, or says that there is nothing to read yet.
+ *
+ * A map whose file was truncated reads as zeros (os/sigbus.c), so it is asked whenever nothing is there
+ * or what is there is wrong; never when a frame was found, because that proves itself.
+ */
+#include "python/reader.h"
+
+static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"meta", "waits", "durable_only", NULL};
+    Region *meta;
+    int waits, durable_only;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!pp:Reader", names, pq_region_type, &meta,
+                                     &waits, &durable_only) ||
+        pq_region_check(meta, PQ_WRITE_META_BYTES, 0, "write meta") < 0) {
+        return NULL;
+    }
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    Reader *self = (Reader *)allocate(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    Py_INCREF((PyObject *)meta);
+    self->meta = meta;
+    self->registers = meta->writable;
+    self->waits = (char)waits;
+    self->durable_only = (char)durable_only;
+    self->end_sequence = PQ_SEQUENCE_MAX;
+    self->limit = UINT64_MAX;
+    self->since = self->until = INT64_MIN;
+    self->spin_ns = PQ_SPIN_NS_MAX;
+    self->fork_count = pq_fork_count;
+    return (PyObject *)self;
+}
+
+static int reader_traverse(Reader *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE((PyObject *)self));
+    Py_VISIT((PyObject *)self->meta);
+    Py_VISIT((PyObject *)self->page);
+    Py_VISIT(self->decoder);
+    return 0;
+}
+
+static int reader_clear(Reader *self) {
+    Py_CLEAR(self->decoder);
+    return 0;
+}
+
+static void reader_dealloc(Reader *self) {
+    PyObject_GC_UnTrack(self);
+    Py_XDECREF((PyObject *)self->meta);
+    Py_XDECREF((PyObject *)self->page);
+    Py_XDECREF(self->decoder);
+    pq_type_free((PyObject *)self);
+}
+
+/* --- looking ---------------------------------------------------------------------------------- */
+
+int pq_reader_begin(Reader *self) {
+    pq_event wrong;
+    if (self->fork_count != pq_fork_count) {
+        wrong = EVENT_FORKED;
+    } else if (self->closed || self->page == NULL) {
+        wrong = EVENT_CLOSED;
+    } else if (self->busy) {
+        wrong = EVENT_BUSY;
+    } else {
+        self->busy = 1;
+        return 1;
+    }
+    pq_event_raise((PyObject *)self, wrong, 0);
+    return 0;
+}
+
+/* Whether nothing stands where the tail words say that a message was published: a hole. They are
+ * only looked at when it was quiet for long, when the end is known, and once at each place by who
+ * may not write, and so mostly reads what is there; and with them whether the files are whole. */
+static int is_hole(Reader *self) {
+    int is_due = (++self->empty_looks & PQ_HOLE_LOOKS) == 0 || self->end_sequence != PQ_SEQUENCE_MAX;
+    if (!is_due && (self->registers || self->asked == self->sequence + 1)) {
+        return 0;
+    }
+    self->asked = self->sequence + 1;
+    pq_tail tail;
+    pq_tail_load(self->meta->base, &tail);
+    pq_region_look(self->page);
+    pq_meta_look(self->meta);
+    return tail.first_sequence + tail.count > self->sequence &&
+           pq_load_u32(self->page->base + self->position) == 0;
+}
+
+/* `look`: also at the end of the page, because the rest of an OS page in whose middle a file was
+ * cut reads as zeros, and that alone is no fault. */
+static int is_lost(const Reader *self, int look) {
+    return (look ? pq_region_look(self->page) : pq_region_lost(self->page)) ||
+           pq_region_lost(self->meta);
+}
+
+static reading after_event(Reader *self, pq_event event, int64_t value) {
+    int more = pq_event_raise((PyObject *)self, event, value);
+    return more > 0 ? READ_TAKEN : more == 0 ? READ_EMPTY : READ_RAISED;
+}
+
+/* READ_TAKEN = look again. */
+static reading not_a_frame(Reader *self, pq_read_result found, pq_frame *frame) {
+    if (found == PQ_READ_NOTHING && self->page->filler != Py_None) {
+        self->stuck = 1; /* a sealed page: somebody must fill it, and nobody will publish here */
+        return after_event(self, EVENT_UNFILLED, (int64_t)self->position);
+    }
+    self->stuck = found != PQ_READ_NOTHING;
+    int hole = !self->stuck && is_hole(self);
+    if (found == PQ_READ_END) {
+        found = pq_frame_check(self->page->base, self->page->bytes, self->page->queue_state,
+                               self->position, self->sequence, frame);
+    }
+    if (found == PQ_READ_END) {
+        return after_event(self, EVENT_PAGE_END, found);
+    }
+    if (is_lost(self, self->stuck)) {
+        self->stuck = 1;
+        return after_event(self, EVENT_LOST, 0);
+    }
+    return self->stuck || hole ? after_event(self, EVENT_DAMAGED, found) : READ_EMPTY;
+}
+
+/* Find the next frame, going on over page ends. */
+static reading look(Reader *self, pq_frame *frame) {
+    for (;;) {
+        if (self->sequence >= self->end_sequence) {
+            return READ_ENDED;
+        }
+        reading more;
+        if (self->sequence >= self->limit) {
+            self->stuck = 1;
+            more = after_event(self, EVENT_LIMIT, 0);
+        } else if (self->sequence >= pq_reader_limit(self)) {
+            self->stuck = 0;
+            (void)is_hole(self);
+            more = is_lost(self, 0) ? after_event(self, EVENT_LOST, 0) : READ_EMPTY;
+        } else {
+            pq_read_result found =
+                pq_frame_look(self->page->base, self->page->bytes, self->position, frame);
+            if (found == PQ_READ_FRAME) {
+                return READ_TAKEN;
+            }
+            more = not_a_frame(self, found, frame);
+        }
+        if (more != READ_TAKEN) {
+            return more;
+        }
+    }
+}
+
+/* Whether a frame is what was sent; 0 = it is not, -1 = raised. */
+static int is_good(const Reader *self, pq_frame *frame, PyObject **payload) {
+    int good;
+    if (payload == NULL) {
+        return pq_frame_check(self->page->base, self->page->bytes, self->page->queue_state,
+                              self->position, self->sequence, frame) == PQ_READ_FRAME;
+    }
+    *payload = pq_payload_copy(self->page, frame, self->sequence, &good);
+    return *payload == NULL ? -1 : good;
+}
+
+/* Find the next message that is wanted: `payload` is its checked copy, if one is asked for. Only
+ * passes over what is not wanted; the message itself is taken by `step`. */
+static reading reach(Reader *self, pq_frame *frame, PyObject **payload) {
+    for (;;) {
+        reading found = look(self, frame);
+        if (found != READ_TAKEN) {
+            return found;
+        }
+        int good = is_good(self, frame, payload);
+        if (good < 0) {
+            return READ_RAISED;
+        }
+        int is_end = good && self->until != INT64_MIN && frame->timestamp >= self->until;
+        if (good && !is_end && frame->timestamp >= self->since) {
+            return READ_TAKEN;
+        }
+        if (payload != NULL) {
+            Py_CLEAR(*payload);
+        }
+        if (is_end) {
+            return READ_ENDED;
+        }
+        if (good) {
+            self->position = frame->next;
+            self->sequence += 1;
+            continue;
+        }
+        self->stuck = 1;
+        found = is_lost(self, 1) ? after_event(self, EVENT_LOST, 0)
+                              : after_event(self, EVENT_DAMAGED, PQ_READ_BAD_CHECKSUM);
+        if (found != READ_TAKEN) {
+            return found;
+        }
+    }
+}
+
+void pq_reader_step(Reader *self, uint64_t position, uint64_t count) {
+    self->position = position;
+    self->sequence += count;
+    self->since = INT64_MIN; /* time never goes back, so nothing older follows */
+}
+
+/* Reach a message, waiting for it: READ_EMPTY when none came. */
+reading pq_reader_reach(Reader *self, int64_t timeout, pq_frame *frame, PyObject **payload) {
+    reading found = reach(self, frame, payload);
+    if (found != READ_EMPTY || timeout == 0) {
+        return found;
+    }
+    int64_t deadline = pq_reader_deadline(timeout), nap = PQ_NAP_NS_MIN;
+    for (;;) {
+        int more = pq_reader_pause(self, deadline, &nap);
+        if (more >= 0 && self->closed) { /* by another thread, to end this wait */
+            more = pq_event_raise((PyObject *)self, EVENT_CLOSED, 0) < 0 ? -1 : 0;
+        }
+        if (more < 0) {
+            return READ_RAISED;
+        }
+        found = reach(self, frame, payload);
+        if (found != READ_EMPTY || more == 0) {
+            return found;
+        }
+    }
+}
+
+static reading take(Reader *self, int64_t timeout, PyObject **message) {
+    pq_frame frame;
+    PyObject *payload = NULL;
+    reading found = pq_reader_reach(self, timeout, &frame, &payload);
+    if (found == READ_TAKEN) {
+        *message = pq_message_new(payload, frame.timestamp, self->sequence, self->decoder);
+        if (*message == NULL) {
+            return READ_RAISED;
+        }
+        pq_reader_step(self, frame.next, 1);
+    }
+    return found;
+}
+
+/* --- what users call -------------------------------------------------------------------------- */
+
+static PyObject *reader_poll(Reader *self, PyObject *Py_UNUSED(unused)) {
+    PyObject *message = NULL;
+    if (!pq_reader_begin(self)) {
+        return NULL;
+    }
+    reading found = take(self, 0, &message);
+    self->busy = 0;
+    if (found == READ_RAISED) {
+        return NULL;
+    }
+    if (found != READ_TAKEN) {
+        Py_RETURN_NONE;
+    }
+    return message;
+}
+
+PyObject *pq_reader_timed_out(Reader *self, int64_t timeout) {
+    if (!PyErr_Occurred()) {
+        pq_event_raise((PyObject *)self, EVENT_TIMEOUT, timeout);
+    }
+    return NULL;
+}
+
+static PyObject *reader_receive(Reader *self, PyObject *const *args, Py_ssize_t arg_count,
+                                PyObject *names) {
+    Py_ssize_t named = names == NULL ? 0 : PyTuple_Size(names);
+    if (arg_count + named > 1 ||
+        (named == 1 &&
+         PyUnicode_CompareWithASCIIString(PyTuple_GetItem(names, 0), "timeout") != 0)) {
+        PyErr_SetString(PyExc_TypeError, "receive takes one argument, timeout");
+        return NULL;
+    }
+    int64_t timeout = pq_timeout_ns(arg_count + named == 1 ? args[0] : Py_None);
+    if (timeout < -1 || !pq_reader_begin(self)) {
+        return NULL;
+    }
+    PyObject *message = NULL;
+    reading found = take(self, timeout, &message);
+    self->busy = 0;
+    return found == READ_TAKEN ? message : pq_reader_timed_out(self, timeout);
+}
+
+static PyObject *reader_next(PyObject *object) {
+    Reader *self = (Reader *)object;
+    PyObject *message = NULL;
+    if (!pq_reader_begin(self)) {
+        return NULL;
+    }
+    take(self, self->waits ? -1 : 0, &message);
+    self->busy = 0;
+    return message;
+}
+
+/* --- what the Python rooms call --------------------------------------------------------------- */
+
+static PyObject *reader_enter(Reader *self, PyObject *args) {
+    Region *page;
+    unsigned long long number, position, sequence;
+    if (!PyArg_ParseTuple(args, "O!KKK:_enter", pq_region_type, &page, &number, &position,
+                          &sequence) ||
+        pq_page_check(page, 0, "page") < 0) {
+        return NULL;
+    }
+    if (position > page->bytes - PQ_FRAME_BYTES || position % PQ_FRAME_ALIGN_BYTES != 0) {
+        PyErr_Format(PyExc_ValueError, "no frame can stand at position %llu", position);
+        return NULL;
+    }
+    Region *old = self->page;
+    Py_INCREF((PyObject *)page);
+    self->page = page;
+    self->page_number = number;
+    self->position = position;
+    self->sequence = sequence;
+    self->stuck = 0;
+    Py_XDECREF((PyObject *)old);
+    Py_RETURN_NONE;
+}
+
+static PyObject *reader_bound(Reader *self, PyObject *args) {
+    long long since, until;
+    unsigned long long end_sequence;
+    if (!PyArg_ParseTuple(args, "LLK:_bound", &since, &until, &end_sequence)) {
+        return NULL;
+    }
+    self->since = since;
+    self->until = until;
+    self->end_sequence = end_sequence;
+    Py_RETURN_NONE;
+}
+
+static PyObject *reader_limit(Reader *self, PyObject *args) {
+    unsigned long long limit;
+    if (!PyArg_ParseTuple(args, "K:_limit", &limit)) {
+        return NULL;
+    }
+    self->limit = limit;
+    Py_RETURN_NONE;
+}
+
+static PyObject *reader_leave(Reader *self, PyObject *Py_UNUSED(unused)) {
+    self->closed = 1;
+    if (!self->busy) { /* else another thread is reading them: they go with the reader */
+        Py_CLEAR(self->page);
+        Py_CLEAR(self->meta);
+    }
+    Py_RETURN_NONE;
+}
+
+#define READ_ERRORS \
+    "    Expired: retention passed this place; carries `head_sequence`.\n" \
+    "    CorruptFrame: a published frame fails its checksum; carries file, position, reason.\n" \
+    "    ConcurrentUse: another thread is inside this handle.\n" \
+    "    ClosedError, ForkedError: the handle cannot be used.\n\n" \
+    "Source: FORMAT.md, \"Reading\"; keeps I1, I2, I7."
+
+PyDoc_STRVAR(poll_doc,
+    "poll($self, /)\n--\n\n"
+    "Return the next message, or None when there is none yet. Never waits.\n\n"
+    "Raises:\n" READ_ERRORS);
+
+PyDoc_STRVAR(receive_doc,
+    "receive($self, /, timeout=None)\n--\n\n"
+    "Return the next message, waiting for it.\n\n"
+    "Args:\n"
+    "    timeout: seconds to wait; None waits for ever, 0 never waits.\n\n"
+    "Raises:\n"
+    "    TimeoutError: nothing was published in time; the consumer has not moved.\n" READ_ERRORS);
+
+static PyMethodDef reader_methods[] = {
+    {"poll", (PyCFunction)reader_poll, METH_NOARGS,
+     poll_doc},
+    {"receive", (PyCFunction)(void (*)(void))reader_receive, METH_FASTCALL | METH_KEYWORDS,
+     receive_doc},
+    {"_read_many", pq_reader_read_many, METH_VARARGS, NULL},
+    {"_enter", (PyCFunction)reader_enter, METH_VARARGS, NULL},
+    {"_bound", (PyCFunction)reader_bound, METH_VARARGS, NULL},
+    {"_limit", (PyCFunction)reader_limit, METH_VARARGS, NULL},
+    {"_leave", (PyCFunction)reader_leave, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef reader_members[] = {
+    {"sequence", T_ULONGLONG, offsetof(Reader, sequence), READONLY,
+     "The sequence of the next message."},
+    {"_position", T_ULONGLONG, offsetof(Reader, position), READONLY, NULL},
+    {"_page_number", T_ULONGLONG, offsetof(Reader, page_number), READONLY, NULL},
+    {"_closed", T_BOOL, offsetof(Reader, closed), READONLY, NULL},
+    {"_region", T_OBJECT, offsetof(Reader, page), READONLY, NULL},
+    {"_decoder", T_OBJECT, offsetof(Reader, decoder), 0, NULL},
+    {"_busy", T_BOOL, offsetof(Reader, busy), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+PyTypeObject *pq_reader_make(void) {
+    static PyType_Slot slots[] = {
+        {Py_tp_doc, "Reader(meta, waits, durable_only)"},
+        {Py_tp_new, reader_new},
+        {Py_tp_dealloc, reader_dealloc},
+        {Py_tp_traverse, reader_traverse},
+        {Py_tp_clear, reader_clear},
+        {Py_tp_methods, reader_methods},
+        {Py_tp_members, reader_members},
+        {Py_tp_iter, PyObject_SelfIter},
+        {Py_tp_iternext, reader_next},
+        {0, NULL},
+    };
+    static PyType_Spec spec = {"pagequeue._core.Reader", sizeof(Reader), 0,
+                               Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, slots};
+    return (PyTypeObject *)PyType_FromSpec(&spec);
+}

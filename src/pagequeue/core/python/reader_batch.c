@@ -1,0 +1,111 @@
+/* Many messages at once: the frames that stand in one page from a reader's place on, checked where
+ * they stand and told of as columns. No object is made for a message, and no payload is copied:
+ * `python/payload_spans.c` does that for whoever wants it.
+ */
+#include "python/reader.h"
+
+typedef struct {
+    int64_t *times;
+    pq_span *spans;
+    Py_ssize_t count;
+    uint64_t next; /* position behind the last one */
+} gathered;
+
+/* How many frames can come at most, so that a reader that asks for many takes no memory for them
+ * in vain. */
+static Py_ssize_t most(const Reader *self, Py_ssize_t limit, uint64_t bytes_max) {
+    uint64_t rest = self->page->bytes - self->position;
+    uint64_t count = (rest < bytes_max ? rest : bytes_max) / PQ_FRAME_BYTES + 1;
+    return count < (uint64_t)limit ? (Py_ssize_t)count : limit;
+}
+
+/* The frames that validate in this page from here on. What stands behind the last of them is for
+ * the next read to say. */
+static void gather(const Reader *self, Py_ssize_t limit, uint64_t bytes_max, gathered *run) {
+    uint64_t position = self->position, start = position, sequence = self->sequence;
+    uint64_t allowed = pq_reader_limit(self);
+    uint64_t end = self->end_sequence < allowed ? self->end_sequence : allowed;
+    run->count = 0;
+    while (run->count < limit && sequence < end && position - start < bytes_max) {
+        pq_frame frame;
+        if (pq_frame_check(self->page->base, self->page->bytes, self->page->queue_state, position,
+                           sequence, &frame) != PQ_READ_FRAME ||
+            (self->until != INT64_MIN && frame.timestamp >= self->until)) {
+            break;
+        }
+        pq_span span = {(uint32_t)(position + PQ_FRAME_BYTES), frame.payload_bytes};
+        run->times[run->count] = frame.timestamp;
+        run->spans[run->count] = span;
+        position = frame.next;
+        sequence += 1;
+        run->count += 1;
+    }
+    run->next = position;
+}
+
+/* (page, first sequence, timestamps, spans); NULL without an error: nothing stands here any more */
+static PyObject *gathered_columns(Reader *self, Py_ssize_t limit, uint64_t bytes_max) {
+    size_t room = (size_t)most(self, limit, bytes_max);
+    gathered run = {.times = PyMem_Malloc(room * (sizeof(int64_t) + sizeof(pq_span)))};
+    if (run.times == NULL) {
+        return PyErr_NoMemory();
+    }
+    run.spans = (pq_span *)(run.times + room);
+    gather(self, (Py_ssize_t)room, bytes_max, &run);
+    PyObject *result = NULL;
+    if (run.count > 0) {
+        result = Py_BuildValue("(OKy#y#)", (PyObject *)self->page,
+                               (unsigned long long)self->sequence, (char *)run.times,
+                               run.count * (Py_ssize_t)sizeof(int64_t), (char *)run.spans,
+                               run.count * (Py_ssize_t)sizeof(pq_span));
+    }
+    PyMem_Free(run.times);
+    if (result != NULL) {
+        pq_reader_step(self, run.next, (uint64_t)run.count);
+    }
+    return result;
+}
+
+static PyObject *read_many(Reader *self, Py_ssize_t limit, uint64_t bytes_max, int64_t timeout) {
+    /* The first message is reached the ordinary way: that waits, turns pages, passes over old ones
+     * and says what is wrong. When it is gone at the second look, that is done again. */
+    for (;;) {
+        pq_frame frame;
+        reading found = pq_reader_reach(self, timeout, &frame, NULL);
+        if (found == READ_ENDED) {
+            Py_RETURN_NONE;
+        }
+        if (found != READ_TAKEN) {
+            return pq_reader_timed_out(self, timeout);
+        }
+        PyObject *result = gathered_columns(self, limit, bytes_max);
+        if (result != NULL || PyErr_Occurred()) {
+            return result;
+        }
+    }
+}
+
+PyObject *pq_reader_read_many(PyObject *object, PyObject *args) {
+    Reader *self = (Reader *)object;
+    Py_ssize_t limit;
+    unsigned long long bytes_max;
+    PyObject *seconds;
+    if (!PyArg_ParseTuple(args, "nOK:_read_many", &limit, &seconds, &bytes_max)) {
+        return NULL;
+    }
+    int64_t timeout = pq_timeout_ns(seconds);
+    if (timeout < -1) {
+        return NULL;
+    }
+    if (limit < 1 || limit > (Py_ssize_t)PQ_READ_COUNT_MAX) {
+        PyErr_Format(PyExc_ValueError, "limit_count is 1 to %llu, not %zd",
+                     (unsigned long long)PQ_READ_COUNT_MAX, limit);
+        return NULL;
+    }
+    if (!pq_reader_begin(self)) {
+        return NULL;
+    }
+    PyObject *result = read_many(self, limit, bytes_max > 0 ? bytes_max : 1, timeout);
+    self->busy = 0;
+    return result;
+}

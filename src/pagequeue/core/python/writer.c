@@ -1,0 +1,340 @@
+/* Writer: lays messages down in the active page, under the writers' lock.
+ *
+ * It holds three maps: the write meta, the active page and its index. It decides nothing: when the
+ * page is full, another is active, or the queue failed, its Python method `_on_event` mends that
+ * (by `_attach`, after `_roll`) or raises, and the writer tries again.
+ *
+ * Small payloads are laid down with the GIL held, because taking it back costs more than they do.
+ */
+#include "python/writer.h"
+
+#define FREE_GIL_BYTES (16 << 10) /* from here on copying takes longer than the GIL is worth */
+
+static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"meta", "fd", "foreign", "lock_timeout", "clock", "sync_every",
+                            NULL};
+    Region *meta;
+    int fd, foreign;
+    double lock_timeout;
+    PyObject *clock;
+    unsigned long long sync_every;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!ipdOK:Writer", names, pq_region_type, &meta,
+                                     &fd, &foreign, &lock_timeout, &clock, &sync_every) ||
+        pq_region_check(meta, PQ_WRITE_META_BYTES, 1, "write meta") < 0) {
+        return NULL;
+    }
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    Writer *self = (Writer *)allocate(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    Py_INCREF((PyObject *)meta);
+    self->meta = meta;
+    self->at.meta = meta->base;
+    self->lock.mutex = meta->base + PQ_WRITE_META_MUTEX;
+    pq_guard_mutex(meta->guard, PQ_WRITE_META_MUTEX);
+    self->lock.fd = fd;
+    self->lock.foreign = foreign;
+    self->ahead_at = UINT64_MAX;
+    self->sync_every = sync_every;
+    self->lock_timeout = lock_timeout < 9e9 ? (int64_t)(lock_timeout * 1e9) : INT64_MAX;
+    Py_INCREF((PyObject *)clock);
+    self->clock = clock;
+    self->fork_count = pq_fork_count;
+    return (PyObject *)self;
+}
+
+static int writer_traverse(Writer *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE((PyObject *)self));
+    Py_VISIT((PyObject *)self->meta);
+    Py_VISIT((PyObject *)self->page);
+    Py_VISIT((PyObject *)self->index);
+    Py_VISIT((PyObject *)self->taker);
+    Py_VISIT(self->clock);
+    return 0;
+}
+
+static int writer_clear(Writer *self) {
+    pq_clear_to_none(&self->clock);
+    return 0;
+}
+
+static void writer_dealloc(Writer *self) {
+    PyObject_GC_UnTrack(self);
+    Py_XDECREF((PyObject *)self->meta);
+    Py_XDECREF((PyObject *)self->page);
+    Py_XDECREF((PyObject *)self->index);
+    Py_XDECREF((PyObject *)self->taker);
+    Py_XDECREF((PyObject *)self->clock);
+    pq_type_free((PyObject *)self);
+}
+
+/* --- appending -------------------------------------------------------------------------------- */
+
+int pq_writer_ready(Writer *self) {
+    if (self->fork_count != pq_fork_count) {
+        pq_event_raise((PyObject *)self, EVENT_FORKED, 0);
+        return 0;
+    }
+    if (self->closed) {
+        pq_event_raise((PyObject *)self, EVENT_CLOSED, 0);
+        return 0;
+    }
+    if (self->page == NULL) {
+        return pq_event_raise((PyObject *)self, EVENT_MOVED, 0) > 0;
+    }
+    return 1;
+}
+
+static int64_t clock_now(Writer *self) {
+    if (self->clock == Py_None) {
+        return pq_clock_realtime();
+    }
+    PyObject *value = PyObject_CallNoArgs(self->clock);
+    long long now = value == NULL ? -1 : PyLong_AsLongLong(value);
+    Py_XDECREF((PyObject *)value);
+    return now;
+}
+
+/* Outside of the lock, but only for what nobody can change meanwhile: a frame whose checksum was
+ * computed from other bytes than were copied would be damage that we made ourselves. */
+static void checksum_fixed(uint32_t queue_state, pq_payload *items, size_t count) {
+    for (size_t i = 0; items != NULL && i < count; i++) {
+        if (items[i].fixed) {
+            items[i].state = pq_crc_update(queue_state, items[i].data, items[i].bytes);
+        }
+    }
+}
+
+static pq_event event_of(int result) {
+    switch (result) {
+    case PQ_APPEND_MOVED: return EVENT_MOVED;
+    case PQ_APPEND_FULL: return EVENT_FULL;
+    case PQ_APPEND_FAILED: return EVENT_FAILED;
+    case PQ_APPEND_OLD: return EVENT_OLD_TIMESTAMP;
+    case PQ_APPEND_EXHAUSTED: return EVENT_EXHAUSTED;
+    case PQ_APPEND_LOST: return EVENT_LOST;
+    case PQ_APPEND_CROWDED: return EVENT_CROWDED;
+    default: return EVENT_DAMAGED;
+    }
+}
+
+/* What follows a message that is already visible: neither may undo it. */
+static int after(Writer *self, const pq_appended *out, size_t count) {
+    if (out->position >= self->ahead_at) {
+        self->ahead_at = UINT64_MAX;
+        if (pq_event_raise((PyObject *)self, EVENT_AHEAD, (int64_t)out->position) < 0) {
+            return -1;
+        }
+    }
+    if (self->sync_every != 0) {
+        self->unsynced += count;
+        if (self->unsynced >= self->sync_every) {
+            self->unsynced = 0;
+            uint64_t end = out->sequence + count;
+            return pq_writer_is_durable(self, end) ||
+                   pq_event_raise((PyObject *)self, EVENT_SYNC, (int64_t)end) >= 0 ? 0 : -1;
+        }
+    }
+    return 0;
+}
+
+/* Raise if a payload, or all of them, cannot be sent at all; else return the bytes of all frames. */
+static int64_t frames_bytes(Writer *self, const pq_batch *batch) {
+    uint64_t total = 0, room = self->at.page_bytes - PQ_PAGE_HEADER_BYTES - PQ_FRAME_BYTES;
+    uint64_t fitting = 0;
+    size_t looks = batch->items != NULL ? batch->count : 1; /* rows have one size */
+    for (size_t i = 0; i < looks; i++) {
+        uint64_t bytes = pq_batch_bytes(batch, i);
+        if (bytes > room - PQ_FRAME_BYTES) {
+            pq_event_raise((PyObject *)self, EVENT_TOO_LARGE, (int64_t)bytes);
+            return -1;
+        }
+        if (self->record_bytes != 0 && bytes != self->record_bytes) {
+            pq_event_raise((PyObject *)self, EVENT_WRONG_SIZE, (int64_t)bytes);
+            return -1;
+        }
+        total += pq_aligned(PQ_FRAME_BYTES + bytes);
+        fitting += total <= room;
+    }
+    if (batch->items == NULL) {
+        fitting = room / total;
+        total = batch->count > (uint64_t)INT64_MAX / total ? INT64_MAX : total * batch->count;
+    }
+    if (total > room || batch->count > self->at.index_capacity) {
+        self->fitting = fitting < self->at.index_capacity ? fitting : self->at.index_capacity;
+        pq_event_raise((PyObject *)self, EVENT_BATCH_TOO_LARGE, (int64_t)total);
+        return -1;
+    }
+    return (int64_t)total;
+}
+
+int pq_writer_append(Writer *self, pq_batch *batch, pq_payload *items, int64_t exact,
+                     pq_appended *out) {
+    if (!pq_writer_ready(self)) {
+        return -1;
+    }
+    int64_t total = frames_bytes(self, batch);
+    if (total < 0) {
+        return -1;
+    }
+    int free_gil = total >= FREE_GIL_BYTES;
+    uint32_t queue_state = self->at.queue_state; /* of every page of the queue the same */
+    if (free_gil) {
+        Py_BEGIN_ALLOW_THREADS
+        checksum_fixed(queue_state, items, batch->count);
+        Py_END_ALLOW_THREADS
+    } else {
+        checksum_fixed(queue_state, items, batch->count);
+    }
+    for (int again = 0;; again = 1) {
+        attempt try = {.batch = batch, .exact = exact};
+        try.now = free_gil && self->clock == Py_None ? PQ_TIMESTAMP_NOW : clock_now(self);
+        if (try.now < 0 && (try.now != PQ_TIMESTAMP_NOW || self->clock != Py_None)) {
+            if (!PyErr_Occurred()) {
+                PyErr_SetString(PyExc_ValueError, "the clock is before 1970");
+            }
+            return -1;
+        }
+        /* Python code or another thread may have closed it since it was found ready. */
+        int same = !again && !free_gil && self->clock == Py_None;
+        int result = same || pq_writer_ready(self) ? pq_writer_run(self, &try, free_gil) : -1;
+        if (result == PQ_APPEND_DONE) {
+            *out = try.out;
+            return after(self, out, batch->count);
+        }
+        int64_t value = result == PQ_APPEND_OLD ? exact : total;
+        if (result < 0 || pq_event_raise((PyObject *)self, event_of(result), value) <= 0) {
+            return -1;
+        }
+    }
+}
+
+/* --- what the Python rooms call --------------------------------------------------------------- */
+
+static PyObject *writer_attach(Writer *self, PyObject *args) {
+    Region *page, *index;
+    unsigned long long number, first_sequence, ahead_at;
+    if (!PyArg_ParseTuple(args, "O!O!KKK:_attach", pq_region_type, &page, pq_region_type, &index,
+                          &number, &first_sequence, &ahead_at) ||
+        pq_page_check(page, 1, "page") < 0 ||
+        pq_region_check(index, PQ_INDEX_RECORD_BYTES, 1, "index") < 0) {
+        return NULL;
+    }
+    Region *old_page = self->page, *old_index = self->index;
+    Py_INCREF((PyObject *)page);
+    Py_INCREF((PyObject *)index);
+    self->page = page;
+    self->index = index;
+    self->at.page = page->base;
+    self->at.page_bytes = page->bytes;
+    self->at.queue_state = page->queue_state;
+    self->at.page_number = number;
+    self->at.first_sequence = first_sequence;
+    self->at.index = index->base;
+    self->at.index_capacity = index->bytes / PQ_INDEX_RECORD_BYTES;
+    self->ahead_at = ahead_at;
+    Py_XDECREF((PyObject *)old_page);
+    Py_XDECREF((PyObject *)old_index);
+    Py_RETURN_NONE;
+}
+
+static PyObject *writer_ahead(Writer *self, PyObject *args) {
+    unsigned long long position;
+    if (!PyArg_ParseTuple(args, "K:_ahead", &position)) {
+        return NULL;
+    }
+    self->ahead_at = position;
+    Py_RETURN_NONE;
+}
+
+/* Returns a pq_append_result. */
+static PyObject *writer_roll(Writer *self, PyObject *args) {
+    Region *next_page;
+    Py_buffer header;
+    if (!PyArg_ParseTuple(args, "O!y*:_roll", pq_region_type, &next_page, &header)) {
+        return NULL;
+    }
+    int result = -1;
+    if (header.len != (Py_ssize_t)PQ_PAGE_HEADER_BYTES) {
+        PyErr_SetString(PyExc_ValueError, "a page header has another size");
+    } else if (pq_region_check(next_page, PQ_PAGE_BYTES_MIN, 1, "next page") == 0 &&
+               pq_writer_ready(self)) {
+        attempt try = {.next_page = next_page, .header = header.buf};
+        result = pq_writer_run(self, &try, 1);
+    }
+    PyBuffer_Release(&header);
+    return result < 0 ? NULL : PyLong_FromLong(result);
+}
+
+static PyObject *writer_detach(Writer *self, PyObject *Py_UNUSED(unused)) {
+    self->closed = 1; /* a thread that is inside holds references of its own */
+    Py_CLEAR(self->page);
+    Py_CLEAR(self->index);
+    Py_CLEAR(self->meta);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(send_doc,
+    "send($self, payload, /, *, timestamp=None)\n--\n\n"
+    "Make a message visible to every process.\n\n"
+    "Args:\n"
+    "    payload: a C-contiguous bytes-like object; it must fit into one page.\n"
+    "    timestamp: ns since 1970, UTC, for replaying history; not earlier than the last one in\n"
+    "        the queue. No later message is older, so one far in the future stays the time of all\n"
+    "        that follow until then. None: now, or the last one if the clock stepped back.\n\n"
+    "Returns:\n"
+    "    Its sequence: its 0-based number in the queue.\n\n"
+    "Raises:\n"
+    "    TypeError: the payload is not bytes-like; nothing was sent.\n"
+    "    MessageTooLarge: it does not fit into a page.\n"
+    "    TimestampOrder: the timestamp is earlier than the last one.\n"
+    "    DiskFull: there is no room for the next page; send again when there is.\n"
+    "    LockTimeout: the writers' lock was held for `lock_timeout` seconds.\n"
+    "    SyncFailed: a sync failed, now or before; nothing is written any more. What a sync that\n"
+    "        `sync=` asked for failed on is visible all the same.\n"
+    "    ClosedError, ForkedError: the handle cannot be used.\n\n"
+    "Source: FORMAT.md, \"Publishing\"; keeps I1, I2, I4.");
+
+static PyMethodDef writer_methods[] = {
+    {"send", (PyCFunction)(void (*)(void))pq_writer_send, METH_FASTCALL | METH_KEYWORDS,
+     send_doc},
+    {"_send_many", (PyCFunction)pq_writer_send_many, METH_VARARGS, NULL},
+    {"_send_rows", (PyCFunction)pq_writer_send_rows, METH_VARARGS, NULL},
+    {"_send_spans", (PyCFunction)pq_writer_send_spans, METH_VARARGS, NULL},
+    {"_freeze", (PyCFunction)pq_writer_freeze, METH_NOARGS, NULL},
+    {"_leap", (PyCFunction)pq_writer_leap, METH_VARARGS, NULL},
+    {"_attach", (PyCFunction)writer_attach, METH_VARARGS, NULL},
+    {"_ahead", (PyCFunction)writer_ahead, METH_VARARGS, NULL},
+    {"_roll", (PyCFunction)writer_roll, METH_VARARGS, NULL},
+    {"_bind", (PyCFunction)pq_writer_bind, METH_VARARGS, NULL},
+    {"_detach", (PyCFunction)writer_detach, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef writer_members[] = {
+    {"_page_number", T_ULONGLONG, offsetof(Writer, at.page_number), READONLY, NULL},
+    {"_first_sequence", T_ULONGLONG, offsetof(Writer, at.first_sequence), READONLY, NULL},
+    {"_closed", T_INT, offsetof(Writer, closed), READONLY, NULL},
+    {"_inside", T_INT, offsetof(Writer, inside), READONLY, NULL},
+    {"_fitting", T_ULONGLONG, offsetof(Writer, fitting), READONLY, NULL},
+    {"_only_at", T_ULONGLONG, offsetof(Writer, only_at), 0, NULL},
+    {"_record_bytes", T_ULONGLONG, offsetof(Writer, record_bytes), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+PyTypeObject *pq_writer_make(void) {
+    static PyType_Slot slots[] = {
+        {Py_tp_doc, "Writer(meta, fd, foreign, lock_timeout, clock, sync_every)"},
+        {Py_tp_new, writer_new},
+        {Py_tp_dealloc, writer_dealloc},
+        {Py_tp_traverse, writer_traverse},
+        {Py_tp_clear, writer_clear},
+        {Py_tp_methods, writer_methods},
+        {Py_tp_members, writer_members},
+        {0, NULL},
+    };
+    static PyType_Spec spec = {"pagequeue._core.Writer", sizeof(Writer), 0,
+                               Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, slots};
+    return (PyTypeObject *)PyType_FromSpec(&spec);
+}

@@ -1,0 +1,224 @@
+/* What a writer is given: payloads one by one, as objects with buffers.
+ *
+ * Buffers are held while their bytes are copied, without the GIL if there are many of them. What
+ * others can change meanwhile has its checksum computed from the copy.
+ */
+#include "python/writer.h"
+
+/* Whether a buffer's format (PEP 3118, and what ctypes adds) has objects or pointers in it. What
+ * stands between colons is a field's name, and Zf, Zd, Zg are complex numbers. */
+static int has_addresses(const char *format) {
+    int in_name = 0;
+    for (const char *at = format; at != NULL && *at != 0; at++) {
+        if (*at == ':') {
+            in_name = !in_name;
+        } else if (!in_name && strchr("OPX&z", *at) != NULL) {
+            return 1;
+        } else if (!in_name && *at == 'Z' && strchr("fdg", at[1] == 0 ? 'Z' : at[1]) == NULL) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Whether a NumPy array, which has no format for all of its dtypes, holds references. -1 =
+ * raised. */
+static int has_references(PyObject *object) {
+    PyObject *dtype = PyObject_GetAttrString(object, "dtype");
+    PyObject *found = dtype == NULL ? NULL : PyObject_GetAttrString(dtype, "hasobject");
+    int has = found == NULL ? 0 : PyObject_IsTrue(found);
+    if (found == NULL) {
+        PyErr_Clear();
+    }
+    Py_XDECREF(dtype);
+    Py_XDECREF(found);
+    return has;
+}
+
+/* Hold a buffer of bytes; a format is asked for, because addresses of this process are no payload:
+ * they mean nothing to others, and tell them where its memory is. -1 = raised. */
+static int hold_payload(PyObject *object, Py_buffer *view) {
+    int has = 0;
+    if (PyByteArray_CheckExact(object)) {
+        return PyObject_GetBuffer(object, view, PyBUF_SIMPLE);
+    }
+    if (PyObject_GetBuffer(object, view, PyBUF_ND | PyBUF_FORMAT) == 0) {
+        has = has_addresses(view->format);
+    } else {
+        PyErr_Clear();
+        if (PyObject_GetBuffer(object, view, PyBUF_SIMPLE) < 0) {
+            return -1;
+        }
+        has = has_references(object);
+    }
+    if (has != 0) {
+        PyBuffer_Release(view);
+    }
+    if (has > 0) {
+        PyErr_Format(PyExc_TypeError,
+                     "a payload is bytes, and this %R holds addresses of objects: send what they "
+                     "point to; nothing was sent",
+                     (PyObject *)Py_TYPE(object));
+    }
+    return has == 0 ? 0 : -1;
+}
+
+static int payload_of(PyObject *object, pq_payload *item, Py_buffer *view, int *viewed) {
+    *viewed = 0;
+    item->fixed = PyBytes_CheckExact(object);
+    if (item->fixed) {
+        item->data = PyBytes_AsString(object);
+        item->bytes = (size_t)PyBytes_Size(object);
+        return 0;
+    }
+    if (hold_payload(object, view) < 0) {
+        if (!PyErr_ExceptionMatches(PyExc_TypeError)) {
+            /* A buffer that is not contiguous is a BufferError: the same mistake to the caller. */
+            PyErr_Clear();
+            PyErr_Format(PyExc_TypeError, "a payload is a C-contiguous bytes-like object, not %R",
+                         (PyObject *)Py_TYPE(object));
+        }
+        return -1;
+    }
+    *viewed = 1;
+    item->data = view->buf;
+    item->bytes = (size_t)view->len;
+    return 0;
+}
+
+/* The error of `send_many` and all others for a timestamp that 63 bits do not hold. */
+static void refuse_timestamp(PyObject *given) {
+    PyErr_Clear();
+    PyObject *errors = PyImport_ImportModule("pagequeue.errors");
+    PyObject *kind = errors == NULL ? NULL : PyObject_GetAttrString(errors, "InvalidOption");
+    if (kind != NULL) {
+        PyErr_Format(kind, "timestamp is %S: give ns since 1970, from 0 to 2**63 - 1", given);
+    }
+    Py_XDECREF(kind);
+    Py_XDECREF(errors);
+}
+
+PyObject *pq_writer_send(Writer *self, PyObject *const *args, Py_ssize_t arg_count,
+                         PyObject *names) {
+    int64_t exact = PQ_TIMESTAMP_NOW;
+    if (arg_count != 1) {
+        PyErr_SetString(PyExc_TypeError, "send takes one payload");
+        return NULL;
+    }
+    if (names != NULL && PyTuple_Size(names) > 0) {
+        PyObject *name = PyTuple_GetItem(names, 0);
+        if (PyTuple_Size(names) != 1 || PyUnicode_CompareWithASCIIString(name, "timestamp") != 0) {
+            PyErr_SetString(PyExc_TypeError, "send takes no keyword but timestamp");
+            return NULL;
+        }
+        if (args[1] != Py_None) {
+            exact = PyLong_AsLongLong(args[1]);
+            if (exact < 0) {
+                if (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_OverflowError)) {
+                    refuse_timestamp(args[1]);
+                }
+                return NULL;
+            }
+        }
+    }
+    pq_payload item;
+    pq_appended out;
+    Py_buffer view;
+    int viewed;
+    if (payload_of(args[0], &item, &view, &viewed) < 0) {
+        return NULL;
+    }
+    pq_batch batch = {.count = 1, .items = &item};
+    int result = pq_writer_append(self, &batch, &item, exact, &out);
+    if (viewed) {
+        PyBuffer_Release(&view);
+    }
+    return result < 0 ? NULL : PyLong_FromUnsignedLongLong(out.sequence);
+}
+
+int pq_times_of(PyObject *object, size_t count, const int64_t **times) {
+    *times = NULL;
+    if (object == Py_None) {
+        return 0;
+    }
+    if (!PyBytes_CheckExact(object) || (size_t)PyBytes_Size(object) != count * 8) {
+        PyErr_SetString(PyExc_ValueError, "times are int64 in a bytes object, one for each");
+        return -1;
+    }
+    *times = (const int64_t *)PyBytes_AsString(object); /* aligned: it follows the object's header */
+    for (size_t i = 0; i < count; i++) {
+        if ((*times)[i] < (i == 0 ? 0 : (*times)[i - 1])) {
+            PyErr_Format(PyExc_ValueError, "time %zu goes back", i);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* (first sequence, count), or None for no payloads at all */
+PyObject *pq_writer_sent(Writer *self, pq_batch *batch, pq_payload *items) {
+    if (batch->count == 0) {
+        if (!pq_writer_ready(self)) {
+            return NULL;
+        }
+        Py_RETURN_NONE;
+    }
+    pq_appended out;
+    int64_t exact = batch->times == NULL ? PQ_TIMESTAMP_NOW : batch->times[0];
+    if (pq_writer_append(self, batch, items, exact, &out) < 0) {
+        return NULL;
+    }
+    return Py_BuildValue("(Kn)", (unsigned long long)out.sequence, (Py_ssize_t)batch->count);
+}
+
+/* The payloads of a tuple; `*views` buffers are held. 0 = raised. */
+static int payloads_of(PyObject *held, pq_payload *items, Py_buffer **view, Py_ssize_t *views) {
+    Py_ssize_t count = PyTuple_Size(held);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *item = PyTuple_GetItem(held, i);
+        int viewed;
+        if (*view == NULL && !PyBytes_CheckExact(item)) {
+            *view = PyMem_Malloc((size_t)(count - i) * sizeof **view);
+            if (*view == NULL) {
+                PyErr_NoMemory();
+                return 0;
+            }
+        }
+        Py_buffer *next = *view == NULL ? NULL : &(*view)[*views];
+        if (payload_of(item, &items[i], next, &viewed) < 0) {
+            return 0;
+        }
+        *views += viewed;
+    }
+    return 1;
+}
+
+PyObject *pq_writer_send_many(Writer *self, PyObject *args) {
+    PyObject *payloads, *times;
+    if (!PyArg_ParseTuple(args, "OO:_send_many", &payloads, &times)) {
+        return NULL;
+    }
+    PyObject *held = PySequence_Tuple(payloads), *result = NULL;
+    if (held == NULL) {
+        return NULL;
+    }
+    size_t count = (size_t)PyTuple_Size(held);
+    pq_payload *items = PyMem_Malloc((count + 1) * sizeof *items);
+    Py_buffer *view = NULL;
+    Py_ssize_t views = 0;
+    if (items == NULL) {
+        PyErr_NoMemory();
+    } else if (payloads_of(held, items, &view, &views)) {
+        pq_batch batch = {.count = count, .items = items};
+        if (pq_times_of(times, count, &batch.times) == 0) {
+            result = pq_writer_sent(self, &batch, items);
+        }
+    }
+    while (views > 0) {
+        PyBuffer_Release(&view[--views]);
+    }
+    PyMem_Free(view);
+    PyMem_Free(items);
+    Py_DECREF((PyObject *)held);
+    return result;
+}

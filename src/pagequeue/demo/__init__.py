@@ -1,0 +1,1 @@
+"""Worked examples that the command line runs."""

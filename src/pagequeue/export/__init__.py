@@ -1,0 +1,1 @@
+"""Files of other formats: written from a queue, and imported into one."""

@@ -1,0 +1,232 @@
+"""Messages as lines of JSON, and as CSV, and back; by the standard library.
+
+A payload is text where it is UTF-8, and Base64 in another column where it is not, so that it comes
+back as it was.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+from typing import IO, TYPE_CHECKING, Any, Final, NoReturn
+
+import numpy as np
+
+from pagequeue import errors
+from pagequeue import format as fmt
+from pagequeue.export.files import RowGroup
+from pagequeue.util.timestamps import iso_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pagequeue.columns.batch import Batch
+
+COLUMNS: Final = ("sequence", "timestamp", "time", "payload", "payload_base64")
+PIECE_COUNT: Final = 4096
+PIECE_BYTES: Final = 4 << 20
+LINE_BYTES_MAX: Final = 6 * fmt.PAGE_BYTES_MAX + 4096
+"""No message has a longer line: a byte takes six characters at most."""
+_ENCODE: Final = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def json_lines(batch: Batch) -> bytes:
+    """Return one JSON object for each message: `payload` if it is UTF-8, else `payload_base64`."""
+    lines = []
+    columns = zip(batch.sequences.tolist(), batch.timestamps.tolist(), batch.payloads, strict=True)
+    for sequence, timestamp, payload in columns:
+        row = {"sequence": sequence, "timestamp": timestamp, "time": iso_time(timestamp)}
+        try:
+            row["payload"] = payload.decode()
+        except UnicodeDecodeError:
+            row["payload_base64"] = base64.b64encode(payload).decode("ascii")
+        lines.append(_ENCODE(row))
+    return "\n".join((*lines, "")).encode()
+
+
+class JsonlWriting:
+    """Lays batches down as lines of JSON."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def write(self, batch: Batch) -> None:
+        """Lay one batch down."""
+        self._file.write(json_lines(batch))
+
+    def finish(self) -> None:
+        """Nothing stands at the end."""
+
+    def abandon(self) -> None:
+        """Nothing is held."""
+
+
+class CsvWriting:
+    """Lays batches down as CSV; its first line has the names of the columns."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        file.write((",".join(COLUMNS) + "\n").encode())
+
+    def write(self, batch: Batch) -> None:
+        """Lay one batch down."""
+        text = io.StringIO(newline="")
+        lines = csv.writer(text, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
+        columns = (batch.sequences.tolist(), batch.timestamps.tolist(), batch.payloads)
+        for sequence, timestamp, payload in zip(*columns, strict=True):
+            lines.writerow((sequence, timestamp, iso_time(timestamp), *_csv_fields(payload)))
+        self._file.write(text.getvalue().encode())
+
+    def finish(self) -> None:
+        """Nothing stands at the end."""
+
+    def abandon(self) -> None:
+        """Nothing is held."""
+
+
+def _csv_fields(payload: bytes) -> tuple[str, str]:
+    """Return a payload as text, or in Base64; the other one is empty."""
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:  # many readers end there
+        return "", base64.b64encode(payload).decode("ascii")
+    return text, ""
+
+
+# --- back -----------------------------------------------------------------------------------------
+
+
+class _Rows:
+    """Rows that were read and make no piece yet."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._sequences: list[int | None] = []
+        self._timestamps: list[int] = []
+        self._payloads: list[bytes] = []
+        self._bytes = 0
+
+    def add(self, sequence: int | None, timestamp: int, payload: bytes) -> bool:
+        """Add a row; return whether there is enough for a piece."""
+        self._sequences.append(sequence)
+        self._timestamps.append(timestamp)
+        self._payloads.append(payload)
+        self._bytes += len(payload)
+        return len(self._payloads) >= PIECE_COUNT or self._bytes >= PIECE_BYTES
+
+    def __len__(self) -> int:
+        return len(self._payloads)
+
+    def piece(self) -> RowGroup:
+        """Return the rows, and forget them."""
+        known = [sequence for sequence in self._sequences if sequence is not None]
+        whole = len(known) == len(self._sequences)
+        piece = RowGroup(
+            np.array(known, np.int64) if whole else None,
+            np.array(self._timestamps, np.int64),
+            self._payloads,
+            np.fromiter(map(len, self._payloads), np.int64, len(self._payloads)),
+        )
+        self._sequences, self._timestamps, self._payloads, self._bytes = [], [], [], 0
+        return piece
+
+    def bad(self, why: str) -> NoReturn:
+        """Raise for the row that is being read."""
+        raise errors.BadRow(f"row {self.number}: {why}", row=self.number)
+
+
+def read_jsonl(file: IO[bytes]) -> Iterator[RowGroup]:
+    """Return the rows of lines of JSON, piece by piece; empty lines are passed over.
+
+    Raises:
+        BadRow: a line cannot be a message.
+    """
+    rows = _Rows()
+    while line := file.readline(LINE_BYTES_MAX):
+        rows.number += 1
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            rows.bad(f"no JSON ({error}): is the file whole?")
+        if not isinstance(row, dict):
+            rows.bad("no JSON object")
+        sequence = row.get("sequence")
+        if sequence is not None:
+            sequence = _whole(rows, sequence, "sequence")
+        timestamp = _whole(rows, row.get("timestamp"), "timestamp")
+        if rows.add(sequence, timestamp, _payload(rows, row)):
+            yield rows.piece()
+    if len(rows):
+        yield rows.piece()
+
+
+def _payload(rows: _Rows, row: dict[str, Any]) -> bytes:
+    text, coded = row.get("payload"), row.get("payload_base64")
+    if (text is None) == (coded is None):
+        rows.bad("give either `payload` or `payload_base64`")
+    if not isinstance(text if coded is None else coded, str):
+        rows.bad("a payload is a text")
+    return _bytes(rows, text, coded)
+
+
+def _bytes(rows: _Rows, text: str | None, coded: str | None) -> bytes:
+    try:
+        return base64.b64decode(coded, validate=True) if coded else (text or "").encode()
+    except ValueError as error:
+        rows.bad(f"the payload is not what it says ({error})")
+
+
+def _whole(rows: _Rows, number: object, name: str) -> int:
+    if type(number) is not int or not -fmt.TIMESTAMP_MAX <= number <= fmt.TIMESTAMP_MAX:
+        rows.bad(f"{name} is {number!r}: it is a whole number of 64 bits, times in ns since 1970")
+    return number
+
+
+def read_csv(file: IO[bytes]) -> Iterator[RowGroup]:
+    """Return the rows of a CSV file, piece by piece. The first line names the columns.
+
+    Raises:
+        BadRow: a line cannot be a message.
+    """
+    rows = _Rows()
+    limit = csv.field_size_limit(LINE_BYTES_MAX)
+    text = io.TextIOWrapper(file, "utf-8", newline="")
+    try:
+        yield from _csv_pieces(rows, csv.DictReader(text, strict=True))
+    except (csv.Error, UnicodeDecodeError) as error:
+        rows.number += 1
+        rows.bad(f"no CSV of UTF-8 ({error})")
+    finally:
+        csv.field_size_limit(limit)
+        text.detach()
+
+
+def _csv_pieces(rows: _Rows, lines: csv.DictReader[str]) -> Iterator[RowGroup]:
+    names = lines.fieldnames or ()
+    if "timestamp" not in names or not {"payload", "payload_base64"} & set(names):
+        rows.bad(f"columns `timestamp` and `payload` must be there, not only {list(names)}")
+    for row in lines:
+        rows.number += 1
+        if None in row or None in row.values():
+            rows.bad("it has more or fewer fields than the first line")
+        text, coded = row.get("payload"), row.get("payload_base64")
+        if text and coded:
+            rows.bad("give either `payload` or `payload_base64`")
+        sequence = row.get("sequence")
+        known = _whole(rows, _number(sequence), "sequence") if sequence else None
+        timestamp = _whole(rows, _number(row["timestamp"]), "timestamp")
+        if rows.add(known, timestamp, _bytes(rows, text, coded)):
+            yield rows.piece()
+    if len(rows):
+        yield rows.piece()
+
+
+def _number(text: str) -> object:
+    """Return a number, or the text that is none."""
+    return int(text) if text.removeprefix("-").isdecimal() and text.isascii() else text

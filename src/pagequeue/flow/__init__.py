@@ -1,0 +1,1 @@
+"""Flows: iterators whose elements are stored in a queue on their way."""

@@ -1,0 +1,1 @@
+"""Work groups: competing workers, claims with leases, dead letters."""

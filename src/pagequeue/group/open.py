@@ -1,0 +1,156 @@
+"""Opening a group, and making it where there is none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pagequeue import errors
+from pagequeue import format as fmt
+from pagequeue import format_groups as gfmt
+from pagequeue.group.dead_letters import DeadLetters
+from pagequeue.group.group import Group
+from pagequeue.meta.all_and_read_meta import ReadMeta
+from pagequeue.meta.group_table import GroupTable, Snapshot, make_anew, make_group_file
+from pagequeue.store.options import check_consumer_name, check_expired, check_group
+from pagequeue.system.file_lock import LivenessLock
+from pagequeue.system.namespaces import CLOCK_OFFSETS
+from pagequeue.util.timestamps import to_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pagequeue.store.store import Store
+    from pagequeue.util.timestamps import Moment
+
+
+def open_group(
+    store: Store,
+    name: str,
+    *,
+    lease: float,
+    max_deliveries: int | None,
+    since: Moment | None,
+    sequence: int | None,
+    latest: bool,
+    on_expired: str,
+    capacity: int | None,
+    clock: Callable[[], int] | None = None,
+    wall: Callable[[], int] | None = None,
+) -> Group:
+    """Open a group, or make it where there is none of that name.
+
+    `clock` is that of leases and delays, in ns, the same for all handles: None is the system's
+    monotonic one. `wall` says when something was acknowledged last. The rest is what
+    `Queue.group` takes.
+
+    Raises:
+        UsageError: a consumer has this name; or it exists, and a place to begin or another
+            capacity was given.
+    """
+    path = store.folder.path
+    check_consumer_name(path, name)
+    if clock is None and not store.is_clock_known:
+        raise errors.SystemLimit(
+            f"{CLOCK_OFFSETS} does not tell the clock of this process, by which leases end: open "
+            "the group in a process that was started in its time namespace, with /proc mounted",
+            path=path,
+        )
+    lease, max_deliveries, capacity = check_group(path, lease, max_deliveries, capacity)
+    check_expired(path, on_expired)
+    if max_deliveries is not None:
+        DeadLetters(store, name).check()
+    given = (since is not None) + (sequence is not None) + bool(latest)
+    if given > 1:
+        raise errors.InvalidOption("since, sequence and latest: give one of them")
+    # Under this lock, so that retention does not pass the place between finding and keeping it, and
+    # nobody removes what is being opened.
+    with store.roller.lock.exclusive(store.lock_timeout, "opening a group"):
+        exists = store.folder.exists(fmt.cursor_name(store.prefix, name))
+        if exists and given:
+            raise errors.UsageError(
+                f"group {name!r} exists and goes on where it is: leave since, sequence and latest "
+                "out, or remove it",
+                path=path,
+            )
+        if exists:
+            _finish(store, name, capacity)
+        else:
+            _make(store, name, since=since, sequence=sequence, latest=latest, capacity=capacity)
+        return _open(
+            store, name, lease=lease, max_deliveries=max_deliveries, on_expired=on_expired,
+            clock=clock, wall=wall,
+        )  # fmt: skip
+
+
+def _make(
+    store: Store,
+    name: str,
+    *,
+    since: Moment | None,
+    sequence: int | None,
+    latest: bool,
+    capacity: int | None,
+) -> None:
+    if since is not None:
+        begin = store.seek_since(to_ns(since, store.clock)).sequence
+    elif sequence is not None:
+        begin = store.seek_sequence(sequence).sequence
+    else:
+        begin = store.tail.sequence if latest else store.seek_head().sequence
+    now = store.clock()
+    with store.read_meta.making(ReadMeta.CONSUMERS_MADE):
+        make_group_file(
+            store.folder, store.prefix, store.meta.queue_id, name, Snapshot(begin),
+            capacity=capacity or gfmt.GROUP_CAPACITY_DEFAULT, created=now, now=now,
+        )  # fmt: skip
+
+
+def _finish(store: Store, name: str, capacity: int | None) -> None:
+    """Make a file again whose maker died before anybody could use it."""
+    folder, queue_id = store.folder, store.meta.queue_id
+    file = GroupTable(folder, store.prefix, queue_id, name, writable=True)
+    if capacity not in {None, file.capacity}:
+        path = file.path
+        has = file.capacity
+        file.close()
+        raise errors.UsageError(
+            f"group {name!r} has room for {has} messages, not {capacity}: leave capacity out, or "
+            "remove the group",
+            path=path,
+        )
+    if file.is_unfinished:
+        with store.read_meta.making(ReadMeta.CONSUMERS_MADE):
+            make_anew(folder, store.prefix, queue_id, file, store.tail.sequence, store.clock())
+    else:
+        file.close()
+
+
+def _open(
+    store: Store,
+    name: str,
+    *,
+    lease: float,
+    max_deliveries: int | None,
+    on_expired: str,
+    clock: Callable[[], int] | None,
+    wall: Callable[[], int] | None,
+) -> Group:
+    folder = store.folder
+    file = GroupTable(folder, store.prefix, store.meta.queue_id, name, writable=True)
+    file_name = fmt.cursor_name(store.prefix, name)
+    owner_lock = LivenessLock(folder.open(file_name, writable=True, what="group"), file.path)
+    try:
+        file.check_usable()
+        while True:
+            owner = file.region.load(file.OWNER) + 1
+            file.region.store(file.OWNER, owner)
+            if owner_lock.take(owner):
+                break
+        file.region.store(file.OPENED, store.clock())
+        return Group(
+            store, file, owner_lock, owner, lease=lease, max_deliveries=max_deliveries,
+            on_expired=on_expired, clock=clock, wall=wall,
+        )  # fmt: skip
+    except BaseException:
+        owner_lock.close()
+        raise

@@ -1,0 +1,1 @@
+"""Inspecting, verifying, repairing and salvaging the files of a queue."""

@@ -1,0 +1,1 @@
+"""Looking after a queue: retention, compression, replicas, statistics."""

@@ -1,0 +1,370 @@
+"""Compressing sealed pages: the same name, the same messages, fewer bytes.
+
+A page is sealed, so its frames never change, and readers may have either file. The order of steps
+(FORMAT.md, "Compressing"), under a lock on the temporary file:
+
+Z1. Every frame is checked, and the blocks are written to a temporary file, which is synced.
+Z2. The file is read again, inflated, and compared with the page, byte by byte.
+Z3. Under the preparation lock: if the page is still that file and still retained, the new one is
+    renamed over it.
+
+Dies in Z1 or Z2: a temporary file, which whoever compresses that page next empties, and recovery
+or a later run removes. Dies or cut behind Z3: the name leads to the one file or the other; both are
+whole, because the new one was on stable storage before it got the name (I16). So the directory is
+not synced, and no error of its sync can be taken from a flush that must know it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import threading
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from pagequeue import _core, errors
+from pagequeue import format as fmt
+from pagequeue.meta.all_and_read_meta import ReadMeta
+from pagequeue.page import zstd
+from pagequeue.page.compressed_format import (
+    BLOCKS_AT,
+    bad_head,
+    encode_end,
+    encode_front,
+    front_bytes,
+    is_compressed,
+    parse_front,
+    read_at,
+)
+from pagequeue.page.header import REMEDY, decode_header, first_bytes
+from pagequeue.page.page import REASONS, map_plain, private_region, scan_region
+from pagequeue.system.os_errors import raise_typed
+from pagequeue.system.page_lock import hold
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pagequeue.store.store import Store
+    from pagequeue.system.replaced import Identity
+
+log = logging.getLogger("pagequeue")
+MAKER: Final = ".tmp-zip"
+WORTH: Final = 0.9
+"""A page stays as it is if it would take more than this part of its bytes."""
+SAMPLES: Final = 8
+"""So many blocks say first whether a page is worth compressing."""
+NICE: Final = 10
+"""How much less of a processor the background gets than senders do."""
+
+
+@dataclass(frozen=True)
+class CompressReport:
+    """What compressing did.
+
+    Attributes:
+        pages: that were compressed.
+        bytes_before: of their files.
+        bytes_after: of their files.
+        pages_left: sealed pages that stay as they are, because they would hardly shrink.
+    """
+
+    pages: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    pages_left: int = 0
+
+
+class Compressor:
+    """Compresses the sealed pages of an open queue, without keeping it open.
+
+    Args:
+        store: the open queue.
+        after: pages are compressed in the background when so many sealed ones follow; None: only
+            when that is asked for.
+        level: of Zstandard.
+    """
+
+    def __init__(self, store: Store, after: int | None, level: int) -> None:
+        if after is not None:
+            zstd.check(store.folder.path)
+        self._known = weakref.ref(store)
+        self._after = after
+        self._level = level
+        self._refused: set[int] = set()
+        self._next = 0
+        self._asked = False
+        if after is not None:
+            self._first_after_roll, store.after_roll = store.after_roll, self._rolled
+
+    # --- in the background ------------------------------------------------------------------------
+
+    def _rolled(self) -> None:
+        if self._first_after_roll is not None:
+            self._first_after_roll()
+        store = self._known()
+        if store is not None and not self._asked:
+            self._asked = True
+            store.compressing.submit(self._quietly)
+
+    def _quietly(self) -> None:
+        """Compress what is due; in a thread of its own, so that making pages need not wait."""
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+        self._asked = False
+        store = self._known()
+        if store is None or self._after is None:
+            return
+        end = store.tail.page_number - self._after
+        self._next = max(self._next, store.read_meta.head_page)
+        try:
+            self._run(store, range(self._next, end), None)
+        except errors.ClosedError:
+            return
+        except (errors.RetryError, errors.SyncFailed) as error:
+            log.warning("%s: compressing: %s", store.folder.path, error)
+        except errors.PageQueueError as error:
+            log.warning("%s: compressing: %s", store.folder.path, error)
+            self._next += 1  # the next one may be good
+
+    # --- asked for --------------------------------------------------------------------------------
+
+    def run(self, store: Store, progress: Callable[[int, int], None] | None) -> CompressReport:
+        """Compress all sealed pages that are not compressed yet."""
+        zstd.check(store.folder.path)
+        numbers = range(store.read_meta.head_page, store.tail.page_number)
+        return self._run(store, numbers, progress)
+
+    def _run(
+        self, store: Store, numbers: range, progress: Callable[[int, int], None] | None
+    ) -> CompressReport:
+        pages = before = after = left = 0
+        self._sweep(store)
+        for number in numbers:
+            if progress is not None:
+                progress(number - numbers.start, len(numbers))
+            sizes = self._unless_retired(store, number)
+            if sizes is not None and sizes[0] == sizes[1]:
+                left += 1
+            elif sizes is not None:
+                pages, before, after = pages + 1, before + sizes[0], after + sizes[1]
+            if number == self._next:
+                self._next = number + 1
+        if progress is not None:
+            progress(len(numbers), len(numbers))
+        return CompressReport(pages, before, after, left)
+
+    def _sweep(self, store: Store) -> None:
+        """Remove what was left of pages that retention took; others are replaced in their turn."""
+        folder = store.folder
+        pattern = fmt.page_name_pattern(store.prefix)
+        for name in folder.names():
+            match = pattern.fullmatch(name.removesuffix(MAKER)) if name.endswith(MAKER) else None
+            if match is not None and int(match[1]) < store.read_meta.head_page:
+                folder.remove(name)
+
+    # --- one page ---------------------------------------------------------------------------------
+
+    def _unless_retired(self, store: Store, number: int) -> tuple[int, int] | None:
+        try:
+            with store.folder.descriptor:  # one page is one operation
+                return self._one(store, number)
+        except (errors.Expired, errors.QueueNotFound, errors.MissingPage):
+            if number >= store.read_meta.head_page:
+                raise
+            return None  # retention was faster
+
+    def _one(self, store: Store, number: int) -> tuple[int, int] | None:
+        """Compress one page; return its bytes before and after, equal if it stays as it is.
+
+        None: it is compressed already, or somebody else does it just now.
+        """
+        folder, page_bytes = store.folder, store.meta.page_bytes
+        name = fmt.page_name(store.prefix, number)
+        if number in self._refused:
+            return page_bytes, page_bytes
+        if store.write_meta.is_failed:
+            raise store.flusher.failed(store.write_meta.failed_errno)
+        if is_compressed(first_bytes(folder, name)):
+            return None
+        with _temporary(store, name) as fd:
+            if fd is None:
+                return None
+            before = folder.identity(name)
+            if is_compressed(first_bytes(folder, name)):  # before the lock was had
+                return None
+            page = _Sealed(store, number)
+            if page.is_worth(self._level):
+                size = page.write(fd, self._level)  # Z1.
+                if size <= WORTH * page_bytes:  # one that is larger than the page has no valid head
+                    page.compare(fd, size)  # Z2.
+                    swapped = _swap(store, number, before, fd)  # Z3.
+                    return (page_bytes, size) if swapped else None
+        self._refused.add(number)
+        return page_bytes, page_bytes
+
+
+def _swap(store: Store, number: int, before: Identity | None, fd: int) -> bool:
+    """Give the new file the page's name, if that still leads to the file that was read.
+
+    As a page, it is shared with all who have it open (`page_lock.py`); until it has the name,
+    nobody else compresses this page, because that needs the lock alone.
+    """
+    folder, name = store.folder, fmt.page_name(store.prefix, number)
+    with store.roller.lock.exclusive(store.lock_timeout, "compressing a page"):
+        folder.check()
+        if number < store.read_meta.head_page or folder.identity(name) != before:
+            return False
+        hold(fd)
+        with store.read_meta.making(ReadMeta.PAGES_COMPRESSED):
+            folder.rename(name + MAKER, name)
+    store.forget(number)
+    return True
+
+
+@contextlib.contextmanager
+def _temporary(store: Store, name: str) -> Iterator[int | None]:
+    """Give the temporary file of a page, empty and locked; None: somebody else has it.
+
+    It is removed behind the block unless it was renamed. The kernel lets go of the lock when its
+    holder dies: then the next one takes over what is there.
+    """
+    folder, temporary = store.folder, name + MAKER
+    file = folder.open(temporary, writable=True, make=True)
+    has_it = False
+    try:
+        with file as fd:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                status = os.fstat(fd)
+                # Else somebody was done with it, or gave it up, before it was locked.
+                has_it = folder.identity(temporary) == (status.st_dev, status.st_ino)
+            except BlockingIOError:
+                has_it = False
+            if has_it:
+                os.ftruncate(fd, 0)
+            yield fd if has_it else None
+    except OSError as error:
+        if isinstance(error, errors.PageQueueError):
+            raise
+        raise_typed(error, folder.full(name), "writing the compressed page")
+    finally:
+        try:
+            if has_it:
+                folder.remove(temporary)
+        finally:
+            file.close()
+
+
+class _Sealed:
+    """A sealed page that is read to be compressed.
+
+    Raises:
+        CorruptFrame: it is damaged, and stays as it is.
+    """
+
+    def __init__(self, store: Store, number: int) -> None:
+        self._store = store
+        end_sequence = store.first_sequence(number + 1)
+        name = fmt.page_name(store.prefix, number)
+        self._path = store.folder.full(name)
+        self.page_bytes = store.meta.page_bytes
+        self._page = map_plain(store.folder, name, store.meta, writable=False)
+        data = self._page.read(0, fmt.PAGE_HEADER_BYTES)
+        self._header = decode_header(data, store.meta.queue_id, number, self._path)
+        first = self._header.first_sequence
+        index = private_region(b"", store.meta.index_bytes)
+        self._scan = scan = scan_region(
+            self._page, index, self._header, first or 0, None, use=_core.INDEX_WRITE
+        )
+        if first is None or scan.stopped != _core.READ_END or scan.sequence != end_sequence:
+            reason = REASONS.get(scan.stopped, "it cannot be read")
+            raise errors.CorruptFrame(
+                f"message {scan.sequence} at position {scan.position}: {reason}, so the page stays "
+                f"as it is: {REMEDY}",
+                path=self._path, position=scan.position, sequence=scan.sequence, reason=reason,
+            )  # fmt: skip
+        self._first = first
+        self._used = scan.position + fmt.FRAME_HEADER_BYTES
+        self._cuts = _cuts(index, scan.sequence - first, self._used)
+        self._times = (
+            int(np.frombuffer(memoryview(index), fmt.INDEX_RECORD, 1)[0]["timestamp"]),
+            scan.timestamp,
+        ) if scan.sequence > first else (0, 0)  # fmt: skip
+
+    def _deflated(self, i: int, level: int) -> bytes:
+        if self._store.compressing.is_closed:
+            raise errors.ClosedError(
+                "this queue is closed, so no more pages are compressed",
+                path=self._store.folder.path,
+            )
+        (begin, _), (end, _) = self._cuts[i], self._cuts[i + 1]
+        return zstd.deflate(memoryview(self._page)[begin:end], level, self._path)
+
+    def is_worth(self, level: int) -> bool:
+        """Whether some blocks of it shrink, or there are few of them."""
+        count = len(self._cuts) - 1
+        if count <= SAMPLES or self._used <= WORTH * self.page_bytes / 2:
+            return True
+        tried = range(0, count, -(-count // SAMPLES))
+        before = sum(self._cuts[i + 1][0] - self._cuts[i][0] for i in tried)
+        after = sum(len(self._deflated(i, level)) for i in tried)
+        return after <= WORTH * before * self.page_bytes / self._used
+
+    def write(self, fd: int, level: int) -> int:
+        """Write the compressed file, and put it on stable storage; return its size."""
+        count = len(self._cuts) - 1
+        at = BLOCKS_AT + count * fmt.COMPRESSED_BLOCK_BYTES
+        blocks = []
+        for i in range(count):
+            stored = self._deflated(i, level)
+            _write_all(fd, stored, at)
+            at += len(stored)
+            blocks.append((len(stored), *self._cuts[i], _core.crc32c(stored)))
+        front = encode_front(
+            self._header, blocks, page_bytes=self.page_bytes, used_bytes=self._used,
+            end_sequence=self._scan.sequence, first_timestamp=self._times[0],
+            last_timestamp=self._times[1],
+        )  # fmt: skip
+        _write_all(fd, front + encode_end(len(front)), at)
+        _write_all(fd, front, 0)
+        os.fsync(fd)
+        return at + len(front) + fmt.COMPRESSED_END_BYTES
+
+    def compare(self, fd: int, size: int) -> None:
+        """Raise if what was written is not the page, byte by byte.
+
+        Raises:
+            CorruptPage, CorruptFrame: the disk or the memory changed it.
+        """
+        path = self._path + MAKER
+        start = read_at(fd, BLOCKS_AT, 0)
+        head = parse_front(read_at(fd, front_bytes(start, path), 0), size, path)
+        if head.plain_header() != self._page.read(0, fmt.PAGE_HEADER_BYTES):
+            raise bad_head(path, "it is not the page's", 0)
+        for block in head.blocks:
+            data = head.inflate(block, read_at(fd, block.stored_bytes, block.offset))
+            if data != self._page.read(block.position, block.end - block.position):
+                raise head.damage(block, "it is not the page's")
+
+
+def _write_all(fd: int, data: bytes, at: int) -> None:
+    left = memoryview(data)
+    while left:
+        written = os.pwrite(fd, left, at)
+        left, at = left[written:], at + written
+
+
+def _cuts(index: _core.Region, count: int, used_bytes: int) -> list[tuple[int, int]]:
+    """Return position and ordinal of each block's first frame, and of what is behind the last."""
+    records = np.frombuffer(memoryview(index), fmt.INDEX_RECORD, count)
+    positions = np.ascontiguousarray(records["position"])
+    step = fmt.COMPRESSED_BLOCK_TARGET_BYTES
+    wanted = np.arange(fmt.PAGE_HEADER_BYTES + step, used_bytes, step)
+    ordinals = dict.fromkeys(np.searchsorted(positions, wanted).tolist())  # in order, each once
+    inner = [(int(positions[i]), i) for i in ordinals if 0 < i < count]
+    return [(fmt.PAGE_HEADER_BYTES, 0), *inner, (used_bytes, count)]

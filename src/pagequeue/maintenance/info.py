@@ -1,0 +1,146 @@
+"""Info: what a queue looks like from outside, at one moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pagequeue import errors
+from pagequeue import format as fmt
+from pagequeue.maintenance.consumers import ConsumerInfo, consumers
+from pagequeue.meta.all_and_read_meta import field_of
+from pagequeue.store.store import SealedPage
+from pagequeue.util.timestamps import to_datetime
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    import numpy as np
+
+    from pagequeue.store.store import Store
+
+
+@dataclass(frozen=True)
+class Info:
+    """A queue at one moment.
+
+    Attributes:
+        directory: its path.
+        prefix: of its file names.
+        format_version: of its files.
+        created: when it was made.
+        page_bytes: size of each page file.
+        dtype: of its fixed records, None when messages are of any size.
+        codec: what makes payloads of objects; "bytes": they are payloads already.
+        page_count: pages that can be read, the active one included.
+        compressed_page_count: of them, those that are compressed.
+        head_page: number of the first of them.
+        tail_page: number of the active one.
+        head_sequence: first message that can be read.
+        tail_sequence: next to be written.
+        durable_sequence: first that is not known to be on stable storage.
+        message_count: messages retained.
+        used_bytes: of frames and page headers.
+        file_bytes: allocated on disk for all files of the queue, spare pages included.
+        head_time: of the first message, None when there is none.
+        tail_time: of the last message, None when there is none.
+        sync_failed: whether the failure latch is set.
+        consumers: the named ones and groups, in order of their names.
+    """
+
+    directory: str
+    prefix: str
+    format_version: int
+    created: datetime
+    page_bytes: int
+    dtype: np.dtype[np.void] | None
+    codec: str
+    page_count: int
+    compressed_page_count: int
+    head_page: int
+    tail_page: int
+    head_sequence: int
+    tail_sequence: int
+    durable_sequence: int
+    message_count: int
+    used_bytes: int
+    file_bytes: int
+    head_time: datetime | None
+    tail_time: datetime | None
+    sync_failed: bool
+    consumers: list[ConsumerInfo]
+
+
+def info(store: Store) -> Info:
+    """Return what a queue looks like now.
+
+    Raises:
+        CorruptMeta: the write meta was overwritten while it was open.
+    """
+    return store.while_retained(partial(_info, store))
+
+
+def _info(store: Store) -> Info:
+    head_page, head_sequence = store.head  # before the tail, which only grows
+    durable_sequence = store.write_meta.durable_sequence  # the same
+    tail = store.tail
+    if not tail.can_be((head_page, head_sequence), store.meta.page_bytes):
+        raise errors.CorruptMeta(
+            f"it says that writing stands at {tail}, which cannot be: close the queue everywhere, "
+            "repair it, or restore the file from a copy",
+            path=store.write_meta.path,
+            position=field_of(fmt.WRITE_META, "page_number"),
+            reason="tail",
+        )
+    count = tail.sequence - head_sequence
+    sealed = range(head_page, tail.page_number)
+    pages = _sealed_pages(store, sealed)
+    return Info(
+        directory=store.folder.path,
+        prefix=store.prefix,
+        format_version=fmt.FORMAT_VERSION,
+        created=to_datetime(store.meta.created),
+        page_bytes=store.meta.page_bytes,
+        dtype=store.kind.dtype,
+        codec=store.kind.codec,
+        page_count=len(sealed) + 1,
+        compressed_page_count=sum(page.is_compressed for page in pages),
+        head_page=head_page,
+        tail_page=tail.page_number,
+        head_sequence=head_sequence,
+        tail_sequence=tail.sequence,
+        durable_sequence=durable_sequence,
+        message_count=count,
+        used_bytes=tail.position + sum(page.used_bytes for page in pages),
+        file_bytes=store.file_bytes(),
+        head_time=to_datetime(store.time_at(head_sequence)) if count else None,
+        tail_time=to_datetime(store.time_at(tail.sequence - 1)) if count else None,
+        sync_failed=store.write_meta.failed_errno != 0,
+        consumers=consumers(store),
+    )
+
+
+def _sealed_pages(store: Store, numbers: range) -> list[SealedPage]:
+    """Return what is known of sealed pages.
+
+    Each page is mapped once. Later it is only asked whether its file still has its size.
+    """
+    known = store.sealed
+    for number in [number for number in list(known) if number < numbers.start]:
+        known.pop(number, None)
+    found = []
+    for number in numbers:
+        status = store.folder.status(fmt.page_name(store.prefix, number))
+        file_bytes = -1 if status is None else status.st_size
+        page = known.get(number)
+        if page is None or page.file_bytes != file_bytes:
+            mapped = store.page(number)
+            end = store.end_sequence(number)
+            # Where its end-of-page marker is.
+            used_bytes = mapped.locate(end, end - mapped.first_sequence, mend=store.may_mend)
+            page = known[number] = SealedPage(
+                file_bytes, used_bytes, is_compressed=mapped.is_compressed
+            )
+        found.append(page)
+    return found

@@ -1,0 +1,303 @@
+"""Shipping: copies of sealed pages in another directory, which is read as the queue that it is.
+
+A sealed page never changes, so a copy is as good as the page, wherever it stands. The steps, for
+one shipper at a time:
+
+H1. The directory is synced, so that the manifest that is there stays; what a shipper left that it
+    does not name is removed. The first time a manifest without pages says that this directory will
+    be a ship.
+H2. A page that is on stable storage here is copied to a temporary name, summed, and synced.
+H3. The copy is read again and summed; every frame in it is checked, and its index is written.
+H4. Both get their names. After some pages, and behind the last: the directory is synced, then the
+    meta files are replaced, then the manifest, by one rename (I20). The first time allMeta follows,
+    by which a directory is found.
+
+Dies anywhere before H4's manifest: files that no reader looks at, which the next shipper removes.
+Cut there: the same, or the new manifest, and then all that it names is on stable storage.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from pagequeue import _core, errors
+from pagequeue import format as fmt
+from pagequeue.maintenance.ship_target import TEMPORARY, Target
+from pagequeue.meta.manifest import REMEDY, ShippedPage
+from pagequeue.page.compressed_page import map_page
+from pagequeue.page.header import REMEDY as DAMAGE_REMEDY
+from pagequeue.page.header import decode_header
+from pagequeue.page.page import REASONS, private_region, scan_region
+from pagequeue.receive.named_consumer import NamedConsumer, open_consumer
+from pagequeue.system.directory import FILE_MODE
+from pagequeue.system.os_errors import raise_typed
+from pagequeue.util.text import message_range
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pagequeue.store.store import Store
+
+PIECE_BYTES: Final = 1 << 20
+NOTED_BYTES: Final = 256 << 20
+"""After so many bytes what was shipped so far is noted, so that a kill costs no more than that."""
+
+
+@dataclass(frozen=True)
+class ShipReport:
+    """What shipping did.
+
+    Attributes:
+        target: the directory that the pages are in.
+        pages: that were shipped by this call.
+        pages_before: that were there already.
+        pages_left: sealed pages that were not shipped, because they are not on stable storage and
+            the queue is open to read only.
+        messages: in the pages of this call.
+        messages_missed: that retention took before the first page was shipped.
+        bytes_shipped: of their files, indexes left out.
+        first_sequence: of the ship's first message.
+        end_sequence: behind its last one.
+    """
+
+    target: str
+    pages: int
+    pages_before: int
+    pages_left: int
+    messages: int
+    messages_missed: int
+    bytes_shipped: int
+    first_sequence: int
+    end_sequence: int
+
+
+def ship(
+    store: Store,
+    to: str | os.PathLike[str],
+    *,
+    consumer: str | None = None,
+    file_mode: int = FILE_MODE,
+    progress: Callable[[int, int], None] | None = None,
+) -> ShipReport:
+    """Ship what is sealed and not there yet; see `Queue.ship`."""
+    path = os.path.abspath(os.fsdecode(to))
+    source = os.path.realpath(store.folder.path)
+    if os.path.commonpath([source, os.path.realpath(path)]) == source:
+        raise errors.InvalidOption(
+            "the queue's own directory, or one in it: choose a directory elsewhere", path=path
+        )
+    with contextlib.ExitStack() as held:
+        target = held.enter_context(Target(path, store, file_mode))
+        keeper = None
+        if consumer is not None:
+            keeper = open_consumer(
+                store, consumer, since=None, sequence=None, latest=False, durable_only=False,
+                on_expired="skip",
+            )  # fmt: skip
+            held.enter_context(keeper)
+        return _Shipping(store, target, keeper).run(progress)
+
+
+class _Shipping:
+    def __init__(self, store: Store, target: Target, consumer: NamedConsumer | None) -> None:
+        self._store = store
+        self._target = target
+        self._consumer = consumer
+        self._pages = list(target.manifest.pages)
+        self._first = self._next = 0
+        self._missed = self._unnoted = 0
+
+    def run(self, progress: Callable[[int, int], None] | None) -> ShipReport:
+        """Ship page by page; where one cannot be shipped, those before it are."""
+        store = self._store
+        sealed = store.tail.page_number
+        if not store.read_only:
+            store.flusher.flush_pages(sealed)
+        end = min(sealed, store.write_meta.durable_page)
+        before = len(self._pages)
+        self._next = self._begin()
+        if self._pages and self._target.can_be_found:  # a shipper can have died before this
+            self._release()
+        try:
+            self._copy_all(end, progress)
+        finally:
+            if self._unnoted or (self._pages and not self._target.can_be_found):
+                self._note()
+        return self._report(before, sealed - max(end, self._next))
+
+    def _copy_all(self, end: int, progress: Callable[[int, int], None] | None) -> None:
+        begin = self._next
+        while self._next < end:
+            if progress is not None:
+                progress(self._next - begin, end - begin)
+            try:
+                page = self._copy(self._next)
+            except errors.QueueNotFound:
+                begin = self._next = self._passed(self._next)
+                continue
+            self._pages.append(page)
+            self._next += 1
+            self._unnoted += page.size_bytes
+            if self._unnoted >= NOTED_BYTES:
+                self._note()
+        if progress is not None:
+            progress(max(end - begin, 0), max(end - begin, 0))
+
+    def _report(self, before: int, left: int) -> ShipReport:
+        new, pages = self._pages[before:], self._pages
+        return ShipReport(
+            target=self._target.folder.path, pages=len(new), pages_before=before,
+            pages_left=max(left, 0),
+            messages=sum(page.end_sequence - page.first_sequence for page in new),
+            messages_missed=self._missed, bytes_shipped=sum(page.size_bytes for page in new),
+            first_sequence=pages[0].first_sequence if pages else self._store.head[1],
+            end_sequence=pages[-1].end_sequence if pages else self._store.head[1],
+        )  # fmt: skip
+
+    def _note(self) -> None:
+        """Make visible what was copied; then retention need not wait for it any more."""
+        self._unnoted = 0
+        self._target.note(replace(self._target.manifest, pages=tuple(self._pages)))
+        self._release()
+
+    def _release(self) -> None:
+        """Move the consumer to the end of what the manifest on the disk names."""
+        end = self._pages[-1].end_sequence
+        if self._consumer is not None and end > self._consumer.acknowledged:
+            self._consumer.seek(sequence=end)
+
+    # --- where to go on ---------------------------------------------------------------------------
+
+    def _begin(self) -> int:
+        """Return the page to begin with."""
+        store = self._store
+        if not self._pages:
+            page, self._first = store.read_meta.head
+            return page
+        last = self._pages[-1]
+        if last.end_sequence > store.tail.sequence:
+            raise errors.InvalidOption(
+                f"it ends with message {last.end_sequence - 1}, the queue with "
+                f"{store.tail.sequence - 1}: that is an older copy of the queue; {REMEDY}",
+                path=self._target.folder.path,
+            )
+        if not self._is_there(last):
+            raise self._another(last)
+        return last.number + 1
+
+    def _is_there(self, page: ShippedPage) -> bool:
+        """Whether a page that was shipped has the same frames here, or was taken by retention."""
+        store, size = self._store, self._store.meta.page_bytes
+        try:
+            there = map_page(store.folder, page.file, store.meta)
+        except errors.QueueNotFound:
+            return page.number < store.read_meta.head_page
+        shipped = map_page(self._target.folder, page.file, store.meta)
+        end = page.end_position + fmt.FRAME_HEADER_BYTES
+        return all(
+            there.read(at, size) == shipped.read(at, size)
+            for at in range(fmt.PAGE_HEADER_BYTES, end, PIECE_BYTES)
+            if (size := min(PIECE_BYTES, end - at))
+        )
+
+    def _another(self, page: ShippedPage) -> errors.InvalidOption:
+        return errors.InvalidOption(
+            f"page {page.number} here is another than the one that was shipped: the queue was put "
+            f"back to an earlier state, and went on from there; {REMEDY}",
+            path=self._store.folder.path,
+        )
+
+    def _passed(self, number: int) -> int:
+        """Return the page to go on with where retention took one; raise if that leaves a gap."""
+        store = self._store
+        head_page, head_sequence = store.read_meta.head
+        if number >= head_page:
+            raise errors.MissingPage(
+                f"page {number} is not there: {DAMAGE_REMEDY}",
+                path=store.folder.full(fmt.page_name(store.prefix, number)), position=0,
+                reason="missing page",
+            )  # fmt: skip
+        if not self._pages:
+            self._missed = head_sequence - self._first
+            return head_page
+        first = self._pages[-1].end_sequence
+        raise errors.Expired(
+            f"retention took {message_range(first, head_sequence)} before they were shipped: ship "
+            "on into another directory, a glob reads both; with a consumer retention waits",
+            path=store.folder.path, head_sequence=head_sequence,
+        )  # fmt: skip
+
+    # --- one page ---------------------------------------------------------------------------------
+
+    def _copy(self, number: int) -> ShippedPage:
+        """Copy one page and its index to their names (H2, H3)."""
+        store, target = self._store, self._target
+        name = fmt.page_name(store.prefix, number)
+        with store.folder.opened(name, writable=False) as fd:
+            try:
+                size, checksum = target.put(name, lambda at: os.pread(fd, PIECE_BYTES, at), 0)
+            except OSError as error:
+                if isinstance(error, errors.PageQueueError):
+                    raise
+                raise_typed(error, store.folder.full(name), "reading the page")
+        self._check_copy(name, size, checksum)
+        return self._index(number, size, checksum)
+
+    def _check_copy(self, name: str, size: int, checksum: int) -> None:
+        folder = self._target.folder
+        found = at = 0
+        with folder.opened(name + TEMPORARY, writable=False) as fd:
+            try:
+                while piece := os.pread(fd, PIECE_BYTES, at):
+                    found, at = _core.crc32c(piece, found), at + len(piece)
+            except OSError as error:
+                raise_typed(error, folder.full(name), "reading the copy")
+        if (at, found) != (size, checksum):
+            raise errors.CorruptPage(
+                "the copy has other bytes than were written: look at that disk, and ship again",
+                path=folder.full(name),
+                position=0,
+                reason="copy",
+            )
+
+    def _index(self, number: int, size: int, checksum: int) -> ShippedPage:
+        """Check the frames of a copy, write its index, and give both their names."""
+        store, target = self._store, self._target
+        name, index_name = fmt.page_name(store.prefix, number), fmt.index_name(store.prefix, number)
+        region = map_page(target.folder, name + TEMPORARY, store.meta)
+        data = region.read(0, fmt.PAGE_HEADER_BYTES)
+        path = store.folder.full(name)
+        header = decode_header(data, store.meta.queue_id, number, path)
+        first = header.first_sequence
+        expected = self._pages[-1].end_sequence if self._pages else first
+        if first is None or first != expected:
+            raise errors.CorruptPage(
+                f"begins with message {first}, must be {expected}: {DAMAGE_REMEDY}",
+                path=path, position=0, reason="wrong first sequence",
+            )  # fmt: skip
+        index = private_region(b"", store.meta.index_bytes)
+        scan = scan_region(region, index, header, first, None, use=_core.INDEX_WRITE)
+        if scan.stopped != _core.READ_END or scan.sequence != scan.whole_sequence:
+            reason = REASONS.get(scan.stopped, "an incomplete batch")
+            raise errors.CorruptFrame(
+                f"message {scan.sequence} at position {scan.position}: {reason}, so the page is "
+                f"not shipped: {DAMAGE_REMEDY}",
+                path=path, position=scan.position, sequence=scan.sequence, reason=reason,
+            )  # fmt: skip
+        used = (scan.sequence - first) * fmt.INDEX_RECORD_BYTES
+        index_bytes, index_checksum = target.put(
+            index_name, lambda at: index.read(at, max(0, min(PIECE_BYTES, used - at))),
+            store.meta.index_bytes,
+        )  # fmt: skip
+        for final in (index_name, name):
+            target.folder.rename(final + TEMPORARY, final)
+        first_timestamp = header.floor_timestamp
+        if scan.sequence > first:
+            first_timestamp = _core.look(region, fmt.PAGE_HEADER_BYTES, first)[1]
+        return ShippedPage(
+            number, name, size, f"{checksum:08x}", index_bytes, f"{index_checksum:08x}", first,
+            scan.sequence, first_timestamp, scan.timestamp, scan.position,
+        )  # fmt: skip

@@ -1,0 +1,189 @@
+"""Stats: how full a queue is and how far its consumers are, cheaply enough to ask every second.
+
+Nothing is counted while messages are sent or received: all of it is read from the words that are
+there anyway, and rates come from two of such looks. Reading writes nothing, waits for nobody, maps
+a page or two for the times of messages, and lets go of those that retention took.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pagequeue import format as fmt
+from pagequeue.maintenance.consumers import ConsumerInfo, consumers
+from pagequeue.util.timestamps import to_datetime
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from pagequeue.maintenance.consumers import GroupInfo
+    from pagequeue.store.store import Store
+
+NS_PER_SECOND = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class ConsumerStats:
+    """A named consumer, or a group, at one moment.
+
+    Attributes:
+        name: of the consumer.
+        kind: `"consumer"` or `"group"`.
+        next_sequence: every message below it is acknowledged; None if its file is damaged.
+        lag: messages published and not acknowledged; None if its file is damaged.
+        oldest_age: seconds since the oldest message was sent that it has not acknowledged and that
+            is there; None if there is none.
+        last_ack_age: seconds since its last acknowledgement; None if there was none.
+        is_open: whether a thread or process has it open.
+        is_idle: whether it keeps no pages any more, because it was silent for too long.
+        problem: what is wrong with its file, None if nothing is.
+        group: claims and dead letters of a group; None for a consumer.
+    """
+
+    name: str
+    kind: str
+    next_sequence: int | None
+    lag: int | None
+    oldest_age: float | None
+    last_ack_age: float | None
+    is_open: bool
+    is_idle: bool
+    problem: str | None
+    group: GroupInfo | None
+
+
+@dataclass(frozen=True)
+class Stats:
+    """A queue at one moment.
+
+    Attributes:
+        time: of the moment, by the queue's clock.
+        taken_at: the same as seconds of the monotonic clock of this process, for rates.
+        depth: messages retained.
+        head_sequence: first message that can be read.
+        tail_sequence: next to be written; all messages ever sent.
+        durable_sequence: first that is not known to be on stable storage.
+        page_count: pages that can be read, the active one included.
+        written_bytes: how far writing has come since the queue was made, the unused ends of sealed
+            pages included; it only grows.
+        file_bytes: allocated on disk for all files of the queue, spare pages included.
+        oldest_age: seconds since the first message retained was sent; None when there is none.
+        newest_age: seconds since the last message was sent; None when there is none.
+        sync_failed: whether the failure latch is set.
+        consumers: the named ones and the groups, in order of their names.
+    """
+
+    time: datetime
+    taken_at: float
+    depth: int
+    head_sequence: int
+    tail_sequence: int
+    durable_sequence: int
+    page_count: int
+    written_bytes: int
+    file_bytes: int
+    oldest_age: float | None
+    newest_age: float | None
+    sync_failed: bool
+    consumers: list[ConsumerStats]
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What went on between two moments, by the second.
+
+    Attributes:
+        seconds: between them.
+        sent: messages.
+        written_bytes: see `Stats`.
+        durable: messages that reached stable storage.
+        removed: messages that retention took.
+        acknowledged: messages, by consumer; below 0 for one that was moved back.
+    """
+
+    seconds: float
+    sent: float
+    written_bytes: float
+    durable: float
+    removed: float
+    acknowledged: dict[str, float]
+
+
+def stats(store: Store) -> Stats:
+    """Return how a queue stands now."""
+    found = store.while_retained(partial(_stats, store))
+    store.let_go_of_retired()
+    return found
+
+
+def _stats(store: Store) -> Stats:
+    now, taken_at = store.clock(), time.monotonic()
+    head_page, head_sequence = store.head  # before the tail, which only grows
+    tail = store.tail
+    depth = max(0, tail.sequence - head_sequence)
+    return Stats(
+        time=to_datetime(now),
+        taken_at=taken_at,
+        depth=depth,
+        head_sequence=head_sequence,
+        tail_sequence=tail.sequence,
+        durable_sequence=store.write_meta.durable_sequence,
+        page_count=tail.page_number - head_page + 1,
+        written_bytes=(tail.page_number - fmt.FIRST_PAGE) * store.meta.page_bytes + tail.position,
+        file_bytes=store.file_bytes(),
+        oldest_age=_age(now, store.time_at(head_sequence)) if depth else None,
+        newest_age=_age(now, tail.last_timestamp) if tail.sequence else None,
+        sync_failed=store.write_meta.failed_errno != 0,
+        consumers=[_consumer(now, found) for found in consumers(store)],
+    )
+
+
+def _consumer(now: int, found: ConsumerInfo) -> ConsumerStats:
+    return ConsumerStats(
+        name=found.name,
+        kind="consumer" if found.group is None else "group",
+        next_sequence=found.next_sequence,
+        lag=found.lag,
+        oldest_age=_age_of(now, found.oldest_time),
+        last_ack_age=_age_of(now, found.last_ack),
+        is_open=found.is_open,
+        is_idle=found.is_idle,
+        problem=found.problem,
+        group=found.group,
+    )
+
+
+def _age(now: int, then: int | None) -> float | None:
+    """Return seconds, never below 0: clocks step."""
+    return None if then is None else max(0, now - then) / NS_PER_SECOND
+
+
+def _age_of(now: int, then: datetime | None) -> float | None:
+    return None if then is None else max(0.0, (to_datetime(now) - then).total_seconds())
+
+
+def rates(before: Stats, after: Stats) -> Rates:
+    """Return what went on between two looks at a queue.
+
+    Args:
+        before: the earlier one.
+        after: the later one, of the same queue and in the same process.
+    """
+    seconds = max(after.taken_at - before.taken_at, 1e-9)
+    places = {found.name: found.next_sequence for found in before.consumers}
+    acknowledged = {}
+    for found in after.consumers:
+        place = places.get(found.name)
+        if place is not None and found.next_sequence is not None:
+            acknowledged[found.name] = (found.next_sequence - place) / seconds
+    return Rates(
+        seconds=seconds,
+        sent=(after.tail_sequence - before.tail_sequence) / seconds,
+        written_bytes=(after.written_bytes - before.written_bytes) / seconds,
+        durable=(after.durable_sequence - before.durable_sequence) / seconds,
+        removed=(after.head_sequence - before.head_sequence) / seconds,
+        acknowledged=acknowledged,
+    )

@@ -1,0 +1,1 @@
+"""Several queues read as one, ordered by time."""

@@ -1,0 +1,346 @@
+"""Merge: gives out messages of several queues in one order, waits for them, and keeps a pace.
+
+What comes next is found by generators that yield whenever something must be waited for; the one
+who runs them waits as threads do, or as coroutines do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from operator import length_hint
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from pagequeue import errors
+from pagequeue.format import READ_COUNT_MAX
+from pagequeue.merge.batch import arrow_schema
+from pagequeue.merge.order import MergeOrder
+from pagequeue.merge.source import await_rung, sleep_until_rung
+from pagequeue.receive.pace import NS_PER_S
+from pagequeue.receive.paced_replay import due_count
+from pagequeue.util.closing import Closing
+from pagequeue.util.numbers import whole
+from pagequeue.util.optional import pyarrow
+from pagequeue.util.wakeup import Wakeup
+from pagequeue.wait.coroutine import TakesTurns, check_timeout
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Generator, Iterator, Sequence
+
+    from pagequeue.merge.batch import Merged, MergedBatch
+    from pagequeue.merge.source import MergeSource
+    from pagequeue.receive.pace import Pace
+
+INSIDE: Final = "inside"
+ITEMS_COUNT: Final = 1024
+"""So many messages are made at a time."""
+Result = TypeVar("Result")
+
+
+class _Wait(NamedTuple):
+    """What has to be waited for: a ring of a silent queue, or where there is none, the pace."""
+
+    silent: list[tuple[MergeSource, int]]
+    seconds: float
+
+
+class Merge(TakesTurns, Closing):
+    """Messages of several queues in one order. Made by `merge`; belongs to one thread at a time.
+
+    Iterating gives `Merged` pairs, `batches` the same as columns; each goes on where the other
+    stopped. A following one waits for ever; `async for` does too, and lets the event loop run.
+
+    Attributes:
+        names: of the queues, as Arrow is told.
+    """
+
+    __slots__ = (
+        "_at", "_busy", "_closed", "_items", "_left", "_ordered", "_ordering", "_pace",
+        "_rested_at", "_rung", "_sources", "names",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        sources: Sequence[MergeSource],
+        names: tuple[str, ...],
+        patience_ns: int,
+        pace: Pace | None,
+    ) -> None:
+        self._sources = tuple(sources)
+        self._ordering = MergeOrder(sources, names, patience_ns)
+        self._pace = pace
+        self._ordered: MergedBatch | None = (
+            None  # what was ordered; given out, or made, up to `_at`
+        )
+        self._at = 0
+        self._items: Iterator[Merged] = iter(())  # being made, of what stands before `_at`
+        self._left: Iterator[int] = iter(())  # knows how many of them are left
+        self._rung = Wakeup()
+        self._busy: dict[str, object] = {}  # who is inside: one call into C, so that Ctrl-C in
+        # between leaves nothing taken
+        self._closed = False
+        self._rested_at = 0.0
+        self.names = names
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open"
+        return f"<Merge of {', '.join(map(repr, self.names))}, {state}>"
+
+    @property
+    def late(self) -> int:
+        """Messages that came too late for their place, and were given out behind newer ones."""
+        return self._ordering.late
+
+    @property
+    def missed(self) -> int:
+        """Messages that retention took first, passed over with `on_expired="skip"`."""
+        return sum(source.missed for source in self._sources)
+
+    # --- what users call --------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Merged]:
+        while self._run(self._make(None)):
+            yield from self._items
+
+    def __aiter__(self) -> AsyncIterator[Merged]:
+        return self._iterate_async()
+
+    def poll(self) -> Merged | None:
+        """Return the next message, or None where none can be given out. Never waits."""
+        try:
+            return self._run(self._next(0))
+        except errors.NothingReceived:
+            return None
+
+    def receive(self, timeout: float | None = None) -> Merged:
+        """Return the next message, waiting for it.
+
+        Args:
+            timeout: seconds to wait; None waits for ever, 0 never waits.
+
+        Raises:
+            TimeoutError: none could be given out in time, or the merge has ended; it has not moved.
+            Expired: retention was faster. CorruptFrame, CorruptPage: damage is reached.
+            ConcurrentUse: another thread is inside this merge.
+            ClosedError, ForkedError: the merge, or one of its queues, cannot be used.
+        """
+        return self._there(self._run(self._next(timeout)))
+
+    def receive_many(self, limit_count: int = 1024, timeout: float | None = None) -> MergedBatch:
+        """Return the next messages, at least one.
+
+        Args:
+            limit_count: most messages to return, 1 to 1_048_576.
+            timeout: seconds to wait for the first one; None waits for ever, 0 never waits.
+
+        Raises:
+            As for `receive`.
+        """
+        return self._there(self._run(self._next_batch(limit_count, timeout)))
+
+    def batches(self, limit_count: int = 65536) -> Iterator[MergedBatch]:
+        """Return an iterator of batches: the same messages, as columns.
+
+        Args:
+            limit_count: most messages in a batch, 1 to 1_048_576. It also ends where more of one
+                of the queues has to be read, which is done about 1 MiB at a time.
+        """
+        limit_count = _check_limit(limit_count)
+        return iter(lambda: self._run(self._next_batch(limit_count, None)), None)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Return what is left as the capsule of Arrow's stream; see `MergedBatch.to_arrow`.
+
+        Libraries that know Arrow take a merge as it is: `polars.DataFrame(merge(...))`.
+
+        Raises:
+            MissingExtra: pyarrow is not installed.
+        """
+        made = (batch.to_arrow() for batch in self.batches())
+        schema = arrow_schema(self._ordering.kind)
+        reader = pyarrow().RecordBatchReader.from_batches(schema, made)
+        capsule: object = reader.__arrow_c_stream__(requested_schema)
+        return capsule
+
+    async def receive_async(self, timeout: float | None = None) -> Merged:
+        """Return the next message, as `receive` does, and let the event loop run meanwhile.
+
+        A wait that is cancelled has taken nothing.
+        """
+        return self._there(await self._run_async(self._next(timeout)))
+
+    async def receive_many_async(
+        self, limit_count: int = 1024, timeout: float | None = None
+    ) -> MergedBatch:
+        """Return the next messages, as `receive_many` does, and let the event loop run meanwhile.
+
+        A wait that is cancelled has taken nothing.
+        """
+        return self._there(await self._run_async(self._next_batch(limit_count, timeout)))
+
+    def close(self) -> None:
+        """Let go of the queues' pages; the queues stay open. Closing again does nothing.
+
+        Another thread may close it: whoever waits then gets `ClosedError`.
+        """
+        self._closed = True
+        self._rung.set()
+        for source in self._sources:
+            source.close()
+
+    # --- what comes next; each wait is yielded, and done by who runs it ---------------------------
+
+    def _next(self, timeout: float | None) -> Generator[_Wait, None, Merged | None]:
+        """Find the next message; None at the end."""
+        found = yield from self._make(timeout)
+        return next(self._items) if found else None
+
+    def _make(self, timeout: float | None) -> Generator[_Wait, None, bool]:
+        """Have messages made, which are due; False at the end."""
+        self._check()
+        if length_hint(self._left):
+            return True
+        batch = yield from self._reach_batch(ITEMS_COUNT, timeout)
+        if batch is not None:
+            self._items, self._left = batch.items()
+        return batch is not None
+
+    def _next_batch(
+        self, limit_count: int, timeout: float | None
+    ) -> Generator[_Wait, None, MergedBatch | None]:
+        """Find the next messages; None at the end."""
+        limit_count = _check_limit(limit_count)
+        self._at -= length_hint(self._left)
+        self._items, self._left = iter(()), iter(())
+        return (yield from self._reach_batch(limit_count, timeout))
+
+    def _reach_batch(
+        self, limit_count: int, timeout: float | None
+    ) -> Generator[_Wait, None, MergedBatch | None]:
+        """Have the next messages given out, which are due; None at the end."""
+        deadline = _deadline(timeout)
+        if not (yield from self._reach(deadline, timeout)):
+            return None
+        assert self._ordered is not None
+        batch = self._ordered[self._at : self._at + limit_count]
+        if self._pace is not None:
+            timestamps = batch.timestamps
+            yield from self._reach_due(int(timestamps[0]), deadline, timeout)
+            batch = batch[: due_count(self._pace, timestamps)]
+        self._at += len(batch)
+        return batch
+
+    def _reach(self, deadline: float, timeout: float | None) -> Generator[_Wait, None, bool]:
+        """Have something ordered that was not given out; False at the end."""
+        self._check()
+        if self._ordered is not None and self._at < len(self._ordered):
+            return True
+        ordering = self._ordering
+        found = ordering.attempt()
+        while found is None and not ordering.ended:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise self._timed_out(timeout)
+            self._rung.clear()
+            silent = ordering.prepare_wait()
+            found = ordering.attempt()
+            if found is None and not ordering.ended:
+                self._check()  # closed before the event was cleared
+                yield _Wait(silent, min(remaining, ordering.pause_seconds()))
+                self._check()
+                found = ordering.attempt()
+        self._ordered, self._at = found, 0
+        return found is not None
+
+    def _reach_due(
+        self, timestamp: int, deadline: float, timeout: float | None
+    ) -> Generator[_Wait, None, None]:
+        """Wait until a message is due."""
+        pace = self._pace
+        while pace is not None and (left := pace.left_ns(timestamp)) > 0:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise self._timed_out(timeout)
+            yield _Wait([], min(left / NS_PER_S, remaining))
+            self._check()
+
+    # --- waiting ----------------------------------------------------------------------------------
+
+    def _run(self, steps: Generator[_Wait, None, Result]) -> Result:
+        with self._alone():
+            while True:
+                try:
+                    wait = next(steps)
+                except StopIteration as end:
+                    return end.value  # type: ignore[no-any-return]
+                if wait.silent:
+                    sleep_until_rung(wait.silent, self._rung, wait.seconds)
+                elif self._pace is not None:
+                    self._pace.sleep(wait.seconds, self._rung)
+
+    async def _run_async(self, steps: Generator[_Wait, None, Result]) -> Result:
+        await self._take_turns()
+        with self._alone():
+            while True:
+                try:
+                    wait = next(steps)
+                except StopIteration as end:
+                    return end.value  # type: ignore[no-any-return]
+                if wait.silent:
+                    await await_rung(wait.silent, wait.seconds)
+                elif self._pace is not None:
+                    await self._pace.sleep_async(wait.seconds)
+                self._rest()
+
+    async def _iterate_async(self) -> AsyncIterator[Merged]:
+        while (item := await self._run_async(self._next(None))) is not None:
+            yield item
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        me = object()
+        try:
+            if self._busy.setdefault(INSIDE, me) is not me:
+                raise errors.ConcurrentUse(
+                    "another thread or task is inside this merge: give each its own"
+                )
+            yield
+        finally:
+            try:
+                self._leave(me)
+            except BaseException:  # a signal handler's, perhaps before anything was done
+                self._leave(me)
+                raise
+
+    def _leave(self, me: object) -> None:
+        if self._busy.get(INSIDE) is me:
+            self._busy.pop(INSIDE, None)
+
+    def _check(self) -> None:
+        if self._closed:
+            raise errors.ClosedError("this merge is closed: make another one")
+        for source in self._sources:
+            source.check()
+
+    def _there(self, found: Result | None) -> Result:
+        if found is None:
+            raise errors.NothingReceived("this merge has ended: make another one")
+        return found
+
+    def _timed_out(self, timeout: float | None) -> errors.NothingReceived:
+        return errors.NothingReceived(
+            f"no message of {len(self._sources)} queues within {timeout:g} s: call again"
+        )
+
+
+def _check_limit(limit_count: int) -> int:
+    limit_count = whole("limit_count", limit_count)
+    if not 1 <= limit_count <= READ_COUNT_MAX:
+        raise ValueError(f"limit_count is 1 to {READ_COUNT_MAX}, not {limit_count}")
+    return limit_count
+
+
+def _deadline(timeout: float | None) -> float:
+    timeout = check_timeout(timeout)
+    return math.inf if timeout is None else time.monotonic() + timeout

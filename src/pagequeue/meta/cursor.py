@@ -1,0 +1,355 @@
+"""Cursors: what each named consumer has acknowledged, one small file for each, mapped.
+
+An acknowledgement is one aligned 8-byte store, so a kill finds the old place or the new one. It is
+put on stable storage only when that is asked for, and before retention goes on because of it. After
+a power cut a cursor can therefore be older than it was, and its messages come again. It can also
+be *ahead*: its OS page reached the disk, and the messages did not. Their sequences are given to
+other messages then, so recovery lowers such a cursor to the tail before anything new is sent (I11).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from pagequeue import errors
+from pagequeue import format as fmt
+from pagequeue.meta.all_and_read_meta import (
+    check_shared,
+    field_of,
+    make_shared,
+    map_shared,
+    sync_words,
+)
+from pagequeue.system.file_lock import FileLock
+from pagequeue.system.os_errors import raise_typed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pagequeue.system.directory import Directory
+
+log = logging.getLogger("pagequeue")
+TAKE_SECONDS: Final = 0.2
+"""So long somebody who only looks whether a cursor is in use can be in the way."""
+TAKE_STEP_SECONDS: Final = 0.005
+REMEDY: Final = (
+    "restore the file from a copy, or remove the consumer, whose place is lost, and make it again"
+)
+
+
+def cursor_names(folder: Directory, prefix: str) -> list[str]:
+    """Return the names of all consumers that have a cursor, sorted."""
+    begin = fmt.cursor_name(prefix, "")  # most files are pages: asked first, because it is quick
+    files = [file_name for file_name in folder.names() if file_name.startswith(begin)]
+    found = (fmt.consumer_of(prefix, file_name) for file_name in files)
+    return sorted(name for name in found if name is not None)
+
+
+def cursor_files(folder: Directory, prefix: str) -> list[str]:
+    """Return the names of the files of all cursors, sorted."""
+    return [fmt.cursor_name(prefix, name) for name in cursor_names(folder, prefix)]
+
+
+def _corrupt(path: str, position: int, reason: str) -> errors.CorruptMeta:
+    return errors.CorruptMeta(
+        f"cursor: {reason}: {REMEDY}", path=path, position=position, reason=reason
+    )
+
+
+class CursorMeta:
+    """The words of one cursor, mapped.
+
+    Raises:
+        QueueNotFound: there is none of this name.
+        CorruptMeta: it is damaged, or another queue's.
+        NewerFormat, UnsafePath, AccessDenied: as they say.
+    """
+
+    NEXT: Final = field_of(fmt.CURSOR_META, "next_sequence")
+    LAST_ACK: Final = field_of(fmt.CURSOR_META, "last_ack")
+    OPENED: Final = field_of(fmt.CURSOR_META, "opened")
+    CREATED: Final = field_of(fmt.CURSOR_META, "created")
+    KIND: Final = field_of(fmt.CURSOR_META, "kind")
+    FLOW_FROM: Final = field_of(fmt.CURSOR_META, "flow_from")
+
+    def __init__(
+        self, folder: Directory, prefix: str, queue_id: bytes, name: str, *, writable: bool
+    ) -> None:
+        file_name = fmt.cursor_name(prefix, name)
+        self.path = folder.full(file_name)
+        try:
+            self.region, _ = map_shared(
+                folder, file_name, size_bytes=fmt.CURSOR_META_BYTES, writable=writable,
+                doing="mapping the cursor",
+            )  # fmt: skip
+            check_shared(self.region, fmt.CURSOR_META, fmt.CURSOR_MAGIC, queue_id, self.path)
+        except errors.CorruptMeta as error:
+            raise _corrupt(self.path, error.position, error.reason) from error
+        self.region.on_lost = partial(_corrupt, self.path, reason="truncated while it was open")
+        if self.region.load_half(self.KIND) not in {fmt.CURSOR_OF_CONSUMER, fmt.CURSOR_OF_GROUP}:
+            raise _corrupt(self.path, self.KIND, "not the cursor of a consumer or a group")
+        if self.next_sequence > fmt.SEQUENCE_MAX:
+            raise _corrupt(self.path, self.NEXT, "a sequence that cannot be")
+        if self.flow_from > fmt.SEQUENCE_MAX:
+            raise _corrupt(self.path, self.FLOW_FROM, "an invalid sequence")
+
+    @staticmethod
+    def make(
+        folder: Directory,
+        prefix: str,
+        queue_id: bytes,
+        name: str,
+        *,
+        next_sequence: int,
+        created: int,
+        opened: int = 0,
+        last_ack: int = 0,
+        flow_from: int = 0,
+    ) -> None:
+        """Create the file, or put another one in its place, durable with its name.
+
+        Raises:
+            SystemLimit: a sync failed; then the file is not to be trusted and is removed, unless it
+                took the place of another.
+        """
+        file_name = fmt.cursor_name(prefix, name)
+        replaces = folder.exists(file_name)
+        make_shared(
+            folder, file_name, fmt.CURSOR_META, fmt.CURSOR_MAGIC, queue_id,
+            kind=fmt.CURSOR_OF_CONSUMER, created=created, opened=opened, last_ack=last_ack,
+            flow_from=flow_from, next_sequence=next_sequence,
+        )  # fmt: skip
+        try:
+            folder.sync()
+        except OSError as error:
+            if not replaces:
+                folder.remove(file_name)
+            raise_typed(error, folder.path, "syncing the directory")
+
+    @property
+    def is_group(self) -> bool:
+        """Whether it is a group's: then the table behind it says more (`group_table.py`)."""
+        return self.region.load_half(self.KIND) == fmt.CURSOR_OF_GROUP
+
+    @property
+    def next_sequence(self) -> int:
+        """Every message below it is acknowledged."""
+        return self.region.load(self.NEXT)
+
+    @property
+    def last_ack(self) -> int:
+        """When something was acknowledged last, in ns; 0 = never."""
+        return self.region.load(self.LAST_ACK)
+
+    @property
+    def seen(self) -> int:
+        """The last sign of life of the consumer, in ns."""
+        times = (self.LAST_ACK, self.OPENED, self.CREATED)
+        return max(self.region.load(at) for at in times)
+
+    @property
+    def created(self) -> int:
+        """When it was made, in ns."""
+        return self.region.load(self.CREATED)
+
+    @property
+    def flow_from(self) -> int:
+        """1 + the tail when a flow of this name first asked for the last message; 0: none did."""
+        return self.region.load(self.FLOW_FROM)
+
+    @property
+    def generation(self) -> tuple[int, int]:
+        """Changes when the place can have gone back; until then the place only rises."""
+        return self.region.load(self.CREATED), self.region.load(self.OPENED)
+
+    def move(self, next_sequence: int, now: int | None = None) -> None:
+        """Set the place; with a time, because it was acknowledged.
+
+        Dies between the stores: the place is right, and the time that of the acknowledgement
+        before.
+        """
+        self.region.store(self.NEXT, next_sequence)
+        if now is not None:
+            self.region.store(self.LAST_ACK, now)
+
+    def opened(self, now: int) -> None:
+        """Say that somebody opened it."""
+        self.region.store(self.OPENED, now)
+
+    def seek(self, next_sequence: int, now: int) -> None:
+        """Set the place, which can be an earlier one; the caller has the preparation lock.
+
+        Retention, which syncs cursors without that lock, sees by the time that it must sync again.
+        """
+        self.region.store(self.OPENED, max(now, self.region.load(self.OPENED) + 1))
+        self.move(next_sequence, now)
+
+    def begin_flow(self, tail_sequence: int) -> None:
+        """Say that a flow of this name asks for the last message, if none did before."""
+        if not self.flow_from:
+            self.region.store(self.FLOW_FROM, tail_sequence + 1)
+
+    def close(self) -> None:
+        """Let go of the map."""
+        del self.region
+
+
+class Cursor:
+    """The cursor of one named consumer, which this handle alone has open.
+
+    Raises:
+        ConsumerInUse: another thread or process has it open.
+        QueueNotFound, CorruptMeta: as for `CursorMeta`.
+    """
+
+    def __init__(self, folder: Directory, prefix: str, queue_id: bytes, name: str) -> None:
+        self.name = name
+        self.sync_failed = False
+        self._stands = partial(folder.status, fmt.cursor_name(prefix, name))
+        self._lock = locked(folder, prefix, name)
+        try:
+            self.meta = CursorMeta(folder, prefix, queue_id, name, writable=True)
+            self._refuse_group()
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def _refuse_group(self) -> None:
+        if self.meta.is_group:
+            raise errors.UsageError(
+                f"{self.name!r} is a group: open queue.group({self.name!r}), or choose another "
+                "name",
+                path=self.meta.path,
+            )
+
+    def sync(self) -> None:
+        """Put the place on stable storage.
+
+        Raises:
+            SyncFailed: that failed, now or before; another try could succeed and mean nothing.
+            CorruptMeta: the file was removed, replaced or truncated while it was open.
+        """
+        try:
+            if not self.sync_failed:
+                self._lock.sync()
+                self._check_stands()
+                return
+            words = "a sync of it failed before"
+        except OSError as error:
+            self.sync_failed = True
+            words = errors.describe(error)
+        sequence = self.meta.next_sequence
+        raise errors.SyncFailed(
+            f"the cursor is not on stable storage ({words}): a power cut can take the "
+            "acknowledgement back, so that messages come again; mend the disk, then open the "
+            "consumer again",
+            path=self.meta.path, position=0, reason=words,
+            first_sequence=sequence, end_sequence=sequence,
+        )  # fmt: skip
+
+    def _check_stands(self) -> None:
+        """Raise if what was synced is not what whoever opens the consumer next will find."""
+        status = self._stands()
+        if status is None or (status.st_dev, status.st_ino) != self._lock.identity():
+            raise _corrupt(self.meta.path, 0, "removed or replaced while it was open")
+        if status.st_size < fmt.CURSOR_META_BYTES:
+            raise _corrupt(self.meta.path, status.st_size, "truncated while it was open")
+
+    def close(self) -> None:
+        """Let others open it; closing again does nothing."""
+        self._lock.close()
+
+
+def locked(folder: Directory, prefix: str, name: str) -> FileLock:
+    """Return the lock on a cursor, held alone; the kernel lets go of it when this process ends.
+
+    Raises:
+        ConsumerInUse: another thread or process has it.
+        QueueNotFound: there is no such cursor.
+    """
+    file_name = fmt.cursor_name(prefix, name)
+    deadline = time.monotonic() + TAKE_SECONDS
+    while True:
+        lock = FileLock(folder.open(file_name, writable=True), folder.full(file_name))
+        try:
+            taken = lock.try_exclusive()
+            if taken and folder.identity(file_name) == lock.identity():
+                return lock
+        except BaseException:
+            lock.close()
+            raise
+        lock.close()  # in use; or it was removed, or replaced, before it was locked
+        if time.monotonic() > deadline:
+            raise errors.ConsumerInUse(
+                f"consumer {name!r} is open in another thread or process: close it there, "
+                "or choose another name",
+                path=folder.full(file_name),
+            )
+        time.sleep(TAKE_STEP_SECONDS)
+
+
+def is_open(folder: Directory, prefix: str, name: str) -> bool:
+    """Return whether somebody has a cursor open, as of now; whoever opens it just then waits."""
+    file_name = fmt.cursor_name(prefix, name)
+    lock = FileLock(folder.open(file_name, writable=False), folder.full(file_name))
+    try:
+        return not lock.try_shared()
+    finally:
+        lock.close()
+
+
+def sync_cursor(folder: Directory, prefix: str, name: str) -> None:
+    """Put a cursor on stable storage, whoever has it open; the error is the system's own."""
+    sync_words(folder, fmt.cursor_name(prefix, name))
+
+
+def readable_cursors(
+    folder: Directory, prefix: str, queue_id: bytes, names: list[str] | None = None
+) -> Iterator[tuple[str, CursorMeta | errors.PageQueueError]]:
+    """Give the cursors, mapped for reading while they are referred to; or what is wrong with one.
+
+    Args:
+        folder: of the queue.
+        prefix: of its file names.
+        queue_id: of the queue.
+        names: of the consumers; None: of all that there are.
+    """
+    for name in cursor_names(folder, prefix) if names is None else names:
+        try:
+            meta = CursorMeta(folder, prefix, queue_id, name, writable=False)
+        except errors.QueueNotFound:
+            continue  # removed meanwhile
+        except errors.ClosedError:
+            raise  # it says nothing about the cursor
+        except errors.SETTLED as error:
+            yield name, error
+            continue
+        yield name, meta
+
+
+def lower_cursors(
+    folder: Directory, prefix: str, queue_id: bytes, tail_sequence: int, did: Callable[[str], None]
+) -> None:
+    """Lower every cursor that is ahead of the tail to it; the caller has the queue alone (I11).
+
+    A file that cannot be read is left: where its consumer stood cannot be known from anything else.
+    The new place is made as a new file, durable before anything new is sent: otherwise the old
+    one could come back at the next power cut, and skip what was sent until then.
+    """
+    for name, meta in readable_cursors(folder, prefix, queue_id):
+        if isinstance(meta, errors.PageQueueError):
+            log.warning("%s", meta)
+        elif meta.next_sequence > tail_sequence and not meta.is_group:
+            # Dies or cut before the rename: it is ahead still, and the next recovery lowers it.
+            CursorMeta.make(
+                folder, prefix, queue_id, name, next_sequence=tail_sequence,
+                created=meta.created, last_ack=meta.last_ack,
+                flow_from=min(meta.flow_from, tail_sequence + 1),
+            )  # fmt: skip
+            did(
+                f"lowered consumer {name!r} from {meta.next_sequence} to {tail_sequence}, the next "
+                "sequence: what it had acknowledged behind it was lost"
+            )

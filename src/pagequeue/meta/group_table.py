@@ -1,0 +1,366 @@
+"""The file of a group: who has claimed what, mapped by every handle; and its snapshots.
+
+The table in it is shared memory: it survives every kill, and is believed only within the boot, the
+mount and the file that it was made in. What survives a power cut is the floor (one word, as in
+every cursor) and the last snapshot that was synced. Both are never ahead of the truth, so what was
+acknowledged later comes again, and nothing that was not acknowledged is skipped (I14).
+
+There are two places for snapshots, in turn. The one on stable storage is never written to: whoever
+dies or is cut while writing leaves it whole.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from pagequeue import _core, errors
+from pagequeue import format as fmt
+from pagequeue import format_groups as gfmt
+from pagequeue.meta.all_and_read_meta import check_shared, field_of, identity_checksum, map_shared
+from pagequeue.meta.cursor import REMEDY, readable_cursors
+from pagequeue.meta.write_meta import lock_key_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pagequeue.system.directory import Directory
+
+log = logging.getLogger("pagequeue")
+KEY_AT: Final = field_of(fmt.GROUP_META, "table_boot")
+KEY_BYTES: Final = field_of(fmt.GROUP_META, "lock_abi") - KEY_AT
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A message that was claimed and is not acknowledged, as a snapshot has it."""
+
+    sequence: int
+    due: int = 0  # ns since 1970, UTC
+    deliveries: int = 1
+    cause: int = gfmt.CAUSE_NONE
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a group had done at one moment.
+
+    Attributes:
+        new_sequence: the first message that was never claimed.
+        waiting: those below it that are not acknowledged, in order.
+        ordinal: which snapshot it was; 0 = it was made from the floor.
+    """
+
+    new_sequence: int
+    waiting: list[Waiting] = field(default_factory=list)
+    ordinal: int = 0
+
+    @property
+    def floor(self) -> int:
+        """Every message below it is acknowledged."""
+        return self.waiting[0].sequence if self.waiting else self.new_sequence
+
+    def within(self, floor: int, tail: int) -> Snapshot:
+        """Return the same without what the floor says is done, and what the queue does not have."""
+        new = min(max(self.new_sequence, floor), tail)
+        kept = [one for one in self.waiting if floor <= one.sequence < new]
+        return Snapshot(new, kept, self.ordinal)
+
+
+def encode_snapshot(ordinal: int, new_sequence: int, records: bytes) -> bytes:
+    """Return the bytes of a snapshot."""
+    header = np.zeros(1, gfmt.SNAPSHOT)
+    header["magic"] = np.void(gfmt.SNAPSHOT_MAGIC)
+    header["ordinal"] = ordinal
+    header["count"] = len(records) // gfmt.SNAPSHOT_RECORD.itemsize
+    header["new_sequence"] = new_sequence
+    header["checksum"] = _core.crc32c(header.tobytes() + records)
+    return header.tobytes() + records
+
+
+def decode_snapshot(data: bytes) -> Snapshot | None:
+    """Return what a snapshot says; None if it is none, or not whole."""
+    if len(data) < gfmt.SNAPSHOT.itemsize:
+        return None
+    header = np.frombuffer(data, gfmt.SNAPSHOT, 1).copy()
+    found = int(header["checksum"][0])
+    header["checksum"] = 0
+    end = gfmt.SNAPSHOT.itemsize + int(header["count"][0]) * gfmt.SNAPSHOT_RECORD.itemsize
+    records = data[gfmt.SNAPSHOT.itemsize : end]
+    if (
+        header["magic"][0].tobytes() != gfmt.SNAPSHOT_MAGIC
+        or end > len(data)
+        or _core.crc32c(header.tobytes() + records) != found
+    ):
+        return None
+    rows = np.frombuffer(records, gfmt.SNAPSHOT_RECORD)
+    waiting = [
+        Waiting(int(row["sequence"]), int(row["due"]), int(row["deliveries"]), int(row["cause"]))
+        for row in rows
+    ]
+    return Snapshot(int(header["new_sequence"][0]), waiting, int(header["ordinal"][0]))
+
+
+def encode_waiting(waiting: list[Waiting]) -> bytes:
+    """Return the records of a snapshot."""
+    rows = np.zeros(len(waiting), gfmt.SNAPSHOT_RECORD)
+    for row, one in zip(rows, waiting, strict=True):
+        row["sequence"], row["due"] = one.sequence, one.due
+        row["deliveries"], row["cause"] = one.deliveries, one.cause
+    return rows.tobytes()
+
+
+def _word(name: str) -> int:
+    return field_of(fmt.GROUP_META, name)
+
+
+class GroupTable:
+    """The file of one group, mapped as a whole.
+
+    Raises:
+        QueueNotFound: there is no consumer and no group of this name.
+        UsageError: a consumer has this name.
+        CorruptMeta: it is damaged, or another queue's.
+        NewerFormat, UnsafePath, AccessDenied: as they say.
+    """
+
+    NEXT: Final = _word("next_sequence")
+    CAPACITY: Final = _word("capacity")
+    LOCK_ABI: Final = _word("lock_abi")
+    OPENED: Final = _word("opened")
+    OUTSTANDING: Final = _word("outstanding")
+    OWNER: Final = _word("owner")
+    TURN: Final = _word("turn")
+    SNAPSHOT: Final = _word("snapshot")
+    BURIED: Final = _word("buried")
+    MISSED: Final = _word("missed")
+    KIND: Final = _word("kind")
+
+    def __init__(
+        self, folder: Directory, prefix: str, queue_id: bytes, name: str, *, writable: bool
+    ) -> None:
+        self._folder, self._file_name = folder, fmt.cursor_name(prefix, name)
+        self.name = name
+        self.path = folder.full(self._file_name)
+        status = folder.status(self._file_name)
+        size_bytes = fmt.GROUP_TABLE_AT if status is None else status.st_size
+        if size_bytes == fmt.CURSOR_META_BYTES:
+            raise errors.UsageError(
+                f"{name!r} is a consumer, not a group: choose another name", path=self.path
+            )
+        if not fmt.GROUP_TABLE_AT <= size_bytes <= fmt.PAGE_BYTES_MAX:
+            raise self.corrupt(0, f"{size_bytes} bytes, which no group has")
+        self.region, self.inode = map_shared(
+            folder, self._file_name, size_bytes=size_bytes, writable=writable,
+            doing="mapping the group",
+        )  # fmt: skip
+        check_shared(self.region, fmt.GROUP_META, fmt.CURSOR_MAGIC, queue_id, self.path)
+        self.region.on_lost = partial(self.corrupt, reason="truncated while it was open")
+        self.capacity = self.region.load_half(self.CAPACITY)
+        needed = gfmt.group_bytes(self.capacity)
+        if fmt.GROUP_TABLE_AT <= needed < size_bytes:  # nobody reads what was appended
+            size_bytes = needed
+            self.region, self.inode = map_shared(
+                folder, self._file_name, size_bytes=size_bytes, writable=writable,
+                doing="mapping the group",
+            )  # fmt: skip
+            self.region.on_lost = partial(self.corrupt, reason="truncated while it was open")
+        if self.region.load_half(self.KIND) != fmt.CURSOR_OF_GROUP:
+            raise self.corrupt(self.KIND, "not the file of a group")
+        if (
+            not 0 < self.capacity <= gfmt.GROUP_CAPACITY_MAX
+            or gfmt.group_bytes(self.capacity) != size_bytes
+        ):
+            raise self.corrupt(self.CAPACITY, f"a table of {self.capacity}, which cannot be")
+
+    def corrupt(self, position: int, reason: str) -> errors.CorruptMeta:
+        """Return the error for a file that cannot be used."""
+        return errors.CorruptMeta(
+            f"group: {reason}: {REMEDY}", path=self.path, position=position, reason=reason
+        )
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the table was made in this boot, through this mount, in this very file."""
+        key = self.region.read(KEY_AT, KEY_BYTES)
+        return key == lock_key_of(self._folder, self.inode)
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether whoever made the file died before it could be used: nobody ever did."""
+        return not any(self.region.read(KEY_AT, KEY_BYTES))
+
+    @property
+    def is_this_boot(self) -> bool:
+        """The same, but a mount of another name (a container's, say) counts as the same."""
+        key = self.region.read(KEY_AT, KEY_BYTES)[:24]
+        return key == lock_key_of(self._folder, self.inode)[:24]
+
+    def check_usable(self) -> None:
+        """Raise if the table is not of this boot, or its lock of a kind that we cannot take."""
+        if not self.is_this_boot:
+            raise self.corrupt(KEY_AT, "put there while the queue was open: close it first")
+        abi = self.region.load_half(self.LOCK_ABI)
+        if abi != _core.LOCK_ABI:
+            raise errors.ForeignLock(
+                f"its lock is of kind {abi:#x}, this process has {_core.LOCK_ABI:#x}: "
+                "use one C library for all processes of a queue, or close it everywhere first",
+                path=self.path,
+            )
+
+    def settle(self) -> None:
+        """Make the lock anew and every claim void; only while nobody has the group open."""
+        _core.reset_group(self.region, self.capacity)
+        self.region.store_half(self.LOCK_ABI, _core.LOCK_ABI)
+        # Dies or is cut before this line: the next opener makes the file anew.
+        self.region.write(KEY_AT, lock_key_of(self._folder, self.inode))
+
+    def look(self, monotonic: int) -> tuple[int, tuple[int, int]]:
+        """Return the next new message, and how many claims are live and how many messages wait.
+
+        Others go on meanwhile, so the numbers are of nearly one moment.
+        """
+        used = min(self.region.load_half(_word("used")), self.capacity)
+        rows = np.frombuffer(memoryview(self.region), fmt.GROUP_RECORD, used, fmt.GROUP_TABLE_AT)
+        states = rows["word"] & np.uint64(3)
+        live = (states == gfmt.RECORD_CLAIMED) & (rows["lease_end"] > monotonic)
+        outstanding = int(np.count_nonzero(states))
+        claimed = int(np.count_nonzero(live))
+        return self.new_sequence, (claimed, max(0, outstanding - claimed))
+
+    @property
+    def new_sequence(self) -> int:
+        """The first message that was never claimed."""
+        while True:
+            turn = self.region.load(self.TURN)
+            sequence = self.region.load(_word("new_odd" if turn & 1 else "new_even"))
+            if self.region.load(self.TURN) == turn:
+                return sequence
+
+    def last_snapshot(self) -> Snapshot:
+        """Return what survives a power cut: the newest whole snapshot, and the floor."""
+        size_bytes = gfmt.snapshot_bytes(self.capacity)
+        newest = Snapshot(0)
+        for ordinal in (0, 1):
+            at = gfmt.snapshot_at(self.capacity, ordinal)
+            found = decode_snapshot(self.region.read(at, size_bytes))
+            if found is not None and found.ordinal > newest.ordinal:
+                newest = found
+        return newest.within(self.region.load(self.NEXT), fmt.SEQUENCE_MAX)
+
+    def write_snapshot(self, new_sequence: int, records: bytes) -> int:
+        """Write a snapshot where the one on stable storage does not stand; return its ordinal."""
+        ordinal = self.region.load(self.SNAPSHOT) + 1
+        at = gfmt.snapshot_at(self.capacity, ordinal)
+        self.region.write(at, encode_snapshot(ordinal, new_sequence, records))
+        return ordinal
+
+    def close(self) -> None:
+        """Let go of the map."""
+        del self.region
+
+
+def make_group_file(
+    folder: Directory,
+    prefix: str,
+    queue_id: bytes,
+    name: str,
+    snapshot: Snapshot,
+    *,
+    capacity: int,
+    created: int,
+    last_ack: int = 0,
+    now: int = 0,
+    monotonic: int = 0,
+) -> None:
+    """Create the file, or put another one in its place, durable with its name.
+
+    What waits in the snapshot waits in the table; its place is looked for when it is claimed. `now`
+    is of the wall clock, and `monotonic` of the leases' clock at the same moment, in ns.
+    """
+    file_name = fmt.cursor_name(prefix, name)
+    header = np.zeros(1, fmt.GROUP_META)
+    header["magic"] = np.void(fmt.CURSOR_MAGIC)
+    header["version"] = fmt.FORMAT_VERSION
+    header["queue_id"] = np.void(queue_id)
+    header["checksum"] = identity_checksum(queue_id, fmt.CURSOR_MAGIC)
+    header["kind"], header["capacity"] = fmt.CURSOR_OF_GROUP, capacity
+    header["created"], header["opened"], header["last_ack"] = created, now, last_ack
+    header["next_sequence"] = snapshot.floor
+    header["new_even"] = snapshot.new_sequence
+    header["claim_id"] = header["used"] = len(snapshot.waiting)
+    header["changing"] = 1
+    ordinal = snapshot.ordinal + 1
+    header["snapshot"] = ordinal
+    rows = np.zeros(len(snapshot.waiting), fmt.GROUP_RECORD)
+    for row, (number, one) in zip(rows, enumerate(snapshot.waiting, 1), strict=True):
+        row["word"] = number << 2 | gfmt.RECORD_WAITS
+        row["sequence"], row["deliveries"] = one.sequence, one.deliveries
+        row["cause"] = one.cause
+        row["due"] = max(0, monotonic + one.due - now) if one.due > now else 0
+    at = gfmt.snapshot_at(capacity, ordinal)
+    data = header.tobytes().ljust(fmt.GROUP_TABLE_AT, b"\0") + rows.tobytes()
+    whole = data.ljust(at, b"\0") + encode_snapshot(
+        ordinal, snapshot.new_sequence, encode_waiting(snapshot.waiting)
+    )
+    folder.make(file_name, whole, size_bytes=gfmt.group_bytes(capacity), synced=True)
+    # Dies or cut before the table is settled: it is not believed, and the snapshot is.
+    made = GroupTable(folder, prefix, queue_id, name, writable=True)
+    made.settle()
+    made.close()
+    folder.sync_entries()
+
+
+def settle_groups(
+    folder: Directory,
+    prefix: str,
+    queue_id: bytes,
+    tail_sequence: int,
+    did: Callable[[str], None],
+    clock: Callable[[], int],
+) -> None:
+    """Make every group usable by who comes next; the caller has the queue alone (I11, I14).
+
+    Nobody who claimed anything is alive. Where the table is believed, its claims are void and the
+    rest stays; otherwise the file is made anew from what survives a power cut, not ahead of the
+    tail, before anything new is sent: the old one could come back at the next power cut.
+    """
+    names = [name for name, meta in readable_cursors(folder, prefix, queue_id)
+             if not isinstance(meta, errors.PageQueueError) and meta.is_group]  # fmt: skip
+    for name in names:
+        try:
+            group = GroupTable(folder, prefix, queue_id, name, writable=True)
+        except errors.DamageError as error:
+            log.warning("%s", error)
+            continue
+        if group.is_trusted and group.new_sequence <= tail_sequence:
+            group.settle()
+            group.close()
+        else:
+            did(make_anew(folder, prefix, queue_id, group, tail_sequence, clock()))
+
+
+def make_anew(
+    folder: Directory, prefix: str, queue_id: bytes, group: GroupTable, tail_sequence: int, now: int
+) -> str:
+    """Make a group's file again from what survives a power cut; return what was done.
+
+    Nobody has the group open; the map that is given is let go of. Dies or is cut in here: the old
+    file, or the new one, of which the same is made again.
+    """
+    before, name, capacity = group.last_snapshot(), group.name, group.capacity
+    created, last_ack = (group.region.load(_word(word)) for word in ("created", "last_ack"))
+    group.close()
+    kept = before.within(before.floor, tail_sequence)
+    make_group_file(
+        folder, prefix, queue_id, name, kept, capacity=capacity, created=created,
+        last_ack=last_ack, now=now, monotonic=_core.monotonic(),
+    )  # fmt: skip
+    return (
+        f"made group {name!r} anew from its last flush: message {kept.new_sequence} is the next "
+        f"new one, and {len(kept.waiting)} before it come again"
+    )

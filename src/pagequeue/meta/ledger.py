@@ -1,0 +1,211 @@
+"""The ledger: what a writer that may come again has published, kept beside the messages.
+
+A writer that can die and do its work again (a Spark query, say) names each piece of work. Whoever
+publishes one writes first what it is about to do, a record, and afterwards its entry. An entry says
+what is done; the record that is found says what was begun, and the pages or the frames say whether
+it was done as well. After a power cut an entry can be there whose messages are not: recovery takes
+back what is behind the tail, as it lowers cursors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
+
+from pagequeue import _core, errors
+from pagequeue.format import SEQUENCE_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pagequeue.system.directory import Directory
+
+VERSION: Final = 1
+BYTES_MAX: Final = 1 << 20
+ENTRY: Final = re.compile(r"[0-9a-f]{32}")
+STAGED: Final = "-staged"
+"""Behind the prefix: the directory beside the queue in which rows and pages wait."""
+LOCK: Final = "lock"
+"""In that directory: what publishers lock, one at a time."""
+KEPT: Final = 16
+"""So many pieces of work an entry remembers: a writer repeats its last one, or after a power cut a
+few before it."""
+
+
+def publishing_name(prefix: str) -> str:
+    """Return the name of the file that says which pages are being published."""
+    return f"{prefix}-publishing"
+
+
+def sending_name(prefix: str) -> str:
+    """Return the name of the file that says which batch is being sent."""
+    return f"{prefix}-sending"
+
+
+def published_name(prefix: str, entry: str) -> str:
+    """Return the name of a ledger's entry: what one writer has published so far."""
+    return f"{prefix}-published.{entry}"
+
+
+def progress(folder: Directory, prefix: str) -> int:
+    """Return how far the publisher is who is at work: the time of its lock, ns; 0: nobody was."""
+    try:
+        status = folder.status(f"{prefix}{STAGED}/{LOCK}")
+    except errors.PageQueueError:  # it may not be looked at: then nobody waits longer for it
+        return 0
+    return 0 if status is None else status.st_mtime_ns
+
+
+def entry_of(name: str) -> str:
+    """Return how the entry of a writer is called."""
+    return hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
+
+
+def read_record(folder: Directory, name: str) -> dict[str, Any] | None:
+    """Return what a record or an entry says; None: there is none.
+
+    Raises:
+        CorruptMeta: it is damaged.
+        NewerFormat: a newer version wrote it.
+    """
+    if not folder.exists(name):
+        return None
+    try:
+        data = folder.read(name, BYTES_MAX)
+    except errors.QueueNotFound:
+        return None  # another one settled it
+    path = folder.full(name)
+    text = data[8:]
+    try:
+        # What follows was appended by somebody else; a writer's text is ASCII, a byte a character.
+        record, end = json.JSONDecoder().raw_decode(text.decode("latin-1"))
+        record = record if int(data[:8], 16) == _core.crc32c(text[:end]) else None
+    except (ValueError, RecursionError):
+        record = None
+    if not isinstance(record, dict):
+        raise nonsense(path, "wrong checksum")
+    if record.get("version") != VERSION:
+        raise errors.NewerFormat(
+            f"written in version {record.get('version')}, this is {VERSION}: upgrade pagequeue",
+            path=path, version=_number(record.get("version")),
+        )  # fmt: skip
+    pieces = [record.get("unsure", [0, 0, 0]), *_list(record.get("done"))]
+    if not isinstance(record.get("writer"), str) or not all(map(_is_piece, pieces)):
+        raise nonsense(path, "no entry of a writer")
+    return record
+
+
+def nonsense(path: str, reason: str) -> errors.CorruptMeta:
+    """Return the error for a record or an entry that cannot be."""
+    return errors.CorruptMeta(
+        "says nothing that could be right: repair the queue, which removes it; what its writer "
+        "published last has to be looked for by hand",
+        path=path, position=0, reason=reason,
+    )  # fmt: skip
+
+
+def are_numbers(numbers: object, least: int = 0, most: int = SEQUENCE_MAX) -> TypeGuard[list[int]]:
+    """Whether this is a list of integers between two others, both included."""
+    return isinstance(numbers, list) and all(
+        type(number) is int and least <= number <= most for number in numbers
+    )
+
+
+def _is_piece(piece: object) -> bool:
+    """Whether this is a piece of work with its sequences."""
+    return are_numbers(piece) and len(piece) == 3 and piece[1] <= piece[2]
+
+
+def _list(found: object) -> list[Any]:
+    return found if isinstance(found, list) else [None]
+
+
+def _number(found: object) -> int:
+    return found if isinstance(found, int) else 0
+
+
+def write_record(
+    folder: Directory,
+    name: str,
+    record: dict[str, Any],
+    sync: Callable[[], None] | None = None,
+) -> None:
+    """Put a record or an entry on stable storage, with its name, in place of the one before.
+
+    Args:
+        folder: of the queue.
+        name: of the record.
+        record: what it says.
+        sync: puts the directory's entries on stable storage, and latches the queue if that
+            fails; None: whoever recovers it begins again.
+
+    Raises:
+        DiskFull, SystemLimit: the one before stays. What `sync` raises.
+    """
+    text = json.dumps({"version": VERSION, **record}, sort_keys=True).encode()
+    data = f"{_core.crc32c(text):08x}".encode() + text
+    folder.make(name, data, size_bytes=len(data), synced=True)
+    (sync or folder.sync_entries)()
+
+
+def done_in(entry: dict[str, Any] | None, piece: int) -> range | None:
+    """Return the sequences of a piece of work that is done; None: it is not.
+
+    Pieces that are older than all that the entry remembers are done, their place is not known.
+    """
+    if entry is None or not entry["done"]:
+        return None
+    for done, first, end in entry["done"]:
+        if done == piece:
+            return range(first, end)
+    return range(0) if piece < min(done for done, _, _ in entry["done"]) else None
+
+
+def with_piece(
+    entry: dict[str, Any] | None, writer: str, piece: int, sequences: range
+) -> dict[str, Any]:
+    """Return an entry that says that a piece of work is done as well."""
+    before = [] if entry is None else entry["done"]
+    done = [*before, [piece, sequences.start, sequences.stop]]
+    return {"writer": writer, "done": done[-KEPT:]}
+
+
+def unsure(record: dict[str, Any]) -> dict[str, Any]:
+    """Return the entry of a record of which nobody can tell any more whether it was done."""
+    *done, last = record["done"]
+    return {"writer": record["writer"], "done": done, "unsure": last}
+
+
+def damaged(folder: Directory, prefix: str) -> dict[str, errors.CorruptMeta]:
+    """Return what is wrong with entries, and with the record of a batch, by their names."""
+    pattern = re.compile(re.escape(published_name(prefix, "")) + r"[0-9a-f]{32}")
+    found = {}
+    for name in sorted(folder.names()):
+        if name == sending_name(prefix) or pattern.fullmatch(name):
+            try:
+                read_record(folder, name)
+            except errors.CorruptMeta as error:
+                found[name] = error
+            except errors.PageQueueError:
+                continue  # nothing can be said about it
+    return found
+
+
+def lower_entries(
+    folder: Directory, prefix: str, tail_sequence: int, did: Callable[[str], None]
+) -> None:
+    """Take back what entries say of messages that a power cut took; only when alone."""
+    pattern = re.compile(re.escape(published_name(prefix, "")) + r"[0-9a-f]{32}")
+    for name in sorted(filter(pattern.fullmatch, folder.names())):
+        try:
+            entry = read_record(folder, name)
+        except errors.CorruptMeta:
+            continue  # whoever needs it is told
+        if entry is None:
+            continue
+        kept = [piece for piece in entry["done"] if piece[2] <= tail_sequence]
+        if len(kept) < len(entry["done"]):
+            write_record(folder, name, {**entry, "done": kept})
+            did(f"took back in {name} what stood behind the tail")

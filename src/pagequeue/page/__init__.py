@@ -1,0 +1,1 @@
+"""One page file, plain or compressed: header, frames and index."""

@@ -1,0 +1,141 @@
+"""The header of a page: what it says of itself, and whether that is the page that is wanted."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from pagequeue import _core, errors
+from pagequeue import format as fmt
+from pagequeue.meta.all_and_read_meta import field_of
+from pagequeue.system.os_errors import raise_typed
+
+if TYPE_CHECKING:
+    from pagequeue.system.directory import Directory
+
+REMEDY = "repair or salvage the queue, or restore the file from a copy"
+
+
+@dataclass(frozen=True)
+class PageHeader:
+    """What a page says of itself. `first_sequence` is None while it is only made ready."""
+
+    page_number: int
+    queue_id: bytes
+    first_sequence: int | None
+    floor_timestamp: int
+    created: int
+    is_compressed: bool = False
+
+    def encode(self) -> bytes:
+        """Return the bytes at the beginning of the page."""
+        record = np.zeros(1, fmt.PAGE_HEADER)
+        magic = fmt.COMPRESSED_MAGIC if self.is_compressed else fmt.PAGE_MAGIC
+        record["magic"] = np.void(magic)
+        record["version"] = fmt.FORMAT_VERSION
+        record["page_number"] = self.page_number
+        record["queue_id"] = np.void(self.queue_id)
+        first = fmt.UNSET_SEQUENCE if self.first_sequence is None else self.first_sequence
+        record["first_sequence"] = first
+        record["floor_timestamp"] = self.floor_timestamp
+        record["created"] = self.created
+        record["checksum"] = _core.crc32c(record.tobytes())
+        return record.tobytes()
+
+
+def bad_header(path: str, reason: str) -> errors.CorruptPage:
+    """Return the error for a page header that is wrong."""
+    return errors.CorruptPage(
+        f"page header: {reason}: {REMEDY}", path=path, position=0, reason=reason
+    )
+
+
+def parse_header(data: bytes, path: str) -> PageHeader:
+    """Return what a page says of itself, whichever page of whichever queue it is.
+
+    Raises:
+        CorruptPage: it is not a page's header, or its checksum is wrong.
+        NewerFormat: written by a newer version.
+    """
+    if len(data) < fmt.PAGE_HEADER_BYTES:
+        raise bad_header(path, "too short")
+    record = np.frombuffer(data, fmt.PAGE_HEADER, 1).copy()
+    found = record[0]
+    magic = found["magic"].tobytes()
+    if magic not in {fmt.PAGE_MAGIC, fmt.COMPRESSED_MAGIC}:
+        raise bad_header(path, "wrong magic")
+    version = int(found["version"])
+    if version < fmt.FORMAT_VERSION:
+        raise bad_header(path, "no format")
+    if version > fmt.FORMAT_VERSION:
+        raise errors.NewerFormat(
+            f"written in format {version}, this is {fmt.FORMAT_VERSION}: upgrade pagequeue",
+            path=path, version=version,
+        )  # fmt: skip
+    stated = int(found["checksum"])
+    record["checksum"] = 0
+    if _core.crc32c(record.tobytes()) != stated:
+        raise bad_header(path, "wrong checksum")
+    first = int(found["first_sequence"])
+    if first > fmt.SEQUENCE_MAX and first != fmt.UNSET_SEQUENCE:
+        raise bad_header(path, "first sequence")
+    return PageHeader(
+        int(found["page_number"]),
+        found["queue_id"].tobytes(),
+        None if first == fmt.UNSET_SEQUENCE else first,
+        int(found["floor_timestamp"]),
+        int(found["created"]),
+        magic == fmt.COMPRESSED_MAGIC,
+    )
+
+
+def decode_header(data: bytes, queue_id: bytes, page_number: int, path: str) -> PageHeader:
+    """Return a page's header.
+
+    Raises:
+        CorruptPage: it is not this page of this queue.
+        NewerFormat: written by a newer version.
+    """
+    header = parse_header(data, path)
+    if header.queue_id != queue_id:
+        raise bad_header(path, "a page of another queue")
+    if header.page_number != page_number:
+        raise bad_header(path, f"it is page {header.page_number}, not {page_number}")
+    return header
+
+
+def first_bytes(folder: Directory, name: str) -> bytes:
+    """Return the bytes that a page's header takes, or as many as there are."""
+    with folder.opened(name, writable=False) as fd:
+        try:
+            return os.pread(fd, fmt.PAGE_HEADER_BYTES, 0)
+        except OSError as error:
+            raise_typed(error, folder.full(name), "reading the file")
+
+
+def read_header(folder: Directory, prefix: str, queue_id: bytes, number: int) -> PageHeader:
+    """Return a page's header, read without mapping the page.
+
+    Raises:
+        PageQueueError: whatever is wrong with it, or with its file.
+    """
+    name = fmt.page_name(prefix, number)
+    return decode_header(first_bytes(folder, name), queue_id, number, folder.full(name))
+
+
+def inflated_bytes(folder: Directory, name: str) -> int:
+    """Return the size of a compressed page when it is inflated, as it says; 0: it says nothing."""
+    with folder.opened(name, writable=False) as fd:
+        try:
+            data = os.pread(fd, fmt.COMPRESSED_HEAD_BYTES, fmt.PAGE_HEADER_BYTES)
+        except OSError as error:
+            raise_typed(error, folder.full(name), "reading the file")
+    if len(data) < fmt.COMPRESSED_HEAD_BYTES:
+        return 0
+    return int(np.frombuffer(data, fmt.COMPRESSED_HEAD)[0]["page_bytes"])
+
+
+CHECKSUM_AT: Final = field_of(fmt.FRAME, "checksum")

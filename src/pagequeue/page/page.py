@@ -1,0 +1,356 @@
+"""One page with its index, mapped: its frames as a whole, its index mended.
+
+The index is derived from the page. When it is missing, of the wrong size, or leads to a frame that
+does not prove itself, it is written again from the frames: in place by whoever may write, in a
+private map by whoever may not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from pagequeue import _core, errors
+from pagequeue import format as fmt
+from pagequeue.meta.all_and_read_meta import size_now
+from pagequeue.page.header import REMEDY, bad_header, decode_header
+from pagequeue.page.search import PageSearch
+from pagequeue.page.spare import page_from_spare
+from pagequeue.system.os_errors import raise_typed
+
+if TYPE_CHECKING:
+    from pagequeue.meta.all_and_read_meta import AllMeta
+    from pagequeue.page.header import PageHeader
+    from pagequeue.system.directory import Directory
+
+log = logging.getLogger("pagequeue")
+NO_FILE = -1
+INDEX_SPARE = 1.5
+"""Index records are expected to be so many times as frequent as they were so far."""
+REASONS = {
+    _core.READ_NOTHING: "nothing stands there",
+    _core.READ_END: "the page ends there",
+    _core.READ_BAD_LENGTH: "its length cannot be",
+    _core.READ_BAD_CHECKSUM: "its checksum is wrong",
+    _core.READ_BAD_TIME: "it is older than the frame before it",
+}
+BAD = {_core.READ_BAD_LENGTH, _core.READ_BAD_CHECKSUM, _core.READ_BAD_TIME}
+"""What stands there is no frame, and something."""
+PROOF = {_core.READ_FRAME, _core.READ_END}
+"""What stands there proves its sequence."""
+
+
+class Scan(NamedTuple):
+    """What a walk over a page's frames found.
+
+    `position`, `sequence` and `timestamp` stand behind the last frame that validates; the `whole_`
+    ones behind the last complete batch. `stopped` is one of the core's READ_ codes.
+    """
+
+    position: int
+    sequence: int
+    timestamp: int
+    whole_position: int
+    whole_sequence: int
+    whole_timestamp: int
+    index_wrong: int
+    stopped: int
+
+
+def lost_page(path: str, position: int, sequence: int | None = None) -> errors.CorruptPage:
+    """Return the error for a page or an index that was truncated under its map."""
+    size, reason = size_now(path, position)
+    where = "" if sequence is None else f", message {sequence} is wanted"
+    return errors.CorruptPage(
+        f"{reason}, at {size} bytes{where}: {REMEDY}",
+        path=path, position=size, reason=reason, sequence=sequence,
+    )  # fmt: skip
+
+
+def missing_page(path: str, number: int) -> errors.MissingPage:
+    """Return the error for a page that should be there and is not."""
+    return errors.MissingPage(
+        f"page {number} is not there: {REMEDY}", path=path, position=0, reason="missing page"
+    )
+
+
+def map_file(folder: Directory, name: str, size_bytes: int, *, writable: bool) -> _core.Region:
+    """Map a page or an index of exactly this size.
+
+    Raises:
+        CorruptPage: its size is another.
+    """
+    path = folder.full(name)
+    with folder.opened(name, writable=writable) as fd:
+        try:
+            status = os.fstat(fd)
+            found = status.st_size
+            if found == size_bytes:
+                if writable and status.st_blocks * 512 < size_bytes:
+                    # A copy that left holes: without blocks a full disk would be a signal (I10).
+                    os.posix_fallocate(fd, 0, size_bytes)
+                region = _core.Region(fd, size_bytes, writable)
+                region.on_lost = partial(lost_page, path)
+                return region
+        except OSError as error:
+            raise_typed(error, path, "mapping the file")
+    raise errors.CorruptPage(
+        f"{found} bytes, must be {size_bytes}: {REMEDY}",
+        path=path, position=min(found, size_bytes), reason="wrong size",
+    )  # fmt: skip
+
+
+def map_plain(folder: Directory, name: str, meta: AllMeta, *, writable: bool) -> _core.Region:
+    """Map a page that is not compressed.
+
+    Raises:
+        CorruptPage: its size is not that of the queue's pages.
+    """
+    region = map_file(folder, name, meta.page_bytes, writable=writable)
+    region.queue_id = meta.queue_id
+    return region
+
+
+def private_page(data: bytes, meta: AllMeta) -> _core.Region:
+    """Map memory of this process alone as a page of a queue, filled up with zeros."""
+    region = private_region(data, meta.page_bytes)
+    region.queue_id = meta.queue_id
+    return region
+
+
+def private_region(data: bytes, size_bytes: int) -> _core.Region:
+    """Map memory of this process alone: `data`, cut off or filled up with zeros.
+
+    Raises:
+        SystemLimit: there is no memory.
+    """
+    try:
+        region = _core.Region(NO_FILE, size_bytes, True)
+    except OSError as error:
+        raise_typed(error, "memory", "reading what cannot be mapped")
+    region.write(0, data[:size_bytes])
+    return region
+
+
+class WritablePage:
+    """A page and its index, mapped for writing; the producers of a process share it.
+
+    Attributes:
+        number: of the page.
+        region: the map of the page.
+        index: the map of its index.
+        populated: the position up to which page faults were taken, or soon are.
+    """
+
+    __slots__ = ("index", "number", "populated", "region")
+
+    def __init__(self, number: int, region: _core.Region, index: _core.Region) -> None:
+        self.number = number
+        self.region = region
+        self.index = index
+        self.populated = 0
+
+    def populate(self, start: int, end: int, frame_bytes: float) -> None:
+        """Take the page faults of a range of the page, and of the index records it will need."""
+        index_start = _index_bytes(start / INDEX_SPARE, frame_bytes, len(self.index))
+        index_end = _index_bytes(end, frame_bytes, len(self.index))
+        with contextlib.suppress(OSError):  # an old system, or no memory: faults come by themselves
+            self.region.populate(start, end - start)
+            self.index.populate(index_start, index_end - index_start)
+
+
+def make_page(
+    folder: Directory,
+    prefix: str,
+    meta: AllMeta,
+    header: PageHeader,
+    *,
+    filled_bytes: int = 0,
+    frame_bytes: float = 1.0,
+    synced: bool = False,
+    may_reuse: bool = False,
+) -> WritablePage:
+    """Make a page's two files, blocks reserved; the page itself appears last.
+
+    The caller is the only one that makes this page.
+
+    Args:
+        folder: of the queue.
+        prefix: of its file names.
+        meta: what was fixed at creation.
+        header: of the new page.
+        filled_bytes: of the page that will be needed soon; their memory is had at once.
+        frame_bytes: what a frame takes, as far as known; the index is filled accordingly.
+        synced: whether the page must be on stable storage before it gets its name.
+        may_reuse: whether it can be made of a file that retention took: all of its memory is had
+            at once.
+
+    Raises:
+        DiskFull: there is no room; nothing is left behind.
+    """
+    # 1. The index. Dies here: an index without a page, which the next one replaces.
+    index_name = fmt.index_name(prefix, header.page_number)
+    index = folder.make(
+        index_name,
+        b"",
+        size_bytes=meta.index_bytes,
+        filled_bytes=_index_bytes(filled_bytes, frame_bytes, meta.index_bytes),
+        maker="next",
+    )
+    # 2. The page. Dies before its rename: the same. It is there: it can be rolled into.
+    page_name = fmt.page_name(prefix, header.page_number)
+    region = None
+    if may_reuse:
+        region = page_from_spare(folder, prefix, page_name, header.encode(), meta.page_bytes)
+    try:
+        region = region or folder.make(
+            page_name,
+            header.encode(),
+            size_bytes=meta.page_bytes,
+            filled_bytes=filled_bytes,
+            maker="next",
+            synced=synced,
+        )
+    except errors.DiskFull:
+        folder.remove(index_name)
+        raise
+    index.on_lost = partial(lost_page, folder.full(index_name))
+    region.on_lost = partial(lost_page, folder.full(page_name))
+    region.queue_id = meta.queue_id
+    return WritablePage(header.page_number, region, index)
+
+
+def _index_bytes(used_bytes: float, frame_bytes: float, limit_bytes: int) -> int:
+    """Return how much of an index belongs to so many bytes of frames, with some to spare."""
+    return min(int(used_bytes / frame_bytes * INDEX_SPARE) * fmt.INDEX_RECORD_BYTES, limit_bytes)
+
+
+class Page(PageSearch):
+    """A page as a reader sees it: mapped without write access.
+
+    Attributes:
+        is_compressed: whether its file is.
+        number: of the page.
+        header: as it was when the page was opened.
+    """
+
+    is_compressed = False
+
+    def __init__(self, folder: Directory, prefix: str, meta: AllMeta, number: int) -> None:
+        self.number = number
+        self._folder = folder
+        self._prefix = prefix
+        self._meta = meta
+        name = fmt.page_name(prefix, number)
+        self.path = folder.full(name)
+        self._memory: _core.Region | None = None
+        self.header = decode_header(self._open(name), meta.queue_id, number, self.path)
+        self._index: _core.Region | None = None
+
+    def _open(self, name: str) -> bytes:
+        """Map the file; return the page's header."""
+        self._memory = map_plain(self._folder, name, self._meta, writable=False)
+        return self._memory.read(0, fmt.PAGE_HEADER_BYTES)
+
+    @property
+    def region(self) -> _core.Region:
+        """The map of the page."""
+        assert self._memory is not None
+        return self._memory
+
+    def ready(self, position: int) -> _core.Region:
+        """Return the map, in which what stands at a position is there to be read."""
+        del position  # in a mapped file all is
+        return self.region
+
+    @property
+    def first_sequence(self) -> int:
+        """The sequence of the page's first frame."""
+        first = self.header.first_sequence
+        if first is None:
+            raise bad_header(self.path, "no first sequence")
+        return first
+
+    def first_timestamp(self) -> int | None:
+        """Return the timestamp of the first frame in ns, None when there is none that is right."""
+        found, timestamp, _, _ = _core.look(self.region, fmt.PAGE_HEADER_BYTES, self.first_sequence)
+        return timestamp if found == _core.READ_FRAME else None
+
+    def scan(self, count: int | None = None) -> Scan:
+        """Walk the page's frames from the first on, at most `count` of them, index untouched."""
+        return scan_region(self.region, None, self.header, self.first_sequence, count)
+
+    def check(self, count: int | None, index: _core.Region | None) -> Scan:
+        """Walk the frames and compare the index with them."""
+        first = self.first_sequence
+        return scan_region(self.region, index, self.header, first, count, use=_core.INDEX_CHECK)
+
+    def damage(self, count: int | None) -> errors.CorruptFrame:
+        """Return the error for the first frame, of `count`, that does not validate."""
+        scan = self.scan(count)
+        reason = REASONS.get(scan.stopped, "its index cannot be rebuilt")
+        return errors.CorruptFrame(
+            f"message {scan.sequence} at position {scan.position}: {reason}: {REMEDY}",
+            path=self.path, position=scan.position, sequence=scan.sequence, reason=reason,
+        )  # fmt: skip
+
+    # --- the index --------------------------------------------------------------------------------
+
+    def index(self, count: int, *, mend: bool) -> _core.Region:
+        """Return the page's index, made again if it is missing or of the wrong size."""
+        if self._index is None or self._index.broken:
+            name = fmt.index_name(self._prefix, self.number)
+            try:
+                self._index = map_file(self._folder, name, self._meta.index_bytes, writable=False)
+            except (errors.QueueNotFound, errors.CorruptPage, errors.UnsafePath):
+                return self.rebuild_index(count, mend=mend)
+        return self._index
+
+    def rebuild_index(self, count: int, *, mend: bool) -> _core.Region:
+        """Write the index of the first `count` frames again; in its file if that is allowed."""
+        region = None
+        if mend:
+            log.warning("%s: its index is missing or wrong and is written again", self.path)
+            try:
+                region = writable_index(self._folder, self._prefix, self._meta, self.number)
+            except (errors.RetryError, errors.AccessDenied) as error:
+                log.warning("%s", error)  # reading goes on without: it is only a hint (I6)
+        if region is None:
+            region = private_region(b"", self._meta.index_bytes)
+        first = self.first_sequence
+        scan_region(self.region, region, self.header, first, count, use=_core.INDEX_WRITE)
+        self._index = region
+        return region
+
+
+def writable_index(folder: Directory, prefix: str, meta: AllMeta, number: int) -> _core.Region:
+    """Map an index for writing; an empty one takes its place if it is missing or of wrong size."""
+    name = fmt.index_name(prefix, number)
+    try:
+        return map_file(folder, name, meta.index_bytes, writable=True)
+    except (errors.QueueNotFound, errors.CorruptPage):
+        index = folder.make(name, b"", size_bytes=meta.index_bytes)
+        index.on_lost = partial(lost_page, folder.full(name))
+        return index
+
+
+def scan_region(
+    region: _core.Region,
+    index: _core.Region | None,
+    header: PageHeader,
+    first_sequence: int,
+    count: int | None,
+    *,
+    use: int = _core.INDEX_NONE,
+) -> Scan:
+    """Walk a page's frames from the first on, at most `count` of them."""
+    end = fmt.SEQUENCE_MAX if count is None else first_sequence + count
+    return Scan(
+        *_core.scan(
+            region, index, first_sequence, fmt.PAGE_HEADER_BYTES, first_sequence, end,
+            header.floor_timestamp, use,
+        )
+    )  # fmt: skip

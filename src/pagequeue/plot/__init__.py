@@ -1,0 +1,1 @@
+"""What the plots show: histograms, latencies and figures."""

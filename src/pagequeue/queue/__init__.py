@@ -1,0 +1,1 @@
+"""The class Queue, its methods by subject."""

@@ -1,0 +1,1 @@
+"""Reading messages: consumers, replays and batches, blocking and under asyncio."""

@@ -1,0 +1,334 @@
+"""PageReader and Consumer: read messages in order, without a lock and without writing to any page.
+
+The hot path is the core's `Reader`; here stands what it cannot settle by itself: the next page,
+damage, and where to begin.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Self
+
+from pagequeue import _core, errors
+from pagequeue import format as fmt
+from pagequeue.columns.batch import Batch
+from pagequeue.meta.all_and_read_meta import lost_meta
+from pagequeue.page.compressed_page import BlockInflater
+from pagequeue.page.header import REMEDY
+from pagequeue.page.page import REASONS, lost_page
+from pagequeue.receive.async_receive import AsyncReads
+from pagequeue.store.options import check_expired
+from pagequeue.util.closing import Closing
+from pagequeue.util.timestamps import Moment, to_ns
+
+if TYPE_CHECKING:
+    from pagequeue._core import Message
+    from pagequeue.store.store import Place, Store
+
+GOOD = {_core.READ_FRAME, _core.READ_END}
+NO_END = 2**64 - 1
+KEPT_BYTES = 8 * 4096
+"""The payloads of a batch with more bytes of timestamps are kept until the batch behind the next:
+else Python gives their memory back to the system before the next are made, and takes it anew."""
+NO_LIMIT = -(2**63)
+"""Stands for no `since` and no `until` in the core."""
+
+
+class PageReader(_core.Reader, Closing):
+    """What Consumer and Replay share: going from page to page."""
+
+    __slots__ = ("__weakref__", "_kept", "_kind", "_last", "_store")
+
+    _last: Batch | None
+    _kept: list[bytes] | None
+    _store: Store
+    _kind: str
+
+    def __new__(cls, store: Store, *, waits: bool, kind: str, durable_only: bool = False) -> Self:
+        """Read an open store; the place to begin is set by `_go`."""
+        self = super().__new__(cls, store.write_meta.region, waits, durable_only)
+        self._store = store
+        self._kind = kind
+        if not store.kind.is_plain:
+            self._decoder = store.kind.decoder
+        self._last = self._kept = None
+        return self
+
+    def __repr__(self) -> str:
+        path = self._store.folder.path
+        state = "closed" if self._closed else f"next sequence {self.sequence}"
+        return f"<{type(self).__name__} of {path!r}, {state}>"
+
+    def _go(self, place: Place) -> None:
+        region = place.page.ready(place.position)
+        self._enter(region, place.page.number, place.position, place.sequence)
+
+    def _on_event(self, event: int, value: int) -> bool:
+        """Settle what the core could not; True = go on, False = there is nothing to read yet."""
+        store = self._store
+        if event == _core.EVENT_PAGE_END:
+            return self._turn()
+        if event == _core.EVENT_UNFILLED:
+            return self._fill(value)
+        if event == _core.EVENT_DAMAGED:
+            return self._damaged(value)
+        if event == _core.EVENT_LOST:
+            raise self._lost()
+        if event == _core.EVENT_LIMIT:
+            return self._lift_limit()
+        path = store.folder.path
+        if event == _core.EVENT_TIMEOUT and self._kind == "replay":
+            raise errors.NothingReceived("this replay has ended: make another one", path=path)
+        if event == _core.EVENT_TIMEOUT:
+            raise errors.NothingReceived(
+                f"no message within {value / 1e9:g} s: call again", path=path
+            )
+        if event == _core.EVENT_FORKED:
+            raise errors.ForkedError(
+                f"this {self._kind} belongs to the parent process: open the queue in the child",
+                path=path,
+            )
+        if event == _core.EVENT_BUSY:
+            raise errors.ConcurrentUse(
+                f"another thread is inside this {self._kind}: give each thread its own",
+                path=path,
+            )
+        raise errors.ClosedError(f"this {self._kind} is closed: make another one", path=path)
+
+    def _turn(self) -> bool:
+        """Go on in the next page."""
+        if self._store.awaits_recovery and self._page_number >= self._store.tail.page_number:
+            return False
+        old: list[object] = [self._region]  # not by its number: retention can have taken it
+        page = self._store.page(self._page_number + 1)
+        if page.first_sequence != self.sequence:
+            raise errors.CorruptPage(
+                f"begins with message {page.first_sequence}, must be {self.sequence}: {REMEDY}",
+                path=page.path, position=0, reason="wrong first sequence",
+            )  # fmt: skip
+        self._enter(page.region, page.number, fmt.PAGE_HEADER_BYTES, self.sequence)
+        self._store.background.drop(old)
+        return True
+
+    def _fill(self, position: int) -> bool:
+        """Have the next block of a compressed page inflated."""
+        region = self._region
+        filler = None if region is None else region.filler
+        if (
+            region is not None
+            and isinstance(filler, BlockInflater)
+            and filler.fill(region, position)
+        ):
+            return True
+        return self._damaged(_core.READ_NOTHING)  # it is there, and this is not
+
+    def _lift_limit(self) -> bool:
+        """Go on behind the valid prefix, once a writer has recovered what follows it."""
+        if self._store.awaits_recovery:
+            return False
+        self._limit(NO_END)
+        return True
+
+    def _damaged(self, found: int) -> bool:
+        """Raise; but a torn tail of a queue that was not yet recovered is not damage."""
+        store = self._store
+        if store.awaits_recovery and self.sequence >= store.tail.sequence:
+            return False
+        page = store.page_again(self._page_number)
+        region = page.ready(self._position)
+        if _core.look(region, self._position, self.sequence)[0] in GOOD:
+            # Another file took the place of the page after a failed sync, and memory no longer had
+            # the old one as it was.
+            self._enter(region, self._page_number, self._position, self.sequence)
+            return True
+        reason = REASONS.get(found, "unknown")
+        raise errors.CorruptFrame(
+            f"message {self.sequence} at position {self._position}: {reason}: {REMEDY}",
+            path=page.path, position=self._position, sequence=self.sequence, reason=reason,
+        )  # fmt: skip
+
+    def _lost(self) -> errors.DamageError:
+        """Return the error for a page or a write meta that was truncated under its map."""
+        page, meta = self._region, self._store.write_meta
+        if page is None or not page.broken:
+            return lost_meta(meta.path, meta.region.lost_at)
+        name = fmt.page_name(self._store.prefix, self._page_number)
+        return lost_page(self._store.folder.full(name), page.lost_at, self.sequence)
+
+    def _batch(
+        self, limit_count: int, timeout: float | None, bytes_max: int = fmt.READ_BYTES_MAX
+    ) -> Batch | None:
+        """Return the next messages; None at the end that was set."""
+        columns = self._read_many(limit_count, timeout, bytes_max)
+        if columns is None:
+            return None
+        batch = Batch(*columns, self._store.kind)
+        if len(columns[2]) > KEPT_BYTES:
+            self._kept = self._last._payloads if self._last is not None else None  # noqa: SLF001 - its own package
+            self._last = batch
+        return batch
+
+    def close(self) -> None:
+        """Let go of the page; closing again does nothing.
+
+        Another thread may close it: a `receive` that is waiting then ends in `ClosedError`.
+        """
+        if self._store.is_forked:
+            return  # the parent's
+        self._leave()
+        self._last = self._kept = None
+        if not self._store.read_only:
+            with contextlib.suppress(errors.ClosedError):  # then nobody waits any more
+                self._store.write_meta.wake()
+
+
+class Consumer(PageReader, AsyncReads):
+    """Receives messages in order, each once; any number of consumers see all of them.
+
+    It belongs to one thread at a time. Made by `Queue.consumer()`. Iterating waits for ever;
+    `async for` does too, and lets the event loop run meanwhile.
+
+    Attributes:
+        sequence: of the next message.
+        missed: messages that retention took before they were received, passed over with
+            `on_expired="skip"`.
+    """
+
+    __slots__ = ("_is_passed", "_rested_at", "_skips", "missed")
+
+    missed: int
+    _skips: bool
+    _is_passed: bool
+    _rested_at: float
+
+    def __new__(
+        cls, store: Store, *, durable_only: bool = False, on_expired: str = "raise"
+    ) -> Self:
+        """Be nowhere yet; `seek` goes on."""
+        check_expired(store.folder.path, on_expired)
+        self = super().__new__(cls, store, waits=True, kind="consumer", durable_only=durable_only)
+        self._skips = on_expired == "skip"
+        self._is_passed = False
+        self._rested_at = 0.0
+        self.missed = 0
+        return self
+
+    def __init__(self, store: Store, **options: object) -> None:
+        """Everything is done in `__new__`."""
+
+    # --- when retention was faster ----------------------------------------------------------------
+
+    def _stand_before(self, sequence: int) -> None:
+        """Stand at a place that retention passed: the next read says so, or skips."""
+        head = self._store.seek_head()
+        self._enter(head.page.region, head.page.number, head.position, sequence)
+        self._is_passed = True
+        self._limit(sequence)
+
+    def _turn(self) -> bool:
+        try:
+            return super()._turn()
+        except errors.Expired:
+            return self._expire()
+
+    def _lift_limit(self) -> bool:
+        return self._expire() if self._is_passed else super()._lift_limit()
+
+    def _expire(self) -> bool:
+        """Go on at the head, and count what was missed, if that was chosen.
+
+        Raises:
+            Expired: it was not.
+        """
+        head = self._store.seek_head()
+        missed = head.sequence - self.sequence
+        if missed > 0 and not self._skips:
+            raise self._store.expired()
+        self._go(head)
+        self._is_passed = False
+        self._limit(NO_END)
+        self.missed += missed
+        return True
+
+    # --- what users call --------------------------------------------------------------------------
+
+    def ack(
+        self, message_or_sequence: Message | int | None = None, *, durable: bool = False
+    ) -> None:
+        """Acknowledge what was received; only a named consumer can.
+
+        Raises:
+            UsageError: this one has no name.
+        """
+        del message_or_sequence, durable
+        raise errors.UsageError(
+            "this consumer has no name, so nothing can be kept for it: open queue.consumer(NAME)",
+            path=self._store.folder.path,
+        )
+
+    def receive_many(self, limit_count: int = 1024, timeout: float | None = None) -> Batch:
+        """Return the next published messages, oldest first.
+
+        Args:
+            limit_count: most messages to return, 1 to 1_048_576. A batch also ends with its page,
+                and after about 1 MiB.
+            timeout: seconds to wait for the first one; None waits for ever, 0 never waits.
+
+        Returns:
+            1 to `limit_count` messages with consecutive sequences.
+
+        Raises:
+            TimeoutError: nothing was published in time; the consumer has not moved.
+            Expired: retention passed this consumer; carries `head_sequence`.
+            CorruptFrame: a published frame fails its checksum; carries file, position, reason.
+            CorruptPage, CorruptMeta: a file was truncated while it was open.
+
+        Source: FORMAT.md, "Reading"; keeps I1, I2.
+        """
+        batch = self._batch(limit_count, timeout)
+        assert batch is not None  # a consumer has no end
+        return batch
+
+    def seek(
+        self, *, since: Moment | None = None, sequence: int | None = None, latest: bool = False
+    ) -> None:
+        """Go to another place: one of the three, or the head when none is given.
+
+        Args:
+            since: the first message that is not older; int ns, aware datetime, or timedelta ago.
+            sequence: this message; up to the tail.
+            latest: behind the last message, so that only new ones come.
+
+        Raises:
+            Expired: the sequence is before the head. SequenceOutOfRange: it is behind the tail.
+            InvalidOption: more than one was given.
+        """
+        store = self._store
+        store.check_process(self._kind)
+        if self._closed:
+            self._on_event(_core.EVENT_CLOSED, 0)
+        if self._busy:
+            self._on_event(_core.EVENT_BUSY, 0)
+        if (since is not None) + (sequence is not None) + bool(latest) > 1:
+            raise errors.InvalidOption("since, sequence and latest: give one of them")
+        oldest = NO_LIMIT
+        if since is not None:
+            oldest = to_ns(since, store.clock)
+            place = store.seek_since(oldest)
+        elif sequence is not None:
+            place = store.seek_sequence(sequence)
+        elif latest:
+            place = store.seek_sequence(store.tail.sequence)
+        else:
+            place = store.seek_head()
+        self._go(place)
+        self._is_passed = False
+        self._bound(oldest, NO_LIMIT, fmt.SEQUENCE_MAX)
+        self._limit(store.tail.sequence if store.awaits_recovery else NO_END)
+
+    @property
+    def lag(self) -> int:
+        """Messages published and not yet received."""
+        if self._closed:
+            self._on_event(_core.EVENT_CLOSED, 0)
+        return max(0, self._store.tail.sequence - self.sequence)

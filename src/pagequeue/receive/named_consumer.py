@@ -1,0 +1,250 @@
+"""NamedConsumer: a consumer that resumes after its last acknowledgement, in whatever process.
+
+Its place stands in a cursor file that one handle at a time has locked; the kernel lets go of the
+lock when that process ends, however it ends. What was received and not acknowledged before a kill
+is received again: at least once.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Self
+
+from pagequeue import _core, errors
+from pagequeue import format as fmt
+from pagequeue.meta.all_and_read_meta import ReadMeta
+from pagequeue.meta.cursor import Cursor, CursorMeta
+from pagequeue.receive.consumer import Consumer
+from pagequeue.store.options import check_consumer_name
+from pagequeue.util.numbers import whole
+
+if TYPE_CHECKING:
+    from pagequeue._core import Message
+    from pagequeue.store.store import Store
+    from pagequeue.util.timestamps import Moment
+
+log = logging.getLogger("pagequeue")
+NEXT, LAST_ACK = CursorMeta.NEXT, CursorMeta.LAST_ACK
+"""Here as well, because acknowledging is a hot path."""
+
+
+class NamedConsumer(Consumer):
+    """A consumer with a name and a place that stays. Made by `Queue.consumer(name)`.
+
+    Attributes:
+        name: of the consumer.
+    """
+
+    __slots__ = ("_cursor", "name")
+
+    name: str
+    _cursor: Cursor
+
+    def __new__(
+        cls, store: Store, name: str, *, durable_only: bool = False, on_expired: str = "raise"
+    ) -> Self:
+        """Be nowhere yet; `open_consumer` goes on."""
+        self = super().__new__(cls, store, durable_only=durable_only, on_expired=on_expired)
+        self.name = name
+        return self
+
+    def __init__(self, store: Store, name: str, **options: object) -> None:
+        """Everything is done in `__new__`."""
+
+    def _resume(self, cursor: Cursor) -> None:
+        """Stand where the cursor says."""
+        store, sequence = self._store, cursor.meta.next_sequence
+        tail = store.tail.sequence
+        if sequence > tail:
+            # The file is a copy of another time, put there while the queue was in use.
+            log.warning(
+                "%s: says %d, the next sequence is %d: lowered to that",
+                cursor.meta.path, sequence, tail,
+            )  # fmt: skip
+            sequence = tail
+            cursor.meta.move(sequence)
+            cursor.sync()
+        cursor.meta.opened(store.clock())
+        self._cursor = cursor
+        try:
+            self._go(store.seek_sequence(sequence))
+        except errors.Expired:
+            self._stand_before(sequence)
+
+    @property
+    def acknowledged(self) -> int:
+        """The cursor: every message below it is acknowledged."""
+        self._check()
+        return self._cursor.meta.next_sequence
+
+    def ack(
+        self, message_or_sequence: Message | int | None = None, *, durable: bool = False
+    ) -> None:
+        """Acknowledge a message and all before it: a later process goes on behind it.
+
+        What is acknowledged already stays so. It costs a store into memory, and survives every
+        kill; after a power cut without `durable` an older place can come back, and what follows it
+        is received again.
+
+        Args:
+            message_or_sequence: the last message that is done, or its sequence; None: all that was
+                received so far.
+            durable: return when the place is on stable storage.
+
+        Raises:
+            InvalidOption: the message was not received yet, or not since the last `seek`.
+            SyncFailed: with `durable`: acknowledged, but a power cut can take it back.
+            TypeError: neither a message nor a sequence was given.
+        """
+        store = self._store
+        if self._closed or self._busy or store.is_forked:
+            self._check()
+        region, received = self._cursor.meta.region, self.sequence
+        if message_or_sequence is None:  # the cursor is never ahead of that
+            wanted = received
+        else:
+            wanted = _end_of(message_or_sequence)
+            if not 0 < wanted <= received:
+                raise errors.InvalidOption(
+                    f"message {wanted - 1} was not received: acknowledge what was, "
+                    f"up to message {received - 1}",
+                    path=store.folder.path,
+                )
+            wanted = max(wanted, region.load(NEXT))
+        # Dies between: the place is right, the time that of the acknowledgement before.
+        region.store(NEXT, wanted)
+        region.store(LAST_ACK, store.clock())
+        if durable:
+            self._cursor.sync()
+
+    def begin_flow(self) -> int:
+        """Say durably that a flow of this name asks for the last message; return since which tail.
+
+        Raises:
+            SyncFailed: that is not on stable storage.
+        """
+        meta = self._cursor.meta
+        meta.begin_flow(self._store.tail.sequence)
+        self._cursor.sync()  # also where one that died here has said so in memory
+        return meta.flow_from
+
+    def _sync_place(self) -> None:
+        """Put the place on stable storage; also called by a thread of an event loop's."""
+        self._cursor.sync()
+
+    def seek(
+        self, *, since: Moment | None = None, sequence: int | None = None, latest: bool = False
+    ) -> None:
+        """Go to another place, and move the cursor there at once, forwards or backwards.
+
+        What is skipped counts as acknowledged; what is before the cursor again, as not. The
+        arguments and errors are those of `Consumer.seek`.
+
+        Raises:
+            LockTimeout: another process is trimming for too long.
+        """
+        self._check()
+        store = self._store
+        # Under this lock, so that retention does not pass the place between finding and keeping it.
+        with store.roller.lock.exclusive(store.lock_timeout, "moving a consumer"):
+            super().seek(since=since, sequence=sequence, latest=latest)
+            self._cursor.meta.seek(self.sequence, store.clock())
+
+    def _check(self) -> None:
+        """Raise if this handle cannot be used, or not by this thread now."""
+        self._store.check_process(self._kind)
+        if self._closed:
+            self._on_event(_core.EVENT_CLOSED, 0)
+        if self._busy:
+            self._on_event(_core.EVENT_BUSY, 0)
+
+    def close(self) -> None:
+        """Let go of the page and of the name; closing again does nothing.
+
+        What was not acknowledged is received again by whoever opens the consumer next.
+        """
+        if self._store.is_forked:
+            return  # the parent's
+        super().close()
+        if hasattr(self, "_cursor"):
+            self._cursor.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_cursor") and not self._store.is_forked:
+            self._cursor.close()
+
+
+def _end_of(message_or_sequence: Message | int) -> int:
+    """Return the sequence behind a message."""
+    if isinstance(message_or_sequence, _core.Message):
+        return message_or_sequence.sequence + 1
+    if isinstance(message_or_sequence, bool):
+        raise TypeError("ack takes a message or its sequence, not a bool")
+    return whole("the sequence", message_or_sequence) + 1
+
+
+def open_consumer(
+    store: Store,
+    name: str,
+    *,
+    since: Moment | None,
+    sequence: int | None,
+    latest: bool,
+    durable_only: bool,
+    on_expired: str,
+) -> NamedConsumer:
+    """Open a named consumer, or make it where there is none of that name.
+
+    Raises:
+        ConsumerInUse: another thread or process has it open.
+        UsageError: it exists, and a place to start was given.
+    """
+    check_consumer_name(store.folder.path, name)
+    consumer = NamedConsumer(store, name, durable_only=durable_only, on_expired=on_expired)
+    folder, queue_id = store.folder, store.meta.queue_id
+    while True:
+        cursor = None
+        # Under this lock, so that retention does not pass the place between finding and keeping it,
+        # and that nobody else opens what was just made.
+        with store.roller.lock.exclusive(store.lock_timeout, "making a consumer"):
+            made = not folder.exists(fmt.cursor_name(store.prefix, name))
+            if made:
+                Consumer.seek(consumer, since=since, sequence=sequence, latest=latest)
+                now = store.clock()
+                # Dies behind this: a consumer that stands where it will begin.
+                with store.read_meta.making(ReadMeta.CONSUMERS_MADE):
+                    CursorMeta.make(
+                        folder, store.prefix, queue_id, name,
+                        next_sequence=consumer.sequence, created=now, opened=now,
+                    )  # fmt: skip
+                cursor = _cursor(store, name)
+        if not made:
+            cursor = _cursor(store, name)
+        if cursor is not None:
+            break  # else it was removed in between
+    try:
+        if not made:
+            _refuse_place(cursor, given=since is not None or sequence is not None or latest)
+        consumer._resume(cursor)  # noqa: SLF001 - its own room
+    except BaseException:
+        cursor.close()
+        raise
+    return consumer
+
+
+def _cursor(store: Store, name: str) -> Cursor | None:
+    """Open a cursor; None: there is none."""
+    try:
+        return Cursor(store.folder, store.prefix, store.meta.queue_id, name)
+    except errors.QueueNotFound:
+        return None
+
+
+def _refuse_place(cursor: Cursor, *, given: bool) -> None:
+    """Raise if a place to begin was given for a consumer that has one."""
+    if given:
+        raise errors.UsageError(
+            f"consumer {cursor.name!r} exists and resumes at {cursor.meta.next_sequence}: leave "
+            "since, sequence and latest out, and call seek to go elsewhere",
+            path=cursor.meta.path,
+        )

@@ -1,0 +1,97 @@
+"""Replay: a finite run of messages, one after the other or batch by batch."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Self
+
+from pagequeue import errors
+from pagequeue.receive.consumer import NO_LIMIT, PageReader
+from pagequeue.util.timestamps import Moment, to_ns
+
+if TYPE_CHECKING:
+    from pagequeue.columns.batch import Batch
+    from pagequeue.store.store import Store
+
+
+class Replay(PageReader):
+    """A finite iterator of messages: from somewhere up to the tail as it was at the beginning."""
+
+    __slots__ = ("_ahead_bytes",)
+
+    _ahead_bytes: int
+
+    def __new__(
+        cls,
+        store: Store,
+        since: Moment | None,
+        until: Moment | None,
+        sequence: int | None,
+        end_sequence: int | None = None,
+    ) -> Self:
+        """Stand at the first message wanted; with both `since` and `sequence`, the later one.
+
+        Args:
+            store: where messages stand.
+            since: begin with the first message that is not older.
+            until: end before the first message that is not older.
+            sequence: begin with this message.
+            end_sequence: end before this message; None: the tail as of now.
+        """
+        self = super().__new__(cls, store, waits=False, kind="replay")
+        self._ahead_bytes = 0
+        self._begin(store, since, until, sequence, end_sequence)
+        return self
+
+    def __init__(self, *begin: object) -> None:
+        """Everything is done in `__new__`."""
+
+    def _begin(
+        self,
+        store: Store,
+        since: Moment | None,
+        until: Moment | None,
+        sequence: int | None,
+        end_sequence: int | None,
+    ) -> None:
+        end_sequence = store.tail.sequence if end_sequence is None else end_sequence
+        oldest = NO_LIMIT if since is None else to_ns(since, store.clock)
+        newest = NO_LIMIT if until is None else to_ns(until, store.clock, name="until")
+        if sequence is not None:
+            place = store.seek_sequence(sequence)
+        elif since is not None:
+            place = store.seek_since(oldest)
+        else:
+            place = store.seek_head()
+        self._go(place)
+        self._bound(oldest, newest, end_sequence)
+
+    # --- batch after batch ------------------------------------------------------------------------
+
+    def _batch_on(self, limit_count: int, bytes_max: int) -> Batch | None:
+        """Return the next messages, as one who goes on behind them; None at the end.
+
+        A fresh map costs as much in page faults as in checksums when they come one by one, so from
+        the second batch on they are taken a batch at a time.
+        """
+        self._look_ahead()
+        try:
+            batch = self._batch(limit_count, 0, bytes_max)
+        except errors.NothingReceived:
+            return None  # a tail that awaits recovery
+        self._ahead_bytes = bytes_max
+        return batch
+
+    def _turn(self) -> bool:
+        has_turned = super()._turn()
+        self._look_ahead()
+        return has_turned
+
+    def _look_ahead(self) -> None:
+        region, at = self._region, self._position
+        if region is None or region.filler is not None or not self._ahead_bytes:
+            return
+        tail = self._store.tail
+        end = tail.position if tail.page_number == self._page_number else len(region)
+        with contextlib.suppress(OSError):  # an old system: faults come by themselves
+            region.ahead(at, max(0, min(self._ahead_bytes, end - at)))

@@ -1,0 +1,1 @@
+"""What the messages of a queue hold: codecs and dtypes."""

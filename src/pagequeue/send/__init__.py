@@ -1,0 +1,1 @@
+"""Sending messages: producers, blocking and under asyncio."""

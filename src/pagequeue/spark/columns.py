@@ -1,0 +1,213 @@
+"""The columns of `format("pagequeue")`: their types, what each needs, and how it is built.
+
+A column that nobody asked for is not built, and what it needs is not read: without `payload` and
+fields no payload is touched, and without the times no page is. Which columns there are depends on
+the queue: records have one for each field, in place of `payload`, which can still be asked for. A
+field keeps its name; a column of our own that is called so gets `queue_` before it.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from pagequeue import errors
+from pagequeue.columns.arrow import payload_array
+from pagequeue.spark.record_columns import column, typed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from pagequeue.columns.batch import Batch
+
+Dtype = np.dtype[np.void] | None
+
+
+class Need(IntEnum):
+    """What must be read for a column; each includes those before it."""
+
+    NOTHING = 0
+    TIMES = 1
+    PAYLOADS = 2
+
+
+class Rows(NamedTuple):
+    """Consecutive messages of one queue, as far as they were read.
+
+    Attributes:
+        name: of the queue.
+        first: their first sequence.
+        size: how many there are.
+        timestamps: ns since 1970, int64, shape (size,); empty when nobody needs them.
+        batch: the messages; None when nobody needs their payloads.
+    """
+
+    name: str
+    first: int
+    size: int
+    timestamps: NDArray[np.int64]
+    batch: Batch | None
+
+
+class Column(NamedTuple):
+    """One column: its type in Spark and in Arrow, what it needs, and what makes it of rows."""
+
+    kind: DataType
+    arrow: Any
+    need: Need
+    build: Callable[[Rows], Any]
+
+
+def _name(rows: Rows) -> Any:  # noqa: ANN401 - pyarrow is not typed
+    return pa.repeat(pa.scalar(rows.name, pa.string()), rows.size)
+
+
+def _sequence(rows: Rows) -> Any:  # noqa: ANN401 - the same
+    return pa.array(np.arange(rows.first, rows.first + rows.size, dtype=np.int64))
+
+
+def _timestamp(rows: Rows) -> Any:  # noqa: ANN401 - the same
+    return pa.array(rows.timestamps // 1000).cast(pa.timestamp("us", "UTC"))
+
+
+def _timestamp_ns(rows: Rows) -> Any:  # noqa: ANN401 - the same
+    return pa.array(rows.timestamps)
+
+
+def _payload(rows: Rows) -> Any:  # noqa: ANN401 - the same
+    assert rows.batch is not None
+    return payload_array(rows.batch)
+
+
+def _field(rows: Rows, *, name: str, kind: Any) -> Any:  # noqa: ANN401 - the same
+    assert rows.batch is not None
+    values = column(rows.batch.to_numpy(), name, kind)
+    rows.batch._check_stands()  # noqa: SLF001 - its own package; what was copied was there
+    return values
+
+
+PAYLOAD: Final = "payload"
+TIME: Final = "timestamp_ns"
+COLUMNS: Final[dict[str, Column]] = {
+    "queue": Column(StringType(), pa.string(), Need.NOTHING, _name),
+    "sequence": Column(LongType(), pa.int64(), Need.NOTHING, _sequence),
+    "timestamp": Column(TimestampType(), pa.timestamp("us", "UTC"), Need.TIMES, _timestamp),
+    TIME: Column(LongType(), pa.int64(), Need.TIMES, _timestamp_ns),
+    PAYLOAD: Column(BinaryType(), pa.binary(), Need.PAYLOADS, _payload),
+}
+"""Those of every queue."""
+
+
+def own_name(name: str, dtype: Dtype) -> str:
+    """Return what one of our own columns is called beside the fields of records."""
+    fields = () if dtype is None else dtype.names or ()
+    while name.casefold() in {field.casefold() for field in fields}:  # as Spark compares
+        name = f"queue_{name}"
+    return name
+
+
+def column_of(name: str, dtype: Dtype) -> Column:
+    """Return the column of this name that there is for queues of this dtype.
+
+    Raises:
+        InvalidOption: there is none. NotEncodable: Spark has no type for that field.
+    """
+    fields = () if dtype is None else dtype.names or ()
+    if dtype is not None and name in fields:
+        kind = typed(dtype[name], name)
+        build = partial(_field, name=name, kind=kind.arrow)
+        return Column(kind.spark, kind.arrow, Need.PAYLOADS, build)
+    own = {own_name(known, dtype): found for known, found in COLUMNS.items()}
+    if name not in own:
+        raise errors.InvalidOption(
+            f"there is no column {name!r}: take some of {', '.join([*own, *fields])}"
+        )
+    return own[name]
+
+
+def schema_of(names: Sequence[str] | None = None, dtype: Dtype = None) -> StructType:
+    """Return the schema of these columns, in this order; None: of all but what is there twice.
+
+    Raises:
+        InvalidOption: one of them is not known. NotEncodable: Spark has no type for a field.
+    """
+    if names is None:
+        names = [own_name(name, dtype) for name in COLUMNS if dtype is None or name != PAYLOAD]
+        names += () if dtype is None else dtype.names or ()
+    return StructType([StructField(name, column_of(name, dtype).kind) for name in names])
+
+
+class Layout:
+    """The columns that a read asked for, in queues of one dtype.
+
+    Args:
+        schema: some of the columns, in any order.
+        dtype: of the queues; None: messages are of any size.
+
+    Attributes:
+        need: what must be read.
+
+    Raises:
+        InvalidOption: a column is not known, or has another type.
+    """
+
+    def __init__(self, schema: StructType, dtype: Dtype) -> None:
+        self._columns: list[Column] = []
+        fields = []
+        for field in schema.fields:
+            found = column_of(field.name, dtype)
+            if field.dataType != found.kind:
+                raise errors.InvalidOption(
+                    f"column {field.name!r} has type {found.kind.simpleString()}, not "
+                    f"{field.dataType.simpleString()}: give that, and cast behind the read"
+                )
+            self._columns.append(found)
+            fields.append(pa.field(field.name, found.arrow, field.nullable))
+        self._schema = pa.schema(fields)
+        self.need = max((found.need for found in self._columns), default=Need.NOTHING)
+
+    def batch(self, rows: Rows) -> Any:  # noqa: ANN401 - pyarrow is not typed
+        """Return rows as a record batch of exactly Spark's schema."""
+        arrays = [found.build(rows) for found in self._columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+class Table:
+    """The columns that a read asked for, by the schema that Spark hands on.
+
+    Args:
+        schema: the one that was inferred, or the user's.
+    """
+
+    def __init__(self, schema: StructType) -> None:
+        self._schema = schema
+        self._layouts: dict[Dtype, Layout] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks make what they need of it."""
+        return {"_schema": self._schema, "_layouts": {}}
+
+    def layout(self, dtype: Dtype) -> Layout:
+        """Return what was asked for, in queues of one dtype.
+
+        Raises:
+            InvalidOption: a column is not known there, or has another type.
+        """
+        if dtype not in self._layouts:
+            self._layouts[dtype] = Layout(self._schema, dtype)
+        return self._layouts[dtype]

@@ -1,0 +1,218 @@
+"""The table of an archive: where its files stand, and what their names say.
+
+`queue=NAME/date=2026-01-31/hour=08/FIRST-END.parquet` holds the messages FIRST up to END, less END,
+of one queue that were sent in that hour, UTC. No two files of a queue have a message in common, and
+times of a queue never go back, so the names alone say how far each queue is archived: there is no
+list beside the table that could say anything else. What is at work stands under `_archive`, where
+neither Spark nor Arrow looks for rows.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import quote as percent
+from urllib.parse import unquote
+
+from pagequeue import errors
+from pagequeue.util.timestamps import EPOCH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+WORK: Final = "_archive"
+PUBLISHING: Final = "publishing"
+STAGING: Final = "staging-"
+COMPACTING: Final = "compacting-"
+LOCK: Final = "lock"
+READERS: Final = "readers"
+CHECKPOINT: Final = "checkpoint"
+HOUR_NS: Final = 3_600 * 10**9
+HOUR: Final = re.compile(r"queue=([^/]+)/date=([\d-]+)/hour=(\d\d)", re.ASCII)
+NAME: Final = re.compile(r"(\d{20})-(\d{20})\.parquet", re.ASCII)
+LOOKS: Final = 50
+
+
+class Hour(NamedTuple):
+    """A directory of the table.
+
+    Attributes:
+        start: of the hour, ns since 1970, UTC.
+        queue: whose messages stand there.
+        directory: its path below the table.
+    """
+
+    start: int
+    queue: str
+    directory: str
+
+
+class Stored(NamedTuple):
+    """A file of the table.
+
+    Attributes:
+        hour: where it stands.
+        first: the first sequence that it may hold.
+        end: the one behind the last.
+        size_bytes: of the file.
+    """
+
+    hour: Hour
+    first: int
+    end: int
+    size_bytes: int
+
+    @property
+    def path(self) -> str:
+        """Its path below the table."""
+        return os.path.join(self.hour.directory, file_name(self.first, self.end))
+
+
+def file_name(first: int, end: int) -> str:
+    """Return the name of the file for these messages."""
+    return f"{first:020d}-{end:020d}.parquet"
+
+
+def quote(queue: str) -> str:
+    """Return a queue's name as it stands in the name of a directory."""
+    return percent(queue, safe=" ")
+
+
+def work_path(table: str, *names: str) -> str:
+    """Return a path below what is at work."""
+    return os.path.join(table, WORK, *names)
+
+
+def is_table(path: str) -> bool:
+    """Whether `archive` made what stands there."""
+    return os.path.isdir(work_path(path))
+
+
+def check_table(path: str) -> str:
+    """Return the absolute path of a table.
+
+    Raises:
+        QueueNotFound: `archive` made none there.
+    """
+    table = os.path.abspath(path)
+    if not is_table(table):
+        raise errors.QueueNotFound(
+            "no table that `archive` made: give the directory that it wrote to", path=table
+        )
+    return table
+
+
+def hour_of(directory: str) -> Hour:
+    """Return what a directory of the table is for, by its name.
+
+    Raises:
+        InvalidOption: it is none.
+    """
+    match = HOUR.fullmatch(directory)
+    try:
+        if match is not None:
+            start = datetime.fromisoformat(f"{match[2]}T{match[3]}:00Z") - EPOCH
+            return Hour(start // timedelta(hours=1) * HOUR_NS, unquote(match[1]), directory)
+    except ValueError:
+        pass
+    raise errors.InvalidOption(
+        f"{directory!r} is no directory of an archive: take it out of the table"
+    )
+
+
+def _below(table: str, directory: str, start: str) -> list[str]:
+    """Return the directories that begin with something, sorted."""
+    try:
+        names = os.listdir(os.path.join(table, directory))
+    except FileNotFoundError:
+        return []
+    return sorted(os.path.join(directory, name) for name in names if name.startswith(start))
+
+
+def hours(table: str) -> Iterator[Hour]:
+    """Give all directories of a table, of each queue in order of time."""
+    for queue in _below(table, "", "queue="):
+        for date in _below(table, queue, "date="):
+            yield from map(hour_of, _below(table, date, "hour="))
+
+
+def files(table: str, hour: Hour) -> list[Stored]:
+    """Return the files of an hour, in order of sequence.
+
+    Raises:
+        InvalidOption: one is none of an archive.
+    """
+    found = []
+    try:
+        with os.scandir(os.path.join(table, hour.directory)) as entries:
+            for entry in entries:
+                if entry.name.startswith((".", "_")):
+                    continue
+                match = NAME.fullmatch(entry.name)
+                if match is None:
+                    raise errors.InvalidOption(
+                        f"{entry.name!r} is no file of an archive: take it out of the table",
+                        path=os.path.join(table, hour.directory),
+                    )
+                size_bytes = entry.stat().st_size
+                found.append(Stored(hour, int(match[1]), int(match[2]), size_bytes))
+    except FileNotFoundError:
+        return []
+    return sorted(found, key=lambda stored: stored.first)
+
+
+def last_end(table: str, queue_directory: str) -> int:
+    """Return behind which message of a queue the archive ends; 0: there is none of it.
+
+    Args:
+        table: its path.
+        queue_directory: `queue=NAME`, as it stands in the table.
+    """
+    for date in reversed(_below(table, queue_directory, "date=")):
+        for directory in reversed(_below(table, date, "hour=")):
+            found = files(table, hour_of(directory))
+            if found:
+                return found[-1].end
+    return 0
+
+
+def queues(table: str) -> dict[str, str]:
+    """Return the directories of queues below a table, by the queues' names."""
+    found = _below(table, "", "queue=")
+    return {unquote(directory.partition("=")[2]): directory for directory in found}
+
+
+def ends(table: str) -> dict[str, int]:
+    """Return of each queue behind which message the archive ends."""
+    return {name: last_end(table, directory) for name, directory in queues(table).items()}
+
+
+def snapshot(table: str) -> list[Stored]:
+    """Return all files of a table, none of a batch that is in part in its place.
+
+    Looks again while something is published, and until two looks are the same.
+
+    Raises:
+        LockTimeout: it changes all the time.
+    """
+    before: list[Stored] | None = None
+    for _ in range(LOOKS):
+        if os.path.exists(work_path(table, PUBLISHING)):
+            before = None
+            continue
+        found = [stored for hour in hours(table) for stored in files(table, hour)]
+        if found == before:
+            return found
+        before = found
+    raise errors.LockTimeout(
+        "the table changed at every look: look again, or run `archive` once, which finishes what "
+        "one that died has begun",
+        path=table,
+    )
+
+
+def rows_in(stored: Iterable[Stored]) -> int:
+    """Return how many messages files hold, at most."""
+    return sum(file.end - file.first for file in stored)

@@ -1,0 +1,1 @@
+"""An open queue directory: opening, rolling, flushing and recovery."""

@@ -1,0 +1,125 @@
+"""Making a queue: the order of its first files, and that a making that failed is in nobody's way.
+
+The allMeta comes first, and its name is on stable storage before there is any page: pages without
+it are refused, because they are somebody's data. The rest is made by the recovery of a queue that
+has nothing else yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from typing import TYPE_CHECKING
+
+from pagequeue import errors
+from pagequeue import format as fmt
+from pagequeue.meta.all_and_read_meta import AllMeta, ReadMeta, read_all_meta, write_all_meta
+from pagequeue.meta.write_meta import WriteMeta
+from pagequeue.page.listing import page_numbers
+from pagequeue.system.os_errors import raise_typed
+
+if TYPE_CHECKING:
+    from pagequeue.schema.schema import Schema
+    from pagequeue.system.directory import Directory
+
+
+def refuse_confusion(folder: Directory, prefix: str) -> None:
+    """Raise if a new queue would have a file of the same name as another queue in the directory.
+
+    Raises:
+        InvalidOption: shipping one of them takes the lock of the other.
+    """
+    other = fmt.confused_with(prefix, folder.names())
+    if other is not None:
+        raise errors.InvalidOption(
+            f"prefix {prefix!r}: {fmt.lock_name(max(prefix, other))} would be a file of this queue "
+            f"and of {other!r}, which is here: choose another prefix or directory",
+            path=folder.path,
+        )
+
+
+class Creation:
+    """The making of one queue; whoever begins or abandons it has `queue.lock` alone."""
+
+    def __init__(self, folder: Directory, prefix: str) -> None:
+        self._folder = folder
+        self._prefix = prefix
+
+    def begin(self, created: int, page_bytes: int, kind: Schema) -> AllMeta:
+        """Make the allMeta.
+
+        Dies behind it: a queue without pages, which the next opener completes, or makes anew.
+        """
+        folder, prefix = self._folder, self._prefix
+        meta = AllMeta(uuid.uuid4().bytes, created, page_bytes, kind.options(), kind)
+        if len(meta.encode()) > fmt.ALL_META_MAX_BYTES:
+            raise errors.InvalidOption(
+                "dtype: its names and fields are too many: give fewer", path=folder.path
+            )
+        folder.sync_name()
+        write_all_meta(folder, prefix, meta)
+        try:
+            folder.sync()
+        except OSError as error:
+            # The next one must make it again: to sync this name again could mean nothing.
+            folder.remove(fmt.all_meta_name(prefix))
+            raise_typed(error, folder.path, "syncing the directory")
+        return meta
+
+    def is_unfinished(self) -> bool:
+        """Whether a queue was begun here and has no page yet: nothing was ever sent to it."""
+        folder, prefix = self._folder, self._prefix
+        names = folder.names()
+        cursors = fmt.cursor_name(prefix, "")
+        if (
+            fmt.all_meta_name(prefix) not in names
+            or page_numbers(prefix, names)
+            or any(name.startswith(cursors) for name in names)
+        ):
+            return False
+        try:
+            queue_id = read_all_meta(folder, prefix).queue_id
+            if fmt.read_meta_name(prefix) in names:
+                read = ReadMeta(folder, prefix, queue_id, writable=False)
+                if read.head != (fmt.FIRST_PAGE, 0):
+                    return False
+            if fmt.write_meta_name(prefix) in names:
+                write = WriteMeta(folder, prefix, queue_id, writable=False)
+                return write.tail.page_number == 0 and write.durable_page == 0
+        except errors.PageQueueError:
+            return False
+        return True
+
+    def is_empty(self) -> bool:
+        """Whether no message ever was in these pages.
+
+        A power cut while a queue is made can leave the name of a page and not those of the meta
+        files, which are all on stable storage before anything is sent.
+        """
+        numbers = page_numbers(self._prefix, self._folder.names())
+        if not set(numbers) <= {fmt.FIRST_PAGE, fmt.FIRST_PAGE + 1}:
+            return False
+        return all(self._is_blank(number) for number in numbers)
+
+    def _is_blank(self, number: int) -> bool:
+        """Whether no frame begins in a page."""
+        try:
+            with self._folder.opened(fmt.page_name(self._prefix, number), writable=False) as fd:
+                word = os.pread(fd, fmt.FRAME_HEADER_BYTES, fmt.PAGE_HEADER_BYTES)
+        except (OSError, errors.PageQueueError):
+            return False
+        return not any(word)
+
+    def abandon(self) -> None:
+        """Remove what was made, the allMeta last.
+
+        Dies in between, or cannot: it is unfinished still, and the next one takes it over.
+        """
+        prefix = self._prefix
+        with contextlib.suppress(errors.PageQueueError):
+            for name in (
+                fmt.page_name(prefix, fmt.FIRST_PAGE), fmt.index_name(prefix, fmt.FIRST_PAGE),
+                fmt.write_meta_name(prefix), fmt.read_meta_name(prefix), fmt.all_meta_name(prefix),
+            ):  # fmt: skip
+                self._folder.remove(name)

@@ -1,0 +1,375 @@
+"""Opening a queue directory: who may go in, who makes or recovers it, what it must look like then.
+
+To write, `queue.lock` is taken: alone by the first one in, which creates or recovers the queue, and
+together with all others after that. A lock file can be removed by somebody who takes it for a
+leftover, and then the next opener would believe to be alone: therefore the write meta is locked as
+well. To read, nothing is taken and nothing is written; what awaits recovery by a writer is read as
+far as it is valid.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from typing import TYPE_CHECKING, Final, NotRequired, TypedDict
+
+from pagequeue import _core, errors
+from pagequeue import format as fmt
+from pagequeue.meta.all_and_read_meta import AllMeta, ReadMeta, read_all_meta
+from pagequeue.meta.manifest import manifest_name, read_manifest
+from pagequeue.meta.write_meta import WriteMeta, check_boot_id
+from pagequeue.page.header import REMEDY, read_header
+from pagequeue.page.listing import page_numbers
+from pagequeue.schema.schema import ANY_KIND, RequestedSchema
+from pagequeue.store.creation import Creation, refuse_confusion
+from pagequeue.store.exclusive import ensure_no_writer
+from pagequeue.store.power_loss_recovery import Recovery
+from pagequeue.store.recovery_report import RecoveryReport
+from pagequeue.system.directory import FILE_MODE, Directory
+from pagequeue.system.file_lock import FileLock
+from pagequeue.system.trust import NOTHING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pagequeue.meta.write_meta import Tail
+    from pagequeue.schema.schema import Schema
+
+log = logging.getLogger("pagequeue")
+RETRY_SECONDS = 0.01
+PREFIXES_TOLD = 5
+DYING_SECONDS = 1.0
+"""So long at most the kernel takes to let go of all locks of a process that was killed."""
+MADE: Final = (fmt.all_meta_name, fmt.write_meta_name, fmt.read_meta_name)
+"""What must be there to open a queue, in the order in which it is looked for."""
+
+
+class Asked(TypedDict):
+    """How a directory is to be opened: the arguments of `Opening`, for who hands them on."""
+
+    create: bool
+    read_only: bool
+    page_bytes: int | None
+    lock_timeout: float
+    clock: Callable[[], int]
+    file_mode: NotRequired[int]
+    trust: NotRequired[frozenset[str]]
+    kind: NotRequired[RequestedSchema]
+
+
+class Opening:
+    """One opening of a queue directory; it owns what it opened.
+
+    Args:
+        path: of the directory.
+        prefix: of all file names.
+        create: make the queue if there is none.
+        read_only: write no byte, and lock nothing but, shared, the pages that are read.
+        page_bytes: of a new queue; of an existing one it must be the same; None takes what is.
+        lock_timeout: seconds to wait for any lock before a typed error.
+        clock: ns since 1970, UTC.
+        file_mode: permission bits of what is made, whatever the umask.
+        trust: names of circumstances that are accepted; see `trust.py`.
+        kind: of a new queue; an existing one must have what it says.
+
+    Attributes:
+        folder: the directory.
+        meta: what was fixed at creation.
+        kind: what the messages hold, for this opener.
+        write_meta: where writing stands, mapped.
+        read_meta: what can be read, mapped.
+        report: what had to be done.
+        prefix_tail: where the valid prefix ends, if a writer must recover the queue first.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        prefix: str,
+        *,
+        create: bool,
+        read_only: bool,
+        page_bytes: int | None,
+        lock_timeout: float,
+        clock: Callable[[], int],
+        file_mode: int = FILE_MODE,
+        trust: frozenset[str] = NOTHING,
+        kind: RequestedSchema = ANY_KIND,
+    ) -> None:
+        self._prefix = prefix
+        self._clock = clock
+        self._lock_timeout = lock_timeout
+        self._page_bytes = page_bytes
+        self._asked_kind = kind
+        self._locks: list[FileLock] = []
+        self.report = RecoveryReport()
+        self.folder = Directory(
+            path, create=create and not read_only, read_only=read_only, file_mode=file_mode,
+            trust=trust,
+        )  # fmt: skip
+        try:
+            self.meta = self._open_to_read() if read_only else self._open_to_write(create=create)
+            self.kind = self._check_asked(self.meta)
+            queue_id, writable = self.meta.queue_id, not read_only
+            if not read_only:
+                self._share_write_meta_lock()
+            self.write_meta = WriteMeta(self.folder, prefix, queue_id, writable=writable)
+            self.read_meta = ReadMeta(self.folder, prefix, queue_id, writable=writable)
+            self._check_made()
+            self._check_head()
+            self.prefix_tail = self._unrecovered_tail() if read_only else None
+            self.folder.check()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close all that was opened; an operation that has begun keeps it open until it ends."""
+        self.folder.descriptor.close(self.release)
+
+    def release(self) -> None:
+        """Release locks and maps; nobody is inside. What was interrupted can be called again."""
+        for lock in reversed(self._locks):  # `queue.lock` last: then nobody is inside any more
+            lock.close()
+        self.folder.latch = None
+        for meta in ("write_meta", "read_meta"):
+            self.__dict__.pop(meta, None)
+
+    def lock_on(self, name: str, *, make: bool = False) -> FileLock:
+        """Return a lock on a file, with a descriptor of its own; it is closed with this."""
+        file = self.folder.open(name, writable=make, make=make)
+        lock = FileLock(file, self.folder.full(name), self.folder.descriptor)
+        self._locks.append(lock)
+        return lock
+
+    # --- to read ----------------------------------------------------------------------------------
+
+    def _open_to_read(self) -> AllMeta:
+        names = [name_of(self._prefix) for name_of in MADE]
+        for name in names:
+            if not self.folder.exists(name):
+                if self.folder.exists(manifest_name(self._prefix)):
+                    raise self._no_queue()  # it is being shipped for the first time
+                if name == names[0] or not Creation(self.folder, self._prefix).is_empty():
+                    self._refuse_pages_without(name)
+                raise self._no_queue()
+        return read_all_meta(self.folder, self._prefix)
+
+    def _unrecovered_tail(self) -> Tail | None:
+        """Return where the valid prefix ends, if a writer must recover the queue first."""
+        shipped = read_manifest(self.folder, self._prefix)
+        if shipped is not None and shipped.pages:
+            shipped.check(self.meta, self.read_meta.head, self.folder.path)
+            return shipped.tail
+        while True:
+            if self.write_meta.is_settled:
+                return None
+            before, head_page = self.write_meta.tail.sequence, self.read_meta.head_page
+            recovery = Recovery(self.folder, self._prefix, self.meta, self._clock)
+            try:
+                tail = recovery.prefix_tail(self.read_meta, self.write_meta)
+                break
+            except (errors.DamageError, errors.QueueNotFound):
+                # A writer can have recovered it meanwhile, and retention taken what was read.
+                if self.read_meta.head_page == head_page and not self.write_meta.is_settled:
+                    raise
+        if self.write_meta.is_this_boot and (
+            before <= tail.sequence <= self.write_meta.tail.sequence
+        ):
+            # Another mount, a container's perhaps: what the words count is there, and nothing more.
+            # After a power cut and a mount in the same boot they would be older, or newer.
+            return None
+        log.warning(
+            "%s: read up to message %d; what follows awaits recovery by a writer",
+            self.folder.path, tail.sequence,
+        )  # fmt: skip
+        return tail
+
+    # --- to write ---------------------------------------------------------------------------------
+
+    def _open_to_write(self, *, create: bool) -> AllMeta:
+        """Take `queue.lock`; the first one in, alone, creates or recovers the queue."""
+        self._check_before(create=create)
+        name = fmt.lock_name(self._prefix)
+        presence = self.lock_on(name, make=True)
+        deadline = time.monotonic() + self._lock_timeout
+        while True:
+            alone = presence.try_exclusive()
+            if not alone:
+                presence.share(self._lock_timeout)
+            if self.folder.identity(name) != presence.identity():
+                # It was removed or replaced before it was locked: that keeps nobody out.
+                presence.close()
+                self._locks.remove(presence)
+                presence = self.lock_on(name, make=True)
+            else:
+                self.folder.watch(name, presence.identity())
+                if alone:
+                    with ensure_no_writer(self.folder, self._prefix, DYING_SECONDS):
+                        meta = self._create_or_recover()
+                    # Another opener can come in between here and recover again: nobody has laid
+                    # anything down yet, so that changes nothing.
+                    presence.share(self._lock_timeout)
+                    return meta
+                if self._is_recovered():
+                    return read_all_meta(self.folder, self._prefix)
+                # Whoever was creating or recovering it died: one of those who waited does it.
+                presence.release()
+            if time.monotonic() > deadline:
+                raise errors.LockTimeout(
+                    "it must be recovered, and other processes keep it open: close it there, "
+                    "then open it again",
+                    path=self.folder.path,
+                )
+            time.sleep(random.uniform(0, RETRY_SECONDS))  # noqa: S311 - only not in step
+
+    def _check_before(self, *, create: bool) -> None:
+        """Raise for what no lock is needed to see; no lock file is made then."""
+        check_boot_id()
+        if self.folder.exists(name := manifest_name(self._prefix)):
+            raise errors.ReadOnlyQueue(
+                "a ship of another queue, to which nobody sends: open it with read_only=True, or "
+                "remove this file to make it a queue of its own",
+                path=self.folder.full(name),
+            )
+        if create and not self._has_meta():
+            refuse_confusion(self.folder, self._prefix)
+        if not create and not self._has_meta():
+            self._refuse_pages_without(fmt.all_meta_name(self._prefix))
+            raise self._no_queue()
+        if self._has_meta():
+            try:
+                self._check_asked(read_all_meta(self.folder, self._prefix))
+            except (errors.PageSizeMismatch, errors.DtypeMismatch, errors.CodecMismatch):
+                if not Creation(self.folder, self._prefix).is_unfinished():
+                    raise
+            except errors.QueueNotFound:
+                if not create:
+                    raise
+                # Another maker gave up meanwhile, for want of room, and removed it again.
+
+    def _share_write_meta_lock(self) -> None:
+        """Lock the write meta together with all who write, before it is mapped, and watch it."""
+        name = fmt.write_meta_name(self._prefix)
+        if _core.LOCK_NEEDS_FD:  # there its lock is the writers' own
+            self.folder.watch(name, self.folder.identity(name))
+            return
+        seat = self.lock_on(name)
+        seat.share(self._lock_timeout)
+        self.folder.watch(name, seat.identity())
+
+    def _is_recovered(self) -> bool:
+        """Whether somebody finished creating or recovering the queue, in this boot."""
+        if not all(self.folder.exists(name_of(self._prefix)) for name_of in MADE):
+            return False
+        meta = read_all_meta(self.folder, self._prefix)
+        write = WriteMeta(self.folder, self._prefix, meta.queue_id, writable=False)
+        return write.is_this_boot and write.tail.page_number > 0
+
+    def _create_or_recover(self) -> AllMeta:
+        creation = Creation(self.folder, self._prefix)
+        unfinished = creation.is_unfinished()
+        meta = read_all_meta(self.folder, self._prefix) if self._has_meta() else None
+        if meta is not None and unfinished and not self._is_asked(meta):
+            creation.abandon()
+            meta = None
+        if meta is None:
+            unfinished = True
+            self._refuse_pages_without(fmt.all_meta_name(self._prefix))
+            page_bytes = self._page_bytes or fmt.PAGE_BYTES_DEFAULT
+            meta = creation.begin(self._clock(), page_bytes, self._made_kind(page_bytes))
+        try:
+            self.report = Recovery(self.folder, self._prefix, meta, self._clock).run()
+        except errors.RetryError:
+            if unfinished:  # no room, mostly: nothing was ever sent, so nothing need be left
+                creation.abandon()
+            raise
+        return meta
+
+    # --- checks -----------------------------------------------------------------------------------
+
+    def _has_meta(self) -> bool:
+        return self.folder.exists(fmt.all_meta_name(self._prefix))
+
+    def _no_queue(self) -> errors.QueueNotFound:
+        others = ", ".join(map(repr, fmt.queues_in(self.folder.names())[:PREFIXES_TOLD]))
+        told = f" (there is one with {others})" if others else ""
+        return errors.QueueNotFound(
+            f"no queue with prefix {self._prefix!r} here{told}: check directory and prefix, "
+            "it is made when opened for writing with create=True",
+            path=self.folder.path,
+        )
+
+    def _check_made(self) -> None:
+        head = self.read_meta.head  # before the tail, which only grows
+        tail = self.write_meta.tail
+        if tail.page_number == 0:
+            if not self.write_meta.is_settled:
+                if page_numbers(self._prefix, self.folder.names()):
+                    return  # made anew by a repair that found damage: the valid prefix is there
+                raise self._no_queue()  # it is being made right now
+            tail = self.write_meta.tail  # it was being made; or zeros were written over the words
+        if not self.write_meta.is_settled:
+            # A reader before the recovery: behind a power cut the words can be older than the head,
+            # which trimming put on stable storage. The scan from the head on tells the tail.
+            return
+        if not tail.can_be(head, self.meta.page_bytes):
+            raise errors.CorruptMeta(
+                f"it says that writing stands at {tail}, which cannot be: "
+                "repair the queue, which makes this file again from the pages",
+                path=self.write_meta.path, position=0, reason="tail",
+            )  # fmt: skip
+
+    def _check_head(self) -> None:
+        """Raise if reading would begin in another page than the one that has the first message."""
+        number, sequence = self.read_meta.head
+        try:
+            header = read_header(self.folder, self._prefix, self.meta.queue_id, number)
+        except errors.PageQueueError:
+            return  # whoever reads it is told
+        if header.first_sequence not in {None, sequence}:
+            raise errors.CorruptMeta(
+                f"says that reading begins with message {sequence} in page {number}, which begins "
+                f"with {header.first_sequence}: repair the queue, which makes this file again",
+                path=self.read_meta.path, position=ReadMeta.sequence_at(number),
+                reason="head sequence",
+            )  # fmt: skip
+
+    def _refuse_pages_without(self, name: str) -> None:
+        """Raise if there are pages and not this meta file, which is made before any page.
+
+        They are somebody's data: no new queue is ever begun over them, and it is not said that
+        there is none.
+        """
+        pattern = fmt.page_name_pattern(self._prefix)
+        pages = any(pattern.fullmatch(other) for other in self.folder.names())
+        if pages and not self.folder.exists(name):  # else somebody makes the queue right now
+            raise errors.CorruptMeta(
+                f"missing, though there are pages with this prefix: {REMEDY}",
+                path=self.folder.full(name), position=0, reason="missing",
+            )  # fmt: skip
+
+    def _is_asked(self, meta: AllMeta) -> bool:
+        """Whether a queue is what was asked for, if anything was."""
+        return self._page_bytes in {None, meta.page_bytes} and self._asked_kind.agrees(meta.kind)
+
+    def _made_kind(self, page_bytes: int) -> Schema:
+        kind, limit = self._asked_kind.made(), fmt.payload_bytes_max(page_bytes)
+        if kind.record_bytes > limit:
+            raise errors.InvalidOption(
+                f"dtype: a record of {kind.record_bytes} bytes does not fit into a page, {limit} "
+                "bytes do: give larger page_bytes",
+                path=self.folder.path,
+            )
+        return kind
+
+    def _check_asked(self, meta: AllMeta) -> Schema:
+        """Return what the messages hold; raise if something else was asked for."""
+        if self._page_bytes is not None and self._page_bytes != meta.page_bytes:
+            raise errors.PageSizeMismatch(
+                f"the queue has pages of {meta.page_bytes} bytes, not {self._page_bytes}: "
+                "leave page_bytes out, or choose another directory or prefix",
+                path=self.folder.path, page_bytes=meta.page_bytes,
+            )  # fmt: skip
+        return self._asked_kind.opened(meta.kind, self.folder.path)

@@ -1,0 +1,475 @@
+"""Making a queue, and finding its true tail, by whoever has it open alone.
+
+After a kill the shared words are right but for what the dead holder of the writers' lock had begun;
+that is settled from the tail on. After a power cut, a copy or a lost write meta they are not to be
+trusted: from the durable mark on, every frame is checked, and the first that is not whole ends the
+queue. What follows is zeroed, and that is synced before anything new is laid down (I5). Each step
+can be repeated, so a recovery that is itself cut short is finished by the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from pagequeue import _core, errors
+from pagequeue import format as fmt
+from pagequeue.meta.all_and_read_meta import ReadMeta
+from pagequeue.meta.cursor import lower_cursors
+from pagequeue.meta.group_table import settle_groups
+from pagequeue.meta.ledger import lower_entries
+from pagequeue.meta.write_meta import Tail, WriteMeta
+from pagequeue.page.compressed_format import HEAD_REASON
+from pagequeue.page.compressed_page import map_page
+from pagequeue.page.header import REMEDY, PageHeader, decode_header, first_bytes, parse_header
+from pagequeue.page.listing import page_numbers, retired
+from pagequeue.page.page import (
+    PROOF,
+    REASONS,
+    Scan,
+    make_page,
+    map_plain,
+    missing_page,
+    scan_region,
+    writable_index,
+)
+from pagequeue.store.crash_recovery import BATCH_OPEN, CrashRecovery
+from pagequeue.store.pending_commit import settle_alone, unpublished
+from pagequeue.store.recovery_report import RecoveryReport
+from pagequeue.util.text import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pagequeue.meta.all_and_read_meta import AllMeta
+    from pagequeue.system.directory import Directory
+
+log = logging.getLogger("pagequeue")
+TORN = {"wrong size", "wrong magic", "wrong checksum"}
+"""What a power cut can make of a page that was rolled into; anything else is another's page."""
+
+
+def missing_before(head_page: int, head_sequence: int) -> str:
+    """Say what is not there in front of a first page that only the directory's listing names."""
+    if head_sequence == 0:
+        return ""
+    return (
+        f", page {head_page}: the {counted(head_sequence, 'message')} before it are not here, "
+        "retention removed them or their pages are lost"
+    )
+
+
+class Recovery:
+    """One recovery; the caller holds `queue.lock` alone."""
+
+    def __init__(
+        self, folder: Directory, prefix: str, meta: AllMeta, clock: Callable[[], int]
+    ) -> None:
+        self.folder = folder
+        self.prefix = prefix
+        self.meta = meta
+        self.clock = clock
+        self.report = RecoveryReport()
+
+    def run(self) -> RecoveryReport:
+        """Bring the queue to where producers can go on."""
+        self._sweep()
+        numbers = self._page_numbers()
+        read = self._read_meta(numbers)
+        self._write, known = self._write_meta(read)
+        write = self._write
+        if known and write.is_settled:
+            settling = CrashRecovery(self.folder, self.prefix, self.meta, write, self.report.did)
+            self.report.messages_settled = settling.run()
+        else:
+            self._scan(write, read, numbers, durable_known=known)
+        # Cut in the middle of it: the words are not settled, so the next recovery does it again.
+        tail = write.tail.sequence
+        lower_cursors(self.folder, self.prefix, self.meta.queue_id, tail, self.report.did)
+        settle_groups(
+            self.folder, self.prefix, self.meta.queue_id, tail, self.report.did, self.clock
+        )
+        settle_alone(self.folder, self.prefix, self.meta, write.tail, self.report.did, self._sync)
+        lower_entries(self.folder, self.prefix, tail, self.report.did)
+        self._remove_retired(read)
+        write.settle()
+        if self.report.actions:
+            log.warning("%s: recovered: %s", self.folder.path, "; ".join(self.report.actions))
+        return self.report
+
+    # --- what stands there ------------------------------------------------------------------------
+
+    def _sweep(self) -> None:
+        """Remove what an interrupted maker of a file left under a temporary name."""
+        pattern = fmt.temporary_pattern(self.prefix)
+        for name in self.folder.names():
+            if pattern.fullmatch(name):
+                self.folder.remove(name)
+
+    def _page_numbers(self) -> list[int]:
+        return page_numbers(self.prefix, self.folder.names())
+
+    def _read_meta(self, numbers: list[int]) -> ReadMeta:
+        if not self.folder.exists(fmt.read_meta_name(self.prefix)):
+            head_page, head_sequence = fmt.FIRST_PAGE, 0
+            if numbers:
+                head_page = numbers[0]
+                head_sequence = self._header(head_page).first_sequence or 0
+                self._refuse_lost_head(head_page)
+                missing = missing_before(head_page, head_sequence)
+                self.report.did(f"made the read meta again from the first page{missing}")
+            ReadMeta.make(
+                self.folder, self.prefix, self.meta.queue_id,
+                head_page=head_page, head_sequence=head_sequence,
+            )  # fmt: skip
+        return ReadMeta(self.folder, self.prefix, self.meta.queue_id, writable=True)
+
+    def _refuse_lost_head(self, head_page: int) -> None:
+        """Raise if an index says that a page was there: retention removes both."""
+        below = [n for n in page_numbers(self.prefix, self.folder.names(), "idx") if n < head_page]
+        if below and below[-1] == head_page - 1:
+            raise self._missing(below[-1])
+
+    def _write_meta(self, read: ReadMeta) -> tuple[WriteMeta, bool]:
+        """Return the write meta, and whether its durable mark is known."""
+        if not self.folder.exists(fmt.write_meta_name(self.prefix)):
+            WriteMeta.make(
+                self.folder, self.prefix, self.meta.queue_id, durable_sequence=read.head_sequence
+            )
+        write = WriteMeta(self.folder, self.prefix, self.meta.queue_id, writable=True)
+        # Every recovery that was finished has set the durable page; one that was cut short right
+        # behind the line above, or ended in an error, has not.
+        return write, write.durable_page > 0
+
+    def _header(self, number: int) -> PageHeader:
+        name = fmt.page_name(self.prefix, number)
+        region = map_page(self.folder, name, self.meta, filled=False)
+        data = region.read(0, fmt.PAGE_HEADER_BYTES)
+        return decode_header(data, self.meta.queue_id, number, self.folder.full(name))
+
+    def prefix_tail(self, read: ReadMeta, write: WriteMeta) -> Tail:
+        """Return the tail that `run` would find, without changing anything.
+
+        Raises:
+            DamageError: a message below the durable mark is missing or damaged, which `run`
+                refuses as well: the pages before it are never taken for the whole queue.
+        """
+        numbers = self._page_numbers()
+        durable = max(write.durable_sequence, read.head_sequence)
+        if not numbers:
+            raise self._missing(read.head_page)
+        number, header = self._start(read, write, numbers, durable)
+        while True:
+            name = fmt.page_name(self.prefix, number)
+            region = map_page(self.folder, name, self.meta)
+            first = header.first_sequence or 0
+            scan = scan_region(region, None, header, first, None)
+            following = None
+            if scan.stopped == _core.READ_END:
+                following = self._promised_header(number + 1, scan, durable, write.durable_page)
+            elif header.is_compressed:  # the whole page is on stable storage
+                durable = max(durable, scan.whole_sequence + 1)
+            if following is None:
+                break
+            number, header = number + 1, following
+        is_early = number < write.durable_page and scan.stopped != _core.READ_END
+        if scan.whole_sequence < durable or is_early:
+            raise self._damage(number, scan, durable)
+        return Tail(
+            number, scan.whole_position, scan.whole_sequence - first, first, scan.whole_timestamp
+        )
+
+    def _promised_header(
+        self, number: int, before: Scan, promised: int, durable_page: int
+    ) -> PageHeader | None:
+        """Return the header of the page after an end-of-page marker; None: the queue ends there.
+
+        Raises:
+            DamageError: messages of this page were on stable storage, and it cannot be read.
+        """
+        try:
+            header = self._header(number)
+        except errors.QueueNotFound as error:
+            if before.sequence < promised or number <= durable_page:
+                raise self._missing(number) from error
+            return None
+        except errors.CorruptPage as error:
+            if before.sequence < promised or not self._may_be_torn(number, error, durable_page):
+                raise
+            return None
+        if header.first_sequence == before.sequence:
+            return header
+        if before.sequence < promised:
+            raise self._wrong_first(number, before.sequence)
+        return None
+
+    # --- after a power cut, a copy or a lost write meta -------------------------------------------
+
+    def _scan(
+        self, write: WriteMeta, read: ReadMeta, numbers: list[int], *, durable_known: bool
+    ) -> None:
+        if write.is_failed_in_this_boot:
+            raise self._sync_failed(write)
+        durable = max(write.durable_sequence, read.head_sequence)
+        # Without a durable mark an end-of-page marker is all that says whether a page is missing.
+        promised = durable if durable_known else fmt.SEQUENCE_MAX
+        begin, header = self._start(read, write, numbers, durable)
+        number = begin
+        while True:
+            region, index, scan = self._scan_page(number, header, durable)
+            self.report.messages_checked += scan.sequence - (header.first_sequence or 0)
+            if scan.stopped != _core.READ_END:
+                break
+            self._sync(*self._names(number))
+            number += 1
+            header = self._follow(number, scan, promised, write.durable_page)
+        if scan.whole_sequence < durable or number < write.durable_page:
+            raise self._damage(number, scan, durable)
+        later = [other for other in numbers if other > number]
+        if not durable_known:
+            self._refuse_lost_pages(number, scan, later)
+        # 1. Zero what is torn, then sync all of it before anything new is acknowledged.
+        #    Cut here: the next recovery finds the same tail and does the same.
+        self._cut(region, index, header, scan)
+        self._remove(later)
+        self._sync(*self._names(number))
+        self._sync()
+        # 2. The words. Cut here: the same again, from the same durable mark.
+        first = header.first_sequence or 0
+        write.region.store(BATCH_OPEN, 0)
+        write.tail = Tail(
+            number, scan.whole_position, scan.whole_sequence - first, first, scan.whole_timestamp
+        )
+        write.set_durable(scan.whole_sequence, number)
+        if write.failed_errno:
+            # It failed in another boot: what was read came from the disk.
+            write.unlatch()
+            self.report.did("cleared the failure latch: all that is left was synced again")
+        self._sync(fmt.write_meta_name(self.prefix))
+        if durable_known or numbers:
+            self.report.scanned = True
+            self.report.did(
+                f"checked {counted(self.report.messages_checked, 'message')} from page {begin} on; "
+                f"the next sequence is {scan.whole_sequence}"
+            )
+
+    def _start(
+        self, read: ReadMeta, write: WriteMeta, numbers: list[int], durable: int
+    ) -> tuple[int, PageHeader]:
+        """Return the last page that begins before the durable mark, or the head.
+
+        Not one behind the mark's own: there a producer that died while it rolled can have left a
+        header, with a sequence that others then sent in the page before.
+        """
+        head = read.head_page
+        if not numbers:
+            if durable > 0 or write.durable_page > 0:
+                raise self._missing(head)
+            return head, self._make(head, 0, 0)
+        last = min(numbers[-1], write.durable_page or numbers[-1])
+        low, high = head, max(last, head)
+        try:
+            best = (head, self._header(head))
+        except errors.QueueNotFound as error:
+            raise self._missing(head) from error
+        if best[1].first_sequence is None:
+            # Only a page with messages was ever the first; taking it would hide those before it.
+            raise errors.CorruptMeta(
+                f"says that reading begins in page {head}, which is only made ready: {REMEDY}",
+                path=self.folder.full(fmt.read_meta_name(self.prefix)),
+                position=ReadMeta.HEAD_PAGE, reason="head page",
+            )  # fmt: skip
+        while low < high:
+            middle = (low + high + 1) // 2
+            try:
+                header = self._header(middle)
+            except (errors.DamageError, errors.QueueNotFound):
+                header = None
+            first = None if header is None else header.first_sequence
+            if header is not None and first is not None and first < durable:
+                best, low = (middle, header), middle
+            else:
+                high = middle - 1
+        return best
+
+    def _scan_page(
+        self, number: int, header: PageHeader, durable: int
+    ) -> tuple[_core.Region, _core.Region, Scan]:
+        """Check a page's frames and write its index; raise before that if durable ones are bad."""
+        name = fmt.page_name(self.prefix, number)
+        region = map_page(self.folder, name, self.meta)
+        first = header.first_sequence or 0
+        if first < durable:
+            scan = scan_region(region, None, header, first, durable - first)
+            if scan.whole_sequence < durable and scan.stopped != _core.READ_END:
+                raise self._damage(number, scan, durable)
+        index = writable_index(self.folder, self.prefix, self.meta, number)
+        scan = scan_region(region, index, header, first, None, use=_core.INDEX_WRITE)
+        if scan.stopped != _core.READ_END:  # it is not sealed, and will be written to
+            region = map_plain(self.folder, name, self.meta, writable=True)
+        return region, index, scan
+
+    def _names(self, number: int) -> tuple[str, str]:
+        return fmt.page_name(self.prefix, number), fmt.index_name(self.prefix, number)
+
+    def _sync(self, *names: str) -> None:
+        """Put files on stable storage, and with none the directory.
+
+        Raises:
+            SyncFailed: the failure latch is set, so that nobody in this boot takes for the truth
+                what memory shows; nothing was acknowledged yet.
+        """
+        try:
+            for name in names:
+                with self.folder.opened(name, writable=False) as fd:
+                    os.fdatasync(fd)
+            if not names:
+                self.folder.sync()
+        except OSError as error:
+            if isinstance(error, errors.PageQueueError):
+                raise
+            write = self._write
+            last = max([write.durable_page, *self.report.pages_removed])
+            write.latch(error.errno or errno.EIO, last)
+            raise self._sync_failed(write) from error
+
+    def _sync_failed(self, write: WriteMeta) -> errors.SyncFailed:
+        words = os.strerror(write.failed_errno)
+        return errors.SyncFailed(
+            f"a sync failed in this boot ({words}), so the system can show what the disk does not "
+            "have: mend the disk, then repair the queue, which writes it again to new files",
+            path=self.folder.path, position=0, reason=words,
+            first_sequence=write.durable_sequence, end_sequence=write.tail.sequence,
+        )  # fmt: skip
+
+    def _make(self, number: int, first_sequence: int, floor: int) -> PageHeader:
+        header = PageHeader(number, self.meta.queue_id, first_sequence, floor, self.clock())
+        # Synced before it has its name: a first page without its header is damage to whoever comes
+        # after a power cut.
+        make_page(self.folder, self.prefix, self.meta, header, synced=True)
+        return header
+
+    def _follow(self, number: int, before: Scan, promised: int, durable_page: int) -> PageHeader:
+        """Return the header of the page that follows an end mark, written again if it was lost."""
+        name = fmt.page_name(self.prefix, number)
+        try:
+            header = self._header(number)
+            if header.first_sequence == before.sequence:
+                return header
+        except errors.QueueNotFound as error:
+            if before.sequence < promised or number <= durable_page:
+                raise self._missing(number) from error
+            return self._make(number, before.sequence, before.timestamp)
+        except errors.CorruptPage as error:
+            if before.sequence < promised or not self._may_be_torn(number, error, durable_page):
+                raise
+            if error.reason == "wrong size":
+                self.folder.remove(name)
+                return self._make(number, before.sequence, before.timestamp)
+        region = map_plain(self.folder, name, self.meta, writable=True)
+        stands = _core.look(region, fmt.PAGE_HEADER_BYTES, before.sequence)[0]
+        # Without a mark, an empty page that was only made ready can follow.
+        may_be_unused = promised == fmt.SEQUENCE_MAX and stands == _core.READ_NOTHING
+        if (
+            before.sequence < promised
+            and stands not in PROOF
+            and not (may_be_unused and self._is_unused(name))
+        ):
+            # Below the durable mark no header is lost, and its frames are not those that follow.
+            raise self._wrong_first(number, before.sequence)
+        header = PageHeader(
+            number, self.meta.queue_id, before.sequence, before.timestamp, self.clock()
+        )
+        region.write(0, header.encode())
+        self.report.did(f"wrote the header of page {number} again")
+        return header
+
+    def _may_be_torn(self, number: int, error: errors.CorruptPage, durable_page: int) -> bool:
+        """Whether a power cut can leave a page like this after the durable mark.
+
+        Not a compressed one, which is on stable storage before it has its name; and no durable page
+        has another size after it.
+        """
+        if error.reason.startswith(HEAD_REASON):
+            return False
+        if error.reason == "wrong size" and number <= durable_page:
+            return False
+        return error.reason in TORN or self._is_unused(fmt.page_name(self.prefix, number))
+
+    def _is_unused(self, name: str) -> bool:
+        """Whether a page was only made ready, whichever it is: nothing was ever sent to it."""
+        data = first_bytes(self.folder, name)
+        return parse_header(data, self.folder.full(name)).first_sequence is None
+
+    def _wrong_first(self, number: int, sequence: int) -> errors.CorruptPage:
+        return errors.CorruptPage(
+            f"does not begin with message {sequence}, with which the page before it ends: {REMEDY}",
+            path=self.folder.full(fmt.page_name(self.prefix, number)),
+            position=0, reason="wrong first sequence",
+        )  # fmt: skip
+
+    def _missing(self, number: int) -> errors.MissingPage:
+        return missing_page(self.folder.full(fmt.page_name(self.prefix, number)), number)
+
+    def _damage(self, number: int, scan: Scan, durable: int) -> errors.CorruptFrame:
+        reason = REASONS.get(scan.stopped, "an incomplete batch")
+        return errors.CorruptFrame(
+            f"message {scan.whole_sequence} at position {scan.whole_position}: {reason}, though "
+            f"all below {durable} was on stable storage: {REMEDY}",
+            path=self.folder.full(fmt.page_name(self.prefix, number)),
+            position=scan.whole_position, sequence=scan.whole_sequence, reason=reason,
+        )  # fmt: skip
+
+    def _refuse_lost_pages(self, number: int, scan: Scan, later: list[int]) -> None:
+        """Without a durable mark, damage in the middle must not pass for the tail."""
+        waiting = unpublished(self.folder, self.prefix, number, scan)
+        for other in later:
+            if other in waiting:
+                continue
+            first = self._header(other).first_sequence
+            if first is not None and first >= scan.sequence:
+                raise self._damage(number, scan, first)
+
+    def _cut(
+        self, region: _core.Region, index: _core.Region, header: PageHeader, scan: Scan
+    ) -> None:
+        dropped = scan.sequence - scan.whole_sequence
+        zeroed = region.zero(scan.whole_position)
+        count = scan.whole_sequence - (header.first_sequence or 0)
+        index.zero(count * fmt.INDEX_RECORD_BYTES)
+        self.report.messages_dropped = dropped
+        self.report.bytes_zeroed = zeroed
+        if zeroed:
+            batch = f", an incomplete batch of {counted(dropped, 'message')} among them"
+            self.report.did(
+                f"zeroed {counted(zeroed, 'byte')} behind position {scan.whole_position} of page "
+                f"{header.page_number}{batch if dropped else ''}"
+            )
+
+    def _remove_retired(self, read: ReadMeta) -> None:
+        """Remove what a retention that was cut short left below the head, if the head is proved."""
+        number, sequence = read.head
+        left = retired(self.prefix, self.folder.names(), number)
+        if not left:
+            return
+        with contextlib.suppress(errors.DamageError, errors.QueueNotFound):
+            if self._header(number).first_sequence == sequence:
+                # The head first: the one on disk can still be an older one.
+                self._sync(fmt.read_meta_name(self.prefix))
+                for name in left:
+                    self.folder.remove(name)
+                self.report.did(
+                    f"removed {counted(len(left), 'file')} below page {number}, the head"
+                )
+
+    def _remove(self, later: list[int]) -> None:
+        """Remove pages behind the tail, the newest first, so that no hole can be left."""
+        for number in reversed(later):
+            self.folder.remove(fmt.page_name(self.prefix, number))
+            self.folder.remove(fmt.index_name(self.prefix, number))
+        self.report.pages_removed = later
+        if later:
+            self.report.did(f"removed {counted(len(later), 'page')} behind the tail")

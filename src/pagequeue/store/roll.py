@@ -1,0 +1,265 @@
+"""The next page, made ready ahead of need, and the writable maps of pages.
+
+A page is made under the preparation lock by whichever process needs it first, off the writer's path
+if there is time: blocks reserved, page faults taken a few MiB ahead of the tail. It stands under
+its final name before any end-of-page mark leads to it (I10). Rolling itself is one call into the
+core, under the writers' lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pagequeue import _core, errors
+from pagequeue import format as fmt
+from pagequeue.meta.ledger import publishing_name
+from pagequeue.page.compressed_format import is_compressed
+from pagequeue.page.header import PageHeader, decode_header, first_bytes, parse_header
+from pagequeue.page.page import WritablePage, make_page, map_plain, writable_index
+from pagequeue.page.spare import drop_spare, has_spare
+from pagequeue.store.pending_commit import settle_publishing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pagequeue.meta.all_and_read_meta import AllMeta
+    from pagequeue.meta.write_meta import WriteMeta
+    from pagequeue.store.pending_commit import Leap
+    from pagequeue.system.directory import Directory
+    from pagequeue.system.file_lock import FileLock
+    from pagequeue.util.worker import Background
+
+log = logging.getLogger("pagequeue")
+
+
+class Roller:
+    """Maps pages for writers, and makes the next one.
+
+    Attributes:
+        lock: the preparation lock: pages are made, retired and promised to consumers one at a time.
+        make_room: called with the number of a page before it is made, and with a check that raises
+            when nobody wants it any more, None where nobody waits; raises QueueFull if there is no
+            room for it.
+    """
+
+    def __init__(
+        self,
+        folder: Directory,
+        prefix: str,
+        meta: AllMeta,
+        write_meta: WriteMeta,
+        lock: FileLock,
+        background: Background,
+        clock: Callable[[], int],
+        lock_timeout: float,
+        sync_names: Callable[[], None],
+    ) -> None:
+        self._folder = folder
+        self._prefix = prefix
+        self._meta = meta
+        self._write_meta = write_meta
+        self.lock = lock
+        self._background = background
+        self._clock = clock
+        self._lock_timeout = lock_timeout
+        self._sync_names = sync_names
+        self._pages: dict[int, WritablePage] = {}  # the active one, and the next if it is there
+        self._asked = 0
+        self._is_fast = False  # whether all memory of a page is wanted at once
+        self.make_room: Callable[[int, Callable[[], None] | None], None] | None = None
+        self._guard = threading.RLock()  # a finalizer may come back in
+
+    def page(self, number: int) -> WritablePage:
+        """Return the active page."""
+        with self._guard:
+            page = self._pages.get(number)
+        if page is None:
+            with self._folder.descriptor:  # until it is kept, where closing finds it
+                page = self._keep(self._map(number))
+        return page
+
+    def let_go(self, number: int) -> None:
+        """Forget the pages before this one."""
+        with self._guard:
+            old: list[object] = [self._pages.pop(key) for key in list(self._pages) if key < number]
+        if old:
+            self._background.drop(old)
+
+    def next_page(
+        self, number: int, check: Callable[[], None] | None = None, leap: Leap | None = None
+    ) -> WritablePage:
+        """Return a page that may not exist yet.
+
+        Args:
+            number: of the page.
+            check: raises when it is not wanted any more, while room for it is waited for; None: no
+                room is waited for.
+            leap: finishes what a publisher of many pages left.
+
+        Raises:
+            DiskFull: there is no room for it. QueueFull: retention leaves no room for it.
+            LockTimeout: another process holds the preparation lock.
+            LockReplaced: the lock file is another one than it was when the queue was opened.
+        """
+        with self._guard:
+            page = self._pages.get(number)
+            if page is not None and page.region.broken:
+                # Truncated before anything stood in it: another one takes its place.
+                page = None
+                del self._pages[number]
+        with self._folder.descriptor:
+            self._folder.check()
+            if page is None:
+                self._ask_for_room(number, check)
+                page = self._keep(self._make(number, 0, 1.0, leap))
+        return page
+
+    def _ask_for_room(self, number: int, check: Callable[[], None] | None) -> None:
+        """Have room made for a page; not after a failed sync, when one is needed to go on."""
+        if (
+            self.make_room is not None
+            and number > self._write_meta.tail.page_number
+            and not self._write_meta.is_failed
+            and not self._folder.exists(fmt.page_name(self._prefix, number))
+        ):
+            self.make_room(number, check)
+
+    def _keep(self, page: WritablePage) -> WritablePage:
+        """Share a page with the other threads; the first one mapped is the one that counts."""
+        with self._guard:
+            return self._pages.setdefault(page.number, page)
+
+    def prepare(self, number: int, *, reach: int, filled_bytes: int, frame_bytes: float) -> None:
+        """Make a page ready in the background; what goes wrong shows when it is needed.
+
+        Args:
+            number: of the page.
+            reach: bytes whose page faults are taken at once.
+            filled_bytes: bytes whose memory is had at once.
+            frame_bytes: what a frame has taken so far.
+        """
+        with self._guard:
+            if number <= self._asked:
+                return
+            self._asked = number
+            self._is_fast = filled_bytes >= self._meta.page_bytes
+
+        def job() -> None:
+            with self._folder.descriptor:
+                self._ask_for_room(number, None)
+                page = self._keep(self._make(number, filled_bytes, frame_bytes))
+            end = min(reach, len(page.region))
+            if end > page.populated:
+                page.populated = end
+                page.populate(0, end, frame_bytes)
+
+        self._background.submit(job)
+
+    def take(self, number: int) -> bool:
+        """Map the next page if it is there already; the caller has the preparation lock."""
+        if not self._folder.exists(fmt.page_name(self._prefix, number)):
+            return False
+        page = self._mapped(number)
+        self._refuse_used(page)
+        self._keep(page)
+        return True
+
+    def header(self, page: WritablePage) -> bytes:
+        """Return the header of a next page, but for what only the roll knows."""
+        data = page.region.read(0, fmt.PAGE_HEADER_BYTES)
+        path = self._folder.full(fmt.page_name(self._prefix, page.number))
+        try:
+            decode_header(data, self._meta.queue_id, page.number, path)
+        except errors.CorruptPage:  # a producer was killed while it wrote it
+            return PageHeader(page.number, self._meta.queue_id, None, 0, self._clock()).encode()
+        return data
+
+    def _map(self, number: int) -> WritablePage:
+        page = self._mapped(number)
+        path = self._folder.full(fmt.page_name(self._prefix, number))
+        data = page.region.read(0, fmt.PAGE_HEADER_BYTES)
+        decode_header(data, self._meta.queue_id, number, path)
+        return page
+
+    def _mapped(self, number: int) -> WritablePage:
+        name = fmt.page_name(self._prefix, number)
+        region = map_plain(self._folder, name, self._meta, writable=True)
+        index = writable_index(self._folder, self._prefix, self._meta, number)
+        return WritablePage(number, region, index)
+
+    def _make(
+        self, number: int, filled_bytes: int, frame_bytes: float, leap: Leap | None = None
+    ) -> WritablePage:
+        if number > fmt.PAGE_NUMBER_MAX:
+            raise errors.SequencesExhausted(
+                "no page number is left: start a new queue", path=self._folder.path
+            )
+        with self.lock.exclusive(self._lock_timeout, "making the next page"):
+            self._folder.check()
+            if self._folder.exists(publishing_name(self._prefix)):  # its publisher died (M4)
+                settle_publishing(
+                    self._folder, self._prefix, self._meta, self._write_meta, leap, self._sync_names
+                )
+            if number > self._write_meta.tail.page_number:
+                if self._folder.exists(fmt.page_name(self._prefix, number)):
+                    # Whatever stands in it, but for messages: the roll writes the header. It must
+                    # not be made again: another process can have mapped it and roll into it.
+                    page = None
+                    try:
+                        page = self._mapped(number)
+                    except errors.CorruptPage as error:
+                        name = fmt.page_name(self._prefix, number)
+                        if is_compressed(first_bytes(self._folder, name)):
+                            raise  # it has messages, and somebody put it there
+                        log.warning("%s; it held nothing and is made again", error)
+                    if page is not None:
+                        self._refuse_used(page)
+                        return page
+                header = PageHeader(number, self._meta.queue_id, None, 0, self._clock())
+                # A spare is worth it where all memory of the page is wanted at once; for a slow
+                # producer its zeros would only be written to the disk.
+                may_reuse = self._is_fast
+                if not may_reuse and has_spare(self._folder, self._prefix):
+                    self._background.submit(partial(drop_spare, self._folder, self._prefix))
+                return make_page(
+                    self._folder,
+                    self._prefix,
+                    self._meta,
+                    header,
+                    filled_bytes=filled_bytes,
+                    frame_bytes=frame_bytes,
+                    may_reuse=may_reuse,
+                )
+        return self._mapped(number)
+
+    def _refuse_used(self, page: WritablePage) -> None:
+        """Raise if a page that is to come next has messages: somebody put it there.
+
+        Raises:
+            CorruptPage: it has; nothing was written to it.
+        """
+        name = fmt.page_name(self._prefix, page.number)
+        path = self._folder.full(name)
+        try:
+            header = parse_header(page.region.read(0, fmt.PAGE_HEADER_BYTES), path)
+        except errors.CorruptPage:
+            return  # a producer was killed while it wrote it
+        first = header.first_sequence
+        if (
+            first is not None
+            and _core.look(page.region, fmt.PAGE_HEADER_BYTES, first)[0] == _core.READ_FRAME
+            and page.number > self._write_meta.tail.page_number  # nobody rolled into it meanwhile
+        ):
+            raise errors.CorruptPage(
+                f"this page comes next, and it has messages, from {first} on, as page "
+                f"{header.page_number}: repair the queue, or move the file away",
+                path=path, position=0, reason="it has messages already",
+            )  # fmt: skip
+
+    def close(self) -> None:
+        """Let the pages go."""
+        with self._guard:
+            self._pages.clear()

@@ -1,0 +1,457 @@
+"""One open queue directory: its pages in order, its searches, its flushes.
+
+Which pages there are is never cached: they run from the read meta's head page to the write meta's
+active page. What is cached cannot change: the headers of pages that are part of the queue.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import OrderedDict
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, TypeVar, Unpack
+
+from pagequeue import _core, errors
+from pagequeue import format as fmt
+from pagequeue.meta.ledger import progress
+from pagequeue.page.compressed_page import Pool, open_page
+from pagequeue.page.page import missing_page
+from pagequeue.page.spare import drop_spare
+from pagequeue.store.flush import Flusher
+from pagequeue.store.opening import Opening
+from pagequeue.store.roll import Roller
+from pagequeue.system.descriptors import await_others
+from pagequeue.system.namespaces import monotonic_offset
+from pagequeue.util.numbers import whole
+from pagequeue.util.worker import Background
+from pagequeue.wait.notifier import Notifier
+from pagequeue.wait.shared_jobs import SharedJobs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pagequeue.meta.write_meta import Tail
+    from pagequeue.page.page import Page
+    from pagequeue.store.opening import Asked
+
+CACHED_PAGES = 4
+KNOWN_TIMES_SPARE = 64
+MAPS = ("write_meta", "read_meta")
+CLOSE_SECONDS_MAX: Final = 60.0
+"""Closing waits no longer than this for other threads, however long a lock may be waited for."""
+Found = TypeVar("Found")
+
+
+class Place(NamedTuple):
+    """A place in the queue: a page, a position in it, and the sequence that stands there."""
+
+    page: Page
+    position: int
+    sequence: int
+
+
+class SealedPage(NamedTuple):
+    """What `info` found in a sealed page: the size of its file, and where its frames end."""
+
+    file_bytes: int
+    used_bytes: int
+    is_compressed: bool
+
+
+class Store:
+    """An open queue directory.
+
+    Args:
+        path: of the directory.
+        prefix: of all file names.
+        asked: as for `Opening`.
+    """
+
+    def __init__(self, path: str, prefix: str, **asked: Unpack[Asked]) -> None:
+        self.prefix = prefix
+        self.read_only = asked["read_only"]
+        self.clock = asked["clock"]
+        self.lock_timeout = asked["lock_timeout"]
+        self._fork_count = _core.fork_count()
+        self.background = Background()
+        self.compressing = Background()  # takes longer than making a page may wait
+        self.after_roll: Callable[[], object] | None = None  # done in the background
+        self.has_spare = False  # kept a retired page to be used again
+        self.max_idle_ns: int | None = None  # a consumer silent for longer keeps no pages
+        self._cache: OrderedDict[int, Page] = OrderedDict()
+        self._first_timestamps: dict[int, int] = {}
+        self.sealed: dict[int, SealedPage] = {}  # by number; for `info`
+        self._guard = threading.RLock()  # a finalizer may come back in
+        self._bell: Notifier | None = None
+        self.errands = SharedJobs()
+        # Leases go by the host's clock; it is set here, because a fork can change the namespace.
+        offset = monotonic_offset()
+        self.is_clock_known = offset is not None
+        _core.set_monotonic_offset(offset or 0)
+        self._opening = opening = Opening(path, prefix, **asked)
+        self.folder, self.meta, self.report = opening.folder, opening.meta, opening.report
+        self.kind = opening.kind
+        self._pool = Pool(self.meta)
+        self.write_meta, self.read_meta = opening.write_meta, opening.read_meta
+        self._prefix_tail = opening.prefix_tail
+        self._prefix_key = opening.write_meta.lock_key
+        try:
+            if not self.read_only:
+                self._open_writing()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def awaits_recovery(self) -> bool:
+        """Whether this read-only store shows the valid prefix of a queue that was cut off.
+
+        It ends when a writer has recovered the queue.
+        """
+        if self._prefix_tail is not None and self.write_meta.lock_key != self._prefix_key:
+            self._prefix_tail = None
+            self._cache.clear()
+        return self._prefix_tail is not None
+
+    def _open_writing(self) -> None:
+        self.write_meta.check_lock()
+        self.flusher = Flusher(
+            self.folder,
+            self.write_meta,
+            self.read_meta,
+            self._opening.lock_on(fmt.read_meta_name(self.prefix)),
+            partial(fmt.page_name, self.prefix),
+            partial(fmt.index_name, self.prefix),
+        )
+        meta = self.write_meta
+        self.folder.latch = lambda number: meta.latch(number, meta.durable_page)
+        preparation = self._opening.lock_on(fmt.all_meta_name(self.prefix))
+        preparation.progress = partial(progress, self.folder, self.prefix)
+        self.roller = Roller(
+            self.folder,
+            self.prefix,
+            self.meta,
+            self.write_meta,
+            preparation,
+            self.background,
+            self.clock,
+            self.lock_timeout,
+            self.flusher.sync_names,
+        )
+
+    @property
+    def may_mend(self) -> bool:
+        """Whether an index that is found to be wrong may be written again."""
+        return not self.read_only and not self.folder.is_replaced
+
+    @property
+    def bell(self) -> Notifier:
+        """What those wait with who have no thread of their own."""
+        with self._guard:
+            if self._bell is None:
+                self._bell = Notifier(self.write_meta, read_only=self.read_only)
+            bell = self._bell
+        if self.folder.descriptor.is_closed:  # perhaps before it was there to be ended
+            bell.end()
+        return bell
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no operation begins any more."""
+        return self.folder.descriptor.is_closed
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this process is a child that inherited the store."""
+        return _core.fork_count() != self._fork_count
+
+    def check_process(self, kind: str) -> None:
+        """Raise if this process is a child that inherited the handle."""
+        if self.is_forked:
+            raise errors.ForkedError(
+                f"this {kind} belongs to the parent process: open the queue in the child",
+                path=self.folder.path,
+            )
+
+    @property
+    def head(self) -> tuple[int, int]:
+        """The first readable page and its first sequence."""
+        return self.read_meta.head
+
+    def __del__(self) -> None:
+        """Every handle was dropped without being closed."""
+        if "folder" in self.__dict__ and not self.is_forked:
+            self.close(wait=False)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raise what is wrong: the maps of a closed store are gone."""
+            if name in MAPS:
+                self.folder.descriptor.check()
+            raise AttributeError(name)
+
+    def close(self, *, wait: bool = True) -> None:
+        """Close all that was opened; readers that hold a page keep it.
+
+        No operation begins any more. One that has begun, in another thread or because this was
+        called from a signal handler within it, keeps the files open until it ends, also beyond
+        this call, which waits for it and for the store's threads for `lock_timeout`, at most
+        `CLOSE_SECONDS_MAX` seconds. What an exception out of a signal handler interrupts is
+        continued by calling again, and by dropping the store.
+        """
+        if self.is_forked:
+            return  # the parent's: its locks and threads are not ours to end
+        operations = self.folder.descriptor
+        operations.close(self._release)
+        ending = [self._bell, self.compressing, self.__dict__.get("flusher"), self.background]
+        threads = [one for one in ending if one is not None]
+        for one in threads:
+            one.end()
+        if not wait or operations.is_inside:  # a thread may wait for what we interrupted
+            return
+        deadline = time.monotonic() + min(self.lock_timeout, CLOSE_SECONDS_MAX)
+        for one in threads:
+            one.await_end(max(0.0, deadline - time.monotonic()))
+        await_others(operations, max(0.0, deadline - time.monotonic()))
+
+    def _release(self) -> None:
+        """Release the files; the last operation has ended."""
+        if self.has_spare:
+            with contextlib.suppress(errors.PageQueueError):  # recovery removes it as well
+                drop_spare(self.folder, self.prefix)
+        if "roller" in self.__dict__:
+            self.flusher.forget_page()
+            self.roller.close()
+        self._cache.clear()
+        for name in MAPS:
+            meta = self.__dict__.pop(name, None)
+            if meta is not None:
+                meta.close()  # the flusher and others still refer to it
+        self._opening.release()
+
+    # --- pages ------------------------------------------------------------------------------------
+
+    @property
+    def tail(self) -> Tail:
+        """Where writing stands; before recovery, where the valid prefix ends."""
+        if self._prefix_tail is not None and self.awaits_recovery:
+            return self._prefix_tail
+        return self.write_meta.tail
+
+    def page(self, number: int) -> Page:
+        """Return a page of the queue, mapped for reading.
+
+        Raises:
+            Expired: it is before the head.
+            MissingPage: it should be there.
+        """
+        cached = self._cache.get(number)
+        if cached is not None and number >= self.read_meta.head_page:
+            try:  # noqa: SIM105 - a hot path
+                self._cache.move_to_end(number)
+            except KeyError:
+                pass  # another thread, or a finalizer, came in between
+            return cached
+        with self.folder.descriptor:  # until it is in the cache, which closing empties
+            return self._page(number)
+
+    def _page(self, number: int) -> Page:
+        try:
+            page = open_page(self.folder, self.prefix, self.meta, number, self._pool)
+        except errors.QueueNotFound as error:
+            head_page = self.read_meta.head_page
+            if number < head_page:
+                raise self.expired() from error
+            raise missing_page(
+                self.folder.full(fmt.page_name(self.prefix, number)), number
+            ) from error
+        old: list[object] = []
+        with self._guard:
+            self._cache[number] = page
+            if len(self._cache) > CACHED_PAGES:
+                old.append(self._cache.popitem(last=False))
+        if old:
+            self.background.drop(old)
+        self.let_go_of_retired()
+        return page
+
+    def forget(self, number: int) -> None:
+        """Let go of a page whose file is another one now; who reads in the old one goes on."""
+        with self._guard:
+            old: list[object] = [self._cache.pop(number, None)]
+        self.background.drop(old)
+
+    def page_again(self, number: int) -> Page:
+        """Return a page, mapped anew: its file can have been replaced by one with the same frames.
+
+        Raises:
+            Expired, MissingPage: as for `page`.
+        """
+        self.forget(number)
+        return self.page(number)
+
+    def let_go_of_retired(self) -> None:
+        """Forget pages below the head: a page that is mapped is not used again."""
+        head_page = self.read_meta.head_page
+        with self._guard:
+            old: list[object] = [
+                self._cache.pop(number, None) for number in list(self._cache) if number < head_page
+            ]
+        if old:
+            self.background.drop(old)
+
+    def expired(self, remedy: str = "seek to {head}, the head") -> errors.Expired:
+        """Return the error for a place that retention passed."""
+        head = self.read_meta.head_sequence
+        return errors.Expired(
+            f"retention passed this place: {remedy.format(head=head)}",
+            path=self.folder.path, head_sequence=head,
+        )  # fmt: skip
+
+    def time_at(self, sequence: int) -> int:
+        """Return when a message was sent, in ns since 1970, UTC.
+
+        Raises:
+            Expired: it is before the head. SequenceOutOfRange: it was never sent.
+        """
+        place = self.seek_sequence(sequence)
+        return _core.look(place.page.ready(place.position), place.position, sequence)[1]
+
+    def file_bytes(self) -> int:
+        """Return what is allocated on disk for all files of the queue, spare pages included."""
+        total = 0
+        pattern = fmt.file_pattern(self.prefix)
+        for name in self.folder.names():
+            if pattern.fullmatch(name):
+                status = self.folder.status(name)
+                total += status.st_blocks if status is not None else 0  # retired in between
+        return total * 512
+
+    def count(self, number: int, tail: Tail | None = None) -> int:
+        """Return how many messages a page holds, as of now, or as of a tail."""
+        tail = tail or self.tail
+        if number == tail.page_number:
+            return tail.count
+        if number + 1 == tail.page_number:
+            return tail.first_sequence - self.page(number).first_sequence
+        return self.page(number + 1).first_sequence - self.page(number).first_sequence
+
+    def first_sequence(self, number: int) -> int:
+        """Return the first sequence of a page."""
+        tail = self.tail
+        at_tail = number == tail.page_number
+        return tail.first_sequence if at_tail else self.page(number).first_sequence
+
+    def end_sequence(self, number: int) -> int:
+        """Return the sequence behind a page's last message, as of now."""
+        tail = self.tail
+        return tail.sequence if number == tail.page_number else self.first_sequence(number + 1)
+
+    def page_of_sequence(self, sequence: int) -> int:
+        """Return the number of the page that holds a sequence, or where it will come."""
+        low, high = self.read_meta.head_page, self.tail.page_number
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.first_sequence(middle) <= sequence:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def while_retained(self, look: Callable[[], Found]) -> Found:
+        """Return what a look at the pages gives; look again when retention went on meanwhile.
+
+        Raises:
+            Expired: retention passed what was looked for.
+        """
+        while True:
+            head_page = self.read_meta.head_page
+            try:
+                return look()
+            except errors.Expired:
+                if self.read_meta.head_page == head_page:
+                    raise
+
+    def seek_sequence(self, sequence: int) -> Place:
+        """Return the place of a message, or of the next to come.
+
+        Raises:
+            Expired: it is before the head. SequenceOutOfRange: it is behind the tail.
+        """
+        sequence = whole("sequence", sequence)
+        return self.while_retained(partial(self._seek_sequence, sequence))
+
+    def _seek_sequence(self, sequence: int) -> Place:
+        if 0 <= sequence < self.read_meta.head_sequence:
+            raise self.expired()
+        tail = self.tail
+        if not 0 <= sequence <= tail.sequence:
+            head_sequence = self.read_meta.head_sequence
+            raise errors.SequenceOutOfRange(
+                f"no message has sequence {sequence}: seek to {head_sequence} "
+                f"up to {tail.sequence}",
+                path=self.folder.path, head_sequence=head_sequence, tail_sequence=tail.sequence,
+            )  # fmt: skip
+        number = self.page_of_sequence(sequence)
+        page = self.page(number)
+        if page.first_sequence > sequence:
+            raise self.expired()  # the head went on in between
+        position = page.locate(sequence, self.count(number), mend=self.may_mend_index(number))
+        return Place(page, position, sequence)
+
+    def may_mend_index(self, number: int) -> bool:
+        """Whether an index may be written: not that of a page that retention took."""
+        return self.may_mend and number >= self.read_meta.head_page
+
+    def seek_head(self) -> Place:
+        """Return the place of the first message that can be read."""
+        while True:
+            number = self.read_meta.head_page
+            try:
+                page = self.page(number)
+            except errors.Expired:
+                continue  # retention went on in between
+            return Place(page, fmt.PAGE_HEADER_BYTES, page.first_sequence)
+
+    def seek_since(self, since: int) -> Place:
+        """Return the place of the first message that is not older than `since` ns."""
+        return self.while_retained(partial(self._seek_since, since))
+
+    def _seek_since(self, since: int) -> Place:
+        head_page, tail = self.read_meta.head_page, self.tail
+        low, high = head_page, tail.page_number
+        if len(self._first_timestamps) > KNOWN_TIMES_SPARE + 2 * (high - low):
+            known = self._first_timestamps
+            self._first_timestamps = {n: known[n] for n in list(known) if n >= head_page}
+        while low < high:  # the last page whose first message is older, if there is one
+            middle = (low + high + 1) // 2
+            first = self.first_timestamp(middle)
+            if first is not None and first < since:
+                low = middle
+            else:
+                high = middle - 1
+        page = self.page(low)
+        ordinal, position = page.find(since, self.count(low, tail), mend=self.may_mend_index(low))
+        return Place(page, position, page.first_sequence + ordinal)
+
+    def first_timestamp(self, number: int) -> int | None:
+        """Return the timestamp of a page's first message; None when it has none yet.
+
+        An empty page, or one whose first message is damaged, has that of what follows it.
+        """
+        pages = range(number, self.tail.page_number + 1)
+        return next(
+            (known for n in pages if (known := self.own_first_timestamp(n)) is not None), None
+        )
+
+    def own_first_timestamp(self, number: int) -> int | None:
+        """Return the timestamp of a page's first message; None when there is none that is right."""
+        known = self._first_timestamps.get(number)
+        if known is None:
+            known = self.page(number).first_timestamp()
+            if known is not None:
+                self._first_timestamps[number] = known
+        return known

@@ -1,0 +1,1 @@
+"""Files, locks, ownership and errors of the operating system."""

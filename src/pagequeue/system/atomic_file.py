@@ -1,0 +1,74 @@
+"""A file that gets its name only when it is whole and on stable storage."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from typing import IO, TYPE_CHECKING, Final
+
+from pagequeue import errors
+from pagequeue.system.directory import sync_path
+from pagequeue.system.os_errors import raise_typed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+FILE_MODE: Final = 0o600
+
+
+NO_LINK: Final = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
+
+
+@contextlib.contextmanager
+def whole_file(path: str, *, force: bool) -> Iterator[IO[bytes]]:
+    """Give a file to write, which has its name only when it is whole and on stable storage.
+
+    Args:
+        path: of the file.
+        force: replace what stands there.
+
+    Raises:
+        FileStands: something stands there, and `force` is False.
+        DiskFull, AccessDenied, SystemLimit: it cannot be written.
+    """
+    path = os.path.abspath(path)
+    if not force and os.path.lexists(path):
+        raise _stands(path)
+    temporary = f"{path}.{secrets.token_hex(8)}.tmp"
+    try:
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with os.fdopen(os.open(temporary, flags, FILE_MODE), "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        _name(temporary, path, force=force)
+    except OSError as error:
+        if isinstance(error, errors.PageQueueError):
+            raise
+        raise_typed(error, path, "writing the file")
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+
+
+def _name(temporary: str, path: str, *, force: bool) -> None:
+    """Give a whole file its name, durably; never that of another file unless asked to."""
+    if force:
+        os.replace(temporary, path)
+    else:
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            raise _stands(path) from None
+        except OSError as error:  # a file system without links: looked at before, that must do
+            if error.errno not in NO_LINK:
+                raise
+            os.rename(temporary, path)
+    sync_path(os.path.dirname(path))
+
+
+def _stands(path: str) -> errors.FileStands:
+    return errors.FileStands("stands there already: choose another name, or force it", path=path)

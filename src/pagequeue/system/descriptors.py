@@ -1,0 +1,114 @@
+"""Descriptors with an owner: an operation that has begun keeps them open until it ends.
+
+`with descriptor as number:` is an operation (`core/python/descriptor.c`). Nothing else keeps a
+number for longer than the call that opened it: a number that another thread closes meanwhile can
+be the next queue's, and what is made with it lands there. Opening is one call into C, so that a
+signal handler that raises (Ctrl-C) leaves nothing open without an owner. After `close` no
+operation begins; those that have begun end, and the last one closes. A child of a fork closes its
+copies at once: closing does not unlock for the parent, and a copy would keep the parent's locks
+after its death.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+import weakref
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from pagequeue import errors
+from pagequeue._core import Descriptor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STANDARD_MAX: Final = 2
+PAUSE_SECONDS: Final = 0.0005
+
+_all: weakref.WeakSet[Descriptor] = weakref.WeakSet()
+
+
+def above_standard(fd: int) -> int:
+    """Return a descriptor of the same file that is not the number of a standard stream.
+
+    In a process whose standard streams are closed, a later print would write into the file.
+    """
+    if fd > STANDARD_MAX:
+        return fd
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, STANDARD_MAX + 1)
+    finally:
+        os.close(fd)
+
+
+def owned(fd: int, path: str, what: str = "queue") -> Descriptor:
+    """Return the owner of an open descriptor.
+
+    Args:
+        fd: the descriptor; -1: none yet.
+        path: of what is open, for errors.
+        what: is closed when this is, for errors.
+    """
+    descriptor = Descriptor(fd, partial(_refused, path, what))
+    _all.add(descriptor)
+    return descriptor
+
+
+def opened(
+    path: str,
+    flags: int,
+    mode: int = 0o777,
+    *,
+    name: str | None = None,
+    dir_fd: int | None = None,
+    what: str = "queue",
+) -> Descriptor:
+    """Open a file or directory; return its owner. The error is the system's own.
+
+    Args:
+        path: of it; it is opened by its name in a directory if that is given.
+        flags: as for `os.open`.
+        mode: the same.
+        name: in the directory.
+        dir_fd: the directory.
+        what: is closed when this is, for errors.
+    """
+    descriptor = owned(-1, path, what)  # known before it is open, for the child of a fork
+    descriptor.open(os.open, path if name is None else name, flags, mode, dir_fd=dir_fd)
+    return descriptor
+
+
+@contextlib.contextmanager
+def used(descriptor: Descriptor) -> Iterator[int]:
+    """Give the number of what was just opened, for as long as the block runs; then close it."""
+    try:
+        with descriptor as fd:
+            yield fd
+    finally:
+        descriptor.close()
+
+
+def _refused(path: str, what: str, is_forked: bool) -> errors.UsageError:
+    if is_forked:
+        return errors.ForkedError(
+            f"this {what} belongs to the parent process: open the queue in the child", path=path
+        )
+    return errors.ClosedError(f"this {what} is closed: open it again", path=path)
+
+
+def await_others(descriptor: Descriptor, seconds: float) -> None:
+    """Wait until no other thread is inside an operation, but no longer than this."""
+    deadline = time.monotonic() + seconds
+    while descriptor.others and time.monotonic() < deadline:
+        time.sleep(PAUSE_SECONDS)
+
+
+def _forget_all() -> None:
+    for descriptor in list(_all):
+        descriptor.forget()
+
+
+os.register_at_fork(after_in_child=lambda: _forget_all())  # noqa: PLW0108 - tests replace it

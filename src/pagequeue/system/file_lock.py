@@ -1,0 +1,358 @@
+"""Locks between processes on slow paths: files locked through portalocker.
+
+`queue.lock` says who has the queue open for writing: shared while open, exclusive for recovery and
+repair; `queue-writeMeta` is locked in the same way, for the case that somebody removes the lock
+file. The preparation lock (on a descriptor of its own of `queue-allMeta`, which is never written
+again) lets one process at a time make the next page, an index or a flush.
+
+A lock is the kernel's: it goes when its holder dies. A *stopped* holder keeps it, so every wait has
+a limit and ends in a typed error; nothing is ever taken away. A child of a fork would keep the lock
+alive after the parent's death, so it closes its copy of the descriptor (`descriptors.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+import struct
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import portalocker
+
+from pagequeue import errors
+from pagequeue.system.descriptors import owned
+from pagequeue.system.directory import status_of
+from pagequeue.system.os_errors import raise_typed
+from pagequeue.system.trust import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pagequeue._core import Descriptor
+    from pagequeue.system.directory import Directory
+
+FIRST_PAUSE = 0.0002
+LONGEST_PAUSE = 0.02
+HOLDER: Final = "holder"
+OWN_PAUSE: Final = 0.001
+"""The longest pause while another thread of this process has the lock."""
+
+
+class _Holders(dict[str, tuple[int, object]]):
+    """Which thread of this process has the lock of a file, through whichever open file."""
+
+    __slots__ = ("__weakref__",)
+
+
+_known: weakref.WeakValueDictionary[tuple[int, int], _Holders] = weakref.WeakValueDictionary()
+
+
+def _holders_of(identity: tuple[int, int]) -> _Holders:
+    """Return what all locks of one file share.
+
+    A queue can be open several times in a process. Without this, a signal handler that sends
+    through one of them would wait for the very thread that it interrupted in another one.
+    """
+    return _known.setdefault(identity, _Holders())
+
+
+def _forget_holders() -> None:
+    """Begin without holders in a child of a fork: the threads that have the locks are not here."""
+    global _known  # noqa: PLW0603 - the parent's can be in the middle of a change
+    _known = weakref.WeakValueDictionary()
+
+
+os.register_at_fork(after_in_child=_forget_holders)
+
+
+class FileLock:
+    """A lock on one open file, whose descriptor it owns.
+
+    Args:
+        file: open; it is owned from here on.
+        path: of the file.
+        within: what must stay open while the lock is held: the directory of the queue.
+    """
+
+    def __init__(self, file: Descriptor | int, path: str, within: Descriptor | None = None) -> None:
+        self.path = path
+        self._descriptor = owned(file, path) if isinstance(file, int) else file
+        self._within = within or self._descriptor
+        # Which thread has it: set by one call into C, and only what was set is taken back. So a
+        # thread, a signal handler and an exception out of one can come in between anything.
+        self._holders = _holders_of(self.identity())
+        self.progress: Callable[[], object] | None = None
+        """Tells how far its holder is: while that changes, it is waited for."""
+
+    def identity(self) -> tuple[int, int]:
+        """Return device and inode of the file that is locked, whatever has its name by now."""
+        with self._descriptor as fd:
+            status = status_of(fd, self.path)
+        return status.st_dev, status.st_ino
+
+    def try_exclusive(self) -> bool:
+        """Take the lock for this process alone, if nobody has it."""
+        return self._try(portalocker.LockFlags.EXCLUSIVE)
+
+    def try_shared(self) -> bool:
+        """Take the lock together with others, if nobody has it alone."""
+        return self._try(portalocker.LockFlags.SHARED)
+
+    def touch(self) -> None:
+        """Say by the time of the file that is locked that its holder goes on."""
+        # Without it, those that wait give up earlier.
+        with contextlib.suppress(OSError), self._descriptor as fd:
+            os.utime(fd)
+
+    def sync(self) -> None:
+        """Put the file that is locked on stable storage; the error is the system's own."""
+        with self._descriptor as fd:
+            os.fdatasync(fd)
+
+    def _try(self, kind: portalocker.LockFlags) -> bool:
+        try:
+            with self._descriptor as fd:
+                portalocker.lock(fd, kind | portalocker.LockFlags.NON_BLOCKING)
+        except portalocker.AlreadyLocked:
+            return False
+        except portalocker.LockException as error:
+            self._refuse(error, "locking the file")
+        return True
+
+    def _unlock(self) -> None:
+        try:
+            with self._descriptor as fd:
+                portalocker.unlock(fd)
+        except (portalocker.LockException, OSError) as error:
+            self._refuse(error, "unlocking the file")
+
+    def _refuse(self, error: BaseException, doing: str) -> NoReturn:
+        """Raise the typed error for what the system said to portalocker."""
+        cause = error.__cause__ or error
+        raise_typed(cause if isinstance(cause, OSError) else OSError(), self.path, doing)
+
+    def _refuse_own(self, doing: str) -> None:
+        holder = self._holders.get(HOLDER)
+        if holder is not None and holder[0] == threading.get_ident():
+            raise errors.LockTimeout(
+                f"called again while {doing}, from a signal handler or finalizer: "
+                "do that outside of it",
+                path=self.path,
+            )
+
+    def _wait(self, take: Callable[[], bool], timeout: float, doing: str) -> None:
+        if take():
+            return
+        deadline = time.monotonic() + timeout
+        pause = FIRST_PAUSE
+        before = self.progress() if self.progress is not None else None
+        while not take():
+            self._within.check()
+            if time.monotonic() >= deadline:
+                now = self.progress() if self.progress is not None else None
+                if now != before:  # its holder is not stopped: it has much to do
+                    before, deadline = now, time.monotonic() + timeout
+                    continue
+                raise errors.LockTimeout(
+                    f"locked by another process or thread for {timeout:g} s while {doing}: "
+                    "look for a stopped or hanging process that has it open, then call again",
+                    path=self.path,
+                )
+            time.sleep(min(pause, OWN_PAUSE) if self._holders else pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    def share(self, timeout: float) -> None:
+        """Take or keep the lock together with others; waits while one has it alone."""
+        self._wait(self.try_shared, timeout, "opening the queue")
+
+    @contextlib.contextmanager
+    def exclusive(self, timeout: float, doing: str) -> Iterator[None]:
+        """Hold the lock alone, among threads and processes, for as long as the block runs.
+
+        It stays held until then, whoever closes it. An exception that a signal handler raises at
+        any point of it releases the lock as well.
+
+        Raises:
+            LockTimeout: another process or thread held it for `timeout` seconds without any
+                progress, or this very thread has it.
+            ClosedError: it was closed before it could be taken.
+        """
+        self._refuse_own(doing)
+        me = threading.get_ident(), object()
+
+        def take() -> bool:
+            return self._holders.setdefault(HOLDER, me) is me and self.try_exclusive()
+
+        with self._within, self._descriptor:
+            try:
+                self._wait(take, timeout, doing)
+                yield
+            finally:
+                try:
+                    self._leave(me, self._unlock)
+                except BaseException:  # a signal handler's, perhaps before anything was done
+                    self._leave(me, self._unlock)
+                    raise
+
+    # Taken for every message that is sent with a sync behind it. So it calls flock itself:
+    # portalocker does the same here, and needs 10 us more for its flags.
+
+    @contextlib.contextmanager
+    def attempt(self, doing: str) -> Iterator[bool]:
+        """Hold the lock alone for as long as the block runs, if it is free; give whether it was.
+
+        Raises:
+            LockTimeout: this very thread has it.
+            ClosedError: it was closed before.
+        """
+        self._refuse_own(doing)
+        me = threading.get_ident(), object()
+        with self._within, self._descriptor:
+            try:
+                yield self._holders.setdefault(HOLDER, me) is me and self._flock(
+                    fcntl.LOCK_EX | fcntl.LOCK_NB
+                )
+            finally:
+                try:
+                    self._leave(me, self._flock_off)
+                except BaseException:  # a signal handler's, perhaps before anything was done
+                    self._leave(me, self._flock_off)
+                    raise
+
+    def _flock(self, how: int) -> bool:
+        try:
+            with self._descriptor as fd:
+                fcntl.flock(fd, how)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            self._refuse(error, "locking the file")
+        return True
+
+    def _flock_off(self) -> None:
+        self._flock(fcntl.LOCK_UN)
+
+    def _leave(self, me: tuple[int, object], unlock: Callable[[], None]) -> None:
+        """Unlock, if this holder has it."""
+        if self._holders.get(HOLDER) is me:
+            try:
+                unlock()
+            finally:
+                self._holders.pop(HOLDER, None)
+
+    def release(self) -> None:
+        """Let go of the lock, keep the descriptor."""
+        self._unlock()
+
+    def close(self) -> None:
+        """Let go of the lock and the descriptor, when the last one inside is out.
+
+        Unlocking says so for every copy of the descriptor, also one that a child still has which
+        was forked and has not yet begun its own program.
+        """
+        self._descriptor.close(self._unlock_quietly)
+
+    def _unlock_quietly(self) -> None:
+        with contextlib.suppress(errors.PageQueueError):  # closing unlocks as well
+            self._unlock()
+
+
+class LivenessLock:
+    """One byte of a file, locked for as long as a handle lives: others see whether it does.
+
+    The lock belongs to the open file, so the kernel lets go of it when the process ends, however it
+    ends, and no process id is looked at. Where the system has no such locks, nothing is known of
+    anybody, and `KNOWN` is False.
+
+    Args:
+        file: open for reading and writing; it is owned from here on.
+        path: of the file.
+    """
+
+    KNOWN = hasattr(fcntl, "F_OFD_SETLK") and struct.calcsize("l") == 8
+
+    def __init__(self, file: Descriptor, path: str) -> None:
+        self.path = path
+        self.descriptor = file
+
+    def take(self, number: int) -> bool:
+        """Lock one byte; False: somebody has it."""
+        if not self.KNOWN:
+            return True
+        try:
+            with self.descriptor as fd:
+                fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _byte_lock(number, 1))
+        except (BlockingIOError, PermissionError):
+            return False
+        except OSError as error:
+            raise_typed(error, self.path, "locking a byte of the file")
+        return True
+
+    def is_held(self, number: int | None = None) -> bool:
+        """Whether another handle has this byte, or any."""
+        if not self.KNOWN or (number or 0) > NUMBER_MAX:
+            return False
+        span = _byte_lock(0, 0) if number is None else _byte_lock(number, 1)
+        try:
+            with self.descriptor as fd:
+                found = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, span)
+        except OSError as error:
+            raise_typed(error, self.path, "looking at locks of the file")
+        return int(struct.unpack_from("h", found)[0]) != fcntl.F_UNLCK
+
+    def identity(self) -> tuple[int, int]:
+        """Return device and inode of the file."""
+        with self.descriptor as fd:
+            status = status_of(fd, self.path)
+        return status.st_dev, status.st_ino
+
+    def sync(self) -> None:
+        """Put the file on stable storage; the error is the system's own."""
+        with self.descriptor as fd:
+            os.fdatasync(fd)
+
+    def close(self) -> None:
+        """Let go of the byte; closing again does nothing."""
+        self.descriptor.close()
+
+
+NUMBER_MAX = 1 << 60
+"""No handle ever gets so high a number."""
+OWNERS_AT = 1 << 40
+"""Bytes are locked so far behind every file's end that nothing else is."""
+
+
+def _byte_lock(number: int, count: int) -> bytes:
+    """Return the system's record of a write lock; a count of 0 means all that follow."""
+    return struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, OWNERS_AT + number, count, 0)
+
+
+def wrong_lock(folder: Directory, name: str) -> str | None:
+    """Return why a lock file keeps out everybody who wants to write, None when it does not."""
+    status = folder.status(name)
+    if status is None:
+        return None
+    reason = None
+    try:
+        with folder.opened(name, writable=True):
+            pass
+    except errors.UnsafePath:
+        if not stat.S_ISREG(status.st_mode):
+            reason = "not a regular file"
+        elif status.st_nlink > 1:
+            reason = "has another name as well"
+        else:
+            reason = f"belongs to another user (uid {status.st_uid})"
+    except errors.AccessDenied as error:
+        # Who may only read a queue cannot open it, and need not.
+        if os.geteuid() in {folder.owner, ROOT} and error.errno != errno.EROFS:
+            reason = f"cannot be opened by the directory's owner ({error.strerror})"
+    except errors.QueueNotFound:
+        pass  # removed meanwhile
+    return reason

@@ -1,0 +1,56 @@
+"""Namespaces of this process: whose thread ids it has, and how its clock differs from the host's.
+
+Containers share files and the kernel, and neither thread ids nor the monotonic clock. What is
+written into a shared file must not depend on either: see "Locks and namespaces" in FORMAT.md.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from pagequeue.system.os_errors import refuse_without_resource
+
+NAMESPACE_BYTES: Final = 16
+UNKNOWN_NAMESPACE: Final = bytes(NAMESPACE_BYTES)
+NAMESPACES: Final = "/proc/self/ns"
+CLOCK_OFFSETS: Final = "/proc/self/timens_offsets"
+
+
+def pid_namespace() -> bytes:
+    """Return which PID namespace the ids of this process's threads belong to; zeros: not known.
+
+    Device and inode of the namespace are unique on a host for as long as a process is in it.
+    """
+    try:
+        status = os.stat(f"{NAMESPACES}/pid")
+    except OSError:  # no /proc, or that of a namespace in which this process has no id
+        return UNKNOWN_NAMESPACE
+    return status.st_dev.to_bytes(8, "little") + status.st_ino.to_bytes(8, "little")
+
+
+def monotonic_offset() -> int | None:
+    """Return how many ns the monotonic clock of this process is ahead of the host's.
+
+    None: not known, because /proc does not tell, or because the process has given its children
+    another time namespace than it has itself, and /proc tells theirs.
+
+    Raises:
+        SystemLimit: no descriptor is left to ask.
+    """
+    try:
+        names = os.listdir(NAMESPACES)
+        if "time" not in names:
+            return 0  # the kernel has one clock for all
+        own, childrens = (os.stat(f"{NAMESPACES}/{name}") for name in ("time", "time_for_children"))
+        with open(CLOCK_OFFSETS, encoding="ascii") as file:
+            rows = [line.split() for line in file]
+        if (own.st_dev, own.st_ino) != (childrens.st_dev, childrens.st_ino):
+            return None
+        [(seconds, ns)] = [row[1:] for row in rows if row[0] == "monotonic"]
+        return int(seconds) * 10**9 + int(ns)
+    except ValueError:
+        return None
+    except OSError as error:
+        refuse_without_resource(error, CLOCK_OFFSETS, "reading how the clock differs")
+        return None

@@ -1,0 +1,77 @@
+"""What the system refuses, as a typed error that names the path and says what to do."""
+
+from __future__ import annotations
+
+import errno
+import resource
+from typing import NoReturn
+
+from pagequeue import errors
+
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+NO_RESOURCE = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
+NOT_REGULAR = {errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENODEV}
+DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
+
+
+def _room_remedy(number: int) -> str:
+    """Return what makes room: space is not all that can be short."""
+    if number == errno.EDQUOT:
+        return "make room, or have the quota of this user raised"
+    if number == errno.EFBIG:
+        limit_bytes, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+        if limit_bytes != resource.RLIM_INFINITY:
+            return (
+                f"raise the limit of {limit_bytes} bytes that this process has for files "
+                "(ulimit -f, RLIMIT_FSIZE), or, for a new queue, choose smaller page_bytes"
+            )
+        return "the file system takes no file of that size: use another"
+    return "make room"
+
+
+def refuse_without_resource(error: OSError, path: str, doing: str) -> None:
+    """Raise the typed error if only descriptors or memory were missing: it says nothing else."""
+    if error.errno in NO_RESOURCE:
+        raise_typed(error, path, doing)
+
+
+def raise_typed(error: OSError, path: str, doing: str) -> NoReturn:
+    """Raise the typed error for a system error."""
+    number = error.errno or errno.EIO
+    words = errors.describe(error)
+    if number in NO_ROOM:
+        made: errors.PageQueueError = errors.DiskFull(
+            f"no room while {doing} ({words}): {_room_remedy(number)}, then call again", path=path
+        )
+    elif number in NO_RESOURCE:
+        made = errors.SystemLimit(
+            f"the system refused while {doing} ({words}): raise the limit or close something, "
+            "then call again",
+            path=path,
+        )
+    elif number in DENIED:
+        made = errors.AccessDenied(
+            f"not allowed while {doing} ({words}): change owner or permissions; "
+            "to read only, permission to read and read_only=True are enough",
+            path=path,
+        )
+    elif number in NOT_REGULAR:
+        made = errors.UnsafePath(
+            f"not a regular file ({words}) while {doing}: symbolic links and special files are "
+            "refused; put the real file there",
+            path=path,
+        )
+    elif number == errno.ENOENT:
+        made = errors.QueueNotFound(f"not there while {doing}: check the path", path=path)
+    else:
+        made = errors.SystemLimit(f"{words} while {doing}: see the system's log", path=path)
+    if isinstance(made, OSError):
+        made.errno = number
+        made.strerror = words
+        made.filename = path
+    try:
+        raise made from error
+    finally:
+        # Else error, traceback and this frame would hold each other, and by that every caller's
+        # variables, pages among them, until the garbage collector comes.
+        del made, error

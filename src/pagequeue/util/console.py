@@ -1,0 +1,22 @@
+"""Where a command prints for people: results on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+
+class _OutputConsole(Console):
+    """rich's own ends with exit code 1 when the reader has gone."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+def output_console() -> Console:
+    """Return the console for results, which is stdout."""
+    return _OutputConsole(highlight=False)
+
+
+def messages_console() -> Console:
+    """Return the console for what is said to a person, which is stderr."""
+    return Console(stderr=True, highlight=False, soft_wrap=True)

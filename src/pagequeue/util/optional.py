@@ -1,0 +1,80 @@
+"""Libraries that only some need: imported where they are used, and named when they are missing.
+
+A child that is forked while another thread imports a module inherits the lock of that import, and
+waits for it for ever when it imports the same module. So a fork waits until no import of ours is
+under way, for a while: the one who forks may itself be inside an import that ours waits for.
+
+A module that registers hooks for forks while one is under way gets half of them called: the lock of
+executors would be released, in the parent, without having been taken. So that module, which event
+loops need, is imported with the package.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures.thread  # noqa: F401 - see the head of this file
+import contextlib
+import importlib
+import os
+import threading
+from typing import Any, Final
+
+from pagequeue import errors
+
+FORK_SECONDS_MAX: Final = 10.0
+
+_loading = threading.RLock()  # an import can fork, and a signal handler can load
+
+
+def load(name: str) -> Any:  # noqa: ANN401 - it need not be installed
+    """Import a module; no other thread forks meanwhile."""
+    with _loading:
+        return importlib.import_module(name)
+
+
+def _await_imports() -> None:
+    _loading.acquire(timeout=FORK_SECONDS_MAX)
+
+
+def _after_fork() -> None:
+    with contextlib.suppress(RuntimeError):  # an import took too long, and has the lock
+        _loading.release()
+
+
+def _after_fork_in_child() -> None:
+    global _loading  # noqa: PLW0603 - the parent's can be taken by a thread that is not here
+    _loading = threading.RLock()
+
+
+os.register_at_fork(
+    before=_await_imports, after_in_parent=_after_fork, after_in_child=_after_fork_in_child
+)
+
+
+def library(name: str, extra: str, what: str) -> Any:  # noqa: ANN401 - it need not be installed
+    """Return a module.
+
+    Args:
+        name: of the module.
+        extra: of this package, which brings it.
+        what: needs it, in the plural.
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
+    try:
+        return load(name)
+    except ImportError as error:
+        package = name.partition(".")[0]
+        raise errors.MissingExtra(
+            f"{what} need {package}, which is not installed: pip install 'pagequeue[{extra}]'",
+            extra=extra,
+        ) from error
+
+
+def pyarrow() -> Any:  # noqa: ANN401 - the same
+    """Return pyarrow.
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
+    return library("pyarrow", "arrow", "Arrow's arrays")

@@ -1,0 +1,80 @@
+"""One thread at a time for a task, however many start it at the same moment.
+
+Several threads, or a signal handler in the middle of `start`, can ask for the thread together.
+Which of them starts it is settled by one call into C, so that no lock is needed: a handler or a
+finalizer that comes again would wait for itself, and an exception out of a handler inside
+`threading.Event` or `Condition` would leave their lock taken for good.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+THREAD: Final = "thread"
+
+
+class SingleThread:
+    """A thread that is started when it is needed.
+
+    Args:
+        name: of the thread.
+        run: what it does.
+        after: called when another one can be started.
+    """
+
+    def __init__(
+        self, name: str, run: Callable[[], object], after: Callable[[], object] | None = None
+    ) -> None:
+        self._name = name
+        self._run = run
+        self._after = after
+        self._there: dict[str, threading.Thread] = {}
+        self._last: threading.Thread | None = None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is one, or another thread is just starting it."""
+        return bool(self._there)
+
+    def start(self) -> None:
+        """Start the thread, unless there is one.
+
+        Raises:
+            RuntimeError: no thread can be had, or the interpreter is ending.
+        """
+        thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+        try:
+            if self._there.setdefault(THREAD, thread) is thread:
+                self._last = thread
+                thread.start()
+        except BaseException:  # a handler's comes also when the thread runs: then there are two
+            self._forget(thread)
+            raise
+
+    def leave(self) -> None:
+        """Let the next one start another thread; called by the thread before it ends."""
+        self._forget(threading.current_thread())
+
+    def await_end(self, seconds: float) -> None:
+        """Wait until the thread has ended, but no longer than this."""
+        thread = self._last
+        if thread is not None and thread is not threading.current_thread():
+            with contextlib.suppress(RuntimeError):  # it never started
+                thread.join(seconds)
+
+    def _forget(self, thread: threading.Thread) -> None:
+        if self._there.get(THREAD) is thread:
+            self._there.pop(THREAD, None)
+
+    def _work(self) -> None:
+        try:
+            self._run()
+        finally:
+            self.leave()
+            if self._after is not None:
+                self._after()

@@ -1,0 +1,113 @@
+"""Moments as users give them, turned into nanoseconds since 1970, UTC.
+
+A moment is an int of nanoseconds, an aware datetime, or a timedelta that means "that long ago".
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pagequeue import format as fmt
+from pagequeue.errors import InvalidOption, NaiveDatetime
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+type_text = "an int of ns, an aware datetime or a timedelta"
+Moment = int | datetime | timedelta
+Clock = Callable[[], int]
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+NS_PER_S = 1_000_000_000
+MICROSECOND = timedelta(microseconds=1)
+FINER_UNITS = {"ps", "fs", "as"}
+"""Of NumPy: ns always holds what they can say."""
+
+
+def system_clock() -> int:
+    """Return now, in ns since 1970, UTC."""
+    return time.time_ns()
+
+
+def to_ns(moment: Moment, clock: Clock, *, name: str = "since") -> int:
+    """Return a moment in ns since 1970, UTC.
+
+    Args:
+        moment: int nanoseconds, an aware datetime, or a timedelta meaning that long ago.
+        clock: what "ago" is counted from, ns since 1970.
+        name: of the option, for the error.
+
+    Raises:
+        NaiveDatetime: the datetime has no zone.
+        TypeError: it is something else.
+        InvalidOption: it lies outside what 64 bits of ns can say.
+    """
+    if isinstance(moment, bool):
+        raise TypeError(f"{name} must be {type_text}, not a bool")
+    if hasattr(moment, "__index__"):  # NumPy's integers too
+        ns = operator.index(moment)
+    elif isinstance(moment, datetime):
+        if moment.utcoffset() is None:
+            raise NaiveDatetime(
+                f"{name} is a datetime without a zone ({moment.isoformat()}): "
+                "add tzinfo=datetime.UTC, or call .astimezone()"
+            )
+        ns = (moment - EPOCH) // MICROSECOND * 1000
+    elif isinstance(moment, timedelta):
+        ns = clock() - moment // MICROSECOND * 1000
+    else:
+        raise TypeError(f"{name} must be {type_text}, not {type(moment).__name__}")
+    if not -fmt.TIMESTAMP_MAX <= ns <= fmt.TIMESTAMP_MAX:
+        raise InvalidOption(f"{name} is {ns} ns, outside of 64 bits: give ns since 1970")
+    return ns
+
+
+def array_to_ns(moments: NDArray[Any]) -> NDArray[np.int64]:
+    """Return an array of datetime64 in ns since 1970, UTC; NaT is the lowest of all.
+
+    Raises:
+        InvalidOption: one lies outside what 64 bits of ns can say.
+    """
+    unit = np.datetime_data(moments.dtype)[0]
+    ns = moments.astype("datetime64[ns]")
+    if unit not in FINER_UNITS:
+        is_lost = (ns.astype(moments.dtype) != moments) & ~np.isnat(moments)
+        if is_lost.any():
+            first = moments[is_lost].flat[0]
+            raise InvalidOption(f"{first} is outside of 64 bits of ns: give 1970 to 2262")
+    return ns.view(np.int64)
+
+
+def to_datetime(ns: int) -> datetime:
+    """Return ns since 1970 as an aware datetime, cut to microseconds."""
+    return EPOCH + timedelta(microseconds=ns // 1000)
+
+
+def iso_time(timestamp_ns: int) -> str:
+    """Return a timestamp as ISO 8601 in UTC with nine digits, all of them kept."""
+    seconds, nanoseconds = divmod(timestamp_ns, NS_PER_S)
+    return f"{_iso_second(seconds)}.{nanoseconds:09d}Z"
+
+
+@functools.lru_cache(maxsize=64)  # messages that follow each other mostly share their second
+def _iso_second(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
+
+
+def is_masked(values: object) -> bool:
+    """Return whether some of the values are masked.
+
+    Nobody has a masked array who has not imported `numpy.ma`, which NumPy does at its first use. To
+    use it here would import it on a sender's path; and a child that another thread forks meanwhile
+    inherits the lock of that import, and waits for it for ever.
+    """
+    masks = sys.modules.get("numpy.ma")
+    return isinstance(values, getattr(masks, "MaskedArray", ())) and np.ma.is_masked(values)

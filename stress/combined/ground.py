@@ -1,0 +1,277 @@
+"""What the processes of a round share: the queues and what each is used for, the logs, the history.
+
+Everything is appended by single `write` calls, which no SIGKILL undoes: each process writes down
+what it did, and the judge compares that with the queues after all processes have ended.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import random
+import struct
+import threading
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from pagequeue import Queue, Retention
+from stress import children
+from stress.roles import RUNNING, SYNCS
+from stress.traffic import HEADER, RECORD, Log, Op, Shape, sound
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pagequeue import Message
+
+LARGE_SHARE: Final = 0.5
+LOCK_SECONDS: Final = 10.0
+"""Nobody is stopped, so a lock that is waited for longer is a violation."""
+FULL_SECONDS: Final = 0.3
+PAGE_BYTES: Final = 4096
+RECORDER, READER, CREW, SHELL, DOWN = "recorder", "reader", "crew", "shell", "down"
+
+KINDS: Final = (
+    "scene", "open", "open read-only", "close", "close twice at once", "drop",
+    "collect garbage", "fork", "spawn", "kill", "send", "send_many", "flush", "rotate", "trim",
+    "trim many pages", "compress", "ship", "flow", "flow of a coroutine", "group claim",
+    "group nack", "consumer receive", "unnamed consumer", "replay", "batches", "merge", "look",
+    "verify", "coroutine sends", "coroutine receives", "coroutine claims", "cancel",
+    "signal handler", "few descriptors", "bystander", "command sends", "command receives",
+    "command with a closed pipe", "command looks", "record",
+)  # fmt: skip
+"""Each must happen in a run; the history holds places in this tuple."""
+NUMBERS: Final = {kind: number for number, kind in enumerate(KINDS)}
+DONE, REFUSED, CLOSED, WRONG = range(4)
+OUTCOMES: Final = ("done", "refused", "closed", "WRONG")
+EVENT = struct.Struct("<QIIHBB4x")  # monotonic ns, process, thread, kind, queue, outcome
+EVENT_TYPE: Final = np.dtype(
+    [("ns", "<u8"), ("process", "<u4"), ("thread", "<u4"), ("kind", "<u2"), ("queue", "u1"),
+     ("outcome", "u1"), ("", "V4")]
+)  # fmt: skip
+BIRTH = struct.Struct("<QQ")  # uid, messages that a command line was given; 0: not one
+SEEN = struct.Struct("<QII")  # sequence, CRC-32 of the payload, state
+RECEIVED, ACKING, ACKED = range(3)
+NO_QUEUE: Final = 255
+
+
+class Sized(Shape):
+    """Operations of which every payload says whose it is."""
+
+    def _size(self, seed: bytes, place: int, limit: int) -> int:
+        return max(HEADER.size, super()._size(seed, place, limit))
+
+
+class Large(Shape):
+    """Operations that take most of a page each, so that nearly every one of them rolls."""
+
+    def _size(self, seed: bytes, place: int, limit: int) -> int:
+        return max(HEADER.size, limit - seed[2 + place])
+
+
+SMALL: Final = Sized(
+    payload_bytes_max=3000, batch_bytes_max=3000, batch_parts=50, rotate_parts=0, row_parts=64
+)
+LARGE: Final = Large(payload_bytes_max=3900, batch_bytes_max=3000, batch_parts=30, rotate_parts=0)
+
+
+def operation(uid: int, number: int) -> Op:
+    """Return operation `number` of sender `uid`; a command line sends single messages."""
+    if uid & 2:
+        return Op(SMALL.op(uid, number).payloads[:1])
+    return (LARGE if uid & 1 else SMALL).op(uid, number)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One queue of a round.
+
+    Attributes:
+        number: its place.
+        directory: its own, or shared with another queue.
+        prefix: of its files.
+        page_bytes: size of its pages.
+        retention: of those openings that have one; None: nothing is trimmed.
+        compresses: whether its pages are compressed.
+        is_flow: whether all that is sent to it comes from a flow.
+    """
+
+    number: int
+    directory: str
+    prefix: str
+    page_bytes: int
+    retention: Retention | None = None
+    compresses: bool = False
+    is_flow: bool = False
+
+    def uid(self, rng: random.Random, *, command: bool = False) -> int:
+        """Return the id of a new sender, which says what queue it belongs to."""
+        is_large = rng.random() < LARGE_SHARE
+        return rng.getrandbits(48) << 12 | self.number << 4 | command << 1 | is_large
+
+
+def specs(base: str, rng: random.Random) -> list[Spec]:
+    """Return the queues of a round: two share a directory, two are trimmed, one is a flow's."""
+    other = rng.choice(("other", "q", "queue2"))
+    bounded = Retention(max_bytes=rng.choice((4, 8, 20)) * PAGE_BYTES)
+    aged = Retention(max_age=timedelta(microseconds=rng.choice((1, 2_000, 50_000))))
+    return [
+        Spec(0, f"{base}/shared", "queue", PAGE_BYTES),
+        Spec(1, f"{base}/shared", other, 2 * PAGE_BYTES, compresses=True),
+        Spec(2, f"{base}/bounded", "queue", PAGE_BYTES, bounded),
+        Spec(3, f"{base}/aged", "queue", PAGE_BYTES, aged, compresses=True),
+        Spec(4, f"{base}/flow", "queue", PAGE_BYTES, aged, is_flow=True),
+    ]
+
+
+class Ground:
+    """What all processes of a round share."""
+
+    def __init__(self, base: str, bystander: str, seed: int) -> None:
+        self.base = base
+        self.bystander = bystander
+        self.seed = seed
+        self.specs = specs(base, random.Random(seed))
+        self.handler_rng = random.Random(seed)
+        directory = Path(base)
+        self.errors = children.ErrorFile(directory / "errors")
+        with (directory / "words").open("a+b") as file:  # the first page: the phase
+            file.truncate(mmap.PAGESIZE)
+            self.phase = mmap.mmap(file.fileno(), mmap.PAGESIZE)
+        self.history = Log(directory / "history", EVENT)
+        count = range(len(self.specs))
+        self.sent = [Log(directory / f"sent-{i}", RECORD) for i in count]
+        self.births = [Log(directory / f"births-{i}", BIRTH) for i in count]
+        self.ended = [Log(directory / f"ended-{i}", BIRTH) for i in count]
+        self.read = [Log(directory / f"read-{i}", SEEN) for i in count]
+        self.worked = [Log(directory / f"worked-{i}", SEEN) for i in count]
+        self.shown = [Log(directory / f"shown-{i}", SEEN) for i in count]
+        self.ledgers = [str(directory / f"ledger-{i}") for i in count]
+
+    def close(self) -> None:
+        """Close all descriptors."""
+        for logs in (self.sent, self.births, self.ended, self.read, self.worked, self.shown):
+            for log in logs:
+                log.close()
+        self.history.close()
+        self.errors.close()
+        self.phase.close()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether processes go on."""
+        return self.phase[0] == RUNNING
+
+    def note(self, kind: str, queue: int = NO_QUEUE, outcome: int = DONE) -> None:
+        """Append to the history."""
+        who = os.getpid(), threading.get_ident() >> 6 & 0xFFFFFFFF
+        self.history.put(time.monotonic_ns(), *who, NUMBERS[kind], queue, outcome)
+
+    def wrong(self, kind: str, queue: int, text: str) -> None:
+        """Append a violation, with what the other threads and processes did just before."""
+        self.note(kind, queue, WRONG)
+        self.errors.say(f"{kind}, queue {queue}: {text}\n{self.short_history(queue)}")
+
+    def short_history(self, queue: int, count: int = 12) -> str:
+        """Return the last operations on a queue, and on what was open beside it."""
+        size = os.path.getsize(self.history.path) // EVENT.size
+        begin = max(0, size - 400)
+        with open(self.history.path, "rb") as file:
+            file.seek(begin * EVENT.size)
+            events = np.frombuffer(file.read((size - begin) * EVENT.size), EVENT_TYPE)
+        mine = events[events["queue"] == queue][-count:]
+        others = events[events["process"] == os.getpid()][-count:]
+        both = np.unique(np.concatenate([mine, others]))
+        return "".join(
+            f"    {int(event['ns']) / 1e9:.6f} process {event['process']} "
+            f"{KINDS[event['kind']]}, queue {event['queue']}: {OUTCOMES[event['outcome']]}\n"
+            for event in both
+        )
+
+    def counts(self) -> dict[str, int]:
+        """Return how often each kind of operation was done, and how often something ended it."""
+        events = np.fromfile(self.history.path, EVENT_TYPE)
+        done = np.bincount(events["kind"], minlength=len(KINDS))
+        return {kind: int(done[number]) for kind, number in NUMBERS.items()}
+
+    def count_of(self, process: int) -> int:
+        """Return how many operations of a process have ended."""
+        events = np.fromfile(self.history.path, EVENT_TYPE)
+        return int(np.count_nonzero(events["process"] == process))
+
+    # --- marks: the highest place that a consumer is known to have acknowledged -------------------
+
+    def mark(self, queue: int, place: int, sequence: int) -> None:
+        """Note that everything below a sequence was acknowledged, after that was done."""
+        at = 64 + 8 * (queue * 8 + place)
+        if sequence > self.marked(queue, place):
+            self.phase[at : at + 8] = sequence.to_bytes(8, "little")
+
+    def marked(self, queue: int, place: int) -> int:
+        """Return that sequence."""
+        at = 64 + 8 * (queue * 8 + place)
+        return int.from_bytes(self.phase[at : at + 8], "little")
+
+    # --- openings ---------------------------------------------------------------------------------
+
+    def open(self, spec: Spec, rng: random.Random, *, read_only: bool = False) -> Queue:
+        """Open a queue with options at random."""
+        options: dict[str, Any] = {"prefix": spec.prefix, "lock_timeout": LOCK_SECONDS}
+        if read_only:
+            return Queue(spec.directory, read_only=True, **options)
+        if spec.retention is not None and rng.random() < 0.8:
+            options["retention"] = spec.retention
+            options["on_full"] = rng.choice(("block", "block", "raise"))
+            options["full_timeout"] = FULL_SECONDS
+        if spec.compresses and rng.random() < 0.3:
+            options["compress_after"] = rng.choice((1, 3))
+        sync = rng.choice(SYNCS) if rng.random() < 0.5 else "none"
+        return Queue(spec.directory, page_bytes=spec.page_bytes, sync=sync, **options)
+
+    def create(self) -> None:
+        """Make all queues, and put files of somebody else beside them."""
+        for spec in self.specs:
+            rng = random.Random(spec.number)
+            with Queue(spec.directory, prefix=spec.prefix, page_bytes=spec.page_bytes) as queue:
+                for name in (RECORDER, READER) if not spec.is_flow else ():
+                    queue.consumer(name).close()
+                if not spec.is_flow:
+                    queue.group(CREW, capacity=256).close()
+            for name in STRANGERS:
+                path = Path(spec.directory, name)
+                if not path.exists():
+                    path.write_bytes(rng.randbytes(rng.randrange(1, 9000)))
+
+
+FILL: Final = bytes(range(256)) * 8
+
+
+def element(number: int) -> bytes:
+    """Return an element of a flow: its number, and a filling that follows from it."""
+    return number.to_bytes(8, "little") + FILL[: number * 2654435761 % 1500]
+
+
+STRANGERS: Final = ("notes.txt", "0000000001.page", "qqueue-0000000001.page", "backup.idx")
+
+
+def check_sound(message: Message, spec: Spec) -> str:
+    """Return what is wrong with a message by itself; nothing if it is whole and this queue's."""
+    if spec.is_flow:
+        whole = message.payload == element(message.sequence)
+        return "" if whole else f"message {message.sequence} is {message.payload[:8]!r}"
+    found = sound(message.payload)
+    if found is None:
+        return f"message {message.sequence} is not whole: {message.payload[:48]!r}"
+    if found >> 4 & 0xFF != spec.number:
+        return f"message {message.sequence} was sent to queue {found >> 4 & 0xFF}"
+    return ""
+
+
+def strangers(specs_: Sequence[Spec]) -> list[str]:
+    """Return the paths of files that belong to nobody's queue."""
+    return [os.path.join(d, n) for d in sorted({s.directory for s in specs_}) for n in STRANGERS]

@@ -1,0 +1,266 @@
+"""The accounting of each queue, when all processes of a round have ended.
+
+The recorder takes what is left; then its ledger is every message that the queue ever had. It is
+compared with what the senders were told (`traffic.Proof`), with what can still be read, with
+what was shipped, and with what the named consumer, the group, the command line and the flow saw.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+from pagequeue import NothingReceived, Queue
+from stress.combined import flows
+from stress.combined.files import PAGE
+from stress.combined.ground import (
+    ACKED,
+    ACKING,
+    CREW,
+    DOWN,
+    READER,
+    SHELL,
+    Ground,
+    Spec,
+    element,
+    operation,
+)
+from stress.combined.operations import READER_MARK, Opening, Over, checksum, ship_paths
+from stress.combined.worker import LEDGER, HangGuard, record_one
+from stress.traffic import HEADER, Proof, sound
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pagequeue import Message
+
+TOLD_MAX: Final = 4
+
+
+class Recorded(NamedTuple):
+    """A message of the ledger."""
+
+    sequence: int
+    timestamp: int
+    payload: bytes
+
+
+def ledger(path: str) -> Iterator[Recorded]:
+    """Read a ledger."""
+    data = Path(path).read_bytes() if os.path.exists(path) else b""
+    at = 0
+    while at < len(data):
+        sequence, timestamp, size = LEDGER.unpack_from(data, at)
+        at += LEDGER.size + size
+        yield Recorded(sequence, timestamp, data[at - size : at])
+
+
+def place_of(queue: Queue, name: str) -> int:
+    """Return up to which message a named consumer has acknowledged."""
+    place = next(each.next_sequence for each in queue.consumers() if each.name == name)
+    assert place is not None, "its file is damaged"
+    return place
+
+
+class Judge:
+    """Judges one queue."""
+
+    def __init__(self, ground: Ground, spec: Spec) -> None:
+        self.ground = ground
+        self.spec = spec
+        self.told = 0
+        self.all: list[Recorded] = []
+
+    def wrong(self, text: str) -> None:
+        """Say what must not be, a few times."""
+        self.told += 1
+        if self.told <= TOLD_MAX:
+            history = self.ground.short_history(self.spec.number)
+            self.ground.errors.say(f"judge, queue {self.spec.number}: {text}\n{history}")
+
+    def run(self) -> None:
+        """Judge everything."""
+        spec = self.spec
+        with Queue(spec.directory, prefix=spec.prefix, create=False) as queue:
+            opening = Opening(self.ground, spec, queue, read_only=False)
+            if spec.is_flow:
+                self.flow(opening)
+            else:
+                record_one(opening)
+                self.all = list(ledger(self.ground.ledgers[spec.number]))
+                self.sent()
+                self.still_there(queue)
+                self.reader(queue)
+                self.crew(queue)
+                self.shipped()
+                self.shell(queue)
+            queue.rotate()
+            report = queue.verify()
+            for problem in report.problems[:TOLD_MAX]:
+                self.wrong(f"verify: {problem}")
+            last = queue._store.tail.page_number
+        self.files(last)
+
+    # --- what was sent ----------------------------------------------------------------------------
+
+    def sent(self) -> None:
+        """Every acknowledged send is there once and in order; nothing else is there."""
+        number = self.spec.number
+        births = self.ground.births[number].records()
+        records = self.ground.sent[number].records()
+        records += self.by_commands({uid for uid, count in births if count})
+        last: dict[int, tuple[int, int]] = {}
+        for uid, op, count, first, _ in records:
+            before = last.get(uid, (-1, -1))
+            if op <= before[0] or (count and first <= before[1]):
+                self.wrong(f"sender {uid}: operation {op} got {first}, after {before}")
+            last[uid] = op, max(first, before[1]) if count else before[1]
+        proof = Proof(operation, [uid for uid, _ in births], records)
+        proof.run(cast("Iterator[Message]", iter(self.all)))
+        for text in proof.violations:
+            self.wrong(text)
+
+    def by_commands(self, uids: set[int]) -> list[tuple[int, ...]]:
+        """Return records for what command lines sent; one that ended well sent all it was given."""
+        found: dict[int, list[int]] = {uid: [] for uid in uids}
+        for message in self.all:
+            uid = sound(message.payload)
+            if uid in found:
+                found[uid].append(message.sequence)
+        for uid, count in self.ground.ended[self.spec.number].records():
+            if len(found[uid]) != count:
+                self.wrong(f"a command sent {count} messages, and {len(found[uid])} are there")
+        return [
+            (uid, place, 1, sequence, 0)
+            for uid, sequences in found.items()
+            for place, sequence in enumerate(sequences)
+        ]
+
+    # --- what can be read -------------------------------------------------------------------------
+
+    def still_there(self, queue: Queue) -> None:
+        """What the queue still has is what it had."""
+        if len(self.all) != queue.tail_sequence:
+            self.wrong(f"{len(self.all)} were recorded of {queue.tail_sequence}")
+        self.compare(queue, "the queue")
+
+    def shipped(self) -> None:
+        """What was shipped is what the queue had."""
+        for path in ship_paths(self.ground, self.spec):
+            if os.path.exists(os.path.join(path, f"{self.spec.prefix}-allMeta")):
+                with Queue(path, prefix=self.spec.prefix, read_only=True) as queue:
+                    self.compare(queue, "what was shipped")
+
+    def compare(self, queue: Queue, what: str) -> None:
+        """Compare all that a queue has with the ledger."""
+        expected = queue.head_sequence
+        for message in queue.replay():
+            if message.sequence != expected:
+                return self.wrong(f"{what}: {message.sequence} comes where {expected} should")
+            if expected < len(self.all) and message.payload != self.all[expected].payload:
+                return self.wrong(f"{what}: message {expected} is another one than was received")
+            expected += 1
+        if expected != queue.tail_sequence:
+            self.wrong(f"{what}: ends with {expected} of {queue.tail_sequence}")
+        return None
+
+    def reader(self, queue: Queue) -> None:
+        """The named consumer skipped nothing before its place, and begins at its mark or later."""
+        number = self.spec.number
+        place = place_of(queue, READER)
+        self.covered(place, self.ground.marked(number, READER_MARK), "the consumer")
+
+    def covered(self, place: int, marked: int, who: str) -> None:
+        """Check that all before a place was received, as it was sent."""
+        if place < marked:
+            self.wrong(f"{who} is at {place}, and {marked} were acknowledged")
+        seen: dict[int, int] = {}
+        for sequence, check, _ in self.ground.read[self.spec.number].records():
+            if seen.setdefault(sequence, check) != check:
+                self.wrong(f"{who} got {sequence} twice, and not the same")
+            if sequence < len(self.all) and checksum(self.all[sequence].payload) != check:
+                self.wrong(f"{who} got another message {sequence} than was sent")
+        missed = [sequence for sequence in range(place) if sequence not in seen]
+        if missed:
+            self.wrong(f"{who} is at {place}, and never got {len(missed)}: {missed[:5]}")
+
+    def crew(self, queue: Queue) -> None:
+        """Every message is acknowledged once by the group, or comes to who takes the rest."""
+        acked: Counter[int] = Counter()
+        tried = set()
+        for sequence, _, state in self.ground.worked[self.spec.number].records():
+            acked[sequence] += state == ACKED
+            if state == ACKING:
+                tried.add(sequence)
+        twice = [sequence for sequence, count in acked.items() if count > 1]
+        if twice:
+            self.wrong(f"the group acknowledged messages twice: {twice[:5]}")
+        rest = []
+        with queue.group(CREW) as group, contextlib.suppress(NothingReceived):
+            while True:
+                for claim in group.claim_many(100, timeout=0.05):
+                    rest.append(claim.message.sequence)
+                    claim.ack()
+        again = [sequence for sequence in rest if acked[sequence]]
+        if again:
+            self.wrong(f"the group gave out what was acknowledged: {again[:5]}")
+        missed = set(range(queue.tail_sequence)) - tried - set(rest)
+        if missed:
+            self.wrong(f"the group never gave out {len(missed)}: {sorted(missed)[:5]}")
+
+    def shell(self, queue: Queue) -> None:
+        """The command line's consumer has shown everything before its place: its reader read it."""
+        if all(each.name != SHELL for each in queue.consumers()):
+            return
+        shown = set(self.ground.shown[self.spec.number].records())
+        place = place_of(queue, SHELL)
+        missed = [
+            message.sequence
+            for message in self.all[:place]
+            if HEADER.unpack_from(message.payload)[:3] not in shown
+        ]
+        if missed:
+            self.wrong(f"a command's consumer is at {place}, and never showed {missed[:5]}")
+
+    # --- a flow -----------------------------------------------------------------------------------
+
+    def flow(self, opening: Opening) -> None:
+        """Take the rest of the flow; then every element was stored once and came out."""
+        queue = opening.got
+        with contextlib.suppress(Over):
+            flows.drain(opening)
+        place = place_of(queue, DOWN)
+        if place != queue.tail_sequence:
+            self.wrong(f"the flow ends with {place} of {queue.tail_sequence} acknowledged")
+        marked = self.ground.marked(self.spec.number, flows.DOWN_MARK)
+        self.covered(place, marked, "the flow")
+        for message in queue.replay():
+            if message.payload != element(message.sequence):
+                self.wrong(f"message {message.sequence} is another element")
+                break
+
+    # --- files ------------------------------------------------------------------------------------
+
+    def files(self, last: int) -> None:
+        """No file of a page that the queue does not have, and none that somebody left half made."""
+        for name in sorted(os.listdir(self.spec.directory)):
+            if not re.fullmatch(re.escape(self.spec.prefix) + r"[-.].*", name):
+                continue
+            page = PAGE.search(name)
+            if page and int(page[1]) > last + 1:
+                self.wrong(f"{name} is a file of no page; {last} is active")
+            if "temporary" in name or name.endswith(".tmp"):
+                self.wrong(f"{name} was left")
+
+
+def judge(ground: Ground, _slot: int, _uid: int) -> None:
+    """Judge all queues of a round."""
+    guard = HangGuard(ground)
+    for spec in ground.specs:
+        guard.again()
+        Judge(ground, spec).run()
+    guard.close()

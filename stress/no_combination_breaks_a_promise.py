@@ -1,0 +1,261 @@
+"""Forbids that any combination of public operations breaks a promise, or touches others' files.
+
+In rounds, several processes play scenes at once (`combined/scene.py`): queues are opened, used by
+threads, event loops and signal handlers, and closed, dropped, collected or forked meanwhile; others
+are opened right then. Processes are killed, and others take their places; command lines send, look,
+and read into pipes that close; many pages are trimmed at once beside a sender. Every operation must
+end in its result or in an error that its documentation names; nobody hangs. When all have ended,
+each queue is judged by itself (`combined/judge.py`): every acknowledged send is there once and in
+order, nothing else is; consumers, groups and flows skipped nothing. A queue to which nobody writes
+stands beside all this, is opened all the time, and its files must stay what they were
+(`combined/files.py`). A case is a scene. A run in which a kind of operation never happened fails.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from stress import children, driver
+from stress.campaign import Budget, Outcome
+from stress.crew import Crew
+from stress.lodgers import Resources, resources
+from stress.roles import NO_MORE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stress.combined.files import Watch
+    from stress.combined.ground import Ground
+
+SHORT_SECONDS = 20.0
+ROUND_SECONDS: Final = 9.0
+MEAN_LIFE_SECONDS: Final = 0.5
+TURN_SECONDS: Final = 0.05
+LIVE_TURNS: Final = 6
+END_SECONDS: Final = 30.0
+JUDGE_SECONDS: Final = 90.0
+BUSY_SECONDS: Final = 60.0
+"""On busy cores a run takes so much longer, until each kind of operation has happened."""
+PLAYER, KILLED, RECORDER, SHELL, MANY = "player", "killed player", "recorder", "shell", "trimmer"
+SLOTS: Final = {PLAYER: 1, KILLED: 2, RECORDER: 1, SHELL: 1, MANY: 1}
+SLACK_BYTES: Final = 4 << 20
+WARM_UP_ROUNDS: Final = 3
+
+
+class Round:
+    """One set of queues, and the processes that use them."""
+
+    def __init__(self, base: str, bystander: str, seed: int, deadline: float) -> None:
+        from stress.combined import commands, ground, worker  # noqa: PLC0415  the core is chosen
+
+        self.rng = random.Random(seed)
+        self.ground: Ground = ground.Ground(base, bystander, self.rng.getrandbits(60))
+        self.seed = self.ground.seed
+        self.deadline = deadline
+        roles: dict[str, Callable[[Ground, int, int], None]] = {
+            PLAYER: worker.play, KILLED: worker.play, RECORDER: worker.record,
+            SHELL: commands.shell, MANY: worker.trim_many,
+        }  # fmt: skip
+        self.crew = Crew(self.ground, self.rng, SLOTS, roles)
+        self.spawned: subprocess.Popen[bytes] | None = None
+        self.violations: list[str] = []
+
+    def run(self, watch: Watch) -> None:
+        """Have everybody work, kill some, and look at the files all the time."""
+        from stress.combined.files import LiveWatch  # noqa: PLC0415  the core is chosen by now
+
+        crew, ground = self.crew, self.ground
+        self._apart(ground.create, "making the queues")
+        if self.violations:
+            return
+        live = LiveWatch(ground.specs)
+        for slot in crew.slots:
+            crew.start(slot)
+        order = json.dumps([ground.base, ground.bystander, self.seed, self.rng.getrandbits(60)])
+        self.spawned = subprocess.Popen([sys.executable, "-m", "stress.combined", order])
+        next_kill = time.monotonic()
+        turn = 0
+        while time.monotonic() < self.deadline and not self.violations and not ground.errors.said():
+            time.sleep(TURN_SECONDS)
+            turn += 1
+            self.violations += watch.changed()
+            if turn % LIVE_TURNS == 0:
+                self.violations += live.changed()
+            self._look_at_ends()
+            if time.monotonic() > next_kill:
+                next_kill = time.monotonic() + self.rng.expovariate(1 / MEAN_LIFE_SECONDS)
+                self._kill()
+        ground.phase[0] = NO_MORE
+        if self.violations or ground.errors.said():
+            self._hangs()
+            return
+        for slot in list(crew.pids):
+            crew.leave(slot)
+        self._leave_spawned()
+        self._hangs()
+        self.violations += crew.violations + live.changed() + live.changed_strangers()
+        self.violations += watch.changed() + watch.changed_bytes()
+
+    def _apart(self, body: Callable[[], None], name: str) -> None:
+        pid = children.fork(body, self.ground.errors, name)
+        status = children.ended(pid, JUDGE_SECONDS)
+        if status is None:
+            children.kill(pid)
+            self.violations.append(f"{name} hangs for {JUDGE_SECONDS:g} s")
+        elif status != 0:
+            self.violations.append(f"{name} ended with status {status}")
+
+    def _kill(self) -> None:
+        killed = [slot for slot in self.crew.pids if slot[0] in {KILLED, RECORDER}]
+        slot = self.rng.choice(killed)
+        try:
+            self.crew.start_again([slot])
+        except ProcessLookupError:
+            return
+        self.ground.note("kill")
+
+    def _look_at_ends(self) -> None:
+        """Note who ended by itself, which only the one that trims many pages may."""
+        for slot, pid in list(self.crew.pids.items()):
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                del self.crew.pids[slot]
+                if status != 0:
+                    self.violations.append(f"{slot[0]} ended with status {status}")
+        self._hangs()
+
+    def _hangs(self) -> None:
+        from stress.combined.worker import HANGS  # noqa: PLC0415  the core is chosen by now
+
+        for path in Path(self.ground.base).glob(f"{HANGS}-*"):
+            words = path.read_text("utf-8")
+            if words:
+                self.violations.append(f"hangs: {words}")
+                path.unlink()
+
+    def _leave_spawned(self) -> None:
+        if self.spawned is None:
+            return
+        try:
+            code = self.spawned.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.spawned.kill()
+            self.spawned.wait()
+            self.violations.append(f"the spawned process hangs for {END_SECONDS:g} s")
+            return
+        if code != 0:
+            self.violations.append(f"the spawned process ended with {code}")
+
+    def prove(self) -> None:
+        """Judge all queues, in a process of its own."""
+        from stress.combined.judge import judge  # noqa: PLC0415  the core is chosen by now
+
+        self._apart(lambda: judge(self.ground, 0, 0), "judging")
+        self._hangs()
+
+    def end(self) -> None:
+        """End what still runs."""
+        for pid in self.crew.pids.values():
+            children.kill(pid)
+        if self.spawned is not None and self.spawned.poll() is None:
+            self.spawned.kill()
+            self.spawned.wait()
+        self.violations += self.ground.errors.said()
+        self.ground.close()
+
+
+def one_round(
+    base: str, bystander: str, watch: Watch, seed: int, deadline: float
+) -> tuple[list[str], dict[str, int]]:
+    """Run one round in a directory of its own; return what is wrong, and what was done in it."""
+    with tempfile.TemporaryDirectory(prefix="round-", dir=base) as directory:
+        current = Round(directory, bystander, seed, deadline)
+        try:
+            current.run(watch)
+            if not current.violations and not current.ground.errors.said():
+                current.prove()
+        finally:
+            counts = current.ground.counts()
+            current.end()
+    return current.violations, counts
+
+
+def bystander_in(base: str) -> str:
+    """Make the queue that nobody writes to, in a process of its own."""
+    from stress.combined import files  # noqa: PLC0415  the core is chosen by now
+
+    path = os.path.join(base, "bystander")
+    errors = children.ErrorFile(Path(base, "errors"))
+    made = children.fork(lambda: files.make_bystander(path), errors, "the bystander")
+    if children.ended(made, JUDGE_SECONDS) != 0:
+        raise RuntimeError(f"the bystander cannot be made: {errors.said()}")
+    errors.close()
+    return path
+
+
+def campaign(budget: Budget) -> Outcome:
+    """Run rounds until the budget is used up; in a process that has no queue open."""
+    from stress.combined import files  # noqa: PLC0415  the core is chosen by now
+
+    rng = random.Random(budget.seed)
+    deadline = time.monotonic() + budget.seconds
+    outcome = Outcome(0)
+    counts: Counter[str] = Counter()
+    held: list[Resources] = []
+    with tempfile.TemporaryDirectory(
+        prefix="pagequeue-combined-", dir=driver.scratch_directory()
+    ) as base:
+        bystander = bystander_in(base)
+        watch = files.Watch(bystander)
+        while is_wanted(budget, deadline, counts) and not outcome.violations:
+            seed = rng.getrandbits(32)
+            until = time.monotonic() + min(ROUND_SECONDS, budget.seconds)
+            wrong, did = one_round(base, bystander, watch, seed, until)
+            outcome.violations += [f"round {len(held)} (its seed {seed}): {w}" for w in wrong]
+            counts.update(did)
+            outcome.cases = counts["scene"]
+            held.append(resources(base))
+    outcome.violations += grown(held)
+    if not outcome.violations and budget.cases is None:
+        outcome.violations += [f"{kind!r} never happened" for kind in counts if not counts[kind]]
+    outcome.notes = {"rounds": len(held), **counts, "held": str(held[-1]) if held else ""}
+    return outcome
+
+
+def is_wanted(budget: Budget, deadline: float, counts: Counter[str]) -> bool:
+    """Whether another round follows: also where busy cores left out a kind of operation."""
+    left = deadline - time.monotonic()
+    if left > 0:
+        return budget.cases is None or counts["scene"] < budget.cases
+    return left > -BUSY_SECONDS and not all(counts.values())
+
+
+def grown(held: list[Resources]) -> list[str]:
+    """Return what this process has more of than it had after the first rounds."""
+    if len(held) <= WARM_UP_ROUNDS:
+        return []
+    first, last = held[WARM_UP_ROUNDS], held[-1]
+    wrong = [
+        f"the campaign has {getattr(last, what)} {what}, {getattr(first, what)} at first"
+        for what in ("descriptors", "threads", "maps", "stores")
+        if getattr(last, what) > getattr(first, what)
+    ]
+    if last.anonymous_bytes > first.anonymous_bytes + SLACK_BYTES:
+        wrong.append(
+            f"the campaign has {last.anonymous_bytes} bytes, {first.anonymous_bytes} first"
+        )
+    return wrong
+
+
+def run(budget: Budget) -> Outcome:
+    """Run the campaign on the installed core."""
+    return driver.run_apart(__name__, budget)

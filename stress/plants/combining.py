@@ -1,0 +1,52 @@
+"""Bugs that only a combination shows; each function plants one, as in `patches.py`."""
+
+from __future__ import annotations
+
+from pagequeue.columns import arrow_records
+from pagequeue.integrity import inspection, problem, verify
+from pagequeue.maintenance import ship_target
+from pagequeue.page import zstd
+from pagequeue.queue import maintenance
+from pagequeue.util import optional
+from pagequeue.wait import shared_jobs
+from stress.plants.plant import COMBINED, in_python
+from stress.plants.rewrite import rewrite
+
+COMBINING = (
+    in_python(
+        "manifest_looked_for_once", "two first shippers: one takes the other's files for a queue",
+        "damage that is none", {COMBINED: 240.0},
+    ),
+    in_python(
+        "closed_is_damaged", "a queue that is closed while it is verified is called damaged",
+        "damage that is none", {COMBINED: 30.0},
+    ),
+    in_python(
+        "imported_beside_a_fork", "a child is forked while another thread imports, and hangs",
+        "forks", {COMBINED: 60.0},
+    ),
+)  # fmt: skip
+
+
+def manifest_looked_for_once() -> None:
+    """What another shipper began meanwhile is not looked at."""
+    rewrite(
+        ship_target.Target,
+        "__init__",
+        ("its files.\n            manifest = read_manifest(self.folder, prefix)\n", "its files.\n"),
+    )
+
+
+def closed_is_damaged() -> None:
+    """An error of the handle is noted as one of the files, and verifying ends with a report."""
+    rewrite(problem, "problem_of", (", errors.ClosedError, errors.ForkedError", ""))
+    for room in (inspection, verify):
+        room.problem_of = problem.problem_of  # type: ignore[attr-defined]
+    rewrite(maintenance, "_if_open", ("    store.folder.descriptor.check()\n", ""))
+
+
+def imported_beside_a_fork() -> None:
+    """A fork does not wait for an import."""
+    rewrite(optional, "load", ("    with _loading:\n        return", "    return"))
+    for room in (shared_jobs, arrow_records, zstd):
+        room.load = optional.load  # type: ignore[attr-defined]

@@ -1,0 +1,85 @@
+"""Bugs of what lasts too long, or is told wrongly: leaks, forks, standard streams, left pages."""
+
+from __future__ import annotations
+
+from pagequeue.integrity import repair_page, salvage, verify
+from pagequeue.store import opening, store
+from pagequeue.system import descriptors
+from stress.plants.plant import APART, COMBINED, DAMAGE, GROWTH, PIPE, in_c, in_python
+from stress.plants.rewrite import rewrite
+
+LASTING = (
+    in_python(
+        "empty_page_given_up", "repair leaves the header of an empty active page as it is",
+        "a queue that neither opens nor repairs", {DAMAGE: 30.0},
+    ),
+    in_python(
+        "wrong_headers_passed_over", "verify takes every wrong header for one that recovery writes",
+        "opening refuses what verify calls sound", {DAMAGE: 60.0},
+    ),
+    in_python(
+        "salvage_keeps_its_target", "the clock of what salvage makes refers to all of it",
+        "soak", {GROWTH: 30.0},
+    ),
+    in_python(
+        "standard_numbers_taken", "a file of the queue gets the number of a closed stream",
+        "what is printed lands in a page", {PIPE: 20.0},
+    ),
+    in_python(
+        "own_clock_believed", "leases go by the clock of each container", "a lease that is robbed",
+        {APART: 20.0},
+    ),
+    in_python(
+        "boot_not_asked_for", "who cannot tell one boot from another writes all the same",
+        "a power cut that is not noticed", {APART: 20.0},
+    ),
+    in_c(
+        "fork_not_counted", "the child of a fork takes its parent's handles for its own",
+        "two that write with one lock", {COMBINED: 30.0},
+        {"python/module.c": [(
+            "static void forked(void) { pq_fork_count += 1; }", "static void forked(void) {}",
+        )]},
+    ),
+)  # fmt: skip
+
+
+def empty_page_given_up() -> None:
+    """Only a frame proves a header."""
+    rewrite(
+        repair_page.PageRepair,
+        "_empty_from",
+        ("    found, written = self.found", "    return None\n    found, written = self.found"),
+    )
+
+
+def wrong_headers_passed_over() -> None:
+    """A power cut can leave anything."""
+    rewrite(
+        verify._Verification,
+        "_may_be_torn",
+        ("if number == self.found.head_page:\n        return False", "return True"),
+    )
+
+
+def salvage_keeps_its_target() -> None:
+    """The core's producer has a clock that has the target, which has the producer."""
+    rewrite(
+        salvage._Target,
+        "__init__",
+        ("clock = partial(now.__getitem__, 0)", "clock = lambda: (now[0], self)[0]"),
+    )
+
+
+def standard_numbers_taken() -> None:
+    """Numbers are all alike."""
+    vars(descriptors)["STANDARD_MAX"] = -1
+
+
+def own_clock_believed() -> None:
+    """All clocks are one."""
+    vars(store)["monotonic_offset"] = lambda: 0
+
+
+def boot_not_asked_for() -> None:
+    """No boot is a boot as well."""
+    vars(opening)["check_boot_id"] = lambda: None

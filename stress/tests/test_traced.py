@@ -1,0 +1,115 @@
+"""Dying at lines: no module of the library falls out, and every place has its turn."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pagequeue import Queue
+from stress import traced
+from stress.traced import At, Deaths, Victim
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import FrameType
+
+SMALL = 4096
+
+
+def use(path: Path) -> None:
+    """Make a queue, send and roll, and open it again."""
+    for _ in range(2):
+        with Queue(path, page_bytes=SMALL) as queue, queue.producer() as producer:
+            producer.send(b"one")
+            producer.rotate()
+            producer.flush()
+
+
+def test_every_module_that_runs_is_traced(tmp_path: Path) -> None:
+    """Found in another way, by the profiler: no list can have forgotten a module, or a sub-package.
+
+    Five modules were once split off others, and nobody was killed in them any more.
+    """
+    seen: set[str] = set()
+    profiled: set[str] = set()
+    root = str(traced.root())
+
+    def note(frame: FrameType, _event: str, _value: object) -> None:
+        file = frame.f_code.co_filename
+        if frame.f_code.co_name != traced.IMPORTING and file.startswith(root):
+            profiled.add(file)
+
+    end = traced.trace(lambda module, _: seen.add(module))
+    sys.setprofile(note)
+    try:
+        use(tmp_path / "queue")
+    finally:
+        sys.setprofile(None)
+        end()
+    names = {file[len(root) + 1 : -len(".py")].replace(os.sep, ".") for file in profiled}
+    assert len(names) > 10
+    assert names <= seen
+
+
+def test_module_is_named_by_its_place(tmp_path: Path) -> None:
+    """Also in a sub-package; nothing outside of the package has a name."""
+    root = traced.root()
+    assert traced.module_of(str(root / "queue.py")) == "queue"
+    assert traced.module_of(str(root / "some" / "where" / "new.py")) == "some.where.new"
+    assert traced.module_of(str(tmp_path / "queue.py")) is None
+    assert traced.module_of(os.__file__) is None
+    assert traced.module_of("<string>") is None
+
+
+def test_victim_dies_where_it_is_told_and_writes_that_down(tmp_path: Path) -> None:
+    """By a real SIGKILL, at that line of that module, the n-th time that it comes there."""
+    living, dead = tmp_path / "living", tmp_path / "dead"
+    victim = Victim(None, living)
+    use(tmp_path / "first")
+    victim.end()
+    passes = Counter(traced.noted(living))
+    place = max(passes, key=lambda place: (place.startswith("store.roll:"), passes[place]))
+    assert place.startswith("store.roll:")
+    pid = os.fork()
+    if pid == 0:
+        try:
+            Victim(At(place, passes[place]), dead)
+            use(tmp_path / "second")
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    assert traced.noted(dead) == [place]
+
+
+def test_each_place_has_its_turn_before_any_has_another(tmp_path: Path) -> None:
+    """What is executed often is not died at more often; no death is counted that was none."""
+    notes = tmp_path / "notes"
+    notes.write_text("a:1\na:2\na:1\na:1\n", encoding="ascii")
+    deaths: Deaths[str] = Deaths()
+    deaths.add("scenario", notes)
+    order = deaths.ordered(random.Random(1))
+    assert len(order) == 4
+    assert {at.place for _, at in order[:2]} == {"a:1", "a:2"}
+    assert sorted(at for _, at in order) == [At("a:1", n) for n in (1, 2, 3)] + [At("a:2", 1)]
+    notes.write_text("a:1\n", encoding="ascii")
+    deaths.died(notes)
+    deaths.died(tmp_path / "nobody died")
+    said = deaths.notes()
+    assert said["places"] == 2
+    assert said["deaths at lines"] == 1
+    assert said["places without a death"] == {"a": 1}
+
+
+def test_scenario_without_a_line_fails(tmp_path: Path) -> None:
+    """A filter that matches nothing would have everybody live."""
+    deaths: Deaths[str] = Deaths()
+    with pytest.raises(AssertionError, match="no line"):
+        deaths.add("scenario", tmp_path / "nothing")
+    with pytest.raises(AssertionError, match="no line"):
+        deaths.ordered(random.Random(1))

@@ -1,0 +1,201 @@
+"""How every command ends: closed streams, names that are not UTF-8, Ctrl-C at any moment.
+
+The commands are those that click knows, so that a new one cannot be forgotten.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import COMMANDS, WAIT_SECONDS, fill, is_spark, names, run, words
+
+from pagequeue.cli import main
+
+ALL = [
+    pytest.param(name, marks=[pytest.mark.spark] if is_spark(name) else [], id=name)
+    for name in COMMANDS
+]
+ODD = os.fsdecode(b"na\xefve [red] $x$")
+"""Not UTF-8, and full of what has a meaning to rich and to matplotlib."""
+ENDINGS = {0, 130}
+INTERRUPTER = """\
+import os, signal, sys, threading, time
+def interrupt():
+    state = None
+    while not getattr(state, "has_begun", False):  # what comes before is the interpreter's
+        time.sleep(0.0005)
+        state = getattr(sys.modules.get("pagequeue.system.program"), "_State", None)
+    time.sleep(float(os.environ["INTERRUPT_AFTER"]))
+    os.kill(os.getpid(), signal.SIGINT)
+if "INTERRUPT_AFTER" in os.environ:
+    delay = threading.Thread(target=interrupt, daemon=True)
+    delay.start()
+"""
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An archive made by Spark."""
+    directory = tmp_path_factory.mktemp("archive")
+    fill(directory)
+    done = run(["spark", "archive", str(directory / "q"), "--to", str(directory / "table")])
+    assert done.returncode == 0, done.stderr.decode()
+    return directory / "table"
+
+
+@pytest.fixture
+def directory(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A directory with everything that the commands read."""
+    fill(tmp_path)
+    if "spark replay" in request.node.callspec.params.values():
+        shutil.copytree(request.getfixturevalue("table"), tmp_path / "table")
+    return tmp_path
+
+
+def test_every_command_is_here() -> None:
+    """The table has the commands that click has."""
+    assert list(COMMANDS) == names()
+
+
+@pytest.mark.parametrize("redirections", [">&-", "<&- 2>&-", "2>&1 >/dev/null | true"])
+@pytest.mark.parametrize("name", ALL)
+def test_no_closed_stream_changes_an_exit_code(
+    directory: Path, name: str, redirections: str
+) -> None:
+    """Only `receive` cannot do without stdout: what it printed would be lost."""
+    if is_spark(name) and redirections != "<&- 2>&-":
+        pytest.skip("one start of Spark is enough: the place that handles it is the same")
+    done = run(words(name, directory), redirections)
+    needs_stdout = name == "receive" and redirections == ">&-"
+    assert done.returncode == (1 if needs_stdout else 0), done.stderr.decode()
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("redirections", ["2>&-", "2>/dev/full"])
+@pytest.mark.parametrize("name", ALL)
+def test_no_closed_stderr_hides_that_a_command_failed(
+    directory: Path, name: str, redirections: str
+) -> None:
+    """Exit code 1 stays that, also where the error cannot be printed."""
+    if name in {"demo", "spark example"} or is_spark(name):
+        pytest.skip("it has no queue that could be missing, or Spark has to start for it")
+    shutil.rmtree(directory / "q")
+    for path in ("lines", "rows.jsonl"):
+        (directory / path).unlink()
+    assert run(words(name, directory)).returncode == 1
+    assert run(words(name, directory), redirections).returncode == 1
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_reader_that_has_gone_ends_a_command_quietly(directory: Path, name: str) -> None:
+    """`| true` ends in 0, or in 141 as SIGPIPE would."""
+    done = run(words(name, directory), "| true")
+    assert done.returncode in {0, 141}
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_no_name_ends_a_command_in_a_traceback(directory: Path, tmp_path: Path, name: str) -> None:
+    """What is not UTF-8 is taken, printed with escapes, and valid in JSON; Spark refuses it."""
+    odd = tmp_path / ODD
+    odd.mkdir()
+    for path in list(directory.iterdir()):
+        if path != odd:
+            path.rename(odd / path.name)
+    more = ["--json"] if COMMANDS[name].has_json else []
+    for options in (more, []):
+        for path in odd.glob("new*"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        done = run(words(name, odd, *options))
+        assert b"Traceback" not in done.stderr, done.stderr.decode()
+        text = done.stdout.decode()  # strictly
+        if is_spark(name):
+            assert done.returncode == 1
+            assert b"UTF-8" in done.stderr
+        else:
+            assert done.returncode == 0, done.stderr.decode()
+        if options:
+            for line in text.splitlines():
+                assert json.loads(line)
+
+
+def test_a_program_gets_the_exact_name_from_json(tmp_path: Path) -> None:
+    """The escapes of JSON lead back to the file's bytes."""
+    odd = tmp_path / ODD
+    odd.mkdir()
+    fill(odd)
+    done = run(["info", str(odd / "q"), "--json"])
+    assert os.fsencode(json.loads(done.stdout)["directory"]) == os.fsencode(odd / "q")
+
+
+@pytest.mark.parametrize("after", ["0", "0.3"])
+@pytest.mark.parametrize("name", ALL)
+def test_ctrl_c_ends_a_command_quietly_at_any_moment(
+    directory: Path, tmp_path: Path, name: str, after: str
+) -> None:
+    """Exit code 130 and no traceback, while modules are imported and while it works."""
+    if is_spark(name) and after != "0":
+        pytest.skip("Spark takes seconds to start")
+    (tmp_path / "hook").mkdir()
+    (tmp_path / "hook" / "sitecustomize.py").write_text(INTERRUPTER)
+    path = os.pathsep.join(filter(None, [str(tmp_path / "hook"), os.environ.get("PYTHONPATH")]))
+    environment = {"PYTHONPATH": path, "INTERRUPT_AFTER": after}
+    done = run(words(name, directory), environment=environment)
+    assert done.returncode in ENDINGS
+    assert b"Traceback" not in done.stderr, done.stderr.decode()
+    assert b"xception" not in done.stderr, done.stderr.decode()
+    if after == "0":
+        assert done.returncode == 130
+
+
+@pytest.mark.parametrize("module", ["numpy", "click", "rich"])
+@pytest.mark.parametrize("as_module", [True, False])
+def test_ctrl_c_during_an_import_is_quiet(tmp_path: Path, module: str, *, as_module: bool) -> None:
+    """`python -m pagequeue` and the console script end with 130 while they import."""
+    (tmp_path / f"{module}.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(60)")
+    script = Path(sys.executable).parent / "pagequeue"
+    if not as_module and not script.exists():
+        pytest.skip("the package is not installed with its script")
+    start = [sys.executable, "-m", "pagequeue"] if as_module else [str(script)]
+    with subprocess.Popen(
+        [*start, "info", "nowhere"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"here\n"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=WAIT_SECONDS)
+    assert (process.returncode, err) == (130, b"")
+
+
+def test_no_file_of_a_queue_gets_a_standard_number(tmp_path: Path) -> None:
+    """Descriptors 0 to 2 are the null device when they were closed at the start."""
+    fill(tmp_path)
+    code = (
+        "import os, sys; sys.argv = ['pagequeue', *sys.argv[1:]]\n"
+        "from pagequeue.system import program\nfrom pagequeue.cli import main, options as shared\n"
+        "look = lambda *_: open(sys.argv[-1] + '/seen', 'w').write(\n"
+        "    ' '.join(os.readlink(f'/proc/self/fd/{n}') for n in range(3)))\n"
+        "from pagequeue.cli import receive\nreceive._warn_of_early = look\n"
+        "program.begin(); main()"
+    )
+    shell = f'"{sys.executable}" -c "$0" receive "$1" <&- >&- 2>&-'
+    subprocess.run(["bash", "-c", shell, code, str(tmp_path / "q")], check=False, timeout=60)
+    assert (tmp_path / "q" / "seen").read_text() == " ".join([os.devnull] * 3)
+
+
+def test_main_leaves_a_program_that_calls_it_as_it_was(tmp_path: Path) -> None:
+    """Called with arguments it changes no handler, no hook and no stream."""
+    fill(tmp_path)
+    before = signal.getsignal(signal.SIGINT), sys.unraisablehook, sys.stdout.errors
+    assert main(["info", str(tmp_path / "q")]) == 0
+    assert (signal.getsignal(signal.SIGINT), sys.unraisablehook, sys.stdout.errors) == before

@@ -1,0 +1,176 @@
+"""The command line says errors in its own words, and as JSON where that was asked for."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from plugin import MESSAGES, Disk
+from safely import STRANGER
+from test_cli import Capture, call, run
+
+import pagequeue
+from pagequeue import NewerFormat, Problem, errors
+from pagequeue.cli.error_text import PAIRS, reworded
+from pagequeue.cli.problem_text import remedies
+from pagequeue.integrity.problem import problem_of
+
+SOURCES = Path(pagequeue.__file__).parent
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+EACH = [
+    ["send"], ["receive"], ["info"], ["info", "--json"], ["consumers"], ["verify"], ["repair"],
+    ["receive", "--consumer", "c"],
+]  # fmt: skip
+
+
+@pytest.fixture
+def filled(disk: Disk) -> Disk:
+    """Eight messages on three pages."""
+    disk.send(*MESSAGES, flush=True)
+    return disk
+
+
+# --- what is accepted -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", EACH, ids=" ".join)
+def test_what_is_refused_is_accepted_by_the_option_that_the_error_names(
+    filled: Disk, command: list[str]
+) -> None:
+    """Nobody at a shell can write trust=(...)."""
+    filled.directory.chmod(0o777)
+    name, *options = command
+    code, _, err = run(name, filled.directory, *options)
+    assert code == 1
+    assert "--trust world_writable" in err
+    assert "trust=" not in err
+    code, _, err = run(name, filled.directory, *options, "--trust", "world_writable")
+    assert (code, err) == (0, "")
+
+
+@needs_root
+def test_file_of_another_user_is_accepted_by_name(filled: Disk, capfdbinary: Capture) -> None:
+    """Also where verify names it as a problem."""
+    os.chown(filled.page(2), STRANGER, STRANGER)
+    code, out, _ = call(capfdbinary, "verify", filled.directory)
+    assert code == 1
+    assert b"--trust other_owner" in out
+    code, _, _ = call(capfdbinary, "verify", filled.directory, "--trust", "other_owner")
+    assert code == 0
+
+
+def texts_of_the_library() -> str:
+    """Return every text in the library's sources, its parts put together."""
+    found = []
+    for path in SOURCES.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+            elif isinstance(node, ast.JoinedStr):
+                parts = [p.value if isinstance(p, ast.Constant) else "7" for p in node.values]
+                found.append("".join(map(str, parts)))
+    return "\n".join(found)
+
+
+def test_every_text_that_is_reworded_is_one_of_the_library() -> None:
+    """What the library does not say any more need not be said otherwise."""
+    texts = texts_of_the_library()
+    unsaid = [pattern for pattern, _ in PAIRS if not re.search(pattern, texts)]
+    assert unsaid == []
+
+
+def test_reworded_text_names_no_argument() -> None:
+    """An error's remedy is an option where it was an argument."""
+    assert reworded('accept it with trust=("other_owner",)') == "accept it with --trust other_owner"
+    assert reworded("create the queue with larger page_bytes") == (
+        "create the queue with larger --page-bytes"
+    )
+    assert reworded("retention passed this place: seek to 12, the head").endswith(
+        "give --sequence 12, the head"
+    )
+
+
+# --- errors as JSON -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command", ["info", "consumers", "compress", "verify", "repair", "salvage"]
+)
+def test_error_is_json_where_json_was_asked_for(
+    tmp_path: Path, capfdbinary: Capture, command: str
+) -> None:
+    """Who parses stdout finds the error there; exit code and stderr stay."""
+    more = ["--to", tmp_path / "target"] if command == "salvage" else []
+    plain = call(capfdbinary, command, tmp_path / "none", *more)
+    code, out, err = call(capfdbinary, command, tmp_path / "none", *more, "--json")
+    assert (code, err) == (plain[0], plain[2])
+    assert plain[1] == b""
+    said = json.loads(out)
+    assert said["ok"] is False
+    assert said["error"]["type"] == "QueueNotFound"
+    assert said["error"]["path"] == str(tmp_path / "none")
+    assert said["error"]["message"] in err
+
+
+def test_unreadable_directory_is_an_error_of_the_queue(
+    reachable: Path, capfdbinary: Capture
+) -> None:
+    """Not wrong usage: the path is right, the permissions are not."""
+    queue = reachable / "events"
+    queue.mkdir(mode=0)
+    call(capfdbinary, "info", reachable)  # all is imported before
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(STRANGER)
+    try:
+        code, out, err = call(capfdbinary, "info", queue, "--json")
+    finally:
+        os.seteuid(before)
+    assert code == 1
+    assert "not allowed while opening the directory" in err
+    assert json.loads(out)["error"]["type"] == "AccessDenied"
+
+
+# --- repair and verify ----------------------------------------------------------------------------
+
+
+def test_repair_says_what_it_did_once(filled: Disk) -> None:
+    """On stdout, and not in the log as well."""
+    filled.index(1).unlink()
+    code, out, err = run("repair", filled.directory)
+    assert code == 0
+    assert b"made queue-0000000001.idx again from its page\n" in out
+    assert err == ""
+
+
+def test_remedy_depends_on_what_is_wrong() -> None:
+    """Salvage does not help where chown, chmod or another version would."""
+    damaged = Problem("page", 0, 0, "its checksum is wrong")
+    refused = problem_of(errors.UnsafePath("the file belongs to x", path="page"))
+    denied = problem_of(errors.AccessDenied("not allowed", path="page"))
+    newer = problem_of(NewerFormat("written in format 2", path="page", version=2))
+    gone = problem_of(errors.QueueNotFound("not there", path="page"))
+    assert [p.kind for p in (damaged, refused, denied, newer, gone)] == [
+        "damage", "access", "access", "upgrade", "damage",
+    ]  # fmt: skip
+    assert remedies([damaged, gone], "salvage it") == "salvage it"
+    assert "salvage" not in remedies([refused, denied], "salvage it")
+    assert "owner, permissions" in remedies([refused, denied], "salvage it")
+    assert remedies([newer, damaged], "salvage it").startswith("salvage it; use a pagequeue")
+
+
+@needs_root
+def test_repair_of_a_file_that_was_given_away_asks_for_its_owner(
+    filled: Disk, capfdbinary: Capture
+) -> None:
+    """Every message is there, and only the owner is wrong."""
+    os.chown(filled.page(2), STRANGER, STRANGER)
+    code, out, err = call(capfdbinary, "repair", filled.directory)
+    assert code == 1
+    assert f"uid {STRANGER}".encode() in out
+    assert "mend owner, permissions or kind" in err
+    assert "salvage" not in err

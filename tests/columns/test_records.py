@@ -1,0 +1,225 @@
+"""Fixed records go in as arrays and tables, and come out as one view and as columns."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from support import Clock
+
+from pagequeue import (
+    DtypeMismatch,
+    NotEncodable,
+    Queue,
+    RecordSize,
+)
+from pagequeue.format import INDEX_RECORD
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+pa = pytest.importorskip("pyarrow")
+
+RECORD = np.dtype([("time", "<M8[us]"), ("symbol", "S6"), ("price", ">f8"), ("sizes", "<i4", (3,))])
+WIDE = np.dtype(
+    [("id", "<u4"), ("note", "<U5"), ("place", [("x", "<f4"), ("alive", "?")]), ("raw", "V3"),
+     ("day", "<M8[D]"), ("took", "<m8[ms]"), ("grid", "<i2", (2, 2))], align=True,
+)  # fmt: skip
+
+
+def filled(dtype: np.dtype[Any], count: int) -> np.ndarray[Any, Any]:
+    """Return records whose bytes differ, with text that is text and truths that are 0 or 1."""
+    made = np.zeros(count, dtype)
+    numbers = np.random.default_rng(1)
+    for name in made.dtype.names or ():
+        part = made[name]
+        if part.dtype.names is not None:
+            made[name] = filled(part.dtype, count)
+        elif part.dtype.kind in "SU":
+            start = "ab\0ü" if part.dtype.kind == "U" else "ab"
+            made[name] = [f"{start}{i}"[:5] for i in range(count)]
+        elif part.dtype.kind == "V":
+            made[name] = [bytes([i % 256, 0, 7])[: part.dtype.itemsize] for i in range(count)]
+        elif part.dtype.kind == "b":
+            made[name] = numbers.integers(0, 2, part.shape)
+        elif part.dtype.kind in "mM":
+            made[name] = np.arange(count).astype(part.dtype)
+        else:
+            made[name] = numbers.integers(0, 100, part.shape)
+    return made
+
+
+def table_of(records: np.ndarray[Any, Any]) -> Any:  # noqa: ANN401
+    """Return records as a table of Arrow, by the way of a queue."""
+    with tempfile.TemporaryDirectory() as path, Queue(path, dtype=records.dtype) as queue:
+        with queue.producer() as producer:
+            producer.send_many([record.tobytes() for record in records])
+        return pa.table(queue.last(len(records))).select(list(records.dtype.names or ()))
+
+
+@pytest.mark.parametrize("dtype", [RECORD, WIDE], ids=["record", "wide"])
+def test_records_go_in_and_out_in_columns(tmp_path: Path, dtype: np.dtype[Any]) -> None:
+    """From an array, strided and backwards, and from a table; out as one view and as a table."""
+    records = filled(dtype, 50)
+    table = table_of(records)
+    turned = table.select(list(reversed(table.column_names)))
+    with Queue(tmp_path, dtype=dtype) as queue, queue.producer() as producer:
+        for given_, expected in [
+            (records, records),
+            (records[::-3], records[::-3]),
+            (records.view(np.recarray), records),
+            (table, records),
+            (turned, records),
+            (table.slice(7, 9), records[7:16]),
+            (pa.concat_tables([table[:20], table[20:]]), records),
+            (table.to_batches()[0], records),
+            (table.to_struct_array(), records),
+            (list(records), records),
+            (records[:0], records[:0]),
+        ]:
+            told = producer.send_many(given_)
+            found = queue.last(len(told))
+            assert (found.to_numpy() == expected).all(), type(given_)
+            assert found.to_numpy().dtype == dtype
+        assert pa.table(queue.last(50)[50:]).num_rows == 0
+        assert pa.table(queue.batches(sequence=0))[:50].select(table.column_names) == table
+
+
+def test_rows_are_laid_down_by_the_byte_as_a_list_is(tmp_path: Path) -> None:
+    """Whatever way they came, the page has the same bytes, but for the queue id's checksums."""
+    records = filled(WIDE, 70)
+    pages = []
+    for name, payloads in {
+        "list": [record.tobytes() for record in records],
+        "array": records,
+        "table": table_of(records),
+    }.items():
+        clock = Clock(1000)
+        with Queue(tmp_path / name, dtype=WIDE, page_bytes=1 << 16, clock=clock) as queue:
+            with queue.producer() as producer:
+                producer.send_many(payloads)
+            page = bytearray((tmp_path / name / "queue-0000000001.page").read_bytes())
+            index = np.fromfile(tmp_path / name / "queue-0000000001.idx", INDEX_RECORD)
+            for position in index["position"][:70].tolist():
+                page[position + 4 : position + 8] = bytes(4)
+            pages.append(bytes(page[64:]))
+    assert pages[0] == pages[1] == pages[2]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda t: t.drop_columns(["price"]), "price"),
+        (lambda t: t.append_column("more", t["price"]), "more"),
+        (lambda t: t.rename_columns(["a", "b", "c", "d"]), "fields"),
+        (lambda t: t.set_column(2, "price", pa.array(["x"] * len(t))), "'price'"),
+        (lambda t: t.set_column(2, "price", pa.array([None] * len(t), pa.float64())), "nulls"),
+        (lambda t: t.set_column(1, "symbol", pa.array([b"seven b"] * len(t))), "7 bytes"),
+        (lambda t: t.set_column(3, "sizes", pa.array([[1, 2]] * len(t), pa.list_(pa.int32(), 2))),
+         "fixed_size_list of 3"),
+        (lambda t: t.set_column(3, "sizes", pa.array([[1, 2, None]] * len(t),
+                                                     pa.list_(pa.int32(), 3))), "nulls"),
+        (lambda t: t.set_column(3, "sizes", pa.array([[1, 2, 2**40]] * len(t),
+                                                     pa.list_(pa.int64(), 3))), "sizes"),
+    ],
+)  # fmt: skip
+def test_table_that_is_not_the_records_is_refused(tmp_path: Path, change: Any, words: str) -> None:  # noqa: ANN401
+    """Columns match the fields by name and hold what they can: nothing is lost silently."""
+    table = change(table_of(filled(RECORD, 5)))
+    with Queue(tmp_path, dtype=RECORD) as queue, queue.producer() as producer:
+        with pytest.raises(NotEncodable, match=words):
+            producer.send_many(table)
+        assert len(queue) == 0
+
+
+def test_wider_integers_and_other_units_fit_where_nothing_is_lost(tmp_path: Path) -> None:
+    """A frame of another library has its own habits."""
+    table = table_of(filled(RECORD, 5))
+    wide = table.set_column(3, "sizes", table["sizes"].cast(pa.list_(pa.int64(), 3)))
+    wide = wide.set_column(0, "time", table["time"].cast(pa.timestamp("ns", "UTC")))
+    with Queue(tmp_path, dtype=RECORD) as queue, queue.producer() as producer:
+        producer.send_many(wide)
+        assert (queue.last(5).to_numpy() == filled(RECORD, 5)).all()
+
+
+def test_array_of_another_dtype_is_refused(tmp_path: Path) -> None:
+    """Also one of the same size; bytes of the right size are records."""
+    records = filled(RECORD, 4)
+    other = records.astype([*RECORD.descr[:2], ("price", "<f8"), RECORD.descr[3]])
+    with Queue(tmp_path, dtype=RECORD) as queue, queue.producer() as producer:
+        with pytest.raises(DtypeMismatch, match="astype") as caught:
+            producer.send_many(other)
+        assert caught.value.dtype == RECORD
+        for wrong in (pa.array([b"short"]), np.array([b"short"]), pa.array([b"12"], pa.binary(2))):
+            with pytest.raises(RecordSize):
+                producer.send_many(wrong)
+        assert len(queue) == 0
+        whole = [record.tobytes() for record in records]
+        producer.send_many(pa.array(whole))
+        producer.send_many(pa.array(whole, pa.binary(RECORD.itemsize)))
+        assert (queue.last(8).to_numpy() == np.concatenate([records, records])).all()
+        with pytest.raises(DtypeMismatch):
+            queue.last(1).to_numpy("<f8")
+
+
+def test_field_without_a_type_in_arrow_is_named(tmp_path: Path) -> None:
+    """NumPy's arrays still work."""
+    dtype = np.dtype([("good", "<i4"), ("wave", "<c16")])
+    with Queue(tmp_path, dtype=dtype) as queue, queue.producer() as producer:
+        producer.send_many(np.zeros(2, dtype))
+        with pytest.raises(NotEncodable, match="wave"):
+            queue.last(2).to_arrow()
+        with pytest.raises(NotEncodable, match="wave"):
+            producer.send_many(pa.table({"good": [1], "wave": [2]}))
+        assert queue.last(2).to_numpy()["wave"].tolist() == [0, 0]
+
+
+def test_field_that_is_called_as_our_column_keeps_its_name(tmp_path: Path) -> None:
+    """No column is there twice."""
+    dtype = np.dtype([("timestamp", "<i8"), ("sequence", "<i8")])
+    with Queue(tmp_path, dtype=dtype) as queue, queue.producer() as producer:
+        producer.send_many(np.array([(5, 6)], dtype))
+        names = pa.table(queue.batches()).column_names
+    assert names == ["queue_sequence", "queue_timestamp", "timestamp", "sequence"]
+
+
+def test_rows_of_a_page_can_be_sent_on(tmp_path: Path) -> None:
+    """A view of one queue's page is sent to another without an object for each."""
+    records = filled(RECORD, 30)
+    with Queue(tmp_path / "a", dtype=RECORD) as a, Queue(tmp_path / "b", dtype=RECORD) as b:
+        with a.producer() as producer:
+            producer.send_many(records)
+        batch = a.last(30)
+        with b.producer() as producer:
+            producer.send_many(batch.to_numpy(), timestamps=batch.timestamps)
+        assert (b.last(30).to_numpy() == records).all()
+        assert (b.last(30).timestamps == batch.timestamps).all()
+
+
+def test_no_time_is_no_time_both_ways(tmp_path: Path) -> None:
+    """NaT becomes null and null NaT, in a column and in lists of it."""
+    dtype = np.dtype([("day", "<M8[D]"), ("took", "<m8[ms]", (2,)), ("at", "<M8[ns]")])
+    records = np.ones(4, dtype)
+    for name in dtype.names or ():
+        records[name][1] = "NaT"
+    table = table_of(records)
+    assert [table[name].null_count for name in ("day", "at")] == [1, 1]
+    with Queue(tmp_path, dtype=dtype) as queue, queue.producer() as producer:
+        producer.send_many(table)
+        assert queue.last(4).to_numpy().tobytes() == records.tobytes()
+
+
+@pytest.mark.parametrize("day", [2**31, -(2**31), 2**62])
+def test_day_beyond_arrows_is_refused(tmp_path: Path, day: int) -> None:
+    """Arrow counts days in 32 bits; another day is never made of one."""
+    records = np.zeros(3, [("day", "<M8[D]")])
+    records["day"][2] = np.datetime64(day, "D")
+    with Queue(tmp_path, dtype=records.dtype) as queue, queue.producer() as producer:
+        producer.send_many(records)
+        with pytest.raises(NotEncodable, match=f"'day' has the day {day} "):
+            queue.last(3).to_arrow()
+        assert queue.last(2).to_numpy()["day"][1] == np.datetime64(day, "D")
+        assert len(queue.between(0, 2**62).to_numpy()) == 3

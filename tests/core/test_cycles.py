@@ -1,0 +1,114 @@
+"""Cycles through the C types: the garbage collector frees what nobody refers to from outside."""
+
+from __future__ import annotations
+
+import gc
+import time
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support import SMALL
+
+from pagequeue import Group, Queue, _core
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+class Holder:
+    """Has a clock, and whatever it holds."""
+
+    def __init__(self) -> None:
+        self.held: Any = None
+        self.queue: Queue | None = None
+
+    def now(self, *_: object) -> int:
+        """Return the time in ns."""
+        return time.time_ns()
+
+
+def _queue(path: Path, holder: Holder) -> object:
+    holder.queue = Queue(path, page_bytes=SMALL, clock=holder.now)
+    return holder.queue
+
+
+def _producer(path: Path, holder: Holder) -> object:
+    holder.queue = Queue(path, page_bytes=SMALL, clock=holder.now)
+    producer = holder.queue.producer()
+    producer.send(b"a")
+    return producer
+
+
+def _consumer(path: Path, holder: Holder) -> object:
+    _producer(path, holder)
+    assert holder.queue is not None
+    consumer = holder.queue.consumer()
+    consumer._decoder = holder.now
+    return consumer
+
+
+def _group(path: Path, holder: Holder) -> object:
+    _producer(path, holder)
+    assert holder.queue is not None
+    return holder.queue.group("g")
+
+
+def _claim(path: Path, holder: Holder) -> object:
+    group = _group(path, holder)
+    assert isinstance(group, Group)
+    return group.claim(0)
+
+
+def _region(path: Path, holder: Holder) -> object:
+    path.write_bytes(bytes(SMALL))
+    with path.open("rb") as file:
+        region = _core.Region(file.fileno(), SMALL, False)
+    region.filler = region.on_lost = holder.now  # type: ignore[assignment]
+    return region
+
+
+def _descriptor(_: Path, holder: Holder) -> object:
+    return _core.Descriptor(-1, holder.now)  # type: ignore[arg-type]
+
+
+MAKERS = [_queue, _producer, _consumer, _group, _claim, _region, _descriptor]
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+@pytest.mark.parametrize("make", MAKERS)
+def test_what_holds_itself_through_a_handle_is_collected(
+    tmp_path: Path, make: Callable[[Path, Holder], object], *, is_closed: bool
+) -> None:
+    """An object that holds a handle which calls it back goes when nobody else has it."""
+    holder = Holder()
+    holder.held = make(tmp_path / "q", holder)
+    if is_closed and holder.queue is not None:
+        holder.queue.close()
+    there = weakref.ref(holder)
+    del holder
+    gc.collect()
+    assert there() is None
+
+
+def test_ctrl_c_while_a_group_lets_go_is_raised_and_closing_again_finishes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exception out of a signal handler is not swallowed."""
+    with Queue(tmp_path / "q", page_bytes=SMALL) as queue:
+        group = queue.group("g")
+        real, calls = Group._let_go, []
+
+        def interrupted(self: Group) -> None:
+            calls.append(1)
+            if len(calls) == 1:
+                raise KeyboardInterrupt
+            real(self)
+
+        monkeypatch.setattr(Group, "_let_go", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            group.close()
+        group.close()
+        assert len(calls) == 2
+        assert not queue.consumers()[0].is_open

@@ -1,0 +1,136 @@
+"""The CI script's steps, and the count of tests that a machine without tools does not run."""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tools
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / ".ci" / "run"
+TEXT = SCRIPT.read_text(encoding="utf-8")
+
+
+def words_of(name: str) -> list[str]:
+    """Return the words of an array of the script."""
+    found = re.search(rf"^{name}=\((.*?)\)$", TEXT, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return shlex.split(found[1])
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Call the script."""
+    return subprocess.run(
+        [str(SCRIPT), *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_list_names_every_step_and_each_has_a_command() -> None:
+    """A step that `run_step` does not know would pass without doing anything."""
+    steps = run("--list").stdout.split()
+    assert steps == words_of("STEPS")
+    assert set(re.findall(r"^    ([\w-]+)\) step ", TEXT, re.MULTILINE)) == set(steps)
+
+
+@pytest.mark.parametrize("arguments", [["no_such"], ["--list", "main"], ["style", "no_such"], [""]])
+def test_unknown_step_is_refused(arguments: list[str]) -> None:
+    """Nothing runs."""
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert "usage" in done.stderr
+
+
+def test_readme_commands_run_before_any_tool_is_installed() -> None:
+    """A test that fails on a fresh machine was hidden by tools that were installed before it."""
+    steps = words_of("STEPS")
+    assert steps[:5] == ["base", "main", "tests", "tools", "tool-tests"]
+    base = TEXT[TEXT.index("prepare_base() {") : TEXT.index("prepare_tools() {")]
+    assert not [tool for tool in words_of("TOOLS") if tool in base]
+
+
+def test_script_hides_and_requires_every_tool_that_tests_name() -> None:
+    """But what a Linux without tools has: the C compiler's sanitizers and mkfs.ext4."""
+    programs = {program for needed in tools.PROGRAMS.values() for program in needed}
+    assert programs - {"mkfs.ext4"} == set(words_of("TOOLS"))
+    hidden = words_of("HIDDEN")
+    for program in words_of("TOOLS"):
+        assert any(fnmatch.fnmatch(program, pattern) for pattern in hidden), program
+
+
+def test_every_tool_is_named_by_a_mark_and_every_mark_names_a_tool() -> None:
+    """An entry that no test needs is stale; a mark with another name would never skip."""
+    named = set()
+    for path in [*ROOT.glob("tests/**/*.py"), *ROOT.glob("stress/tests/*.py")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.tool":
+                argument = node.args[0]
+                named.add(argument.value if isinstance(argument, ast.Constant) else None)
+    named.discard(None)  # the kinds of disks, in `tools.py`
+    assert named | {"mkfs.ext4", "mkfs.xfs"} == set(tools.PROGRAMS)
+
+
+def test_closing_line_counts_by_tool() -> None:
+    """One line, also when nothing was skipped: its absence is a failure."""
+    assert tools.closing_line([]) == "tools: 0 tests not run"
+    assert tools.closing_line(["spin"]) == "tools: 1 test not run: spin (1)"
+    assert tools.closing_line(["spin", "clang", "spin"]) == (
+        "tools: 3 tests not run: clang (1), spin (2)"
+    )
+
+
+def test_missing_tool_skips_and_fails_where_tools_are_required(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On the machine on which everything is installed nobody is spared."""
+    monkeypatch.delenv(tools.REQUIRED_VARIABLE, raising=False)
+    with pytest.raises(pytest.skip.Exception) as skipped:
+        tools.missing("spin", "not installed")
+    assert tools.tool_of(str(skipped.value)) == "spin"
+    assert tools.tool_of("needs root") is None
+    monkeypatch.setenv(tools.REQUIRED_VARIABLE, "1")
+    with pytest.raises(pytest.fail.Exception):
+        tools.missing("spin", "not installed")
+
+
+def test_tests_without_tools_end_with_a_count(tmp_path: Path) -> None:
+    """The whole way: a real run without Spin skips, counts, and fails where tools are required."""
+    (tmp_path / "test_it.py").write_text(
+        "import pytest, tools\n"
+        "tools.PROGRAMS = {'spin': ('no-such-program',)}\n"
+        "@pytest.mark.tool('spin')\n"
+        "def test_marked(): pass\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "test_other.py").write_text(
+        "import tools\ndef test_unmarked(): tools.missing('spin', 'gone')\n", encoding="utf-8"
+    )
+    (tmp_path / "conftest.py").write_text(
+        (ROOT / "tests" / "conftest.py").read_text(encoding="utf-8"), encoding="utf-8"
+    )
+
+    def outcome(name: str, **environment: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider",
+             "-c", ROOT / "pyproject.toml",
+             "--rootdir", tmp_path, tmp_path / name],
+            env={**os.environ, "PYTHONPATH": str(ROOT / "tests" / "support"), **environment},
+            cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
+        )  # fmt: skip
+        return done.returncode, done.stdout
+
+    code, said = outcome("test_it.py")
+    assert code == 0, said
+    assert "tools: 1 test not run: spin (1)" in said
+    code, said = outcome("test_it.py", **{tools.REQUIRED_VARIABLE: "1"})
+    assert code == 1, said
+    code, said = outcome("test_other.py")
+    assert code == 1, said
+    assert "not marked" in said

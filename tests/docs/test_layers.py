@@ -1,0 +1,98 @@
+"""Packages import downward only: the contract in pyproject.toml, and that it holds."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import pagequeue
+
+PACKAGE = Path(pagequeue.__file__).parent
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
+UPPER = {"__init__", "__main__", "cli", "demo", "spark", "multiprocessing"}
+"""What may use the public names of the package; everything else imports modules."""
+LOWEST = {"_core", "errors", "format", "format_groups"}
+pytest.importorskip("importlinter", reason="import-linter is not installed")
+
+
+def layers() -> list[set[str]]:
+    """Return the layers of the contract, top first."""
+    settings = tomllib.loads(PROJECT.read_text())["tool"]["importlinter"]
+    (contract,) = settings["contracts"]
+    return [{name.strip() for name in layer.split(":")} for layer in contract["layers"]]
+
+
+def run(config: Path) -> int:
+    """Check the contract of a file; return the exit code."""
+    code = "import sys; from importlinter.cli import lint_imports_command; lint_imports_command()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--config", config, "--no-cache"],
+        env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)}, stdout=subprocess.PIPE, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+    assert "Contracts:" in done.stdout, done.stdout
+    return done.returncode
+
+
+def test_imports_run_downward_only() -> None:
+    """Types included: what a lower package must not know of, it must not name."""
+    assert run(PROJECT) == 0
+
+
+def test_contract_sees_an_import_that_runs_upward(tmp_path: Path) -> None:
+    """With two layers exchanged, imports between them are wrong ones."""
+    text = PROJECT.read_text()
+    page, store = '    "page",\n', '    "store",\n'
+    swapped = text.replace(store, "").replace(page, page + store)
+    assert swapped != text
+    config = tmp_path / "pyproject.toml"
+    config.write_text(swapped)
+    assert run(config) != 0
+
+
+def test_each_package_has_a_layer() -> None:
+    """What the contract does not name could import all others; a name that is gone says nothing."""
+    here = {
+        path.stem
+        for path in PACKAGE.iterdir()
+        if (path.suffix == ".py" and path.stem != "__init__") or (path / "__init__.py").exists()
+    }
+    named = [name for layer in layers() for name in layer]
+    assert sorted(named) == sorted(here)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [p for p in sorted(PACKAGE.rglob("*.py")) if p.relative_to(PACKAGE).parts[0] not in UPPER],
+    ids=lambda path: str(path.relative_to(PACKAGE)),
+)
+def test_lower_packages_import_modules_and_no_public_names(path: Path) -> None:
+    """The contract does not look at what comes from the package itself, where everything is."""
+    if path == PACKAGE / "__init__.py":
+        return
+    names = {
+        alias.name
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module == "pagequeue"
+        for alias in node.names
+    }
+    packages = {name for layer in layers() for name in layer}
+    assert names <= packages | LOWEST
+
+
+def test_package_shows_public_names_only() -> None:
+    """What is not documented is not offered by a prompt's completion, and what is shown exists."""
+    modules = {"errors", "format", "metrics", "multiprocessing", "spark"}
+    shown = set(dir(pagequeue))
+    assert set(pagequeue.__all__) | {"errors", "format"} <= shown
+    assert shown <= set(pagequeue.__all__) | modules
+    assert all(hasattr(pagequeue, name) for name in shown)
+    assert callable(pagequeue.merge)  # the function, although a package has the same name
+    for name in modules:
+        assert (PACKAGE / f"{name}.py").exists() or (PACKAGE / name / "__init__.py").exists()

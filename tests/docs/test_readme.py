@@ -1,0 +1,93 @@
+"""The README's code blocks run as they stand there."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCK = re.compile(r"(?:<!-- (\w+) -->\n)?```(\w+)\n(.*?)```", re.DOTALL)
+BLOCKS = BLOCK.findall((ROOT / "README.md").read_text())
+PYTHON = [text for mark, language, text in BLOCKS if language == "python" and not mark]
+SPARK = [text for mark, language, text in BLOCKS if language == "python" and mark == "spark"]
+SHELL = [text for mark, language, text in BLOCKS if language == "bash" and not mark]
+SETUP = {mark: text.strip() for mark, language, text in BLOCKS if mark and language == "bash"}
+PIPELINE = SETUP.pop("pipeline", "")
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return one directory in which all blocks run, in their order."""
+    return tmp_path_factory.mktemp("readme")
+
+
+def run(command: list[str], directory: Path, *, seconds: float = 100) -> str:
+    """Run a command as a reader would, and return what it printed."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        command,
+        cwd=directory,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_readme_has_its_blocks() -> None:
+    """A README whose blocks are not found would make this file pass for nothing."""
+    assert len(PYTHON) == 15
+    assert len(SPARK) == 1
+    assert len(SHELL) == 1
+    assert PIPELINE
+    assert set(SETUP) == {"main", "tests"}
+
+
+@pytest.mark.parametrize("number", range(len(PYTHON)))
+def test_python_block_runs(number: int, directory: Path) -> None:
+    """Each Python block is a program that ends well."""
+    file = directory / f"block{number}.py"
+    file.write_text(PYTHON[number])
+    run([sys.executable, str(file)], directory)
+
+
+@pytest.mark.spark
+def test_spark_block_runs(directory: Path) -> None:
+    """The block of Spark too, where there is a Java."""
+    file = directory / "spark.py"
+    file.write_text(SPARK[0])
+    lines = run([sys.executable, str(file)], directory, seconds=300).splitlines()
+    assert lines[-2:] == ["1000", """b'{"USER": 5, "PAGE": "/0"}'"""]
+
+
+@pytest.mark.spark
+def test_pipeline_block_ends_with_charts(directory: Path) -> None:
+    """From a queue to a table to charts, by the commands as they stand there."""
+    out = run(["bash", "-euo", "pipefail", "-c", PIPELINE], directory, seconds=900)
+    for line in ("5,000 messages archived", "5,000 messages replayed", "20,000 flights archived"):
+        assert line in out
+    for name in ("sales.png", "delays.png"):
+        assert (directory / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_shell_block_prints_what_was_sent(directory: Path) -> None:
+    """The commands of the README work one after the other."""
+    out = run(["bash", "-euo", "pipefail", "-c", SHELL[0]], directory)
+    lines = out.splitlines()
+    assert lines[:3] == ["99998", "99999", "100000"]
+    assert '"sequence": 99999' in lines[3] or '"sequence":99999' in lines[3]
+
+
+@pytest.mark.parametrize("mark", ["main", "tests"])
+def test_setup_command_is_what_ci_runs(mark: str) -> None:
+    """The two set-up commands are taken from the README by the CI script, not repeated there."""
+    script = (ROOT / ".ci" / "run").read_text()
+    assert SETUP[mark].startswith("python3 -m venv .venv && .venv/bin/pip install")
+    assert SETUP[mark] not in script
+    assert mark in script

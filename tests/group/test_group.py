@@ -1,0 +1,304 @@
+"""Groups: claims, leases, redeliveries, and what is refused; in one process, on a clock of ours."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from group_support import send
+
+import pagequeue
+from pagequeue import Queue, errors
+from pagequeue.group.open import open_group
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pagequeue.group.group import Group
+
+SECOND = 1_000_000_000
+
+
+class Leases:
+    """A clock that moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 5 * SECOND
+
+    def __call__(self) -> int:
+        return self.now
+
+    def pass_seconds(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += int(seconds * SECOND)
+
+
+@pytest.fixture
+def clock() -> Leases:
+    """Return a clock of leases."""
+    return Leases()
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[Queue]:
+    """Give a queue with small pages."""
+    with Queue(tmp_path / "q", page_bytes=4096) as opened:
+        yield opened
+
+
+@pytest.fixture
+def group_of(queue: Queue, clock: Leases) -> Iterator[Callable[..., Group]]:
+    """Give what opens a group on our clock."""
+    opened = []
+
+    def make(name: str = "work", **options: object) -> Group:
+        known = {
+            "lease": 30.0, "max_deliveries": None, "since": None, "sequence": None,
+            "latest": False, "on_expired": "raise", "capacity": 64,
+        }  # fmt: skip
+        group = open_group(queue._store, name, clock=clock, **{**known, **options})  # type: ignore[arg-type]
+        opened.append(group)
+        return group
+
+    yield make
+    for group in opened:
+        group.close()
+
+
+def test_messages_are_claimed_in_order_each_once(
+    queue: Queue, group_of: Callable[..., Group]
+) -> None:
+    """I15: two handles never have the same message."""
+    send(queue, 6, "m")
+    one, two = group_of(), group_of()
+    claims = [handle.claim(timeout=0) for handle in (one, two, one, two, two, one)]
+    assert [claim.message.payload for claim in claims] == [f"m{n}".encode() for n in range(6)]
+    assert [claim.deliveries for claim in claims] == [1] * 6
+    with pytest.raises(TimeoutError):
+        one.claim(timeout=0)
+
+
+def test_acknowledged_message_never_comes_again(
+    queue: Queue, group_of: Callable[..., Group], clock: Leases
+) -> None:
+    """I14: acknowledged in any order, the floor is the first that is not."""
+    send(queue, 4, "m")
+    group = group_of()
+    claims = group.claim_many(4, timeout=0)
+    claims[2].ack()
+    claims[0].ack()
+    assert queue.consumers()[0].next_sequence == 1
+    claims[1].ack()
+    assert queue.consumers()[0].next_sequence == 3
+    claims[3].ack()
+    assert queue.consumers()[0].next_sequence == 4
+    clock.pass_seconds(100)
+    with pytest.raises(TimeoutError):
+        group.claim(timeout=0)
+    assert group.lag == 0
+
+
+def test_claim_whose_lease_ended_is_delivered_again_and_its_ack_refused(
+    queue: Queue, group_of: Callable[..., Group], clock: Leases
+) -> None:
+    """I15: a late acknowledgement does nothing."""
+    send(queue, 2, "m")
+    group = group_of(lease=10)
+    late = group.claim(timeout=0)
+    clock.pass_seconds(10)
+    with pytest.raises(errors.LeaseLost) as lost:
+        late.ack()
+    assert lost.value.sequence == 0
+    again = group.claim(timeout=0)
+    assert again.message == late.message
+    assert again.deliveries == 2
+    for call in (late.ack, late.nack, lambda: late.extend(5)):
+        with pytest.raises(errors.LeaseLost):
+            call()
+    again.ack()
+    assert group.claim(timeout=0).message.sequence == 1
+
+
+def test_message_given_back_comes_first_and_in_order(
+    queue: Queue, group_of: Callable[..., Group], clock: Leases
+) -> None:
+    """Redeliveries come before new messages, those with lower sequences first."""
+    send(queue, 6, "m")
+    group = group_of()
+    claims = group.claim_many(4, timeout=0)
+    for claim in (claims[3], claims[1]):
+        claim.nack()
+    claims[2].nack(delay=5)
+    assert [group.claim(timeout=0).message.sequence for _ in range(3)] == [1, 3, 4]
+    clock.pass_seconds(5)
+    assert [group.claim(timeout=0).message.sequence for _ in range(2)] == [2, 5]
+
+
+def test_extended_claim_is_kept(
+    queue: Queue, group_of: Callable[..., Group], clock: Leases
+) -> None:
+    """`extend` counts from now, also to less than there was."""
+    send(queue, 1, "m")
+    group = group_of(lease=10)
+    claim = group.claim(timeout=0)
+    clock.pass_seconds(9)
+    claim.extend(20)
+    clock.pass_seconds(19)
+    with pytest.raises(TimeoutError):
+        group.claim(timeout=0)
+    claim.extend(1)
+    clock.pass_seconds(1)
+    assert group.claim(timeout=0).deliveries == 2
+
+
+def test_claim_is_settled_once(queue: Queue, group_of: Callable[..., Group]) -> None:
+    """A second acknowledgement of one claim is an error of the caller."""
+    send(queue, 2, "m")
+    group = group_of()
+    claim = group.claim(timeout=0)
+    claim.ack()
+    with pytest.raises(errors.UsageError, match="once is enough"):
+        claim.ack()
+    claim = group.claim(timeout=0)
+    claim.nack()
+    with pytest.raises(errors.UsageError):
+        claim.extend(1)
+
+
+def test_taken_message_is_acknowledged_at_once(
+    queue: Queue, group_of: Callable[..., Group], clock: Leases
+) -> None:
+    """`take` leaves nothing outstanding, for new messages and for those that came back."""
+    send(queue, 3, "m")
+    group = group_of()
+    claim = group.claim(timeout=0)
+    assert group.take(timeout=0).sequence == 1
+    claim.nack()
+    assert group.take(timeout=0).sequence == 0
+    assert group.outstanding == 0
+    assert queue.consumers()[0].next_sequence == 2
+    clock.pass_seconds(100)
+    assert group.take(timeout=0).sequence == 2
+
+
+def test_messages_of_many_pages_are_claimed(queue: Queue, group_of: Callable[..., Group]) -> None:
+    """I10: a group goes on from page to page, and redelivers from pages behind it."""
+    send(queue, 1000, "m")
+    group = group_of(capacity=2000)
+    claims = []
+    while len(claims) < 1000:
+        claims += group.claim_many(1000, timeout=0)
+    assert [claim.message.sequence for claim in claims] == list(range(1000))
+    for claim in claims[::7]:
+        claim.nack()
+    again = [group.claim(timeout=0).message for _ in claims[::7]]
+    assert again == [claim.message for claim in claims[::7]]
+
+
+def test_full_table_refuses_more_claims(queue: Queue, group_of: Callable[..., Group]) -> None:
+    """What is outstanding has a bound, and an error of its own."""
+    send(queue, 5, "m")
+    group = group_of(capacity=3)
+    claims = group.claim_many(10, timeout=0)
+    assert len(claims) == 3
+    with pytest.raises(errors.TooManyClaims):
+        group.claim(timeout=0.01)
+    claims[1].ack()
+    assert group.claim(timeout=0).message.sequence == 3
+
+
+def test_closed_handle_gives_back_what_it_had(queue: Queue, group_of: Callable[..., Group]) -> None:
+    """What was claimed is delivered again at once, and the closed handle refuses."""
+    send(queue, 2, "m")
+    one, two = group_of(), group_of()
+    claim = one.claim(timeout=0)
+    one.close()
+    again = two.claim(timeout=0)
+    assert (again.message, again.deliveries) == (claim.message, 2)
+    for call in (claim.ack, one.claim, one.flush):
+        with pytest.raises(errors.ClosedError):
+            call()
+
+
+def test_waiting_claim_is_woken_by_a_message_and_by_a_nack(queue: Queue) -> None:
+    """I7: a worker that sleeps has it within far less than its timeout."""
+    group = queue.group("work")
+    got: list[pagequeue.Claim] = []
+    for action in ("send", "nack"):
+        thread = threading.Thread(target=lambda: got.append(group.claim(timeout=10)))
+        thread.start()
+        time.sleep(0.15)
+        began = time.monotonic()
+        if action == "send":
+            send(queue, 1, "m")
+        else:
+            got[0].nack()
+        thread.join()
+        assert time.monotonic() - began < 5
+    assert [claim.deliveries for claim in got] == [1, 2]
+
+
+def test_spent_message_goes_to_the_dead_letters(
+    queue: Queue, group_of: Callable[..., Group], clock: Leases
+) -> None:
+    """`max_deliveries`: with reason and count, and acknowledged here."""
+    send(queue, 2, "m")
+    group = group_of(max_deliveries=2, lease=10)
+    group.claim(timeout=0).nack()
+    group.claim(timeout=0)
+    clock.pass_seconds(10)
+    assert group.claim(timeout=0).message.sequence == 1
+    (letter,) = group.dead_letters()
+    assert (letter.sequence, letter.payload, letter.deliveries) == (0, b"m0", 2)
+    assert letter.reason == "was kept until its lease ended"
+    assert queue.consumers()[0].next_sequence == 1
+    with Queue(queue.directory, prefix=group.dead_letter_prefix, read_only=True) as dead:
+        (message,) = dead.replay()
+    assert pagequeue.DeadLetter.decode(message) == letter
+
+
+def test_group_resumes_in_a_later_opening(tmp_path: Path) -> None:
+    """I14: what was acknowledged stays so, what was claimed comes again with its count."""
+    with Queue(tmp_path) as queue:
+        send(queue, 5, "m")
+        group = queue.group("work")
+        claims = group.claim_many(3, timeout=0)
+        claims[1].ack()
+        group.claim(timeout=0).nack(delay=3600)
+    with Queue(tmp_path) as queue:
+        group = queue.group("work")
+        again = [group.claim(timeout=0) for _ in range(3)]
+        assert [(claim.message.sequence, claim.deliveries) for claim in again] == [
+            (0, 2), (2, 2), (4, 1),
+        ]  # fmt: skip
+        assert group.outstanding == 4
+        assert not queue.verify().problems
+
+
+def test_flushed_state_survives_another_boot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I14: after a reboot the last flush counts, and what was acknowledged later comes again."""
+    with Queue(tmp_path) as queue:
+        send(queue, 6, "m")
+        with queue.producer() as producer:
+            producer.flush()
+        group = queue.group("work")
+        claims = group.claim_many(4, timeout=0)
+        claims[1].ack()
+        claims[3].ack(durable=True)
+        claims[0].ack()
+        group.claim(timeout=0).ack()
+    other = tmp_path.parent / "boot_id"
+    other.write_text("11111111-2222-3333-4444-555555555555\n")
+    monkeypatch.setattr("pagequeue.meta.write_meta.BOOT_ID_PATH", str(other))
+    with Queue(tmp_path) as queue:
+        group = queue.group("work")
+        again = [group.claim(timeout=0) for _ in range(3)]
+        assert [(claim.message.sequence, claim.deliveries) for claim in again] == [
+            (2, 2), (4, 1), (5, 1),
+        ]  # fmt: skip
+        assert not queue.verify().problems

@@ -1,0 +1,349 @@
+"""Salvage: everything that validates is copied, and exactly what is gone is said."""
+
+from __future__ import annotations
+
+import gc
+import random
+import shutil
+import struct
+from typing import TYPE_CHECKING
+
+import pytest
+from plugin import MESSAGES, Disk
+
+from pagequeue import (
+    CorruptMeta,
+    DiskFull,
+    InvalidOption,
+    Message,
+    Queue,
+    QueueNotFound,
+    Run,
+    SalvageReport,
+    repair_queue,
+    salvage_queue,
+    verify_queue,
+)
+from pagequeue.meta.all_and_read_meta import ReadMeta
+from pagequeue.store.roll import Roller
+from pagequeue.store.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pagequeue.store.pending_commit import Leap
+
+
+@pytest.fixture
+def filled(disk: Disk) -> Disk:
+    """Eight messages on three pages, closed in peace."""
+    disk.send(*MESSAGES, flush=True)
+    return disk
+
+
+def read(directory: Path) -> list[Message]:
+    """Return all messages of a queue."""
+    with Queue(directory, read_only=True) as queue:
+        return list(queue.replay())
+
+
+def salvaged(disk: Disk, kept: list[int], sent: list[Message]) -> SalvageReport:
+    """Salvage; these messages must be there, with their times, and the report must say so."""
+    before = disk.contents()
+    target = disk.directory.with_name("target")
+    shutil.rmtree(target, ignore_errors=True)
+    report = salvage_queue(disk.directory, target)
+    assert disk.contents() == before, "the damaged queue is only read"
+    found = read(target)
+    assert [(m.payload, m.timestamp) for m in found] == [
+        (sent[n].payload, sent[n].timestamp) for n in kept
+    ]
+    old = [n for run in report.runs for n in range(run.first, run.last + 1)]
+    assert old == kept
+    new = [run.target_first + n - run.first for run in report.runs
+           for n in range(run.first, run.last + 1)]  # fmt: skip
+    assert new == list(range(len(kept)))
+    gone = [n for loss in report.lost
+            for n in range(loss.first_sequence, (loss.last_sequence or 0) + 1)]  # fmt: skip
+    assert gone == [n for n in range(len(sent)) if n not in kept]
+    assert report.ok == (not gone and not report.conflicts)
+    assert verify_queue(target).ok
+    return report
+
+
+def test_whole_queue_is_copied(filled: Disk) -> None:
+    """Nothing is gone; the copy is on stable storage."""
+    report = salvaged(filled, list(range(8)), read(filled.directory))
+    assert report.ok
+    assert report.runs == [Run(0, 7, 0)]
+    with Queue(filled.directory.with_name("target")) as queue:
+        assert queue.durable_sequence == 8
+
+
+@pytest.mark.parametrize("ordinal", [0, 1, 2])
+@pytest.mark.parametrize("number", [1, 2])
+def test_damaged_message_is_gone_and_the_rest_is_copied(
+    filled: Disk, number: int, ordinal: int
+) -> None:
+    """With the file, the place, the sequence, and the times around it."""
+    sent = read(filled.directory)
+    position = filled.tear(number, ordinal)
+    sequence = 3 * (number - 1) + ordinal
+    report = salvaged(filled, [n for n in range(8) if n != sequence], sent)
+    (loss,) = report.lost
+    assert (loss.file, loss.position) == (str(filled.page(number)), position)
+    assert loss.reason == "its checksum is wrong"
+    assert loss.after_ns == (sent[sequence - 1].timestamp if sequence else None)
+    assert loss.before_ns == sent[sequence + 1].timestamp
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_damaged_last_message_is_gone(filled: Disk, *, cut: bool) -> None:
+    """The durable mark says that it was there, though nothing follows it."""
+    sent = read(filled.directory)
+    filled.tear(3, 1)
+    if cut:
+        filled.cut_power()
+    report = salvaged(filled, list(range(7)), sent)
+    assert report.lost[0].before_ns is None
+
+
+def test_missing_page_is_gone(filled: Disk) -> None:
+    """The next page's first sequence says how much; the page that is missing is named."""
+    sent = read(filled.directory)
+    filled.page(2).unlink()
+    report = salvaged(filled, [0, 1, 2, 6, 7], sent)
+    assert [(loss.first_sequence, loss.last_sequence) for loss in report.lost] == [(3, 5)]
+    assert report.lost[0].file == str(filled.page(2))
+
+
+def test_pages_alone_are_enough(filled: Disk) -> None:
+    """Without any meta file or index, and with headers that say nothing."""
+    sent = read(filled.directory)
+    for path in list(filled.directory.iterdir()):
+        if not path.name.endswith(".page"):
+            path.unlink()
+    salvaged(filled, list(range(8)), sent)
+    for number in (2, 3):
+        filled.poke(filled.page(number), 0, bytes(64))
+    salvaged(filled, list(range(8)), sent)
+
+
+def test_page_that_was_cut_short(filled: Disk) -> None:
+    """What is left of it is copied."""
+    sent = read(filled.directory)
+    data = filled.page(2).read_bytes()
+    filled.page(2).write_bytes(data[: filled.frames(2)[1].position + 700])
+    salvaged(filled, [0, 1, 2, 3, 6, 7], sent)
+
+
+def test_page_of_zeros(filled: Disk) -> None:
+    """All of it is gone."""
+    sent = read(filled.directory)
+    filled.page(2).write_bytes(bytes(4096))
+    salvaged(filled, [0, 1, 2, 6, 7], sent)
+
+
+@pytest.mark.parametrize("ordinals", [(0,), (0, 1)])
+def test_frames_of_another_page_do_not_say_where_a_page_begins(
+    filled: Disk, ordinals: tuple[int, ...]
+) -> None:
+    """The header does, and the page before; or whole messages of that one would be left out."""
+    sent = read(filled.directory)
+    data = filled.page(1).read_bytes()
+    filled.tear(2, 0)
+    for ordinal in ordinals:
+        frame = filled.frames(1)[ordinal]
+        filled.poke(filled.page(2), frame.position, data[frame.position :][: frame.word])
+    salvaged(filled, [n for n in range(8) if n - 3 not in ordinals], sent)
+
+
+@pytest.mark.parametrize("sequence", [2**64 - 1, 2**63 - 1, 4])
+def test_head_that_cannot_be_is_not_believed(filled: Disk, sequence: int) -> None:
+    """Whatever the read meta says, while the first page's header is damaged as well."""
+    sent = read(filled.directory)
+    filled.poke(filled.page(1), 0, bytes(8))
+    filled.poke(filled.path("readMeta"), ReadMeta.HEAD_ODD, struct.pack("<Q", sequence))
+    salvaged(filled, list(range(8)), sent)
+
+
+def test_identical_duplicate_is_ignored_and_reported(filled: Disk) -> None:
+    """A page that is there twice gives its messages once."""
+    sent = read(filled.directory)
+    shutil.copy(filled.page(2), filled.page(9))
+    report = salvaged(filled, list(range(8)), sent)
+    (again,) = report.duplicates
+    assert (again.first_sequence, again.last_sequence) == (3, 5)
+    assert again.file == str(filled.page(9))
+    assert report.ok
+
+
+def test_conflicting_duplicate_is_an_error(filled: Disk, tmp_path: Path) -> None:
+    """Two pages that both prove themselves and say different things."""
+    sent = read(filled.directory)
+    other = Disk(tmp_path / "other", clock=filled.clock)
+    shutil.copytree(filled.directory, other.directory)
+    other.page(2).unlink()
+    other.page(3).unlink()
+    other.zero(1, -1)  # an end mark is a promise that the next page is there
+    other.path("writeMeta").unlink()
+    other.poke(other.path("readMeta"), 32, (1).to_bytes(8, "little"))
+    # Without the mark, so that page 2 is not missing but never was.
+    other.poke(other.page(1), 4024, bytes(16))
+    other.send(b"other" * 100)
+    with other.open() as queue:
+        queue.rotate()
+    shutil.copy(other.page(2), filled.page(9))
+    report = salvaged(filled, list(range(8)), sent)
+    assert [(c.first_sequence, c.last_sequence) for c in report.conflicts] == [(3, 3)]
+    assert not report.ok
+
+
+def test_batches_stay_whole(disk: Disk) -> None:
+    """I8: what was sent at once has one time and is one batch in the copy."""
+    with disk.open() as queue, queue.producer() as producer:
+        producer.send(b"single")
+        producer.send_many([b"a", b"b", b"c"])
+        producer.send_many([b"d", b"e"])
+    sent = read(disk.directory)
+    salvaged(disk, list(range(6)), sent)
+    disk.poke(disk.page(1), disk.frames(1)[2].position + 16, b"?")
+    salvaged(disk, [0, 1, 3, 4, 5], sent)
+    copied = Disk(disk.directory.with_name("target"))
+    assert [frame.word >> 30 & 1 for frame in copied.frames(1)] == [0, 0, 0, 1, 0]
+
+
+def test_unsent_batch_of_a_dead_producer_is_not_copied(disk: Disk) -> None:
+    """I8: its frames validate, and nobody ever sent them."""
+    with disk.open() as queue, queue.producer() as producer:
+        producer.send(b"sent")
+        producer.send_many([b"never"] * 5)
+    frames = disk.frames(1)
+    disk.poke(disk.page(1), frames[1].position, bytes(4))
+    disk.poke(disk.path("writeMeta"), 216, (frames[1].position << 32 | 1).to_bytes(8, "little"))
+    for unlinked in (False, True):
+        if unlinked:
+            disk.path("writeMeta").unlink()
+        target = disk.directory.with_name(f"target-{unlinked}")
+        assert salvage_queue(disk.directory, target).ok
+        assert [m.payload for m in read(target)] == [b"sent"]
+
+
+def test_target_must_be_free(filled: Disk) -> None:
+    """A queue that stands there is never added to."""
+    for target in (filled.directory, filled.directory.with_name("other")):
+        if target != filled.directory:
+            Queue(target).close()
+        with pytest.raises(InvalidOption, match="another target"):
+            salvage_queue(filled.directory, target)
+    assert filled.payloads() == MESSAGES
+
+
+def test_nothing_to_salvage_is_an_error(tmp_path: Path) -> None:
+    """Neither an empty directory nor a meta file without content."""
+    with pytest.raises(QueueNotFound):
+        salvage_queue(tmp_path, tmp_path / "target")
+    (tmp_path / "queue-allMeta").write_bytes(b"")
+    with pytest.raises(CorruptMeta, match="restore"):
+        salvage_queue(tmp_path, tmp_path / "target")
+    assert not (tmp_path / "target").exists()
+
+
+def test_random_damage_never_invents(disk: Disk) -> None:
+    """Whatever is overwritten, what is copied was sent, in order, and the report adds up."""
+    rng = random.Random(7)
+    payloads = [rng.randbytes(rng.randrange(300)) for _ in range(120)]
+    disk.send(*payloads, flush=True)
+    sent = read(disk.directory)
+    good = disk.contents()
+    for turn in range(30):
+        for name, data in good.items():
+            (disk.directory / name).write_bytes(data)
+        pages = sorted(disk.directory.glob("*.page"))
+        for _ in range(rng.randrange(1, 6)):
+            path = rng.choice(pages)
+            at = rng.randrange(4096)
+            disk.poke(path, at, rng.randbytes(rng.randrange(1, min(600, 4097 - at))))
+        target = disk.directory.with_name(f"t{turn}")
+        report = salvage_queue(disk.directory, target)
+        known = [n for run in report.runs for n in range(run.first, run.last + 1)]
+        gone = [n for x in report.lost for n in range(x.first_sequence, x.last_sequence + 1)]
+        assert sorted(known + gone) == list(range(120))
+        found = read(target)
+        assert [(m.payload, m.timestamp) for m in found] == [
+            (sent[n].payload, sent[n].timestamp) for n in known
+        ]
+        bad = {p.sequence for p in verify_queue(disk.directory).problems if ".page" in p.file}
+        assert bool(gone) <= bool(bad)
+
+
+def test_open_queue_salvages_itself(filled: Disk) -> None:
+    """Also read-only."""
+    with Queue(filled.directory, read_only=True) as queue:
+        assert queue.salvage(filled.directory.with_name("t")).messages_copied == 8
+
+
+def test_salvage_that_is_cut_short_leaves_no_target(
+    filled: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of a copy would pass for all of it; and the same call works when there is room."""
+    target = filled.directory.with_name("target")
+    real = Roller.next_page
+
+    def full(
+        self: Roller, number: int, check: Callable[[], None] | None = None, leap: Leap | None = None
+    ) -> object:
+        if number > 2:
+            raise DiskFull("no room")
+        return real(self, number, check, leap)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Roller, "next_page", full)
+        with pytest.raises(DiskFull):
+            salvage_queue(filled.directory, target)
+    assert list(target.iterdir()) == []
+    assert salvage_queue(filled.directory, target).messages_copied == 8
+
+
+def test_mark_that_cannot_be_is_not_believed(filled: Disk) -> None:
+    """No page can have so many messages, so none of them is gone; repair makes the mark anew."""
+    sent = read(filled.directory)
+    filled.cut_power(2**60)
+    (problem,) = verify_queue(filled.directory).problems
+    assert str(2**60) in problem.reason
+    report = salvaged(filled, list(range(8)), sent)
+    assert report.lost == []
+    assert repair_queue(filled.directory).ok
+    assert read(filled.directory) == sent
+
+
+def test_mark_past_pages_that_are_missing_is_believed(filled: Disk) -> None:
+    """The words beside it say that there was such a page, so its messages are gone."""
+    filled.send(b"more", flush=True)
+    sent = read(filled.directory)
+    filled.page(3).unlink()
+    filled.cut_power()
+    report = salvaged(filled, list(range(6)), sent)
+    assert [(loss.first_sequence, loss.last_sequence) for loss in report.lost] == [(6, 8)]
+
+
+def test_target_inside_of_the_damaged_queue_is_refused(filled: Disk, tmp_path: Path) -> None:
+    """Nothing is written to what is salvaged, not even by another name."""
+    (tmp_path / "link").symlink_to(filled.directory)
+    before = filled.contents()
+    for target in (filled.directory / "saved", tmp_path / "link" / "deep" / "er"):
+        with pytest.raises(InvalidOption, match="damaged queue's directory"):
+            salvage_queue(filled.directory, target)
+    assert filled.contents() == before
+
+
+def test_salvage_keeps_nothing_of_its_target_in_memory(tmp_path: Path) -> None:
+    """The collector sees no cycle through the core's producer: it would stay for good."""
+    with Queue(tmp_path / "q", page_bytes=4096) as queue:
+        queue.producer().send(b"1")
+        gc.collect()
+        before = sum(type(one) is Store for one in gc.get_objects())
+        queue.salvage(tmp_path / "to")
+        gc.collect()
+        assert sum(type(one) is Store for one in gc.get_objects()) == before

@@ -1,0 +1,280 @@
+"""Backpressure: what a sender meets when `max_bytes` is reached and consumers are behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from support import SMALL, SOON, ack_slowly, end, finish, ready, send_until_blocked, start, until
+
+from pagequeue import (
+    ClosedError,
+    Expired,
+    InvalidOption,
+    NamedConsumer,
+    Queue,
+    QueueFull,
+    Retention,
+    SyncFailed,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from plugin import Disk
+
+FULL = b"x" * 1300
+"""Three fit into a page of 4096 bytes."""
+FOUR_PAGES = Retention(max_bytes=4 * SMALL)
+
+
+def pages_of(disk: Disk) -> int:
+    """Return how many page files there are."""
+    return len(list(disk.directory.glob("*.page")))
+
+
+def opened(disk: Disk, on_full: str, **options: object) -> tuple[Queue, NamedConsumer]:
+    """Open a queue of at most four pages, with a consumer that receives nothing."""
+    queue = disk.open(retention=FOUR_PAGES, on_full=on_full, **options)
+    consumer = queue.consumer("slow")
+    assert isinstance(consumer, NamedConsumer)
+    return queue, consumer
+
+
+def send_all(queue: Queue, count: int = 100) -> int:
+    """Send until that is refused; return how many were sent."""
+    with queue.producer() as producer:
+        for sent in range(count):
+            try:
+                producer.send(FULL)
+            except QueueFull:
+                return sent
+    return count
+
+
+def test_raise_refuses_and_sends_nothing(disk: Disk) -> None:
+    """When no page can be made any more: all four are full; it names who keeps them."""
+    queue, consumer = opened(disk, "raise")
+    with queue, queue.producer() as producer:
+        assert send_all(queue) == 12
+        for call in (lambda: producer.send(FULL), lambda: producer.send_many([FULL] * 2)):
+            with pytest.raises(QueueFull, match="'slow'") as caught:
+                call()
+            assert caught.value.held_by == ("slow",)
+        with pytest.raises(QueueFull):
+            queue.rotate()
+        assert queue.tail_sequence == 12
+        assert pages_of(disk) == 4
+        # What still fits into the page is taken: it is asked for each page, not for each message.
+        assert producer.send(b"small") == 12
+        consumer.receive_many()
+        consumer.ack()
+        assert producer.send(FULL) == 13
+        assert pages_of(disk) <= 4
+        assert queue.verify().ok
+
+
+def test_unnamed_consumers_keep_nothing(disk: Disk) -> None:
+    """Only a name is a promise; then nothing is ever full."""
+    with disk.open(retention=FOUR_PAGES) as queue, queue.consumer() as consumer:
+        assert send_all(queue) == 100
+        assert pages_of(disk) <= 4
+        with pytest.raises(Expired):
+            [consumer.receive(0) for _ in range(100)]
+
+
+def test_drop_oldest_takes_pages_all_the_same(disk: Disk) -> None:
+    """The consumer that was passed learns it, or skips and counts."""
+    queue, consumer = opened(disk, "drop_oldest")
+    with queue:
+        assert send_all(queue) == 100
+        assert pages_of(disk) <= 4
+        head = queue.head_sequence
+        assert head >= 100 - 4 * 3
+        assert [consumer.receive().sequence for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(Expired):
+            consumer.receive(0)
+        consumer.close()
+        with queue.consumer("slow", on_expired="skip") as again:
+            assert again.receive().sequence == head
+            assert again.missed == head
+        assert queue.verify().ok
+
+
+def test_drop_oldest_keeps_what_it_can(disk: Disk) -> None:
+    """Only so much goes that the next page has room."""
+    queue, _ = opened(disk, "drop_oldest")
+    with queue:
+        assert send_all(queue, 13) == 13
+        assert queue.head_sequence == 3
+        assert queue.tail_sequence == 13
+
+
+def test_block_sleeps_until_there_is_room(disk: Disk) -> None:
+    """Nothing is lost, nothing is refused, and waiting costs next to nothing."""
+    queue, consumer = opened(disk, "block")
+    with queue:
+        sent: list[int] = []
+
+        def send() -> None:
+            with queue.producer() as producer:
+                sent.extend(producer.send(FULL) for _ in range(60))
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        until(lambda: queue.tail_sequence == 12)
+        used = time.process_time()
+        time.sleep(0.5)
+        assert time.process_time() - used < 0.25
+        assert queue.tail_sequence == 12
+        received = []
+        while len(received) < 60:
+            batch = consumer.receive_many(timeout=20)
+            received += [message.sequence for message in batch]
+            consumer.ack()
+            assert pages_of(disk) <= 4
+        thread.join()
+        assert sent == received == list(range(60))
+
+
+def test_block_ends_after_its_timeout(disk: Disk) -> None:
+    """Counted for each page that is waited for; nothing was sent."""
+    queue, _ = opened(disk, "block", full_timeout=0.3)
+    with queue:
+        began = time.monotonic()
+        assert send_all(queue) == 12
+        assert 0.3 <= time.monotonic() - began < SOON
+        assert queue.tail_sequence == 12
+    queue, _ = opened(disk, "block", full_timeout=0)
+    with queue, pytest.raises(QueueFull):
+        queue.producer().send(FULL)
+
+
+@pytest.mark.parametrize("closing", ["producer", "queue"])
+def test_closing_ends_the_wait_of_another_thread(disk: Disk, closing: str) -> None:
+    """It does not wait for consumers, and the sender gets a typed error."""
+    queue, _ = opened(disk, "block")
+    producer = queue.producer()
+    outcome: list[BaseException] = []
+
+    def send() -> None:
+        try:
+            while True:
+                producer.send(FULL)
+        except ClosedError as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    until(lambda: queue.tail_sequence == 12)
+    time.sleep(0.1)
+    began = time.monotonic()
+    (producer if closing == "producer" else queue).close()
+    thread.join(10)
+    assert time.monotonic() - began < SOON
+    assert len(outcome) == 1
+    queue.close()
+
+
+def test_ctrl_c_ends_the_wait(disk: Disk) -> None:
+    """Nothing was sent, and the queue is whole."""
+    queue, _ = opened(disk, "block")
+    with queue:
+        process = start(send_until_blocked.__name__, disk.directory)
+        assert ready(process) == "sending"
+        until(lambda: queue.tail_sequence == 12)
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        assert json.loads(finish(process)) == ["interrupted", 12]
+        assert queue.verify().ok
+
+
+def test_blocked_senders_and_slow_consumers_in_many_processes(tmp_path: Path) -> None:
+    """All that was sent is received by each, in order, with never more than the pages allowed."""
+    with Queue(tmp_path / "q", page_bytes=SMALL) as queue:
+        for name in ("a", "b"):
+            queue.consumer(name).close()
+        receivers = [start(ack_slowly.__name__, tmp_path / "q", name, 120) for name in ("a", "b")]
+        for receiver in receivers:
+            assert ready(receiver) == "open"
+        senders = [start(send_until_blocked.__name__, tmp_path / "q", 60) for _ in range(2)]
+        for process in (*senders, *receivers):
+            finish(process)
+        assert [found.next_sequence for found in queue.consumers()] == [120, 120]
+        assert queue.head_sequence > 0
+        assert len(list((tmp_path / "q").glob("*.page"))) <= 5
+        assert queue.verify().ok
+
+
+def test_sender_goes_on_when_the_consumer_that_kept_pages_is_removed(disk: Disk) -> None:
+    """A killed consumer's name blocks until it is opened again, idle or removed."""
+    queue, consumer = opened(disk, "block", full_timeout=20)
+    with queue:
+        consumer.close()
+        thread = threading.Thread(target=send_all, args=(queue, 20))
+        thread.start()
+        until(lambda: queue.tail_sequence == 12)
+        queue.remove_consumer("slow")
+        thread.join(10)
+        assert queue.tail_sequence == 20
+
+
+def test_failed_sync_ends_the_wait(disk: Disk) -> None:
+    """I5: a latched queue removes nothing, so waiting for room would be for ever."""
+    queue, _ = opened(disk, "block")
+    with queue:
+        thread = threading.Thread(
+            target=lambda: (
+                until(lambda: queue.tail_sequence == 12) or queue._store.write_meta.latch(5, 1)
+            )
+        )
+        thread.start()
+        with pytest.raises(SyncFailed):
+            send_all(queue)
+        thread.join()
+        assert queue.tail_sequence == 12
+
+
+def test_options_that_cannot_be_are_refused(disk: Disk) -> None:
+    """Before anything is made."""
+    for wrong in ({"on_full": "wait"}, {"full_timeout": -1}, {"full_timeout": float("nan")}):
+        with pytest.raises(InvalidOption):
+            disk.open(**wrong)
+    for other in ({}, {"max_bytes": 1 << 20}, 1 << 20):
+        with pytest.raises(TypeError, match="must be a Retention"):
+            disk.open(retention=other)
+    assert not disk.directory.exists()
+
+
+def test_error_names_a_few_of_many_that_keep_pages(disk: Disk) -> None:
+    """All of them are in its attribute."""
+    queue, consumer = opened(disk, "raise")
+    consumer.close()
+    with queue:
+        for number in range(9):
+            queue.consumer(f"n{number}").close()
+        send_all(queue)
+        with pytest.raises(QueueFull) as caught:
+            queue.rotate()
+    assert len(caught.value.held_by) == 10
+    assert "'n4' and 5 more: acknowledge" in str(caught.value)
+
+
+def test_killed_receiver_process_keeps_its_pages(disk: Disk) -> None:
+    """Its cursor holds them; whoever takes the name over gets them."""
+    queue, consumer = opened(disk, "raise")
+    consumer.close()
+    with queue:
+        process = start(ack_slowly.__name__, disk.directory, "slow", 10**6)
+        assert ready(process) == "open"
+        end(process)
+        assert send_all(queue) == 12
+        with queue.consumer("slow") as again:
+            received: list[int] = []
+            while len(received) < 12:
+                received += [message.sequence for message in again.receive_many(timeout=0)]
+            assert received == list(range(12))

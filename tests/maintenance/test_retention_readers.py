@@ -1,0 +1,157 @@
+"""Readers that are inside of pages that retention takes: they finish, and nobody sees a gap."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from retaining import KEEP_TWO, fill, only_by_hand
+from support import (
+    SMALL,
+    end,
+    ready,
+    send_and_trim_for_ever,
+    start,
+)
+
+from pagequeue import (
+    Consumer,
+    Expired,
+    Queue,
+    SequenceOutOfRange,
+    verify_queue,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from plugin import Disk
+
+
+def test_reader_inside_a_retired_page_finishes_it(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its map stays; then it learns where the head is."""
+    only_by_hand(monkeypatch)
+    with disk.open(retention=KEEP_TWO) as queue:
+        fill(queue, 5)
+        consumer, replay, until_head = queue.consumer(), queue.replay(), queue.consumer(sequence=6)
+        next(replay)
+        queue.trim()
+        assert [m.sequence for m in consumer.receive_many()] == [0, 1, 2]
+        for read in (consumer.poll, lambda: list(replay)):
+            with pytest.raises(Expired) as caught:
+                read()
+            assert caught.value.head_sequence == 9
+        # Page 3 was followed by the page that is the head now: nothing was missed.
+        assert [until_head.receive().sequence for _ in range(9)] == list(range(6, 15))
+        with pytest.raises(Expired):
+            queue.consumer(sequence=8)
+        assert queue.consumer(since=0).receive().sequence == 9
+        assert queue.last(100).sequences.tolist() == list(range(9, 15))
+
+
+def test_head_and_its_sequence_are_of_one_moment(tmp_path: Path) -> None:
+    """I12: however fast it moves, nobody sees one with the other's word."""
+    with Queue(tmp_path / "q", page_bytes=SMALL) as queue:
+        fill(queue, 300, each=1)
+        meta = queue._store.read_meta
+        firsts = {
+            n: queue._store.first_sequence(n) for n in range(1, queue._store.tail.page_number)
+        }
+        with Queue(tmp_path / "q", read_only=True) as other:
+            seen: list[tuple[int, int]] = []
+            stop = threading.Event()
+
+            def look() -> None:
+                while not stop.is_set():
+                    seen.append(other._store.head)
+
+            thread = threading.Thread(target=look)
+            thread.start()
+            for number in range(2, max(firsts) + 1):
+                meta.advance(firsts[number])
+                time.sleep(0)
+            stop.set()
+            thread.join()
+        assert all(firsts[number] == sequence for number, sequence in seen)
+        assert meta.head == (max(firsts), firsts[max(firsts)])
+
+
+def look_at_everything(queue: Queue, random_: random.Random) -> None:
+    """Use everything that walks over pages; only `Expired` may come, and never at the head."""
+    head = queue.head_sequence
+    assert len(queue) >= 0
+    found = [message.sequence for message in queue.last(5)]
+    assert found == list(range(found[0], found[0] + len(found))) if found else True
+    for choice in (
+        lambda: next(iter(queue.replay(sequence=head)), None),
+        lambda: [batch.sequences[0] for batch in queue.batches()],
+        lambda: list(queue.replay(since=timedelta(milliseconds=random_.randrange(50)))),
+        lambda: queue.consumer(sequence=random_.randrange(head, head + 40)).poll(),
+    ):
+        passed = None
+        with contextlib.suppress(SequenceOutOfRange):  # behind the tail
+            try:
+                choice()
+            except Expired as error:
+                passed = error
+        assert passed is None or passed.head_sequence >= head
+    assert queue.consumer().sequence >= head
+    assert queue.consumer(since=0).sequence >= head
+    info = queue.info()
+    assert info.head_sequence >= head
+    assert info.message_count == info.tail_sequence - info.head_sequence >= 0
+    assert verify_queue(queue.directory).problems == []
+
+
+@pytest.mark.parametrize("seed", [random.randrange(10**6)], ids=["seed"])
+def test_readers_race_with_rolls_and_retention(tmp_path: Path, seed: int) -> None:
+    """I12: in threads and processes, nobody sees a gap, a missing page or a wrong head."""
+    print("seed", seed)
+    Queue(tmp_path / "q", page_bytes=SMALL).close()
+    processes = [start(send_and_trim_for_ever.__name__, tmp_path / "q") for _ in range(2)]
+    for process in processes:
+        assert ready(process) == "sending"
+    failed: list[BaseException] = []
+    stop = time.monotonic() + 6
+
+    def follow(consumer: Consumer) -> None:
+        try:
+            expected = consumer.sequence
+            while time.monotonic() < stop:
+                before = consumer.missed
+                message = consumer.receive(10)
+                expected += consumer.missed - before
+                assert message.sequence == expected
+                expected += 1
+        except BaseException as error:  # noqa: BLE001 - told below
+            failed.append(error)
+
+    with (
+        Queue(tmp_path / "q") as queue,
+        Queue(tmp_path / "q", read_only=True) as reading,
+    ):
+        threads = [
+            threading.Thread(target=follow, args=(handle.consumer(on_expired="skip"),))
+            for handle in (queue, reading)
+        ]
+        for thread in threads:
+            thread.start()
+        random_ = random.Random(seed)
+        try:
+            while time.monotonic() < stop:
+                look_at_everything(random_.choice([queue, reading]), random_)
+        finally:
+            for thread in threads:
+                thread.join()
+            for process in processes:
+                end(process)
+        assert failed == []
+        assert queue.head_sequence > 0
+        assert queue.verify().problems == []

@@ -1,0 +1,283 @@
+"""What a flow continues after outlives retention: kills, cuts, full disks and damage included."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support import pretend_power_cut
+
+from pagequeue import CorruptMeta, DiskFull, Message, Queue, Retention, repair_queue, verify_queue
+from pagequeue import format as fmt
+from pagequeue.maintenance import retention
+from pagequeue.meta import last_stored
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+SMALL = 4096
+AT_ONCE = Retention(max_age=timedelta(microseconds=1))
+
+
+def opened(path: Path, **options: Any) -> Queue:  # noqa: ANN401 - whatever a queue takes
+    """Open the queue of a test, which keeps nothing that is acknowledged."""
+    return Queue(path / "q", page_bytes=SMALL, **{"retention": AT_ONCE, **options})
+
+
+def upstream(end: int) -> Callable[[Message | None], Iterator[bytes]]:
+    """Return a source of numbers up to an end, which continues after a message."""
+
+    def source(last: Message | None) -> Iterator[bytes]:
+        begin = 0 if last is None else int(last.payload) + 1
+        return (b"%d" % number for number in range(begin, end))
+
+    return source
+
+
+def take(queue: Queue, end: int, name: str = "worker") -> list[int]:
+    """Return what comes out of a flow up to an end."""
+    with queue.persist(upstream(end), name) as flow:
+        return [int(message.payload) for message in flow]
+
+
+def empty(queue: Queue) -> None:
+    """Have retention take all that was sent."""
+    queue.rotate()
+    queue.trim()
+    assert len(queue) == 0
+
+
+def kept(path: Path) -> list[str]:
+    """Return the names of the files that keep a last message."""
+    return sorted(name for name in os.listdir(path / "q") if "-stored." in name)
+
+
+def test_flow_continues_after_all_was_trimmed(tmp_path: Path) -> None:
+    """Each element comes once, however often the queue is emptied."""
+    found = []
+    for end in (100, 100, 150, 151):
+        with opened(tmp_path) as queue:
+            found += take(queue, end)
+            empty(queue)
+            assert queue.verify().ok
+    assert found == list(range(151))
+    assert kept(tmp_path) == ["queue-stored.150"]
+
+
+def test_source_gets_the_message_as_it_was(tmp_path: Path) -> None:
+    """Payload, time and sequence; and its value, with a codec."""
+    seen: list[Message | None] = []
+
+    def source(last: Message | None) -> list[bytes]:
+        seen.append(last)
+        return []
+
+    with opened(tmp_path, codec="json") as queue:
+        queue.persist(source, "worker").close()
+        with queue.producer() as producer, queue.consumer("worker") as consumer:
+            producer.send({"n": 1})
+            sent = consumer.receive()
+            consumer.ack()
+        empty(queue)
+        queue.persist(source, "worker").close()
+    assert seen == [None, sent]
+    assert seen[1] is not None
+    assert seen[1].value == {"n": 1}
+
+
+def test_asynchronous_flow_continues(tmp_path: Path) -> None:
+    """The same for tasks."""
+
+    async def main() -> list[int]:
+        async with queue.persist(upstream(20), "worker") as flow:
+            return [int(message.payload) async for message in flow]
+
+    with opened(tmp_path) as queue:
+        assert asyncio.run(main()) == list(range(20))
+        empty(queue)
+        assert asyncio.run(main()) == []
+
+
+def test_queue_without_a_flow_keeps_nothing(tmp_path: Path) -> None:
+    """Retention takes all, as was asked for; also when the flow's consumer was removed."""
+    with opened(tmp_path) as queue:
+        queue.producer().send(b"x")
+        empty(queue)
+        assert kept(tmp_path) == []
+        assert take(queue, 3) == [0, 1, 2]
+        empty(queue)
+        assert kept(tmp_path) == ["queue-stored.3"]
+        queue.remove_consumer("worker")
+        queue.producer().send(b"x")
+        empty(queue)
+        assert kept(tmp_path) == []
+
+
+def test_flow_that_begins_with_an_emptied_queue_begins_anew(tmp_path: Path) -> None:
+    """What was trimmed before any flow asked is no flow's."""
+    with opened(tmp_path) as queue:
+        queue.producer().send(b"7")
+        empty(queue)
+        assert take(queue, 2) == [0, 1]
+
+
+def test_compressed_pages_and_empty_ones_keep_the_last_message(tmp_path: Path) -> None:
+    """Wherever it was."""
+    pytest.importorskip("zstandard")
+    with opened(tmp_path, retention=None) as queue:
+        take(queue, 900)
+        queue.rotate()
+        queue.compress()
+    with opened(tmp_path) as queue:
+        queue.trim()
+        assert len(queue) == 0
+        assert take(queue, 901) == [900]
+
+
+def test_messages_of_plain_producers_count(tmp_path: Path) -> None:
+    """It is the last message of the queue, whoever sent it."""
+    with opened(tmp_path) as queue:
+        assert take(queue, 5) == [0, 1, 2, 3, 4]
+        queue.producer().send(b"9")
+        with queue.consumer("worker") as consumer:
+            consumer.receive()
+            consumer.ack()
+        empty(queue)
+        assert take(queue, 11) == [10]
+
+
+@pytest.mark.parametrize("damage", ["flip", "short", "gone", "other"])
+def test_damaged_record_is_an_error_and_never_a_beginning(tmp_path: Path, damage: str) -> None:
+    """Nothing is sent twice; verify names the file, and repair leaves it."""
+    with opened(tmp_path) as queue:
+        take(queue, 5)
+        empty(queue)
+    path = tmp_path / "q" / "queue-stored.4"
+    data = bytearray(path.read_bytes())
+    if damage == "gone":
+        path.unlink()
+    elif damage == "short":
+        path.write_bytes(data[:40])
+    elif damage == "flip":
+        path.write_bytes(data[:-1] + b"\xff")
+    else:
+        path.write_bytes(last_stored.encode(bytes(16), Message(b"4", 1, 4)))
+    with opened(tmp_path) as queue:
+        with pytest.raises(CorruptMeta, match="last message of the queue"):
+            take(queue, 6)
+        assert queue.tail_sequence == 5
+    if damage != "gone":
+        assert [p for p in verify_queue(tmp_path / "q").problems if "stored" in str(p)]
+        assert not repair_queue(tmp_path / "q").ok
+    with opened(tmp_path) as queue:  # the remedy
+        queue.remove_consumer("worker")
+        path.unlink(missing_ok=True)
+        assert take(queue, 1) == [0]
+
+
+def test_full_disk_keeps_the_page_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no room for the record, the last message stays in its page."""
+
+    def full(*_: object) -> None:
+        raise DiskFull("no room", path="here")
+
+    with opened(tmp_path) as queue:
+        take(queue, 900)
+        monkeypatch.setattr(retention, "write_stored", full)
+        queue.rotate()
+        with pytest.raises(DiskFull):
+            queue.trim()
+        assert [int(m.payload) for m in queue.replay()][-1] == 899
+        assert queue.head_sequence > 0
+        assert take(queue, 900) == []
+        monkeypatch.undo()
+        empty(queue)
+        assert take(queue, 901) == [900]
+
+
+def test_killed_after_keeping_and_before_the_head_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T1, T2: a record that is ahead of the head means nothing, and is written again."""
+    with opened(tmp_path) as queue:
+        take(queue, 5)
+        with monkeypatch.context() as patched:
+            patched.setattr(retention.Retainer, "_move_head", lambda *_, **__: 1 / 0)
+            queue.rotate()
+            with pytest.raises(ZeroDivisionError):
+                queue.trim()
+        assert kept(tmp_path) == ["queue-stored.4"]
+        assert take(queue, 7) == [5, 6]
+        empty(queue)
+        assert take(queue, 8) == [7]
+
+
+def test_power_cut_that_takes_all_behind_the_new_head(tmp_path: Path) -> None:
+    """T1: the page that becomes the head has its first message on the disk."""
+    with opened(tmp_path, retention=None) as queue:
+        take(queue, 900)
+    with opened(tmp_path) as queue:
+        synced: list[tuple[int, int]] = []
+        real = retention.first_batch_end
+
+        def end_of(page: Any, first: int) -> int:  # noqa: ANN401
+            synced.append((first, real(page, first)))
+            return synced[-1][1]
+
+        retention.first_batch_end = end_of  # type: ignore[assignment]
+        try:
+            queue.trim()
+        finally:
+            retention.first_batch_end = real
+        head = queue.head_sequence
+        page = queue._store.read_meta.head_page
+    assert synced[-1][0] == head
+    path = tmp_path / "q" / fmt.page_name("queue", page)
+    data = path.read_bytes()
+    path.write_bytes(data[: synced[-1][1]].ljust(SMALL, b"\0"))
+    pretend_power_cut(tmp_path / "q")
+    with opened(tmp_path) as queue:
+        assert queue.tail_sequence == head + 1
+        assert take(queue, head + 3) == [head + 1, head + 2]
+
+
+def test_power_cut_before_the_flush_of_a_lowered_queue(tmp_path: Path) -> None:
+    """A record ahead of the tail is not taken for the message that later has its number."""
+    with opened(tmp_path) as queue:
+        take(queue, 5)
+        empty(queue)
+    (tmp_path / "q" / "queue-stored.4").rename(tmp_path / "q" / "queue-stored.6")
+    stale = last_stored.encode(queue._store.meta.queue_id, Message(b"77", 1, 4))
+    (tmp_path / "q" / "queue-stored.4").write_bytes(stale)
+    data = last_stored.encode(queue._store.meta.queue_id, Message(b"99", 1, 6))
+    (tmp_path / "q" / "queue-stored.6").write_bytes(data)
+    with opened(tmp_path) as queue:
+        queue.producer().send(b"5")
+        queue.producer().send(b"6")
+        with queue.consumer("worker") as consumer:
+            for _ in range(2):
+                consumer.receive()
+            consumer.ack()
+        empty(queue)
+        assert take(queue, 8) == [7]
+    assert kept(tmp_path) == ["queue-stored.6"]
+
+
+def test_random_lives_with_trims_between(tmp_path: Path) -> None:
+    """Against a list: every element once, whatever was emptied when."""
+    rng = random.Random(3)
+    found: list[int] = []
+    end = 0
+    for _ in range(25):
+        with opened(tmp_path, retention=rng.choice([AT_ONCE, Retention(max_bytes=3 * SMALL)])) as q:
+            end += rng.choice([0, 1, 3, 300])
+            found += take(q, end)
+            if rng.random() < 0.7:
+                q.rotate()
+            q.trim()
+    assert found == list(range(end))

@@ -1,0 +1,92 @@
+"""Records that Python parses: what was appended to them, and what is wrong in them, is said."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from support import SMALL, flip
+
+from pagequeue import Queue, errors, repair_queue, salvage_queue, verify_queue
+from pagequeue.bulk.publisher import BulkPublisher
+from pagequeue.meta.manifest import VERSION, Manifest
+from stress import no_record_is_misread as campaign
+from stress.campaign import Budget
+from stress.publications import Rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def entry(tmp_path: Path) -> Path:
+    """A ledger's entry of a closed queue, which has one piece of work."""
+    with Queue(tmp_path / "q", page_bytes=SMALL) as queue, BulkPublisher(queue._store) as ledger:
+        ledger.publish("writer", 0, Rows([b"a", b"b"]))
+        queue.rotate()
+        queue.ship(tmp_path / "ship")
+    (path,) = (tmp_path / "q").glob("queue-published.*")
+    return path
+
+
+def append(path: Path, data: bytes = bytes(7)) -> None:
+    """Append bytes to a file."""
+    with path.open("ab") as file:
+        file.write(data)
+
+
+def done(directory: Path) -> range | None:
+    """Return what the ledger says of the piece of work."""
+    with Queue(directory) as queue, BulkPublisher(queue._store) as ledger:
+        return ledger.done("writer", 0)
+
+
+@pytest.mark.parametrize("data", [bytes(7), b"}", b" \xff", b"{}"])
+def test_what_is_appended_to_an_entry_is_not_read(entry: Path, data: bytes) -> None:
+    """The ledger knows what was published, as for groups and cursors."""
+    append(entry, data)
+    assert verify_queue(entry.parent).ok
+    assert done(entry.parent) == range(2)
+
+
+def test_a_damaged_entry_is_found_and_removed(entry: Path) -> None:
+    """What an operation refuses, verify finds, and repair does what the error says."""
+    flip(entry, 20)
+    with pytest.raises(errors.CorruptMeta, match="repair the queue, which removes it"):
+        done(entry.parent)
+    assert [problem.file for problem in verify_queue(entry.parent).problems] == [str(entry)]
+    report = repair_queue(entry.parent)
+    assert report.ok
+    assert any(entry.name in action for action in report.actions)
+    assert done(entry.parent) is None
+
+
+def test_a_manifest_with_appended_bytes_is_named_and_its_messages_are_saved(
+    entry: Path, tmp_path: Path
+) -> None:
+    """A replica is made again from its queue; where that is gone, salvage copies it."""
+    del entry
+    path = tmp_path / "ship" / "queue-manifest.json"
+    append(path)
+    with pytest.raises(errors.CorruptMeta, match="ship the queue again") as caught:
+        Queue(tmp_path / "ship", read_only=True)
+    assert caught.value.path == str(path)
+    assert str(path) in [problem.file for problem in verify_queue(tmp_path / "ship").problems]
+    assert salvage_queue(tmp_path / "ship", tmp_path / "saved").messages_copied == 2
+
+
+@pytest.mark.parametrize("version", [0, "1", None, True])
+def test_a_manifest_of_an_unknown_format_is_refused(version: object) -> None:
+    """Only a format that was written is read."""
+    data = Manifest("00" * 16, "host", "/there", "queue", 4096).encode()
+    assert Manifest.decode(data, "path").host == "host"
+    other = data.replace(f'"format": {VERSION}'.encode(), f'"format": "{version}"'.encode())
+    with pytest.raises(errors.CorruptMeta):
+        Manifest.decode(other, "path")
+
+
+def test_no_record_is_misread() -> None:
+    """Manifests, entries, records, kept messages and plans, changed in every way."""
+    outcome = campaign.run(Budget(20.0, 1500, 3))
+    assert outcome.violations == []
+    assert outcome.cases == 1500

@@ -1,0 +1,176 @@
+"""What comes in between: signal handlers and finalizers that send, closing under a send, holes."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from support import SMALL, pretend_power_cut
+
+from pagequeue import (
+    ClosedError,
+    CorruptFrame,
+    LockTimeout,
+    NothingReceived,
+    Producer,
+    Queue,
+    _core,
+)
+from pagequeue import format as fmt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from types import FrameType
+
+WIDE = b"x" * 900
+
+
+@pytest.fixture
+def alarms() -> Iterator[None]:
+    """Put the handler and the timer back, however the test ends."""
+    before = signal.getsignal(signal.SIGALRM)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("alarms")
+def test_handler_that_sends_in_the_middle_of_a_roll_loses_nothing(tmp_path: Path) -> None:
+    """I1, I10: the roll that was interrupted finds that another one was faster."""
+    sent = []
+    with Queue(tmp_path / "q", page_bytes=SMALL) as queue, queue.producer() as producer:
+
+        def handler(_: int, __: FrameType | None) -> None:
+            try:
+                sent.append(producer.send(WIDE))
+            except LockTimeout:
+                return  # in the middle of making a page: refused, and nothing was sent
+
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+        deadline = time.monotonic() + 2
+        while time.monotonic() < deadline:
+            sent.append(producer.send(WIDE))
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        assert sorted(sent) == list(range(len(queue)))
+        assert queue.verify().ok
+
+
+@pytest.mark.usefixtures("alarms")
+def test_handler_that_raises_leaves_everything_usable(tmp_path: Path) -> None:
+    """I3: whatever was interrupted, this process and others send, roll and flush on."""
+
+    class Interrupted(Exception):
+        pass
+
+    def handler(_: int, __: FrameType | None) -> None:
+        raise Interrupted
+
+    with Queue(tmp_path / "q", page_bytes=SMALL, lock_timeout=2) as queue:
+        producer = queue.producer()
+        signal.signal(signal.SIGALRM, handler)
+        for _ in range(150):
+            signal.setitimer(signal.ITIMER_REAL, 0.003)
+            try:
+                while True:
+                    producer.send(WIDE)
+                    producer.flush(1)
+            except Interrupted:
+                pass
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        for _ in range(20):
+            producer.send(WIDE)
+        assert producer.flush(5) == len(queue)
+        with Queue(queue.directory) as other, other.producer() as another:
+            another.send(WIDE)
+            other.rotate()
+            assert other.verify().ok
+
+
+def test_roll_into_the_page_itself_is_refused(tmp_path: Path) -> None:
+    """I10: a caller that was overtaken hands over a page that is not the next one."""
+    with Queue(tmp_path / "q", page_bytes=SMALL) as queue, queue.producer() as producer:
+        producer.send(b"a")
+        page = producer._page
+        assert page is not None
+        header = queue._store.roller.header(page)
+        assert producer._roll(page.region, header) == _core.APPEND_MOVED
+        assert [m.payload for m in queue.replay()] == [b"a"]
+        assert queue.verify().ok
+
+
+def test_closing_waits_for_the_send_of_another_thread(tmp_path: Path) -> None:
+    """I3: the queue is not given up for others to recover while somebody is laying down."""
+    queue = Queue(tmp_path / "q", page_bytes=64 << 20)
+    producer = queue.producer()
+    outcome: list[object] = []
+
+    def send() -> None:
+        try:
+            outcome.append(producer.send(bytes(48 << 20)))
+        except ClosedError as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    while not producer._inside and thread.is_alive():
+        time.sleep(0)
+    queue.close()
+    assert producer._inside == 0
+    thread.join()
+    with Queue(tmp_path / "q") as again:
+        expected = 0 if isinstance(outcome[0], ClosedError) else 1
+        assert len(list(again.replay())) == expected
+        assert again.verify().ok
+
+
+def test_hole_below_the_tail_is_damage_and_no_end(tmp_path: Path) -> None:
+    """I2: nothing where something was published is never taken for "nothing yet"."""
+    with Queue(tmp_path / "q", page_bytes=SMALL) as queue, queue.producer() as producer:
+        producer.send_many([b"m" * 48] * 20)
+        with (tmp_path / "q" / fmt.page_name("queue", 1)).open("r+b") as file:
+            file.seek(fmt.PAGE_HEADER_BYTES + 5 * 64)
+            file.write(bytes(64))
+        with pytest.raises(CorruptFrame, match="nothing stands there") as caught:
+            list(queue.replay())
+        assert caught.value.sequence == 5
+        consumer = queue.consumer()
+        assert len(consumer.receive_many()) == 5
+        with pytest.raises(CorruptFrame):
+            consumer.receive(timeout=5)
+
+
+def test_read_only_consumer_gets_no_half_batch_before_recovery(tmp_path: Path) -> None:
+    """I8: it stands at the end of the valid prefix, and goes on when a writer has recovered."""
+    with Queue(tmp_path / "q", page_bytes=SMALL) as queue, queue.producer() as producer:
+        producer.send(b"one")
+        producer.send_many([b"b" * 48] * 10)
+    with (tmp_path / "q" / fmt.page_name("queue", 1)).open("r+b") as file:
+        file.seek(fmt.PAGE_HEADER_BYTES + 24 + 5 * 64)
+        file.write(bytes(64))  # the batch is torn in the middle
+    pretend_power_cut(tmp_path / "q")
+    with Queue(tmp_path / "q", read_only=True) as reading:
+        consumer = reading.consumer()
+        assert consumer.receive_many(100, timeout=0).payloads == [b"one"]
+        with pytest.raises(NothingReceived):
+            consumer.receive(timeout=0.02)
+        with Queue(tmp_path / "q") as queue, queue.producer() as producer:
+            producer.send(b"two")
+            assert consumer.receive(timeout=10).payload == b"two"
+
+
+def test_closing_a_producer_in_a_forked_child_does_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock that another thread of the parent held when it forked would never be free there."""
+    with Queue(tmp_path / "q", page_bytes=SMALL) as queue:
+        producer: Producer = queue.producer()
+        with monkeypatch.context() as patch:
+            patch.setattr("pagequeue.store.store._core.fork_count", lambda: -1)
+            producer.close()
+        assert producer.send(b"still open") == 0

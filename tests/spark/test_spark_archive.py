@@ -1,0 +1,452 @@
+"""The archive: each message once, whoever dies at which step, and what readers see meanwhile."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+from urllib.parse import quote
+
+import pytest
+
+from pagequeue import Queue, Retention, errors
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+import duckdb
+from archives import PAGE_BYTES, numbered, rows, send, stage, wanted
+
+from pagequeue.cli import main
+from pagequeue.spark.pipeline import archive, compaction, table_layout
+from pagequeue.spark.pipeline.compaction import Compactor, groups_of, merge
+from pagequeue.spark.pipeline.directories import exchange, lock_on
+from pagequeue.spark.pipeline.publish import Publisher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+
+class KilledError(BaseException):
+    """Stands for the death of the process."""
+
+
+def dies(*_: object, **__: object) -> NoReturn:
+    """Die."""
+    raise KilledError
+
+
+def publish(table: Path, first: int, end: int, queue: str = "q") -> None:
+    """Publish a batch."""
+    with Publisher(str(table)) as publisher:
+        staged = publisher.staging()
+        stage(staged, queue, first, end)
+        publisher.publish(staged)
+
+
+def numbers(table: Path) -> list[int]:
+    """Return the sequences that a reader finds, in order."""
+    return sorted(sequence for _, sequence, _, _ in rows(table))
+
+
+# --- publishing, step by step ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("calls_before", range(12))
+@pytest.mark.parametrize("call", ["rename", "fsync", "mkdir", "unlink"])
+def test_killed_at_any_step_a_batch_is_archived_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, calls_before: int
+) -> None:
+    """Whatever step the driver dies in (A1 to A6): the batch comes again and is there once."""
+    table = tmp_path / "table"
+    publish(table, 0, 100)
+    calls = iter(range(10**6))
+    system = getattr(os, call)
+
+    def killing(*arguments: object, **options: object) -> object:
+        if next(calls) == calls_before:
+            raise KilledError
+        return system(*arguments, **options)
+
+    with Publisher(str(table)) as publisher:
+        staged = publisher.staging()
+        stage(staged, "q", 100, 250)
+        monkeypatch.setattr(os, call, killing)
+        try:
+            publisher.publish(staged)
+        except KilledError:
+            seen = set(numbers(table))
+            assert seen >= set(range(100))
+            assert seen <= set(range(250))
+            assert len(numbers(table)) == len(seen)
+        finally:
+            monkeypatch.undo()
+    publish(table, 100, 250)
+    assert numbers(table) == list(range(250))
+    assert sorted(os.listdir(table_layout.work_path(str(table)))) == ["lock", "readers"]
+
+
+def test_a_batch_of_other_bounds_adds_only_what_is_missing(tmp_path: Path) -> None:
+    """With a new checkpoint batches have other bounds: rows that are there are left out."""
+    table = tmp_path / "table"
+    publish(table, 0, 100)
+    publish(table, 30, 170)
+    publish(table, 0, 60)
+    assert numbers(table) == list(range(170))
+    with Publisher(str(table)) as publisher:
+        assert publisher.end("queue=q") == 170
+        assert publisher.end("queue=other") == 0
+
+
+def test_messages_that_would_be_missing_are_told(tmp_path: Path) -> None:
+    """A checkpoint that is further than the table is no silent gap; the table stays as it was."""
+    table = tmp_path / "table"
+    publish(table, 50, 100)
+    with Publisher(str(table)) as publisher:
+        for first, match in (
+            (100, None),
+            (171, "up to message 170, and the next that came is 171"),
+        ):
+            staged = publisher.staging()
+            stage(staged, "q", first, 170 if match is None else 180)
+            if match is None:
+                publisher.publish(staged, is_gapless=True)
+                continue
+            with pytest.raises(errors.SequenceOutOfRange, match=match):
+                publisher.publish(staged, is_gapless=True)
+    assert numbers(table) == list(range(50, 170))
+
+
+def test_one_archiver_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second one is refused, and told who to look for."""
+    monkeypatch.setattr("pagequeue.spark.pipeline.publish.LOCK_TIMEOUT", 0.05)
+    with (
+        Publisher(str(tmp_path / "table")),
+        pytest.raises(errors.LockTimeout, match="archiving"),
+    ):
+        Publisher(str(tmp_path / "table"))
+
+
+def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
+    """A directory with other files is left as it is; foreign files in a table are named."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    with pytest.raises(errors.InvalidOption, match="give a new directory"):
+        Publisher(str(tmp_path / "other"))
+    assert os.listdir(tmp_path / "other") == ["file"]
+    publish(tmp_path / "table", 0, 10)
+    (hour,) = table_layout.hours(str(tmp_path / "table"))
+    (tmp_path / "table" / hour.directory / "mine.parquet").touch()
+    with pytest.raises(errors.InvalidOption, match=r"mine\.parquet"):
+        table_layout.snapshot(str(tmp_path / "table"))
+    with pytest.raises(errors.QueueNotFound, match="no table"):
+        table_layout.check_table(str(tmp_path / "other"))
+
+
+@pytest.mark.parametrize("name", ["queue=q/date=x/hour=01", "queue=q/date=2026-01-31/hour=24", "x"])
+def test_directories_of_others_are_named(name: str) -> None:
+    """Nothing else is taken for an hour."""
+    with pytest.raises(errors.InvalidOption, match="take it out"):
+        table_layout.hour_of(name)
+
+
+def test_a_look_during_publishing_waits(tmp_path: Path) -> None:
+    """A snapshot never has a part of a batch."""
+    table = str(tmp_path / "table")
+    publish(tmp_path / "table", 0, 100)
+    Path(table_layout.work_path(table, table_layout.PUBLISHING)).mkdir()
+    with pytest.raises(errors.LockTimeout, match="changed at every look"):
+        table_layout.snapshot(table)
+    with Publisher(table):
+        pass
+    assert table_layout.rows_in(table_layout.snapshot(table)) == 100
+
+
+# --- compaction -----------------------------------------------------------------------------------
+
+
+class LocalSpark:
+    """Does the tasks itself, one after the other."""
+
+    def __init__(self) -> None:
+        self.sparkContext = self  # Spark's name
+        self.jobs: list[compaction.Job] = []
+
+    def parallelize(self, jobs: list[compaction.Job], count: int) -> LocalSpark:
+        """Take the tasks."""
+        assert count == len(jobs)
+        self.jobs = jobs
+        return self
+
+    def foreach(self, function: Callable[[compaction.Job], None]) -> None:
+        """Do them, each twice, as a task that was tried again."""
+        for job in self.jobs:
+            function(job)
+            function(job)
+
+
+def compact(table: Path, file_bytes: int = 1 << 20) -> int:
+    """Compact a table; return how many files less there are."""
+    with Publisher(str(table)):
+        return Compactor(str(table), file_bytes).compact(LocalSpark())  # type: ignore[arg-type]
+
+
+def file_count(table: Path) -> int:
+    """Return how many files a table has."""
+    return len(table_layout.snapshot(str(table)))
+
+
+def test_small_files_become_few_and_rows_stay(tmp_path: Path) -> None:
+    """Closed hours are compacted at once, the newest when it is worth it."""
+    table = tmp_path / "table"
+    for first in range(0, 150, 10):
+        publish(table, first, first + 10)
+    before = rows(table)
+    assert file_count(table) == 15
+    assert compact(table) == 10
+    assert file_count(table) == 5
+    assert rows(table) == before
+    assert compact(table) == 0
+    for first in range(150, 180, 3):
+        publish(table, first, first + 3)
+    assert compact(table) == 12
+    assert numbers(table) == list(range(180))
+    assert file_count(table) == 3
+
+
+def test_large_files_are_left() -> None:
+    """A file of half the size or more is never written again; order is kept."""
+    hour = table_layout.hour_of("queue=q/date=2026-01-31/hour=08")
+    sizes = [10, 10, 60, 10, 40, 45, 10]
+    found = [table_layout.Stored(hour, n, n + 1, size) for n, size in enumerate(sizes)]
+    groups = [[file.first for file in group] for group in groups_of(found, 100)]
+    assert groups == [[0, 1], [2], [3, 4, 5], [6]]
+
+
+def test_a_table_is_a_directory(tmp_path: Path) -> None:
+    """A file in its place, or in the place of one above it, is told with what to do."""
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "table"):
+        with pytest.raises(errors.NotADirectory, match="give a directory"):
+            Publisher(str(path))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "note").touch()
+    with pytest.raises(errors.InvalidOption, match="give a new directory"):
+        Publisher(str(tmp_path / "other"))
+
+
+@pytest.mark.parametrize("step", ["merge", "exchange", "rmtree"])
+def test_killed_at_any_step_compaction_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Dead before or behind the exchange (C1 to C3): the same rows, and no work is left."""
+    table = tmp_path / "table"
+    for first in range(0, 120, 10):
+        publish(table, first, first + 10)
+    before = rows(table)
+    if step == "rmtree":
+        monkeypatch.setattr(compaction, "merge", merge)
+        monkeypatch.setattr(compaction, "sync_path", dies)
+    else:
+        monkeypatch.setattr(compaction, step, dies)
+    with pytest.raises(KilledError):
+        compact(table)
+    monkeypatch.undo()
+    assert rows(table) == before
+    compact(table)
+    assert rows(table) == before
+    assert sorted(os.listdir(table_layout.work_path(str(table)))) == ["lock", "readers"]
+
+
+def test_readers_at_any_instant_see_each_row_once(tmp_path: Path) -> None:
+    """A reader that lists before or behind the exchange: all rows, none twice, or a file is gone.
+
+    What is never seen is another set of rows.
+    """
+    table = tmp_path / "table"
+    for first in range(0, 120, 5):
+        publish(table, first, first + 5)
+    looks: list[list[int]] = []
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            try:
+                looks.append(numbers(table))
+            except FileNotFoundError:
+                continue
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    try:
+        compact(table)
+        publish(table, 120, 125)
+    finally:
+        over.set()
+        reader.join()
+    full = list(range(125))
+    assert looks
+    assert all(seen in (full[:120], full) for seen in looks)
+
+
+def test_compaction_waits_for_readers_of_this_package(tmp_path: Path) -> None:
+    """While a replay reads, no file goes; the next look compacts."""
+    table = tmp_path / "table"
+    for first in range(0, 120, 10):
+        publish(table, first, first + 10)
+    lock = lock_on(table_layout.work_path(str(table), table_layout.READERS), writable=False)
+    lock.share(1)
+    assert compact(table) == 0
+    lock.close()
+    assert compact(table) > 0
+
+
+def test_without_exchange_nothing_is_compacted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file system that cannot is told of once; rows stay as they are."""
+    table = tmp_path / "table"
+    for first in range(0, 120, 10):
+        publish(table, first, first + 10)
+    monkeypatch.setattr(compaction, "exchange", lambda _one, _other: False)
+    assert compact(table) == 0
+    assert caplog.text.count("cannot exchange directories") == 1
+    assert numbers(table) == list(range(120))
+
+
+def test_exchange_is_of_two_directories(tmp_path: Path) -> None:
+    """What is missing is an error, and not taken for a file system that cannot."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a" / "file").touch()
+    assert exchange(str(tmp_path / "a"), str(tmp_path / "b"))
+    assert os.listdir(tmp_path / "b") == ["file"]
+    with pytest.raises(errors.QueueNotFound):
+        exchange(str(tmp_path / "a"), str(tmp_path / "c"))
+
+
+# --- with Spark -----------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+def test_queues_are_archived_each_message_once(spark: SparkSession, tmp_path: Path) -> None:
+    """Two queues, several batches, a second run, a lost checkpoint: each message stands there once.
+
+    By queue, date and hour in UTC, for every reader of Parquet.
+    """
+    one, two, table = tmp_path / "q1", tmp_path / "q 2=%", tmp_path / "table"
+    send(one, 0, 150)
+    send(two, 0, 70)
+    told: list[tuple[int, int]] = []
+    done = archive(
+        spark, tmp_path / "q*", table, maxRecordsPerTrigger=120,
+        progress=lambda *counts: told.append(counts),
+    )  # fmt: skip
+    assert (done.messages, done.batches) == (220, 2)
+    assert told == [(0, 220), (120, 220), (220, 220)]
+    assert rows(table) == sorted(wanted(one, range(150)) + wanted(two, range(70)))
+    send(one, 150, 200)
+    os.rename(table_layout.work_path(str(table), "checkpoint"), tmp_path / "lost")
+    assert archive(spark, tmp_path / "q*", table).messages == 50
+    everything = sorted(wanted(one, range(200)) + wanted(two, range(70)))
+    assert rows(table) == everything
+    frame = spark.read.parquet(str(table))
+    assert {(r.queue, r.sequence, r.timestamp_ns, bytes(r.payload)) for r in frame.collect()} == {
+        *everything
+    }
+    assert dict(frame.dtypes)["timestamp"] == "timestamp"
+    ((distinct, count),) = duckdb.sql(
+        "select count(distinct (queue, sequence)), count(*) "
+        f"from read_parquet('{table}/queue=*/*/*/*.parquet', hive_partitioning=true)"
+    ).fetchall()
+    assert (distinct, count) == (270, 270)
+    hours = {hour.directory for hour in table_layout.hours(str(table))}
+    assert f"queue={quote(str(one), safe='')}/date=2023-11-14/hour=22" in hours
+    assert len(hours) == 6
+
+
+@pytest.mark.spark
+def test_what_is_archived_may_go_and_nothing_else(spark: SparkSession, tmp_path: Path) -> None:
+    """A consumer's name holds retention back until a batch is on stable storage."""
+    source, table = tmp_path / "q", tmp_path / "table"
+    retention = Retention(max_bytes=3 * PAGE_BYTES)
+    with Queue(source, page_bytes=PAGE_BYTES, retention=retention) as queue:
+        queue.consumer("archive").close()
+        send(source, 0, 600)
+        queue.trim()
+        assert queue.head_sequence == 0
+        archive(spark, source, table, consumer="archive")
+        queue.trim()
+        assert queue.head_sequence > 100
+        (info,) = queue.consumers()
+        assert info.lag == 0
+    assert numbers(table) == list(range(600))
+
+
+@pytest.mark.spark
+def test_an_archive_goes_on_until_it_is_stopped(spark: SparkSession, tmp_path: Path) -> None:
+    """With `every` what comes is archived too, by whoever sends it, a new queue's as well."""
+    send(tmp_path / "q1", 0, 10)
+    stop = threading.Event()
+    steps = iter(
+        [lambda: send(tmp_path / "q1", 10, 30), lambda: send(tmp_path / "q2", 0, 5), stop.set]
+    )
+
+    def progress(done: int, _total: int) -> None:
+        if done:
+            next(steps)()  # after each batch
+
+    done = archive(
+        spark, tmp_path / "q*", tmp_path / "table", every=0.1, stop=stop, progress=progress
+    )
+    assert (done.messages, done.batches) == (35, 3)
+
+
+@pytest.mark.spark
+def test_what_a_power_cut_can_take_is_archived_later(spark: SparkSession, tmp_path: Path) -> None:
+    """With `durable_only` no message gets the sequence of one that was archived and lost."""
+    source, cut, table = tmp_path / "q", tmp_path / "cut", tmp_path / "table"
+    send(source, 0, 10)
+    with Queue(source) as queue:
+        queue.producer().flush()
+    shutil.copytree(source, cut)  # what a power cut leaves
+    send(source, 10, 20)
+    command = ["spark", "archive", str(source), "--to", str(table), "--durable-only"]
+    assert main(command) == 0
+    assert numbers(table) == [*range(10)]
+    assert main(command[:-1]) == 0
+    assert numbers(table) == [*range(20)]
+    safe = tmp_path / "safe"
+    assert archive(spark, source, safe, durableOnly="true").messages == 10
+    shutil.rmtree(source)
+    cut.rename(source)
+    send(source, 100, 105)
+    with Queue(source) as queue:
+        queue.producer().flush()
+    archive(spark, source, safe, durableOnly="true")
+    payloads = [payload for _, _, _, payload in rows(safe)]
+    assert payloads == [numbered(n) for n in (*range(10), *range(100, 105))]
+
+
+@pytest.mark.spark
+def test_errors_of_the_source_keep_their_kind(spark: SparkSession, tmp_path: Path) -> None:
+    """What retention took is told as such, and not as an error of Spark."""
+    source, table = tmp_path / "q", tmp_path / "table"
+    send(source, 0, 10)
+    archive(spark, source, table)
+    send(source, 10, 1000)
+    with Queue(source, retention=Retention(max_bytes=3 * PAGE_BYTES)) as queue:
+        queue.trim()
+        head = queue.head_sequence
+    with pytest.raises(errors.Expired, match="give the option consumer"):
+        archive(spark, source, table)
+    archive(spark, source, table, onExpired="skip")
+    assert numbers(table) == [*range(10), *range(head, 1000)]
+    with pytest.raises(errors.QueueNotFound, match="no queue"):
+        archive(spark, tmp_path / "none", table)
+    with pytest.raises(errors.QueueNotFound, match="no queue matches"):
+        archive(spark, tmp_path / "none*", table)

@@ -1,0 +1,330 @@
+"""Spark's streaming read and write: offsets, limits, restarts, exactly once."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from spark_support import attempt_fails
+
+from pagequeue import Queue, Retention
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+
+from pagequeue.spark.columns import Table, schema_of
+from pagequeue.spark.options import read_options
+from pagequeue.spark.streaming import StreamReader
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+PAGE_BYTES = 4096
+SHORT = Retention(max_age=timedelta(microseconds=1))
+
+
+def send(directory: Path, *payloads: bytes) -> None:
+    """Send messages, to a new queue if there is none."""
+    with Queue(directory, page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
+        for payload in payloads:
+            producer.send(payload)
+
+
+def numbers(first: int, end: int) -> list[bytes]:
+    """Return payloads that are numbered."""
+    return [b"%06d" % number for number in range(first, end)]
+
+
+def payloads(directory: Path) -> list[bytes]:
+    """Return all payloads of a queue; it is as it should be."""
+    with Queue(directory) as queue:
+        assert queue.verify().problems == []
+        return [message.payload for message in queue.replay()]
+
+
+def copy(stream: DataFrame, target: Path, checkpoint: Path, **options: str) -> list[dict[str, Any]]:
+    """Copy all there is from a stream to a queue; return the progress of its batches."""
+    query = (
+        stream.select("payload").writeStream.format("pagequeue").options(**options)
+        .option("path", str(target)).option("pageBytes", str(PAGE_BYTES))
+        .option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    )  # fmt: skip
+    query.awaitTermination()
+    return [json.loads(progress.json) for progress in query.recentProgress]
+
+
+def load(spark: SparkSession, path: Path | str, **options: object) -> DataFrame:
+    """Return a stream of queues."""
+    given = {name: str(value) for name, value in options.items()}
+    return spark.readStream.format("pagequeue").options(**given).load(str(path))
+
+
+def test_a_stream_copies_all_and_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> None:
+    """A restart from the checkpoint reads what came since, and nothing twice."""
+    send(tmp_path / "q", *numbers(0, 250))
+    stream = load(spark, tmp_path / "q", maxRecordsPerTrigger=100)
+    done = copy(stream, tmp_path / "to", tmp_path / "check")
+    assert [one["numInputRows"] for one in done if one["numInputRows"]] == [100, 100, 50]
+    send(tmp_path / "q", *numbers(250, 300))
+    copy(load(spark, tmp_path / "q"), tmp_path / "to", tmp_path / "check")
+    assert payloads(tmp_path / "to") == numbers(0, 300)
+    offsets = sorted(
+        (tmp_path / "check" / "offsets").glob("[0-9]*"), key=lambda path: int(path.name)
+    )
+    assert json.loads(offsets[-1].read_text().splitlines()[-1]) == {str(tmp_path / "q"): 300}
+
+
+@pytest.mark.parametrize("lost", ["commits", "commits and ledger kept", "offsets"])
+def test_a_batch_that_is_done_again_is_published_once(
+    spark: SparkSession, tmp_path: Path, lost: str
+) -> None:
+    """The driver dies between its commit and Spark's: the batch comes again, and is known."""
+    send(tmp_path / "q", *numbers(0, 200))
+    copy(load(spark, tmp_path / "q"), tmp_path / "to", tmp_path / "check")
+    last = max((tmp_path / "check" / "commits").glob("[0-9]*"))
+    last.unlink()
+    if lost == "offsets":  # also what the batch was is gone: the same id gets other rows
+        send(tmp_path / "q", *numbers(200, 210))
+        (tmp_path / "check" / "offsets" / last.name).unlink()
+        copy(load(spark, tmp_path / "q"), tmp_path / "to", tmp_path / "check")
+        assert payloads(tmp_path / "to") == numbers(0, 200)
+        return
+    copy(load(spark, tmp_path / "q"), tmp_path / "to", tmp_path / "check")
+    assert payloads(tmp_path / "to") == numbers(0, 200)
+    send(tmp_path / "q", *numbers(200, 210))
+    copy(load(spark, tmp_path / "q"), tmp_path / "to", tmp_path / "check")
+    assert payloads(tmp_path / "to") == numbers(0, 210)
+
+
+def test_queues_that_appear_later_join(spark: SparkSession, tmp_path: Path) -> None:
+    """A glob is looked at again for each micro-batch; a new queue is read from its head."""
+    send(tmp_path / "q1", *numbers(0, 10))
+    stream = load(spark, tmp_path / "q*", startingOffsets="latest")
+    copy(stream, tmp_path / "to", tmp_path / "check")
+    send(tmp_path / "q1", *numbers(10, 20))
+    send(tmp_path / "q2", *numbers(100, 120))
+    stream = load(spark, tmp_path / "q*", startingOffsets="latest")
+    copy(stream, tmp_path / "to", tmp_path / "check")
+    assert sorted(payloads(tmp_path / "to")) == numbers(10, 20) + numbers(100, 120)
+
+
+@pytest.mark.parametrize("how", ["raised", "killed"])
+def test_a_task_that_is_tried_again_writes_its_rows_once(
+    spark: SparkSession, tmp_path: Path, how: str
+) -> None:
+    """An exception, or a Python worker that is killed, in the first attempt of a micro-batch."""
+    sent = numbers(0, 500)
+    send(tmp_path / "from", *sent)
+    stream = load(spark, tmp_path / "from").select("payload")
+    copy(stream.mapInArrow(attempt_fails(how), stream.schema), tmp_path / "to", tmp_path / "c")
+    assert payloads(tmp_path / "to") == sent
+
+
+def test_a_stream_of_ships_goes_on_with_what_is_shipped(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """What was shipped since comes once; ships of new hosts join."""
+    stream = load(spark, tmp_path / "ships" / "*")
+    sent: list[bytes] = []
+    for turn in range(3):
+        for host in range(turn + 1):
+            with Queue(tmp_path / f"host-{host}", page_bytes=4096) as queue:
+                with queue.producer() as producer:
+                    sent += (f"{host} {turn} {number}".encode() for number in range(50))
+                    producer.send_many(sent[-50:])
+                queue.rotate()
+                queue.ship(tmp_path / "ships" / str(host))
+        for _ in range(2):  # one that joins does so in a micro-batch of its own
+            copy(stream, tmp_path / "to", tmp_path / "checkpoint")
+    assert sorted(payloads(tmp_path / "to")) == sorted(sent)
+
+
+def test_processing_time_follows_a_live_producer(spark: SparkSession, tmp_path: Path) -> None:
+    """Without an end: what is sent comes, in order."""
+    send(tmp_path / "q", *numbers(0, 5))
+    query = (
+        load(spark, tmp_path / "q").select("payload").writeStream.format("pagequeue")
+        .option("path", str(tmp_path / "to")).option("checkpointLocation", str(tmp_path / "check"))
+        .trigger(processingTime="0 seconds").start()
+    )  # fmt: skip
+    try:
+        for step in range(3):
+            send(tmp_path / "q", *numbers(5 + 5 * step, 10 + 5 * step))
+            query.processAllAvailable()
+            assert payloads(tmp_path / "to") == numbers(0, 10 + 5 * step)
+    finally:
+        query.stop()
+
+
+def test_a_consumers_name_holds_back_retention(spark: SparkSession, tmp_path: Path) -> None:
+    """What Spark has not committed stays; what it has may go."""
+    retention = Retention(max_bytes=3 * PAGE_BYTES)
+    with Queue(tmp_path / "q", page_bytes=PAGE_BYTES, retention=retention) as queue:
+        send(tmp_path / "q", *numbers(0, 100))
+        stream = load(spark, tmp_path / "q", consumer="spark", maxRecordsPerTrigger=60)
+        copy(stream, tmp_path / "to", tmp_path / "check")
+        (info,) = queue.consumers()
+        assert info.name == "spark"
+        send(tmp_path / "q", *numbers(100, 2000))
+        queue.trim()
+        assert queue.head_sequence <= 100
+        stream = load(spark, tmp_path / "q", consumer="spark")
+        copy(stream, tmp_path / "to", tmp_path / "check")
+        assert payloads(tmp_path / "to") == numbers(0, 2000)
+        (info,) = queue.consumers()
+        assert info.lag == 0
+        queue.trim()
+        assert queue.head_sequence > 100
+
+
+def test_what_retention_took_before_a_stream_read_it_is_told(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Messages that are lost to a query are an error, or skipped by choice."""
+    send(tmp_path / "q", *numbers(0, 100))
+    copy(load(spark, tmp_path / "q"), tmp_path / "to", tmp_path / "check")
+    send(tmp_path / "q", *numbers(100, 2000))
+    with Queue(tmp_path / "q", retention=Retention(max_bytes=3 * PAGE_BYTES)) as queue:
+        queue.trim()
+        head = queue.head_sequence
+    assert head > 100
+    with pytest.raises(StreamingQueryException, match="onExpired=skip"):
+        copy(load(spark, tmp_path / "q"), tmp_path / "to", tmp_path / "check")
+    copy(load(spark, tmp_path / "q", onExpired="skip"), tmp_path / "to", tmp_path / "check")
+    assert payloads(tmp_path / "to") == numbers(0, 100) + numbers(head, 2000)
+
+
+# --- the reader by itself -------------------------------------------------------------------------
+
+
+def reader(path: Path, **options: object) -> StreamReader:
+    """Return a reader as Spark would make it."""
+    given = {"path": str(path), **{name: str(value) for name, value in options.items()}}
+    return StreamReader(read_options(given, streaming=True), Table(schema_of()))
+
+
+def test_a_query_begins_where_it_is_told(tmp_path: Path) -> None:
+    """The earliest message, the next to come, or the first that is not older than a time."""
+    clock = iter(range(1000, 9999, 10))
+    with Queue(tmp_path / "q", page_bytes=PAGE_BYTES, clock=lambda: next(clock)) as queue:
+        with queue.producer() as producer:
+            for number in range(10):
+                producer.send(b"%d" % number)
+        third = list(queue.replay())[3].timestamp
+    name = str(tmp_path / "q")
+    assert reader(tmp_path / "q").initialOffset() == {name: 0}
+    assert reader(tmp_path / "q", startingOffsets="latest").initialOffset() == {name: 10}
+    assert reader(tmp_path / "q", startingOffsets=third).initialOffset() == {name: 3}
+
+
+def test_what_is_not_durable_comes_later(tmp_path: Path) -> None:
+    """With `durableOnly` a stream never has what a power cut can take from its queue."""
+    path, name = tmp_path / "q", str(tmp_path / "q")
+    with Queue(path, page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
+        producer.send_many([b"a", b"b"])
+        producer.flush()
+        producer.send(b"c")
+        stream = reader(path, durableOnly="true")
+        assert stream.reportLatestOffset() == {name: 2}
+        assert stream.latestOffset({name: 0}, ReadAllAvailable()) == {name: 2}
+        assert stream.latestOffset({name: 2}, ReadAllAvailable()) == {name: 2}
+        assert stream.latestOffset({name: 3}, ReadAllAvailable()) == {name: 3}, "read without it"
+        latest = reader(path, durableOnly="true", startingOffsets="latest")
+        assert latest.initialOffset() == {name: 2}
+        assert reader(path).reportLatestOffset() == {name: 3}
+        producer.flush()
+        assert stream.latestOffset({name: 2}, ReadAllAvailable()) == {name: 3}
+
+
+def test_a_queue_of_which_retention_took_all_is_passed(tmp_path: Path) -> None:
+    """With `onExpired=skip` the offset goes on to the end, and not behind it."""
+    path, name = tmp_path / "q", str(tmp_path / "q")
+    with Queue(path, page_bytes=PAGE_BYTES, retention=SHORT) as queue:
+        with queue.producer() as producer:
+            producer.send(b"one")
+        queue.rotate()
+        queue.trim()
+        assert queue.head_sequence == queue.tail_sequence == 1
+    stream = reader(path, onExpired="skip", maxRecordsPerTrigger=5)
+    assert stream.latestOffset({name: 0}, ReadMaxRows(5)) == {name: 1}
+    assert stream.latestOffset({name: 1}, ReadMaxRows(5)) == {name: 1}
+
+
+def test_limits_bound_a_micro_batch(tmp_path: Path) -> None:
+    """Rows and bytes are shared among queues; what one does not need the others get."""
+    names = [str(tmp_path / name) for name in ("a", "b", "c")]
+    for name, count in zip(names, (5, 100, 100), strict=True):
+        send(Path(name), *(bytes(100) for _ in range(count)))
+    start = dict.fromkeys(names, 0)
+    by_rows = reader(tmp_path / "*", maxRecordsPerTrigger=65)
+    assert by_rows.getDefaultReadLimit() == ReadMaxRows(65)
+    end = by_rows.latestOffset(start, ReadMaxRows(65))
+    assert end == dict(zip(names, (5, 30, 30), strict=True))
+    by_bytes = reader(tmp_path / "*", maxBytesPerTrigger=12_000)
+    assert by_bytes.getDefaultReadLimit() == ReadMaxBytes(12_000)
+    end = by_bytes.latestOffset(start, ReadMaxBytes(12_000))
+    assert end[names[0]] == 5
+    assert 80 <= sum(end.values()) <= 100
+    assert reader(tmp_path / "*", maxBytesPerTrigger=1).latestOffset(start, ReadMaxBytes(1)) == {
+        **start,
+        names[0]: 1,
+    }
+    everything = by_rows.latestOffset(start, ReadAllAvailable())
+    assert everything == dict(zip(names, (5, 100, 100), strict=True))
+
+
+def test_every_offset_is_reached_step_by_step(tmp_path: Path) -> None:
+    """However small the limit, the end comes, and every message lies between two offsets once."""
+    for name, count in (("a", 7), ("b", 23), ("c", 1)):
+        send(tmp_path / name, *numbers(0, count))
+    stream = reader(tmp_path / "*", maxRecordsPerTrigger=4)
+    stream.prepareForTriggerAvailableNow()
+    send(tmp_path / "a", b"later")
+    offset, rows = stream.initialOffset(), 0
+    while True:
+        end = stream.latestOffset(offset, stream.getDefaultReadLimit())
+        if end == offset:
+            break
+        parts = stream.partitions(offset, end)
+        batch = sum(one.num_rows for part in parts for one in stream.read(part))
+        assert 0 < batch <= 6
+        rows += batch
+        offset = end
+    assert rows == 31
+    assert offset == {
+        str(tmp_path / name): count for name, count in (("a", 7), ("b", 23), ("c", 1))
+    }
+
+
+def test_a_queue_that_is_being_made_is_looked_at_later(tmp_path: Path) -> None:
+    """A glob that matches it reads the others; by its own path it is not there yet."""
+    from pagequeue import errors  # noqa: PLC0415 - used here only
+
+    send(tmp_path / "q1", b"one")
+    (tmp_path / "q2").mkdir()
+    name = "queue-allMeta"
+    (tmp_path / "q2" / name).write_bytes((tmp_path / "q1" / name).read_bytes())
+    name = str(tmp_path / "q1")
+    stream = reader(tmp_path / "q*")
+    assert stream.initialOffset() == {name: 0}
+    assert stream.reportLatestOffset() == {name: 1}
+    assert stream.latestOffset({name: 0}, ReadAllAvailable()) == {name: 1}
+    with pytest.raises(errors.QueueNotFound):
+        reader(tmp_path / "q2").initialOffset()
+
+
+def test_a_queue_that_is_another_one_is_refused(tmp_path: Path) -> None:
+    """An offset behind the tail is no offset of this queue."""
+    from pagequeue import errors  # noqa: PLC0415 - used here only
+
+    send(tmp_path / "q", b"one")
+    stream = reader(tmp_path / "q")
+    with pytest.raises(errors.SequenceOutOfRange, match="new checkpoint"):
+        stream.latestOffset({str(tmp_path / "q"): 5}, ReadAllAvailable())

@@ -1,0 +1,303 @@
+"""Spark's batch write: all rows or none, whatever becomes of tasks, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from spark_support import attempt_fails
+
+from pagequeue import Queue, _core, errors
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+
+from pagequeue.bulk.publisher import BulkPublisher
+from pagequeue.spark import register
+from pagequeue.spark.columns import schema_of
+from pagequeue.spark.options import write_options
+from pagequeue.spark.staging import StagedRows
+from pagequeue.spark.writing import BatchWriter, StreamWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+PAGE_BYTES = 4096
+
+
+def write(frame: DataFrame, directory: Path, mode: str = "append") -> None:
+    """Write a frame to a queue of small pages."""
+    writer = frame.write.format("pagequeue").mode(mode).option("pageBytes", PAGE_BYTES)
+    writer.save(str(directory))
+
+
+def messages(directory: Path) -> list[tuple[int, bytes]]:
+    """Return times and payloads of a queue that is as it should be, with nothing left beside it."""
+    with Queue(directory) as queue:
+        assert queue.verify().problems == []
+        assert {*os.listdir(directory / "queue-staged")} <= {"lock"}
+        return [(m.timestamp, m.payload) for m in queue.replay()]
+
+
+def payloads(directory: Path) -> list[bytes]:
+    """Return its payloads."""
+    return [payload for _, payload in messages(directory)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 50, 3000])
+def test_rows_are_written_in_the_order_of_partitions(
+    spark: SparkSession, tmp_path: Path, count: int
+) -> None:
+    """A few rows or many pages of them; order within and between partitions is kept."""
+    frame = spark.range(0, count, 1, 3).selectExpr("cast(id as string) as payload")
+    write(frame, tmp_path / "q")
+    assert payloads(tmp_path / "q") == [b"%d" % number for number in range(count)]
+    write(frame, tmp_path / "q")
+    assert len(payloads(tmp_path / "q")) == 2 * count
+
+
+def test_times_are_kept_where_order_allows(spark: SparkSession, tmp_path: Path) -> None:
+    """With `timestamp_ns` rows have their own times; out of order, nothing is written."""
+    frame = spark.range(0, 500, 1, 2).selectExpr("cast(id as string) payload", "id timestamp_ns")
+    write(frame, tmp_path / "q")
+    assert messages(tmp_path / "q") == [(number, b"%d" % number) for number in range(500)]
+    with pytest.raises(PySparkException, match="in order of time"):
+        write(frame, tmp_path / "q")
+    assert len(payloads(tmp_path / "q")) == 500
+
+
+def test_a_named_piece_of_work_is_published_once(spark: SparkSession, tmp_path: Path) -> None:
+    """With `writer` and `piece` a write that comes again does nothing; the next piece is added."""
+    for rows, piece in (("one", 0), ("two", 1), ("one again", 0), ("two again", 1)):
+        frame = spark.createDataFrame([(rows,)], "payload string")
+        options = {"writer": "w", "piece": str(piece), "pageBytes": str(PAGE_BYTES)}
+        writer = frame.write.format("pagequeue").mode("append").options(**options)
+        writer.save(str(tmp_path / "q"))
+    assert payloads(tmp_path / "q") == [b"one", b"two"]
+
+
+def test_binary_is_written_byte_by_byte(spark: SparkSession, tmp_path: Path) -> None:
+    """Payloads come back as they were, the empty one too."""
+    rows = [(bytes([n, 0, 255]) * n,) for n in range(50)]
+    write(spark.createDataFrame(rows, "payload binary").coalesce(1), tmp_path / "q")
+    assert payloads(tmp_path / "q") == [payload for (payload,) in rows]
+    read = spark.read.format("pagequeue").load(str(tmp_path / "q")).select("payload")
+    write(read, tmp_path / "copy")
+    assert payloads(tmp_path / "copy") == [payload for (payload,) in rows]
+
+
+@pytest.mark.parametrize(
+    ("sql", "text"),
+    [
+        ("id", "need a column payload"),
+        ("id as payload", "of type binary or string"),
+        ("cast(id as string) as payload, id as other", "'other' would be lost"),
+        ("cast(id as string) as payload, 'x' as timestamp_ns", "must be of type bigint"),
+        ("if(id = 7, null, 'x') as payload", "has a null"),
+        ("repeat('x', 5000) as payload", "does not fit into a page"),
+    ],
+)
+def test_what_cannot_be_written_is_said(
+    spark: SparkSession, tmp_path: Path, sql: str, text: str
+) -> None:
+    """Refused with a remedy, and no row is there."""
+    with pytest.raises(PySparkException, match=text):
+        write(spark.sql(f"select {sql} from range(10)"), tmp_path / "q")
+    if (tmp_path / "q").exists():
+        assert payloads(tmp_path / "q") == []
+
+
+def test_overwrite_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """A queue only grows; nothing that is there is touched."""
+    frame = spark.range(5).selectExpr("cast(id as string) as payload")
+    write(frame, tmp_path / "q")
+    with pytest.raises(PySparkException, match="overwrite is refused"):
+        write(frame, tmp_path / "q", "overwrite")
+    assert len(payloads(tmp_path / "q")) == 5
+
+
+def test_ordinary_producers_go_on(spark: SparkSession, tmp_path: Path) -> None:
+    """Rows of a job stand together, between what others send."""
+    stop = threading.Event()
+    sent = []
+    Queue(tmp_path / "q", page_bytes=PAGE_BYTES).close()
+
+    def send() -> None:
+        with Queue(tmp_path / "q") as queue, queue.producer() as producer:
+            while not stop.wait(0.002):
+                sent.append(producer.send(b"live"))
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        for count in (20, 2000):
+            write(spark.range(count).selectExpr("cast(id as string) payload"), tmp_path / "q")
+    finally:
+        stop.set()
+        thread.join()
+    there = payloads(tmp_path / "q")
+    assert len(there) == len(sent) + 2020
+    at = [number for number, payload in enumerate(there) if payload != b"live"]
+    assert at[19] - at[0] == 19
+    assert at[-1] - at[20] == 1999
+
+
+def test_a_thread_of_the_driver_writes_once_it_registered(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark looks in the session that is active in the thread; when it no longer does, say so."""
+    frame = spark.range(5).selectExpr("cast(id as string) as payload")
+    found: list[object] = []
+
+    def work(*, registers: bool) -> None:
+        try:
+            if registers:
+                register(spark)
+            write(frame, tmp_path / "q")
+        except Exception as error:  # noqa: BLE001 - looked at below
+            found.append(error)
+        else:
+            found.append(payloads(tmp_path / "q"))
+
+    for registers in (False, True):
+        thread = threading.Thread(target=work, kwargs={"registers": registers})
+        thread.start()
+        thread.join()
+    assert "DATA_SOURCE_NOT_FOUND" in str(found[0])
+    assert found[1] == [b"%d" % number for number in range(5)]
+
+
+# --- tasks that fail ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["raised", "killed"])
+def test_a_task_that_is_tried_again_writes_its_rows_once(
+    spark: SparkSession, tmp_path: Path, how: str
+) -> None:
+    """An exception, or a Python worker that is killed, on the first attempt."""
+    frame = spark.range(0, 1000, 1, 2).selectExpr("cast(id as string) payload")
+    write(frame.mapInArrow(attempt_fails(how), frame.schema), tmp_path / "q")  # type: ignore[arg-type]
+    assert payloads(tmp_path / "q") == [b"%d" % number for number in range(1000)]
+
+
+def test_a_job_that_fails_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """Every attempt of one task fails: no row is there, nothing is left beside the queue."""
+
+    def fails(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch
+            if batch.column(0)[0].as_py() == "0":
+                time.sleep(0.3)  # others have staged theirs by then
+                raise RuntimeError("it always fails")
+
+    frame = spark.range(0, 1000, 1, 2).selectExpr("cast(id as string) payload")
+    with pytest.raises(PySparkException, match="it always fails"):
+        write(frame.mapInArrow(fails, frame.schema), tmp_path / "q")
+    deadline = time.monotonic() + 20
+    while os.listdir(tmp_path / "q" / "queue-staged") not in ([], ["lock"]):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    with Queue(tmp_path / "q") as queue:
+        assert len(queue) == 0
+
+
+# --- the writers by themselves --------------------------------------------------------------------
+
+
+def staged(writer: BatchWriter, first: int, end: int) -> object:
+    """Have a writer stage rows, as a task would."""
+    import pyarrow as pa  # noqa: PLC0415 - it need not be there
+
+    payload = pa.array([f"{number}" for number in range(first, end)])
+    return writer.write(iter([pa.RecordBatch.from_arrays([payload], names=["payload"])]))
+
+
+def batch_writer(directory: Path) -> BatchWriter:
+    """Return a writer as the driver makes it."""
+    options = write_options({"path": str(directory), "pageBytes": str(PAGE_BYTES)})
+    return BatchWriter(options, schema_of(["payload"]), overwrite=False)
+
+
+def test_of_speculated_tasks_only_the_winner_counts(tmp_path: Path) -> None:
+    """Two attempts stage the same rows; the message of one comes."""
+    writer = batch_writer(tmp_path / "q")
+    won = staged(writer, 0, 10)
+    staged(writer, 0, 10)
+    writer.commit([won, None])  # type: ignore[list-item]
+    assert payloads(tmp_path / "q") == [b"%d" % number for number in range(10)]
+
+
+def test_abort_behind_a_commit_takes_nothing_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit published and then raised: Spark aborts, and the rows stay, once."""
+    writer = batch_writer(tmp_path / "q")
+    message = staged(writer, 0, 10)
+
+    def fails(self: BulkPublisher, name: str) -> None:
+        del self, name
+        raise OSError("behind the publishing")
+
+    monkeypatch.setattr(BulkPublisher, "forget", fails)
+    with pytest.raises(OSError, match="behind"):
+        writer.commit([message])  # type: ignore[list-item]
+    writer.abort([message])  # type: ignore[list-item]
+    assert len(payloads(tmp_path / "q")) == 10
+    monkeypatch.undo()
+    writer.commit([])  # a driver that tries once more
+    assert len(payloads(tmp_path / "q")) == 10
+
+
+def test_a_staged_file_that_was_changed_publishes_nothing(tmp_path: Path) -> None:
+    """What a task wrote is summed: other bytes are an error, and no row is there."""
+    writer = batch_writer(tmp_path / "q")
+    message = staged(writer, 0, 10)
+    (path,) = (tmp_path / "q" / "queue-staged").glob("rows-*")
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(Exception, match="run the job again"):
+        writer.commit([message])  # type: ignore[list-item]
+    writer.abort([message])  # type: ignore[list-item]
+    assert payloads(tmp_path / "q") == []
+
+
+def test_a_stream_without_its_ids_is_refused(tmp_path: Path) -> None:
+    """Without query and batch a micro-batch could not be known again."""
+    options = write_options({"path": str(tmp_path / "q")})
+    writer = StreamWriter(options, schema_of(["payload"]), overwrite=False)
+    with pytest.raises(Exception, match="a version that the extra"):
+        writer.write(iter([]))
+
+
+def test_rows_of_no_task_are_none(tmp_path: Path) -> None:
+    """A job whose partitions are all empty publishes nothing, and is no error."""
+    Queue(tmp_path / "q").close()
+    rows = StagedRows(write_options({"path": str(tmp_path / "q")}), [])
+    assert (rows.count, rows.frame_bytes, list(rows.chunks())) == (0, 0, [])
+
+
+def test_what_is_trusted_is_trusted_beside_the_queue_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows wait on the queue's file system: whoever accepts it for the queue has accepted it."""
+    monkeypatch.setattr(_core, "file_system_type", lambda _fd: 0x6969)
+    given = {"path": str(tmp_path / "q")}
+    with pytest.raises(errors.UnsafePath, match="NFS"):
+        BatchWriter(write_options(given), schema_of(["payload"]), overwrite=False)
+    options = write_options({**given, "trust": "network_file_system"})
+    writer = BatchWriter(options, schema_of(["payload"]), overwrite=False)
+    batch = pa.record_batch({"payload": pa.array([b"a", b"b"], pa.binary())})
+    writer.commit([writer.write(iter([batch]))])
+    monkeypatch.undo()
+    assert payloads(tmp_path / "q") == [b"a", b"b"]

@@ -1,0 +1,233 @@
+"""A directory whose sync failed once: the names that it dropped are never taken for durable."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from publishing_steps import LARGE_COUNT, PAGE_BYTES, Rows
+from support import SMALL, flip, overwrite, pretend_power_cut, until
+
+from pagequeue import Queue, SyncFailed, SystemLimit, repair_queue
+from pagequeue import format as fmt
+from pagequeue.bulk.publisher import BulkPublisher
+from pagequeue.meta.write_meta import WriteMeta
+from pagequeue.send.producer import Producer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+PAYLOAD = b"x" * 400
+FILLS_A_PAGE = 9
+"""Messages of that payload in a page of SMALL bytes."""
+
+
+class Names:
+    """Which names a directory has on the disk, if a sync that fails drops what it was to write.
+
+    The next sync leaves those changes out. It writes a name only if that was changed again: also
+    one that was made and removed in between.
+
+    Attributes:
+        failures: how many syncs of the directory fail from now on.
+    """
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.path = path
+        self.failures = 0
+        self._disk = self._seen = self._now()
+        self._removed: set[str] = set()
+        fsync, unlink = os.fsync, os.unlink
+
+        def sync(fd: int) -> None:
+            if os.readlink(f"/proc/self/fd/{fd}") != str(path):
+                fsync(fd)
+                return
+            self.failures -= 1
+            self._synced(written=self.failures < 0)
+            self.failures = max(self.failures, 0)
+
+        def remove(name: str, *, dir_fd: int | None = None) -> None:
+            unlink(name, dir_fd=dir_fd)
+            self._removed.add(name)
+
+        monkeypatch.setattr(os, "fsync", sync)
+        monkeypatch.setattr(os, "unlink", remove)
+
+    def _now(self) -> dict[str, int]:
+        return {entry.name: entry.inode() for entry in os.scandir(self.path) if entry.is_file()}
+
+    def _synced(self, *, written: bool) -> None:
+        now, seen = self._now(), self._seen
+        changed = {name for name in {*now, *seen} if now.get(name) != seen.get(name)}
+        changed |= self._removed
+        self._seen, self._removed = now, set()
+        if not written:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        kept = {name: inode for name, inode in self._disk.items() if name not in changed}
+        self._disk = kept | {name: now[name] for name in changed if name in now}
+
+    def cut(self, target: Path) -> None:
+        """Make a directory of the files whose names are on the disk, with all of their bytes."""
+        target.mkdir(mode=0o700)
+        live = {inode: name for name, inode in self._now().items()}
+        for name, inode in self._disk.items():
+            if inode in live:
+                shutil.copy(self.path / live[inode], target / name)
+            else:
+                (target / name).write_bytes(b"")
+        boot = target / fmt.write_meta_name("queue")
+        for position, size in (
+            (WriteMeta.LOCK_KEY, WriteMeta.LOCK_KEY_BYTES),
+            (WriteMeta.FAILED_BOOT, 16),
+        ):
+            overwrite(boot, position, b"\x55" * size)
+
+
+def pages(path: Path) -> list[str]:
+    """Return the names of the page files."""
+    return sorted(entry.name for entry in path.iterdir() if entry.name.endswith(".page"))
+
+
+ASKING: dict[str, Callable[[Queue], object]] = {
+    "flush": lambda queue: queue.producer().flush(),
+    "consumer": lambda queue: queue.consumer("new"),
+    "group": lambda queue: queue.group("new"),
+    "remove": lambda queue: queue.remove_consumer("old"),
+}
+
+
+@pytest.mark.parametrize("policy", ["stop", "seal"])
+@pytest.mark.parametrize("asking", list(ASKING))
+def test_failed_sync_of_the_directory_latches_whoever_asked_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, asking: str
+) -> None:
+    """I5: it can have dropped the names of pages, and the next one succeeds without them."""
+    path = tmp_path / "q"
+    with Queue(path, page_bytes=SMALL, on_sync_failure=policy) as queue:
+        queue.consumer("old").close()
+        names = Names(path, monkeypatch)
+        for _ in range(2 * FILLS_A_PAGE):
+            queue.producer().send(PAYLOAD)
+        names.failures = 1
+        told = None
+        try:
+            ASKING[asking](queue)
+        except (SyncFailed, SystemLimit) as error:
+            told = error
+        assert names.failures == 0
+        assert (told is None) == (policy == "seal" and asking == "flush")
+        if policy == "stop":
+            with pytest.raises(SyncFailed):
+                queue.producer().flush()
+        else:
+            queue.producer().send(b"after it")
+            queue.producer().flush()
+        durable = queue.durable_sequence
+    names.cut(tmp_path / "cut")
+    monkeypatch.undo()
+    with Queue(tmp_path / "cut", create=False) as queue:
+        assert len(list(queue.replay())) >= durable
+
+
+def test_page_that_was_made_ready_before_the_failed_sync_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I5, S1: its name is dropped; the page that is written to next is made after the failure."""
+    path = tmp_path / "q"
+    with Queue(path, page_bytes=SMALL, on_sync_failure="seal") as queue:
+        names = Names(path, monkeypatch)
+        producer = queue.producer()
+        for _ in range(FILLS_A_PAGE - 1):
+            producer.send(PAYLOAD)
+        producer._store.roller.prepare(2, reach=0, filled_bytes=0, frame_bytes=1.0)
+        until(lambda: len(pages(path)) == 2)
+        names.failures = 1
+        with pytest.raises(SystemLimit):
+            queue.consumer("x")
+        producer.send(b"in a new page")
+        assert producer.flush() == FILLS_A_PAGE
+        assert queue._store.tail.page_number == 3
+        assert queue.verify().ok
+    names.cut(tmp_path / "cut")
+    monkeypatch.undo()
+    with Queue(tmp_path / "cut", create=False) as queue:
+        assert len(list(queue.replay())) == FILLS_A_PAGE
+        assert queue.verify().ok
+
+
+def test_pages_that_were_given_up_do_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I19: the sync after their removal failed, so the next one must include it."""
+    path = tmp_path / "q"
+
+    def killed(*_: object) -> None:
+        names.failures = 1
+        raise KeyboardInterrupt
+
+    with Queue(path, page_bytes=PAGE_BYTES, on_sync_failure="seal") as queue:
+        producer = queue.producer()
+        producer.send(b"first")
+        producer.flush()
+        names = Names(path, monkeypatch)
+        with monkeypatch.context() as patch, BulkPublisher(queue._store) as ledger:
+            patch.setattr(Producer, "_commit_pages", killed)
+            with pytest.raises(SyncFailed):
+                ledger.publish("w", 0, Rows("x", LARGE_COUNT))
+        names.cut(tmp_path / "before")
+        assert len(pages(tmp_path / "before")) > 3, "else nothing could come back"
+        producer.send(b"second")
+        assert producer.flush() == 2
+    names.cut(tmp_path / "cut")
+    monkeypatch.undo()
+    assert pages(tmp_path / "cut") == pages(path)
+    with Queue(tmp_path / "cut", create=False) as queue:
+        assert [message.payload for message in queue.replay()] == [b"first", b"second"]
+
+
+def test_repair_after_a_recovery_whose_sync_failed_renews_every_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I5: meta files and cursors get new names, and pages that recovery removed stay away."""
+    path = tmp_path / "q"
+    with Queue(path, page_bytes=SMALL) as queue:
+        producer = queue.producer()
+        producer.send(PAYLOAD)
+        producer.flush()
+        queue.consumer("mine").close()
+        for _ in range(3 * FILLS_A_PAGE):
+            producer.send(PAYLOAD)
+    later = pages(path)[1:]
+    flip(path / fmt.page_name("queue", 1), 3 * SMALL // 4)
+    pretend_power_cut(path)
+    (path / fmt.read_meta_name("queue")).unlink()
+    names = Names(path, monkeypatch)
+    names.failures = 1
+    with pytest.raises(SyncFailed):
+        Queue(path)
+    assert not set(later) & set(pages(path))
+    assert repair_queue(path).ok
+    names.cut(tmp_path / "cut")
+    monkeypatch.undo()
+    assert not set(later) & set(pages(tmp_path / "cut"))
+    lasting = {entry.name for entry in path.iterdir() if ".lock" not in entry.name}
+    assert lasting == {e.name for e in (tmp_path / "cut").iterdir() if ".lock" not in e.name}
+    with Queue(tmp_path / "cut", create=False) as queue:
+        assert [info.name for info in queue.consumers()] == ["mine"]
+
+
+def test_directory_whose_name_could_not_be_synced_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next opener makes it again: the sync of a name that was dropped means nothing."""
+    names = Names(tmp_path, monkeypatch)
+    names.failures = 1
+    with pytest.raises(SystemLimit):
+        Queue(tmp_path / "q")
+    assert not (tmp_path / "q").exists()
+    Queue(tmp_path / "q").close()

@@ -1,0 +1,338 @@
+"""Group commit: who waits for another one's sync is covered by the next, or leads it."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from support import SMALL, SOON, end, flush_and_hang, ready, start, until
+
+from pagequeue import FlushTimeout, Queue, SyncFailed, _core
+from pagequeue import format as fmt
+from pagequeue.meta.all_and_read_meta import field_of
+from pagequeue.store.flush import WAIT_NS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from types import FrameType
+
+    from pagequeue import Producer
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[Queue]:
+    """Return a queue whose sends are durable when they return."""
+    with Queue(tmp_path / "q", page_bytes=SMALL, sync="always") as queue:
+        yield queue
+
+
+class Gate:
+    """Holds every sync until it is opened, and can then fail; the rest is the system's."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.entered = threading.Semaphore(0)
+        self.opened = threading.Event()
+        self.error = 0
+        self.syncs = 0
+        self._real = os.fdatasync
+        monkeypatch.setattr(os, "fdatasync", self._sync)
+
+    def _sync(self, fd: int) -> None:
+        self.syncs += 1
+        self.entered.release()
+        assert self.opened.wait(30)
+        if self.error:
+            raise OSError(self.error, os.strerror(self.error))
+        self._real(fd)
+
+
+class Sending(threading.Thread):
+    """One send in a thread, and what became of it."""
+
+    def __init__(self, send: Callable[[], object]) -> None:
+        super().__init__(daemon=True)
+        self._send = send
+        self.outcome: object = None
+        self.seconds = 0.0
+        self.start()
+
+    def run(self) -> None:
+        """Send."""
+        begun = time.monotonic()
+        try:
+            self.outcome = self._send()
+        except Exception as error:  # noqa: BLE001  looked at by the test
+            self.outcome = error
+        self.seconds = time.monotonic() - begun
+
+    def ended(self) -> object:
+        """Wait for the end, and return what came of it."""
+        self.join(30)
+        assert not self.is_alive()
+        return self.outcome
+
+
+def followers(queue: Queue, count: int) -> list[Sending]:
+    """Return sends that have published and wait for another one's sync."""
+    first = queue.tail_sequence
+    found = [Sending(lambda: queue.producer().send(b"f")) for _ in range(count)]
+    until(lambda: queue.tail_sequence == first + count)
+    return found
+
+
+def word(name: str) -> int:
+    """Return where a word of the write meta stands."""
+    return field_of(fmt.WRITE_META, name)
+
+
+def test_send_beside_a_sync_is_not_covered_by_it(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I5: that sync began before the message was there; the next one covers all who wait."""
+    gate = Gate(monkeypatch)
+    leader = Sending(lambda: queue.producer().send(b"l"))
+    assert gate.entered.acquire(timeout=10)
+    waiting = followers(queue, 7)
+    time.sleep(0.05)
+    assert all(sending.is_alive() for sending in [leader, *waiting])
+    gate.opened.set()
+    assert leader.ended() == 0
+    assert sorted(int(str(sending.ended())) for sending in waiting) == list(range(1, 8))
+    assert gate.syncs == 2
+    assert queue.durable_sequence == 8
+
+
+def test_follower_that_is_covered_never_enters_python(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The core wakes it, looks at the mark and returns; only who leads asks Python."""
+    gate = Gate(monkeypatch)
+    asked: list[int] = []
+    on_event = type(queue.producer())._on_event
+
+    def counted(self: Producer, event: int, value: int) -> bool:
+        if event == _core.EVENT_SYNC:
+            asked.append(value)
+        return on_event(self, event, value)
+
+    monkeypatch.setattr("pagequeue.send.producer.Producer._on_event", counted)
+    leader = Sending(lambda: queue.producer().send(b"l"))
+    assert gate.entered.acquire(timeout=10)
+    waiting = followers(queue, 1)
+    gate.opened.set()
+    assert leader.ended() == 0
+    assert waiting[0].ended() == 1
+    assert asked == [1, 2]
+    asked.clear()
+    # As if another process had the turn and raised the mark.
+    meta = queue._store.write_meta
+    assert meta.await_turn(99, WAIT_NS)
+    waiting = followers(queue, 3)
+    assert asked == []
+    meta.set_durable(5, meta.durable_page)
+    meta.end_turn()
+    assert sorted(int(str(sending.ended())) for sending in waiting) == [2, 3, 4]
+    assert asked == []
+
+
+@pytest.mark.parametrize("policy", ["stop", "seal"])
+def test_failed_sync_acknowledges_nobody_who_waited_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    """I5: every one gets the error, or is durable in another way."""
+    with Queue(tmp_path / "q", page_bytes=SMALL, sync="always", on_sync_failure=policy) as queue:
+        gate = Gate(monkeypatch)
+        gate.error = errno.EIO
+        leader = Sending(lambda: queue.producer().send(b"l"))
+        assert gate.entered.acquire(timeout=10)
+        waiting = followers(queue, 4)
+        meta = queue._store.write_meta
+        latch = meta.latch
+
+        def latched(number: int, page: int) -> None:
+            gate.error = 0  # the disk works again, for new files
+            latch(number, page)
+
+        monkeypatch.setattr(meta, "latch", latched)
+        gate.opened.set()
+        found = [sending.ended() for sending in [leader, *waiting]]
+        if policy == "stop":
+            assert all(isinstance(outcome, SyncFailed) for outcome in found)
+            assert queue.durable_sequence == 0
+            monkeypatch.undo()
+            with pytest.raises(SyncFailed):
+                queue.close()
+        else:
+            assert sorted(int(str(outcome)) for outcome in found) == list(range(5))
+            assert queue.durable_sequence == 5
+            assert [m.payload for m in queue.replay()] == [b"l", *[b"f"] * 4]
+
+
+@pytest.mark.parametrize("step", ["begun", "locked", "synced", "marked", "unlocked"])
+def test_follower_takes_over_from_a_leader_that_was_killed(tmp_path: Path, step: str) -> None:
+    """I5, I7: killed at any step of its turn, it keeps nobody for longer than a moment."""
+    with Queue(tmp_path / "q", page_bytes=SMALL, sync="always") as queue:
+        leader = start(flush_and_hang.__name__, queue.directory, step)
+        try:
+            assert ready(leader) == step
+            sending = Sending(lambda: queue.producer().send(b"f"))
+            until(lambda: queue.tail_sequence == 2)
+            if step in {"begun", "unlocked"}:  # it has no lock: nobody need wait for its end
+                assert sending.ended() == 1
+            else:
+                time.sleep(0.1)
+                assert sending.is_alive(), sending.outcome  # stopped or slow: never robbed
+        finally:
+            end(leader)
+        died = time.monotonic()
+        assert sending.ended() == 1
+        assert time.monotonic() - died < SOON
+        assert queue.durable_sequence == 2
+
+
+def test_signal_ends_the_wait_for_another_ones_sync(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler that raises is not kept waiting by a sync that hangs; the message was sent."""
+
+    class Interrupted(Exception):
+        pass
+
+    def handler(_: int, __: FrameType | None) -> None:
+        raise Interrupted
+
+    gate = Gate(monkeypatch)
+    leader = Sending(lambda: queue.producer().send(b"l"))
+    assert gate.entered.acquire(timeout=10)
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        begun = time.monotonic()
+        with pytest.raises(Interrupted):
+            queue.producer().send(b"f")
+        assert time.monotonic() - begun < SOON
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        gate.opened.set()
+    assert leader.ended() == 0
+    assert queue.producer().send(b"next") == 2
+    assert queue.durable_sequence == 3
+
+
+def test_flush_gives_up_in_time_beside_a_sync_that_hangs(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FlushTimeout comes when it was asked for, whoever has the turn and the lock."""
+    gate = Gate(monkeypatch)
+    leader = Sending(lambda: queue.producer().send(b"l"))
+    assert gate.entered.acquire(timeout=10)
+    for timeout in (0.0, 0.05):
+        begun = time.monotonic()
+        with pytest.raises(FlushTimeout):
+            queue.producer().flush(timeout)
+        assert timeout <= time.monotonic() - begun < SOON
+    gate.opened.set()
+    assert leader.ended() == 0
+
+
+def test_closing_beside_a_sync_harms_nobody(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A producer that is closed while its send waits: the message is there, and durable."""
+    gate = Gate(monkeypatch)
+    leader = Sending(lambda: queue.producer().send(b"l"))
+    assert gate.entered.acquire(timeout=10)
+    producer = queue.producer()
+    waiting = Sending(lambda: producer.send(b"f"))
+    until(lambda: queue.tail_sequence == 2)
+    producer.close()
+    gate.opened.set()
+    assert leader.ended() == 0
+    assert waiting.ended() == 1
+    assert queue.durable_sequence == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"flush_begun": 1},
+        {"flush_turn": 2**32 - 1, "flush_begun": 0},
+        {"gather_to": 2**64 - 1, "gather_until": 2**63 - 1},
+        {"gather_to": 2**64 - 1, "gather_until": 2**64 - 1},
+        {"gather_to": 1 << 40, "gather_begun": 1, "gather_until": None},
+    ],
+    ids=str,
+)
+def test_whatever_stands_in_the_turns_words_keeps_nobody_for_long(
+    queue: Queue, words: dict[str, int | None]
+) -> None:
+    """I9: they only say who should try, and when; the lock and the mark decide."""
+    region = queue._store.write_meta.region
+    producer = queue.producer()
+    for name, value in words.items():
+        number = time.monotonic_ns() + 900_000 if value is None else value
+        if fmt.WRITE_META.fields[name][0].itemsize == 8:
+            region.store(word(name), number)
+        else:
+            region.store_half(word(name), number)
+    begun = time.monotonic()
+    for count in range(1, 20):
+        producer.send(b"x")
+        assert queue.durable_sequence == count
+    assert time.monotonic() - begun < SOON
+
+
+def test_senders_at_the_same_time_share_syncs(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who was woken by one sync is waited for by the next one, so that groups stay large."""
+    real, syncs = os.fdatasync, []
+
+    def slow(fd: int) -> None:
+        syncs.append(fd)
+        time.sleep(0.002)
+        real(fd)
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+
+    def send_some() -> None:
+        with queue.producer() as producer:
+            for _ in range(40):
+                sequence = producer.send(b"x")
+                assert queue.durable_sequence > sequence
+
+    sending = [Sending(send_some) for _ in range(8)]
+    assert [thread.ended() for thread in sending] == [None] * 8
+    assert queue.durable_sequence == 320
+    assert len(syncs) < 320 / 2
+
+
+def test_early_sender_waits_no_longer_than_it_was_told(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits for a group looks at the time itself: the others may never send again."""
+    monkeypatch.setattr(os, "fdatasync", lambda _: None)
+    region = queue._store.write_meta.region
+    shortest = math.inf
+    with queue.producer() as producer:
+        for _ in range(100):
+            begun = time.monotonic()
+            region.store(word("gather_until"), time.monotonic_ns() + 100_000)
+            region.store(word("gather_to"), queue.tail_sequence + 8)
+            producer.send(b"x")
+            shortest = min(shortest, time.monotonic() - begun)
+    assert 0.0001 <= shortest < 0.001
+
+
+def test_single_sender_waits_for_nobody(queue: Queue) -> None:
+    """When nobody slept beside the last sync, the next one begins at once."""
+    with queue.producer() as producer:
+        for _ in range(5):
+            producer.send(b"x")
+            assert queue._store.write_meta.region.load(word("gather_to")) == 0

@@ -1,0 +1,310 @@
+"""What several test files share: a queue's directory that can be looked into and damaged."""
+
+from __future__ import annotations
+
+import signal
+import struct
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from loops import LOOPS
+from spark_support import start_session, why_not
+from support import SMALL, Clock
+from tools import closing_line, lacking, missing, tool_of
+
+from pagequeue import Queue
+from pagequeue import format as fmt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from pyspark.sql import SparkSession
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Whoever runs the tests behind `&` has the shell's children ignore Ctrl-C, which is tested.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+MESSAGES = [bytes([65 + n]) * 1300 for n in range(8)]
+"""Three of them fit into a page of 4096 bytes: pages of 3, 3 and 2."""
+START = 1_700_000_000_000_000_000
+LOCK_BOOT_AT = 64
+NEEDS = "needs"
+NO_SPARK = "needs Spark: "
+PAGE_NUMBER_AT = 192
+DURABLE_SEQUENCE_AT = 256
+DURABLE_PAGE_AT = DURABLE_SEQUENCE_AT + 8
+MESSAGES_FIRST_PAGE = 3
+
+
+def slow_crc32c(data: bytes) -> int:
+    """Return the CRC-32C of bytes, bit by bit, independently of the package."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+class Frame(NamedTuple):
+    """One frame as it stands in a page."""
+
+    position: int
+    word: int
+    checksum: int
+    timestamp: int
+    payload: bytes
+    queue_id: bytes
+
+    def checksum_for(self, sequence: int) -> int:
+        """Return what the checksum must be."""
+        rest = struct.pack("<qQI", self.timestamp, sequence, self.word)
+        return slow_crc32c(self.queue_id + self.payload + rest)
+
+
+def frames_of(page: bytes) -> list[Frame]:
+    """Return all frames of a page, its end-of-page mark included, without checking them."""
+    frames = []
+    position = 64
+    while position + 16 <= len(page):
+        word, checksum, timestamp = struct.unpack_from("<IIq", page, position)
+        if word == 0:
+            break
+        length = word & 0x3FFFFFFF
+        payload = page[position + 16 : position + length]
+        frames.append(Frame(position, word, checksum, timestamp, payload, page[24:40]))
+        if word >> 31:
+            break
+        position += (length + 7) // 8 * 8
+    return frames
+
+
+@dataclass
+class Ticks:
+    """A clock that goes on by one step at each look; tests set it as they like."""
+
+    now: int = START
+    step: int = 1000
+
+    def __call__(self) -> int:
+        """Return now, then go on."""
+        now = self.now
+        self.now += self.step
+        return now
+
+
+@dataclass
+class Disk:
+    """One queue directory with pages of 4096 bytes, and what can befall it."""
+
+    directory: Path
+    page_bytes: int = 4096
+    clock: Ticks = field(default_factory=Ticks)
+
+    def open(self, **options: object) -> Queue:
+        """Open the queue with this disk's clock and page size."""
+        return Queue(self.directory, page_bytes=self.page_bytes, clock=self.clock, **options)
+
+    def send(self, *payloads: bytes, flush: bool = False) -> None:
+        """Open the queue, send messages one by one, close it."""
+        with self.open() as queue, queue.producer() as producer:
+            for payload in payloads:
+                producer.send(payload)
+            if flush:
+                producer.flush()
+
+    def payloads(self, **options: object) -> list[bytes]:
+        """Return all messages' payloads; opening recovers."""
+        with self.open(**options) as queue:
+            return [message.payload for message in queue.replay()]
+
+    def path(self, name: str) -> Path:
+        """Return `queue-NAME`."""
+        return self.directory / f"queue-{name}"
+
+    def page(self, number: int) -> Path:
+        """Return the path of a page."""
+        return self.path(f"{number:010d}.page")
+
+    def index(self, number: int) -> Path:
+        """Return the path of an index."""
+        return self.path(f"{number:010d}.idx")
+
+    def frames(self, number: int) -> list[Frame]:
+        """Return the frames of a page."""
+        return frames_of(self.page(number).read_bytes())
+
+    def poke(self, path: Path, at: int, data: bytes) -> None:
+        """Overwrite bytes of a file."""
+        with path.open("r+b") as file:
+            file.seek(at)
+            file.write(data)
+
+    def cut_power(self, durable: int | None = None) -> None:
+        """Make the shared words those of an earlier boot, perhaps with an older durable mark."""
+        self.poke(self.path("writeMeta"), LOCK_BOOT_AT, bytes(16))
+        if durable is not None:
+            self.poke(self.path("writeMeta"), DURABLE_SEQUENCE_AT, struct.pack("<Q", durable))
+            if durable <= MESSAGES_FIRST_PAGE:
+                self.poke(self.path("writeMeta"), DURABLE_PAGE_AT, struct.pack("<Q", 1))
+
+    def tear(self, page: int, ordinal: int) -> int:
+        """Damage the payload of one frame; return the frame's position."""
+        position = self.frames(page)[ordinal].position
+        self.poke(self.page(page), position + 20, b"\xfe")
+        return position
+
+    def zero(self, page: int, ordinal: int) -> int:
+        """Zero a page from a frame on, as if that was never written; return its position."""
+        position = self.frames(page)[ordinal].position
+        self.poke(self.page(page), position, bytes(self.page_bytes - position))
+        return position
+
+    def contents(self) -> dict[str, bytes]:
+        """Return every file's bytes."""
+        return {path.name: path.read_bytes() for path in sorted(self.directory.iterdir())}
+
+
+@pytest.fixture(params=LOOPS, ids=lambda loop: loop.__name__)
+def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """Return what runs a coroutine, on each kind of event loop that is installed."""
+    return request.param  # type: ignore[no-any-return]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what needs Spark where there is none, by name; note what a test needs in its report.
+
+    Processes that share the tests (`-n`) take them by file, and all tests of Spark together, so
+    that there is one session.
+    """
+    marked = [item for item in items if item.get_closest_marker("spark")]
+    reason = why_not() if marked else None
+    for item in marked if reason else []:
+        item.add_marker(pytest.mark.skip(reason=f"{NO_SPARK}{reason}"))
+    is_shared = config.pluginmanager.hasplugin("xdist")
+    for item in items:
+        needs = [name for name in ("spark", "tool") if item.get_closest_marker(name)]
+        item.user_properties.extend((NEEDS, name) for name in needs)
+        if is_shared:
+            item.add_marker(
+                pytest.mark.xdist_group("spark" if "spark" in needs else item.path.stem)
+            )
+
+
+def needing(name: str, reports: Iterable[Any]) -> list[Any]:
+    """Return the reports of tests that are marked as needing something."""
+    return [report for report in reports if (NEEDS, name) in map(tuple, report.user_properties)]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs a tool that is not installed."""
+    for mark in item.iter_markers("tool"):
+        programs = lacking(mark.args[0])
+        if programs:
+            missing(mark.args[0], f"{', '.join(programs)} not installed")
+
+
+def skipped_for_tools(reporter: pytest.TerminalReporter) -> dict[str, str]:
+    """Return the tests that were skipped for want of a tool, with its name."""
+    skipped = reporter.stats.get("skipped", [])
+    named = {report.nodeid: tool_of(str(report.longrepr)) for report in skipped}
+    return {nodeid: tool for nodeid, tool in named.items() if tool is not None}
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail if a test that is not marked was skipped for want of a tool: `-m tool` would miss it."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None:
+        return
+    marked = {report.nodeid for report in needing("tool", reporter.stats.get("skipped", []))}
+    unmarked = set(skipped_for_tools(reporter)) - marked
+    if unmarked:
+        reporter.write_line(f"skipped for want of a tool, and not marked: {sorted(unmarked)}")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many tests of Spark were run, and how many for want of a tool were not.
+
+    `.ci/run` looks for both lines.
+    """
+    terminalreporter.write_line(closing_line(skipped_for_tools(terminalreporter).values()))
+    stats = terminalreporter.stats
+    done = needing("spark", [*stats.get("passed", []), *stats.get("failed", [])])
+    kept = [
+        str(report.longrepr[2]).partition(NO_SPARK)[2]
+        for report in needing("spark", stats.get("skipped", []))
+        if NO_SPARK in str(report.longrepr)
+    ]
+    if kept:
+        terminalreporter.write_line(f"Spark: {len(kept)} tests skipped: {kept[0]}")
+    elif done:
+        terminalreporter.write_line(f"Spark: {len(done)} tests run")
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The one session of all tests."""
+    started = start_session()
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Disk:
+    """A directory where no queue was made yet."""
+    return Disk(tmp_path / "events")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock that stands."""
+    return Clock()
+
+
+@pytest.fixture
+def queue(tmp_path: Path, clock: Clock) -> Iterator[Queue]:
+    """A queue of the smallest pages, open for writing."""
+    with Queue(tmp_path / "q", page_bytes=SMALL, clock=clock, lock_timeout=0.3) as queue:
+        yield queue
+
+
+@pytest.fixture
+def reachable() -> Iterator[Path]:
+    """A directory that every user can reach, not only its owner."""
+    with tempfile.TemporaryDirectory() as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
+
+
+@pytest.fixture
+def written(disk: Disk) -> Disk:
+    """Eight messages on three pages, the first four of them flushed, then a power cut."""
+    disk.send(*MESSAGES[:4], flush=True)
+    disk.send(*MESSAGES[4:])
+    disk.cut_power()
+    return disk
+
+
+def check_recovered(disk: Disk, expected: list[bytes]) -> None:
+    """Check that a queue reads as expected, verifies, and takes the next message."""
+    with disk.open() as queue:
+        assert not queue.recovery.scanned
+        assert [m.payload for m in queue.replay()] == expected
+        assert [m.sequence for m in queue.replay()] == list(range(len(expected)))
+        assert queue.durable_sequence == len(expected)
+        report = queue.verify()
+        assert report.problems == []
+        with queue.producer() as producer:
+            assert producer.send(b"next") == len(expected)
+        assert queue.last(1)[0].payload == b"next"
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages of tests are small, and have several blocks when they are compressed all the same."""
+    monkeypatch.setattr(fmt, "COMPRESSED_BLOCK_TARGET_BYTES", 1024)

@@ -1,0 +1,40 @@
+"""What the tests of retention share: full pages, what stands there, and trimming by hand only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from support import SMALL
+
+from pagequeue import Queue, Retention
+from pagequeue.maintenance.retention import Retainer
+
+if TYPE_CHECKING:
+    import pytest
+    from plugin import Disk
+
+FULL = b"x" * 1300
+"""Three fit into a page of 4096 bytes."""
+PAGE_AND_INDEX = SMALL + SMALL // 32 * 12
+
+
+def fill(queue: Queue, pages: int, each: int = 3) -> None:
+    """Send so many full pages; the last one stays active."""
+    with queue.producer() as producer:
+        for _ in range(pages * each):
+            producer.send(FULL)
+
+
+def numbers(disk: Disk) -> list[int]:
+    """Return the numbers of the pages that stand there."""
+    return sorted(int(path.name[6:16]) for path in disk.directory.glob("*.page"))
+
+
+def only_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have nothing trimmed in the background."""
+    monkeypatch.setattr(Retainer, "trim_quietly", lambda _: None)
+    monkeypatch.setattr(Retainer, "make_room", lambda *_: None)
+
+
+KEEP_TWO = Retention(max_bytes=3 * SMALL)
+"""The active page, one before it, and the page that comes next."""

@@ -1,0 +1,621 @@
+"""What several tests share: clocks, other processes, and what those processes run."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import mmap
+import multiprocessing
+import os
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import portalocker
+
+from pagequeue import PageQueueError, Queue, Retention, merge
+from pagequeue import format as fmt
+from pagequeue.meta.all_and_read_meta import field_of
+from pagequeue.meta.write_meta import WriteMeta
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+HERE = str(Path(__file__).resolve().parent)
+SMALL = 4096
+"""The smallest page, so that rolls are frequent."""
+WAITERS = field_of(fmt.WRITE_META, "waiters")
+MUTEX = field_of(fmt.WRITE_META, "mutex")
+LABEL = struct.Struct("<IIII")
+"""Producer, number of the message, number of its batch, messages of the batch."""
+
+
+@contextlib.contextmanager
+def within(seconds: int) -> Iterator[None]:
+    """Fail, instead of hanging, when the block takes longer."""
+
+    def late(*_: object) -> NoReturn:
+        raise AssertionError(f"not done after {seconds} seconds")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+class Clock:
+    """A clock that stands where it is put; ns since 1970."""
+
+    def __init__(self, now: int = 1_000_000) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def payloads(messages: Any) -> list[bytes]:  # noqa: ANN401 - anything that yields messages
+    """Return the payloads of messages."""
+    return [message.payload for message in messages]
+
+
+def files(directory: Path | str) -> dict[str, bytes]:
+    """Return every file of a directory."""
+    return {path.name: path.read_bytes() for path in sorted(Path(directory).iterdir())}
+
+
+def overwrite(path: Path | str, position: int, data: bytes) -> None:
+    """Write bytes into a file, as damage would."""
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        os.pwrite(fd, data, position)
+    finally:
+        os.close(fd)
+
+
+def flip(path: Path | str, position: int) -> None:
+    """Change one byte of a file."""
+    overwrite(path, position, bytes([Path(path).read_bytes()[position] ^ 0xFF]))
+
+
+def pretend_power_cut(directory: Path | str) -> None:
+    """Make the shared words look as if they came from another boot; the queue must be closed."""
+    path = Path(directory) / fmt.write_meta_name("queue")
+    overwrite(path, WriteMeta.LOCK_KEY, b"\x55" * WriteMeta.LOCK_KEY_BYTES)
+
+
+SOON = 5.0
+"""Seconds that are soon, however busy the machine: what is wrong lasts 10 s, or for ever."""
+
+
+def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    """Wait until something holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.002)
+
+
+# --- other processes -----------------------------------------------------------------------------
+
+
+def start(
+    name: str, *args: object, before: tuple[str, ...] = (), **options: object
+) -> subprocess.Popen[str]:
+    """Run a function of this module in a fresh process; the arguments travel as JSON."""
+    code = (
+        f"import json, sys; sys.path.insert(0, {HERE!r}); import support; "
+        f"args, options = json.loads(sys.argv[1]); support.{name}(*args, **options)"
+    )
+    travel = json.dumps([args, options], default=str)
+    command = [*before, sys.executable, "-W", "error", "-c", code, travel]
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def ready(process: subprocess.Popen[str]) -> str:
+    """Wait for the first line that a process prints, and return it."""
+    assert process.stdout is not None and process.stderr is not None  # noqa: PT018
+    line = process.stdout.readline()
+    assert line, process.stderr.read()
+    return line.strip()
+
+
+def finish(process: subprocess.Popen[str], seconds: float = 60.0) -> str:
+    """Wait for the end of a process that must end well; return what it printed."""
+    try:
+        out, err = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+        raise AssertionError(f"it did not end in time: {out}{err}") from None
+    assert process.returncode == 0, out + err
+    return out.strip()
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """Kill a process and wait for it."""
+    process.kill()
+    process.communicate()
+
+
+def say(text: object) -> None:
+    """Print at once."""
+    print(text, flush=True)
+
+
+# --- what they run -------------------------------------------------------------------------------
+
+
+def hold_writers_lock(directory: str, *, stop: bool = False) -> None:
+    """Take the writers' lock as a producer does in the middle of a send; keep it until killed."""
+    path = Path(directory) / fmt.write_meta_name("queue")
+    with path.open("r+b") as file:
+        shared = mmap.mmap(file.fileno(), fmt.WRITE_META_FILE_BYTES)
+    mutex = ctypes.c_char.from_buffer(shared, MUTEX)
+    assert ctypes.CDLL(None).pthread_mutex_trylock(ctypes.byref(mutex)) == 0
+    say("held")
+    if stop:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(60)
+
+
+def hold_file_lock(path: str) -> None:
+    """Lock a file alone; keep it until killed."""
+    with Path(path).open("rb") as file:
+        portalocker.lock(file, portalocker.LockFlags.EXCLUSIVE)
+        say("held")
+        time.sleep(60)
+
+
+def hold_a_page(directory: str, sequence: int, *, child: bool) -> None:
+    """Have a page mapped, or have a child that inherited it; say who, and wait to be killed."""
+    queue = Queue(directory, read_only=True)
+    consumer = queue.consumer(sequence=sequence)
+    pid = os.fork() if child else os.getpid()
+    if pid == 0:
+        time.sleep(60)
+    if child:
+        consumer.close()
+        queue.close()
+    say(pid)
+    time.sleep(60)
+
+
+def flush_and_hang(directory: str, step: str) -> None:
+    """Send a message whose flush says how far it came, and then hangs until killed."""
+
+    def hang(*_: object) -> None:
+        say(step)
+        time.sleep(60)
+
+    with Queue(directory, sync="always") as queue, queue.producer() as producer:
+        flusher = queue._store.flusher
+        meta = flusher._write_meta
+        sync, set_durable = os.fdatasync, meta.set_durable
+        if step == "begun":
+            flusher.lock.attempt = hang
+        elif step == "locked":
+            os.fdatasync = hang
+        elif step == "synced":
+            os.fdatasync = lambda fd: hang(sync(fd))
+        elif step == "marked":
+            meta.set_durable = lambda *mark: hang(set_durable(*mark))
+        else:
+            flusher._end_turn = hang
+        producer.send(b"l")
+
+
+def send_for_ever(directory: str, acked_path: str, batch: int) -> None:
+    """Send numbered messages until killed; the count of those acknowledged stands in a file."""
+    with Path(acked_path).open("r+b") as file:
+        acked = mmap.mmap(file.fileno(), 8)
+    with Queue(directory) as queue, queue.producer() as producer:
+        count = 0
+        while True:
+            items = [
+                b"%d:%d:" % (os.getpid(), count + i) + b"." * (count % 90) for i in range(batch)
+            ]
+            if batch == 1:
+                producer.send(items[0])
+            else:
+                producer.send_many(items)
+            count += batch
+            acked[:] = count.to_bytes(8, "little")
+            if count == batch:
+                say("sending")
+
+
+def open_consumer_and_hold(directory: str, name: str, *, ack: int = 0, leave: bool = False) -> None:
+    """Open a named consumer, acknowledge some messages, and keep it until killed."""
+    with Queue(directory) as queue:
+        try:
+            consumer = queue.consumer(name)
+        except PageQueueError as error:
+            say(type(error).__name__)
+            return
+        with consumer:
+            for _ in range(ack):
+                consumer.receive(10)
+            consumer.ack()
+            say("open")
+            time.sleep(0 if leave else 60)
+
+
+def receive_and_ack_for_ever(directory: str, name: str, out: str, *, total: int) -> None:
+    """Write down each message, and acknowledge it after that, until killed or all are done."""
+    with Path(out).open("a") as file, Queue(directory) as queue, queue.consumer(name) as consumer:
+        say("open")
+        while consumer.sequence < total:
+            message = consumer.receive(10)
+            os.write(file.fileno(), b"%d\n" % message.sequence)
+            consumer.ack(message)
+
+
+def use_consumer_after_fork(directory: str) -> None:
+    """Fork with a named consumer open; print what each use gives in the child, which stays."""
+    queue = Queue(directory)
+    consumer = queue.consumer("billing")
+    queue.producer().send_many([b"a", b"b", b"c"])
+    consumer.receive_many(2)
+    if (pid := os.fork()) == 0:
+        uses: dict[str, Callable[[], object]] = {
+            "ack": consumer.ack,
+            "seek": consumer.seek,
+            "receive": consumer.receive,
+            "consumers": queue.consumers,
+            "remove": lambda: queue.remove_consumer("billing"),
+            "trim": queue.trim,
+        }
+        say(json.dumps({name: outcome(use) for name, use in uses.items()}))
+        consumer.close()
+        for fd in (1, 2):  # whoever waits for the parent's output must not wait for this one
+            os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
+        time.sleep(60)
+    time.sleep(0.3)
+    consumer.ack()
+    say(pid)
+    time.sleep(60)
+
+
+def send_and_trim_for_ever(directory: str) -> None:
+    """Send with a retention of six pages until killed; trim by hand as well."""
+    retention = Retention(max_bytes=6 * SMALL)
+    with (
+        Queue(directory, retention=retention, on_full="block") as queue,
+        queue.producer() as producer,
+    ):
+        count = 0
+        while True:
+            producer.send(b"%d" % count + b"." * (count % 900))
+            count += 1
+            if count == 100:
+                say("sending")
+            if count % 97 == 0:
+                queue.trim()
+                time.sleep(0.001)
+
+
+def dying_at(step: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return what makes calls deadly: this process dies right before the call of that number."""
+    left = [step]
+
+    def deadly(call: Callable[..., Any]) -> Callable[..., Any]:
+        def instead(*args: Any, **options: Any) -> Any:  # noqa: ANN401
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            left[0] -= 1
+            return call(*args, **options)
+
+        return instead
+
+    return deadly
+
+
+def die_while_trimming(directory: str, step: int) -> None:
+    """Trim, and die right before one of the calls that change or sync something."""
+    deadly = dying_at(step)
+    with Queue(directory, retention=Retention(max_bytes=3 * SMALL)) as queue:
+        for module, name in ((os, "fdatasync"), (os, "fsync"), (os, "unlink")):
+            setattr(module, name, deadly(getattr(module, name)))
+        meta = queue._store.read_meta
+        store = deadly(meta.region.store)
+
+        class Stores:
+            """The region, but each store can be the last."""
+
+            def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+                return store if name == "store" else getattr(region, name)
+
+        region = meta.region
+        meta.region = Stores()  # type: ignore[assignment]
+        queue.trim()
+        meta.region = region
+        say("done")
+        os._exit(0)
+
+
+def compress_for_ever(directory: str) -> None:
+    """Compress whatever is sealed, until killed."""
+    with Queue(directory) as queue:
+        say("ready")
+        while True:
+            queue.compress()
+            time.sleep(0.002)
+
+
+def die_while_compressing(directory: str, step: int) -> None:
+    """Compress, and die right before one of the calls that change or sync something."""
+    deadly = dying_at(step)
+    fmt.COMPRESSED_BLOCK_TARGET_BYTES = 1024  # type: ignore[misc]
+    with Queue(directory) as queue:
+        for name in ("open", "fchmod", "pwrite", "fsync", "rename", "unlink"):
+            setattr(os, name, deadly(getattr(os, name)))
+        queue.compress()
+        say("done")
+        os._exit(0)
+
+
+def send_until_blocked(directory: str, count: int = 10**6) -> None:
+    """Send with a retention of four pages, blocking; say how that ended."""
+    retention = Retention(max_bytes=4 * SMALL)
+    with Queue(directory, retention=retention, on_full="block") as queue:
+        say("sending")
+        try:
+            with queue.producer() as producer:
+                for _ in range(count):
+                    producer.send(b"x" * 1300)
+        except KeyboardInterrupt:
+            say(json.dumps(["interrupted", queue.tail_sequence]))
+
+
+def ack_slowly(directory: str, name: str, count: int) -> None:
+    """Receive so many messages, acknowledging every fifth a little later."""
+    with Queue(directory) as queue, queue.consumer(name) as consumer:
+        say("open")
+        for number in range(count):
+            assert consumer.receive(30).sequence == number
+            if number % 5 == 4:
+                time.sleep(0.005)
+                consumer.ack()
+        consumer.ack()
+
+
+def send_lines(directory: str, prefix: str = "queue") -> None:
+    """Send each line of the input, and print its sequence."""
+    with Queue(directory, prefix=prefix) as queue, queue.producer() as producer:
+        say("open")
+        for line in sys.stdin:
+            say(producer.send(line.strip().encode()))
+
+
+def send_counted(directory: str, count: int, *, sleeper: bool) -> None:
+    """Send small messages; with `sleeper`, somebody seems to sleep before each of them."""
+    with Queue(directory) as queue, queue.producer() as producer:
+        region = queue._store.write_meta.region
+        for _ in range(count):
+            if sleeper:
+                region.store_half(WAITERS, 1)
+            producer.send(b"x" * 50)
+
+
+def wait_for_message(directory: str, how: str) -> None:
+    """Block in one of the ways to wait, and say how that ended."""
+    with Queue(directory, read_only=how == "read_only", lock_timeout=60) as queue:
+        consumer = queue.consumer(latest=True)
+        waits: dict[str, Callable[[], object]] = {
+            "receive": consumer.receive,
+            "read_only": consumer.receive,
+            "receive_many": consumer.receive_many,
+            "iterate": lambda: next(consumer),
+            "send": lambda: queue.producer().send(b"x"),
+            "merge": lambda: merge([queue, queue], follow=True).receive(),
+        }
+        say("waiting")
+        try:
+            waits[how]()
+        except KeyboardInterrupt:
+            say("interrupted")
+
+
+def answer_commands() -> None:
+    """Open a queue and send, for each line of the input: directory, payload, clock."""
+    for line in sys.stdin:
+        directory, text, now = json.loads(line)
+        with Queue(directory, clock=Clock(now)) as queue, queue.producer() as producer:
+            sequence = producer.send(bytes.fromhex(text))
+        say(sequence)
+
+
+def outcome(call: Callable[[], object]) -> str:
+    """Return the name of the error that a call raises, or what it returns."""
+    try:
+        return repr(call())
+    except Exception as error:  # noqa: BLE001 - that is the question
+        return type(error).__name__
+
+
+def use_after_fork(directory: str, leave: str) -> None:
+    """Fork with everything open; print what each use gives in the child, then in the parent."""
+    queue = Queue(directory, page_bytes=SMALL)
+    producer, consumer = queue.producer(), queue.consumer()
+    producer.send_many([b"a", b"b", b"c"])
+    replay = queue.replay()
+    paced, merged = queue.replay(speed=1e9), merge([queue], follow=True)
+    next(paced)
+    merged.receive(5)
+    uses: dict[str, Callable[[], object]] = {
+        "next paced": lambda: next(paced),
+        "merged": merged.receive,
+        "merge": lambda: merge([queue]),
+        "send": lambda: producer.send(b"child"),
+        "send_many": lambda: producer.send_many([b"child"]),
+        "flush": producer.flush,
+        "poll": consumer.poll,
+        "receive": lambda: consumer.receive(0),
+        "receive_many": lambda: consumer.receive_many(1, 0),
+        "next": lambda: next(consumer),
+        "seek": consumer.seek,
+        "replay": lambda: next(replay),
+        "producer": queue.producer,
+        "consumer": queue.consumer,
+        "batches": queue.batches,
+        "last": lambda: queue.last(1),
+        "len": lambda: len(queue),
+        "info": queue.info,
+        "verify": queue.verify,
+        "rotate": queue.rotate,
+        "producer.rotate": producer.rotate,
+    }
+    if (pid := os.fork()) == 0:
+        say(json.dumps({name: outcome(use) for name, use in uses.items()}))
+        if leave == "close":
+            consumer.close()
+            producer.close()
+            queue.close()
+        if leave == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if leave == "reopen":
+            with Queue(directory) as again, again.producer() as sender:
+                sender.send(b"from the child")
+        sys.exit(0)  # with all that an ending interpreter does
+    os.waitpid(pid, 0)
+    sent = producer.send(b"parent")
+    producer.flush()
+    received = [consumer.receive(5).payload.decode() for _ in range(sent + 1)]
+    producer.rotate()
+    producer.send(b"rotated")
+    received.append(consumer.receive(5).payload.decode())
+    say(json.dumps([received, queue.verify().ok]))
+    queue.close()
+
+
+# --- many producers and consumers ----------------------------------------------------------------
+
+
+def label(producer: int, number: int, batch: int, count: int) -> bytes:
+    """Return a message that says whose it is, with a tail that follows from that."""
+    rest = bytes([(producer * 31 + number) & 0xFF]) * (number * 7 % 120)
+    return LABEL.pack(producer, number, batch, count) + rest
+
+
+def _produce(queue: Queue, producer: Any, who: int, count: int) -> None:  # noqa: ANN401
+    number = batch = 0
+    while number < count:
+        size = min(who % 3 * 5 + 1, count - number)
+        items = [label(who, number + i, batch, size) for i in range(size)]
+        if size == 1:
+            producer.send(items[0])
+        else:
+            producer.send_many(items)
+        number, batch = number + size, batch + 1
+        if number % 101 == 0:
+            producer.flush()
+        if number % 307 == 0:
+            queue.rotate()
+
+
+def _taken(consumer: Any, style: int) -> Iterator[Any]:  # noqa: ANN401
+    """Yield what a consumer receives, in one of four ways."""
+    while True:
+        if style == 0:
+            yield consumer.receive(60)
+        elif style == 1:
+            yield from consumer.receive_many(37, 60)
+        elif style == 2:
+            yield next(consumer)
+        else:
+            message = consumer.poll()
+            if message is None:
+                time.sleep(0.0005)
+            else:
+                yield message
+
+
+def _consume(consumer: Any, total: int, style: int, path: str) -> None:  # noqa: ANN401
+    rows = []
+    for message in _taken(consumer, style):
+        who, number, batch, size = LABEL.unpack_from(message.payload)
+        assert message.payload == label(who, number, batch, size)
+        rows.append((message.sequence, message.timestamp, who, number, batch, size))
+        if len(rows) == total:
+            break
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("wb") as file:
+        np.save(file, np.array(rows, np.int64))
+    temporary.rename(path)
+
+
+def work(directory: str, out: str, me: int, processes: int, count: int) -> None:
+    """Be one process of many: two threads send, three receive, one of them read-only.
+
+    In every second process the threads that send share a producer.
+    """
+    total = processes * 2 * count
+    with Queue(directory) as queue, Queue(directory, read_only=True) as reading:
+        first = queue.producer()
+        second = first if me % 2 else queue.producer()
+        threads = [
+            threading.Thread(target=_produce, args=(queue, sender, me * 2 + i, count))
+            for i, sender in enumerate((first, second))
+        ]
+        for i in range(3):
+            consumer = (reading if i == 2 else queue).consumer()
+            path = Path(out) / f"{me}-{i}.npy"
+            args = (consumer, total, (me + i) % 4, path)
+            threads.append(threading.Thread(target=_consume, args=args))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+def drive(method: str, directory: str, out: str, processes: int, count: int) -> None:
+    """Start the processes by fork or by spawn, from a process that has no threads."""
+    context = multiprocessing.get_context(method)
+    Queue(directory, page_bytes=4 * SMALL).close()
+    args = [(directory, out, me, processes, count) for me in range(processes)]
+    children = [context.Process(target=work, args=own) for own in args]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(50)
+    sys.exit(any(child.exitcode != 0 for child in children))
+
+
+def open_as_nobody() -> None:
+    """Make queues as root, then become another user and try to open them; print what came."""
+    if os.geteuid() != 0:
+        say("{}")
+        return
+    with tempfile.TemporaryDirectory() as base:
+        for name in ("closed", "readable", "listed"):
+            with Queue(f"{base}/{name}", page_bytes=SMALL) as queue:
+                queue.producer().send(b"a")
+        for path in (base, f"{base}/readable", f"{base}/listed"):
+            Path(path).chmod(0o755)
+        for path in Path(base, "readable").iterdir():
+            path.chmod(0o644)
+        os.seteuid(65534)
+        denied: dict[str, object] = {}
+        for name in ("new", "closed", "readable", "listed", "closed:read", "listed:read"):
+            directory, _, read = name.partition(":")
+            try:
+                Queue(f"{base}/{directory}", read_only=bool(read))
+            except OSError as error:
+                denied[name] = type(error).__name__, str(error), error.errno
+        with Queue(f"{base}/readable", read_only=True) as queue:
+            found = [message.payload.decode() for message in queue.replay()]
+        os.seteuid(0)
+        say(json.dumps({"denied": denied, "read": found}))

@@ -1,0 +1,265 @@
+"""Waiting: asleep without cost, awake at once, and never for ever."""
+
+from __future__ import annotations
+
+import signal
+import statistics
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from support import (
+    SOON,
+    WAITERS,
+    end,
+    finish,
+    hold_writers_lock,
+    ready,
+    send_counted,
+    send_for_ever,
+    send_lines,
+    start,
+    wait_for_message,
+)
+from tools import missing
+
+from pagequeue import NothingReceived, Queue, _core
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+IDLE_SECONDS = 1.5
+ROBUST = not _core.LOCK_NEEDS_FD
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[Queue]:
+    """Return an empty queue whose page does not fill up."""
+    with Queue(tmp_path / "q", page_bytes=1 << 20) as queue:
+        yield queue
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("many", [False, True])
+def test_idle_consumer_uses_less_than_one_percent_of_a_core(
+    queue: Queue, *, read_only: bool, many: bool
+) -> None:
+    """Waiting is sleeping, also where the sleeper may not write that it sleeps."""
+    with Queue(queue.directory, read_only=read_only) as own:
+        consumer = own.consumer()
+        receive = consumer.receive_many if many else consumer.receive
+        with pytest.raises(NothingReceived):
+            receive(timeout=0.05)
+        for _ in range(3):  # a busy machine can only make it look worse than it is
+            thread, process = time.thread_time(), time.process_time()
+            with pytest.raises(NothingReceived):
+                receive(timeout=IDLE_SECONDS)
+            thread, process = time.thread_time() - thread, time.process_time() - process
+            if thread < IDLE_SECONDS / 100:
+                break
+        assert thread < IDLE_SECONDS / 100
+        assert process < IDLE_SECONDS / 50  # with all other threads
+
+
+def test_sleeper_is_woken_well_before_its_slice_ends(queue: Queue) -> None:
+    """I7: the doorbell wakes, another process rings it; without it this would take 50 ms."""
+    other = start(send_lines.__name__, queue.directory)
+    assert other.stdin is not None
+    consumer = queue.consumer()
+    took = []
+    try:
+        ready(other)
+        for i in range(15):
+            sent: list[float] = []
+
+            def send(text: str = f"{i}\n", sent: list[float] = sent) -> None:
+                time.sleep(0.03)
+                sent.append(time.monotonic())
+                other.stdin.write(text)  # type: ignore[union-attr]
+                other.stdin.flush()  # type: ignore[union-attr]
+
+            thread = threading.Thread(target=send)
+            thread.start()
+            message = consumer.receive(10)
+            took.append(time.monotonic() - sent[0])
+            thread.join()
+            assert int(message.payload) == i
+    finally:
+        end(other)
+    assert statistics.median(took) < 0.03
+
+
+def test_message_whose_publisher_rang_no_doorbell_is_seen_all_the_same(queue: Queue) -> None:
+    """I7: a publisher that dies between publishing and waking delays a sleeper by a slice only."""
+    consumer, producer = queue.consumer(), queue.producer()
+    region = queue._store.write_meta.region
+    for _ in range(3):
+        received: list[float] = []
+
+        def read(received: list[float] = received) -> None:
+            consumer.receive(10)
+            received.append(time.monotonic())
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        time.sleep(0.05)
+        region.store_half(WAITERS, 0)  # the publisher believes that nobody sleeps
+        sent = time.monotonic()
+        producer.send(b"a")
+        thread.join(5)
+        assert received[0] - sent < 1
+
+
+def test_sleeper_outlives_a_killed_publisher(queue: Queue, tmp_path: Path) -> None:
+    """I7: a consumer that waits for a publisher that was killed gets what the next one sends."""
+    acked = tmp_path / "acked"
+    consumer = queue.consumer()
+    for round_ in range(3):
+        acked.write_bytes(bytes(8))
+        other = start(send_for_ever.__name__, queue.directory, acked, 1)
+        ready(other)
+        while consumer.lag < 100:
+            time.sleep(0.001)
+        end(other)
+        consumer.seek(latest=True)
+        timer = threading.Timer(0.1, queue.producer().send, [b"%d" % round_])
+        timer.start()
+        begun = time.monotonic()
+        assert consumer.receive(10).payload == b"%d" % round_
+        assert time.monotonic() - begun < SOON
+        timer.join()
+
+
+@pytest.mark.parametrize("how", ["receive", "receive_many", "iterate", "read_only"])
+def test_interrupt_ends_a_wait_at_once(queue: Queue, how: str) -> None:
+    """Ctrl-C in a blocked receive is a KeyboardInterrupt, promptly."""
+    process = start(wait_for_message.__name__, queue.directory, how)
+    assert ready(process) == "waiting"
+    time.sleep(0.2)
+    begun = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    assert finish(process, 5) == "interrupted"
+    assert time.monotonic() - begun < SOON
+
+
+@pytest.mark.skipif(not ROBUST, reason="the lock of this system is not a mutex")
+def test_interrupt_ends_a_send_that_waits_for_the_lock(queue: Queue) -> None:
+    """Ctrl-C also gets through while a stopped process holds the writers' lock."""
+    holder = start(hold_writers_lock.__name__, queue.directory)
+    try:
+        ready(holder)
+        process = start(wait_for_message.__name__, queue.directory, "send")
+        assert ready(process) == "waiting"
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        assert finish(process, 5) == "interrupted"
+    finally:
+        end(holder)
+    assert len(queue) == 0
+
+
+@pytest.mark.parametrize("timeout", [0, 0.001, 0.05, 0.25])
+def test_timeout_is_kept(queue: Queue, timeout: float) -> None:
+    """A wait ends no earlier than asked, and soon after."""
+    consumer = queue.consumer()
+    for call in (consumer.receive, lambda timeout: consumer.receive_many(3, timeout)):
+        took = []
+        for _ in range(3):  # one may be late on a busy machine
+            begun = time.monotonic()
+            with pytest.raises(TimeoutError):
+                call(timeout=timeout)
+            took.append(time.monotonic() - begun)
+        assert timeout <= min(took) < timeout + 0.25
+
+
+@pytest.mark.parametrize("timeout", [None, 1e300, float("inf"), 10**9])
+def test_huge_timeout_waits_for_as_long_as_it_takes(queue: Queue, timeout: float | None) -> None:
+    """No number of seconds is too many, and none turns into no wait at all."""
+    consumer = queue.consumer()
+    timer = threading.Timer(0.15, queue.producer().send, [b"a"])
+    timer.start()
+    assert consumer.receive(timeout).payload == b"a"
+    timer.join()
+
+
+def test_other_threads_run_while_one_waits(queue: Queue) -> None:
+    """The interpreter is free while a consumer sleeps: this thread counts on, and sends."""
+    consumer = queue.consumer()
+    received = []
+    thread = threading.Thread(target=lambda: received.append(consumer.receive(10)))
+    thread.start()
+    begun, longest, last = time.monotonic(), 0.0, time.monotonic()
+    while (now := time.monotonic()) - begun < 0.5:
+        longest, last = max(longest, now - last), now
+    assert longest < 0.25
+    queue.producer().send(b"a")
+    thread.join(5)
+    assert len(received) == 1
+
+
+@pytest.mark.skipif(not ROBUST, reason="the lock of this system is not a mutex")
+def test_other_threads_run_while_one_waits_for_the_lock(queue: Queue) -> None:
+    """The interpreter is free while a producer waits for the writers' lock, and reading goes on."""
+    producer = queue.producer()
+    producer.send(b"before")
+    holder = start(hold_writers_lock.__name__, queue.directory)
+    ready(holder)
+    thread = threading.Thread(target=producer.send, args=(b"after",))
+    thread.start()
+    time.sleep(0.1)
+    begun = time.monotonic()
+    assert queue.consumer().receive(0).payload == b"before"
+    assert len(queue) == 1
+    assert time.monotonic() - begun < SOON
+    end(holder)
+    thread.join(5)
+    assert len(queue) == 2
+
+
+def futex_calls(queue: Queue, out: Path, count: int, *, sleeper: bool) -> int:
+    """Return how many futex calls a process makes that sends so many messages."""
+    strace = ("strace", "-f", "-qq", "-e", "trace=futex", "-o", str(out))
+    process = start(send_counted.__name__, queue.directory, count, before=strace, sleeper=sleeper)
+    _, err = process.communicate(timeout=60)
+    if process.returncode != 0:
+        missing("strace", f"it does not work here: {err.strip()}")
+    return out.read_text(encoding="utf-8").count("futex(")
+
+
+@pytest.mark.tool("strace")
+def test_producer_makes_no_system_call_to_wake_when_nobody_sleeps(
+    queue: Queue, tmp_path: Path
+) -> None:
+    """I7: waking costs a system call only if somebody may be asleep, and then it is made."""
+    none = futex_calls(queue, tmp_path / "none", 0, sleeper=False)
+    idle = futex_calls(queue, tmp_path / "idle", 2000, sleeper=False)
+    awake = futex_calls(queue, tmp_path / "awake", 2000, sleeper=True)
+    assert idle - none < 50
+    assert awake - none >= 2000
+    assert len(queue) == 4000
+
+
+def test_one_message_wakes_all_sleepers(queue: Queue) -> None:
+    """I7: every consumer that sleeps is woken, not the first one only."""
+    woken: list[float] = []
+
+    def read() -> None:
+        queue.consumer(latest=True).receive(10)
+        woken.append(time.monotonic())
+
+    took = []
+    for _ in range(5):
+        woken.clear()
+        threads = [threading.Thread(target=read) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.05)
+        sent = time.monotonic()
+        queue.producer().send(b"a")
+        for thread in threads:
+            thread.join(10)
+        assert len(woken) == 4
+        took.append(max(woken) - sent)
+    assert statistics.median(took) < 0.04
