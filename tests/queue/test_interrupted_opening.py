@@ -6,6 +6,7 @@ import dis
 import gc
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +34,20 @@ class Interrupted(BaseException):
 def interrupted(scene: Callable[[], object], at: int, *, handled: bool = False) -> bool:
     """Run a scene, raise before the instruction of this number; return whether there was one.
 
+    In a thread of its own: an exception out of a trace function in the middle of an `except` leaves
+    that handled exception behind, and all later ones of the thread would carry it as their context.
+
     `handled`: only those before which the interpreter runs signal handlers are counted.
     """
+    gc.disable()  # finalizers of other tests are no part of the scene
+    try:
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(_interrupted, scene, at, handled=handled).result()
+    finally:
+        gc.enable()
+
+
+def _interrupted(scene: Callable[[], object], at: int, *, handled: bool) -> bool:
     left = at
     last: dict[FrameType, str] = {}
 
@@ -54,16 +67,13 @@ def interrupted(scene: Callable[[], object], at: int, *, handled: bool = False) 
                 raise Interrupted
         return opcodes
 
-    before = sys.gettrace()
-    gc.disable()  # finalizers of other tests are no part of the scene
     sys.settrace(opcodes)
     try:
         scene()
     except Interrupted:
         return True
     finally:
-        sys.settrace(before)
-        gc.enable()
+        sys.settrace(None)
     return False
 
 

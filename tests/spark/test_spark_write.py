@@ -203,9 +203,9 @@ def test_a_job_that_fails_leaves_nothing(spark: SparkSession, tmp_path: Path) ->
     frame = spark.range(0, 1000, 1, 2).selectExpr("cast(id as string) payload")
     with pytest.raises(PySparkException, match="it always fails"):
         write(frame.mapInArrow(fails, frame.schema), tmp_path / "q")
-    deadline = time.monotonic() + 20
-    while os.listdir(tmp_path / "q" / "queue-staged") not in ([], ["lock"]):
-        assert time.monotonic() < deadline
+    deadline = time.monotonic() + 60
+    while (left := os.listdir(tmp_path / "q" / "queue-staged")) not in ([], ["lock"]):
+        assert time.monotonic() < deadline, left
         time.sleep(0.1)
     with Queue(tmp_path / "q") as queue:
         assert len(queue) == 0

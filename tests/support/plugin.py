@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import struct
+import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,7 @@ START = 1_700_000_000_000_000_000
 LOCK_BOOT_AT = 64
 NEEDS = "needs"
 NO_SPARK = "needs Spark: "
+SPARK_TESTS = "tests/spark/"
 PAGE_NUMBER_AT = 192
 DURABLE_SEQUENCE_AT = 256
 DURABLE_PAGE_AT = DURABLE_SEQUENCE_AT + 8
@@ -174,24 +176,39 @@ def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
     return request.param  # type: ignore[no-any-return]
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what needs Spark where there is none, by name; note what a test needs in its report.
+def pytest_configure(config: pytest.Config) -> None:
+    """Register this, once: the conftest of each folder of tests has this name too."""
+    module = sys.modules[__name__]
+    if not config.pluginmanager.is_registered(module):
+        config.pluginmanager.register(module, "shared by all tests")
 
-    Processes that share the tests (`-n`) take them by file, and all tests of Spark together, so
-    that there is one session.
-    """
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs Spark where there is none, by name; note what a test needs in its report."""
     marked = [item for item in items if item.get_closest_marker("spark")]
     reason = why_not() if marked else None
     for item in marked if reason else []:
         item.add_marker(pytest.mark.skip(reason=f"{NO_SPARK}{reason}"))
-    is_shared = config.pluginmanager.hasplugin("xdist")
     for item in items:
         needs = [name for name in ("spark", "tool") if item.get_closest_marker(name)]
         item.user_properties.extend((NEEDS, name) for name in needs)
-        if is_shared:
-            item.add_marker(
-                pytest.mark.xdist_group("spark" if "spark" in needs else item.path.stem)
-            )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:  # noqa: ANN401 - xdist's
+    """Give each test process whole files, and one process all of `tests/spark`: one session.
+
+    Fixtures of a file are made once, and tests of a file may build on each other. The marks for
+    `--dist loadgroup` would say the same, but xdist 3.8 reads them in a way that pytest 9.2 ended.
+    """
+    from xdist.scheduler import LoadScopeScheduling  # noqa: PLC0415 - only where tests are shared
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return "spark" if file.startswith(SPARK_TESTS) else file
+
+    return ByFile(config, log)
 
 
 def needing(name: str, reports: Iterable[Any]) -> list[Any]:
