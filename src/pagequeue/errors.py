@@ -9,8 +9,9 @@
 | `AccessError` | mend the path, the owner or the permissions |
 | `UsageError` | mend the calling code |
 
-An error that is a builtin's kind inherits from that too. Each carries its numbers as attributes and
-ends its message with the remedy.
+An error that is a builtin's kind inherits from that too. Each carries its numbers as attributes, and
+its message ends with the remedy, which is also an attribute: a program with other words for it, such
+as the command line, shows `problem` and words of its own.
 """
 
 from __future__ import annotations
@@ -31,16 +32,33 @@ def _rebuild(cls: type[PageQueueError], text: str, state: dict[str, Any]) -> Pag
 class PageQueueError(Exception):
     """Base of all errors of this package.
 
+    Args:
+        text: the problem.
+        path: the file or directory that it is about.
+        remedy: what the caller can do; the message ends with it, after a colon.
+        numbers: attributes that the class documents.
+
     Attributes:
         path: the file or directory that it is about, or None.
+        remedy: what the caller can do, or None where the message does not say it apart.
     """
 
     path: str | None = None
+    remedy: str | None = None
 
-    def __init__(self, text: str, *, path: str | None = None, **numbers: object) -> None:
-        super().__init__(text if path is None else f"{path}: {text}")
+    def __init__(
+        self, text: str, *, path: str | None = None, remedy: str | None = None, **numbers: object
+    ) -> None:
+        parts = (path, text, remedy)
+        super().__init__(": ".join(part for part in parts if part is not None))
         self.path = path
+        self.remedy = remedy
         self.__dict__.update(numbers)
+
+    @property
+    def problem(self) -> str:
+        """The message without its remedy."""
+        return str(self) if self.remedy is None else str(self).removesuffix(f": {self.remedy}")
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""

@@ -99,6 +99,16 @@ def test_message_carries_the_path_only_when_there_is_one() -> None:
     assert errors.UsageError("wrong", path="/q").path == "/q"
 
 
+def test_remedy_ends_the_message_and_can_be_had_apart() -> None:
+    """Who has other words for the remedy shows the problem and those."""
+    error = errors.QueueFull("no room", path="/q", remedy="acknowledge, then call again")
+    assert str(error) == "/q: no room: acknowledge, then call again"
+    assert error.remedy == "acknowledge, then call again"
+    assert error.problem == "/q: no room"
+    assert pickle.loads(pickle.dumps(error)).problem == error.problem
+    assert errors.QueueFull("no room").problem == "no room"
+
+
 def test_describe_gives_the_systems_own_words() -> None:
     """The errno's text, without its number or a path."""
     assert errors.describe(OSError(errno.ENOSPC, "x", "/p")) == "No space left on device"
