@@ -9,9 +9,9 @@
 | `AccessError` | mend the path, the owner or the permissions |
 | `UsageError` | mend the calling code |
 
-An error that is a builtin's kind inherits from that too. Each carries its numbers as attributes, and
-its message ends with the remedy, which is also an attribute: a program with other words for it, such
-as the command line, shows `problem` and words of its own.
+An error that is a builtin's kind inherits from that too. Each carries its numbers as attributes,
+and its message ends with the remedy, which is also an attribute: a program with other words for it,
+such as the command line, shows `problem` and words of its own.
 """
 
 from __future__ import annotations
