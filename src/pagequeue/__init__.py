@@ -88,7 +88,7 @@ from pagequeue.receive.named_consumer import NamedConsumer
 from pagequeue.receive.pace import Pace
 from pagequeue.receive.replay import Replay
 from pagequeue.send.producer import Producer
-from pagequeue.store.recovery_report import RecoveryReport
+from pagequeue.store.power_loss_recovery import RecoveryReport
 
 __version__ = "0.1.0"
 

@@ -9,7 +9,6 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from pagequeue import format as fmt
-from pagequeue import format_groups as gfmt
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,9 +24,9 @@ RECORDS: Final[dict[str, np.dtype[np.void]]] = {
     "stored": fmt.STORED,
     "group_meta": fmt.GROUP_META,
     "group_record": fmt.GROUP_RECORD,
-    "snapshot": gfmt.SNAPSHOT,
-    "snapshot_record": gfmt.SNAPSHOT_RECORD,
-    "dead_letter": gfmt.DEAD_LETTER,
+    "snapshot": fmt.SNAPSHOT,
+    "snapshot_record": fmt.SNAPSHOT_RECORD,
+    "dead_letter": fmt.DEAD_LETTER,
     "compressed_head": fmt.COMPRESSED_HEAD,
     "compressed_block": fmt.COMPRESSED_BLOCK,
     "compressed_end": fmt.COMPRESSED_END,
@@ -76,9 +75,7 @@ def _fields(dtype: np.dtype[np.void]) -> list[tuple[str, int, int, str]]:
 
 
 def _number(name: str) -> int:
-    """Return a limit, in whichever of the two rooms it is stated."""
-    value = getattr(fmt, name, None)
-    return int(getattr(gfmt, name) if value is None else value)
+    return int(getattr(fmt, name))
 
 
 def header() -> str:

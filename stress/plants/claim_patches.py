@@ -26,7 +26,7 @@ def only_snapshot_overwritten() -> None:
     rewrite(
         group_table.GroupTable,
         "write_snapshot",
-        ("gfmt.snapshot_at(self.capacity, ordinal)", "gfmt.snapshot_at(self.capacity, 0)"),
+        ("fmt.snapshot_at(self.capacity, ordinal)", "fmt.snapshot_at(self.capacity, 0)"),
     )
 
 

@@ -11,7 +11,6 @@ from plugin import START, slow_crc32c
 
 from pagequeue import Queue, core_layout
 from pagequeue import format as fmt
-from pagequeue import format_groups as gfmt
 
 if TYPE_CHECKING:
     from plugin import Disk
@@ -50,9 +49,9 @@ def page_header(number: int, identity: bytes, first: int, floor: int, created: i
         (fmt.READ_META, 64, [0, 8, 12, 16, 32, 40, 48, 56, 60]),
         (fmt.CURSOR_META, 128, [0, 8, 12, 16, 32, 36, 40, 48, 56, 64, 72, 80]),
         (fmt.GROUP_RECORD, 64, [0, 8, 16, 24, 32, 40, 48, 52, 56, 60]),
-        (gfmt.SNAPSHOT, 32, [0, 8, 16, 20, 24]),
-        (gfmt.SNAPSHOT_RECORD, 24, [0, 8, 16, 20]),
-        (gfmt.DEAD_LETTER, 32, [0, 4, 8, 16, 24, 28]),
+        (fmt.SNAPSHOT, 32, [0, 8, 16, 20, 24]),
+        (fmt.SNAPSHOT_RECORD, 24, [0, 8, 16, 20]),
+        (fmt.DEAD_LETTER, 32, [0, 4, 8, 16, 24, 28]),
     ],
 )
 def test_records_have_these_offsets(record: object, size_bytes: int, offsets: list[int]) -> None:

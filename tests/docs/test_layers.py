@@ -17,7 +17,7 @@ PACKAGE = Path(pagequeue.__file__).parent
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 UPPER = {"__init__", "__main__", "cli", "demo", "spark", "multiprocessing"}
 """What may use the public names of the package; everything else imports modules."""
-LOWEST = {"_core", "errors", "format", "format_groups"}
+LOWEST = {"_core", "errors", "format"}
 pytest.importorskip("importlinter", reason="import-linter is not installed")
 
 

@@ -14,7 +14,6 @@ from support import pretend_power_cut, within
 
 from pagequeue import Queue, Retention, errors
 from pagequeue import format as fmt
-from pagequeue import format_groups as gfmt
 from pagequeue.meta.group_table import GroupTable, decode_snapshot
 
 if TYPE_CHECKING:
@@ -208,8 +207,8 @@ def test_a_torn_snapshot_leaves_the_one_before(tmp_path: Path) -> None:
         ordinal = group._group_file.region.load(GroupTable.SNAPSHOT)
     path = tmp_path / "queue-readMeta.work"
     data = bytearray(path.read_bytes())
-    at = gfmt.snapshot_at(16, ordinal)
-    newest = decode_snapshot(bytes(data[at : at + gfmt.snapshot_bytes(16)]))
+    at = fmt.snapshot_at(16, ordinal)
+    newest = decode_snapshot(bytes(data[at : at + fmt.snapshot_bytes(16)]))
     assert newest is not None
     assert newest.new_sequence == 6
     data[at + 20] ^= 1

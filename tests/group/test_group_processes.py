@@ -17,7 +17,7 @@ from group_support import send
 
 import pagequeue
 from pagequeue import Queue, Retention, errors
-from pagequeue import format_groups as gfmt
+from pagequeue import format as fmt
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -221,7 +221,7 @@ def test_options_that_cannot_be_are_refused(tmp_path: Path) -> None:
     with Queue(tmp_path) as queue:
         for options in (
             {"lease": 0}, {"lease": -1}, {"lease": float("nan")}, {"max_deliveries": 0},
-            {"capacity": 0}, {"capacity": gfmt.GROUP_CAPACITY_MAX + 1}, {"on_expired": "x"},
+            {"capacity": 0}, {"capacity": fmt.GROUP_CAPACITY_MAX + 1}, {"on_expired": "x"},
             {"latest": True, "sequence": 0},
         ):  # fmt: skip
             with pytest.raises(errors.InvalidOption):

@@ -14,7 +14,6 @@ import numpy as np
 
 from pagequeue import errors
 from pagequeue import format as fmt
-from pagequeue import format_groups as gfmt
 from pagequeue.receive.replay import Replay
 from pagequeue.send.producer import Producer
 from pagequeue.store.options import check_options
@@ -28,11 +27,11 @@ if TYPE_CHECKING:
     from pagequeue._core import Message
 
 REASONS: Final = {
-    gfmt.CAUSE_NONE: "was not acknowledged",
-    gfmt.CAUSE_NACK: "was given back",
-    gfmt.CAUSE_LEASE: "was kept until its lease ended",
-    gfmt.CAUSE_DEATH: "was claimed by a worker that died",
-    gfmt.CAUSE_DAMAGE: "could not be read",
+    fmt.CAUSE_NONE: "was not acknowledged",
+    fmt.CAUSE_NACK: "was given back",
+    fmt.CAUSE_LEASE: "was kept until its lease ended",
+    fmt.CAUSE_DEATH: "was claimed by a worker that died",
+    fmt.CAUSE_DAMAGE: "could not be read",
 }
 """What became of its last delivery."""
 
@@ -65,23 +64,23 @@ class DeadLetter:
             InvalidOption: it is no dead letter.
             NewerFormat: a newer version wrote it.
         """
-        size = gfmt.DEAD_LETTER.itemsize
+        size = fmt.DEAD_LETTER.itemsize
         if len(message.payload) < size:
             raise errors.InvalidOption(
                 f"message {message.sequence} is no dead letter: it has {len(message.payload)} "
                 f"bytes, and the least is {size}"
             )
-        head = np.frombuffer(message.payload, gfmt.DEAD_LETTER, 1)[0]
-        if int(head["version"]) != gfmt.DEAD_LETTER_FORMAT:
+        head = np.frombuffer(message.payload, fmt.DEAD_LETTER, 1)[0]
+        if int(head["version"]) != fmt.DEAD_LETTER_FORMAT:
             raise errors.NewerFormat(
                 f"a dead letter of format {int(head['version'])}, this is "
-                f"{gfmt.DEAD_LETTER_FORMAT}: upgrade pagequeue",
+                f"{fmt.DEAD_LETTER_FORMAT}: upgrade pagequeue",
                 version=int(head["version"]),
             )
         cause = int(head["cause"])
         return cls(
             sequence=int(head["sequence"]),
-            payload=None if cause == gfmt.CAUSE_DAMAGE else message.payload[size:],
+            payload=None if cause == fmt.CAUSE_DAMAGE else message.payload[size:],
             timestamp=int(head["timestamp"]),
             deliveries=int(head["deliveries"]),
             reason=REASONS.get(cause, f"ended for reason {cause}"),
@@ -91,8 +90,8 @@ class DeadLetter:
 
 def encode_letter(sequence: int, message: Message | None, deliveries: int, cause: int) -> bytes:
     """Return the payload of a dead letter."""
-    head = np.zeros(1, gfmt.DEAD_LETTER)
-    head["version"], head["cause"] = gfmt.DEAD_LETTER_FORMAT, cause
+    head = np.zeros(1, fmt.DEAD_LETTER)
+    head["version"], head["cause"] = fmt.DEAD_LETTER_FORMAT, cause
     head["sequence"], head["deliveries"] = sequence, deliveries
     head["timestamp"] = 0 if message is None else message.timestamp
     return head.tobytes() + (b"" if message is None else message.payload)
@@ -103,7 +102,7 @@ class DeadLetters:
 
     def __init__(self, store: Store, name: str) -> None:
         self._beside = store
-        self.prefix = gfmt.dead_letter_prefix(store.prefix, name)
+        self.prefix = fmt.dead_letter_prefix(store.prefix, name)
         self._store: Store | None = None
         self._producer: Producer | None = None
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Self
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue import format_groups as gfmt
 from pagequeue.group.async_claim import AwaitedClaims
 from pagequeue.group.dead_letters import DeadLetters
 from pagequeue.group.group_errors import refusal
@@ -370,8 +369,8 @@ class Group(_core.Claims, AwaitedClaims, Closing):
         try:
             message: Message | None = self._read(sequence, number, position)
         except errors.DamageError:
-            message, cause = None, gfmt.CAUSE_DAMAGE
-        if message is not None or cause == gfmt.CAUSE_DAMAGE:
+            message, cause = None, fmt.CAUSE_DAMAGE
+        if message is not None or cause == fmt.CAUSE_DAMAGE:
             self._dead.send(sequence, message, deliveries, cause)
         file = self._group_file
         if self._settle(slot, claim_id, True, 0, 0):

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from pagequeue import errors
 from pagequeue import format as fmt
-from pagequeue import format_groups as gfmt
 from pagequeue.group.dead_letters import DeadLetters
 from pagequeue.group.group import Group
 from pagequeue.meta.all_and_read_meta import ReadMeta
@@ -101,7 +100,7 @@ def _make(
     with store.read_meta.making(ReadMeta.CONSUMERS_MADE):
         make_group_file(
             store.folder, store.prefix, store.meta.queue_id, name, Snapshot(begin),
-            capacity=capacity or gfmt.GROUP_CAPACITY_DEFAULT, created=now, now=now,
+            capacity=capacity or fmt.GROUP_CAPACITY_DEFAULT, created=now, now=now,
         )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.format_groups import group_bytes
+from pagequeue.format import group_bytes
 from pagequeue.integrity.inspection_meta import Written, look_at_words
 from pagequeue.integrity.problem import Problem, problem_of
 from pagequeue.meta.all_and_read_meta import (

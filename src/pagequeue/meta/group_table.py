@@ -20,7 +20,6 @@ import numpy as np
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue import format_groups as gfmt
 from pagequeue.meta.all_and_read_meta import check_shared, field_of, identity_checksum, map_shared
 from pagequeue.meta.cursor import REMEDY, readable_cursors
 from pagequeue.meta.write_meta import lock_key_of
@@ -42,7 +41,7 @@ class Waiting:
     sequence: int
     due: int = 0  # ns since 1970, UTC
     deliveries: int = 1
-    cause: int = gfmt.CAUSE_NONE
+    cause: int = fmt.CAUSE_NONE
 
 
 @dataclass(frozen=True)
@@ -73,10 +72,10 @@ class Snapshot:
 
 def encode_snapshot(ordinal: int, new_sequence: int, records: bytes) -> bytes:
     """Return the bytes of a snapshot."""
-    header = np.zeros(1, gfmt.SNAPSHOT)
-    header["magic"] = np.void(gfmt.SNAPSHOT_MAGIC)
+    header = np.zeros(1, fmt.SNAPSHOT)
+    header["magic"] = np.void(fmt.SNAPSHOT_MAGIC)
     header["ordinal"] = ordinal
-    header["count"] = len(records) // gfmt.SNAPSHOT_RECORD.itemsize
+    header["count"] = len(records) // fmt.SNAPSHOT_RECORD.itemsize
     header["new_sequence"] = new_sequence
     header["checksum"] = _core.crc32c(header.tobytes() + records)
     return header.tobytes() + records
@@ -84,20 +83,20 @@ def encode_snapshot(ordinal: int, new_sequence: int, records: bytes) -> bytes:
 
 def decode_snapshot(data: bytes) -> Snapshot | None:
     """Return what a snapshot says; None if it is none, or not whole."""
-    if len(data) < gfmt.SNAPSHOT.itemsize:
+    if len(data) < fmt.SNAPSHOT.itemsize:
         return None
-    header = np.frombuffer(data, gfmt.SNAPSHOT, 1).copy()
+    header = np.frombuffer(data, fmt.SNAPSHOT, 1).copy()
     found = int(header["checksum"][0])
     header["checksum"] = 0
-    end = gfmt.SNAPSHOT.itemsize + int(header["count"][0]) * gfmt.SNAPSHOT_RECORD.itemsize
-    records = data[gfmt.SNAPSHOT.itemsize : end]
+    end = fmt.SNAPSHOT.itemsize + int(header["count"][0]) * fmt.SNAPSHOT_RECORD.itemsize
+    records = data[fmt.SNAPSHOT.itemsize : end]
     if (
-        header["magic"][0].tobytes() != gfmt.SNAPSHOT_MAGIC
+        header["magic"][0].tobytes() != fmt.SNAPSHOT_MAGIC
         or end > len(data)
         or _core.crc32c(header.tobytes() + records) != found
     ):
         return None
-    rows = np.frombuffer(records, gfmt.SNAPSHOT_RECORD)
+    rows = np.frombuffer(records, fmt.SNAPSHOT_RECORD)
     waiting = [
         Waiting(int(row["sequence"]), int(row["due"]), int(row["deliveries"]), int(row["cause"]))
         for row in rows
@@ -107,7 +106,7 @@ def decode_snapshot(data: bytes) -> Snapshot | None:
 
 def encode_waiting(waiting: list[Waiting]) -> bytes:
     """Return the records of a snapshot."""
-    rows = np.zeros(len(waiting), gfmt.SNAPSHOT_RECORD)
+    rows = np.zeros(len(waiting), fmt.SNAPSHOT_RECORD)
     for row, one in zip(rows, waiting, strict=True):
         row["sequence"], row["due"] = one.sequence, one.due
         row["deliveries"], row["cause"] = one.deliveries, one.cause
@@ -161,7 +160,7 @@ class GroupTable:
         check_shared(self.region, fmt.GROUP_META, fmt.CURSOR_MAGIC, queue_id, self.path)
         self.region.on_lost = partial(self.corrupt, reason="truncated while it was open")
         self.capacity = self.region.load_half(self.CAPACITY)
-        needed = gfmt.group_bytes(self.capacity)
+        needed = fmt.group_bytes(self.capacity)
         if fmt.GROUP_TABLE_AT <= needed < size_bytes:  # nobody reads what was appended
             size_bytes = needed
             self.region, self.inode = map_shared(
@@ -172,8 +171,8 @@ class GroupTable:
         if self.region.load_half(self.KIND) != fmt.CURSOR_OF_GROUP:
             raise self.corrupt(self.KIND, "not the file of a group")
         if (
-            not 0 < self.capacity <= gfmt.GROUP_CAPACITY_MAX
-            or gfmt.group_bytes(self.capacity) != size_bytes
+            not 0 < self.capacity <= fmt.GROUP_CAPACITY_MAX
+            or fmt.group_bytes(self.capacity) != size_bytes
         ):
             raise self.corrupt(self.CAPACITY, f"a table of {self.capacity}, which cannot be")
 
@@ -227,7 +226,7 @@ class GroupTable:
         used = min(self.region.load_half(_word("used")), self.capacity)
         rows = np.frombuffer(memoryview(self.region), fmt.GROUP_RECORD, used, fmt.GROUP_TABLE_AT)
         states = rows["word"] & np.uint64(3)
-        live = (states == gfmt.RECORD_CLAIMED) & (rows["lease_end"] > monotonic)
+        live = (states == fmt.RECORD_CLAIMED) & (rows["lease_end"] > monotonic)
         outstanding = int(np.count_nonzero(states))
         claimed = int(np.count_nonzero(live))
         return self.new_sequence, (claimed, max(0, outstanding - claimed))
@@ -243,10 +242,10 @@ class GroupTable:
 
     def last_snapshot(self) -> Snapshot:
         """Return what survives a power cut: the newest whole snapshot, and the floor."""
-        size_bytes = gfmt.snapshot_bytes(self.capacity)
+        size_bytes = fmt.snapshot_bytes(self.capacity)
         newest = Snapshot(0)
         for ordinal in (0, 1):
-            at = gfmt.snapshot_at(self.capacity, ordinal)
+            at = fmt.snapshot_at(self.capacity, ordinal)
             found = decode_snapshot(self.region.read(at, size_bytes))
             if found is not None and found.ordinal > newest.ordinal:
                 newest = found
@@ -255,7 +254,7 @@ class GroupTable:
     def write_snapshot(self, new_sequence: int, records: bytes) -> int:
         """Write a snapshot where the one on stable storage does not stand; return its ordinal."""
         ordinal = self.region.load(self.SNAPSHOT) + 1
-        at = gfmt.snapshot_at(self.capacity, ordinal)
+        at = fmt.snapshot_at(self.capacity, ordinal)
         self.region.write(at, encode_snapshot(ordinal, new_sequence, records))
         return ordinal
 
@@ -298,16 +297,16 @@ def make_group_file(
     header["snapshot"] = ordinal
     rows = np.zeros(len(snapshot.waiting), fmt.GROUP_RECORD)
     for row, (number, one) in zip(rows, enumerate(snapshot.waiting, 1), strict=True):
-        row["word"] = number << 2 | gfmt.RECORD_WAITS
+        row["word"] = number << 2 | fmt.RECORD_WAITS
         row["sequence"], row["deliveries"] = one.sequence, one.deliveries
         row["cause"] = one.cause
         row["due"] = max(0, monotonic + one.due - now) if one.due > now else 0
-    at = gfmt.snapshot_at(capacity, ordinal)
+    at = fmt.snapshot_at(capacity, ordinal)
     data = header.tobytes().ljust(fmt.GROUP_TABLE_AT, b"\0") + rows.tobytes()
     whole = data.ljust(at, b"\0") + encode_snapshot(
         ordinal, snapshot.new_sequence, encode_waiting(snapshot.waiting)
     )
-    folder.make(file_name, whole, size_bytes=gfmt.group_bytes(capacity), synced=True)
+    folder.make(file_name, whole, size_bytes=fmt.group_bytes(capacity), synced=True)
     # Dies or cut before the table is settled: it is not believed, and the snapshot is.
     made = GroupTable(folder, prefix, queue_id, name, writable=True)
     made.settle()

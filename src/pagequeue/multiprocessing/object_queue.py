@@ -16,7 +16,6 @@ import numpy as np
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue import format_groups as gfmt
 from pagequeue.maintenance.retention import Retention
 from pagequeue.meta.all_and_read_meta import field_of, lost_meta
 from pagequeue.meta.group_table import GroupTable
@@ -123,7 +122,7 @@ class ObjectQueue:
         count = min(words.load_half(USED), self.group._group_file.capacity)  # noqa: SLF001 - one package
         records = words.read(fmt.GROUP_TABLE_AT, count * fmt.GROUP_RECORD.itemsize)
         states = np.frombuffer(records, fmt.GROUP_RECORD)["word"] & 3
-        return int(np.count_nonzero(states == gfmt.RECORD_WAITS))
+        return int(np.count_nonzero(states == fmt.RECORD_WAITS))
 
     def look_at_owners(self) -> None:
         """Give back what processes had that are gone."""

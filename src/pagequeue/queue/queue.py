@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from pagequeue.receive.pace import Speed
     from pagequeue.send.producer import Producer
-    from pagequeue.store.recovery_report import RecoveryReport
+    from pagequeue.store.power_loss_recovery import RecoveryReport
 
 LOCK_TIMEOUT = 10.0
 

@@ -24,8 +24,7 @@ from pagequeue.page.listing import page_numbers
 from pagequeue.schema.schema import ANY_KIND, RequestedSchema
 from pagequeue.store.creation import Creation, refuse_confusion
 from pagequeue.store.exclusive import ensure_no_writer
-from pagequeue.store.power_loss_recovery import Recovery
-from pagequeue.store.recovery_report import RecoveryReport
+from pagequeue.store.power_loss_recovery import Recovery, RecoveryReport
 from pagequeue.system.directory import FILE_MODE, Directory
 from pagequeue.system.file_lock import FileLock
 from pagequeue.system.trust import NOTHING

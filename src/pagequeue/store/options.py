@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pagequeue import errors
 from pagequeue import format as fmt
-from pagequeue import format_groups as gfmt
 from pagequeue.page import zstd
 from pagequeue.system.directory import FILE_MODE, FILE_MODE_MAX
 from pagequeue.util.numbers import number, whole
@@ -87,9 +86,9 @@ def check_group(
         raise errors.InvalidOption(
             f"max_deliveries is {max_deliveries}: give 1 or more, or None", path=path
         )
-    if capacity is not None and not 0 < capacity <= gfmt.GROUP_CAPACITY_MAX:
+    if capacity is not None and not 0 < capacity <= fmt.GROUP_CAPACITY_MAX:
         raise errors.InvalidOption(
-            f"capacity is {capacity}: give 1 to {gfmt.GROUP_CAPACITY_MAX}", path=path
+            f"capacity is {capacity}: give 1 to {fmt.GROUP_CAPACITY_MAX}", path=path
         )
     return lease, max_deliveries, capacity
 

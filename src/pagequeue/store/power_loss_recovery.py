@@ -13,6 +13,7 @@ import contextlib
 import errno
 import logging
 import os
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
@@ -38,7 +39,6 @@ from pagequeue.page.page import (
 )
 from pagequeue.store.crash_recovery import BATCH_OPEN, CrashRecovery
 from pagequeue.store.pending_commit import settle_alone, unpublished
-from pagequeue.store.recovery_report import RecoveryReport
 from pagequeue.util.text import counted
 
 if TYPE_CHECKING:
@@ -50,6 +50,37 @@ if TYPE_CHECKING:
 log = logging.getLogger("pagequeue")
 TORN = {"wrong size", "wrong magic", "wrong checksum"}
 """What a power cut can make of a page that was rolled into; anything else is another's page."""
+
+
+@dataclass
+class RecoveryReport:
+    """What opening the queue had to do.
+
+    Attributes:
+        scanned: whether frames were checked from the durable mark on, as after a power cut.
+        messages_settled: published by a producer that was killed before it updated the tail.
+        messages_checked: valid frames that the scan found.
+        messages_dropped: whole frames of an incomplete batch, dropped.
+        bytes_zeroed: of torn frames, in the last page.
+        pages_removed: numbers of removed pages, all after the true tail.
+        actions: one sentence for each step taken.
+
+    Example:
+        >>> Queue("events").recovery.actions
+        []
+    """
+
+    scanned: bool = False
+    messages_settled: int = 0
+    messages_checked: int = 0
+    messages_dropped: int = 0
+    bytes_zeroed: int = 0
+    pages_removed: list[int] = field(default_factory=list)
+    actions: list[str] = field(default_factory=list)
+
+    def did(self, sentence: str) -> None:
+        """Record a step."""
+        self.actions.append(sentence)
 
 
 def missing_before(head_page: int, head_sequence: int) -> str:
