@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 import tempfile
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from publishing_steps import LARGE_COUNT, PAGE_BYTES, SMALL_COUNT, Rows, publish, whole
 
+import pagequeue.system.directory
 from pagequeue import Queue, errors
 from pagequeue.bulk.publisher import BulkPublisher
 from pagequeue.meta.ledger import published_name, publishing_name, read_record, write_record
@@ -233,3 +235,17 @@ def test_records_of_another_size_are_refused(tmp_path: Path, count: int) -> None
             ledger.publish("w", 0, Rows("longer", count))
         assert ledger.publish("w", 0, Rows("x", count)) == range(count)  # 8 bytes each
         assert queue.verify().problems == []
+
+
+def test_making_the_staged_directory_syncs_nothing_of_the_queue(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failed sync of the queue's directory would have to stop the queue, for nothing durable."""
+
+    def fails(path: str) -> None:
+        raise OSError(errno.EIO, "a sync failed", path)
+
+    monkeypatch.setattr(pagequeue.system.directory, "sync_directory", fails)
+    with BulkPublisher(queue._store) as publisher:
+        monkeypatch.undo()
+        assert publisher.publish("w", 0, Rows("x", 1)) == range(1)

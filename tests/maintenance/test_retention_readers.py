@@ -23,14 +23,20 @@ from pagequeue import (
     Consumer,
     Expired,
     Queue,
+    Retention,
     SequenceOutOfRange,
     verify_queue,
 )
+from pagequeue.store.store import Store
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from plugin import Disk
+
+    from pagequeue.meta.write_meta import Tail
+
+JUST_NOW = timedelta(microseconds=1)
 
 
 def test_reader_inside_a_retired_page_finishes_it(
@@ -155,3 +161,47 @@ def test_readers_race_with_rolls_and_retention(tmp_path: Path, seed: int) -> Non
         assert failed == []
         assert queue.head_sequence > 0
         assert queue.verify().problems == []
+
+
+def pass_the_tail(queue: Queue) -> None:
+    """Have retention remove all that is there, and send one message more."""
+    for _ in range(3):
+        queue.rotate()
+        queue.producer().send(b"b")
+    queue.trim()
+
+
+def test_times_while_retention_passes_the_tail_it_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new head comes after that tail, and has no next page: the call begins again."""
+    with Queue(tmp_path / "q", page_bytes=SMALL, retention=Retention(max_age=JUST_NOW)) as queue:
+        queue.producer().send(b"a")
+        find = Store.page_of_sequence
+
+        def after(store: Store, sequence: int) -> int:
+            monkeypatch.undo()
+            pass_the_tail(queue)
+            return find(store, sequence)
+
+        monkeypatch.setattr(Store, "page_of_sequence", after)
+        assert queue.times()[0].tolist() == [queue.head_sequence] == [3]
+
+
+def test_as_of_while_retention_passes_the_tail_it_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head is taken before the tail, so that there is always a page between them."""
+    with Queue(tmp_path / "q", page_bytes=SMALL, retention=Retention(max_age=JUST_NOW)) as queue:
+        queue.producer().send(b"a")
+        seen = Store.tail.fget
+        assert seen is not None
+
+        def before(store: Store) -> Tail:
+            tail = seen(store)
+            monkeypatch.undo()
+            pass_the_tail(queue)
+            return tail
+
+        monkeypatch.setattr(Store, "tail", property(before))
+        assert queue.as_of((1 << 63) - 1) == 3

@@ -475,7 +475,9 @@ def staged_directory(
 
 def _staged(path: str, prefix: str, file_mode: int, trust: frozenset[str]) -> Directory:
     staged = os.path.join(path, prefix + STAGED)
-    return Directory(staged, create=True, file_mode=file_mode, trust=trust)
+    # Not synced: a failed sync of the queue's directory would have to stop the whole queue, and a
+    # power cut may take what was not committed.
+    return Directory(staged, create=True, durable=False, file_mode=file_mode, trust=trust)
 
 
 def _joined(chunks: list[Chunk]) -> Chunk:

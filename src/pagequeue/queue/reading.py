@@ -225,14 +225,14 @@ def _check_begin(store: Store, tail: Tail, number: int) -> None:
 
 def _as_of(store: Store, moments: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the sequence of the last message that is not later than each; moments are in order."""
-    tail = store.tail
+    head_page, tail = store.read_meta.head_page, store.tail  # in this order: both only grow
     found = np.full(len(moments), -1, np.int64)
 
     def first_time(number: int) -> int:
         known = store.first_timestamp(number)
         return NO_TIME if known is None else known
 
-    numbers = range(store.read_meta.head_page, tail.page_number + 1)
+    numbers = range(head_page, tail.page_number + 1)
     low = max(bisect_right(numbers, int(moments[0]), key=first_time) - 1, 0)
     high = bisect_right(numbers, int(moments[-1]), key=first_time)
     if high == 0:

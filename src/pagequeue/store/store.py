@@ -331,10 +331,16 @@ class Store:
         return total * 512
 
     def count(self, number: int, tail: Tail | None = None) -> int:
-        """Return how many messages a page holds, as of now, or as of a tail."""
+        """Return how many messages a page holds, as of now, or as of a tail.
+
+        Raises:
+            Expired: retention removed the tail's page meanwhile, and this one came after it.
+        """
         tail = tail or self.tail
         if number == tail.page_number:
             return tail.count
+        if number > tail.page_number:
+            raise self.expired()
         if number + 1 == tail.page_number:
             return tail.first_sequence - self.page(number).first_sequence
         return self.page(number + 1).first_sequence - self.page(number).first_sequence

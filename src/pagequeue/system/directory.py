@@ -75,6 +75,8 @@ class Directory(FileIdentityGuard):
     Args:
         path: of the directory.
         create: make it if it is not there.
+        durable: with `create`, sync the directory that the new one is in. Only a directory of
+            temporary files does without.
         read_only: nothing will be written to it.
         file_mode: permission bits of what is made, whatever the umask.
         trust: names of circumstances that are accepted; see `trust.py`.
@@ -92,6 +94,7 @@ class Directory(FileIdentityGuard):
         path: str,
         *,
         create: bool,
+        durable: bool = True,
         read_only: bool = False,
         file_mode: int = FILE_MODE,
         trust: frozenset[str] = NOTHING,
@@ -102,7 +105,7 @@ class Directory(FileIdentityGuard):
         self._file_mode = file_mode
         self._trust = trust
         if create:
-            self._create()
+            self._create(durable=durable)
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             self.descriptor = opened(path, flags)
@@ -121,14 +124,14 @@ class Directory(FileIdentityGuard):
             self.close()
             raise
 
-    def _create(self) -> None:
+    def _create(self, *, durable: bool) -> None:
         """Make the directory, and those above it, each durable before anything is put into it."""
         missing = [self.path]
         while not os.path.lexists(parent := os.path.dirname(missing[-1])):
             missing.append(parent)
         try:
             for path in reversed(missing):
-                self._make_directory(path)
+                self._make_directory(path, durable=durable)
         except NotADirectoryError as error:
             raise errors.NotADirectory(
                 "a part of this path is not a directory: choose another path", path=self.path
@@ -136,7 +139,7 @@ class Directory(FileIdentityGuard):
         except OSError as error:
             raise_typed(error, self.path, "making the directory")
 
-    def _make_directory(self, path: str) -> None:
+    def _make_directory(self, path: str, *, durable: bool) -> None:
         mode = directory_mode(self._file_mode)
         try:
             os.mkdir(path, mode)
@@ -148,6 +151,8 @@ class Directory(FileIdentityGuard):
         with used(opened(path, flags)) as fd:
             if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
                 os.chmod(f"/proc/self/fd/{fd}", mode)
+        if not durable:
+            return
         try:
             sync_directory(os.path.dirname(path))
         except OSError:
