@@ -11,6 +11,7 @@ from stress.campaign import Budget
 from stress.claim_log import ACKED, CLAIMED, CUT, ENDING, FLUSHED, RECORD, REFUSED, Judge
 
 
+@pytest.mark.campaign
 def test_killed_workers_lose_nothing_and_never_hold_a_message_twice() -> None:
     """I14, I15: four workers killed at random and at every step, and the power cut."""
     outcome = campaign.run(Budget(12.0, None, 21))

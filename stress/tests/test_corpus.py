@@ -51,6 +51,7 @@ def look(
     return at
 
 
+@pytest.mark.campaign
 def test_damages_come_to_what_the_corpus_says() -> None:
     """On one queue each face does what must come of each damage."""
     done = subprocess.run(
@@ -203,6 +204,7 @@ def test_campaign_finds_a_core_that_does_not_check() -> None:
     assert any("was never sent like that" in text for text in outcome.violations), outcome
 
 
+@pytest.mark.campaign
 def test_campaign_runs_a_part_of_the_corpus_without_a_violation() -> None:
     """A seed's first cases, as the runner starts them."""
     outcome = campaign.run(Budget(20.0, 100, 5))

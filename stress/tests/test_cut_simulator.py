@@ -324,6 +324,7 @@ def test_plans_follow_from_their_seed() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.campaign
 def test_a_good_queue_survives_some_thousand_states() -> None:
     """I1, I2, I5, I8: no state that a cut can leave loses, tears or invents anything."""
     outcome = campaign.run(Budget(12.0, None, 7))

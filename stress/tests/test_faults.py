@@ -178,6 +178,7 @@ def test_the_disk_has_only_names_that_were_synced(tmp_path: Path) -> None:
     assert (tmp_path / "behind" / "a").read_bytes() == b"1"
 
 
+@pytest.mark.campaign
 def test_no_fault_goes_unsaid() -> None:
     """I2, I5, I8, I10: a sample of the matrix."""
     outcome = no_fault_goes_unsaid.run(Budget(20.0, 200, 3))
@@ -185,6 +186,7 @@ def test_no_fault_goes_unsaid() -> None:
     assert outcome.notes["disturbed a call"] > 0
 
 
+@pytest.mark.campaign
 def test_no_failed_sync_is_forgotten() -> None:
     """I5: every mode, both policies, several processes."""
     outcome = no_failed_sync_is_forgotten.run(Budget(15.0, 40, 3))

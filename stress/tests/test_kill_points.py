@@ -13,6 +13,7 @@ POINTS = len(campaign.POINTS) * 5 + len(campaign.LEAP_POINTS)
 """Each with five kinds of traffic, and those of publishing pages."""
 
 
+@pytest.mark.campaign
 def test_dying_at_any_step_harms_nobody_else() -> None:
     """I2, I3, I4, I8, I10: publish, roll, rotate, create, open and recover, killed step by step."""
     cases = 3 * POINTS
@@ -43,6 +44,7 @@ def test_half_of_an_array_is_found() -> None:
     assert outcome.cases > 0
 
 
+@pytest.mark.campaign
 def test_random_kills_lose_nothing() -> None:
     """I1 to I4, I8: three producers and three consumers, killed at random, and all is there."""
     outcome = no_kill_loses_or_tears.run(Budget(15.0, 40, 4))

@@ -19,10 +19,17 @@ from commands import COMMANDS, WAIT_SECONDS, fill, is_spark, names, run, words
 
 from pagequeue.cli import main
 
-ALL = [
-    pytest.param(name, marks=[pytest.mark.spark] if is_spark(name) else [], id=name)
-    for name in COMMANDS
-]
+QUICK = {"send", "receive", "info"}
+"""Of the other commands too, with `-m slow`: each test here starts a process for each command."""
+
+
+def marks_of(name: str) -> list[pytest.MarkDecorator]:
+    """Return the marks of a command's tests."""
+    slow = [] if name in QUICK else [pytest.mark.slow]
+    return [*slow, pytest.mark.spark] if is_spark(name) else slow
+
+
+ALL = [pytest.param(name, marks=marks_of(name), id=name) for name in COMMANDS]
 ODD = os.fsdecode(b"na\xefve [red] $x$")
 SPARK_DAEMON = re.compile(
     rb"Traceback .*\n"

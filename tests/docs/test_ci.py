@@ -9,6 +9,8 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,8 @@ import tools
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / ".ci" / "run"
 TEXT = SCRIPT.read_text(encoding="utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+MARKS = ("slow", "tool", "campaign", "spark")
 
 
 def words_of(name: str) -> list[str]:
@@ -54,6 +58,48 @@ def test_readme_commands_run_before_any_tool_is_installed() -> None:
     assert steps[:5] == ["base", "main", "tests", "tools", "tool-tests"]
     base = TEXT[TEXT.index("prepare_base() {") : TEXT.index("prepare_tools() {")]
     assert not [tool for tool in words_of("TOOLS") if tool in base]
+
+
+def taken(expression: str, marks: dict[str, bool]) -> bool:
+    """Whether `-m` takes a test with these marks."""
+    return bool(eval(expression, {}, dict(marks)))
+
+
+def test_every_marked_set_of_tests_is_run_by_one_step() -> None:
+    """A mark that keeps tests out of all steps would hide them; twice would only take time.
+
+    A test of `tests` that needs a tool and is not slow is run by the step `tests` too, where the
+    tool is there. Those marked `campaign` are run by the task of that name.
+    """
+    options = PROJECT["tool"]["pytest"]["ini_options"]
+    runs = [(options["addopts"][-1], options["testpaths"])]
+    runs += [
+        (expression, folders.split())
+        for expression, folders in re.findall(r"-m pytest .*-m '(.+)' ([\w/ ]+) 2>", TEXT)
+    ]
+    assert len(runs) == 1 + TEXT.count("-m pytest ")
+    for values in product((False, True), repeat=len(MARKS)):
+        marks = dict(zip(MARKS, values, strict=True))
+        for folder in ("tests", "stress/tests"):
+            by = [run for run in runs if folder in run[1] and taken(run[0], marks)]
+            if marks["tool"] and runs[0] in by:
+                by.remove(runs[0])
+            assert len(by) == (not marks["campaign"]), (folder, marks, by)
+    commands = [task["cmd"] for task in PROJECT["tool"]["poe"]["tasks"]["campaigns"]["sequence"]]
+    assert "python -m pytest -m campaign tests stress/tests" in commands
+
+
+def test_run_of_no_test_fails(tmp_path: Path) -> None:
+    """An expression that no test matches any more has shown nothing."""
+    checks = TEXT[TEXT.index("check_log() {") : TEXT.index("in_copy() {")]
+    log = tmp_path / "log"
+    for line, code in (("3 passed, 9 deselected", 0), ("12 deselected", 1), ("2 skipped", 1)):
+        log.write_text(f"tools: 0 tests not run\n==== {line} in 0.51s ====\n", encoding="utf-8")
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", f"{checks}\ncheck_log {shlex.quote(str(log))}"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == code, (line, done)
 
 
 def test_script_hides_and_requires_every_tool_that_tests_name() -> None:

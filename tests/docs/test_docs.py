@@ -1,11 +1,8 @@
-"""What is written down agrees with the code: tables, header, invariants, stub."""
+"""What is written down agrees with the code: tables, header, invariants."""
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -75,18 +72,3 @@ def test_every_invariant_named_anywhere_is_stated() -> None:
     stated = set(INVARIANT.findall(FORMAT.read_text()))
     named = set(re.findall(r"\bI[1-9]\d?\b", text_of(PACKAGE, ROOT / "tests")))
     assert named <= stated
-
-
-def test_stub_of_the_core_agrees_with_the_module(tmp_path: Path) -> None:
-    """What type checkers read is what runs."""
-    if importlib.util.find_spec("mypy") is None:
-        pytest.skip("mypy is not installed")
-    known = tmp_path / "known"
-    # Before 3.12 a buffer has no method of that name, and it is true all the same.
-    known.write_text("pagequeue\\._core\\.Region\\.__buffer__\n")
-    options = ["--allowlist", str(known), "--ignore-unused-allowlist", "--ignore-disjoint-bases"]
-    result = subprocess.run(
-        [sys.executable, "-m", "mypy.stubtest", "pagequeue._core", *options],
-        capture_output=True, text=True, check=False, timeout=110,
-    )  # fmt: skip
-    assert result.returncode == 0, result.stdout + result.stderr

@@ -57,6 +57,7 @@ def test_python_block_runs(number: int, directory: Path) -> None:
     run([sys.executable, str(file)], directory)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_block_runs(directory: Path) -> None:
     """The block of Spark too, where there is a Java."""
@@ -66,6 +67,7 @@ def test_spark_block_runs(directory: Path) -> None:
     assert lines[-2:] == ["1000", """b'{"USER": 5, "PAGE": "/0"}'"""]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_pipeline_block_ends_with_charts(directory: Path) -> None:
     """From a queue to a table to charts, by the commands as they stand there."""

@@ -340,6 +340,7 @@ def test_stopped_holder_in_a_container_is_not_robbed_and_a_dead_one_is_noticed(
         assert queue.verify().ok
 
 
+@pytest.mark.campaign
 @own_ids
 @mutexes
 def test_no_container_is_robbed_in_a_few_cases() -> None:
