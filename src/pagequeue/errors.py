@@ -3,15 +3,21 @@
 | branch | what to do |
 | --- | --- |
 | `RetryError` | wait, make room, or raise the limit; then call again |
-| `SeekError` | move the consumer; nothing is broken |
-| `DamageError` | verify, then repair or salvage; reading elsewhere goes on |
+| `SeekError` | move the consumer; the queue is intact |
+| `DamageError` | verify, then repair or salvage; the undamaged part stays readable |
 | `UpgradeError` | use a version that knows the format |
-| `AccessError` | mend the path, the owner or the permissions |
-| `UsageError` | mend the calling code |
+| `AccessError` | correct the path, the owner or the permissions |
+| `UsageError` | correct the calling code |
 
-An error that is a builtin's kind inherits from that too. Each carries its numbers as attributes,
-and its message ends with the remedy, which is also an attribute: a program with other words for it,
-such as the command line, shows `problem` and words of its own.
+An error with a builtin counterpart inherits from that too. Each carries its numbers as attributes,
+and its message ends with the remedy, which is also an attribute: a program with a remedy of its
+own, such as the command line, shows `problem` and that remedy.
+
+Example:
+    >>> try:
+    ...     producer.send(item)
+    ... except RetryError as error:
+    ...     print(error.path, error.problem, error.remedy)
 """
 
 from __future__ import annotations
@@ -40,7 +46,7 @@ class PageQueueError(Exception):
 
     Attributes:
         path: the file or directory that it is about, or None.
-        remedy: what the caller can do, or None where the message does not say it apart.
+        remedy: what the caller can do, or None where the message has no separate remedy.
     """
 
     path: str | None = None
@@ -74,7 +80,7 @@ class PageQueueError(Exception):
 
 
 class RetryError(PageQueueError):
-    """Nothing is broken and nothing was done: the same call can succeed later."""
+    """The call had no effect and the queue is intact: the same call can succeed later."""
 
 
 class NothingReceived(RetryError, TimeoutError):
@@ -82,21 +88,21 @@ class NothingReceived(RetryError, TimeoutError):
 
 
 class TooManyClaims(NothingReceived):
-    """As many messages of the group are claimed or delayed as there is room for: acknowledge."""
+    """The group's table of claimed and delayed messages is full: acknowledge some."""
 
 
 class LockTimeout(RetryError, TimeoutError):
-    """A lock was held for too long, perhaps by a stopped process."""
+    """Another thread or process held a lock for too long; it may be a stopped process."""
 
 
 class ConsumerInUse(RetryError):
-    """Another thread or process has the named consumer open; it is free when that one ends."""
+    """Another thread or process has the named consumer open, until it closes it or exits."""
 
 
 class NotDurable(RetryError):
-    """Messages are sent and visible, and could not be put on stable storage now.
+    """Messages were sent and are visible, but could not be put on stable storage now.
 
-    Call `flush` again; to send them again would double them.
+    Call `flush` again; sending them again would duplicate them.
     """
 
 
@@ -105,10 +111,10 @@ class FlushTimeout(NotDurable, TimeoutError):
 
 
 class QueueFull(RetryError):
-    """There is no room for another message; nothing was sent.
+    """The queue has reached `max_bytes`; no message was sent.
 
     Attributes:
-        held_by: names of the consumers that have not acknowledged what would have to go.
+        held_by: names of the consumers that have not acknowledged the oldest messages.
     """
 
     held_by: tuple[str, ...] = ()
@@ -119,16 +125,17 @@ class DiskFull(QueueFull, OSError):
 
 
 class SystemLimit(RetryError, OSError):
-    """The system refused a descriptor, memory or an operation; `errno` says which."""
+    """The system refused a descriptor, memory or an operation; `errno` is its error number."""
 
 
 class LeaseLost(RetryError):
-    """A claim is not live any more: its time was over, or its message was given to another.
+    """A claim is no longer live: its lease expired, or its message was given to another worker.
 
-    Nothing was done. Claim again; the message comes again, or was acknowledged by the other one.
+    The call had no effect. Claim again: the message is redelivered, unless the other worker
+    acknowledged it.
 
     Attributes:
-        sequence: of its message.
+        sequence: of the claimed message.
     """
 
     sequence: int
@@ -138,11 +145,11 @@ class LeaseLost(RetryError):
 
 
 class SeekError(PageQueueError):
-    """The place asked for is not one that can be read."""
+    """The requested place is not readable."""
 
 
 class Expired(SeekError):
-    """Retention passed this place.
+    """Retention removed the requested place.
 
     Attributes:
         head_sequence: the first sequence that can still be read.
@@ -152,11 +159,11 @@ class Expired(SeekError):
 
 
 class SequenceOutOfRange(SeekError, ValueError):
-    """No message has this sequence, and none is the next to come.
+    """No message has this sequence, and it is not the next one either.
 
     Attributes:
-        head_sequence: the first sequence that can be read.
-        tail_sequence: the next to be written.
+        head_sequence: the first readable sequence.
+        tail_sequence: the next sequence to be written.
     """
 
     head_sequence: int
@@ -179,10 +186,10 @@ class DamageError(PageQueueError):
 
 
 class CorruptFrame(DamageError):
-    """A published frame fails its checksum or has a length that cannot be.
+    """A published frame fails its checksum or has an invalid length.
 
     Attributes:
-        sequence: of the message that should stand there.
+        sequence: of the message that should be there.
     """
 
     sequence: int
@@ -192,7 +199,7 @@ class CorruptPage(DamageError):
     """A page's header or size is wrong, or it was truncated while it was open.
 
     Attributes:
-        sequence: of the message that was wanted when that was noticed, if one was.
+        sequence: of the message whose read detected this; None: it was not a read.
     """
 
     sequence: int | None = None
@@ -203,18 +210,18 @@ class CorruptMeta(DamageError):
 
 
 class MissingPage(DamageError):
-    """A page that should be there is not."""
+    """The file of a page is missing."""
 
 
 class SyncFailed(DamageError, OSError):
     """A sync failed, so what was written since the durable mark may never reach the disk.
 
-    The queue is latched: nothing more can be written to it, by any process. Reading goes on. What
-    is at risk is still in memory: `repair` writes it again, if it comes before a power cut.
+    The queue is latched: no process can write to it any more, all can still read. The messages at
+    risk are still in memory: `repair` writes them again, if it runs before a power cut.
 
     Attributes:
         first_sequence: the first message that may be lost.
-        end_sequence: behind the last one.
+        end_sequence: one past the last one.
     """
 
     first_sequence: int
@@ -225,7 +232,7 @@ class SyncFailed(DamageError, OSError):
 
 
 class UpgradeError(PageQueueError):
-    """The files are of a kind that this version or build cannot take."""
+    """This version or build cannot handle these files."""
 
 
 class NewerFormat(UpgradeError):
@@ -239,20 +246,20 @@ class NewerFormat(UpgradeError):
 
 
 class MissingExtra(UpgradeError, ImportError):
-    """A package is missing that this needs, and nothing else does.
+    """An optional package that this feature needs is not installed.
 
     Attributes:
-        extra: of this package, which brings it.
+        extra: the extra of pagequeue that installs it.
     """
 
     extra: str
 
 
 class WrongJava(MissingExtra):
-    """Spark needs a Java that is not here: it is missing, too old, or lacks a module.
+    """Java is missing, too old for Spark, or lacks a module.
 
     Attributes:
-        version: of the one that was found; None: there is none that can be run.
+        version: of the Java that was found; None: none that runs was found.
     """
 
     version: int | None
@@ -262,29 +269,29 @@ class ForeignLock(UpgradeError):
     """The queue is open in a process whose C library lays out locks differently."""
 
 
-# --- mend the path --------------------------------------------------------------------------------
+# --- correct the path -----------------------------------------------------------------------------
 
 
 class AccessError(PageQueueError):
-    """The directory or a file in it cannot be used."""
+    """The directory, or a file in it, is missing, unsafe or inaccessible."""
 
 
 class QueueNotFound(AccessError, FileNotFoundError):
-    """There is no queue here."""
+    """The directory holds no queue of this prefix."""
 
 
 class NotADirectory(AccessError, NotADirectoryError):
-    """The path is something else than a directory."""
+    """The path is not a directory."""
 
 
 class UnsafePath(AccessError):
-    """The directory, its file system or a file in it could be changed by others, or is no file."""
+    """Others could change the directory, its file system or a file in it, or it is not a file."""
 
 
 class LockReplaced(UnsafePath):
     """The lock file or the write meta was replaced while the queue was open.
 
-    This process writes nothing more: another one can be inside that knows nothing of it.
+    This process stops writing: another process may have opened the queue exclusively meanwhile.
     """
 
 
@@ -292,11 +299,11 @@ class AccessDenied(AccessError, PermissionError):
     """The permissions of the directory or of a file do not allow this."""
 
 
-# --- mend the calling code ------------------------------------------------------------------------
+# --- correct the calling code ---------------------------------------------------------------------
 
 
 class UsageError(PageQueueError):
-    """The call cannot be right, whatever the state of the queue."""
+    """The call is wrong, whatever the state of the queue."""
 
 
 class ClosedError(UsageError, ValueError):
@@ -308,7 +315,7 @@ class ForkedError(UsageError, RuntimeError):
 
 
 class ConcurrentUse(UsageError, RuntimeError):
-    """Two threads used one consumer at a time."""
+    """Two threads used one consumer at the same time."""
 
 
 class ReadOnlyQueue(UsageError, PermissionError):
@@ -316,7 +323,7 @@ class ReadOnlyQueue(UsageError, PermissionError):
 
 
 class InvalidOption(UsageError, ValueError):
-    """An option's value cannot be."""
+    """An option has an invalid value."""
 
 
 class ConsumerNotFound(UsageError, LookupError):
@@ -327,17 +334,17 @@ class PageSizeMismatch(InvalidOption):
     """The queue exists with another page size.
 
     Attributes:
-        page_bytes: what stands there.
+        page_bytes: of the queue.
     """
 
     page_bytes: int
 
 
 class DtypeMismatch(InvalidOption):
-    """The queue has other records, or none.
+    """The queue has records of another dtype, or no records.
 
     Attributes:
-        dtype: what stands there; None: messages of any size.
+        dtype: of the queue; None: messages of any size.
     """
 
     dtype: Any = None
@@ -347,7 +354,7 @@ class CodecMismatch(InvalidOption):
     """The queue has another codec.
 
     Attributes:
-        codec: the name of what stands there.
+        codec: of the queue, by name.
     """
 
     codec: str
@@ -357,9 +364,9 @@ class MessageTooLarge(UsageError, ValueError):
     """A payload, or a batch as a whole, does not fit into one page.
 
     Attributes:
-        size_bytes: of what was given.
-        limit_bytes: what fits.
-        fitting_count: how many messages of the batch do, from its first one on; None: no batch.
+        size_bytes: of the payload or batch.
+        limit_bytes: the largest size that fits.
+        fitting_count: how many messages of the batch fit, from its first one on; None: no batch.
     """
 
     size_bytes: int
@@ -368,10 +375,10 @@ class MessageTooLarge(UsageError, ValueError):
 
 
 class RecordSize(UsageError, ValueError):
-    """A payload has another size than the records that were asked for.
+    """A payload has another size than the requested records.
 
     Attributes:
-        sequence: of its message; None: it is not sent.
+        sequence: of its message; None: it was not sent.
         size_bytes: of the payload.
         record_bytes: of a record.
     """
@@ -382,11 +389,11 @@ class RecordSize(UsageError, ValueError):
 
 
 class NotEncodable(UsageError, TypeError, ValueError):
-    """The queue's codec has no payload for this, or columns are not what the queue holds."""
+    """The queue's codec cannot encode this value, or the columns do not match the queue."""
 
 
 class NotDecodable(UsageError, ValueError):
-    """A payload is whole, and is nothing that the queue's codec or dtype can hold.
+    """A payload is intact, but the queue's codec or dtype cannot decode it.
 
     Attributes:
         sequence: of its message.
@@ -396,11 +403,11 @@ class NotDecodable(UsageError, ValueError):
 
 
 class PickleRefused(UsageError):
-    """Nothing is unpickled for who did not open the queue with `codec="pickle"`."""
+    """Payloads are unpickled only if the queue was opened with `codec="pickle"`."""
 
 
 class TimestampOrder(UsageError, ValueError):
-    """The timestamp asked for is earlier than the last one in the queue.
+    """The given timestamp is earlier than the last one in the queue.
 
     Attributes:
         last_timestamp: ns since 1970, UTC.
@@ -410,21 +417,21 @@ class TimestampOrder(UsageError, ValueError):
 
 
 class BadRow(UsageError, ValueError):
-    """A row of a file that is imported cannot be a message.
+    """A row of an imported file is not a valid message.
 
     Attributes:
-        row: its number, from 1 on.
+        row: its number, starting at 1.
     """
 
     row: int
 
 
 class FileStands(UsageError, FileExistsError):
-    """A file would be overwritten, and that was not asked for."""
+    """The file exists already, and overwriting it was not requested."""
 
 
 class NaiveDatetime(UsageError, ValueError):
-    """A datetime without a zone does not say which moment it means: give it one."""
+    """A datetime has no time zone, so the time it means is ambiguous."""
 
 
 class SequencesExhausted(UsageError, OverflowError):
@@ -437,5 +444,4 @@ def describe(error: OSError) -> str:
 
 
 SETTLED: Final = (SeekError, DamageError, UpgradeError, AccessError, UsageError)
-"""All but `RetryError`, which says nothing about a file: who only looks at it goes on after these,
-and tells of that one."""
+"""All but `RetryError`, which is not about the file: an inspection records these and continues."""

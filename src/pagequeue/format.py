@@ -2,8 +2,12 @@
 
 FORMAT.md carries tables printed from here, and the C core compiles against
 `core/protocol/layout.h`, which is printed from here too (`python -m pagequeue.core_layout`); tests
-compare both. All integers are little-endian. Nothing here opens a file or knows a path: only names
-and numbers.
+compare both. All integers are little-endian. The module opens no files and knows no paths, only
+names and numbers.
+
+Example:
+    >>> fmt.frame_bytes(payload_bytes=5)
+    24
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ COMPRESSED_MAGIC: Final = b"pgqzpag\x1a"
 
 FRAME: Final = np.dtype(
     [
-        ("length", "<u4"),  # the commit word: 0 = nothing here
+        ("length", "<u4"),  # the commit word: 0 = empty
         ("checksum", "<u4"),
         ("timestamp", "<i8"),  # ns since 1970, UTC
     ]
@@ -60,7 +64,7 @@ ALL_META: Final = np.dtype(
         ("created", "<i8"),
         ("page_bytes", "<u8"),
         ("index_capacity", "<u8"),  # records in one index file
-        ("options_bytes", "<u4"),  # of JSON text, UTF-8, directly behind this record
+        ("options_bytes", "<u4"),  # of JSON text, UTF-8, directly after this record
         ("reserved", "<u4"),
     ]
 )
@@ -84,10 +88,10 @@ WRITE_META: Final = np.dtype(
             "tail_odd",
             "first_odd",
             "last_timestamp",  # no later frame is older than this
-            "batch_open",  # first sequence + 1 of the batch last begun, 0 = none or given up
+            "batch_open",  # first sequence + 1 of the batch last begun, 0 = none or aborted
             "durable_sequence",  # every message below it is on stable storage
             "durable_page",  # every page below it is on stable storage, with its directory entry
-            "failed_errno",  # failure latch: not 0 = a sync failed, nothing may be written
+            "failed_errno",  # failure latch: not 0 = a sync failed, writing is refused
             "failed_page",
             "failed_boot",  # boot id of the kernel in which that sync failed
             "gather_to",  # the next sync may wait until the tail is here, ...
@@ -145,7 +149,7 @@ CURSOR_META: Final = np.dtype(
         ("opened", "<i8"),  # the last time that somebody opened it or moved it elsewhere
         ("flow_from", "<u8"),  # 1 + the tail when a flow first asked for the last message; 0 = none
         ("next_sequence", "<u8"),  # every message below it is acknowledged
-        ("last_ack", "<i8"),  # 0 = nothing was acknowledged yet
+        ("last_ack", "<i8"),  # 0 = no acknowledgement yet
         ("reserved_last", "V48"),
     ]
 )
@@ -184,7 +188,7 @@ GROUP_META: Final = np.dtype(
             "lock_abi",
             "reserved_too",
             "mutex",
-            "turn",  # counts advances; its low bit says which of the two places is in use
+            "turn",  # counts advances; its low bit selects which of the two places is in use
             "new_even",  # sequence that is claimed next among those that never were
             "place_even",  # page number << PLACE_SHIFT | position / 8; 0 = not known
             "new_odd",
@@ -237,7 +241,7 @@ GROUP_RECORD: Final = np.dtype(
         ("deliveries", "<u4"),
         ("cause", "<u4"),  # why the claim before this one ended
         ("prior", "<u4"),  # slot + 1 of the outstanding record with the sequence before
-        ("following", "<u4"),  # the same behind it; of a free one: the next that is free
+        ("following", "<u4"),  # the same after it; of a free one: the next that is free
     ]
 )
 """One message that was claimed and is not acknowledged; times are ns of the monotonic clock."""
@@ -246,7 +250,7 @@ SNAPSHOT: Final = np.dtype(
     [
         ("magic", "V8"),
         ("ordinal", "<u8"),
-        ("checksum", "<u4"),  # CRC-32C of this with this word as zero, and the records behind it
+        ("checksum", "<u4"),  # CRC-32C of this with this word as zero, and the records after it
         ("count", "<u4"),
         ("new_sequence", "<u8"),
     ]
@@ -271,14 +275,14 @@ DEAD_LETTER: Final = np.dtype(
         ("reserved", "<u4"),
     ]
 )
-"""What stands before the payload of a dead letter, inside its message."""
+"""The header before the payload of a dead letter, inside its message."""
 
 COMPRESSED_HEAD: Final = np.dtype(
     [
         ("page_bytes", "<u8"),  # of the page when it is inflated
-        ("used_bytes", "<u8"),  # of it, up to behind the end mark; what follows was zeros
+        ("used_bytes", "<u8"),  # of it, end-of-page marker included; the rest was zeros
         ("file_bytes", "<u8"),  # of this file
-        ("end_sequence", "<u8"),  # behind the page's last message
+        ("end_sequence", "<u8"),  # one past the page's last message
         ("first_timestamp", "<i8"),  # of its first message, 0 when it has none
         ("last_timestamp", "<i8"),  # of its last message, 0 when it has none
         ("block_count", "<u4"),
@@ -287,11 +291,11 @@ COMPRESSED_HEAD: Final = np.dtype(
         ("reserved", "<u4"),
     ]
 )
-"""Behind the page header of a compressed page; its blocks' records follow, then their bytes."""
+"""After the page header of a compressed page; its blocks' records follow, then their bytes."""
 
 COMPRESSED_BLOCK: Final = np.dtype(
     [
-        ("stored_bytes", "<u4"),  # in this file, directly behind those of the block before
+        ("stored_bytes", "<u4"),  # in this file, directly after those of the block before
         ("position", "<u4"),  # in the page, of its first frame
         ("ordinal", "<u4"),  # of that frame in the page
         ("checksum", "<u4"),  # CRC-32C of the bytes in this file
@@ -302,13 +306,16 @@ COMPRESSED_BLOCK: Final = np.dtype(
 COMPRESSED_END: Final = np.dtype(
     [
         ("magic", "V8"),
-        ("head_bytes", "<u4"),  # page header, head and blocks' records stand in front of it again
+        (
+            "head_bytes",
+            "<u4",
+        ),  # of page header, head and blocks' records, which are repeated before it
         ("checksum", "<u4"),  # CRC-32C of magic and head_bytes
     ]
 )
 
 END_OF_PAGE: Final = 1 << 31
-"""Flag in `length`: no frame follows in this page; the sequence goes on in the next one."""
+"""Flag in `length`: no frame follows in this page; the next page continues the sequence."""
 MORE_OF_BATCH: Final = 1 << 30
 """Flag in `length`: the next frame belongs to the same batch."""
 LENGTH_MASK: Final = MORE_OF_BATCH - 1
@@ -325,7 +332,7 @@ COMPRESSED_HEAD_BYTES: Final = COMPRESSED_HEAD.itemsize
 COMPRESSED_BLOCK_BYTES: Final = COMPRESSED_BLOCK.itemsize
 COMPRESSED_END_BYTES: Final = COMPRESSED_END.itemsize
 METHOD_ZSTD: Final = 1
-"""Each block is one frame of Zstandard that says its own inflated size."""
+"""Each block is one frame of Zstandard that states its own inflated size."""
 CURSOR_OF_CONSUMER: Final = 1
 """The kind of cursor that a named consumer has."""
 CURSOR_OF_GROUP: Final = 2
@@ -348,7 +355,7 @@ CAUSE_DEATH: Final = 3
 CAUSE_DAMAGE: Final = 4
 DEAD_LETTER_FORMAT: Final = 1
 DEAD_LETTERS: Final = ".dead."
-"""What stands between a queue's prefix and a group's name in the prefix of its dead letters."""
+"""Between a queue's prefix and a group's name in the prefix of its dead letters."""
 
 
 FIRST_PAGE: Final = 1
@@ -374,11 +381,11 @@ READ_BYTES_MAX: Final = 1 << 20
 """A batch read ends after the frame that passes this many bytes, so that it stays in cache."""
 
 TEMPORARY: Final = ".tmp"
-"""What stands in every temporary file's name, and in no prefix and no consumer's name."""
+"""Part of every temporary file's name, and of no prefix and no consumer's name."""
 SHIP: Final = "-ship"
-"""What a shippers' lock has in front of the ending of a lock."""
+"""Before `.lock` in the name of the lock that shippers take."""
 CURSOR: Final = "-readMeta."
-"""What stands in every cursor file's name, and in no prefix."""
+"""Part of every cursor file's name, and of no prefix."""
 PREFIX_PATTERN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
@@ -424,15 +431,15 @@ def file_pattern(prefix: str) -> re.Pattern[str]:
 
 
 def temporary_pattern(prefix: str) -> re.Pattern[str]:
-    """Return the pattern of the temporary names that an interrupted maker can leave behind."""
+    """Return the pattern of the temporary names that an interrupted process can leave."""
     return re.compile(_final_names(prefix) + r"\.tmp-\w+")
 
 
 def owner_of(name: str) -> str | None:
-    """Return the prefix of the one queue that a file of this whole name belongs to; None: of none.
+    """Return the prefix of the queue that a file of this name belongs to; None: not a queue's file.
 
     The name of a shippers' lock reads as the lock of a queue with the prefix `PREFIX-ship`, which
-    therefore is never made beside PREFIX: see `confused_with`.
+    therefore is never made in the directory of PREFIX: see `confused_with`.
     """
     final = _TEMPORARY_END.sub("", name)
     prefix, cursor, consumer = final.partition(CURSOR)
@@ -459,9 +466,9 @@ def queues_in(names: Iterable[str]) -> list[str]:
 
 def confused_with(prefix: str, names: Iterable[str]) -> str | None:
     """Return the prefix of a queue among these names that has a file of the same name, or None."""
-    twins = {f"{prefix}{SHIP}", prefix.removesuffix(SHIP)} - {prefix}
+    confusable = {f"{prefix}{SHIP}", prefix.removesuffix(SHIP)} - {prefix}
     owners = {owner_of(name) for name in names if not name.endswith(".lock")}
-    return next(iter(sorted(twins & owners)), None)
+    return next(iter(sorted(confusable & owners)), None)
 
 
 def _final_names(prefix: str) -> str:
@@ -489,12 +496,12 @@ def write_meta_name(prefix: str) -> str:
 
 
 def read_meta_name(prefix: str) -> str:
-    """Return the name of the file that says what may be read."""
+    """Return the name of the file that holds the head: the first readable page and sequence."""
     return f"{prefix}-readMeta"
 
 
 def cursor_name(prefix: str, name: str) -> str:
-    """Return the name of the file that says what a named consumer acknowledged."""
+    """Return the name of the file that records what a named consumer acknowledged."""
     return f"{read_meta_name(prefix)}.{name}"
 
 
@@ -504,7 +511,7 @@ def stored_name(prefix: str, sequence: int) -> str:
 
 
 def stored_sequence(prefix: str, file_name: str) -> int | None:
-    """Return the sequence of the message that such a file keeps; None: it is no such file."""
+    """Return the sequence of the message that such a file keeps; None: not such a file."""
     match = re.fullmatch(rf"{re.escape(prefix)}-stored\.(0|[1-9]\d{{0,18}})", file_name)
     return None if match is None else int(match[1])
 
@@ -515,7 +522,7 @@ def is_consumer_name(name: str) -> bool:
 
 
 def consumer_of(prefix: str, file_name: str) -> str | None:
-    """Return the name of the consumer that a file belongs to; None: it is no cursor."""
+    """Return the name of the consumer that a file belongs to; None: not a cursor."""
     name = file_name.removeprefix(f"{read_meta_name(prefix)}.")
     return name if name != file_name and is_consumer_name(name) else None
 
@@ -532,7 +539,7 @@ def snapshot_bytes(capacity: int) -> int:
 
 
 def snapshot_at(capacity: int, ordinal: int) -> int:
-    """Return where a snapshot stands: they alternate between two places."""
+    """Return the position of a snapshot: they alternate between two places."""
     table_bytes = capacity * GROUP_RECORD.itemsize
     table_end = GROUP_TABLE_AT + -(-table_bytes // GROUP_TABLE_AT) * GROUP_TABLE_AT
     return table_end + (ordinal & 1) * snapshot_bytes(capacity)

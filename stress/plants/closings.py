@@ -107,7 +107,7 @@ def two_workers_started() -> None:
         ),
     )
     rewrite(single_thread.SingleThread, "await_end", ("thread.join(seconds)", "thread.join()"))
-    rewrite(worker, "_give_up", ("    jobs.put(None)\n", ""))
+    rewrite(worker, "_finish", ("    jobs.put(None)\n", ""))
 
 
 def events_locked_by_ctrl_c() -> None:

@@ -142,4 +142,4 @@ def sent_behind_a_cancellation() -> None:
 
 def bell_never_rings() -> None:
     """Sleepers are taken from the list, and not woken."""
-    rewrite(notifier.Notifier, "_ring", ("loop.call_soon_threadsafe(_wake, rung)", "pass"))
+    rewrite(notifier.Notifier, "_notify", ("loop.call_soon_threadsafe(_wake, woken)", "pass"))

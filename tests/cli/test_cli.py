@@ -328,8 +328,8 @@ def test_missing_queue_is_one_line_and_exit_code_1(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["receive", "q", "--since", "2026-01-31T08:00"], "does not say its time zone"),
-        (["receive", "q", "--since", "soon"], "is no time"),
+        (["receive", "q", "--since", "2026-01-31T08:00"], "has no time zone"),
+        (["receive", "q", "--since", "soon"], "is not a time"),
         (["receive", "q", "--since", "1m", "--last", "1"], "exclude each other"),
         (["receive", "q", "--null"], "--format raw"),
         (["send", "q", "--null", "--length-prefixed"], "exclude each other"),

@@ -150,7 +150,7 @@ def test_printed_time_reads_back_exactly(timestamp_ns: int) -> None:
 
 def test_naive_time_is_refused_with_the_remedy() -> None:
     """A time without a zone could mean two moments; the error shows how to say which."""
-    with pytest.raises(ValueError, match=r"does not say its time zone; write 2026-01-31T08:00:00Z"):
+    with pytest.raises(ValueError, match=r"has no time zone; write 2026-01-31T08:00:00Z"):
         parse_time("2026-01-31T08:00", NOW_NS)
 
 

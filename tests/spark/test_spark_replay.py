@@ -139,7 +139,7 @@ def test_bounds_that_are_ago_are_told_from_times() -> None:
     assert Bound.of("1970-01-01T00:00:01Z", "since") == (10**9, str(10**9), False)
     assert Bound.of("1970-01-01T01:00:01+01:00", "since") == (10**9, str(10**9), False)
     assert Bound.of(10**9, "since") == (10**9, str(10**9), False)
-    with pytest.raises(errors.InvalidOption, match="since: 'x' is no time"):
+    with pytest.raises(errors.InvalidOption, match="since: 'x' is not a time"):
         Bound.of("x", "since")
 
 

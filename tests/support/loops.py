@@ -35,7 +35,7 @@ if importlib.util.find_spec("uvloop") is not None:
 
 def bell_threads() -> list[threading.Thread]:
     """Return the threads that wait for coroutines."""
-    return [thread for thread in threading.enumerate() if thread.name == "pagequeue-bell"]
+    return [thread for thread in threading.enumerate() if thread.name == "pagequeue-notifier"]
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -48,4 +48,4 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 def waiting(queue: Queue) -> int:
     """Return how many coroutines wait."""
-    return len(queue._store.bell._sleepers)
+    return len(queue._store.notifier._waiters)

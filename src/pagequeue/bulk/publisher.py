@@ -189,7 +189,7 @@ class BulkPublisher:
         entry = _Entry(writer, piece, before)
         store = self._store
         with _Sender(store) as producer:
-            producer._record_bytes = store.kind.record_bytes  # noqa: SLF001 - its own package
+            producer._record_bytes = store.schema.record_bytes  # noqa: SLF001 - its own package
             found = None
             if source.count and self._fits(source):
                 found = self._send(producer, entry, source)

@@ -145,7 +145,7 @@ def stage(store: Store, path: str, chunks: Iterator[Chunk]) -> StagedPages:
     try:
         first_time: int | None = None
         with Producer(beside, _no_time) as producer:
-            producer._record_bytes = store.kind.record_bytes  # noqa: SLF001 - its own package
+            producer._record_bytes = store.schema.record_bytes  # noqa: SLF001 - its own package
             for chunk in chunks:
                 if chunk.times is not None and len(chunk.times) and first_time is None:
                     first_time = int(chunk.times[0])

@@ -40,7 +40,7 @@ def _export(
     queue: Queue, target: str, *, since: int | None, until: int | None, sequence: int | None,
     force: bool,
 ) -> exchanging.ExportReport:  # fmt: skip
-    begin = _begin(exchanging.suffix_of(target), queue._store.kind)  # noqa: SLF001 - its own package
+    begin = _begin(exchanging.suffix_of(target), queue._store.schema)  # noqa: SLF001 - its own package
     with (
         queue.batches(since=since, until=until, sequence=sequence) as batches,
         page_progress("exporting messages") as progress,

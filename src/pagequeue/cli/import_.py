@@ -131,7 +131,7 @@ def command(
             _raw_producer(queue) as producer,
         ):
             first_sequence = queue.tail_sequence
-            kind = queue._store.kind  # noqa: SLF001 - its own package
+            kind = queue._store.schema  # noqa: SLF001 - its own package
             importing = exchanging.Import(
                 producer, queue.page_bytes, kind.record_bytes, skip_count=skip_count, check=check
             )

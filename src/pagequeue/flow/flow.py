@@ -140,7 +140,7 @@ class Flow(Closing):
         self._done_with_last()
         consumer = self._consumer
         await consumer._take_turns()  # noqa: SLF001 - its own package
-        found = await first(self._store.bell, self._attempt, maybe_ready=self._is_near)
+        found = await first(self._store.notifier, self._attempt, maybe_ready=self._is_near)
         consumer._rest()  # noqa: SLF001 - the same
         if isinstance(found, Message):
             return found

@@ -111,7 +111,11 @@ class AwaitedClaims(TakesTurns):
         if found is not None:
             return found
         found = await first(
-            self._store.bell, attempt, maybe_ready=self._is_near, next_due=next_due, timeout=timeout
+            self._store.notifier,
+            attempt,
+            maybe_ready=self._is_near,
+            next_due=next_due,
+            timeout=timeout,
         )
         self._rest()
         if found is not None:
@@ -123,7 +127,7 @@ class AwaitedClaims(TakesTurns):
         )
 
     def _is_near(self) -> bool:
-        """Whether something may be claimed, seen from the bell's thread."""
+        """Whether something may be claimed, seen from the notifier's thread."""
         return self._closed or self.outstanding > 0 or self._has_new()
 
     def _has_new(self) -> bool:

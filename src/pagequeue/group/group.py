@@ -92,8 +92,8 @@ class Group(_core.Claims, AwaitedClaims, Closing):
         self._dead = DeadLetters(store, file.name)
         self._skips = on_expired == "skip"
         self._rested_at = 0.0
-        if not store.kind.is_plain:
-            self._decoder = store.kind.decoder
+        if not store.schema.is_plain:
+            self._decoder = store.schema.decoder
         return self
 
     def __init__(self, *shared: object, **options: object) -> None:

@@ -32,7 +32,7 @@ from pagequeue.page.compressed_format import is_compressed
 from pagequeue.page.compressed_page import map_page
 from pagequeue.page.listing import page_numbers
 from pagequeue.page.page import scan_region, writable_index
-from pagequeue.schema.schema import asked_kind
+from pagequeue.schema.schema import requested_schema
 from pagequeue.store.exclusive import exclusive, remove_bad_lock_file
 from pagequeue.store.options import check_options
 from pagequeue.store.pending_commit import remove_again
@@ -113,13 +113,13 @@ def repair_queue(
     """
     path = os.path.abspath(os.fsdecode(directory))
     lock_timeout = check_options(path, prefix, None, lock_timeout)[1]
-    kind = asked_kind(dtype, codec, path).made()
+    schema = requested_schema(dtype, codec, path).of_new_queue()
     folder = Directory(path, create=False, trust=trusted(trust, path))
     try:
         survey(folder, prefix)  # or there is nothing to repair
         report = RepairReport()
         remove_bad_lock_file(folder, prefix, lock_timeout, report.did)
-        mending = _Repair(folder, prefix, kind, report, progress)
+        mending = _Repair(folder, prefix, schema, report, progress)
         with exclusive(folder, prefix, lock_timeout):
             meta, left = mending.run()
         found = mending.found
@@ -187,12 +187,12 @@ class _Repair:
         self,
         folder: Directory,
         prefix: str,
-        kind: Schema,
+        schema: Schema,
         report: RepairReport,
         progress: Callable[[int, int], None] | None,
     ) -> None:
         self.folder = folder
-        self.kind = kind
+        self.schema = schema
         self.prefix = prefix
         self.report = report
         self.progress = progress
@@ -277,9 +277,9 @@ class _Repair:
             try:
                 read_all_meta(self.folder, self.prefix)
             except errors.PageQueueError:  # no page says what its messages hold
-                found.meta = replace(found.meta, options=self.kind.options(), kind=self.kind)
-                if not self.kind.is_plain:
-                    sentence += f", with {self.kind}, as it was told"
+                found.meta = replace(found.meta, options=self.schema.options(), schema=self.schema)
+                if not self.schema.is_plain:
+                    sentence += f", with {self.schema}, as it was told"
             write_all_meta(self.folder, self.prefix, found.meta)
             self.report.did(sentence)
         return found.meta

@@ -194,7 +194,7 @@ class _Target(Closing):
         self.store = Store(
             path, prefix, create=True, read_only=False, page_bytes=meta.page_bytes,
             lock_timeout=LOCK_TIMEOUT, clock=clock, trust=trust,
-            kind=RequestedSchema(meta.kind.dtype, meta.kind.codec),
+            schema=RequestedSchema(meta.schema.dtype, meta.schema.codec),
         )  # fmt: skip
         self._producer = Producer(self.store, clock)
 

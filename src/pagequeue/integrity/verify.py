@@ -388,7 +388,7 @@ class _Verification:
             path = self.found.folder.full(fmt.index_name(self.found.prefix, number))
             reason = f"index: differs from the frames in {counted(scan.index_wrong, 'record')}"
             self.report.problems.append(Problem(path, None, first, reason))
-        if self.meta.kind.record_bytes:
+        if self.meta.schema.record_bytes:
             right = index if not scan.index_wrong else None
             self._check_sizes(number, page, right, first, scan.sequence - first)
         self.state.expected = scan.sequence if ended else None
@@ -400,7 +400,7 @@ class _Verification:
         self, number: int, page: _core.Region, index: _core.Region | None, first: int, count: int
     ) -> None:
         """Note messages that are no records, once for each page."""
-        record_bytes = self.meta.kind.record_bytes
+        record_bytes = self.meta.schema.record_bytes
         wrong = wrong_sizes(page, index, first, count, record_bytes)
         if wrong is not None:
             others = f", and {counted(wrong.count - 1, 'message')} more" if wrong.count > 1 else ""

@@ -86,12 +86,12 @@ class MergeSource(Consumer):
     @property
     def kind(self) -> Schema:
         """What the queue's messages hold."""
-        return self._store.kind
+        return self._store.schema
 
     @property
     def record_dtype(self) -> np.dtype[np.void] | None:
         """The dtype of its records; None: messages are of any size."""
-        return self._store.kind.dtype
+        return self._store.schema.dtype
 
     def check(self) -> None:
         """Raise unless this process may use it."""
@@ -151,18 +151,18 @@ class MergeSource(Consumer):
 
     def prepare_wait(self) -> int:
         """Say that somebody may be asleep; return the value of the doorbell."""
-        return self._store.bell.prepare_wait()
+        return self._store.notifier.prepare_wait()
 
     def add(self, sleeper: Waiter) -> None:
         """Have a sleeper rung."""
-        self._store.bell.add(sleeper)
+        self._store.notifier.add(sleeper)
 
     def remove(self, sleeper: Waiter) -> None:
         """Forget a sleeper."""
-        self._store.bell.remove(sleeper)
+        self._store.notifier.remove(sleeper)
 
     def may_have(self) -> bool:
-        """Whether there may be something to load, asked from the bell's thread."""
+        """Whether there may be something to load, asked from the notifier's thread."""
         return self._is_near()
 
     def seconds_to(self, moment: int) -> float:
@@ -179,7 +179,7 @@ class _Here:
 
     @staticmethod
     def call_soon_threadsafe(call: Callable[..., object], *arguments: object) -> None:
-        """Call it at once, in the bell's thread."""
+        """Call it at once, in the notifier's thread."""
         call(*arguments)
 
 

@@ -130,14 +130,14 @@ class AllMeta:
         created: ns since 1970, UTC.
         page_bytes: of each page file.
         options: fixed at creation, plain JSON.
-        kind: what they say of the messages.
+        schema: of the messages, decoded from the options.
     """
 
     queue_id: bytes
     created: int
     page_bytes: int
     options: dict[str, Any] = field(default_factory=dict)
-    kind: Schema = field(default_factory=Schema, compare=False)
+    schema: Schema = field(default_factory=Schema, compare=False)
 
     @property
     def index_capacity(self) -> int:
@@ -191,7 +191,7 @@ class AllMeta:
             options = json.loads(text) if text else {}
             if not isinstance(options, dict):
                 raise ValueError("not a JSON object")  # noqa: TRY301, TRY004 - one place for all
-            kind = Schema.from_options(options)
+            schema = Schema.from_options(options)
         except (ValueError, RecursionError) as error:
             raise errors.CorruptMeta(
                 f"its options cannot be ({error}): {REPAIR}",
@@ -202,7 +202,7 @@ class AllMeta:
             created=int(record["created"]),
             page_bytes=page_bytes,
             options=options,
-            kind=kind,
+            schema=schema,
         )
 
 

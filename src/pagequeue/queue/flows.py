@@ -116,7 +116,9 @@ def _last_stored(queue: QueueFlows, consumer: NamedConsumer) -> Message | None:
             path = store.folder.full(fmt.stored_name(store.prefix, sequence))
             raise bad_record(path, "missing") from error
         if store.tail.sequence == tail:
-            return _core.Message(found.payload, found.timestamp, found.sequence, store.kind.decoder)
+            return _core.Message(
+                found.payload, found.timestamp, found.sequence, store.schema.decoder
+            )
 
 
 def _upstream(source: Source, queue: QueueFlows, consumer: NamedConsumer) -> Upstream:

@@ -79,12 +79,12 @@ class QueueMaintenance(Closing):
     @property
     def dtype(self) -> np.dtype[np.void] | None:
         """The dtype of the records; None: messages are of any size."""
-        return self._store.kind.dtype
+        return self._store.schema.dtype
 
     @property
     def codec(self) -> str:
         """The name of the codec; "bytes": what is sent are payloads."""
-        return self._store.kind.codec
+        return self._store.schema.codec
 
     # --- looking after it -------------------------------------------------------------------------
 

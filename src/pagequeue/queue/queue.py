@@ -22,7 +22,7 @@ from pagequeue.receive.named_consumer import open_consumer
 from pagequeue.receive.pace import pace_of
 from pagequeue.receive.paced_replay import PacedReplay
 from pagequeue.receive.replay import Replay
-from pagequeue.schema.schema import asked_kind
+from pagequeue.schema.schema import requested_schema
 from pagequeue.send.codec_producer import make_producer
 from pagequeue.store import options
 from pagequeue.store.flush import Sync, sync_policy
@@ -140,7 +140,7 @@ class Queue(QueueGroups, QueueReading, QueueFlows):
         self._open_store = partial(
             Store, path, prefix, read_only=read_only, page_bytes=page_bytes,
             lock_timeout=lock_timeout, clock=clock or system_clock, file_mode=file_mode,
-            trust=trusted(trust, path), kind=asked_kind(dtype, codec, path),
+            trust=trusted(trust, path), schema=requested_schema(dtype, codec, path),
         )  # fmt: skip
         self._flushes_on_close = sync != "none" and not read_only
         self._flush_seconds = interval
@@ -296,7 +296,7 @@ class Queue(QueueGroups, QueueReading, QueueFlows):
             report = repair_queue(
                 store.folder.path, prefix=store.prefix, trust=self._trust,
                 lock_timeout=store.lock_timeout, progress=progress,
-                dtype=store.kind.dtype, codec=store.kind.codec,
+                dtype=store.schema.dtype, codec=store.schema.codec,
             )  # fmt: skip
             with contextlib.suppress(errors.DamageError):
                 self._store = self._start(create=False)

@@ -97,7 +97,7 @@ class QueueReading(QueueMaintenance):
         tail = store.tail.sequence
         first = min(max(store.read_meta.head_sequence, tail - count), tail)
         batches = list(self.batches(sequence=first)) if first < tail else []
-        return joined(batches, tail, store.kind)[: tail - first]  # more can have come meanwhile
+        return joined(batches, tail, store.schema)[: tail - first]  # more can have come meanwhile
 
     def between(self, since: Moment | None = None, until: Moment | None = None) -> Batch:
         """Return all messages of a range of time as one batch.
@@ -116,7 +116,7 @@ class QueueReading(QueueMaintenance):
 
     def _between(self, since: Moment | None, until: Moment | None) -> Batch:
         batches = self.batches(since=since, until=until, limit_count=fmt.READ_COUNT_MAX)
-        return joined(list(batches), batches.sequence, self._open().kind)
+        return joined(list(batches), batches.sequence, self._open().schema)
 
     # --- by the index -----------------------------------------------------------------------------
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pagequeue.columns.batch import Batch
     from pagequeue.store.store import Store
 
-"""A coroutine that always finds something lets others run after so long."""
-
 
 class AsyncReads(TakesTurns):
     """The part of `Consumer` that belongs to asyncio."""
@@ -114,10 +112,12 @@ class AsyncReads(TakesTurns):
         self.ack(message_or_sequence)
         if durable:
             what = object()  # one that is under way may have begun before the place moved
-            await self._store.errands.run(what, lambda _: self._sync_place()).wait()
+            await self._store.jobs.run(what, lambda _: self._sync_place()).wait()
 
     async def _wait_for(self, attempt: Callable[[], Found | None], timeout: float | None) -> Found:
-        found = await first(self._store.bell, attempt, maybe_ready=self._is_near, timeout=timeout)
+        found = await first(
+            self._store.notifier, attempt, maybe_ready=self._is_near, timeout=timeout
+        )
         self._rest()
         if found is None:
             raise errors.NothingReceived(
@@ -126,7 +126,7 @@ class AsyncReads(TakesTurns):
         return found
 
     def _is_near(self) -> bool:
-        """Whether something may stand at this place, seen from the bell's thread."""
+        """Whether something may stand at this place, seen from the notifier's thread."""
         region = self._region
         if self._closed or region is None or self._store.awaits_recovery:
             return True

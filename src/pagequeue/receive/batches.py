@@ -36,7 +36,7 @@ class Batches(Iterator[Batch], Closing):
 
     def __init__(self, replay: Replay, again: Callable[[], Replay], limit_count: int) -> None:
         self._replay = replay
-        self._kind = replay._store.kind  # noqa: SLF001 - its own package
+        self._kind = replay._store.schema  # noqa: SLF001 - its own package
         self._again = again
         self._limit_count = limit_count
 

@@ -49,8 +49,8 @@ class PageReader(_core.Reader, Closing):
         self = super().__new__(cls, store.write_meta.region, waits, durable_only)
         self._store = store
         self._kind = kind
-        if not store.kind.is_plain:
-            self._decoder = store.kind.decoder
+        if not store.schema.is_plain:
+            self._decoder = store.schema.decoder
         self._last = self._kept = None
         return self
 
@@ -162,7 +162,7 @@ class PageReader(_core.Reader, Closing):
         columns = self._read_many(limit_count, timeout, bytes_max)
         if columns is None:
             return None
-        batch = Batch(*columns, self._store.kind)
+        batch = Batch(*columns, self._store.schema)
         if len(columns[2]) > KEPT_BYTES:
             self._kept = self._last._payloads if self._last is not None else None  # noqa: SLF001 - its own package
             self._last = batch

@@ -1,7 +1,7 @@
-"""Codecs: objects to payloads and back, by the name that a queue was given at creation.
+"""Codecs: objects to payloads and back, by the name that was fixed when the queue was created.
 
 Their libraries are imported where they are used, so a queue can be read as bytes without them.
-Nothing is unpickled here unless `schema.py` lets it: unpickling runs what the bytes say.
+`schema.py` decides whether a payload may be unpickled: unpickling can execute arbitrary code.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 BYTES: Final = "bytes"
 PICKLE: Final = "pickle"
 PICKLE_PROTOCOL: Final = 5
-"""Not the highest there is: what stays in a directory is read by other Pythons as well."""
+"""Not the highest: other Python versions read the same directory."""
 
 
 class Codec(Protocol):
-    """Turns objects into payloads and back; raises whatever its library raises."""
+    """Turns objects into payloads and back; raises what its library raises."""
 
     def encode(self, value: Any, /) -> Buffer:  # noqa: ANN401 - any object at all
         """Return the payload of an object."""
@@ -55,7 +55,7 @@ class _Pickled:
         return pickle.dumps(value, PICKLE_PROTOCOL)
 
     def decode(self, payload: bytes) -> object:
-        return pickle.loads(payload)  # noqa: S301 - whoever opened the queue asked for it by name
+        return pickle.loads(payload)  # noqa: S301 - the opener passed codec="pickle"
 
 
 class _Tables:
@@ -64,7 +64,7 @@ class _Tables:
     def __init__(self, arrow: Any) -> None:  # noqa: ANN401 - it need not be installed
         self._arrow = arrow
 
-    def encode(self, value: Any) -> Buffer:  # noqa: ANN401 - whatever has Arrow's protocol
+    def encode(self, value: Any) -> Buffer:  # noqa: ANN401 - any object with Arrow's protocol
         arrow = self._arrow
         if not isinstance(value, arrow.RecordBatch | arrow.Table):
             value = arrow.table(value)
@@ -77,7 +77,7 @@ class _Tables:
     def decode(self, payload: bytes) -> Any:  # noqa: ANN401 - a pyarrow.Table
         with self._arrow.ipc.open_stream(payload) as stream:
             table = stream.read_all()
-        table.validate(full=True)  # foreign bytes: else reading a value could leave the memory
+        table.validate(full=True)  # untrusted bytes: else reading a value could leave the buffer
         return table
 
 
@@ -115,6 +115,10 @@ def codec_of(name: str) -> Codec:
 
     Raises:
         MissingExtra: its library is not installed.
+
+    Example:
+        >>> codec_of("utf-8").encode("a")
+        b'a'
     """
     codec = _known.get(name)
     if codec is None:

@@ -1,9 +1,9 @@
-"""NumPy dtypes of fixed records as plain JSON, and back, trusting nothing.
+"""NumPy dtypes of fixed records as plain JSON, and back; the JSON is untrusted input.
 
 The form is NumPy's own for dtypes with names, formats, offsets and an itemsize, so that padding and
 the order of the fields are kept. A format is a type string such as `<f8`, such a form again, or
-`[format, [sizes]]` for an array inside a record. Nothing is evaluated and nothing unpickled: each
-part is looked at before NumPy sees it.
+`[format, [sizes]]` for an array inside a record. Each part is validated before NumPy sees it; none
+is evaluated or unpickled.
 """
 
 from __future__ import annotations
@@ -25,30 +25,34 @@ _TYPE: Final = re.compile(
     rf"[<>](?:[iu][248]|f[248]|c8|c16|U[1-9]\d{{0,8}}|[mM]8(?:{_UNIT})?)"
     r"|\|(?:b1|[iu]1|[SV][1-9]\d{0,8})"
 )
-"""No `long double`: its bytes are another thing on another machine."""
+"""Without `long double`, whose layout depends on the machine."""
 
 
 def record_dtype(dtype: DTypeLike) -> np.dtype[np.void]:
-    """Return the dtype of fixed records that was asked for.
+    """Return a user's dtype, checked to be one that a queue can store.
 
     Raises:
-        ValueError: records cannot be of this dtype; the text says why.
-        TypeError: it is no dtype.
+        ValueError: a queue cannot store it; the message gives the reason.
+        TypeError: not a dtype.
+
+    Example:
+        >>> record_dtype([("price", "<f8")])
+        dtype([('price', '<f8')])
     """
-    kind = np.dtype(dtype)
-    if kind.names is None:
-        raise ValueError(f"records have fields, {kind} has none: give [('value', {kind.str!r})]")
-    again = parse(describe(kind))
-    if again != kind:
-        raise ValueError(f"{kind} does not come back as it is: leave out what no message holds")
-    return again
+    found = np.dtype(dtype)
+    if found.names is None:
+        raise ValueError(f"records have fields, {found} has none: give [('value', {found.str!r})]")
+    stored = parse(describe(found))
+    if stored != found:
+        raise ValueError(f"{found} cannot be stored unchanged: remove titles and metadata")
+    return stored
 
 
 def describe(dtype: np.dtype[Any]) -> dict[str, object]:
     """Return a dtype with fields as plain JSON.
 
     Raises:
-        ValueError: a field is of a kind that no message can hold.
+        ValueError: a queue cannot store the type of a field.
     """
     assert dtype.names is not None
     assert dtype.fields is not None
@@ -67,10 +71,10 @@ def describe(dtype: np.dtype[Any]) -> dict[str, object]:
 
 
 def parse(form: object) -> np.dtype[np.void]:
-    """Return the dtype that `describe` told of.
+    """Return the dtype of a form that `describe` made.
 
     Raises:
-        ValueError: it is none that `describe` can have told of.
+        ValueError: `describe` makes no such form.
     """
     return _record(form, DEPTH_MAX)
 
@@ -85,7 +89,7 @@ def _record(form: object, depth: int) -> np.dtype[np.void]:
     if not lists or not 0 < len(names) == len(formats) == len(offsets) <= FIELDS_MAX:
         raise ValueError(f"a record has 1 to {FIELDS_MAX} fields")
     if len(set(map(_name, names))) != len(names):
-        raise ValueError("two fields have one name")
+        raise ValueError("two fields have the same name")
     parts = [_part(part, depth) for part in formats]
     starts = [_whole(offset, 0) for offset in offsets]
     size_bytes = _whole(form["itemsize"], 1)
@@ -101,20 +105,20 @@ def _record(form: object, depth: int) -> np.dtype[np.void]:
 
 def _name(name: object) -> str:
     if not isinstance(name, str) or not name:
-        raise ValueError(f"{name!r} is no name of a field")
+        raise ValueError(f"invalid field name {name!r}")
     return name
 
 
 def _whole(number: object, least: int) -> int:
     if type(number) is not int or not least <= number <= RECORD_BYTES_MAX:
-        raise ValueError(f"{number!r} is no number of bytes from {least} to {RECORD_BYTES_MAX}")
+        raise ValueError(f"{number!r} is not an integer from {least} to {RECORD_BYTES_MAX}")
     return number
 
 
 def _part(form: object, depth: int) -> np.dtype[Any]:
     if isinstance(form, str):
         if not _TYPE.fullmatch(form):
-            raise ValueError(f"no message holds values of type {form!r}")
+            raise ValueError(f"a queue cannot store values of type {form!r}")
         return np.dtype(form)
     if not isinstance(form, list):
         return _record(form, depth - 1)

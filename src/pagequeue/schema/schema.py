@@ -1,7 +1,7 @@
-"""Kind: what the messages of a queue hold: bytes, values of a codec, or records of one dtype.
+"""Schema: what the messages of a queue hold: bytes, values of a codec, or records of one dtype.
 
-It is fixed at creation and stands in the options of allMeta. Payloads are bytes whatever the kind
-is; the kind says what a message's `value` is, and what is sent.
+It is fixed at creation and stored in the options of allMeta. Payloads are bytes under every schema;
+the schema determines a message's `value` and what `send` accepts.
 """
 
 from __future__ import annotations
@@ -30,10 +30,14 @@ class Schema:
     """What the messages of a queue hold.
 
     Attributes:
-        dtype: of its records; None: messages are of any size.
-        codec: name of what makes payloads of objects; "bytes": they are payloads already.
-        unpickles: whether whoever opened the queue asked for pickle by its name.
+        dtype: of its records; None: messages of any size.
+        codec: name of the codec; "bytes": objects are payloads already.
+        unpickles: whether the opener passed codec="pickle".
         path: of the queue, for errors.
+
+    Example:
+        >>> Schema(codec="json").encode({"a": 1})
+        b'{"a":1}'
     """
 
     dtype: np.dtype[np.void] | None = None
@@ -43,14 +47,14 @@ class Schema:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Schema:
-        """Return what the options of a queue say.
+        """Return the schema in the options of a queue.
 
         Raises:
-            ValueError: they say nothing that can be.
+            ValueError: the options are invalid.
         """
         codec = options.get(CODEC, codecs.BYTES)
         if not isinstance(codec, str) or codec not in codecs.NAMES:
-            raise ValueError(f"a codec {codec!r} is not known")
+            raise ValueError(f"unknown codec {codec!r}")
         if DTYPE not in options:
             return cls(codec=codec)
         if codec != codecs.BYTES:
@@ -58,7 +62,7 @@ class Schema:
         return cls(dtype_json.parse(options[DTYPE]))
 
     def options(self) -> dict[str, object]:
-        """Return the options that say this; none for plain bytes."""
+        """Return the options that store this schema; none for plain bytes."""
         if self.dtype is not None:
             return {DTYPE: dtype_json.describe(self.dtype)}
         return {} if self.codec == codecs.BYTES else {CODEC: self.codec}
@@ -68,24 +72,24 @@ class Schema:
 
     @property
     def is_plain(self) -> bool:
-        """Whether payloads are all there is to its messages."""
+        """Whether messages are payloads only, without codec or dtype."""
         return self.dtype is None and self.codec == codecs.BYTES
 
     @property
     def record_bytes(self) -> int:
-        """How many bytes every message has; 0: any number."""
+        """The size of every message in bytes; 0: any size."""
         return 0 if self.dtype is None else self.dtype.itemsize
 
     @property
     def decoder(self) -> Callable[[bytes, int], Any] | None:
-        """What makes values of payloads; None: nothing need be done."""
+        """Converts payloads to values; None: values are the payloads."""
         return None if self.is_plain else self.decode
 
     def encode(self, value: Any) -> Buffer:  # noqa: ANN401 - any object at all
         """Return the payload of a value.
 
         Raises:
-            NotEncodable: it has none.
+            NotEncodable: the codec cannot encode it.
             MissingExtra: the codec's library is not installed.
         """
         codec = codecs.codec_of(self.codec)
@@ -95,24 +99,24 @@ class Schema:
             raise
         except Exception as error:
             raise errors.NotEncodable(
-                f"codec {self.codec!r} has no payload for this {type(value).__name__} ({error}): "
-                "send what it can hold; nothing was sent",
-                path=self.path,
-            ) from error
+                f"codec {self.codec!r} cannot encode this {type(value).__name__} ({error}), no "
+                "message was sent",
+                path=self.path, remedy="send a value that the codec supports",
+            ) from error  # fmt: skip
 
     def decode(self, payload: bytes, sequence: int) -> Any:  # noqa: ANN401 - any object at all
         """Return the value of a message.
 
         Raises:
-            NotDecodable: its payload holds none.
-            PickleRefused: pickle was not asked for by its name.
+            NotDecodable: the codec or dtype cannot decode its payload.
+            PickleRefused: the queue was opened without codec="pickle".
             MissingExtra: the codec's library is not installed.
         """
         if self.codec == codecs.PICKLE and not self.unpickles:
             raise errors.PickleRefused(
-                "its values are pickles, which can run any code: open it with codec='pickle' if "
-                "you trust everybody who can write there, or take the payload",
+                "its values are pickles, which can execute arbitrary code",
                 path=self.path,
+                remedy="open it with codec='pickle' if you trust every writer, or use the payload",
             )
         if self.dtype is not None:
             if len(payload) != self.dtype.itemsize:
@@ -129,68 +133,67 @@ class Schema:
             raise self._not_decodable(sequence, f"{type(error).__name__}: {error}") from error
 
     def _not_decodable(self, sequence: int, why: str) -> errors.NotDecodable:
-        what = f"codec {self.codec!r}" if self.dtype is None else "a record"
+        what = self.codec if self.dtype is None else "a record"
         return errors.NotDecodable(
-            f"message {sequence} is not what {what} holds ({why}): take its payload, and look for "
-            "who sent it",
-            path=self.path, sequence=sequence,
+            f"message {sequence} cannot be decoded as {what} ({why})",
+            path=self.path, sequence=sequence, remedy="read its payload, and find its sender",
         )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class RequestedSchema:
-    """What an opener says of a queue's kind; None takes what stands there."""
+    """The schema that an opener requests; None accepts the queue's own."""
 
     dtype: np.dtype[np.void] | None = None
     codec: str | None = None
 
-    def made(self) -> Schema:
-        """Return the kind of a new queue."""
+    def of_new_queue(self) -> Schema:
+        """Return the schema of a queue that is created now."""
         return Schema(self.dtype, self.codec or codecs.BYTES)
 
-    def agrees(self, kind: Schema) -> bool:
-        """Whether a queue of this kind is what was asked for."""
-        dtype_agrees = self.dtype is None or self.dtype == kind.dtype
-        return dtype_agrees and self.codec in {None, kind.codec}
+    def agrees(self, schema: Schema) -> bool:
+        """Whether a queue of this schema satisfies the request."""
+        dtype_agrees = self.dtype is None or self.dtype == schema.dtype
+        return dtype_agrees and self.codec in {None, schema.codec}
 
-    def opened(self, kind: Schema, path: str) -> Schema:
-        """Return the kind of a queue for this opener.
+    def opened(self, schema: Schema, path: str) -> Schema:
+        """Return the schema of an existing queue for this opener.
 
         Raises:
-            DtypeMismatch, CodecMismatch: another one was asked for.
+            DtypeMismatch, CodecMismatch: the opener requested another one.
         """
-        if self.dtype is not None and self.dtype != kind.dtype:
+        if self.dtype is not None and self.dtype != schema.dtype:
             raise errors.DtypeMismatch(
-                f"the queue has {kind}, not records of dtype {self.dtype}: leave dtype out, or "
-                "choose another directory or prefix",
-                path=path, dtype=kind.dtype,
+                f"the queue has {schema}, not records of dtype {self.dtype}",
+                path=path, dtype=schema.dtype,
+                remedy="leave dtype out, or choose another directory or prefix",
             )  # fmt: skip
-        if self.codec not in {None, kind.codec}:
+        if self.codec not in {None, schema.codec}:
             raise errors.CodecMismatch(
-                f"the queue has {kind}, not codec {self.codec!r}: leave codec out, or choose "
-                "another directory or prefix",
-                path=path, codec=kind.codec,
+                f"the queue has {schema}, not codec {self.codec!r}",
+                path=path, codec=schema.codec,
+                remedy="leave codec out, or choose another directory or prefix",
             )  # fmt: skip
-        return Schema(kind.dtype, kind.codec, self.codec == codecs.PICKLE, path)
+        return Schema(schema.dtype, schema.codec, self.codec == codecs.PICKLE, path)
 
 
-ANY_KIND: Final = RequestedSchema()
+ANY_SCHEMA: Final = RequestedSchema()
 
 
-def asked_kind(dtype: DTypeLike | None, codec: str | None, path: str) -> RequestedSchema:
-    """Return what the options `dtype` and `codec` ask for.
+def requested_schema(dtype: DTypeLike | None, codec: str | None, path: str) -> RequestedSchema:
+    """Return the schema that the options `dtype` and `codec` request.
 
     Raises:
-        InvalidOption: they cannot be.
+        InvalidOption: they are invalid, or exclude each other.
     """
     if codec is not None and codec not in codecs.NAMES:
         names = ", ".join(map(repr, codecs.NAMES))
-        raise errors.InvalidOption(f"codec is {codec!r}: give one of {names}", path=path)
+        raise errors.InvalidOption(f"codec is {codec!r}", path=path, remedy=f"give one of {names}")
     if dtype is None:
         return RequestedSchema(None, codec)
     if codec not in {None, codecs.BYTES}:
         raise errors.InvalidOption(
-            f"records of a dtype have no codec {codec!r}: give one of the two", path=path
+            f"records of a dtype have no codec {codec!r}", path=path, remedy="give one of the two"
         )
     try:
         return RequestedSchema(dtype_json.record_dtype(dtype), codec)

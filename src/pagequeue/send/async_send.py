@@ -161,19 +161,19 @@ class AwaitedSends:
             settle = partial(self._settle, put_off.event, put_off.page_number)
             what = (id(self), put_off.event, put_off.page_number)
             with contextlib.suppress(JobCancelled):  # by all who waited before this one came
-                await self._store.errands.run(what, settle).wait()
+                await self._store.jobs.run(what, settle).wait()
         if sync_up_to:
             with self._sent_already():
                 await self._flushed(sync_up_to, None)
                 self._check_whole()
         return sent
 
-    def _settle(self, event: int, page_number: int, errand: SharedJob) -> None:
+    def _settle(self, event: int, page_number: int, job: SharedJob) -> None:
         """Do what a send put off, unless nobody wants it any more; called by a thread."""
 
         def check() -> None:
             self._check_open()
-            errand.check()
+            job.check()
 
         if event == _core.EVENT_FULL:
             self._roll_from(page_number, check)
@@ -187,9 +187,9 @@ class AwaitedSends:
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         while meta.is_failed or meta.durable_sequence < end_sequence:
             # The one under way may have begun before our messages were sent: then another follows.
-            errand = store.errands.run("flush", lambda _: flusher.flush(None))
+            job = store.jobs.run("flush", lambda _: flusher.flush(None))
             left = None if timeout is None else max(0.0, deadline - time.monotonic())
-            if not await errand.wait(left):
+            if not await job.wait(left):
                 raise errors.FlushTimeout(
                     f"not on stable storage within {timeout} s: call again",
                     path=store.folder.path,

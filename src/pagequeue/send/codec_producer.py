@@ -25,7 +25,7 @@ TEXT = "utf-8"
 
 def make_producer(store: Store, clock: Clock | None = None, sync_every: int = 0) -> Producer:
     """Return a producer as a queue's kind needs it."""
-    kind = store.kind
+    kind = store.schema
     made = Producer if kind.is_plain else CodecProducer
     producer = made(store, clock, sync_every)
     producer._record_bytes = kind.record_bytes  # noqa: SLF001 - its own package
@@ -58,7 +58,7 @@ class CodecProducer(Producer):
         return super().send(self._payload(payload), timestamp=timestamp)
 
     def _payload(self, value: Any) -> Buffer:  # noqa: ANN401 - any object
-        kind = self._store.kind
+        kind = self._store.schema
         if kind.dtype is None:
             return kind.encode(value)
         if isinstance(value, np.void | np.ndarray) and value.dtype.names is not None:
@@ -68,7 +68,7 @@ class CodecProducer(Producer):
         return payload
 
     def _check_dtype(self, found: np.dtype[Any]) -> None:
-        dtype = self._store.kind.dtype
+        dtype = self._store.schema.dtype
         if found != dtype:
             raise errors.DtypeMismatch(
                 f"the queue has records of dtype {dtype}, not {found}: send array.astype(dtype)",
@@ -76,7 +76,7 @@ class CodecProducer(Producer):
             )  # fmt: skip
 
     def _in_columns(self, payloads: object) -> in_rows.ColumnInput | None:
-        kind = self._store.kind
+        kind = self._store.schema
         if kind.dtype is None:
             is_text = kind.codec == TEXT and any(hasattr(payloads, way) for way in in_rows.ARROW)
             return _texts(payloads) if is_text else None

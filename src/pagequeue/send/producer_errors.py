@@ -101,8 +101,8 @@ def _wrong_size(
         return _too_large(store, size_bytes)
     if event == _core.EVENT_BATCH_TOO_LARGE:
         return _batch_too_large(store, size_bytes, fitting)
-    dtype = store.kind.dtype
-    record_bytes = store.kind.record_bytes
+    dtype = store.schema.dtype
+    record_bytes = store.schema.record_bytes
     return errors.RecordSize(
         f"a payload of {size_bytes} bytes is no record of {record_bytes} bytes, dtype {dtype}: "
         "send such records, or messages of any size to a queue without dtype",

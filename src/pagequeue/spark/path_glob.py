@@ -57,7 +57,7 @@ class Found(NamedTuple):
             self.directory, create=False, read_only=True, trust=trusted(self.trust, self.directory)
         )
         try:
-            return read_all_meta(folder, self.prefix).kind.dtype
+            return read_all_meta(folder, self.prefix).schema.dtype
         finally:
             folder.close()
 

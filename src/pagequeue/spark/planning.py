@@ -71,7 +71,7 @@ def plan(options: ReadOptions, table: Table) -> list[InputPartition]:
     spans: list[_Span] = []
     for found, queue in open_each(options):
         store = queue._store  # noqa: SLF001 - its own package
-        need = table.layout(store.kind.dtype).need
+        need = table.layout(store.schema.dtype).need
         first, end = store.while_retained(partial(_range, queue, options))
         spans += _spans(store, found, (first, end), need, skips=options.skips_damage)
     return cut(spans, options)
@@ -85,7 +85,7 @@ def plan_ranges(
     for found, first, end in ranges:
         with found.open() as queue:
             store = queue._store  # noqa: SLF001 - the same
-            need = table.layout(store.kind.dtype).need
+            need = table.layout(store.schema.dtype).need
             spans += _spans(store, found, (first, end), need, skips=options.skips_damage)
     return cut(spans, options)
 

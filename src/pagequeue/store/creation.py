@@ -46,13 +46,13 @@ class Creation:
         self._folder = folder
         self._prefix = prefix
 
-    def begin(self, created: int, page_bytes: int, kind: Schema) -> AllMeta:
+    def begin(self, created: int, page_bytes: int, schema: Schema) -> AllMeta:
         """Make the allMeta.
 
         Dies behind it: a queue without pages, which the next opener completes, or makes anew.
         """
         folder, prefix = self._folder, self._prefix
-        meta = AllMeta(uuid.uuid4().bytes, created, page_bytes, kind.options(), kind)
+        meta = AllMeta(uuid.uuid4().bytes, created, page_bytes, schema.options(), schema)
         if len(meta.encode()) > fmt.ALL_META_MAX_BYTES:
             raise errors.InvalidOption(
                 "dtype: its names and fields are too many: give fewer", path=folder.path

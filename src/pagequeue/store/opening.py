@@ -21,7 +21,7 @@ from pagequeue.meta.manifest import manifest_name, read_manifest
 from pagequeue.meta.write_meta import WriteMeta, check_boot_id
 from pagequeue.page.header import REMEDY, read_header
 from pagequeue.page.listing import page_numbers
-from pagequeue.schema.schema import ANY_KIND, RequestedSchema
+from pagequeue.schema.schema import ANY_SCHEMA, RequestedSchema
 from pagequeue.store.creation import Creation, refuse_confusion
 from pagequeue.store.exclusive import ensure_no_writer
 from pagequeue.store.power_loss_recovery import Recovery, RecoveryReport
@@ -54,7 +54,7 @@ class Asked(TypedDict):
     clock: Callable[[], int]
     file_mode: NotRequired[int]
     trust: NotRequired[frozenset[str]]
-    kind: NotRequired[RequestedSchema]
+    schema: NotRequired[RequestedSchema]
 
 
 class Opening:
@@ -70,12 +70,12 @@ class Opening:
         clock: ns since 1970, UTC.
         file_mode: permission bits of what is made, whatever the umask.
         trust: names of circumstances that are accepted; see `trust.py`.
-        kind: of a new queue; an existing one must have what it says.
+        schema: of a new queue; an existing one must agree with it.
 
     Attributes:
         folder: the directory.
         meta: what was fixed at creation.
-        kind: what the messages hold, for this opener.
+        schema: of the messages, for this opener.
         write_meta: where writing stands, mapped.
         read_meta: what can be read, mapped.
         report: what had to be done.
@@ -94,13 +94,13 @@ class Opening:
         clock: Callable[[], int],
         file_mode: int = FILE_MODE,
         trust: frozenset[str] = NOTHING,
-        kind: RequestedSchema = ANY_KIND,
+        schema: RequestedSchema = ANY_SCHEMA,
     ) -> None:
         self._prefix = prefix
         self._clock = clock
         self._lock_timeout = lock_timeout
         self._page_bytes = page_bytes
-        self._asked_kind = kind
+        self._requested_schema = schema
         self._locks: list[FileLock] = []
         self.report = RecoveryReport()
         self.folder = Directory(
@@ -109,7 +109,7 @@ class Opening:
         )  # fmt: skip
         try:
             self.meta = self._open_to_read() if read_only else self._open_to_write(create=create)
-            self.kind = self._check_asked(self.meta)
+            self.schema = self._check_asked(self.meta)
             queue_id, writable = self.meta.queue_id, not read_only
             if not read_only:
                 self._share_write_meta_lock()
@@ -277,7 +277,7 @@ class Opening:
             unfinished = True
             self._refuse_pages_without(fmt.all_meta_name(self._prefix))
             page_bytes = self._page_bytes or fmt.PAGE_BYTES_DEFAULT
-            meta = creation.begin(self._clock(), page_bytes, self._made_kind(page_bytes))
+            meta = creation.begin(self._clock(), page_bytes, self._schema_of_new_queue(page_bytes))
         try:
             self.report = Recovery(self.folder, self._prefix, meta, self._clock).run()
         except errors.RetryError:
@@ -351,17 +351,19 @@ class Opening:
 
     def _is_asked(self, meta: AllMeta) -> bool:
         """Whether a queue is what was asked for, if anything was."""
-        return self._page_bytes in {None, meta.page_bytes} and self._asked_kind.agrees(meta.kind)
+        return self._page_bytes in {None, meta.page_bytes} and self._requested_schema.agrees(
+            meta.schema
+        )
 
-    def _made_kind(self, page_bytes: int) -> Schema:
-        kind, limit = self._asked_kind.made(), fmt.payload_bytes_max(page_bytes)
-        if kind.record_bytes > limit:
+    def _schema_of_new_queue(self, page_bytes: int) -> Schema:
+        schema, limit = self._requested_schema.of_new_queue(), fmt.payload_bytes_max(page_bytes)
+        if schema.record_bytes > limit:
             raise errors.InvalidOption(
-                f"dtype: a record of {kind.record_bytes} bytes does not fit into a page, {limit} "
+                f"dtype: a record of {schema.record_bytes} bytes does not fit into a page, {limit} "
                 "bytes do: give larger page_bytes",
                 path=self.folder.path,
             )
-        return kind
+        return schema
 
     def _check_asked(self, meta: AllMeta) -> Schema:
         """Return what the messages hold; raise if something else was asked for."""
@@ -371,4 +373,4 @@ class Opening:
                 "leave page_bytes out, or choose another directory or prefix",
                 path=self.folder.path, page_bytes=meta.page_bytes,
             )  # fmt: skip
-        return self._asked_kind.opened(meta.kind, self.folder.path)
+        return self._requested_schema.opened(meta.schema, self.folder.path)

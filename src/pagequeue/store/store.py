@@ -84,15 +84,15 @@ class Store:
         self._first_timestamps: dict[int, int] = {}
         self.sealed: dict[int, SealedPage] = {}  # by number; for `info`
         self._guard = threading.RLock()  # a finalizer may come back in
-        self._bell: Notifier | None = None
-        self.errands = SharedJobs()
+        self._notifier: Notifier | None = None
+        self.jobs = SharedJobs()
         # Leases go by the host's clock; it is set here, because a fork can change the namespace.
         offset = monotonic_offset()
         self.is_clock_known = offset is not None
         _core.set_monotonic_offset(offset or 0)
         self._opening = opening = Opening(path, prefix, **asked)
         self.folder, self.meta, self.report = opening.folder, opening.meta, opening.report
-        self.kind = opening.kind
+        self.schema = opening.schema
         self._pool = Pool(self.meta)
         self.write_meta, self.read_meta = opening.write_meta, opening.read_meta
         self._prefix_tail = opening.prefix_tail
@@ -147,15 +147,15 @@ class Store:
         return not self.read_only and not self.folder.is_replaced
 
     @property
-    def bell(self) -> Notifier:
-        """What those wait with who have no thread of their own."""
+    def notifier(self) -> Notifier:
+        """Wakes the coroutines that wait for this queue."""
         with self._guard:
-            if self._bell is None:
-                self._bell = Notifier(self.write_meta, read_only=self.read_only)
-            bell = self._bell
+            if self._notifier is None:
+                self._notifier = Notifier(self.write_meta, read_only=self.read_only)
+            notifier = self._notifier
         if self.folder.descriptor.is_closed:  # perhaps before it was there to be ended
-            bell.end()
-        return bell
+            notifier.end()
+        return notifier
 
     @property
     def is_closed(self) -> bool:
@@ -206,7 +206,7 @@ class Store:
             return  # the parent's: its locks and threads are not ours to end
         operations = self.folder.descriptor
         operations.close(self._release)
-        ending = [self._bell, self.compressing, self.__dict__.get("flusher"), self.background]
+        ending = [self._notifier, self.compressing, self.__dict__.get("flusher"), self.background]
         threads = [one for one in ending if one is not None]
         for one in threads:
             one.end()

@@ -1,1 +1,1 @@
-"""Small helpers that know nothing of queues."""
+"""Small helpers, independent of queues."""

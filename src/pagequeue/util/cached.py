@@ -1,7 +1,7 @@
 """A property that is computed once for each object, without a lock.
 
 `functools.cached_property` of Python 3.11 has one lock for all objects of a class. A child that is
-forked while another thread computes inherits it taken, and waits for it for ever.
+forked while another thread computes inherits the locked lock, and waits for it for ever.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Kept(Generic[T]):
-    """Keeps what a method returns in the object, under the method's name."""
+    """Stores a method's result in the object, under the method's name."""
 
     def __init__(self, compute: Callable[[Any], T]) -> None:
         self._compute = compute

@@ -1,4 +1,4 @@
-"""What every handle has in common: it is closed when its `with` block ends."""
+"""Base of every handle: a context manager that closes itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Closing:
     __slots__ = ()
 
     def close(self) -> None:
-        """Let go of everything; closing again does nothing."""
+        """Release all resources; closing again has no effect."""
 
     def __enter__(self) -> Self:
         return self

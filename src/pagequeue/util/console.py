@@ -6,7 +6,7 @@ from rich.console import Console
 
 
 class _OutputConsole(Console):
-    """rich's own ends with exit code 1 when the reader has gone."""
+    """rich's own exits with code 1 when the reader has closed the pipe."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
@@ -18,5 +18,5 @@ def output_console() -> Console:
 
 
 def messages_console() -> Console:
-    """Return the console for what is said to a person, which is stderr."""
+    """Return the console for messages to a person, which is stderr."""
     return Console(stderr=True, highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Arguments that are numbers: what is none is refused by its name."""
+"""Checks of numeric arguments; their errors name the option."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
-"""Libraries that only some need: imported where they are used, and named when they are missing.
+"""Optional libraries: imported where they are used; the error for a missing one names its extra.
 
 A child that is forked while another thread imports a module inherits the lock of that import, and
-waits for it for ever when it imports the same module. So a fork waits until no import of ours is
-under way, for a while: the one who forks may itself be inside an import that ours waits for.
+waits for it for ever when it imports the same module. So a fork waits until none of pagequeue's
+imports is in progress; at most `FORK_SECONDS_MAX`, because the forking thread may itself be inside
+an import that the other thread waits for.
 
-A module that registers hooks for forks while one is under way gets half of them called: the lock of
-executors would be released, in the parent, without having been taken. So that module, which event
-loops need, is imported with the package.
+If a module registers fork hooks during a fork, only half of them are called: the lock of executors
+would be released in the parent without having been taken. So that module, which event loops need,
+is imported with the package.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ os.register_at_fork(
 
 
 def library(name: str, extra: str, what: str) -> Any:  # noqa: ANN401 - it need not be installed
-    """Return a module.
+    """Return an optional module.
 
     Args:
         name: of the module.
-        extra: of this package, which brings it.
-        what: needs it, in the plural.
+        extra: the extra of pagequeue that installs it.
+        what: the feature that needs it, in the plural, for the error.
 
     Raises:
         MissingExtra: it is not installed.
@@ -66,9 +67,9 @@ def library(name: str, extra: str, what: str) -> Any:  # noqa: ANN401 - it need 
     except ImportError as error:
         package = name.partition(".")[0]
         raise errors.MissingExtra(
-            f"{what} need {package}, which is not installed: pip install 'pagequeue[{extra}]'",
-            extra=extra,
-        ) from error
+            f"{what} need {package}, which is not installed",
+            remedy=f"pip install 'pagequeue[{extra}]'", extra=extra,
+        ) from error  # fmt: skip
 
 
 def pyarrow() -> Any:  # noqa: ANN401 - the same

@@ -1,8 +1,8 @@
-"""One thread at a time for a task, however many start it at the same moment.
+"""One thread at a time for a task, however many callers start it concurrently.
 
-Several threads, or a signal handler in the middle of `start`, can ask for the thread together.
-Which of them starts it is settled by one call into C, so that no lock is needed: a handler or a
-finalizer that comes again would wait for itself, and an exception out of a handler inside
+Several threads, or a signal handler in the middle of `start`, can request the thread together. One
+call into C decides which of them starts it, so no lock is needed: a handler or finalizer that
+interrupts the lock's holder would wait for itself, and an exception raised by a handler inside
 `threading.Event` or `Condition` would leave their lock taken for good.
 """
 
@@ -23,8 +23,8 @@ class SingleThread:
 
     Args:
         name: of the thread.
-        run: what it does.
-        after: called when another one can be started.
+        run: the thread's work.
+        after: called when the thread has ended.
     """
 
     def __init__(
@@ -38,26 +38,26 @@ class SingleThread:
 
     @property
     def is_there(self) -> bool:
-        """Whether there is one, or another thread is just starting it."""
+        """Whether the thread runs, or another thread is just starting it."""
         return bool(self._there)
 
     def start(self) -> None:
-        """Start the thread, unless there is one.
+        """Start the thread, unless it runs.
 
         Raises:
-            RuntimeError: no thread can be had, or the interpreter is ending.
+            RuntimeError: the system gives no thread, or the interpreter is shutting down.
         """
         thread = threading.Thread(target=self._work, name=self._name, daemon=True)
         try:
             if self._there.setdefault(THREAD, thread) is thread:
                 self._last = thread
                 thread.start()
-        except BaseException:  # a handler's comes also when the thread runs: then there are two
+        except BaseException:  # a handler's, perhaps when the thread runs: then two can run
             self._forget(thread)
             raise
 
     def leave(self) -> None:
-        """Let the next one start another thread; called by the thread before it ends."""
+        """Allow the next caller to start another thread; called by the thread before it ends."""
         self._forget(threading.current_thread())
 
     def await_end(self, seconds: float) -> None:

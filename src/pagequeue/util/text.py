@@ -1,4 +1,4 @@
-"""Counts and ranges, as errors and reports say them."""
+"""Counts and ranges in the text of errors and reports."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def counted(count: int, noun: str) -> str:
 
 
 def grouped(count: int, noun: str) -> str:
-    """Return a count with its noun, its thousands apart, for a person: `1,234 messages`."""
+    """Return a count with its noun and thousands separators: `1,234 messages`."""
     return f"{count:,} {plural(count, noun)}"
 
 
 def message_range(first: int, end: int) -> str:
-    """Return how messages from one sequence up to another, which is not among them, are called."""
+    """Return a half-open range of sequences as text: `messages 3 to 7`."""
     if end <= first:
         return "no message"
     return f"message {first}" if end - first == 1 else f"messages {first} to {end - 1}"
@@ -33,7 +33,7 @@ def printable_name(path: str) -> str:
 
 
 def human_bytes(size_bytes: float) -> str:
-    """Return a size in the largest binary unit that leaves something before the point."""
+    """Return a size in the largest binary unit of which it has at least one: `1.5 KiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size_bytes < 1024:
             return f"{size_bytes:,.0f} {unit}" if unit == "B" else f"{size_bytes:,.1f} {unit}"

@@ -1,6 +1,6 @@
 """Times as people type and read them: `10m`, ISO 8601 with its zone, or nanoseconds.
 
-Nothing here asks the clock; the caller says what time it is.
+These functions do not read the clock; the caller passes the current time.
 """
 
 from __future__ import annotations
@@ -33,10 +33,14 @@ def parse_duration(text: str) -> int:
     """Return the nanoseconds that a text such as `10m` or `1h30m` means.
 
     Raises:
-        ValueError: it is no duration; the message ends with what is.
+        ValueError: it is not a duration; the message ends with examples.
+
+    Example:
+        >>> parse_duration("1h30m")
+        5400000000000
     """
     if _DURATION.fullmatch(text) is None:
-        raise ValueError(f"{text!r} is no duration; write one like 90s, 10m, 2h, 1d or 1h30m")
+        raise ValueError(f"{text!r} is not a duration; write one like 90s, 10m, 2h, 1d or 1h30m")
     return sum(int(count) * _UNITS_NS[unit] for count, unit in _DURATION_PART.findall(text))
 
 
@@ -45,13 +49,17 @@ def parse_time(text: str, now_ns: int) -> int:
 
     Args:
         text: a duration, meaning that long ago; ISO 8601 with a zone; or nanoseconds.
-        now_ns: what time it is, nanoseconds since 1970, UTC.
+        now_ns: the current time, nanoseconds since 1970, UTC.
 
     Returns:
-        The time, 0 for all that lies before 1970.
+        The time; 0 for times before 1970.
 
     Raises:
-        ValueError: it is none of these, lacks its zone, or cannot be held; says what to write.
+        ValueError: it has another form, no zone, or is too late; the message ends with examples.
+
+    Example:
+        >>> parse_time("1970-01-01T00:00:01Z", now_ns=0)
+        1000000000
     """
     if _INTEGER.fullmatch(text):
         result = int(text)
@@ -67,17 +75,17 @@ def parse_time(text: str, now_ns: int) -> int:
 def _parse_iso(text: str) -> int:
     """Return the nanoseconds of an ISO 8601 text, all nine digits of its fraction kept."""
     try:
-        moment = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no time; write one like {_EXAMPLES}") from None
-    if moment.tzinfo is None:
+        raise ValueError(f"{text!r} is not a time; write one like {_EXAMPLES}") from None
+    if time.tzinfo is None:
         raise ValueError(
-            f"{text!r} does not say its time zone; write "
-            f"{moment.isoformat()}Z for UTC, or end it with an offset like +02:00"
+            f"{text!r} has no time zone; write "
+            f"{time.isoformat()}Z for UTC, or end it with an offset like +02:00"
         )
-    nanoseconds = moment.microsecond * 1_000
+    nanoseconds = time.microsecond * 1_000
     fraction = _FRACTION.search(text)
-    if fraction is not None and int(f"{fraction[1]:0<9}"[:6]) == moment.microsecond:
+    if fraction is not None and int(f"{fraction[1]:0<9}"[:6]) == time.microsecond:
         nanoseconds = int(f"{fraction[1]:0<9}"[:9])
-    seconds = moment.astimezone(UTC).replace(microsecond=0) - datetime.fromtimestamp(0, UTC)
+    seconds = time.astimezone(UTC).replace(microsecond=0) - datetime.fromtimestamp(0, UTC)
     return (seconds.days * 86_400 + seconds.seconds) * NS_PER_SECOND + nanoseconds

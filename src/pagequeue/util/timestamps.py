@@ -1,6 +1,6 @@
-"""Moments as users give them, turned into nanoseconds since 1970, UTC.
+"""Times as users give them, converted to nanoseconds since 1970, UTC.
 
-A moment is an int of nanoseconds, an aware datetime, or a timedelta that means "that long ago".
+A time is an int of nanoseconds, an aware datetime, or a timedelta that means "that long ago".
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NS_PER_S = 1_000_000_000
 MICROSECOND = timedelta(microseconds=1)
 FINER_UNITS = {"ps", "fs", "as"}
-"""Of NumPy: ns always holds what they can say."""
+"""Units of NumPy whose whole range fits into 64 bits of ns."""
 
 
 def system_clock() -> int:
@@ -38,17 +38,21 @@ def system_clock() -> int:
 
 
 def to_ns(moment: Moment, clock: Clock, *, name: str = "since") -> int:
-    """Return a moment in ns since 1970, UTC.
+    """Return a time in ns since 1970, UTC.
 
     Args:
         moment: int nanoseconds, an aware datetime, or a timedelta meaning that long ago.
-        clock: what "ago" is counted from, ns since 1970.
+        clock: returns the time that "ago" is counted from, ns since 1970.
         name: of the option, for the error.
 
     Raises:
         NaiveDatetime: the datetime has no zone.
-        TypeError: it is something else.
-        InvalidOption: it lies outside what 64 bits of ns can say.
+        TypeError: it has another type.
+        InvalidOption: it does not fit into 64 bits of ns.
+
+    Example:
+        >>> to_ns(timedelta(seconds=1), clock=lambda: 5_000_000_000)
+        4000000000
     """
     if isinstance(moment, bool):
         raise TypeError(f"{name} must be {type_text}, not a bool")
@@ -57,8 +61,8 @@ def to_ns(moment: Moment, clock: Clock, *, name: str = "since") -> int:
     elif isinstance(moment, datetime):
         if moment.utcoffset() is None:
             raise NaiveDatetime(
-                f"{name} is a datetime without a zone ({moment.isoformat()}): "
-                "add tzinfo=datetime.UTC, or call .astimezone()"
+                f"{name} is a datetime without a zone ({moment.isoformat()})",
+                remedy="add tzinfo=datetime.UTC, or call .astimezone()",
             )
         ns = (moment - EPOCH) // MICROSECOND * 1000
     elif isinstance(moment, timedelta):
@@ -66,15 +70,15 @@ def to_ns(moment: Moment, clock: Clock, *, name: str = "since") -> int:
     else:
         raise TypeError(f"{name} must be {type_text}, not {type(moment).__name__}")
     if not -fmt.TIMESTAMP_MAX <= ns <= fmt.TIMESTAMP_MAX:
-        raise InvalidOption(f"{name} is {ns} ns, outside of 64 bits: give ns since 1970")
+        raise InvalidOption(f"{name} is {ns} ns, outside of 64 bits", remedy="give ns since 1970")
     return ns
 
 
 def array_to_ns(moments: NDArray[Any]) -> NDArray[np.int64]:
-    """Return an array of datetime64 in ns since 1970, UTC; NaT is the lowest of all.
+    """Return an array of datetime64 in ns since 1970, UTC; NaT becomes the lowest int64.
 
     Raises:
-        InvalidOption: one lies outside what 64 bits of ns can say.
+        InvalidOption: one does not fit into 64 bits of ns.
     """
     unit = np.datetime_data(moments.dtype)[0]
     ns = moments.astype("datetime64[ns]")
@@ -82,7 +86,7 @@ def array_to_ns(moments: NDArray[Any]) -> NDArray[np.int64]:
         is_lost = (ns.astype(moments.dtype) != moments) & ~np.isnat(moments)
         if is_lost.any():
             first = moments[is_lost].flat[0]
-            raise InvalidOption(f"{first} is outside of 64 bits of ns: give 1970 to 2262")
+            raise InvalidOption(f"{first} is outside of 64 bits of ns", remedy="give 1970 to 2262")
     return ns.view(np.int64)
 
 
@@ -97,7 +101,7 @@ def iso_time(timestamp_ns: int) -> str:
     return f"{_iso_second(seconds)}.{nanoseconds:09d}Z"
 
 
-@functools.lru_cache(maxsize=64)  # messages that follow each other mostly share their second
+@functools.lru_cache(maxsize=64)  # consecutive messages mostly share their second
 def _iso_second(seconds: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
 
@@ -105,9 +109,9 @@ def _iso_second(seconds: int) -> str:
 def is_masked(values: object) -> bool:
     """Return whether some of the values are masked.
 
-    Nobody has a masked array who has not imported `numpy.ma`, which NumPy does at its first use. To
-    use it here would import it on a sender's path; and a child that another thread forks meanwhile
-    inherits the lock of that import, and waits for it for ever.
+    A masked array exists only after an import of `numpy.ma`, which NumPy does at its first use.
+    Using it here would import it on a sender's path, and a child that another thread forks
+    meanwhile would inherit the lock of that import and wait for it for ever.
     """
     masks = sys.modules.get("numpy.ma")
     return isinstance(values, getattr(masks, "MaskedArray", ())) and np.ma.is_masked(values)

@@ -1,7 +1,7 @@
 """Waking a thread from any other one, from signal handlers and finalizers too.
 
-`threading.Event` is not for that: its lock would be taken twice by one thread, and an exception out
-of a signal handler can leave it taken, so that the next one to set the event waits for ever.
+`threading.Event` cannot do that: one thread would take its lock twice, and an exception raised by a
+signal handler can leave it taken, so that the next thread to set the event waits for ever.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from queue import Empty, SimpleQueue
 
 
 class Wakeup:
-    """What `threading.Event` is; one call into C each."""
+    """An event like `threading.Event`; each method is one call into C."""
 
     def __init__(self) -> None:
         self._rung: SimpleQueue[None] = SimpleQueue()
 
     def set(self) -> None:
-        """End every wait, those to come as well, until it is cleared."""
+        """End every wait, present and future, until `clear`."""
         if self._rung.empty():
             self._rung.put(None)
 
     def clear(self) -> None:
-        """Have later waits wait."""
+        """Make later waits block."""
         try:
             while True:
                 self._rung.get_nowait()
@@ -29,7 +29,7 @@ class Wakeup:
             return
 
     def wait(self, seconds: float) -> bool:
-        """Wait so many seconds at most; return whether it is set."""
+        """Wait at most this many seconds; return whether the event is set."""
         try:
             self._rung.get(timeout=max(0.0, seconds))
         except Empty:

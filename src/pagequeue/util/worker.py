@@ -1,9 +1,9 @@
-"""One worker thread for what must not happen on a writer's or reader's path.
+"""One worker thread for work that must stay off the path of writers and readers.
 
-Pages are made ready and unmapped there. The thread starts when the first job comes, and a job that
-cannot be taken any more, because the interpreter is ending or the process is a fork, is dropped:
-nothing may depend on a job being done. Handing over a job is safe inside signal handlers and
-finalizers, which an executor's is not: its locks would be taken twice by one thread.
+It prepares and unmaps pages. The thread starts with the first job. Jobs are dropped when the
+interpreter is shutting down or the process is a fork, so correctness must not depend on them.
+Submitting a job is safe inside signal handlers and finalizers, unlike an executor's: one thread
+would take its locks twice.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ log = logging.getLogger("pagequeue")
 
 
 class Background:
-    """Runs jobs one after the other in a thread of its own."""
+    """Runs jobs one after the other in its own thread."""
 
     def __init__(self) -> None:
         self._jobs: Jobs = SimpleQueue()
         self._worker = SingleThread(
-            "pagequeue", partial(_work, self._jobs), partial(_give_up, self._jobs)
+            "pagequeue", partial(_work, self._jobs), partial(_finish, self._jobs)
         )
         self._fork_count = _core.fork_count()
         self._closed = False
 
     @property
     def is_closed(self) -> bool:
-        """Whether no more jobs are wanted."""
+        """Whether jobs are no longer accepted."""
         return self._closed
 
     def submit(self, job: Callable[[], object]) -> None:
-        """Have a job done soon, or never; its errors are logged."""
+        """Run a job soon, or never; its errors are logged."""
         if self._closed or _core.fork_count() != self._fork_count:
             return
         self._jobs.put(job)
@@ -50,29 +50,29 @@ class Background:
             try:
                 self._worker.start()
             except RuntimeError:
-                # No thread can be had, or the interpreter is ending. The jobs are dropped, and
-                # with them what they hold; the next one tries again.
+                # The system gives no thread, or the interpreter is shutting down. Drop the jobs
+                # and what they hold; the next submit tries again.
                 _drop(self._jobs)
         if self._closed:  # meanwhile, by another thread or a signal handler
             self.end()
 
     def drop(self, held: list[object]) -> None:
-        """Empty a list in the worker, where unmapping what it held hurts nobody.
+        """Empty a list in the worker, so that unmapping its elements delays no caller.
 
-        The caller keeps the list only: were one of the things still in a variable of its, and the
-        worker quick, the last reference would go on the caller's path.
+        The caller must keep no other reference to an element: it could be the last one, and then
+        the caller would unmap it.
         """
         self.submit(held.clear)
 
     def end(self) -> None:
-        """Have the thread end when it has done what it has begun; wait for nothing."""
+        """Ask the thread to end after its current job; return at once."""
         self._closed = True
         if _core.fork_count() != self._fork_count:
             return
         if self._worker.is_there:
             self._jobs.put(None)
         else:
-            _give_up(self._jobs)
+            _finish(self._jobs)
 
     def await_end(self, seconds: float) -> None:
         """Wait until the thread has ended, but no longer than this."""
@@ -81,14 +81,14 @@ class Background:
 
 
 def _drop(jobs: Jobs) -> None:
-    """Drop what nobody does."""
+    """Drop all jobs."""
     with contextlib.suppress(Empty):
         while True:
             jobs.get_nowait()
 
 
-def _give_up(jobs: Jobs) -> None:
-    """Drop what nobody does any more; the mark at the end stays for every thread."""
+def _finish(jobs: Jobs) -> None:
+    """Drop all jobs; the end marker stays for every thread."""
     _drop(jobs)
     jobs.put(None)
 

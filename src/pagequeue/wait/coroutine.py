@@ -1,4 +1,4 @@
-"""Waiting in a coroutine: an attempt is repeated until it finds something."""
+"""Waiting in a coroutine: it polls, and sleeps between polls until the notifier wakes it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,14 @@ if TYPE_CHECKING:
 
     from pagequeue.wait.notifier import Notifier
 
-
 Found = TypeVar("Found")
-
-
 TURN_SECONDS: Final = 0.001
+"""A coroutine that never has to wait yields to the loop after this long."""
 
 
 @types.coroutine
 def let_others_run() -> Generator[None, None, None]:
-    """Give the loop one turn, as `asyncio.sleep(0)` does."""
+    """Yield to the loop once, as `asyncio.sleep(0)` does."""
     yield
 
 
@@ -37,24 +35,24 @@ def check_timeout(timeout: float | None) -> float | None:
 
 
 async def first(
-    bell: Notifier,
+    notifier: Notifier,
     attempt: Callable[[], Found | None],
     *,
     maybe_ready: Callable[[], bool],
     next_due: Callable[[], float | None] | None = None,
     timeout: float | None = None,
 ) -> Found | None:
-    """Return the first thing that an attempt finds; sleep while it finds nothing.
+    """Repeat an attempt until it returns something; sleep between attempts.
 
     Args:
-        bell: of the queue; rung when something was published.
+        notifier: of the queue; wakes waiters after each publication.
         attempt: takes one and returns it, or None; never waits. What it raises ends the waiting.
-        maybe_ready: whether an attempt may find something, asked from the bell's thread.
-        next_due: seconds until an attempt may find something that nobody rings for; None = never.
+        maybe_ready: whether an attempt may succeed, called from the notifier's thread.
+        next_due: seconds until an attempt may succeed without a publication; None = never.
         timeout: seconds to wait; None waits for ever, 0 never waits.
 
     Returns:
-        What was found; None if nothing was in time.
+        What the attempt returned; None after the timeout.
     """
     found = attempt()
     if found is not None or timeout == 0:
@@ -64,7 +62,7 @@ async def first(
     loop = asyncio.get_running_loop()
     deadline = None if timeout is None else loop.time() + timeout
     while True:
-        doorbell = bell.prepare_wait()
+        doorbell = notifier.prepare_wait()
         found = attempt()
         if found is not None or (deadline is not None and loop.time() >= deadline):
             return found
@@ -73,7 +71,7 @@ async def first(
         if seconds is not None:
             due = loop.time() + max(0.0, seconds)
             wake_at = due if deadline is None else min(due, deadline)
-        await _asleep(loop, bell, doorbell, maybe_ready, wake_at)
+        await _asleep(loop, notifier, doorbell, maybe_ready, wake_at)
         found = attempt()
         if found is not None:
             return found
@@ -81,31 +79,31 @@ async def first(
 
 async def _asleep(
     loop: asyncio.AbstractEventLoop,
-    bell: Notifier,
+    notifier: Notifier,
     doorbell: int,
     maybe_ready: Callable[[], bool],
     wake_at: float | None,
 ) -> None:
-    """Sleep until the bell rings or a time of the loop's comes."""
+    """Sleep until the notifier wakes this coroutine or the loop's clock reaches `wake_at`."""
     woken: asyncio.Future[None] = loop.create_future()
 
     def wake() -> None:
         if not woken.done():
             woken.set_result(None)
 
-    sleeper = Waiter(doorbell, loop, wake, maybe_ready)
+    waiter = Waiter(doorbell, loop, wake, maybe_ready)
     timer = None if wake_at is None else loop.call_at(wake_at, wake)
     try:
-        bell.add(sleeper)
+        notifier.add(waiter)
         await woken
     finally:
-        bell.remove(sleeper)
+        notifier.remove(waiter)
         if timer is not None:
             timer.cancel()
 
 
 class TakesTurns:
-    """A handle whose coroutines let others run, although they never have to wait."""
+    """A handle whose coroutines yield to others even when they never have to wait."""
 
     __slots__ = ()
 
@@ -113,9 +111,9 @@ class TakesTurns:
         _rested_at: float
 
     async def _take_turns(self) -> None:
-        """Let others run, if this one has found something for a while without waiting.
+        """Yield to the loop if this coroutine has run for `TURN_SECONDS` without waiting.
 
-        Before anything is taken: it can be cancelled here.
+        Called before anything is taken, because the coroutine can be cancelled here.
         """
         now = time.monotonic()
         if now - self._rested_at > TURN_SECONDS:

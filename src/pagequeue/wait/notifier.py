@@ -1,13 +1,13 @@
-"""Bell: one thread that sleeps on a queue's doorbell for all who wait without one of their own.
+"""Notifier (an eventcount): one thread waits on a queue's doorbell for all coroutines.
 
-Whoever waits says so (`prepare_wait`), looks once more, and leaves a `Waiter` with the value that
-the doorbell had before. The thread rings every sleeper whose value is not the doorbell's any more,
-so nothing that is published behind `prepare_wait` is missed (I7). A publisher that died before it
-rang is found after each slice, by looking whether something stands where the sleeper waits. A
-sleeper may be rung for nothing; it looks, and waits again.
+A coroutine calls `prepare_wait`, polls once more, and registers a `Waiter` with the doorbell's
+earlier value. The thread wakes every waiter whose value differs from the doorbell's, so no message
+published after `prepare_wait` is missed (I7). If a publisher died before it rang, the thread finds
+its message after a slice, by polling for the waiter. Spurious wake-ups occur; the coroutine polls
+and waits again.
 
-The thread starts with the first sleeper and ends when there was none for a while. Meanwhile it
-sleeps on the doorbell, but nobody rings for it, because only `prepare_wait` asks for that.
+The thread starts with the first waiter and ends after it had none for a while. Meanwhile it sleeps
+on the doorbell; publishers ring only after a `prepare_wait`.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pagequeue")
 SLICE_SECONDS: Final = 0.1
-"""The longest sleep: covers a publisher that died before it woke anyone."""
+"""The longest sleep: covers a publisher that died before it rang."""
 LINGER_SECONDS: Final = 1.0
-"""The thread stays so long when nobody waits any more: starting one costs as much as ten waits."""
-NAP_SECONDS_MIN: Final = 50e-6
-NAP_SECONDS_MAX: Final = 0.01
-"""How a reader that may not write that it sleeps looks again and again."""
+"""How long the thread stays without waiters: starting one costs as much as ten waits."""
+BACKOFF_SECONDS_MIN: Final = 50e-6
+BACKOFF_SECONDS_MAX: Final = 0.01
+"""The sleep between two polls of a reader that may not write to the doorbell."""
 
 
 @dataclass(eq=False, slots=True)
 class Waiter:
-    """One that waits.
+    """A coroutine, or thread, that waits.
 
     Attributes:
-        doorbell: its value before the sleeper looked for the last time.
+        doorbell: its value before the waiter's last poll.
         loop: the event loop that it waits on.
         wake: wakes it, called by that loop; once is enough.
-        is_near: whether there may be something for it; asked from any thread, changes nothing.
+        maybe_ready: whether a poll may succeed; called from any thread, without side effects.
     """
 
     doorbell: int
@@ -56,52 +56,53 @@ class Waiter:
 
 
 class Notifier:
-    """The sleepers of one open queue, and the thread that sleeps for them."""
+    """The waiters of one open queue, and the thread that sleeps for them."""
 
     def __init__(self, meta: WriteMeta, *, read_only: bool) -> None:
         self._region = meta.region
-        self._announces = not read_only
-        self._sleepers: dict[Waiter, None] = {}
+        self._rings = not read_only
+        self._waiters: dict[Waiter, None] = {}
         self._guard = threading.RLock()  # a finalizer may come back in
-        self._thread = SingleThread("pagequeue-bell", self._watch)
+        self._thread = SingleThread("pagequeue-notifier", self._watch)
         self._closed = False
-        self._wanted = Wakeup()  # for one that nobody rings
+        self._wanted = Wakeup()  # ends the wait of a read-only queue's thread
 
     def prepare_wait(self) -> int:
-        """Say that somebody may be asleep; return the doorbell's value for a `Waiter`."""
-        return _core.doorbell(self._region, self._announces)
+        """Mark the doorbell as waited for; return its value for a `Waiter`."""
+        return _core.doorbell(self._region, self._rings)
 
-    def add(self, sleeper: Waiter) -> None:
-        """Ring a sleeper when the doorbell moves; it looked behind its `prepare_wait`.
+    def add(self, waiter: Waiter) -> None:
+        """Wake a waiter when the doorbell moves; it has polled after its `prepare_wait`.
 
         Raises:
-            SystemLimit: no thread can be had.
+            SystemLimit: the waiter thread cannot be started.
         """
         with self._guard:
-            self._sleepers[sleeper] = None
+            self._waiters[waiter] = None
             self._wanted.set()
             if self._closed:
-                self._ring([sleeper])
+                self._notify([waiter])
             elif not self._thread.is_there:
                 try:
                     self._thread.start()
-                except RuntimeError as error:  # none can be had, or the interpreter is ending
-                    self.remove(sleeper)
+                except RuntimeError as error:  # a limit, or the interpreter is shutting down
+                    self.remove(waiter)
                     raise errors.SystemLimit(
-                        f"no thread can be had to wait with ({error}): raise the limit"
+                        f"cannot start the waiter thread ({error})",
+                        remedy="raise the thread limit (`ulimit -u`)",
                     ) from error
 
-    def remove(self, sleeper: Waiter) -> None:
-        """Forget a sleeper, rung or not."""
-        self._sleepers.pop(sleeper, None)
+    def remove(self, waiter: Waiter) -> None:
+        """Unregister a waiter, woken or not."""
+        self._waiters.pop(waiter, None)
 
     def end(self) -> None:
-        """Ring all, so that they see what became of the queue, and have the thread end."""
+        """Wake all waiters, so that they find the queue closed, and end the thread."""
         with self._guard:
             self._closed = True
-            self._ring(list(self._sleepers))
+            self._notify(list(self._waiters))
             self._wanted.set()
-        if self._announces and self._thread.is_there and not self._region.broken:
+        if self._rings and self._thread.is_there and not self._region.broken:
             _core.doorbell(self._region, True)
             _core.wake(self._region)
 
@@ -112,72 +113,72 @@ class Notifier:
     # --- the thread -------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        wanted_at = looked_at = time.monotonic()
-        nap = NAP_SECONDS_MIN
+        wanted_at = polled_at = time.monotonic()
+        backoff = BACKOFF_SECONDS_MIN
         while True:
             self._wanted.clear()
             try:
-                # The value first, then the sleepers: one that is added behind this has the same
+                # The value first, then the waiters: one that is added after this has the same
                 # value, or a newer one, and then the sleep below ends at once.
-                doorbell = _core.doorbell(self._region, self._announces and bool(self._sleepers))
-            except errors.PageQueueError:  # the file was truncated: each finds out for itself
+                doorbell = _core.doorbell(self._region, self._rings and bool(self._waiters))
+            except errors.PageQueueError:  # the file was truncated: every waiter gets the error
                 doorbell = -1
             now = time.monotonic()
-            is_due = not self._announces or now - looked_at >= SLICE_SECONDS
+            is_due = not self._rings or now - polled_at >= SLICE_SECONDS
             if is_due:
-                looked_at = now
-            rung = [
-                sleeper
-                for sleeper in list(self._sleepers)
-                if sleeper.doorbell != doorbell or (is_due and _near(sleeper))
+                polled_at = now
+            woken = [
+                waiter
+                for waiter in list(self._waiters)
+                if waiter.doorbell != doorbell or (is_due and _maybe_ready(waiter))
             ]
-            self._ring(rung)
-            if rung or self._sleepers:
+            self._notify(woken)
+            if woken or self._waiters:
                 wanted_at = now
             elif self._may_end(now - wanted_at):
                 return
-            nap = NAP_SECONDS_MIN if rung else min(2 * nap, NAP_SECONDS_MAX)
-            self._sleep(doorbell, nap)
+            backoff = BACKOFF_SECONDS_MIN if woken else min(2 * backoff, BACKOFF_SECONDS_MAX)
+            self._sleep(doorbell, backoff)
 
-    def _sleep(self, doorbell: int, nap: float) -> None:
-        """Sleep until somebody rings, a slice at most; or nap where nobody does."""
-        if self._announces and doorbell >= 0:
+    def _sleep(self, doorbell: int, backoff: float) -> None:
+        """Sleep until the doorbell rings, a slice at most; back off where it never rings."""
+        if self._rings and doorbell >= 0:
             _core.await_doorbell(self._region, doorbell, int(SLICE_SECONDS * 1e9))
-        elif self._sleepers:
-            time.sleep(nap)
+        elif self._waiters:
+            time.sleep(backoff)
         else:
             self._wanted.wait(SLICE_SECONDS)
 
     def _may_end(self, idle_seconds: float) -> bool:
-        """Whether the thread ends; whoever comes behind that starts another one."""
+        """Whether the thread ends; a later waiter starts another one."""
         if idle_seconds < LINGER_SECONDS and not self._closed:
             return False
         with self._guard:
-            if self._sleepers and not self._closed:
+            if self._waiters and not self._closed:
                 return False
             self._thread.leave()
             return True
 
-    def _ring(self, sleepers: list[Waiter]) -> None:
-        """Wake sleepers, all of one loop by one call, because each is a system call."""
+    def _notify(self, waiters: list[Waiter]) -> None:
+        """Wake waiters, all of one loop by one call, because each is a system call."""
         by_loop: dict[asyncio.AbstractEventLoop, list[Waiter]] = {}
-        for sleeper in sleepers:
-            if self._sleepers.pop(sleeper, sleeper) is None:
-                by_loop.setdefault(sleeper.loop, []).append(sleeper)
-        for loop, rung in by_loop.items():
+        for waiter in waiters:
+            if self._waiters.pop(waiter, waiter) is None:
+                by_loop.setdefault(waiter.loop, []).append(waiter)
+        for loop, woken in by_loop.items():
             try:
-                loop.call_soon_threadsafe(_wake, rung)
-            except RuntimeError as error:  # it was closed: nobody waits there any more
-                log.debug("nobody waits any more: %s", error)
+                loop.call_soon_threadsafe(_wake, woken)
+            except RuntimeError as error:  # it was closed, with its coroutines
+                log.debug("a loop with waiters was closed: %s", error)
 
 
-def _wake(sleepers: list[Waiter]) -> None:
-    for sleeper in sleepers:
-        sleeper.wake()
+def _wake(waiters: list[Waiter]) -> None:
+    for waiter in waiters:
+        waiter.wake()
 
 
-def _near(sleeper: Waiter) -> bool:
+def _maybe_ready(waiter: Waiter) -> bool:
     try:
-        return sleeper.maybe_ready()
-    except Exception:  # noqa: BLE001 - whatever it is, the sleeper finds it again and raises it
+        return waiter.maybe_ready()
+    except Exception:  # noqa: BLE001 - the waiter polls, meets the same error and raises it
         return True

@@ -1,6 +1,6 @@
-"""Errands: what threads do for the coroutines of an event loop, once for all who want the same.
+"""Shared jobs (single-flight): a thread does a job once for all coroutines that request it.
 
-asyncio is imported where somebody waits, so that who does without need not have it.
+asyncio is imported where a coroutine waits, so that programs without coroutines do not import it.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ if TYPE_CHECKING:
 
 
 class JobCancelled(Exception):
-    """Nobody waits for an errand any more."""
+    """All coroutines that waited for the job were cancelled."""
 
 
 class SharedJob:
-    """Something that a thread does for all coroutines of one loop that wait for it.
+    """A job that a thread does for all coroutines of one loop that wait for it.
 
     Attributes:
-        done: the thread's end, with what it raised.
-        is_abandoned: whether all who waited have gone, so that `check` raises.
+        done: completes when the thread has finished, with what it raised.
+        is_abandoned: whether all waiting coroutines were cancelled, so that `check` raises.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, do: Callable[[SharedJob], object]) -> None:
         self.is_abandoned = False
         self._waiting_count = 0
         self.done = loop.run_in_executor(None, do, self)
-        self.done.add_done_callback(_look_at)
+        self.done.add_done_callback(_retrieve)
 
     def check(self) -> None:
-        """Raise when nobody waits any more; called by the thread.
+        """Raise if no coroutine waits any more; called by the thread.
 
         Raises:
-            Abandoned: so it is.
+            JobCancelled: none waits.
         """
         if self.is_abandoned:
             raise JobCancelled
 
     async def wait(self, seconds: float | None = None) -> bool:
-        """Wait until it is done and raise what it raised; False: it takes longer."""
+        """Wait until the job is done and raise what it raised; False: it takes longer."""
         import asyncio  # noqa: PLC0415 - see the head of this file
 
         self._waiting_count += 1
@@ -56,29 +56,29 @@ class SharedJob:
         return True
 
 
-def _look_at(done: asyncio.Future[object]) -> None:
-    """Look at an error that nobody may be left to look at."""
+def _retrieve(done: asyncio.Future[object]) -> None:
+    """Retrieve the job's error, so that asyncio does not log it if every coroutine is gone."""
     if not done.cancelled():
         done.exception()
 
 
 class SharedJobs:
-    """The errands under way for one open queue, by loop and by what they are for."""
+    """The jobs in progress for one open queue, by loop and key."""
 
     def __init__(self) -> None:
         self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[object, SharedJob]]
         self._by_loop = WeakKeyDictionary()
 
-    def run(self, what: object, do: Callable[[SharedJob], object]) -> SharedJob:
-        """Return the errand that is under way for this, or begin it; the loop's thread calls."""
+    def run(self, key: object, do: Callable[[SharedJob], object]) -> SharedJob:
+        """Return the job in progress for this key, or start it; called by the loop's thread."""
         import asyncio  # noqa: PLC0415 - see the head of this file
 
         loop = asyncio.get_running_loop()
-        under_way = self._by_loop.setdefault(loop, {})
-        errand = under_way.get(what)
-        if errand is None or errand.is_abandoned or errand.done.done():
-            for known, other in list(under_way.items()):
+        in_progress = self._by_loop.setdefault(loop, {})
+        job = in_progress.get(key)
+        if job is None or job.is_abandoned or job.done.done():
+            for known, other in list(in_progress.items()):
                 if other.done.done():
-                    del under_way[known]
-            errand = under_way[what] = SharedJob(loop, do)
-        return errand
+                    del in_progress[known]
+            job = in_progress[key] = SharedJob(loop, do)
+        return job
