@@ -7,6 +7,7 @@ target. They are where the fuzzer starts, and `stress/tests/test_fuzzing.py` run
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
@@ -17,8 +18,12 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stress import variant
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 HARNESS = Path(__file__).resolve().parent / "harness"
 SEEDS = Path(__file__).resolve().parent / "seeds" / "readers"
@@ -173,8 +178,12 @@ def make_seeds() -> dict[str, bytes]:
     return made
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Write the seeds that are made from real pages."""
+    about = "Make the inputs of seeds/readers from real pages again; others stay."
+    argparse.ArgumentParser(prog="python -m stress.fuzzing", description=about).parse_args(
+        arguments
+    )
     SEEDS.mkdir(parents=True, exist_ok=True)
     for name, data in make_seeds().items():
         (SEEDS / name).write_bytes(data)

@@ -11,6 +11,7 @@ missed, 2 wrong usage.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -195,8 +196,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Plant what was asked for and return the exit code."""
     options = parse(arguments)
     if options.list:
-        for plant in PLANTS:
-            print(f"{plant.name:32} {plant.where:6}  {plant.wrong} ({plant.breaks})")
+        with contextlib.suppress(BrokenPipeError):  # `| head` has seen enough
+            for plant in PLANTS:
+                print(f"{plant.name:32} {plant.where:6}  {plant.wrong} ({plant.breaks})")
+            sys.stdout.flush()
+            return 0
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     seed = secrets.randbits(32) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
