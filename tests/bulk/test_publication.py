@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from publishing_steps import LARGE_COUNT, PAGE_BYTES, SMALL_COUNT, Rows, publish, whole
+from tiers import slow_but
 
 import pagequeue.system.directory
 from pagequeue import Queue, errors
@@ -154,8 +155,8 @@ def test_no_reader_sees_a_part(queue: Queue) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("kind", ["alone", "live", "cut", "repair"])
-@pytest.mark.parametrize("count", [SMALL_COUNT, LARGE_COUNT])
+@pytest.mark.parametrize("kind", slow_but(["alone"], ["alone", "live", "cut", "repair"]))
+@pytest.mark.parametrize("count", slow_but([SMALL_COUNT], [SMALL_COUNT, LARGE_COUNT]))
 def test_a_publisher_that_dies_at_any_step_leaves_all_or_none(kind: str, count: int) -> None:
     """I19: killed before or behind anything that changes a file; whoever comes next settles it.
 

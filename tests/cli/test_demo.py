@@ -221,6 +221,7 @@ def test_replay_must_be_the_suffix_of_the_log(source: Path) -> None:
 # --- whole runs -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_five_processes_bring_every_flight_through(tmp_path: Path, source: Path) -> None:
     """A run finds nothing wrong and reports the source's figures; a kept directory takes two."""
     for _ in range(2):
@@ -233,6 +234,7 @@ def test_five_processes_bring_every_flight_through(tmp_path: Path, source: Path)
         assert json.loads(json.dumps(report.figures()))["ok"] is True
 
 
+@pytest.mark.slow
 def test_spread_run_takes_its_time(tmp_path: Path, source: Path) -> None:
     """With `seconds` the flights come at their times, scaled."""
     report = run(tmp_path / "q", source, limit_count=60, seconds=1.0)
@@ -250,6 +252,7 @@ def lossy(link: Link, plan: Plan, origin: str) -> dict[str, Any]:
     return {"count": len(flights), "bytes": 0, "started": 0.0, "ended": 1.0}
 
 
+@pytest.mark.slow
 def test_lost_and_doubled_flights_fail_the_run(tmp_path: Path, source: Path) -> None:
     """What one producer leaves out or doubles is named, end to end."""
     jfk = sorted(read_flights(source, None, "JFK"), key=event_order)
@@ -275,6 +278,7 @@ def failing(link: Link, plan: Plan, origin: str) -> dict[str, Any]:
     return demo_workers.produce(link, plan, origin)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("producer", "told"),
     [(dying, "LGA died with exit code -9"), (failing, "EWR failed: RuntimeError: no such airport")],
@@ -290,6 +294,7 @@ def test_lost_worker_fails_the_run_at_once(
     assert children(os.getpid()) == []
 
 
+@pytest.mark.slow
 def test_lost_worker_is_told_while_the_source_is_read(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,6 +320,7 @@ def hanging(link: Link, plan: Plan, origin: str) -> dict[str, Any]:
         time.sleep(1.0)
 
 
+@pytest.mark.slow
 def test_hanging_worker_fails_the_run(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,6 +368,7 @@ def test_demo_prints_rates_and_a_chart_and_leaves_nothing(tmp_path: Path) -> Non
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
+@pytest.mark.slow
 @with_data
 def test_demo_keeps_a_directory_that_was_named(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]

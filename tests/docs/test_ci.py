@@ -146,6 +146,7 @@ def test_missing_tool_skips_and_fails_where_tools_are_required(
         tools.missing("spin", "not installed")
 
 
+@pytest.mark.slow
 def test_tests_without_tools_end_with_a_count(tmp_path: Path) -> None:
     """The whole way: a real run without Spin skips, counts, and fails where tools are required."""
     (tmp_path / "test_it.py").write_text(

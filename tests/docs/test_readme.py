@@ -78,6 +78,7 @@ def test_pipeline_block_ends_with_charts(directory: Path) -> None:
         assert (directory / name).read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_shell_block_prints_what_was_sent(directory: Path) -> None:
     """The commands of the README work one after the other."""
     out = run(["bash", "-euo", "pipefail", "-c", SHELL[0]], directory)

@@ -343,4 +343,4 @@ GroupMachine.TestCase.settings = settings(
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking takes minutes
     suppress_health_check=list(HealthCheck),
 )
-TestGroupMachine = GroupMachine.TestCase
+TestGroupMachine = pytest.mark.slow(GroupMachine.TestCase)

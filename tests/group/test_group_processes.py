@@ -137,6 +137,7 @@ def work(path: str, total: int) -> None:
         assert queue.tail_sequence == total
 
 
+@pytest.mark.slow
 def test_processes_share_all_messages_each_once(tmp_path: Path) -> None:
     """I15: four workers together have each message exactly once."""
     total = 4000

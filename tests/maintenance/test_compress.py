@@ -231,6 +231,7 @@ sizes = st.lists(st.integers(0, 900), min_size=1, max_size=60)
 moment = st.one_of(st.none(), st.integers(-2, 70))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     sizes=sizes,

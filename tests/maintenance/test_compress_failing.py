@@ -143,6 +143,7 @@ def test_failed_sync_with_compressed_pages_is_written_again(disk: Disk) -> None:
         assert queue.verify().ok
 
 
+@pytest.mark.slow
 def test_killed_at_every_step_the_page_is_there(tmp_path: Path) -> None:
     """I16: dying at each system call of Z1 to Z3; the next run goes on, and nothing is left."""
     step = deaths = 0

@@ -193,6 +193,7 @@ def test_ctrl_c_ends_the_wait(disk: Disk) -> None:
         assert queue.verify().ok
 
 
+@pytest.mark.slow
 def test_blocked_senders_and_slow_consumers_in_many_processes(tmp_path: Path) -> None:
     """All that was sent is received by each, in order, with never more than the pages allowed."""
     with Queue(tmp_path / "q", page_bytes=SMALL) as queue:

@@ -196,5 +196,6 @@ RetentionMachine.TestCase.settings = settings(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 class TestRetentionAgainstModel(RetentionMachine.TestCase):  # type: ignore[misc,name-defined]
     """I11, I12: nothing that somebody has not acknowledged goes, and files never outgrow."""

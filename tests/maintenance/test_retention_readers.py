@@ -116,6 +116,7 @@ def look_at_everything(queue: Queue, random_: random.Random) -> None:
     assert verify_queue(queue.directory).problems == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [random.randrange(10**6)], ids=["seed"])
 def test_readers_race_with_rolls_and_retention(tmp_path: Path, seed: int) -> None:
     """I12: in threads and processes, nobody sees a gap, a missing page or a wrong head."""

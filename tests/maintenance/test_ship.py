@@ -578,6 +578,7 @@ def in_child(work: Callable[[], object]) -> int:
     return os.waitpid(child, 0)[1]
 
 
+@pytest.mark.slow
 def test_a_shipper_that_is_killed_anywhere_spoils_nothing(tmp_path: Path) -> None:
     """I20: readers see what stood there before or all of it, and the next call ships the rest.
 

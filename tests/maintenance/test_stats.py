@@ -186,6 +186,7 @@ def test_rates_of_consumers_that_come_and_go(tmp_path: Path) -> None:
         assert rates(before, after).acknowledged == {"billing": -3.0}
 
 
+@pytest.mark.slow
 def test_looking_while_others_send_and_trim(tmp_path: Path) -> None:
     """No look fails or contradicts itself, whatever goes on."""
     retention = Retention(max_bytes=4 * SMALL, max_age=timedelta(hours=1))

@@ -58,6 +58,7 @@ def check_trimmed(disk: Disk, total: int = 18) -> None:
     assert numbers(disk) == [5, 6, 7] or numbers(disk) == [5, 6]
 
 
+@pytest.mark.slow
 def test_killed_at_every_step_of_trimming_nothing_is_lost(tmp_path: Path) -> None:
     """I12: dying at each system call and each store of T1 to T4, uncaught."""
     step = deaths = 0

@@ -382,6 +382,7 @@ def test_what_is_inflated_is_not_believed(compressed: Path, word: int) -> None:
             consumer.receive(timeout=5)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(places=st.lists(st.tuples(st.floats(0, 1), st.binary(min_size=1, max_size=9)), min_size=1))
 def test_any_bytes_are_read_right_or_refused(

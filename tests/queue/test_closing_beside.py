@@ -16,6 +16,7 @@ from types import FrameType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tiers import slow_but
 
 from pagequeue import Queue, RepairReport, Retention, _core, errors
 from pagequeue.queue import queue as queue_module
@@ -567,7 +568,7 @@ def interrupted_at(number: int, do: Callable[[], object]) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("drops", [False, True])
+@pytest.mark.parametrize("drops", slow_but([False], [False, True]))
 @pytest.mark.parametrize("part", range(4))
 def test_closing_that_was_interrupted_anywhere_is_continued(
     tmp_path: Path, drops: bool, part: int
@@ -641,7 +642,7 @@ USES: dict[str, Callable[[Queue, Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("kind", USES)
+@pytest.mark.parametrize("kind", slow_but(["open", "producer", "replay"], USES))
 def test_without_descriptors_every_call_ends_in_a_typed_error_and_leaves_nothing(
     tmp_path: Path, kind: str
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import struct
 import sys
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Whoever runs the tests behind `&` has the shell's children ignore Ctrl-C, which is tested.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Without byte code each of some thousand processes would compile the library again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 MESSAGES = [bytes([65 + n]) * 1300 for n in range(8)]
 """Three of them fit into a page of 4096 bytes: pages of 3, 3 and 2."""
@@ -207,6 +211,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:  # noqa
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
             return "spark" if file.startswith(SPARK_TESTS) else file
+
+        def _assign_work_unit(self, node: Any) -> None:  # noqa: ANN401 - xdist's
+            if "spark" in self.workqueue:  # the longest, so it begins first
+                self.workqueue.move_to_end("spark", last=False)
+            super()._assign_work_unit(node)
 
     return ByFile(config, log)
 

@@ -1,0 +1,24 @@
+"""Cases of a test that are left to the step `slow-tests`, because a few of them show the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def slow_but(quick: Iterable[Any], values: Iterable[Any]) -> list[Any]:
+    """Return the values as parameters, all but the quick ones marked `slow`.
+
+    Raises:
+        AssertionError: a quick one is not among the values.
+    """
+    wanted, parameters = list(quick), list(values)
+    assert all(value in parameters for value in wanted), (wanted, parameters)
+    return [
+        value if value in wanted else pytest.param(value, marks=pytest.mark.slow)
+        for value in parameters
+    ]
