@@ -27,7 +27,7 @@ from stress.campaign import Budget, Outcome
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SHORT_SECONDS = 12.0
+SHORT_SECONDS = 8.0
 
 HARNESS = Path(__file__).resolve().parent / "harness"
 HOSTILE = HARNESS / "hostile.c"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from stress.corpus.shapes import Original
     from stress.corpus.victim import Victim
 
-SHORT_SECONDS = 20.0
+SHORT_SECONDS = 10.0
 CASE_SECONDS_MAX = 8.0
 LOCK_TIMEOUT = 0.2
 SENT = [b"after" * 100] * 12

@@ -27,7 +27,7 @@ from stress.campaign import Budget, Outcome
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-SHORT_SECONDS = 20.0
+SHORT_SECONDS = 8.0
 VIOLATIONS_MAX = 5
 PAGE_BYTES = 8192
 PAGES = 4

@@ -51,7 +51,7 @@ from stress.claim_log import (
 if TYPE_CHECKING:
     from pagequeue import Queue
 
-SHORT_SECONDS = 25.0
+SHORT_SECONDS = 12.0
 WORKERS = 4
 PAGE_BYTES = 16384
 CAPACITY = 256

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-SHORT_SECONDS = 15.0
+SHORT_SECONDS = 10.0
 VIOLATIONS_MAX = 5
 PAGE_BYTES = 4096
 WIDE = bytes(3900)

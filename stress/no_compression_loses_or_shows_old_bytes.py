@@ -26,7 +26,7 @@ from stress import children, driver
 from stress.campaign import Budget, Outcome
 from stress.squeezed_pages import Scene, check
 
-SHORT_SECONDS = 20.0
+SHORT_SECONDS = 8.0
 PAGE_BYTES = (16 << 10, 64 << 10, 256 << 10)
 ROLES = ("send", "compress", "compress", "read_anew", "read_anew", "read_on")
 KILLS = 24

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from pagequeue import Queue
 
-SHORT_SECONDS = 20.0
+SHORT_SECONDS = 10.0
 
 BEFORE_OPS, BEHIND_OPS, OPS_MAX = 3, 6, 600
 MESSAGES = 40

@@ -20,7 +20,7 @@ from stress import no_simulated_cut_loses_what_was_flushed as simulated
 from stress.campaign import Budget, Outcome
 from stress.keep_scenarios import CURSORS
 
-SHORT_SECONDS = 20.0
+SHORT_SECONDS = 10.0
 LINES_SHARE = 0.5
 """Of the budget, for deaths; the rest is for power cuts."""
 WORKER = "stress.cut.keeping"

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from pagequeue import Producer, Queue
 
-SHORT_SECONDS = 20.0
+SHORT_SECONDS = 8.0
 HANG_SECONDS = 15.0
 OPS = 24
 PAGES_BYTES = (4096, 4 * 4096)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from pagequeue import Message
 
-SHORT_SECONDS = 20.0
+SHORT_SECONDS = 10.0
 HANG_SECONDS = 10.0
 DISTINCT_MAX = 12
 """So many different violations are enough to look at."""

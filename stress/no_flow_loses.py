@@ -32,7 +32,7 @@ from stress.campaign import Budget, Outcome
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-SHORT_SECONDS = 20.0
+SHORT_SECONDS = 10.0
 VIOLATIONS_MAX = 5
 PAGE_BYTES = 8192
 PAGES = 4

@@ -32,7 +32,7 @@ from stress.traffic import RECORD, VIOLATIONS_MAX, Proof
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SHORT_SECONDS = 25.0
+SHORT_SECONDS = 10.0
 
 SIZES = {"tmpfs": 64 * MIB, "ext4": 64 * MIB, "xfs": None}
 PAGE_BYTES = (16 << 10, 64 << 10, 256 << 10, MIB)

@@ -43,7 +43,7 @@ from stress.item_log import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SHORT_SECONDS = 25.0
+SHORT_SECONDS = 10.0
 PAGE_BYTES = 16384
 UNFINISHED_MAX = 256
 ROUND_SECONDS = 2.5

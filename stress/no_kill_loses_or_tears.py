@@ -40,7 +40,7 @@ from stress.traffic import VIOLATIONS_MAX, Proof
 if TYPE_CHECKING:
     from stress.crew import Slot
 
-SHORT_SECONDS = 20.0
+SHORT_SECONDS = 10.0
 
 SLOTS = {PRODUCER: 3, CONSUMER: 3, HELPER: 2}
 ROUND_BYTES_MAX = 64 << 20

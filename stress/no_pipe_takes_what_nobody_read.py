@@ -26,7 +26,7 @@ from stress.campaign import Budget, Outcome
 if TYPE_CHECKING:
     from pagequeue import Queue
 
-SHORT_SECONDS = 15.0
+SHORT_SECONDS = 8.0
 PAGE_BYTES = 65_536
 COUNT = 400
 PAYLOAD_BYTES_MAX = 3_000

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from pagequeue import Queue
 
-SHORT_SECONDS = 20.0
+SHORT_SECONDS = 8.0
 
 KINDS = ("ext4", "xfs")
 QUEUE_CUTS_MAX = 12

@@ -38,7 +38,7 @@ from stress.roles import (
 )
 from stress.traffic import VIOLATIONS_MAX, Proof
 
-SHORT_SECONDS = 25.0
+SHORT_SECONDS = 12.0
 
 GENERATION_SECONDS = 0.5
 MEAN_PAUSE = 0.03

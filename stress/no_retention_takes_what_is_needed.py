@@ -51,7 +51,7 @@ from stress.keeping import (
 from stress.roles import HELPER, NO_MORE, NO_MORE_SENDING, PRODUCER
 from stress.traffic import VIOLATIONS_MAX
 
-SHORT_SECONDS = 20.0
+SHORT_SECONDS = 12.0
 
 SLOTS = {PRODUCER: PRODUCERS, KEEPER: CONSUMERS, READER: READERS, HELPER: 3}
 ROUND_SECONDS = 4.0

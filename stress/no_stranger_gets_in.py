@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from pagequeue import Producer, Queue
 
-SHORT_SECONDS = 20.0
+SHORT_SECONDS = 8.0
 
 PAGE_BYTES = 16 << 10
 SHAPE = Shape(payload_bytes_max=4096, batch_bytes_max=12 << 10, rotate_parts=40)
