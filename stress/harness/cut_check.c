@@ -1,8 +1,8 @@
 /* Recovering one state in memory, and comparing what would be delivered with what was sent.
  *
- * The frames are judged by the core's own `pq_scan`. What is around it (which page to begin with,
- * how to go on over end marks, what is refused) follows power_loss_recovery.py step by step, without writing.
- * Whether it still does is checked by the full engine, which opens such states with the library.
+ * The core's own `pq_scan` judges the frames. The code around it (which page to begin with, how to
+ * follow end-of-page markers, what is refused) follows power_loss_recovery.py step by step, without
+ * writing. The full engine, which opens such states with the library, checks that it still does.
  */
 #include "cut.h"
 
@@ -34,7 +34,7 @@ static cut_result wrong(recovery *run, cut_result result, uint64_t page, uint64_
     return result;
 }
 
-/* --- what stands there ------------------------------------------------------------------------ */
+/* --- the files -------------------------------------------------------------------------------- */
 
 static view view_of(const cut_trace *trace, cut_name_kind kind, uint64_t number) {
     view found = {NULL, 0};
@@ -79,7 +79,7 @@ static int is_meta(view meta, uint64_t bytes, const char *magic) {
     return meta.size >= bytes && memcmp(meta.bytes, magic, 8) == 0;
 }
 
-/* What the meta files say, as `Recovery.run` takes it. */
+/* The content of the meta files, as `Recovery.run` takes it. */
 static cut_result metas(recovery *run) {
     const cut_trace *trace = run->trace;
     int indexes = 0;
@@ -95,7 +95,7 @@ static cut_result metas(recovery *run) {
     run->write = view_of(trace, CUT_IS_WRITE, 0);
     run->read = view_of(trace, CUT_IS_READ, 0);
     if (run->all.bytes == NULL) {
-        return run->largest > 0 || indexes ? CUT_REFUSED : CUT_FINE; /* its pages are somebody's */
+        return run->largest > 0 || indexes ? CUT_REFUSED : CUT_FINE; /* its pages belong to a queue */
     }
     if (!is_meta(run->all, PQ_ALL_META_BYTES, "pgqall\0\x1a") ||
         (run->write.bytes != NULL &&
@@ -128,7 +128,7 @@ static cut_result metas(recovery *run) {
 
 /* --- the tail --------------------------------------------------------------------------------- */
 
-/* The last page that begins before the durable mark, or the head; none behind the mark's own. */
+/* The last page that begins before the durable mark, or the head; none after the mark's own. */
 static uint64_t start(const recovery *run, header *best) {
     uint64_t last = run->largest, low = run->head_page, begin = low;
     if (run->durable_page > 0 && run->durable_page < last) {
@@ -157,7 +157,7 @@ static void scan(const recovery *run, uint64_t number, const header *of, uint64_
     pq_scan(&at, PQ_PAGE_HEADER_BYTES, first, end, of->floor_timestamp, PQ_INDEX_NONE, found);
 }
 
-/* Goes on over an end mark. 1: there is a page to scan; 0: an empty one is made; -1: damage. */
+/* Follows an end-of-page marker. 1: there is a page to scan; 0: an empty one is made; -1: damage. */
 static int follow(const recovery *run, uint64_t number, const pq_scanned *before, header *of) {
     view page = view_of(run->trace, CUT_IS_PAGE, number);
     *of = header_of(run, number);
@@ -219,10 +219,9 @@ static cut_result tail(recovery *run, uint64_t *number, pq_scanned *found) {
 
 /* --- what a reader gets ----------------------------------------------------------------------- */
 
-/* Every frame from the head to the tail is the one that was sent there, byte for byte. Padding is
- * no
- * part of it: the checksum leaves it out, and where a cut took a line before the padding was zeroed,
- * what an earlier producer left there stays. */
+/* Every frame from the head to the tail is the one that was sent there, byte for byte, without its
+ * padding: the checksum leaves it out, and where a cut took a line before the padding was zeroed,
+ * an earlier producer's bytes remain. */
 static cut_result delivered(recovery *run, uint64_t begin, uint64_t last, uint64_t end) {
     const cut_trace *trace = run->trace;
     uint64_t sequence = run->head_sequence;
@@ -257,7 +256,7 @@ static cut_result delivered(recovery *run, uint64_t begin, uint64_t last, uint64
 
 #define HEADER_BYTES 24u /* of what the suite sends: uid u64, number u32, place u16, count u16, ... */
 
-/* Whether what was sent or published as one goes on from before a sequence to behind it. */
+/* Whether a batch or a bulk commit continues across a sequence. */
 static int is_inside(const cut_trace *trace, uint64_t sequence) {
     uint16_t place[2];
     if (sequence == 0 || sequence >= trace->frame_count) {
@@ -270,7 +269,7 @@ static int is_inside(const cut_trace *trace, uint64_t sequence) {
     if ((words[0] & PQ_LENGTH_MASK) < PQ_FRAME_BYTES + HEADER_BYTES ||
         (words[1] & PQ_LENGTH_MASK) < PQ_FRAME_BYTES + HEADER_BYTES ||
         memcmp(before + PQ_FRAME_BYTES, behind + PQ_FRAME_BYTES, 12) != 0) {
-        return 0; /* of another operation, or it does not say whose it is */
+        return 0; /* of another operation, or of an unknown one */
     }
     memcpy(&place[0], before + PQ_FRAME_BYTES + 12, 2);
     memcpy(&place[1], behind + PQ_FRAME_BYTES + 12, 2);

@@ -1,5 +1,6 @@
 /* Hostile bytes against the core. Every map stands between two pages without any access, so that a
- * touch beyond it is a fault at once; every result is compared with the bounds that protocol/protocol.h states. */
+ * touch beyond it is a fault at once; every result is compared with the bounds that
+ * protocol/protocol.h states. */
 #include "hostile.h"
 
 #include <errno.h>

@@ -2,8 +2,9 @@
  *
  * Built with PAGEQUEUE_PLANT="no_checksum", so that a byte that is changed does not end a walk at
  * once. An input is 32 bytes of choices, then the page, then the index. The page is read where it
- * lies, right at the end of the input's own allocation when there is no index, so that AddressSanitizer
- * sees the first byte that is read too far; every result is compared with what protocol/protocol.h states (I9). */
+ * lies, right at the end of the input's own allocation when there is no index, so that
+ * AddressSanitizer sees the first byte that is read too far; every result is compared with what
+ * protocol/protocol.h states (I9). */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -21,7 +21,7 @@ LEAPING = (
         "half_batch_passes_for_mark", "half a batch at the tail is taken for the end-of-page mark",
         "I19, pages that no reader comes to", {BYTES: 15.0},
         {"protocol/bulk_commit.c": [(
-            ("    pq_frame frame; /* half a batch is no mark: nothing of it is read */\n"
+            ("    pq_frame frame; /* no marker after a partial batch: it is never read */\n"
             "    int is_marked = pq_check_at(at, position, sequence, &frame) == PQ_READ_END;\n"),
             "    int is_marked = pq_load_u32(mark) != 0;\n",
         )]},

@@ -1,14 +1,13 @@
-/* Clocks, spinning, sleeping and waking: with os/writers_lock.c the only place that knows the
- * system.
+/* Clocks, spinning, sleeping and waking: with os/writers_lock.c the only system-dependent file.
  *
- * A sleeper takes the doorbell's value, says that somebody may be asleep, looks once more whether
- * something came, and sleeps only while the doorbell still has that value. A publisher publishes,
- * and only if somebody may be asleep moves the doorbell and wakes all. Both put a full fence
- * between their store and their load, so at least one of them sees the other (I7). A publisher that
- * dies between publishing and waking wakes nobody: that is why no sleep is longer than a slice.
+ * A waiter loads the doorbell's value, sets the flag that somebody may be asleep, polls once more,
+ * and sleeps only while the doorbell still has that value. A publisher publishes, and only if the
+ * flag is set moves the doorbell and wakes all. Both put a full fence between their store and
+ * their load, so at least one of them sees the other's store (I7). A publisher that dies between
+ * publishing and waking wakes no waiter: that is why no sleep is longer than a slice.
  *
- * Linux sleeps on a futex in the shared map. macOS has no futex on shared files that is public, so
- * there a sleep is a short nap and waking does nothing.
+ * Linux sleeps on a futex in the shared map. macOS has no public futex on shared files, so there a
+ * sleep is a short nap and waking does not do anything.
  */
 #include "protocol/protocol.h"
 
@@ -104,9 +103,8 @@ void pq_wake(uint8_t *meta) {
     wake_at(meta + PQ_WRITE_META_DOORBELL);
 }
 
-/* Whoever waits for a flush sleeps on the turn, which only flushers move: the doorbell would wake
- * them
- * all for every message. -1 = a signal came. */
+/* A process that waits for a flush sleeps on the turn, which only flushers move: the doorbell
+ * would wake them all for every message. -1 = a signal came. */
 int pq_sleep_turn(const uint8_t *meta, uint32_t turn, int64_t ns) {
     return sleep_at(meta + PQ_WRITE_META_FLUSH_TURN, turn, ns);
 }

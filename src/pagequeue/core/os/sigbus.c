@@ -1,17 +1,17 @@
 /* The process's SIGBUS handler: a fault in one of our maps becomes zeros and a mark.
  *
- * Touching a mapped OS page that the file no longer has, or that the disk cannot give, is SIGBUS.
- * The handler finds the map by the fault's address, marks it, and puts zeros of the process's own
- * in the place of that OS page; then the instruction goes on. Whoever reads such zeros as "nothing
- * is here", or as a wrong checksum, asks the mark before it believes them; so what works costs
- * nothing. The mark is set before the zeros can be seen.
+ * Touching a mapped OS page that the file no longer has, or that the disk cannot read, is SIGBUS.
+ * The handler finds the map by the fault's address, marks it, and maps private zeros in the place
+ * of that OS page; then the instruction is repeated. Code that reads such zeros as an empty slot,
+ * or as a wrong checksum, checks the mark before it believes them; so the normal path costs no
+ * check. The mark is set before the zeros can be seen.
  *
  * The handler only loads and stores atomically, and calls mmap, mremap, sigaction and
- * get_robust_list. It is installed with the first map. A fault that is not ours goes to whoever
- * handled it before, or kills as it would have. Python's faulthandler, when it is enabled after us,
- * prints, installs us again and raises the signal once more, without an address: we return, the
- * instruction faults again, and that one is ours. When no fault follows, the signal was sent by
- * somebody: a timer sends it once more, and then it kills.
+ * get_robust_list. It is installed with the first map. A foreign fault goes to the previous
+ * handler, or kills as it would have. Python's faulthandler, when it is enabled after us, prints,
+ * installs us again and raises the signal once more, without an address: we return, the
+ * instruction faults again, and that fault has an address of ours. When no fault follows, another
+ * process sent the signal: a timer sends it once more, and then it kills.
  */
 #include "os/sigbus.h"
 
@@ -92,7 +92,7 @@ static void put_mutex(uint8_t *mutex, uintptr_t final) {
 
 #if defined(__linux__)
 /* Once for each process, because threads may have taken the new mutex already; made elsewhere and
- * moved there, so that none sees it half made. Whoever comes meanwhile faults again. */
+ * moved there, so that no thread sees it half made. Threads that come meanwhile fault again. */
 static int put_mutex_page(pq_guard *guard, uintptr_t at, uintptr_t mutex) {
     int me = (int)getpid(), last = __atomic_load_n(&guard->mutex_put_by, __ATOMIC_RELAXED);
     if (last == me || !__atomic_compare_exchange_n(&guard->mutex_put_by, &last, me, 0,
@@ -146,12 +146,12 @@ static void pass_on(int number, siginfo_t *info, void *context) {
     } else if (previous.sa_handler == SIG_DFL) {
         sigaction(number, &previous, NULL); /* the instruction faults again, and that kills */
         if (!is_fault(info->si_code) && info->si_code != BUS_ADRALN) {
-            kill(getpid(), number); /* it was sent: nothing would send it again */
+            kill(getpid(), number); /* it was sent: no fault repeats it */
         }
     } else if (previous.sa_handler != SIG_IGN) {
         previous.sa_handler(number);
     } else if (is_fault(info->si_code) || info->si_code == BUS_ADRALN) {
-        struct sigaction deadly = {.sa_handler = SIG_DFL}; /* a fault cannot be ignored */
+        struct sigaction deadly = {.sa_handler = SIG_DFL}; /* SIG_IGN does not apply to a fault */
         sigaction(number, &deadly, NULL);
     }
 }
@@ -167,7 +167,7 @@ static int raised_again(const siginfo_t *info) {
 }
 
 #ifdef HAS_DOUBT
-static int doubting; /* the thread that waits for its fault to come again, 0 = none */
+static int doubting; /* the thread that waits for its fault to repeat, 0 = none */
 static int doubt_timer;
 
 static void doubt(int number) {

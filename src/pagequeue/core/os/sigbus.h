@@ -1,4 +1,4 @@
-/* os/sigbus.c: a mapped file that is truncated, or cannot be read, is an error and not a signal. */
+/* os/sigbus.c: truncation of, or a read error in, a mapped file is an error and not a signal. */
 #ifndef PAGEQUEUE_GUARD_H
 #define PAGEQUEUE_GUARD_H
 
@@ -6,8 +6,8 @@
 
 #define PQ_WHOLE UINT64_MAX
 
-/* What the handler knows of one map. It is never freed, so that a handler can look at it whatever
- * other threads do; a map that goes gives its guard back for the next one. */
+/* What the handler knows of one map. It is never freed, so that a handler can read it whatever
+ * other threads do; an unmapped file's guard is reused for the next one. */
 typedef struct {
     uintptr_t start;    /* of the map; below 2 = no map */
     uintptr_t end;
@@ -20,15 +20,15 @@ typedef struct {
 /* Any thread, with or without the GIL. NULL = no memory, or the system refused the handler. */
 pq_guard *pq_guard_take(void);
 void pq_guard_put(pq_guard *guard);
-/* The map stands. From here on its faults are ours; it must be put back before it is unmapped. */
+/* The map exists. From here on its faults are ours; it must be put back before it is unmapped. */
 void pq_guard_begin(pq_guard *guard, void *base, uint64_t bytes, int protection);
-/* A mutex stands in it. */
+/* The map contains a mutex. */
 void pq_guard_mutex(pq_guard *guard, uint64_t position);
-/* Lost, as its bytes say. */
+/* Lost, according to its bytes. */
 void pq_guard_lose(pq_guard *guard);
 
-/* Where the map was found to be lost, PQ_WHOLE when it was not. Asked after the bytes were read:
- * whoever saw zeros that are not in the file sees this too. */
+/* Where the map was found to be lost, PQ_WHOLE when it was not. Checked after the bytes were read:
+ * a reader that saw zeros that are not in the file sees this too. */
 static inline uint64_t pq_guard_lost(const pq_guard *guard) {
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
     return __atomic_load_n(&guard->lost_at, __ATOMIC_RELAXED);

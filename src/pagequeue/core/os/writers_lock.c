@@ -1,20 +1,20 @@
 /* The writers' lock: one for each queue, in its write meta.
  *
- * It is released by the kernel when its holder dies, at any instruction, and is never taken away by
- * time or by process id. Two kinds; which one a queue uses stands beside it (`lock_abi`), because
+ * The kernel releases it when its holder dies, at any instruction; it is never broken by time or
+ * by process id. There are two kinds; the field `lock_abi` records which one a queue uses, because
  * the layout of a mutex belongs to the C library:
  *
  * - a robust process-shared mutex, taken only by trylock (a *blocking* lock on one loses wake-ups
  *   when a woken waiter dies: measured, every kill campaign hung);
  * - flock on the write meta, where robust mutexes are missing: macOS, and Linux emulators that do
- *   not implement robust lists. It is slower and knows no dead holder; nor need it, because the
- *   append settles what a dead holder left by looking at the tail.
+ *   not implement robust lists. It is slower and does not report a dead holder; nor need it,
+ *   because the append reads the tail and resolves what a dead holder left.
  *
  * A robust mutex holds a thread id, and two PID namespaces have the same ids: a thread that dies
  * while it tries the mutex makes the kernel release it for its namesake. So only the threads of
  * one namespace use the mutex. A process of another one is `foreign`: it locks a byte of the file
- * through its own open file, and then claims the mutex's word with a mark that is no thread's id.
- * Mutex users find the mutex taken; a mark under a byte that nobody has locked is a dead holder's.
+ * through its own open file, and then stores a mark that is not a valid thread id into the mutex's
+ * word. Mutex users find the mutex taken; a mark without a lock on the byte is a dead holder's.
  */
 #include "protocol/protocol.h"
 
@@ -29,7 +29,7 @@
 #endif
 
 _Static_assert(sizeof(pthread_mutex_t) <= 64, "the mutex must fit its place in the write meta");
-_Static_assert(PQ_WRITE_META_MUTEX % 64 == 0, "the mutex stands in a cache line of its own");
+_Static_assert(PQ_WRITE_META_MUTEX % 64 == 0, "the mutex has a cache line of its own");
 
 enum { KIND_FLOCK = 1, KIND_ROBUST = 2 };
 
@@ -88,7 +88,7 @@ int pq_lock_reset(uint8_t *mutex) {
 /* --- across PID namespaces -------------------------------------------------------------------- */
 
 #if defined(F_OFD_SETLK)
-#define LOCKED_BYTE ((off_t)1 << 39) /* far behind the file's end, and below the bytes of owners */
+#define LOCKED_BYTE ((off_t)1 << 39) /* far after the file's end, below the bytes of owners */
 #define WORD_TRIES 50
 #define MARK 0x3ffffffeu /* above every thread id; 0x3fffffff means something to musl */
 #define ID_MASK 0x3fffffffu
@@ -109,8 +109,9 @@ static int lock_byte(int fd, short type) {
     return errno == EAGAIN || errno == EACCES || errno == EINTR ? EBUSY : errno;
 }
 
-/* Dies before the mark: nothing happened. Dies with it: the byte is released, and the next one who
- * locks the byte takes the mark over, or removes it; what was begun is settled as ever (I3). */
+/* Dies before the mark: no change. Dies with it: the byte is released, and the next process that
+ * locks the byte takes the mark over, or removes it; the next append resolves what was begun (I3).
+ */
 static int foreign_try(pq_lock *lock) {
     if (__atomic_exchange_n(&lock->held, 1, __ATOMIC_ACQUIRE)) {
         return EBUSY; /* another thread of this handle, which shares the open file */
@@ -142,7 +143,8 @@ static void foreign_release(pq_lock *lock) {
     __atomic_store_n(&lock->held, 0, __ATOMIC_RELEASE);
 }
 
-/* A mark is only there while its holder has the byte: whoever can lock that removes a dead one's. */
+/* A mark is valid only while its holder has the byte: a process that can lock it removes a dead
+ * one's. */
 void pq_lock_revive(pq_lock *lock) {
     if (kind() != KIND_ROBUST || lock->foreign || lock->fd < 0 ||
         __atomic_load_n(word_of(lock), __ATOMIC_RELAXED) != MARK ||
@@ -183,8 +185,8 @@ int pq_lock_try(pq_lock *lock) {
 #if defined(__linux__)
     int error = pthread_mutex_trylock((pthread_mutex_t *)lock->mutex);
     if (error == EOWNERDEAD) {
-        /* Dies here: the next one is told the same. What the dead holder left is settled by
-         * whoever appends next (I3), so there is nothing to mend before saying so. */
+        /* Dies here: the next thread is told the same. The next append resolves what the dead
+         * holder left (I3), so there is no state to repair before returning. */
         error = pthread_mutex_consistent((pthread_mutex_t *)lock->mutex);
     }
     return error;

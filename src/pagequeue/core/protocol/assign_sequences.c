@@ -1,10 +1,10 @@
-/* Frames of a page that was laid down elsewhere, made those of another place in the queue. */
+/* Frames of a staged page, rewritten for their final place in the queue. */
 #include "protocol/protocol.h"
 #include "protocol/index.h"
 
-/* Give the frames of a page that nobody reads yet to another queue, with the sequences from
- * `first_sequence` on, each a batch of its own, and a timestamp if one is given. 0 = all were right,
- * and are. */
+/* Rewrite the frames of a page that has no readers yet for another queue: sequences from
+ * `first_sequence` on, each frame a batch of its own, and a new timestamp if one is given. Returns
+ * 0 if every frame was valid and is rewritten. */
 int pq_restamp(const pq_place *at, uint64_t count, uint32_t queue_state, uint64_t first_sequence,
                int64_t timestamp, uint64_t *done) {
     uint64_t position = PQ_PAGE_HEADER_BYTES;

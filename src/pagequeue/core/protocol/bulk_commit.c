@@ -1,13 +1,12 @@
-/* Many pages at once: published by the end-of-page mark in front of the first of them (I19).
+/* Bulk commit: the end-of-page marker before the first of many pages publishes them all (I19).
  *
  * All of it runs under the writers' lock, touches no Python object and never blocks.
  */
 #include "protocol/frames.h"
 #include "protocol/index.h"
 
-/* Under the lock: nobody lays anything down in this page any more, as after a batch of a holder
- * that
- * died (I8): who wants to, must roll. */
+/* Under the lock: freeze the page, as after the batch of a holder that died (I8). No message is
+ * appended to it from here on; a producer must roll. */
 pq_append_result pq_freeze(const pq_place *at, pq_tail *tail) {
     if (pq_load_u32(at->meta + PQ_WRITE_META_FAILED_ERRNO) != 0) {
         return PQ_APPEND_FAILED;
@@ -20,7 +19,7 @@ pq_append_result pq_freeze(const pq_place *at, pq_tail *tail) {
     }
     pq_frame frame;
     if (pq_frame_look(at->page, at->page_bytes, tail->position, &frame) == PQ_READ_END) {
-        return PQ_APPEND_FULL; /* somebody died while he rolled: that comes first */
+        return PQ_APPEND_FULL; /* a holder died during a roll: finish that first */
     }
     tail->page_number = at->page_number;
     tail->first_sequence = at->first_sequence;
@@ -30,8 +29,8 @@ pq_append_result pq_freeze(const pq_place *at, pq_tail *tail) {
     return PQ_APPEND_DONE;
 }
 
-/* Under the lock, in a frozen page: publish all pages from the next one on up to `beyond`, which
- * stand under their final names, whole, by one store. Every step can be done again. */
+/* Under the lock, in a frozen page: publish all pages from the next one up to `beyond`, which
+ * exist complete under their final names, by one store. Every step can be repeated. */
 pq_append_result pq_leap(const pq_place *at, const uint8_t *next_page, const uint8_t *header,
                          const pq_tail *beyond) {
     uint64_t position, count;
@@ -45,22 +44,22 @@ pq_append_result pq_leap(const pq_place *at, const uint8_t *next_page, const uin
     int64_t last = (int64_t)pq_load_u64(at->meta + PQ_WRITE_META_LAST_TIMESTAMP);
     uint64_t sequence = at->first_sequence + count;
     if (!pq_header_stands(next_page, header, sequence)) {
-        return PQ_APPEND_DAMAGED; /* other messages came in front: it was made for another place */
+        return PQ_APPEND_DAMAGED; /* messages were published first: its sequences are wrong */
     }
     uint8_t *mark = at->page + position;
-    pq_frame frame; /* half a batch is no mark: nothing of it is read */
+    pq_frame frame; /* no marker after a partial batch: it is never read */
     int is_marked = pq_check_at(at, position, sequence, &frame) == PQ_READ_END;
     if (!is_marked && pq_load_u32(at->meta + PQ_WRITE_META_FAILED_ERRNO) != 0) {
-        return PQ_APPEND_FAILED; /* a sync failed meanwhile: nothing more is published */
+        return PQ_APPEND_FAILED; /* a sync failed meanwhile: publish no more */
     }
     PQ_KILL_POINT(32);
     /* M6. The tail words of the last page, in the half that the active page does not use: their
-     *     numbers are an odd and an even one. Dies here: nothing is visible. */
+     *     numbers are an odd and an even one. Dies here: no message is visible. */
     pq_store_u64(pq_first_word(at->meta, beyond->page_number), beyond->first_sequence);
     pq_store_u64(pq_tail_word(at->meta, beyond->page_number), beyond->position << 32 | beyond->count);
     PQ_KILL_POINT(33);
-    /* M7. The end-of-page mark, its length last: all is visible from here. Not again if it stands
-     *     there: readers look at it. Dies here: whoever comes next does M6 and M8. */
+    /* M7. The end-of-page marker, its length last: all messages are visible from here. Skipped if
+     *     it exists: readers check it. Dies here: the next process that rolls does M6 and M8. */
     if (!is_marked) {
         uint32_t word = PQ_END_OF_PAGE | PQ_FRAME_BYTES;
         uint32_t sum = pq_frame_checksum(at->queue_state, last, sequence, word);
@@ -70,7 +69,7 @@ pq_append_result pq_leap(const pq_place *at, const uint8_t *next_page, const uin
         index_end(at, count);
     }
     PQ_KILL_POINT(34);
-    /* M8. Producers go on in the last page from here, and replays see the new tail. */
+    /* M8. Producers continue in the last page from here, and replays see the new tail. */
     if (beyond->last_timestamp > last) {
         pq_store_u64(at->meta + PQ_WRITE_META_LAST_TIMESTAMP, (uint64_t)beyond->last_timestamp);
     }

@@ -1,9 +1,10 @@
 /* CRC-32C (Castagnoli), the checksum of every frame and header.
  *
- * With the CPU's instruction a long buffer is cut into three streams that run side by side, because
- * the instruction takes three cycles and can be started every cycle; their results are joined by
- * the table of "what so many zero bytes do to a CRC". Without it: eight tables, eight bytes a step.
- * Reference: M. Adler's description of crc32c by three streams; RFC 3720, appendix B.4 for values.
+ * With the CPU's instruction a long buffer is cut into three interleaved streams, because the
+ * instruction has a latency of three cycles and a throughput of one; their results are combined by
+ * the table of "what so many zero bytes do to a CRC". Without it: eight tables, eight bytes a
+ * step. Reference: M. Adler's description of crc32c by three streams; RFC 3720, appendix B.4 for
+ * values.
  */
 #include "protocol/protocol.h"
 
@@ -166,7 +167,7 @@ HARDWARE static inline uint32_t finish_hardware(uint32_t crc, int64_t timestamp,
     return ~CRC_U32(crc, word);
 }
 
-/* All in one call: those who walk a page make it for every frame. */
+/* All in one call: walking a page makes it for every frame. */
 HARDWARE static uint32_t frame_hardware(uint32_t queue_state, const uint8_t *payload, size_t bytes,
                                         int64_t timestamp, uint64_t sequence, uint32_t word) {
     uint32_t crc = update_hardware(queue_state, payload, bytes);

@@ -1,33 +1,33 @@
-/* Whose turn it is to flush: followers sleep, one leads, and a group is given a moment to gather.
+/* Whose turn it is to flush: one process leads, followers sleep, and a group may wait to gather.
  *
- * The turn counts flushes that ended. Whoever wants to flush begins the turn, takes the flush lock,
- * syncs, raises the durable mark, gives the lock back, ends the turn and wakes all. The turn only
- * says who should *try*: the lock decides, and only the mark says what is durable. So any value of
- * these words is harmless. A leader that dies leaves a turn begun; whoever has slept long enough
- * tries the lock all the same, and gets it, because the kernel gave it back.
+ * The turn counts flushes that ended. A process that wants to flush begins the turn, takes the
+ * flush lock, syncs, raises the durable sequence, releases the lock, ends the turn and wakes all.
+ * The turn is only a hint who should *try*: the lock decides, and only the durable sequence tells
+ * what is durable. So any value of these words is harmless. A leader that dies leaves a turn
+ * begun; a follower that has slept long enough tries the lock all the same, and gets it, because
+ * the kernel released it.
  *
- * Nobody sleeps beside a turn that has ended: a follower takes the turn first, then looks at the
- * mark, and the kernel lets it sleep only if the turn is still the same. The leader raises the mark
- * first and ends the turn then.
+ * No follower sleeps through the end of a turn: it loads the turn first and then the durable
+ * sequence, and the kernel lets it sleep only if the turn is unchanged. The leader raises the
+ * durable sequence first and ends the turn then.
  *
- * Gathering: those who were woken by one sync are mostly about to send again. The leader says how
- * far the tail will then be, and until when it is worth waiting. Whoever's message brings the tail
- * there leads at once; whoever is early sleeps.
+ * Gathering: the processes woken by one sync are mostly about to send again. The leader publishes
+ * the tail that it expects then, and until when it is worth waiting. The process whose message
+ * reaches that tail leads at once; earlier ones sleep.
  */
 #include "protocol/protocol.h"
 
-#define GATHER_NS_MAX 1000000 /* whatever stands in the file */
+#define GATHER_NS_MAX 1000000 /* whatever the file has */
 
-/* Be the first to say this for a turn. One more than the turn is written, so that zeros say
- * nothing. */
+/* Be the first to begin this turn. The turn plus one is stored, so zeros mean "no turn". */
 static int claim(uint8_t *meta, uint32_t field, uint32_t turn) {
     uint32_t *word = (uint32_t *)(meta + field), was = __atomic_load_n(word, __ATOMIC_RELAXED);
     return was != turn + 1 && __atomic_compare_exchange_n(word, &was, turn + 1, 0,
                                                           __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
 }
 
-/* How long to sleep for others before the next sync, 0 = not at all. The first one who sleeps, and
- * does not only look, watches the time; if it dies, the others notice later. */
+/* How long to sleep for others before the next sync, 0 = not at all. The first process that
+ * sleeps, and does not only poll, watches the time; if it dies, the others notice later. */
 static int64_t gathering_ns(uint8_t *meta, uint32_t turn, int sleeps) {
     uint64_t end = pq_load_u64(meta + PQ_WRITE_META_GATHER_TO);
     if (end == 0 || pq_tail_sequence(meta) >= end) {
@@ -79,7 +79,7 @@ pq_turn_result pq_turn_wait(uint8_t *meta, uint64_t sequence, int64_t ns, int ta
 int pq_turn_end(uint8_t *meta, uint64_t count, int64_t ns) {
     uint32_t *turn = (uint32_t *)(meta + PQ_WRITE_META_FLUSH_TURN);
     PQ_KILL_POINT(17); /* the same, and the mark is raised */
-    /* First, so that whoever finds the turn ended finds these. */
+    /* First, so that a process that finds the turn ended finds these. */
     uint64_t end = 0, until = 0;
     if (ns > 0) {
         end = pq_tail_sequence(meta) + count;

@@ -1,9 +1,9 @@
-/* Frames inside one mapped page: looking, checking, laying down, publishing, rolling.
+/* Frames inside one mapped page: reading, checking, appending, publishing, rolling.
  *
  * A frame is length (the commit word), checksum, timestamp, payload, zero padding. A length of 0
- * means that nothing is here; it is stored last, with release order, so a reader that loads it
- * non-zero sees the whole frame (I2). All that writes here runs under the writers' lock, touches no
- * Python object and never blocks. Whatever the bytes say, nothing outside the page is touched (I9).
+ * means an empty slot; it is stored last, with release order, so a reader that loads it non-zero
+ * sees the whole frame (I2). All writes here are made under the writers' lock; they touch no
+ * Python object and never block. Whatever the bytes are, no access is outside the page (I9).
  */
 #include "protocol/frames.h"
 #include "protocol/index.h"
@@ -11,7 +11,7 @@
 #define HEADER PQ_FRAME_BYTES
 #define END_MARK_BYTES PQ_FRAME_BYTES
 
-/* --- looking ---------------------------------------------------------------------------------- */
+/* --- reading ---------------------------------------------------------------------------------- */
 
 pq_read_result pq_frame_look(const uint8_t *page, uint64_t page_bytes, uint64_t position,
                              pq_frame *frame) {
@@ -86,7 +86,7 @@ static void tail_advance(const pq_place *at, uint64_t position, uint64_t count) 
     pq_store_u64(pq_tail_word(at->meta, at->page_number), position << 32 | count);
 }
 
-/* Only while the caller alone has the queue open. */
+/* Only while the caller has the queue open exclusively. */
 void pq_tail_store(uint8_t *meta, const pq_tail *tail) {
     pq_store_u64(pq_tail_word(meta, tail->page_number), tail->position << 32 | tail->count);
     pq_store_u64(pq_first_word(meta, tail->page_number), tail->first_sequence);
@@ -94,7 +94,7 @@ void pq_tail_store(uint8_t *meta, const pq_tail *tail) {
     pq_store_u64(meta + PQ_WRITE_META_PAGE_NUMBER, tail->page_number);
 }
 
-/* --- laying down ------------------------------------------------------------------------------ */
+/* --- appending -------------------------------------------------------------------------------- */
 
 /* Under the lock: bring the tail word up to what is published. Costs one load when, as nearly
  * always, no holder died. */
@@ -130,10 +130,10 @@ pq_append_result pq_settle(const pq_place *at, uint64_t *position, uint64_t *cou
         }
     }
     if (pq_load_u64(at->meta + PQ_WRITE_META_BATCH_OPEN) > at->first_sequence + *count) {
-        /* That batch was begun and not published: a holder died while it laid it down. Its later
-         * frames stand there with their lengths; after a power cut they could join what the next
-         * producer lays down before them. So this page is left for good: nothing behind its end
-         * mark is ever read (I8). */
+        /* That batch was begun and not published: its holder died. Its later frames are in the
+         * page with their lengths; after a power cut they could join frames that the next producer
+         * appends before them. So this page is left for good: no reader passes its end-of-page
+         * marker (I8). */
         return PQ_APPEND_FULL;
     }
     return PQ_APPEND_DONE;
@@ -193,8 +193,8 @@ int pq_is_active(const pq_place *at) {
     return pq_load_u64(at->meta + PQ_WRITE_META_PAGE_NUMBER) == at->page_number;
 }
 
-/* Under the lock. All of the batch or none of it: it becomes visible at once, by the first length.
- * With times for each message, `exact` is the first of them. */
+/* Under the lock. All of the batch or none of it: the first length makes it visible at once. With
+ * times for each message, `exact` is the first of them. */
 pq_append_result pq_append(const pq_place *at, const pq_batch *batch, int64_t now, int64_t exact,
                            pq_appended *out) {
     size_t item_count = batch->count;
@@ -229,8 +229,8 @@ pq_append_result pq_append(const pq_place *at, const pq_batch *batch, int64_t no
         return PQ_APPEND_EXHAUSTED;
     }
     PQ_KILL_POINT(1);
-    /* P1. Zero the commit word behind the last frame, and the index record behind its record.
-     *     Dies here: nothing is visible; the next producer starts at the same position (I4). */
+    /* P1. Zero the commit word after the last frame, and the index record after its record.
+     *     Dies here: no message is visible; the next producer starts at the same position (I4). */
     if (!PQ_PLANTED(no_zero_next)) {
         pq_store_u32(at->page + end, 0);
     }
@@ -269,15 +269,15 @@ pq_append_result pq_append(const pq_place *at, const pq_batch *batch, int64_t no
         PQ_KILL_POINT(3);
     }
     PQ_KILL_POINT(4);
-    /* P3. Publish. Dies right after: the frames are whole and visible; the tail word is advanced
-     *     by whoever comes next (I3). After a power cut this can be on disk without P2: there the
+    /* P3. Publish. Dies right after: the frames are whole and visible; the next producer advances
+     *     the tail word (I3). After a power cut this can be on disk without P2: there the
      *     checksum decides, not the length. */
     if (!PQ_PLANTED(batch_first_length_first)) {
         pq_store_u32(at->page + position, first_length);
     }
     PQ_KILL_POINT(5);
     /* P4. Advance the last timestamp, then position and count in one store, so that these two
-     *     cannot drift apart. Dies before or between: settled by whoever comes next (I3). */
+     *     cannot drift apart. Dies before or between: resolved by the next producer (I3). */
     pq_store_u64(at->meta + PQ_WRITE_META_LAST_TIMESTAMP, (uint64_t)timestamp);
     PQ_KILL_POINT(6);
     tail_advance(at, end, count + item_count);
@@ -308,10 +308,9 @@ int pq_header_stands(const uint8_t *page, const uint8_t *wanted, uint64_t sequen
            memcmp(found + PQ_PAGE_HEADER_QUEUE_ID, wanted + PQ_PAGE_HEADER_QUEUE_ID, 16) == 0;
 }
 
-/* Under the lock: go on in `next_page`, which was made ready and stands under its final name, of
- * full size; what else is in it does not matter. `header` is all of its header but what only the
- * roll knows. Every step can be done again, so a roll whose holder died is finished by doing all of
- * it once more. */
+/* Under the lock: continue in `next_page`, a prepared file of full size under its final name; its
+ * other content does not matter. `header` is its whole header except what only the roll knows.
+ * Every step can be repeated, so a roll whose holder died is finished by repeating all of it. */
 pq_append_result pq_roll(const pq_place *at, uint8_t *next_page, const uint8_t *header) {
     uint64_t position, count, next_number;
     memcpy(&next_number, header + PQ_PAGE_HEADER_PAGE_NUMBER, 8);
@@ -324,9 +323,9 @@ pq_append_result pq_roll(const pq_place *at, uint8_t *next_page, const uint8_t *
     int64_t last = (int64_t)pq_load_u64(at->meta + PQ_WRITE_META_LAST_TIMESTAMP);
     uint64_t sequence = at->first_sequence + count;
     PQ_KILL_POINT(11);
-    /* R1. The next page's header, with its first sequence. Not again if it is there: when R3 was
+    /* R1. The next page's header, with its first sequence. Skipped if it is there: when R3 was
      *     done before, readers are in that page already.
-     *     Dies here, or in the middle: nobody reads that page yet; this is done again. */
+     *     Dies here, or in the middle: no reader is in that page yet; the step is repeated. */
     if (!pq_header_stands(next_page, header, sequence)) {
         uint8_t complete[PQ_PAGE_HEADER_BYTES];
         memcpy(complete, header, sizeof complete);
@@ -344,8 +343,8 @@ pq_append_result pq_roll(const pq_place *at, uint8_t *next_page, const uint8_t *
     pq_store_u64(pq_first_word(at->meta, number), sequence);
     pq_store_u64(pq_tail_word(at->meta, number), (uint64_t)PQ_PAGE_HEADER_BYTES << 32);
     PQ_KILL_POINT(13);
-    /* R3. The end-of-page mark, its length last: readers go on to the next page from here.
-     *     Dies here: the next producer finds the mark at its tail and does all of this again. */
+    /* R3. The end-of-page marker, its length last: readers continue in the next page from here.
+     *     Dies here: the next producer finds the marker at its tail and repeats all steps. */
     uint8_t *mark = at->page + position;
     uint32_t word = PQ_END_OF_PAGE | END_MARK_BYTES;
     uint32_t sum = pq_frame_checksum(at->queue_state, last, sequence, word);
@@ -354,7 +353,7 @@ pq_append_result pq_roll(const pq_place *at, uint8_t *next_page, const uint8_t *
     pq_store_u32(mark, word);
     index_end(at, count);
     PQ_KILL_POINT(14);
-    /* R4. Producers go on to the next page from here. */
+    /* R4. Producers continue in the next page from here. */
     pq_store_u64(at->meta + PQ_WRITE_META_BATCH_OPEN, 0);
     pq_store_u64(at->meta + PQ_WRITE_META_PAGE_NUMBER, number);
     PQ_KILL_POINT(15);

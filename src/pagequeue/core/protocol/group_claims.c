@@ -1,7 +1,7 @@
-/* Claims: made, acknowledged, given back and kept, by what protocol/group_table.c offers. All
- * under the lock.
+/* Claims: made, acknowledged, returned and extended, on top of protocol/group_table.c. All under
+ * the lock.
  *
- * Each function says what its death leaves, step by step; what it leaves in links is made again.
+ * Each function states step by step what a death in it leaves; links it leaves wrong are rebuilt.
  */
 #include "protocol/group_table.h"
 
@@ -10,12 +10,12 @@
 static uint64_t new_id(pq_table *table) {
     uint64_t id = get_u64(META(CLAIM_ID)) + 1;
     put_u64(META(CLAIM_ID), id);
-    IN_ORDER(); /* Dies behind this: the id is never given. */
+    IN_ORDER(); /* Dies after this: the id is never used. */
     return id;
 }
 
 static void finish(pq_table *table, uint32_t slot, uint8_t *record) {
-    set_word(record, 0, PQ_RECORD_FREE); /* Dies behind this: it is done, and links are mended. */
+    set_word(record, 0, PQ_RECORD_FREE); /* Dies after this: it is done, and links are rebuilt. */
     PQ_KILL_POINT(23);
     pq_table_unlink(table, slot, record);
     pq_table_raise_floor(table);
@@ -66,8 +66,8 @@ static void claim_again(pq_table *table, const pq_claimant *by, uint32_t slot, u
     }
 }
 
-/* The outstanding record with the lowest sequence that is due. Each is looked at once, until time
- * has passed or one came back: `look_from` remembers how far, `look_at` when to begin again. */
+/* The outstanding record with the lowest sequence that is due. Each is checked once, until time
+ * has passed or one was returned: `look_from` remembers how far, `look_at` when to begin again. */
 static pq_claim_result claim_due(pq_table *table, const pq_claimant *by, pq_claim *out) {
     uint32_t link = get_u32(META(LOOK_FROM));
     int64_t at = (int64_t)get_u64(META(LOOK_AT));
@@ -126,11 +126,12 @@ static pq_claim_result find_new(pq_table *table, const pq_claimant *by, uint64_t
 
 /* Claim the next new message.
  *
- * 1. A free record gets the claim, its word last. Dies here: it is void, because the next new message
- *    is still this one.
- * 2. The next new message is the one behind it. Dies here: claimed; the lease, or the owner's death,
- *    ends it.
- * 3. Links. Dies here: they are made again. */
+ * 1. A free record gets the claim, its word last. Dies here: it is void, because the next new
+ *    message is still this one.
+ * 2. The next new message is the following one. Dies here: claimed; the lease, or the owner's
+ *    death, ends it.
+ * 3. Links. Dies here: they are rebuilt.
+ */
 static pq_claim_result claim_new(pq_table *table, const pq_claimant *by, pq_claim *out) {
     uint64_t place, sequence = pq_table_next(table, &place);
     pq_frame frame;

@@ -1,5 +1,5 @@
-/* protocol/group_claims.c: the table of a group, which says who has claimed what. No Python, no
- * file, no clock. */
+/* protocol/group_claims.c: the table of a group, which records who has claimed what. It uses no
+ * Python, no file and no clock. */
 #ifndef PAGEQUEUE_CLAIMS_H
 #define PAGEQUEUE_CLAIMS_H
 
@@ -13,12 +13,12 @@ typedef struct {
 
 typedef enum {
     PQ_CLAIM_DONE = 0,
-    PQ_CLAIM_NONE,    /* nothing is there to be claimed now */
-    PQ_CLAIM_MOVED,   /* the next message stands in another page, or it is not known where */
-    PQ_CLAIM_DAMAGED, /* what stands at the next place is no frame */
+    PQ_CLAIM_NONE,    /* no message can be claimed now */
+    PQ_CLAIM_MOVED,   /* the next message is in another page, or its page is not known */
+    PQ_CLAIM_DAMAGED, /* the bytes at the next place are not a frame */
     PQ_CLAIM_FULL,    /* no record is free */
     PQ_CLAIM_LOST,    /* this claim is not live any more */
-    PQ_CLAIM_MEMORY,  /* none was to be had */
+    PQ_CLAIM_MEMORY,  /* out of memory */
 } pq_claim_result;
 
 typedef struct {
@@ -37,7 +37,7 @@ typedef struct {
     int64_t now, lease_end;
     uint64_t owner;
     uint32_t deliveries_max; /* 0 = any number */
-    int acknowledges;        /* at once: nothing is outstanding afterwards */
+    int acknowledges;        /* at once: no claim is outstanding afterwards */
 } pq_claimant;
 
 /* Without the lock. */
@@ -45,7 +45,7 @@ uint64_t pq_table_next(const pq_table *table, uint64_t *place);
 int pq_table_beckons(const pq_table *table, const pq_claimant *by, int is_full);
 int64_t pq_table_wake_at(const pq_table *table);
 
-/* All that follow under the lock. `begin` mends what a dead holder left; 0 = done. */
+/* All that follow need the lock. `begin` repairs what a dead holder left; 0 = done. */
 int pq_table_begin(pq_table *table);
 void pq_table_end(pq_table *table);
 pq_claim_result pq_claim_next(pq_table *table, const pq_claimant *by, pq_claim *out);
@@ -55,7 +55,7 @@ pq_claim_result pq_claim_nack(pq_table *table, uint32_t slot, uint64_t id, int64
 pq_claim_result pq_claim_extend(pq_table *table, uint32_t slot, uint64_t id, int64_t now,
                                 int64_t lease_end);
 void pq_table_acked_at(pq_table *table, int64_t realtime);
-/* Have a message wait that was acknowledged, or that a snapshot says; 0 = no record is free. */
+/* Make an acknowledged message, or one of a snapshot, wait again; 0 = no record is free. */
 int pq_table_restore(pq_table *table, const pq_claim *message, int64_t due);
 /* Whatever an owner has claimed is to be claimed again; every owner's with UINT64_MAX. */
 uint32_t pq_table_release(pq_table *table, uint64_t owner);

@@ -1,17 +1,19 @@
 /* The table of a group: which messages are claimed, by whom, until when, and which wait again.
  *
- * A message is done if and only if it is below the next new one and no record has it. A record comes
- * into being, changes sides and goes by ONE aligned 8-byte store, of its `word`; the next new
- * message moves by one store, of `turn`. All else (links, free records, floor, where to look) follows
- * from these and is made again by whoever finds `changing` set, because a holder of the lock died:
+ * A message is done if and only if it is below the next new one and has no record. A record is
+ * created, changes state and is freed by ONE aligned 8-byte store, of its `word`; the next new
+ * message moves by one store, of `turn`. All else (links, free records, floor, where to search)
+ * follows from these; the next holder of the lock rebuilds it if it finds `changing` set, because
+ * the last one died:
  *
- * - a record at or behind the next new message is void: its claimer died before it had it, and the
- *   message is claimed as a new one;
+ * - a record at or after the next new message is void: its claimer died before it had the message,
+ *   and the message is claimed as a new one;
  * - every other record is outstanding, whatever was being done to it.
  *
- * So a kill loses nothing and never makes two claims of one (I14, I15). A store is not overtaken by
- * a later one here: the compiler is held by the fences, and what a processor that stops had not yet
- * stored in order, nobody has seen. Links lead to bounds-checked slots, whatever the file says (I9).
+ * So a kill loses no message and never makes two claims of one (I14, I15). A store is not
+ * overtaken by a later one here: the fences hold the compiler, and stores that a processor had not
+ * yet made in order when it stopped were visible to no other. Links lead to bounds-checked slots,
+ * whatever the file has (I9).
  */
 #include "protocol/group_table.h"
 
@@ -29,8 +31,8 @@ uint64_t pq_table_next(const pq_table *table, uint64_t *place) {
     return sequence;
 }
 
-/* 1. Write the pair that is not in use. Dies here: nothing moved.
- * 2. Store the turn. Dies here: all below is claimed or done; the rest is mended (`rebuild`). */
+/* 1. Write the pair that is not in use. Dies here: the next new message has not moved.
+ * 2. Store the turn. Dies here: all below is claimed or done; `rebuild` derives the rest. */
 void pq_table_advance(pq_table *table, uint64_t sequence, uint64_t place) {
     uint64_t turn = get_u64(META(TURN)) + 1;
     put_u64(new_words(table, turn), sequence);
@@ -51,13 +53,12 @@ void pq_table_raise_floor(pq_table *table) {
     pq_store_u64(META(NEXT_SEQUENCE), floor);
 }
 
-/* A record may be due before it was thought: `look_from` leads back to it, or `look_at` is
- * earlier. */
+/* A record may be due earlier than known: set `look_from` back to it, or `look_at` to its time. */
 void pq_table_note_due(pq_table *table, uint32_t slot, const uint8_t *record, int64_t when,
                      int64_t now) {
     const uint8_t *from = linked(table, get_u32(META(LOOK_FROM)));
     if (from != NULL && get_u64(OF(from, SEQUENCE)) <= get_u64(OF(record, SEQUENCE))) {
-        return; /* it will be come to */
+        return; /* the search reaches it */
     }
     if (when <= now) {
         put_u32(META(LOOK_FROM), slot + 1);
@@ -66,7 +67,7 @@ void pq_table_note_due(pq_table *table, uint32_t slot, const uint8_t *record, in
     }
 }
 
-/* Link a record where its sequence belongs: nearly always behind the last. */
+/* Link a record where its sequence belongs: nearly always after the last. */
 void pq_table_link(pq_table *table, uint32_t slot, uint8_t *record) {
     uint64_t sequence = get_u64(OF(record, SEQUENCE));
     uint32_t prior = get_u32(META(LAST)), looks = 0;
@@ -124,11 +125,10 @@ static int in_order(const void *left, const void *right) {
     return a < b ? -1 : a > b;
 }
 
-/* Make links, free list and floor from the records. Dies in here: done again, because nothing
- * that it
- * reads is changed but by making void what is void. */
+/* Make links, free list and floor from the records. A death in here leaves a state from which it
+ * can run again: of its inputs it only changes void records, which it frees. */
 static int rebuild(pq_table *table) {
-    /* Raised before the record behind it gets its word, so none stands beyond it. */
+    /* Raised before the record after it gets its word, so none is beyond it. */
     uint32_t reached = get_u32(META(USED));
     reached = reached < table->capacity ? reached : table->capacity;
     ordered *found = malloc((size_t)reached * sizeof *found + 1);
@@ -186,7 +186,7 @@ void pq_table_end(pq_table *table) {
     pq_store_u64(META(CHANGING), 0);
 }
 
-/* --- looking at all of it --------------------------------------------------------------------- */
+/* --- reading all of it ------------------------------------------------------------------------ */
 
 /* Owners of claims, each once; as many as there is room for. */
 uint32_t pq_table_owners(const pq_table *table, uint64_t *owners, uint32_t limit) {
@@ -231,7 +231,7 @@ uint32_t pq_table_snapshot(const pq_table *table, int64_t now, int64_t realtime,
 
 /* --- without the lock ------------------------------------------------------------------------- */
 
-/* The time at which a record may be due; INT64_MIN = look now. */
+/* The time at which a record may be due; INT64_MIN = search now. */
 int64_t pq_table_wake_at(const pq_table *table) {
     return get_u32(META(LOOK_FROM)) != 0 ? INT64_MIN : (int64_t)get_u64(META(LOOK_AT));
 }

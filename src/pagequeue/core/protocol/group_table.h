@@ -46,19 +46,19 @@ static inline void set_word(uint8_t *record, uint64_t id, uint64_t state) {
     IN_ORDER();
 }
 
-/* Where the words of the next new message stand: two pairs, in turn. */
+/* The words of the next new message: two pairs, used in turn. */
 static inline uint8_t *new_words(const pq_table *table, uint64_t turn) {
     return turn & 1 ? META(NEW_ODD) : META(NEW_EVEN);
 }
 
 #define PLACE_BEHIND (PQ_GROUP_META_PLACE_EVEN - PQ_GROUP_META_NEW_EVEN)
 _Static_assert(PQ_GROUP_META_PLACE_ODD - PQ_GROUP_META_NEW_ODD == PLACE_BEHIND,
-               "a place stands behind its sequence");
+               "a place follows its sequence");
 
 /* Sequence and place of the next new message are these from now on. */
 void pq_table_advance(pq_table *table, uint64_t sequence, uint64_t place);
 void pq_table_raise_floor(pq_table *table);
-/* A record may be due before it was thought. */
+/* A record may be due earlier than known. */
 void pq_table_note_due(pq_table *table, uint32_t slot, const uint8_t *record, int64_t when,
                        int64_t now);
 /* Link a record where its sequence belongs. */

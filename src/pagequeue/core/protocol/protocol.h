@@ -1,8 +1,8 @@
 /* What the core can do without Python: checksums, frames, the writers' lock, the sleeping wait.
  *
  * Everything here takes plain memory and bounds, so that it can be fuzzed and run under sanitizers
- * by itself. No function opens, makes or removes a file, and none decides what to do next: it
- * returns a code, and the Python rooms above decide.
+ * alone. No function opens, creates or removes a file, and none decides what to do next: it
+ * returns a code, and the Python layers above decide.
  */
 #ifndef PAGEQUEUE_CORE_H
 #define PAGEQUEUE_CORE_H
@@ -53,14 +53,13 @@ static inline uint64_t pq_aligned(uint64_t bytes) {
 void pq_crc_choose(int allow_hardware);
 const char *pq_crc_name(void);
 uint32_t pq_crc_update(uint32_t state, const void *data, size_t bytes);
-/* From one state, of so many pieces of one size, at equal distances: one piece is a chain in which
- * each step waits for the last, so several go on side by side. */
+/* From one state, the checksums of several pieces of one size at equal distances: within a piece
+ * each step waits for the last, so several pieces are interleaved. */
 #define PQ_CRC_LANES 4
 void pq_crc_lanes(uint32_t *states, uint32_t state, const uint8_t *data, size_t distance,
                   size_t bytes);
 /* The state after the id of a queue, from which the checksums of all of its frames start: a frame
- * of
- * another queue never validates. */
+ * of another queue never validates. */
 #define PQ_QUEUE_ID_BYTES 16
 uint32_t pq_queue_state(const uint8_t *queue_id);
 uint32_t pq_frame_checksum(uint32_t payload_state, int64_t timestamp, uint64_t sequence,
@@ -69,20 +68,20 @@ uint32_t pq_frame_checksum(uint32_t payload_state, int64_t timestamp, uint64_t s
 uint32_t pq_frame_sum(uint32_t queue_state, const uint8_t *payload, size_t bytes,
                       int64_t timestamp, uint64_t sequence, uint32_t word);
 
-/* --- protocol/frames.c: reading and laying down frames inside one mapped page ----------------- */
+/* --- protocol/frames.c: reading and appending frames inside one mapped page ------------------- */
 
 typedef enum {
     PQ_READ_FRAME = 0,    /* a frame */
     PQ_READ_NOTHING,      /* the commit word is 0 */
     PQ_READ_END,          /* the end-of-page mark */
-    PQ_READ_BAD_LENGTH,   /* the length cannot be */
+    PQ_READ_BAD_LENGTH,   /* invalid length */
     PQ_READ_BAD_CHECKSUM, /* the bytes are not what was sent */
     PQ_READ_BAD_TIME,     /* older than the frame before it */
 } pq_read_result;
 
 typedef struct {
     uint32_t word;          /* the commit word, flags included */
-    uint32_t checksum;      /* as it stands in the frame */
+    uint32_t checksum;      /* as stored in the frame */
     int64_t timestamp;      /* ns */
     const uint8_t *payload; /* in the map */
     uint32_t payload_bytes;
@@ -114,7 +113,7 @@ static inline pq_read_result pq_check_at(const pq_place *at, uint64_t position, 
 typedef struct {
     const void *data;
     size_t bytes;
-    int fixed;      /* nobody can change the bytes, so that `state` was computed beforehand */
+    int fixed;      /* the bytes are immutable, so `state` was computed beforehand */
     uint32_t state; /* checksum of queue id and payload; else it is computed from the copy */
 } pq_payload;
 
@@ -126,7 +125,7 @@ typedef struct {
 } pq_column;
 
 /* What is appended at once: payloads one by one, or rows that are put together from columns. The
- * values can change meanwhile; sizes and times are nobody else's, and cannot. */
+ * values can change meanwhile; sizes and times are private copies and cannot. */
 typedef struct {
     size_t count;
     const pq_payload *items; /* NULL = rows */
@@ -147,15 +146,15 @@ typedef enum {
     PQ_APPEND_FULL,      /* no room, or the page must be left: roll */
     PQ_APPEND_FAILED,    /* the failure latch is set */
     PQ_APPEND_OLD,       /* the timestamp asked for is earlier than the last one */
-    PQ_APPEND_DAMAGED,   /* what stands at the tail is neither a frame nor nothing */
+    PQ_APPEND_DAMAGED,   /* the bytes at the tail are neither a frame nor empty */
     PQ_APPEND_EXHAUSTED, /* no sequence number is left */
-    PQ_APPEND_LOST,      /* a map was truncated: what was laid down may be nowhere */
-    PQ_APPEND_CROWDED,   /* whoever takes them has as many before it as it may have */
+    PQ_APPEND_LOST,      /* a map was truncated: the frames may be lost */
+    PQ_APPEND_CROWDED,   /* the bound group has as many waiting as its limit allows */
 } pq_append_result;
 
 typedef struct {
     uint64_t sequence; /* of the first message */
-    uint64_t position; /* behind the last one */
+    uint64_t position; /* after the last one */
     int64_t timestamp; /* of the last one */
 } pq_appended;
 
@@ -192,9 +191,9 @@ static inline uint64_t pq_tail_sequence(const uint8_t *meta) {
 
 typedef struct {
     uint64_t position; /* where the scan stopped */
-    uint64_t sequence; /* the sequence that would stand there */
+    uint64_t sequence; /* the sequence of a frame there */
     int64_t timestamp; /* of the last frame */
-    uint64_t whole_position; /* the same, behind the last complete batch */
+    uint64_t whole_position; /* the same, after the last complete batch */
     uint64_t whole_sequence;
     int64_t whole_timestamp;
     uint64_t index_wrong; /* records that were not what the frames say */
@@ -252,7 +251,7 @@ int pq_wake_turn(const uint8_t *meta);
 typedef enum {
     PQ_TURN_DURABLE = 0, /* the sequence is durable, and no sync failed */
     PQ_TURN_LATCH,       /* the failure latch changed */
-    PQ_TURN_YOURS,       /* nobody flushes: try the flush lock */
+    PQ_TURN_YOURS,       /* no process flushes: try the flush lock */
     PQ_TURN_LATE,        /* the time is up, or a signal came: try the lock all the same */
 } pq_turn_result;
 

@@ -1,8 +1,8 @@
 /* Reading a page as a whole: walking its frames, finding one by time or by number, and finding the
- * next one that validates behind damage.
+ * next valid one after damage.
  *
- * The index is only a hint here. What it leads to is proved by the frames themselves, whose
- * checksums contain their sequence, so that a wrong index can cost time and never correctness (I6).
+ * The index is only a hint here. The frames that it leads to are proved by their checksums, which
+ * contain their sequence, so that a wrong index can cost time and never correctness (I6).
  */
 #include "protocol/protocol.h"
 #include "protocol/index.h"
@@ -51,15 +51,15 @@ void pq_scan(const pq_place *at, uint64_t position, uint64_t sequence, uint64_t 
             out->whole_timestamp = frame.timestamp;
         }
     }
-    if (use == PQ_INDEX_WRITE && sequence < end_sequence) { /* else somebody may append right now */
+    if (use == PQ_INDEX_WRITE && sequence < end_sequence) { /* a producer may append now */
         index_end(at, sequence - at->first_sequence);
     }
     out->position = position;
     out->sequence = sequence;
 }
 
-/* The position of a frame by its ordinal in the page, proved: the sequence stands in the frame's
- * checksum, so a wrong index cannot lead to another frame. 0 = the index is wrong. */
+/* The position of a frame by its ordinal in the page, proved: the frame's checksum contains the
+ * sequence, so a wrong index cannot lead to another frame. 0 = the index is wrong. */
 int pq_locate(const pq_place *at, uint64_t count, uint64_t ordinal, uint64_t *position) {
     pq_frame frame;
     int64_t timestamp;
@@ -84,8 +84,8 @@ int pq_locate(const pq_place *at, uint64_t count, uint64_t ordinal, uint64_t *po
     return 1;
 }
 
-/* The first frame of the page that is not older than `since`, proved by itself and by the frame
- * before it. `count` when all are older. 0 = the index is wrong. */
+/* The first frame of the page that is not older than `since`, proved by its own checksum and by
+ * the frame before it. `count` when all are older. 0 = the index is wrong. */
 int pq_find(const pq_place *at, uint64_t count, int64_t since, uint64_t *ordinal,
             uint64_t *position) {
     int64_t timestamp;
@@ -127,7 +127,7 @@ int pq_find(const pq_place *at, uint64_t count, int64_t since, uint64_t *ordinal
 
 /* --- many at once ----------------------------------------------------------------------------- */
 
-/* Whether a frame stands where the index says, and was sent when it says. */
+/* Whether a frame is where the index has it, with the index's timestamp. */
 static int is_proved(const pq_place *at, uint64_t ordinal, int64_t *timestamp) {
     uint64_t position;
     pq_frame frame;
@@ -136,16 +136,16 @@ static int is_proved(const pq_place *at, uint64_t ordinal, int64_t *timestamp) {
            frame.timestamp == *timestamp;
 }
 
-/* For each of some moments, none earlier than the one before it: how many of the page's frames are
- * not later. Proved by the frames on both sides, once for all moments between the same two, so that
- * no frame is checked for more than two of them. 0 = the index is wrong. */
+/* For each of some timestamps in ascending order: how many of the page's frames are not later.
+ * Proved by the frames on both sides, once for all timestamps between the same two, so that no
+ * frame is checked for more than two of them. 0 = the index is wrong. */
 int pq_find_many(const pq_place *at, uint64_t count, const int64_t *moments, size_t moment_count,
                  int64_t *ordinals) {
     if (count > at->index_capacity) {
         return 0;
     }
-    uint64_t known = 0; /* frames that are not later than the moment before this one */
-    int64_t later = INT64_MIN; /* time of the frame behind them; any earlier moment has as many */
+    uint64_t known = 0; /* frames that are not later than the timestamp before this one */
+    int64_t later = INT64_MIN; /* time of the frame after them; any earlier timestamp has as many */
     int has_all = 0;
     for (size_t i = 0; i < moment_count; i++) {
         if (!has_all && (i == 0 || moments[i] >= later)) {
@@ -221,7 +221,7 @@ static uint32_t undone(const uint8_t undo[256], const uint32_t table[256], uint3
 
 typedef struct {
     const pq_place *at;
-    uint64_t first, end;    /* sequences that can stand at a place, `end` not included */
+    uint64_t first, end;    /* sequences possible at a place, `end` not included */
     int64_t floor, ceiling; /* times that can */
     uint64_t content_end;   /* after it there are only zeros */
     uint64_t work;          /* bytes that may still be checksummed */
@@ -249,7 +249,8 @@ static int sequence_of(const resync *self, const pq_frame *frame, uint64_t *sequ
     return 0;
 }
 
-/* A frame, or an end mark, that can stand at a place, and the sequence that its checksum has. */
+/* A frame, or an end-of-page marker, that is possible at a place, and the sequence in its
+ * checksum. */
 static int candidate(resync *self, uint64_t place, pq_frame *frame, uint64_t *sequence) {
     pq_read_result found = pq_frame_look(self->at->page, self->at->page_bytes, place, frame);
     if ((found != PQ_READ_FRAME && found != PQ_READ_END) || frame->timestamp < self->floor ||
@@ -273,7 +274,7 @@ static uint64_t content_end(const pq_place *at) {
 }
 
 /* The first record from an ordinal on that a frame proves: it validates in that place, with that
- * sequence, and was sent when the record says. */
+ * sequence and the record's timestamp. */
 static int first_proved(resync *self, uint64_t position, uint64_t ordinal, uint64_t *found_position,
                         uint64_t *found_sequence) {
     const pq_place *at = self->at;
@@ -298,9 +299,8 @@ static int first_proved(resync *self, uint64_t position, uint64_t ordinal, uint6
 }
 
 /* Whether the frames from a place on lead to a proved one; with `proved_at` 0, to the page's end:
- * an
- * end mark, or the known end sequence, with nothing but zeros after it. Bytes in a payload do not:
- * real frames follow them. `passed` is the place at which they stop. */
+ * an end-of-page marker, or the known end sequence, with only zeros after it. Bytes in a payload
+ * do not: real frames follow them. `passed` is the place at which they stop. */
 static int leads_on(resync *self, uint64_t place, uint64_t sequence, uint64_t proved_at,
                     uint64_t proved_sequence, uint64_t end_sequence, uint64_t *passed) {
     const pq_place *at = self->at;
@@ -320,19 +320,21 @@ static int leads_on(resync *self, uint64_t place, uint64_t sequence, uint64_t pr
            walk.position >= self->content_end;
 }
 
-/* What stands at `position` is not the frame with `sequence`: find the next frame, or end mark,
- * whose
- * place is proved. A checksum alone does not: a payload can hold frames of this very queue. Proved is
+/* The bytes at `position` are not the frame with `sequence`: find the next frame, or end-of-page
+ * marker, whose place is proved. A checksum alone does not prove it: a payload can hold frames of
+ * this very queue. Proved is
  *
- * 1. what the index says, where a frame has that place, sequence and time;
+ * 1. what the index has, where a frame has that place, sequence and time;
  * 2. a frame from which others lead to such a one, without a gap;
  * 3. where no record is right, a frame from which others lead to the end of the page.
  *
- * The index is never jumped over: 3 only counts without 1, and 2 only between the damage and 1. The
- * sequence found is after `sequence` and before `end_sequence`; the end mark's can be that.
+ * The index is never jumped over: 3 only counts without 1, and 2 only between the damage and 1.
+ * The sequence found is after `sequence` and before `end_sequence`; the marker's can be that.
  *
- * With a position before the first frame, the page's first sequence is not known: found is its first
- * frame, with the sequence that its checksum has, if what follows it has the next one. 0 = none. */
+ * With a position before the first frame, the page's first sequence is not known: found is its
+ * first frame, with the sequence that its checksum has, if the frame after it has the next one. 0
+ * = none.
+ */
 int pq_resync(const pq_place *at, uint64_t position, uint64_t sequence, uint64_t end_sequence,
               int64_t floor_timestamp, int64_t ceiling_timestamp, uint64_t *found_position,
               uint64_t *found_sequence) {

@@ -145,7 +145,7 @@ static PyObject *claim_nack(Claim *self, PyObject *const *args, Py_ssize_t arg_c
     if (delay < 0 || !attempt_on(self, &try, delay, 1)) {
         return NULL;
     }
-    pq_wake(self->group->meta->base); /* somebody may be asleep who can have it now */
+    pq_wake(self->group->meta->base); /* a sleeping worker can have it now */
     Py_RETURN_NONE;
 }
 
@@ -164,24 +164,24 @@ static PyObject *claim_repr(Claim *self) {
 
 #define LEASE_ERRORS \
     "Raises:\n" \
-    "    LeaseLost: its time was over, or somebody else has it; nothing was done.\n" \
+    "    LeaseLost: its lease ended, or another worker has it; no change was made.\n" \
     "    UsageError: it was acknowledged or given back before.\n" \
-    "    ClosedError, ForkedError: the group's handle cannot be used."
+    "    ClosedError, ForkedError: the group's handle is closed, or the parent's."
 
 PyDoc_STRVAR(ack_doc,
     "ack($self, /, durable=False)\n--\n\n"
-    "The message is done: nobody gets it again.\n\n"
+    "Acknowledge the message: no worker gets it again.\n\n"
     "Args:\n"
-    "    durable: return when that is on stable storage.\n\n" LEASE_ERRORS "\n"
+    "    durable: return when the acknowledgement is on stable storage.\n\n" LEASE_ERRORS "\n"
     "    SyncFailed: with `durable`: it is acknowledged, but a power cut can take that back.");
 PyDoc_STRVAR(nack_doc,
     "nack($self, /, delay=0.0)\n--\n\n"
-    "Give the message back: somebody gets it again.\n\n"
+    "Return the message to the group, which delivers it again.\n\n"
     "Args:\n"
-    "    delay: seconds before anybody does.\n\n" LEASE_ERRORS);
+    "    delay: seconds before it can be claimed again.\n\n" LEASE_ERRORS);
 PyDoc_STRVAR(extend_doc,
     "extend($self, seconds, /)\n--\n\n"
-    "Keep the claim: its lease now ends so many seconds from now.\n\n" LEASE_ERRORS);
+    "Extend the lease: it now ends so many seconds from now.\n\n" LEASE_ERRORS);
 
 static PyMethodDef claim_methods[] = {
     {"ack", (PyCFunction)(void (*)(void))claim_ack, METH_FASTCALL | METH_KEYWORDS, ack_doc},

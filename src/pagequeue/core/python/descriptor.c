@@ -24,7 +24,7 @@ typedef struct {
     PyObject_HEAD
     int fd;            /* -1 = closed, or none */
     PyObject *refused; /* called with whether this process is a fork; returns the error to raise */
-    PyObject *release; /* called by the last one out before `fd` is closed; NULL = nothing to call */
+    PyObject *release; /* called by the last one out before `fd` is closed; or NULL */
     operation *inside; /* one for each thread */
     Py_ssize_t count, room;
     PyObject *weak; /* all that are open are known, for the child of a fork */
@@ -51,10 +51,9 @@ static PyObject *descriptor_new(PyTypeObject *type, PyObject *args, PyObject *kw
     return (PyObject *)self;
 }
 
-/* open(opener, ...): own what `opener(...)` opens. No signal handler runs between the two, so
- * that an
- * exception out of one leaves nothing open. In a process whose standard streams are closed it does
- * not get the number of one: a later print would write into it. */
+/* open(opener, ...): own what `opener(...)` opens. No signal handler runs between the two, so that
+ * an exception out of one leaves no file open. In a process whose standard streams are closed it
+ * does not get the number of one: a later print would write into it. */
 static PyObject *descriptor_open(Descriptor *self, PyObject *args, PyObject *options) {
     if (PyTuple_Size(args) < 1 || self->fd >= 0 || self->closed) {
         PyErr_SetString(PyExc_TypeError, "open(opener, ...), of a descriptor that has no file yet");
@@ -70,7 +69,7 @@ static PyObject *descriptor_open(Descriptor *self, PyObject *args, PyObject *opt
     Py_DECREF(opened);
     if (fd < 0) {
         if (!PyErr_Occurred()) {
-            PyErr_SetString(PyExc_TypeError, "the opener opened nothing");
+            PyErr_SetString(PyExc_TypeError, "the opener returned no open file");
         }
         return NULL;
     }
@@ -173,8 +172,8 @@ static int end(Descriptor *self) {
     return self->count == 0;
 }
 
-/* Nobody is inside, and nobody comes. What is interrupted the next one to close calls again. It is
- * not kept for that: its owner would live as long as this. */
+/* No thread is inside, and none can enter. If it is interrupted, the next close calls `release`
+ * again. The descriptor is not kept alive for that: its owner would live as long as the process. */
 static int finish(Descriptor *self) {
     PyObject *release = self->release;
     self->release = NULL;
@@ -261,7 +260,7 @@ static PyMethodDef descriptor_methods[] = {
     {"__enter__", (PyCFunction)descriptor_enter, METH_NOARGS, "Begin an operation."},
     {"__exit__", (PyCFunction)descriptor_exit, METH_VARARGS, "End it; the last one out closes."},
     {"close", (PyCFunction)descriptor_close, METH_VARARGS,
-     "Let no operation begin any more; release, and close, when nobody is inside: is that now?"},
+     "Refuse new operations; release and close when no thread is inside: is that now?"},
     {"forget", (PyCFunction)descriptor_forget, METH_NOARGS, "Close it in the child of a fork."},
     {"check", (PyCFunction)descriptor_check, METH_NOARGS, "Raise if it was closed."},
     {NULL, NULL, 0, NULL},

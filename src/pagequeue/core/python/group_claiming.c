@@ -1,19 +1,19 @@
 /* How a group's handle claims: attempts, and waiting in between.
  *
- * When there is nothing: a few looks with the GIL, then spinning without it for as long as lately paid
- * off, then sleep on the doorbell, which new messages and those that are given back ring. No sleep is
- * longer than a slice, nor than until a lease ends or a delay is over.
+ * When no message is due: a few polls with the GIL, then spinning without it for as long as lately
+ * paid off, then sleep on the doorbell, which new and returned messages ring. No sleep is longer
+ * than a slice, nor than until a lease ends or a delay is over.
  */
 #include "python/group_handle.h"
 
 #define HELD_LOOKS 32
 #define SPIN_NS_MIN 5000
 #define YIELD_FROM_NS 10000
-#define SLICE_NS 50000000 /* longest sleep: owners of claims are looked at as often */
+#define SLICE_NS 50000000 /* longest sleep: owners of claims are checked as often */
 #define NAP_NS 1000000
 #define BUSY_LOOK_NS 1000000000
 
-/* Without the GIL. 1 = something came while spinning. */
+/* Without the GIL. 1 = a message came while spinning. */
 static int spin(Claims *self, pq_claimant *by, int64_t deadline) {
     int64_t start = pq_clock_monotonic(), now = start;
     while (now - start < self->spin_ns && now < deadline) {
@@ -40,13 +40,13 @@ static void sleep_slice(Claims *self, uint8_t *meta, pq_claimant *by, int64_t re
     int64_t slice = remaining < SLICE_NS ? remaining : SLICE_NS;
     int64_t wake_at = pq_table_wake_at(&self->table);
     if (self->clock != Py_None) {
-        slice = slice < NAP_NS ? slice : NAP_NS; /* nobody knows how fast that clock goes */
-    } else if (wake_at <= by->now) { /* INT64_MIN = look now: no difference is taken of that */
+        slice = slice < NAP_NS ? slice : NAP_NS; /* the rate of that clock is unknown */
+    } else if (wake_at <= by->now) { /* INT64_MIN = poll now: no difference is taken of it */
         slice = 1;
     } else if (wake_at - by->now < slice) {
         slice = wake_at - by->now;
     }
-    if (is_full) { /* whoever acknowledges does not wake anybody */
+    if (is_full) { /* an acknowledgement wakes no waiter */
         pq_nap(slice < NAP_NS ? slice : NAP_NS);
         return;
     }
@@ -57,7 +57,7 @@ static void sleep_slice(Claims *self, uint8_t *meta, pq_claimant *by, int64_t re
     }
 }
 
-/* 1 = look again, 0 = the deadline passed, -1 = raised. */
+/* 1 = poll again, 0 = the deadline passed, -1 = raised. */
 static int pause_for(Claims *self, pq_claimant *by, int64_t deadline, int is_full) {
     for (int i = 0; i < HELD_LOOKS && !is_full; i++) {
         if (pq_table_beckons(&self->table, by, 0)) {
@@ -90,7 +90,7 @@ static int pause_for(Claims *self, pq_claimant *by, int64_t deadline, int is_ful
     return now < deadline;
 }
 
-/* 1 = claims of a dead owner can be claimed now, 0 = not, or it is not time to look, -1 = raised. */
+/* 1 = a dead owner's claims can be claimed now, 0 = not, or it was checked lately, -1 = raised. */
 static int look_at_owners(Claims *self, int64_t interval) {
     int64_t now = pq_clock_monotonic();
     if (now - self->looked_at < interval ||
@@ -134,7 +134,7 @@ int pq_group_claim(Claims *self, int64_t timeout, pq_claim *got, uint32_t limit,
         } else {
             more = 0;
         }
-        if (more == 0) { /* nothing there, or no room for a claim */
+        if (more == 0) { /* no message, or no room for a claim */
             more = look_at_owners(self, SLICE_NS);
         }
         if (more < 0) {

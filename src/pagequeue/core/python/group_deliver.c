@@ -1,7 +1,7 @@
-/* What was claimed becomes messages, outside of the lock: copied out of the page, and checked.
+/* Claimed messages are delivered outside of the lock: copied out of the page, and checked.
  *
- * A claim that cannot be handed over, because its bytes are damaged or memory is short, is given
- * back. A message that retention took meanwhile is passed over, and its claim acknowledged.
+ * A claim that is not deliverable, because its bytes are damaged or memory is short, is returned.
+ * A message that retention removed meanwhile is skipped, and its claim acknowledged.
  */
 #include "python/group_handle.h"
 
@@ -82,7 +82,7 @@ void pq_group_give_back(Claims *self, pq_claim *got, uint32_t count, int64_t del
     PyErr_Restore(type, value, trace);
 }
 
-/* Its claim is void of a message: acknowledge it. */
+/* The claim's message was removed: acknowledge it. */
 static int forget(Claims *self, pq_claim *got) {
     if (got->id == 0) {
         return 1;
@@ -93,7 +93,7 @@ static int forget(Claims *self, pq_claim *got) {
     return !PyErr_Occurred() && pq_group_run(self, &try);
 }
 
-/* Delivered as often as it may be: Python puts it among the dead letters, and acknowledges it. */
+/* Delivered as often as allowed: Python moves it to the dead letters, and acknowledges it. */
 static int bury(Claims *self, pq_claim *got) {
     PyObject *answer = PyObject_CallMethod(
         (PyObject *)self, "_bury", "IKKKKII", got->slot, (unsigned long long)got->id,
@@ -104,8 +104,9 @@ static int bury(Claims *self, pq_claim *got) {
     return answer != NULL;
 }
 
-/* Whether what is raised is the message's own damage. A queue that is closed meanwhile, or a limit
- * of the system, says nothing about the message: the next one to claim it can have it at once. */
+/* Whether the exception is about the message's own damage. A queue that is closed meanwhile, or a
+ * limit of the system, is no fault of the message: the next worker to claim it can have it at
+ * once. */
 static int is_damage(Claims *self) {
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);

@@ -1,18 +1,17 @@
-/* Claims: one handle of a group. The table is in protocol/group_claims.c; here it is locked,
- * waited for, and what
- * cannot be settled goes to the Python method `_on_event`.
+/* Claims: one handle of a group. The table is in protocol/group_claims.c; here it is locked and
+ * waited for, and cases that only Python can resolve go to its method `_on_event`.
  *
- * The lock is tried with the GIL held, because what is done under it takes less than taking the GIL
- * back; when it is not free at once, without it. Nothing is read from a page under the lock but the
- * header of the frame that is claimed: messages are copied out afterwards (python/group_deliver.c).
+ * The lock is tried with the GIL held, because an operation under it takes less time than taking
+ * the GIL back; when it is not free at once, without it. Under the lock, only the header of the
+ * claimed frame is read from a page: messages are copied out afterwards (python/group_deliver.c).
  */
 #include "python/group_handle.h"
 
 #include <errno.h>
 
-/* Between two tries. Long ones, because each change of hands costs more than an operation: the
- * words
- * move from one processor to the other. So one worker does a few in a row while another waits. */
+/* Between two tries. Long pauses, because each change of hands costs more than an operation: the
+ * words move from one processor to the other. So one worker does a few in a row while another
+ * waits. */
 #define PAUSES_MIN 32
 #define PAUSES_MAX 256
 #define WALL_NS 500000000
@@ -182,7 +181,7 @@ static void with_lock(Claims *self, pq_group_attempt *try) {
     pq_lock_release(&table->lock);
 }
 
-/* Whether the file was truncated, so that what was done is nowhere. */
+/* Whether the file was truncated, so that changes to it are lost. */
 static int check_lost(Claims *self, Region *file) {
     if (!pq_region_lost(file)) {
         return 1;
@@ -377,13 +376,14 @@ static PyObject *claims_many(Claims *self, PyObject *args) {
     return list;
 }
 
+/* Keeps I14, I15. */
 #define CLAIM_ERRORS \
-    "    TimeoutError: nothing could be claimed in time.\n" \
-    "    TooManyClaims: that, because as many messages are claimed or delayed as there is room for.\n" \
+    "    TimeoutError: no message could be claimed in time.\n" \
+    "    TooManyClaims: a TimeoutError: the table of claimed and delayed messages is full.\n" \
     "    Expired: retention passed this group; carries `head_sequence`.\n" \
     "    CorruptFrame: a frame fails its checksum; it is tried again a second later, others before.\n" \
-    "    ClosedError, ForkedError: the handle cannot be used.\n\n" \
-    "Source: FORMAT.md, \"Groups\"; keeps I14, I15."
+    "    ClosedError, ForkedError: the handle is closed, or the parent's.\n\n" \
+    "Source: FORMAT.md, \"Groups\"."
 
 PyDoc_STRVAR(claim_doc,
     "claim($self, /, timeout=None)\n--\n\n"
@@ -394,7 +394,7 @@ PyDoc_STRVAR(claim_doc,
 
 PyDoc_STRVAR(take_doc,
     "take($self, /, timeout=None)\n--\n\n"
-    "Claim a message and acknowledge it at once: if this process dies with it, it is gone.\n\n"
+    "Claim a message and acknowledge it at once: if this process dies with it, it is lost.\n\n"
     "Args:\n"
     "    timeout: seconds to wait; None waits for ever, 0 never waits.\n\n"
     "Raises:\n" CLAIM_ERRORS);

@@ -1,4 +1,4 @@
-/* What the Python room of a group calls: places, owners, snapshots, and one message read. */
+/* What the Python layer of a group calls: places, owners, snapshots, and reading one message. */
 #include "python/group_handle.h"
 
 #define OWNERS_MAX 1024
@@ -109,7 +109,7 @@ PyObject *pq_claims_snapshot(Claims *self, PyObject *Py_UNUSED(unused)) {
     return result;
 }
 
-/* Acknowledge, or give back, a claim that stands behind no Claim: one that was spent. */
+/* Acknowledge or return a claim without a Claim object: one that was spent. */
 PyObject *pq_claims_settle(Claims *self, PyObject *args) {
     unsigned long long id;
     unsigned int slot, cause;

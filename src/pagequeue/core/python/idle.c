@@ -1,7 +1,6 @@
-/* How a Reader waits when there is nothing: a few looks with the GIL, looks without it for as long
- * as lately paid off (5 to 100 us), then sleep in slices on the doorbell, or naps where it may not
- * write that it sleeps.
- */
+/* How a Reader waits for a message: a few polls with the GIL, polls without it for as long as
+ * lately paid off (5 to 100 us), then sleep in slices on the doorbell, or naps where it may not
+ * write that it sleeps. */
 #include "python/reader.h"
 
 #define HELD_LOOKS 32
@@ -16,7 +15,7 @@ static int arrived(const Reader *self, const Region *page) {
            self->sequence < pq_reader_limit(self);
 }
 
-/* Without the GIL. 1 = something arrived while spinning. */
+/* Without the GIL. 1 = a message arrived while spinning. */
 static int spin(Reader *self, const Region *page, int64_t deadline) {
     int64_t start = pq_clock_monotonic(), now = start;
     while (now - start < self->spin_ns && now < deadline) {
@@ -41,7 +40,7 @@ static int spin(Reader *self, const Region *page, int64_t deadline) {
 static void sleep_slice(Reader *self, const Region *page, int64_t remaining, int64_t *nap) {
     int64_t slice = remaining < SLICE_NS ? remaining : SLICE_NS;
     if (self->registers && !self->stuck) {
-        self->empty_looks = PQ_HOLE_LOOKS; /* the next look asks */
+        self->empty_looks = PQ_HOLE_LOOKS; /* the next poll checks for a hole */
         uint32_t doorbell = pq_doorbell(self->meta->base);
         pq_register(self->meta->base);
         if (!arrived(self, page)) {

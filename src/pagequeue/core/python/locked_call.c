@@ -1,29 +1,29 @@
 /* One attempt to append or to roll, under the writers' lock, with or without the GIL.
  *
- * The GIL is given up when the lock is not free at once, and for large payloads; it is never waited
- * for while the lock is held, because that would stop every other producer for as long.
+ * The GIL is released when the lock is not free at once, and for large payloads; no thread waits
+ * for the GIL while it holds the lock, because that would stop every other producer for as long.
  */
 #include "protocol/group_claims.h"
 #include "python/writer.h"
 
 #include <errno.h>
 
-#define HELD_TRIES 100              /* for the lock, before the GIL is given up */
+#define HELD_TRIES 100              /* for the lock, before the GIL is released */
 #define YIELDS 40                   /* after that, before naps */
 #define NAP_NS_MAX 1000000
 #define SIGNAL_CHECK_NS 50000000
-#define FLUSH_WAIT_NS 10000000 /* who flushes may be dead: Python tries the flush lock */
+#define FLUSH_WAIT_NS 10000000 /* the flusher may be dead: Python tries the flush lock */
 
-/* Whether what is laid down lands nowhere. The page's last byte is touched, because the rest of an
- * OS page in whose middle a file was cut can still be written, and nobody would say that it never
- * reaches the disk. The index is only a hint: a lost one is written again by whoever needs it. */
+/* Whether the mapping was truncated, so that writes are lost. The page's last byte is touched,
+ * because the rest of an OS page in whose middle a file was cut can still be written without any
+ * error, and never reaches the disk. The index is only a hint: a lost one is rebuilt on demand. */
 static int is_lost(const attempt *try) {
     return pq_region_look(try->page) || pq_region_lost(try->meta) ||
            (try->next_page != NULL && pq_region_look(try->next_page));
 }
 
 /* Under the writers' lock, so that no two producers fill the same last place (I17). The group only
- * goes on meanwhile: what it took is seen late at worst. */
+ * advances meanwhile: its progress is seen late at worst. */
 static uint64_t crowded_at(const attempt *try) {
     pq_table table = {.base = try->taker->base};
     uint64_t place;
@@ -56,7 +56,7 @@ static pq_append_result with_lock(attempt *try) {
     pq_lock_release(try->lock);
     PQ_KILL_POINT(8);
     if (result == PQ_APPEND_DONE) {
-        /* P5. Wake. Dies before: sleepers look again by themselves after a slice (I7). */
+        /* P5. Wake. Dies before: waiters poll again after a slice (I7). */
         pq_wake(try->at.meta);
     }
     if (is_lost(try)) {
@@ -149,7 +149,7 @@ int pq_writer_run(Writer *self, attempt *try, int free_gil) {
 
 int pq_writer_is_durable(Writer *self, uint64_t sequence) {
     Region *meta = self->meta, *page = self->page;
-    if (meta == NULL || page == NULL) { /* closed meanwhile: Python says so */
+    if (meta == NULL || page == NULL) { /* closed meanwhile: Python raises */
         return 0;
     }
     pq_turn_result result = pq_turn_wait(meta->base, sequence, 0, 0);
@@ -163,14 +163,14 @@ int pq_writer_is_durable(Writer *self, uint64_t sequence) {
         result = pq_turn_wait(meta->base, sequence, FLUSH_WAIT_NS, 0);
         Py_END_ALLOW_THREADS
     }
-    /* Never a success for what lies in a file that was truncated. */
+    /* Never a success for frames in a file that was truncated. */
     int durable = result == PQ_TURN_DURABLE && !pq_region_look(meta) && !pq_region_look(page);
     Py_DECREF((PyObject *)meta);
     Py_DECREF((PyObject *)page);
     return durable;
 }
 
-/* From here on, once, it sends only while a group has fewer than `limit` messages before it. */
+/* Called once; from here on it sends only while a group has fewer than `limit` messages waiting. */
 PyObject *pq_writer_bind(Writer *self, PyObject *args) {
     Region *taker;
     unsigned long long limit;

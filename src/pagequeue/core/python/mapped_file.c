@@ -4,8 +4,8 @@
  * milliseconds. The buffer it exports is read-only and holds a reference, so that a view keeps the
  * bytes mapped.
  *
- * A file that is truncated under its map is no signal (os/sigbus.c): whatever is read or written here
- * asks afterwards whether it was there, and raises what `on_lost` makes.
+ * Truncating a file under its map raises no signal (os/sigbus.c): all reads and writes here check
+ * afterwards whether the bytes were there, and raise the error that `on_lost` makes.
  */
 #include "python/mapped_file.h"
 
@@ -94,7 +94,7 @@ typedef struct {
     uint64_t bytes, filled;
     int mode, synced;
     int held;  /* shared lock on the file for as long as the map lives */
-    int again; /* a retired file that stands under the temporary name is used */
+    int again; /* a retired file under the temporary name is used */
 } content;
 
 static int write_at(int fd, const void *data, size_t bytes, uint64_t at) {
@@ -154,14 +154,14 @@ static int above_standard(int fd) {
  * or with the process, and a child of a fork has it too. */
 static int hold(int fd) {
     if (flock(fd, LOCK_SH | LOCK_NB) == 0 || errno == EOPNOTSUPP || errno == ENOSYS) {
-        return 0; /* without locks nobody can get it alone either, and no file is used again */
+        return 0; /* without locks no process can lock it exclusively, and no file is reused */
     }
     return errno;
 }
 
 #if defined(__linux__) && defined(MADV_POPULATE_WRITE)
-/* Whether nearly all of it is in memory: what has to be read from the disk first costs more than a
- * new file. */
+/* Whether nearly all of it is in memory: a file that is first read from the disk costs more than a
+ * new one. */
 static int is_warm(void *base, uint64_t bytes) {
     size_t step = (size_t)sysconf(_SC_PAGESIZE), count = (size_t)bytes / step, there = 0;
     unsigned char *found = malloc(count + 1);
@@ -175,7 +175,7 @@ static int is_warm(void *base, uint64_t bytes) {
 }
 
 /* A retired file, zeroed and with its new header, under its new name: U2 to U5 of FORMAT.md (I13).
- * Returns an errno; then the file stands under its temporary name still, and is of no more use. */
+ * Returns an errno; then the file still has its temporary name, and is useless. */
 static int use_again(int folder, const char *temporary, const char *name, const content *wanted,
                      void **base) {
     struct stat status;
@@ -192,7 +192,7 @@ static int use_again(int folder, const char *temporary, const char *name, const 
          (uint64_t)status.st_blocks * 512 < wanted->bytes)) {
         error = ENOTSUP;
     }
-    /* Alone: nobody has it open or mapped. Nobody will, because its name is gone. */
+    /* Exclusively: no process has it open or mapped. None will, because its name is gone. */
     if (error == 0 && flock(fd, LOCK_EX | LOCK_NB) != 0) {
         error = errno;
     }
@@ -233,7 +233,7 @@ static int use_again(int folder, const char *temporary, const char *name, const 
 }
 #endif
 
-/* Temporary name, blocks, content, map, rename. Returns an errno; nothing is left behind then. */
+/* Temporary name, blocks, content, map, rename. Returns an errno; then no file remains. */
 static int make_file(int folder, const char *temporary, const char *name, const content *wanted,
                      void **base) {
     int fd = above_standard(openat(
@@ -443,7 +443,7 @@ static int region_set_queue_id(Region *self, PyObject *value, void *Py_UNUSED(un
 static PyGetSetDef region_getset[] = {
     {"queue_id", NULL, (setter)region_set_queue_id,
      "Of a page: the id of its queue, from which its frames' checksums start.", NULL},
-    {"broken", (getter)region_broken, NULL, "Whether the file was truncated; looks at its end.",
+    {"broken", (getter)region_broken, NULL, "Whether the file was truncated; checks its end.",
      NULL},
     {"lost_at", (getter)region_lost_at, NULL, "Where it was found to be truncated, or its size.",
      NULL},

@@ -1,8 +1,8 @@
 /* What Python reads and writes of a Region.
  *
- * Shared words are read and written here, never through a buffer: CPython's struct.pack_into clears
- * the bytes first, and readers would see that. All of it asks afterwards whether the file was
- * there.
+ * Shared words are read and written here, never through a buffer: CPython's struct.pack_into
+ * clears the bytes first, and readers would see that. Every access checks afterwards whether the
+ * file was there.
  */
 #include "python/mapped_file.h"
 
@@ -156,8 +156,8 @@ PyObject *pq_region_populate(Region *self, PyObject *args) {
                       self->writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
 }
 
-/* The same for whoever goes on through a map from its beginning: what was taken is not taken again,
- * because looking whether it is there takes as long. */
+/* The same for a caller that proceeds through a map from its beginning: a range that was faulted
+ * in is not repeated, because checking for it takes as long. */
 PyObject *pq_region_ahead(Region *self, PyObject *args) {
     unsigned long long at, bytes;
     if (!PyArg_ParseTuple(args, "KK:ahead", &at, &bytes) || !in_bounds(self, at, bytes, 0)) {
@@ -175,8 +175,7 @@ PyObject *pq_region_ahead(Region *self, PyObject *args) {
     return result;
 }
 
-/* Only through a map that can be written: on any other the system does nothing, and says so to
- * nobody. */
+/* Only through a writable map: on any other the system ignores the call, without an error. */
 PyObject *pq_region_sync(Region *self, PyObject *args) {
     if (!is_writable(self)) {
         return NULL;

@@ -1,6 +1,7 @@
-/* Message: what a consumer gets. A payload, its timestamp and its sequence; nothing can be set.
+/* Message: what a consumer gets. A payload, its timestamp and its sequence; read-only.
  *
- * What its value is, a decoder says that the queue has; most have none. */
+ * The queue's decoder makes its value; most queues have no decoder.
+ */
 #include "python/module.h"
 
 typedef struct {
@@ -153,7 +154,7 @@ static PyMemberDef message_members[] = {
 static PyGetSetDef message_getset[] = {
     {"time", (getter)message_time, NULL, "The timestamp as an aware datetime, in UTC.", NULL},
     {"value", (getter)message_value, NULL,
-     "What was sent: decoded anew by the queue's codec, a record of its dtype, or the payload.",
+     "The object sent: decoded on access by the codec, a record of the dtype, or the payload.",
      NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

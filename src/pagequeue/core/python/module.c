@@ -167,7 +167,7 @@ static PyObject *core_reset_lock(PyObject *Py_UNUSED(module), PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* Make a group's lock anew, and every claim void: nobody who made one can be alive. */
+/* Reset a group's lock and void every claim: no process that made one can be alive. */
 static PyObject *core_reset_group(PyObject *Py_UNUSED(module), PyObject *args) {
     Region *file;
     unsigned int capacity;
@@ -205,8 +205,9 @@ static PyObject *core_wake(PyObject *Py_UNUSED(module), PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* Return the doorbell's value, and with `announced` say that somebody may be asleep. The caller
- * looks once more, then sleeps with that value: what is published behind this call moves it (I7). */
+/* Return the doorbell's value, and with `announced` set the flag that somebody may be asleep. The
+ * caller polls once more, then sleeps with that value: a message published after this call moves
+ * it (I7). */
 static PyObject *core_doorbell(PyObject *Py_UNUSED(module), PyObject *args) {
     Region *meta;
     int announced;
@@ -348,14 +349,14 @@ static PyObject *core_set_kill_point(PyObject *Py_UNUSED(module), PyObject *args
 #endif
 
 static PyMethodDef functions[] = {
-    {"crc32c", core_crc32c, METH_VARARGS, "Return the CRC-32C of bytes, going on from another."},
+    {"crc32c", core_crc32c, METH_VARARGS, "Return the CRC-32C of bytes, continuing from another."},
     {"frame_checksum", core_frame_checksum, METH_VARARGS, "Return what a frame's checksum is."},
     {"choose_crc", core_crc_choose, METH_O, "Allow the CPU's instruction or not; return the form."},
-    {"tail", core_tail, METH_VARARGS, "Return where writing stands."},
-    {"set_tail", core_set_tail, METH_VARARGS, "Set where writing stands; only when alone."},
-    {"reset_lock", core_reset_lock, METH_VARARGS, "Make the writers' lock anew; only when alone."},
+    {"tail", core_tail, METH_VARARGS, "Return the writers' place."},
+    {"set_tail", core_set_tail, METH_VARARGS, "Set the writers' place; only when exclusive."},
+    {"reset_lock", core_reset_lock, METH_VARARGS, "Reset the writers' lock; only when exclusive."},
     {"reset_group", core_reset_group, METH_VARARGS,
-     "Make a group's lock anew and its claims void; only when alone. Return its next sequence."},
+     "Reset a group's lock, void its claims; only when exclusive. Return its next sequence."},
     {"wake", core_wake, METH_VARARGS, "Wake everyone who sleeps on the doorbell."},
     {"await_turn", core_await_turn, METH_VARARGS, "Sleep until a sequence is durable, or flush."},
     {"end_turn", core_end_turn, METH_VARARGS, "End a turn to flush; return how many were asleep."},
@@ -364,7 +365,7 @@ static PyMethodDef functions[] = {
     {"set_monotonic_offset", core_set_monotonic_offset, METH_VARARGS,
      "Set how far this time namespace's monotonic clock is ahead of the host's, in ns."},
     {"fork_count", core_fork_count, METH_NOARGS, "Return how many forks led to this process."},
-    {"doorbell", core_doorbell, METH_VARARGS, "Return the doorbell; say that somebody may sleep."},
+    {"doorbell", core_doorbell, METH_VARARGS, "Return the doorbell; announce a sleeper."},
     {"await_doorbell", core_await_doorbell, METH_VARARGS, "Sleep until the doorbell moves."},
     {"mount_id", core_mount_id, METH_VARARGS, "Return a mount's unique id, 0 when not known."},
     {"file_system_type", core_file_system_type, METH_VARARGS,
@@ -373,15 +374,15 @@ static PyMethodDef functions[] = {
     {"find", pq_core_find, METH_VARARGS, "Find the first frame of a page that is not older."},
     {"locate", pq_core_locate, METH_VARARGS, "Find a frame of a page by its ordinal."},
     {"find_many", pq_core_find_many, METH_VARARGS,
-     "Find how many frames of a page are not later than each of some moments."},
+     "Find how many frames of a page are not later than each of some timestamps."},
     {"times", pq_core_times, METH_VARARGS, "Return the timestamps that a page's index has."},
     {"payloads", pq_core_payloads, METH_VARARGS, "Return copies of payloads of a page."},
     {"views", pq_core_views, METH_VARARGS, "Return Arrow's views of payloads of a page."},
-    {"pack", pq_core_pack, METH_VARARGS, "Copy payloads of a page one behind the other."},
+    {"pack", pq_core_pack, METH_VARARGS, "Copy payloads of a page one after the other."},
     {"stand", pq_core_stand, METH_VARARGS, "Raise if payloads of a page were truncated away."},
     {"restamp", pq_core_restamp, METH_VARARGS, "Give the frames of a page other sequences."},
-    {"resync", pq_core_resync, METH_VARARGS, "Find the next frame behind damage."},
-    {"look", pq_core_look, METH_VARARGS, "Say what stands at a position."},
+    {"resync", pq_core_resync, METH_VARARGS, "Find the next frame after damage."},
+    {"look", pq_core_look, METH_VARARGS, "Return what is at a position."},
 #ifdef PAGEQUEUE_KILL_POINTS
     {"set_kill_point", core_set_kill_point, METH_VARARGS, "Die at a step, the n-th time."},
 #endif

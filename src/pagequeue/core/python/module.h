@@ -8,33 +8,33 @@
 
 #include "os/sigbus.h"
 
-/* What a handle cannot settle by itself goes to its Python method `_on_event(event, value)`, which
- * raises, or mends and returns true ("go on"), or returns false ("there is nothing to read"). */
+/* Cases that a handle leaves to its Python method `_on_event(event, value)`, which raises, or
+ * resolves them and returns true ("try again"), or returns false ("no message to read"). */
 #define PQ_EVENTS(EVENT) \
     EVENT(CLOSED)          /* the handle was closed */ \
     EVENT(FORKED)          /* the handle belongs to the parent process */ \
     EVENT(BUSY)            /* another thread is inside this consumer */ \
-    EVENT(TIMEOUT)         /* nothing came in time; value: ns waited */ \
+    EVENT(TIMEOUT)         /* no message came in time; value: ns waited */ \
     EVENT(MOVED)           /* writer: another page is active */ \
     EVENT(FULL)            /* writer: the page must be left; value: frame bytes wanted */ \
     EVENT(FAILED)          /* writer: the failure latch is set */ \
     EVENT(OLD_TIMESTAMP)   /* writer: value: the timestamp asked for */ \
     EVENT(DAMAGED)         /* writer: damage at the tail; reader: value: pq_read_result */ \
-    EVENT(EXHAUSTED)       /* writer: no sequence is left */ \
+    EVENT(EXHAUSTED)       /* writer: all sequences are used */ \
     EVENT(TOO_LARGE)       /* writer: value: bytes of the payload */ \
     EVENT(BATCH_TOO_LARGE) /* writer: value: bytes of the batch's frames */ \
-    EVENT(STALLED)         /* writer: the lock was not to be had; value: ns waited */ \
+    EVENT(STALLED)         /* writer: the lock was not free; value: ns waited */ \
     EVENT(AHEAD)           /* writer: the page is so full that the next should be made ready */ \
     EVENT(SYNC)            /* writer: a sync is due; value: sequence to sync up to */ \
-    EVENT(PAGE_END)        /* reader: goes on in the next page */ \
+    EVENT(PAGE_END)        /* reader: continues in the next page */ \
     EVENT(LIMIT)           /* reader: came to the limit that was set */ \
     EVENT(LOST)            /* a mapped file was truncated */ \
-    EVENT(NO_LOCK)         /* writer: the lock is none; value: the system's error number */ \
-    EVENT(IDLE)            /* group: it is time to look whether owners of claims died */ \
+    EVENT(NO_LOCK)         /* writer: the lock is corrupt; value: the system's error number */ \
+    EVENT(IDLE)            /* group: it is time to check whether owners of claims died */ \
     EVENT(LEASE_LOST)      /* group: a claim is not live any more; value: its sequence */ \
     EVENT(SETTLED)         /* group: a claim was acknowledged or given back; value: its sequence */ \
-    EVENT(CROWDED)         /* writer: the group that it is bound by has its fill before it */ \
-    EVENT(UNFILLED)        /* reader: nothing was inflated here yet; value: the position */ \
+    EVENT(CROWDED)         /* writer: the group that bounds it has too many waiting */ \
+    EVENT(UNFILLED)        /* reader: not inflated here yet; value: the position */ \
     EVENT(WRONG_SIZE)      /* writer: no record has that size; value: bytes of the payload */
 
 typedef enum {
@@ -71,12 +71,12 @@ int pq_message_prepare(void);
 PyObject *pq_message_new(PyObject *payload, int64_t timestamp, uint64_t sequence,
                          PyObject *decoder);
 
-/* 1 = go on, 0 = nothing to read, -1 = raised */
+/* 1 = try again, 0 = no message to read, -1 = raised */
 int pq_event_raise(PyObject *self, pq_event event, int64_t value);
 int pq_region_check(Region *region, uint64_t bytes, int writable, const char *what);
 /* The same for a page, whose queue must be known. */
 int pq_page_check(Region *page, int writable, const char *what);
-/* 1 = go on, 0 = raised, because the file of a map that was just read or written was truncated */
+/* 1 = continue, 0 = raised, because the file of the map that was just used was truncated */
 int pq_region_stands(Region *region);
 typedef enum { LOCK_TAKEN, LOCK_TIMEOUT, LOCK_ERROR, LOCK_SIGNAL, LOCK_CLOSED } lock_outcome;
 lock_outcome pq_lock_wait(pq_lock *lock, const int *closed, int64_t timeout, PyThreadState **state);
@@ -98,7 +98,7 @@ static inline int pq_region_lost(const Region *region) {
     return pq_guard_lost(region->guard) != PQ_WHOLE;
 }
 
-/* The same, after looking: its last byte, and no file is whole without that. */
+/* The same, with a check of its last byte, which every whole file has. */
 static inline int pq_region_look(const Region *region) {
     (void)*(const volatile uint8_t *)(region->base + region->bytes - 1);
     return pq_region_lost(region);
@@ -108,7 +108,7 @@ static inline int pq_region_look(const Region *region) {
 PyObject *pq_payload_copy(const Region *page, const pq_frame *frame, uint64_t sequence,
                           int *good);
 
-/* Where a payload stands in its page. */
+/* A payload's place in its page. */
 typedef struct {
     uint32_t position, bytes;
 } pq_span;

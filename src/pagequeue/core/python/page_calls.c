@@ -23,9 +23,9 @@ static int place_of(PyObject *page, PyObject *index, unsigned long long first, p
     return 1;
 }
 
-/* Whether the page was there; its index is only a hint, and what was written into it gets lost.
- * What is not found as it should be can be the rest of an OS page in whose middle the file was cut:
- * that shows at the page's end. */
+/* Whether the page was there; its index is only a hint, and writes to it may be lost. A failed
+ * check can be caused by the rest of an OS page in whose middle the file was cut: that shows at
+ * the page's end. */
 static int stood(PyObject *page, int found) {
     if (!found) {
         (void)pq_region_look((Region *)page);
@@ -105,7 +105,7 @@ PyObject *pq_core_locate(PyObject *Py_UNUSED(module), PyObject *args) {
     return PyLong_FromUnsignedLongLong(position);
 }
 
-/* For each of some moments, which do not go back: how many frames are not later. int64 as bytes;
+/* For each of some timestamps in ascending order: how many frames are not later. int64 as bytes;
  * None: the index is wrong */
 PyObject *pq_core_find_many(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *page, *index;
@@ -118,7 +118,7 @@ PyObject *pq_core_find_many(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *result = NULL;
     int found = 0;
     if (moments.len % 8 != 0 || (uintptr_t)moments.buf % 8 != 0) {
-        PyErr_SetString(PyExc_ValueError, "moments are int64");
+        PyErr_SetString(PyExc_ValueError, "timestamps are int64");
     } else if (place_of(page, index, first, &at)) {
         result = PyBytes_FromStringAndSize(NULL, moments.len);
     }
@@ -199,7 +199,7 @@ PyObject *pq_core_resync(PyObject *Py_UNUSED(module), PyObject *args) {
                          (unsigned long long)found_sequence);
 }
 
-/* (what stands there, timestamp, payload bytes, next position), checked */
+/* (what is there, timestamp, payload bytes, next position), checked */
 PyObject *pq_core_look(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *page;
     unsigned long long position, sequence;

@@ -1,9 +1,9 @@
-/* Payloads of a page: one copied and checked, or many of those that were checked where they stand,
- * copied or described.
+/* Payloads of a page: one copied and checked, or many that were checked in place, copied or
+ * described.
  *
  * The many were checked when their frames were read. A map whose file was truncated since reads as
- * zeros (os/sigbus.c), so each of these functions asks the map behind its work, and only where that is
- * lost checks the frames once more: what stands in front of a cut is still right.
+ * zeros (os/sigbus.c), so each of these functions checks the map after its work, and checks the
+ * frames once more only if it is lost: those before a cut are still right.
  */
 #include "python/module.h"
 
@@ -34,7 +34,7 @@ typedef struct {
     Py_ssize_t count;
 } payloads;
 
-/* 1 = all of them are in the page (I9), 0 = raised; then nothing need be released. */
+/* 1 = all of them are in the page (I9), 0 = raised, and the caller has no buffer to release. */
 static int begin(payloads *all) {
     all->spans = all->buffer.buf;
     all->count = all->buffer.len / (Py_ssize_t)sizeof(pq_span);
@@ -99,8 +99,8 @@ PyObject *pq_core_payloads(PyObject *Py_UNUSED(module), PyObject *args) {
     return end(&all, list);
 }
 
-/* Its size, and then: the payload, zeros behind it; or its first bytes, the number of the buffer
- * that it stands in, and where. */
+/* Its size, and then: the payload, padded with zeros; or its first bytes, the number of its
+ * buffer, and its place there. */
 static inline void put_view(char *view, const uint8_t *page, pq_span span, int buffer) {
     memcpy(view, &span.bytes, 4);
     if (span.bytes <= INLINE_BYTES) {
@@ -130,7 +130,7 @@ PyObject *pq_core_views(PyObject *Py_UNUSED(module), PyObject *args) {
     return end(&all, result);
 }
 
-/* pack(page, spans, first_sequence, target, at): the place in `target` behind the last one */
+/* pack(page, spans, first_sequence, target, at): the place in `target` after the last one */
 PyObject *pq_core_pack(PyObject *Py_UNUSED(module), PyObject *args) {
     payloads all;
     Py_buffer target;

@@ -1,11 +1,12 @@
 /* Reader: polls one page after the other. It takes no lock and writes no byte of any page.
  *
- * Its place is a position in a mapped page and the sequence that must stand there; both only move
- * when a frame was taken whole. At the end of a page, and at damage, its Python method `_on_event`
- * goes on (by `_enter`), raises, or says that there is nothing to read yet.
+ * Its place is a position in a mapped page and the sequence expected there; both only move when a
+ * whole frame was taken. At the end of a page, and at damage, its Python method `_on_event` enters
+ * the next page (by `_enter`), raises, or returns that there is no message yet.
  *
- * A map whose file was truncated reads as zeros (os/sigbus.c), so it is asked whenever nothing is there
- * or what is there is wrong; never when a frame was found, because that proves itself.
+ * A map whose file was truncated reads as zeros (os/sigbus.c), so the reader checks for that
+ * whenever it finds an empty slot or a wrong frame; never after a valid frame, which proves
+ * itself.
  */
 #include "python/reader.h"
 
@@ -57,7 +58,7 @@ static void reader_dealloc(Reader *self) {
     pq_type_free((PyObject *)self);
 }
 
-/* --- looking ---------------------------------------------------------------------------------- */
+/* --- polling ---------------------------------------------------------------------------------- */
 
 int pq_reader_begin(Reader *self) {
     pq_event wrong;
@@ -75,9 +76,10 @@ int pq_reader_begin(Reader *self) {
     return 0;
 }
 
-/* Whether nothing stands where the tail words say that a message was published: a hole. They are
- * only looked at when it was quiet for long, when the end is known, and once at each place by who
- * may not write, and so mostly reads what is there; and with them whether the files are whole. */
+/* Whether the slot is empty where the tail words tell that a message was published: a hole. They
+ * are only read when it was quiet for long, when the end is known, and once at each place by a
+ * reader that may not write, and so mostly reads old messages; with them the files are checked for
+ * truncation. */
 static int is_hole(Reader *self) {
     int is_due = (++self->empty_looks & PQ_HOLE_LOOKS) == 0 || self->end_sequence != PQ_SEQUENCE_MAX;
     if (!is_due && (self->registers || self->asked == self->sequence + 1)) {
@@ -104,10 +106,10 @@ static reading after_event(Reader *self, pq_event event, int64_t value) {
     return more > 0 ? READ_TAKEN : more == 0 ? READ_EMPTY : READ_RAISED;
 }
 
-/* READ_TAKEN = look again. */
+/* READ_TAKEN = poll again. */
 static reading not_a_frame(Reader *self, pq_read_result found, pq_frame *frame) {
     if (found == PQ_READ_NOTHING && self->page->filler != Py_None) {
-        self->stuck = 1; /* a sealed page: somebody must fill it, and nobody will publish here */
+        self->stuck = 1; /* a sealed page: it must be filled; no producer publishes here */
         return after_event(self, EVENT_UNFILLED, (int64_t)self->position);
     }
     self->stuck = found != PQ_READ_NOTHING;
@@ -126,7 +128,7 @@ static reading not_a_frame(Reader *self, pq_read_result found, pq_frame *frame) 
     return self->stuck || hole ? after_event(self, EVENT_DAMAGED, found) : READ_EMPTY;
 }
 
-/* Find the next frame, going on over page ends. */
+/* Find the next frame, following page ends. */
 static reading look(Reader *self, pq_frame *frame) {
     for (;;) {
         if (self->sequence >= self->end_sequence) {
@@ -165,8 +167,8 @@ static int is_good(const Reader *self, pq_frame *frame, PyObject **payload) {
     return *payload == NULL ? -1 : good;
 }
 
-/* Find the next message that is wanted: `payload` is its checked copy, if one is asked for. Only
- * passes over what is not wanted; the message itself is taken by `step`. */
+/* Find the next wanted message: `payload` is its checked copy, if one is asked for. It only skips
+ * unwanted ones; `step` takes the message itself. */
 static reading reach(Reader *self, pq_frame *frame, PyObject **payload) {
     for (;;) {
         reading found = look(self, frame);
@@ -298,7 +300,7 @@ static PyObject *reader_next(PyObject *object) {
     return message;
 }
 
-/* --- what the Python rooms call --------------------------------------------------------------- */
+/* --- what the Python layers call -------------------------------------------------------------- */
 
 static PyObject *reader_enter(Reader *self, PyObject *args) {
     Region *page;
@@ -309,7 +311,7 @@ static PyObject *reader_enter(Reader *self, PyObject *args) {
         return NULL;
     }
     if (position > page->bytes - PQ_FRAME_BYTES || position % PQ_FRAME_ALIGN_BYTES != 0) {
-        PyErr_Format(PyExc_ValueError, "no frame can stand at position %llu", position);
+        PyErr_Format(PyExc_ValueError, "%llu is not a valid position of a frame", position);
         return NULL;
     }
     Region *old = self->page;
@@ -353,16 +355,17 @@ static PyObject *reader_leave(Reader *self, PyObject *Py_UNUSED(unused)) {
     Py_RETURN_NONE;
 }
 
+/* Keeps I1, I2, I7. */
 #define READ_ERRORS \
     "    Expired: retention passed this place; carries `head_sequence`.\n" \
     "    CorruptFrame: a published frame fails its checksum; carries file, position, reason.\n" \
     "    ConcurrentUse: another thread is inside this handle.\n" \
-    "    ClosedError, ForkedError: the handle cannot be used.\n\n" \
-    "Source: FORMAT.md, \"Reading\"; keeps I1, I2, I7."
+    "    ClosedError, ForkedError: the handle is closed, or the parent's.\n\n" \
+    "Source: FORMAT.md, \"Reading\"."
 
 PyDoc_STRVAR(poll_doc,
     "poll($self, /)\n--\n\n"
-    "Return the next message, or None when there is none yet. Never waits.\n\n"
+    "Return the next message, or None without waiting.\n\n"
     "Raises:\n" READ_ERRORS);
 
 PyDoc_STRVAR(receive_doc,
@@ -371,7 +374,7 @@ PyDoc_STRVAR(receive_doc,
     "Args:\n"
     "    timeout: seconds to wait; None waits for ever, 0 never waits.\n\n"
     "Raises:\n"
-    "    TimeoutError: nothing was published in time; the consumer has not moved.\n" READ_ERRORS);
+    "    TimeoutError: no message came in time; the consumer has not moved.\n" READ_ERRORS);
 
 static PyMethodDef reader_methods[] = {
     {"poll", (PyCFunction)reader_poll, METH_NOARGS,

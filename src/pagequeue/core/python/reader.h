@@ -5,7 +5,7 @@
 
 #include "python/module.h"
 
-#define PQ_HOLE_LOOKS 1023 /* of so many empty looks one asks whether there is a hole */
+#define PQ_HOLE_LOOKS 1023 /* of so many empty polls one checks for a hole */
 #define PQ_SPIN_NS_MAX 100000
 #define PQ_NAP_NS_MIN 50000
 
@@ -15,14 +15,14 @@ typedef struct {
     uint64_t position, sequence;
     uint64_t page_number;
     uint64_t end_sequence; /* stops before it */
-    uint64_t limit;        /* nothing from here on is there yet: asks before it goes on */
+    uint64_t limit;        /* messages from here on do not exist yet: asks first */
     uint64_t empty_looks, asked; /* the sequence + 1 for which the tail words were asked */
     int64_t since;         /* older messages are passed over */
     int64_t until;         /* stops at it; INT64_MIN = no end, because any time may come */
     int64_t spin_ns;       /* how long spinning lately paid off */
     PyObject *decoder;     /* of every message's value; NULL = that is the payload */
     unsigned fork_count;
-    char durable_only; /* nothing is handed out that is not on stable storage */
+    char durable_only; /* hand out only messages on stable storage */
     char registers; /* may write that it sleeps */
     char waits;     /* iterating waits for ever */
     char busy, closed, stuck;
@@ -30,21 +30,21 @@ typedef struct {
 
 typedef enum { READ_TAKEN, READ_EMPTY, READ_ENDED, READ_RAISED } reading;
 
-/* 1 = the reader is ours until `busy` is 0 again, 0 = raised */
+/* Acquire the reader (sets `busy`). Returns 1, or 0 with an exception set. */
 int pq_reader_begin(Reader *self);
-/* Find the next message that is wanted, without taking it; `payload` is its checked copy, or NULL:
- * it is checked where it stands. */
+/* Find the next wanted message, without taking it; `payload` is its checked copy, or NULL: it is
+ * checked in place. */
 reading pq_reader_reach(Reader *self, int64_t timeout, pq_frame *frame, PyObject **payload);
-/* Go on behind `count` messages, which end at a position. */
+/* Continue after `count` messages, which end at a position. */
 void pq_reader_step(Reader *self, uint64_t position, uint64_t count);
-/* 1 = look again, 0 = the deadline passed, -1 = raised */
+/* 1 = poll again, 0 = the deadline passed, -1 = raised */
 int pq_reader_pause(Reader *self, int64_t deadline, int64_t *nap);
 int64_t pq_reader_deadline(int64_t timeout);
-/* Raise that nothing came in time, unless something else was raised already. */
+/* Raise that no message came in time, unless an exception is set already. */
 PyObject *pq_reader_timed_out(Reader *self, int64_t timeout);
 PyObject *pq_reader_read_many(PyObject *self, PyObject *args);
 
-/* The sequence from which on nothing may be handed out yet. */
+/* The first sequence that may not be handed out yet. */
 static inline uint64_t pq_reader_limit(const Reader *self) {
     uint64_t durable = self->durable_only
                            ? pq_load_u64(self->meta->base + PQ_WRITE_META_DURABLE_SEQUENCE)

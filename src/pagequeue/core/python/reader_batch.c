@@ -1,14 +1,13 @@
-/* Many messages at once: the frames that stand in one page from a reader's place on, checked where
- * they stand and told of as columns. No object is made for a message, and no payload is copied:
- * `python/payload_spans.c` does that for whoever wants it.
- */
+/* Many messages at once: the frames of one page from a reader's place on, checked in place and
+ * returned as columns. No object is made for a message, and no payload is copied:
+ * `python/payload_spans.c` does that on demand. */
 #include "python/reader.h"
 
 typedef struct {
     int64_t *times;
     pq_span *spans;
     Py_ssize_t count;
-    uint64_t next; /* position behind the last one */
+    uint64_t next; /* position after the last one */
 } gathered;
 
 /* How many frames can come at most, so that a reader that asks for many takes no memory for them
@@ -19,8 +18,7 @@ static Py_ssize_t most(const Reader *self, Py_ssize_t limit, uint64_t bytes_max)
     return count < (uint64_t)limit ? (Py_ssize_t)count : limit;
 }
 
-/* The frames that validate in this page from here on. What stands behind the last of them is for
- * the next read to say. */
+/* The frames that validate in this page from here on. The next read reports why they end. */
 static void gather(const Reader *self, Py_ssize_t limit, uint64_t bytes_max, gathered *run) {
     uint64_t position = self->position, start = position, sequence = self->sequence;
     uint64_t allowed = pq_reader_limit(self);
@@ -43,7 +41,7 @@ static void gather(const Reader *self, Py_ssize_t limit, uint64_t bytes_max, gat
     run->next = position;
 }
 
-/* (page, first sequence, timestamps, spans); NULL without an error: nothing stands here any more */
+/* (page, first sequence, timestamps, spans); NULL without an error: no frame is here any more */
 static PyObject *gathered_columns(Reader *self, Py_ssize_t limit, uint64_t bytes_max) {
     size_t room = (size_t)most(self, limit, bytes_max);
     gathered run = {.times = PyMem_Malloc(room * (sizeof(int64_t) + sizeof(pq_span)))};
@@ -67,8 +65,8 @@ static PyObject *gathered_columns(Reader *self, Py_ssize_t limit, uint64_t bytes
 }
 
 static PyObject *read_many(Reader *self, Py_ssize_t limit, uint64_t bytes_max, int64_t timeout) {
-    /* The first message is reached the ordinary way: that waits, turns pages, passes over old ones
-     * and says what is wrong. When it is gone at the second look, that is done again. */
+    /* The first message is reached the ordinary way: that waits, turns pages, skips old ones and
+     * raises errors. When it is gone at the second check, that is repeated. */
     for (;;) {
         pq_frame frame;
         reading found = pq_reader_reach(self, timeout, &frame, NULL);

@@ -1,10 +1,10 @@
-/* Writer: lays messages down in the active page, under the writers' lock.
+/* Writer: appends messages to the active page, under the writers' lock.
  *
  * It holds three maps: the write meta, the active page and its index. It decides nothing: when the
- * page is full, another is active, or the queue failed, its Python method `_on_event` mends that
- * (by `_attach`, after `_roll`) or raises, and the writer tries again.
+ * page is full, another is active, or the queue failed, its Python method `_on_event` resolves
+ * that (by `_attach`, after `_roll`) or raises, and the writer tries again.
  *
- * Small payloads are laid down with the GIL held, because taking it back costs more than they do.
+ * Small payloads are appended with the GIL held, because taking it back costs more than they do.
  */
 #include "python/writer.h"
 
@@ -96,8 +96,8 @@ static int64_t clock_now(Writer *self) {
     return now;
 }
 
-/* Outside of the lock, but only for what nobody can change meanwhile: a frame whose checksum was
- * computed from other bytes than were copied would be damage that we made ourselves. */
+/* Outside of the lock, but only for immutable payloads: a frame whose checksum was computed from
+ * other bytes than were copied would be damage that we made ourselves. */
 static void checksum_fixed(uint32_t queue_state, pq_payload *items, size_t count) {
     for (size_t i = 0; items != NULL && i < count; i++) {
         if (items[i].fixed) {
@@ -119,7 +119,7 @@ static pq_event event_of(int result) {
     }
 }
 
-/* What follows a message that is already visible: neither may undo it. */
+/* After a message is visible: neither of these may undo it. */
 static int after(Writer *self, const pq_appended *out, size_t count) {
     if (out->position >= self->ahead_at) {
         self->ahead_at = UINT64_MAX;
@@ -139,7 +139,8 @@ static int after(Writer *self, const pq_appended *out, size_t count) {
     return 0;
 }
 
-/* Raise if a payload, or all of them, cannot be sent at all; else return the bytes of all frames. */
+/* Raise if a payload, or the batch, is too large or has a wrong size; else return the bytes of all
+ * frames. */
 static int64_t frames_bytes(Writer *self, const pq_batch *batch) {
     uint64_t total = 0, room = self->at.page_bytes - PQ_PAGE_HEADER_BYTES - PQ_FRAME_BYTES;
     uint64_t fitting = 0;
@@ -210,7 +211,7 @@ int pq_writer_append(Writer *self, pq_batch *batch, pq_payload *items, int64_t e
     }
 }
 
-/* --- what the Python rooms call --------------------------------------------------------------- */
+/* --- what the Python layers call -------------------------------------------------------------- */
 
 static PyObject *writer_attach(Writer *self, PyObject *args) {
     Region *page, *index;
@@ -275,6 +276,7 @@ static PyObject *writer_detach(Writer *self, PyObject *Py_UNUSED(unused)) {
     Py_RETURN_NONE;
 }
 
+/* Keeps I1, I2, I4. */
 PyDoc_STRVAR(send_doc,
     "send($self, payload, /, *, timestamp=None)\n--\n\n"
     "Make a message visible to every process.\n\n"
@@ -282,19 +284,19 @@ PyDoc_STRVAR(send_doc,
     "    payload: a C-contiguous bytes-like object; it must fit into one page.\n"
     "    timestamp: ns since 1970, UTC, for replaying history; not earlier than the last one in\n"
     "        the queue. No later message is older, so one far in the future stays the time of all\n"
-    "        that follow until then. None: now, or the last one if the clock stepped back.\n\n"
+    "        that follow until then. None: now, or the last one if the clock was set back.\n\n"
     "Returns:\n"
     "    Its sequence: its 0-based number in the queue.\n\n"
     "Raises:\n"
-    "    TypeError: the payload is not bytes-like; nothing was sent.\n"
+    "    TypeError: the payload is not bytes-like; no message was sent.\n"
     "    MessageTooLarge: it does not fit into a page.\n"
     "    TimestampOrder: the timestamp is earlier than the last one.\n"
-    "    DiskFull: there is no room for the next page; send again when there is.\n"
+    "    DiskFull: the next page does not fit on the disk; free space, then send again.\n"
     "    LockTimeout: the writers' lock was held for `lock_timeout` seconds.\n"
-    "    SyncFailed: a sync failed, now or before; nothing is written any more. What a sync that\n"
-    "        `sync=` asked for failed on is visible all the same.\n"
-    "    ClosedError, ForkedError: the handle cannot be used.\n\n"
-    "Source: FORMAT.md, \"Publishing\"; keeps I1, I2, I4.");
+    "    SyncFailed: a sync failed, now or before; the queue refuses all writes. Messages are\n"
+    "        visible all the same if the sync that `sync=` asked for failed.\n"
+    "    ClosedError, ForkedError: the handle is closed, or the parent's.\n\n"
+    "Source: FORMAT.md, \"Publishing\".");
 
 static PyMethodDef writer_methods[] = {
     {"send", (PyCFunction)(void (*)(void))pq_writer_send, METH_FASTCALL | METH_KEYWORDS,

@@ -1,8 +1,8 @@
 /* What a writer is given as columns: no Python object for a row, one copy into the page.
  *
- * Rows of one size are put together where they come to stand, from one column or several. Payloads
- * of different sizes are listed first, because the sizes in foreign memory can change meanwhile; no
- * size and no place is believed that leads out of its buffer (I9).
+ * Rows of one size are assembled in the page, from one column or several. Payloads of different
+ * sizes are listed first, because the sizes in foreign memory can change meanwhile; every size and
+ * place is checked against its buffer (I9).
  */
 #include "python/writer.h"
 
@@ -76,7 +76,7 @@ PyObject *pq_writer_send_rows(Writer *self, PyObject *args) {
 #define ARROW_INLINE_BYTES 12
 
 typedef struct {
-    Py_buffer *views; /* of one part: what says where the payloads are, then their bytes */
+    Py_buffer *views; /* of one part: the places of the payloads, then their bytes */
     Py_ssize_t view_count;
     size_t first, count;
     pq_payload *items;
@@ -146,7 +146,7 @@ static int list_by_offsets(const part *from, int width) {
     return 1;
 }
 
-/* Arrow's views: a short one has its bytes beside its length, a long one says where they are. */
+/* Arrow's views: a short one has its bytes next to its length, a long one has their place. */
 static int list_by_views(const part *from) {
     if (from->view_count < 1 || is_short(from, 0, ARROW_VIEW_BYTES)) {
         return wild(0);

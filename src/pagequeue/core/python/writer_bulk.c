@@ -1,4 +1,4 @@
-/* Writer, continued: pages that were laid down before, and published by one store. */
+/* Writer, continued: pages that were staged before, and published by one store. */
 #include "python/writer.h"
 
 /* (pq_append_result, page number, position, count, first sequence, last timestamp) */

@@ -5,8 +5,8 @@
  */
 #include "python/writer.h"
 
-/* Whether a buffer's format (PEP 3118, and what ctypes adds) has objects or pointers in it. What
- * stands between colons is a field's name, and Zf, Zd, Zg are complex numbers. */
+/* Whether a buffer's format (PEP 3118, and what ctypes adds) has objects or pointers in it. Text
+ * between colons is a field's name, and Zf, Zd, Zg are complex numbers. */
 static int has_addresses(const char *format) {
     int in_name = 0;
     for (const char *at = format; at != NULL && *at != 0; at++) {
@@ -35,8 +35,8 @@ static int has_references(PyObject *object) {
     return has;
 }
 
-/* Hold a buffer of bytes; a format is asked for, because addresses of this process are no payload:
- * they mean nothing to others, and tell them where its memory is. -1 = raised. */
+/* Hold a buffer of bytes; a format is asked for, because addresses of this process are not a
+ * payload: they are meaningless to others, and disclose where its memory is. -1 = raised. */
 static int hold_payload(PyObject *object, Py_buffer *view) {
     int has = 0;
     if (PyByteArray_CheckExact(object)) {
