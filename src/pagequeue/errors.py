@@ -153,9 +153,11 @@ class Expired(SeekError):
 
     Attributes:
         head_sequence: the first sequence that can still be read.
+        seek_sequence: where to continue, if seeking is the remedy; else None.
     """
 
     head_sequence: int
+    seek_sequence: int | None = None
 
 
 class SequenceOutOfRange(SeekError, ValueError):
@@ -277,7 +279,13 @@ class AccessError(PageQueueError):
 
 
 class QueueNotFound(AccessError, FileNotFoundError):
-    """The directory holds no queue of this prefix."""
+    """The directory holds no queue of this prefix.
+
+    Attributes:
+        prefix: of the queue, if the directory exists and has no queue with this prefix; else None.
+    """
+
+    prefix: str | None = None
 
 
 class NotADirectory(AccessError, NotADirectoryError):
@@ -285,7 +293,13 @@ class NotADirectory(AccessError, NotADirectoryError):
 
 
 class UnsafePath(AccessError):
-    """Others could change the directory, its file system or a file in it, or it is not a file."""
+    """Others could change the directory, its file system or a file in it, or it is not a file.
+
+    Attributes:
+        trust: the name in the option `trust` that accepts it; None: no name does.
+    """
+
+    trust: str | None = None
 
 
 class LockReplaced(UnsafePath):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
@@ -13,13 +12,12 @@ from plugin import MESSAGES, Disk
 from safely import STRANGER
 from test_cli import Capture, call, run
 
-import pagequeue
-from pagequeue import NewerFormat, Problem, errors
-from pagequeue.cli.error_text import PAIRS, reworded
+from pagequeue import NewerFormat, Problem, Retention, errors
+from pagequeue.cli.error_text import _TRUST, REMEDIES
 from pagequeue.cli.problem_text import remedies
 from pagequeue.integrity.problem import problem_of
+from pagequeue.system.trust import ALL as ALL_TRUST
 
-SOURCES = Path(pagequeue.__file__).parent
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 EACH = [
     ["send"], ["receive"], ["info"], ["info", "--json"], ["consumers"], ["verify"], ["repair"],
@@ -63,35 +61,60 @@ def test_file_of_another_user_is_accepted_by_name(filled: Disk, capfdbinary: Cap
     assert code == 0
 
 
-def texts_of_the_library() -> str:
-    """Return every text in the library's sources, its parts put together."""
-    found = []
-    for path in SOURCES.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found.append(node.value)
-            elif isinstance(node, ast.JoinedStr):
-                parts = [p.value if isinstance(p, ast.Constant) else "7" for p in node.values]
-                found.append("".join(map(str, parts)))
-    return "\n".join(found)
+SEND = ["send", "--file", "rows.jsonl"]
+PROVOKED = {
+    errors.UnsafePath: (["info"], "accept it with --trust world_writable"),
+    errors.QueueNotFound: (["info", "--prefix", "p"], "`pagequeue send` creates a queue"),
+    errors.ReadOnlyQueue: (SEND, "read it with other commands"),
+    errors.PageSizeMismatch: (
+        [*SEND, "--page-bytes", "128K"],
+        "leave --page-bytes out",
+    ),
+    errors.CodecMismatch: (
+        [*SEND, "--codec", "json"],
+        "leave --codec out",
+    ),
+    errors.MessageTooLarge: (["import", "--from", "rows.jsonl"], "larger --page-bytes"),
+    errors.ConsumerNotFound: (["consumers", "--remove", "c"], "`pagequeue consumers` lists them"),
+    errors.FileStands: (["export", "--to", "rows.jsonl"], "or give --force"),
+    errors.Expired: (["receive", "--sequence", "0"], "give --sequence 6, the head"),
+    errors.SequenceOutOfRange: (["receive", "--sequence", "9"], "give --sequence 0 up to 8"),
+}
+"""For each class with remedies of the command line: a command that raises it, and the remedy."""
 
 
-def test_every_text_that_is_reworded_is_one_of_the_library() -> None:
-    """What the library does not say any more need not be said otherwise."""
-    texts = texts_of_the_library()
-    unsaid = [pattern for pattern, _ in PAIRS if not re.search(pattern, texts)]
-    assert unsaid == []
+def test_every_remedy_of_the_command_line_is_provoked() -> None:
+    """A remedy that no error asks for any more is removed."""
+    assert PROVOKED.keys() == REMEDIES.keys()
+    assert set(_TRUST) == ALL_TRUST
 
 
-def test_reworded_text_names_no_argument() -> None:
-    """An error's remedy is an option where it was an argument."""
-    assert reworded('accept it with trust=("other_owner",)') == "accept it with --trust other_owner"
-    assert reworded("create the queue with larger page_bytes") == (
-        "create the queue with larger --page-bytes"
-    )
-    assert reworded("retention passed this place: seek to 12, the head").endswith(
-        "give --sequence 12, the head"
-    )
+@pytest.mark.parametrize("kind", PROVOKED, ids=lambda kind: kind.__name__)
+def test_remedy_is_an_option_where_it_was_an_argument(
+    filled: Disk,
+    kind: type[errors.PageQueueError],
+    capfdbinary: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody at a shell can seek, or write page_bytes."""
+    directory = filled.directory
+    monkeypatch.chdir(directory.parent)
+    if kind is errors.UnsafePath:
+        directory.chmod(0o777)
+    if kind is errors.ReadOnlyQueue:
+        call(capfdbinary, "ship", directory, "--to", "copy")
+        directory = directory.parent / "copy"
+    if kind is errors.Expired:
+        with filled.open(retention=Retention(max_bytes=3 * 4096)) as queue:
+            queue.rotate()
+            queue.trim()
+    row = {"sequence": 0, "timestamp": 1, "payload": "x" * 100_000}
+    Path("rows.jsonl").write_text(json.dumps(row) + "\n")
+    (name, *options), remedy = PROVOKED[kind]
+    code, _, err = call(capfdbinary, name, directory, *options)
+    assert code == 1
+    assert remedy in err
+    assert not re.search(r"page_bytes|\bseek\b|create=|read_only|\btrust=|queue\.| codec out", err)
 
 
 # --- errors as JSON -------------------------------------------------------------------------------

@@ -278,7 +278,7 @@ def test_nothing_is_overwritten_unless_forced(tmp_path: Path, capsys: Capture) -
     file.write_text("mine")
     arguments = ["export", str(tmp_path / "a"), "--to", str(file)]
     assert main(arguments) == 1
-    assert "stands there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
     assert file.read_text() == "mine"
     assert main([*arguments, "--force"]) == 0
     assert file.read_text().startswith("sequence,timestamp")

@@ -92,7 +92,7 @@ def test_missing_extra_and_standing_file_are_told(
     file = tmp_path / "q.png"
     file.write_text("mine")
     assert main(["plot", directory, "--to", str(file)]) == 1
-    assert "stands there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main(["plot", directory, "--to", str(file), "--force"]) == 1
     assert "pip install 'pagequeue[plot]'" in capsys.readouterr().err

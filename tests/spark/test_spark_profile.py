@@ -196,7 +196,7 @@ def test_the_command_prints_and_draws(
     assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
     assert main(["spark", "profile", str(tmp_path / "q2"), "--to", picture, "--force"]) == 0
     assert main(["spark", "profile", source, "--to", picture]) == 1
-    assert "stands there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
     assert main(["spark", "profile", source, "--to", "report.pdf"]) == 2
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main(["spark", "profile", source, "--to", page, "--force"]) == 1

@@ -12,7 +12,7 @@ import click
 import rich  # noqa: F401 - every command needs it, so its absence is told here
 
 from pagequeue import PageQueueError
-from pagequeue.cli.error_text import reworded
+from pagequeue.cli.error_text import message_of
 from pagequeue.cli.errors import os_error_text
 from pagequeue.cli.lazy import LazyGroup
 from pagequeue.system import program
@@ -115,7 +115,7 @@ def _told(error: Exception) -> int | None:
         _complain(error.format_message())
         return error.exit_code
     if isinstance(error, PageQueueError):
-        _complain(reworded(str(error)))
+        _complain(message_of(error))
         return EXIT_ERROR
     if isinstance(error, OSError):
         _complain(os_error_text(error))

@@ -1,30 +1,75 @@
-"""What the library says to a program, said to somebody at a command line.
-
-Errors end with a remedy, and a remedy that is an argument in Python is an option here.
-"""
+"""Error messages of the command line: a remedy that is a Python call becomes an option."""
 
 from __future__ import annotations
 
-import re
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-PAIRS: Final = (
-    (r'trust=\("(\w+)",\)', r"--trust \1"),
-    (r"for writing with create=True", "by `pagequeue send`"),
-    (r" and read_only=True are enough", " is enough"),
-    (r"open it with read_only=True, or ", "read it with other commands, or "),
-    (r"leave page_bytes out", "leave --page-bytes out"),
-    (r"leave codec out", "leave --codec out"),
-    (r"(larger|smaller) page_bytes", r"\1 --page-bytes"),
-    (r"queue\.consumers\(\) lists them", "`pagequeue consumers` lists them"),
-    (r"choose another name, or force it", "choose another name, or give --force"),
-    (r"seek to (\d+)", r"give --sequence \1"),
-)
-"""Patterns of the library's words, and what stands for them."""
+from pagequeue import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pagequeue import Problem
+
+_TRUST: Final = {
+    "other_owner": "use one of your own, or accept it with --trust other_owner",
+    "world_writable": "run chmod o-w on it, or set its sticky bit, or accept it with "
+    "--trust world_writable",
+    "network_file_system": "use a local directory, or, if only one host ever uses the queue, "
+    "accept it with --trust network_file_system",
+}
+"""Remedies of what an option `--trust` accepts, by its value."""
 
 
-def reworded(text: str) -> str:
-    """Return an error's text with the command line's words."""
-    for pattern, words in PAIRS:
-        text = re.sub(pattern, words, text)
-    return text
+def _of_too_large(error: errors.MessageTooLarge) -> str:
+    split = "split it" if error.fitting_count is None else "send it in parts"
+    return f"{split}, or create the queue with larger --page-bytes"
+
+
+def _of_expired(error: errors.Expired) -> str | None:
+    if error.seek_sequence is None:
+        return None
+    return f"give --sequence {error.seek_sequence}, the head"
+
+
+def _of_not_found(error: errors.QueueNotFound) -> str | None:
+    if error.prefix is None:
+        return None
+    return "check directory and prefix; `pagequeue send` creates a queue"
+
+
+REMEDIES: Final[dict[type[errors.PageQueueError], Callable[[Any], str | None]]] = {
+    errors.UnsafePath: lambda error: _TRUST.get(error.trust),
+    errors.QueueNotFound: _of_not_found,
+    errors.ReadOnlyQueue: lambda _: (
+        "read it with other commands, or delete this file to turn the copy into an independent "
+        "queue"
+    ),
+    errors.PageSizeMismatch: lambda _: (
+        "leave --page-bytes out, or choose another directory or prefix"
+    ),
+    errors.CodecMismatch: lambda _: "leave --codec out, or choose another directory or prefix",
+    errors.MessageTooLarge: _of_too_large,
+    errors.ConsumerNotFound: lambda _: "`pagequeue consumers` lists them",
+    errors.FileStands: lambda _: "choose another name, or give --force",
+    errors.Expired: _of_expired,
+    errors.SequenceOutOfRange: lambda error: (
+        f"give --sequence {error.head_sequence} up to {error.tail_sequence}"
+    ),
+}
+"""The command line's remedies by class; one that returns None keeps the library's."""
+
+
+def message_of(error: errors.PageQueueError) -> str:
+    """Return an error's message with the command line's remedy."""
+    for kind, remedy_of in REMEDIES.items():
+        if isinstance(error, kind) and (remedy := remedy_of(error)) is not None:
+            return f"{error.problem}: {remedy}"
+    return str(error)
+
+
+def reason_of(problem: Problem) -> str:
+    """Return a problem's reason with the command line's remedy."""
+    if problem.trust is None or problem.remedy is None:
+        return problem.reason
+    return problem.reason.removesuffix(problem.remedy) + _TRUST[problem.trust]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from pagequeue import PageQueueError
-from pagequeue.cli.error_text import reworded
+from pagequeue.cli.error_text import message_of
 from pagequeue.cli.json_output import print_json
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ def _figures(error: PageQueueError | OSError | click.ClickException) -> dict[str
     """Return an error as data."""
     path = None
     if isinstance(error, PageQueueError):
-        text, path = reworded(str(error)), error.path
+        text, path = message_of(error), error.path
     elif isinstance(error, OSError):
         text, path = os_error_text(error), error.filename
     else:
-        text = reworded(error.format_message())
+        text = error.format_message()
     return {"type": type(error).__name__, "message": text, "path": path}
 
 

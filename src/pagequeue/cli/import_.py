@@ -12,7 +12,7 @@ import click
 
 from pagequeue import InvalidOption, Queue
 from pagequeue.cli import options as shared
-from pagequeue.cli.error_text import reworded
+from pagequeue.cli.error_text import message_of
 from pagequeue.cli.json_output import print_json
 from pagequeue.cli.problem_text import page_progress
 from pagequeue.export import files as exchanging
@@ -62,7 +62,7 @@ def _open_queue(directory: str, kind: Schema, **options: Any) -> Queue:  # noqa:
     except InvalidOption as error:
         if error.path is not None:
             raise
-        raise click.UsageError(reworded(str(error))) from None
+        raise click.UsageError(message_of(error)) from None
 
 
 def _raw_producer(queue: Queue) -> Producer:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from pagequeue import Queue
-from pagequeue.cli.error_text import reworded
+from pagequeue.cli.error_text import message_of
 from pagequeue.cli.errors import told_as_json
 from pagequeue.cli.framing import Framing
 from pagequeue.errors import CodecMismatch, InvalidOption, PageSizeMismatch
@@ -146,7 +146,7 @@ def open_to_read(directory: str, prefix: str, trust: tuple[str, ...]) -> Queue:
     try:
         return Queue(directory, prefix=prefix, create=False, read_only=True, trust=trust)
     except InvalidOption as error:
-        raise click.UsageError(reworded(str(error))) from None
+        raise click.UsageError(message_of(error)) from None
 
 
 def open_to_write(
@@ -167,7 +167,7 @@ def open_to_write(
     except (PageSizeMismatch, CodecMismatch):
         raise  # that depends on the queue, not on how the option is written
     except InvalidOption as error:
-        raise click.UsageError(reworded(str(error))) from None
+        raise click.UsageError(message_of(error)) from None
 
 
 def check_output() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-from pagequeue.cli.error_text import reworded
+from pagequeue.cli.error_text import reason_of
 from pagequeue.util.console import messages_console
 
 if TYPE_CHECKING:
@@ -64,4 +64,4 @@ def line_of(problem: Problem) -> str:
         where.append(f"position {problem.position}")
     if problem.sequence is not None:
         where.append(f"sequence {problem.sequence}")
-    return f"{', '.join(where)}: {reworded(problem.reason)}"
+    return f"{', '.join(where)}: {reason_of(problem)}"

@@ -9,7 +9,7 @@ import click
 
 from pagequeue import InvalidOption, salvage_queue
 from pagequeue.cli import options
-from pagequeue.cli.error_text import reworded
+from pagequeue.cli.error_text import message_of
 from pagequeue.cli.json_output import print_json
 from pagequeue.cli.problem_text import line_of, page_progress
 from pagequeue.util.text import grouped, message_range
@@ -54,7 +54,7 @@ def command(
         with page_progress("copying pages") as progress:
             report = salvage_queue(directory, target, prefix=prefix, trust=trust, progress=progress)
     except InvalidOption as error:
-        raise click.UsageError(reworded(str(error))) from None
+        raise click.UsageError(message_of(error)) from None
     if as_json:
         figures = {"ok": report.ok} | dataclasses.asdict(report)
         figures["runs"] = [run._asdict() for run in report.runs]

@@ -18,6 +18,8 @@ class Problem:
         reason: what is wrong.
         kind: what to do: "damage" is to be repaired or salvaged; "access" is mended by owner,
             permissions or the real file; "upgrade" is read by a newer version.
+        remedy: what `reason` ends with, where that is something to do.
+        trust: the name in the option `trust` that accepts it; None: no name does.
     """
 
     file: str
@@ -25,6 +27,8 @@ class Problem:
     sequence: int | None
     reason: str
     kind: str = "damage"
+    remedy: str | None = None
+    trust: str | None = None
 
 
 def problem_of(error: errors.PageQueueError) -> Problem:
@@ -40,14 +44,18 @@ def problem_of(error: errors.PageQueueError) -> Problem:
     position = getattr(error, "position", None)
     sequence = getattr(error, "sequence", None)
     reason = getattr(error, "reason", None)
-    if reason is None:
-        reason = "missing" if isinstance(error, errors.QueueNotFound) else _without_path(error)
+    remedy = trust = None
+    if reason is None and isinstance(error, errors.QueueNotFound):
+        reason = "missing"
+    elif reason is None:
+        reason, remedy = _without_path(error), error.remedy
+        trust = getattr(error, "trust", None)
     kind = "damage"
     if isinstance(error, errors.UpgradeError):
         kind = "upgrade"
     elif isinstance(error, errors.AccessError) and not isinstance(error, errors.QueueNotFound):
         kind = "access"
-    return Problem(error.path or "", position, sequence, reason, kind)
+    return Problem(error.path or "", position, sequence, reason, kind, remedy, trust)
 
 
 def _without_path(error: errors.PageQueueError) -> str:

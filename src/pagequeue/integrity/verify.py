@@ -474,7 +474,8 @@ class _Verification:
             return map_file(self.found.folder, name, self.meta.index_bytes, writable=False)
         except errors.PageQueueError as error:
             problem = problem_of(error)
-            path = self.found.folder.full(name)
-            reason = f"index: {problem.reason}"
-            self.report.problems.append(Problem(path, None, first, reason, problem.kind))
+            path, reason = self.found.folder.full(name), f"index: {problem.reason}"
+            self.report.problems.append(
+                replace(problem, file=path, position=None, sequence=first, reason=reason)
+            )
             return None

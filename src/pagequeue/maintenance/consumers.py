@@ -183,8 +183,9 @@ def _remove(store: Store, name: str) -> None:
         lock = locked(store.folder, store.prefix, name)
     except errors.QueueNotFound as error:
         raise errors.ConsumerNotFound(
-            f"no consumer has the name {name!r}: queue.consumers() lists them",
+            f"no consumer has the name {name!r}",
             path=store.folder.path,
+            remedy="queue.consumers() lists them",
         ) from error
     try:
         if _is_group_open(store, name):

@@ -178,9 +178,10 @@ class Retainer:
             self._page_limit = policy.max_bytes // page_bytes
             if self._page_limit < 2:
                 raise errors.InvalidOption(
-                    f"max_bytes is {policy.max_bytes}: give two pages of {page_bytes} bytes or "
-                    "more, or create the queue with smaller page_bytes",
+                    f"max_bytes is {policy.max_bytes}",
                     path=store.folder.path,
+                    remedy=f"give two pages of {page_bytes} bytes or more, or create the queue "
+                    "with smaller page_bytes",
                 )
         if policy.max_idle is not None:
             store.max_idle_ns = policy.max_idle // MICROSECOND * 1000

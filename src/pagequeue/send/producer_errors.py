@@ -77,9 +77,9 @@ def _no_lock(store: Store, number: int) -> errors.CorruptMeta:
 def _too_large(store: Store, size_bytes: int) -> errors.MessageTooLarge:
     limit = fmt.payload_bytes_max(store.meta.page_bytes)
     return errors.MessageTooLarge(
-        f"a payload of {size_bytes} bytes does not fit into a page, {limit} bytes do: "
-        "split it, or create the queue with larger page_bytes",
+        f"a payload of {size_bytes} bytes does not fit into a page, which holds {limit}",
         path=store.folder.path, size_bytes=size_bytes, limit_bytes=limit,
+        remedy="split it, or create the queue with larger page_bytes",
     )  # fmt: skip
 
 
@@ -87,10 +87,10 @@ def _batch_too_large(store: Store, size_bytes: int, fitting: int) -> errors.Mess
     limit = store.meta.page_bytes - fmt.PAGE_HEADER_BYTES - fmt.FRAME_HEADER_BYTES
     return errors.MessageTooLarge(
         f"a batch of {size_bytes} bytes with its headers does not fit into a page of "
-        f"{limit} bytes and {store.meta.index_capacity} messages, its first {fitting} messages "
-        f"do: send it in parts, as rows[:{fitting}] and so on, or create the queue with larger "
-        "page_bytes",
+        f"{limit} bytes and {store.meta.index_capacity} messages, its first {fitting} messages do",
         path=store.folder.path, size_bytes=size_bytes, limit_bytes=limit, fitting_count=fitting,
+        remedy=f"send it in parts, as rows[:{fitting}] and so on, or create the queue with larger "
+        "page_bytes",
     )  # fmt: skip
 
 

@@ -228,9 +228,10 @@ class Opening:
         check_boot_id()
         if self.folder.exists(name := manifest_name(self._prefix)):
             raise errors.ReadOnlyQueue(
-                "a ship of another queue, to which nobody sends: open it with read_only=True, or "
-                "remove this file to make it a queue of its own",
+                "this directory is a read-only copy made by ship",
                 path=self.folder.full(name),
+                remedy="open it with read_only=True, or delete this manifest to turn the copy into "
+                "an independent queue",
             )
         if create and not self._has_meta():
             refuse_confusion(self.folder, self._prefix)
@@ -295,9 +296,11 @@ class Opening:
         others = ", ".join(map(repr, fmt.queues_in(self.folder.names())[:PREFIXES_TOLD]))
         told = f" (there is one with {others})" if others else ""
         return errors.QueueNotFound(
-            f"no queue with prefix {self._prefix!r} here{told}: check directory and prefix, "
-            "it is made when opened for writing with create=True",
+            f"no queue with prefix {self._prefix!r} here{told}",
             path=self.folder.path,
+            prefix=self._prefix,
+            remedy="check directory and prefix; it is made when opened for writing with "
+            "create=True",
         )
 
     def _check_made(self) -> None:
@@ -359,9 +362,10 @@ class Opening:
         schema, limit = self._requested_schema.of_new_queue(), fmt.payload_bytes_max(page_bytes)
         if schema.record_bytes > limit:
             raise errors.InvalidOption(
-                f"dtype: a record of {schema.record_bytes} bytes does not fit into a page, {limit} "
-                "bytes do: give larger page_bytes",
+                f"dtype: a record of {schema.record_bytes} bytes does not fit into a page, which "
+                f"holds {limit}",
                 path=self.folder.path,
+                remedy="choose larger pages",
             )
         return schema
 
@@ -369,8 +373,8 @@ class Opening:
         """Return what the messages hold; raise if something else was asked for."""
         if self._page_bytes is not None and self._page_bytes != meta.page_bytes:
             raise errors.PageSizeMismatch(
-                f"the queue has pages of {meta.page_bytes} bytes, not {self._page_bytes}: "
-                "leave page_bytes out, or choose another directory or prefix",
+                f"the queue has pages of {meta.page_bytes} bytes, not {self._page_bytes}",
                 path=self.folder.path, page_bytes=meta.page_bytes,
+                remedy="leave page_bytes out, or choose another directory or prefix",
             )  # fmt: skip
         return self._requested_schema.opened(meta.schema, self.folder.path)

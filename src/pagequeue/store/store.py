@@ -303,12 +303,14 @@ class Store:
         if old:
             self.background.drop(old)
 
-    def expired(self, remedy: str = "seek to {head}, the head") -> errors.Expired:
-        """Return the error for a place that retention passed."""
+    def expired(self, remedy: str | None = None) -> errors.Expired:
+        """Return the error for a place that retention passed; the remedy is to seek by default."""
         head = self.read_meta.head_sequence
         return errors.Expired(
-            f"retention passed this place: {remedy.format(head=head)}",
+            "retention passed this place",
             path=self.folder.path, head_sequence=head,
+            seek_sequence=head if remedy is None else None,
+            remedy=(remedy or "seek to {head}, the head").format(head=head),
         )  # fmt: skip
 
     def time_at(self, sequence: int) -> int:
@@ -397,9 +399,9 @@ class Store:
         if not 0 <= sequence <= tail.sequence:
             head_sequence = self.read_meta.head_sequence
             raise errors.SequenceOutOfRange(
-                f"no message has sequence {sequence}: seek to {head_sequence} "
-                f"up to {tail.sequence}",
+                f"no message has sequence {sequence}",
                 path=self.folder.path, head_sequence=head_sequence, tail_sequence=tail.sequence,
+                remedy=f"seek to {head_sequence} up to {tail.sequence}",
             )  # fmt: skip
         number = self.page_of_sequence(sequence)
         page = self.page(number)

@@ -71,4 +71,4 @@ def _name(temporary: str, path: str, *, force: bool) -> None:
 
 
 def _stands(path: str) -> errors.FileStands:
-    return errors.FileStands("stands there already: choose another name, or force it", path=path)
+    return errors.FileStands("exists already", path=path, remedy="choose another name, or force it")

@@ -23,7 +23,7 @@ def _room_remedy(number: int) -> str:
         if limit_bytes != resource.RLIM_INFINITY:
             return (
                 f"raise the limit of {limit_bytes} bytes that this process has for files "
-                "(ulimit -f, RLIMIT_FSIZE), or, for a new queue, choose smaller page_bytes"
+                "(ulimit -f, RLIMIT_FSIZE), or, for a new queue, choose smaller pages"
             )
         return "the file system takes no file of that size: use another"
     return "make room"
@@ -41,30 +41,36 @@ def raise_typed(error: OSError, path: str, doing: str) -> NoReturn:
     words = errors.describe(error)
     if number in NO_ROOM:
         made: errors.PageQueueError = errors.DiskFull(
-            f"no room while {doing} ({words}): {_room_remedy(number)}, then call again", path=path
+            f"no room while {doing} ({words})",
+            path=path,
+            remedy=f"{_room_remedy(number)}, then call again",
         )
     elif number in NO_RESOURCE:
         made = errors.SystemLimit(
-            f"the system refused while {doing} ({words}): raise the limit or close something, "
-            "then call again",
+            f"the system refused while {doing} ({words})",
             path=path,
+            remedy="raise the limit or close something, then call again",
         )
     elif number in DENIED:
         made = errors.AccessDenied(
-            f"not allowed while {doing} ({words}): change owner or permissions; "
-            "to read only, permission to read and read_only=True are enough",
+            f"not allowed while {doing} ({words})",
             path=path,
+            remedy="change owner or permissions; to open the queue read-only, permission to read "
+            "is enough",
         )
     elif number in NOT_REGULAR:
         made = errors.UnsafePath(
             f"not a regular file ({words}) while {doing}: symbolic links and special files are "
-            "refused; put the real file there",
+            "refused",
             path=path,
+            remedy="put the real file there",
         )
     elif number == errno.ENOENT:
-        made = errors.QueueNotFound(f"not there while {doing}: check the path", path=path)
+        made = errors.QueueNotFound(f"not there while {doing}", path=path, remedy="check the path")
     else:
-        made = errors.SystemLimit(f"{words} while {doing}: see the system's log", path=path)
+        made = errors.SystemLimit(
+            f"{words} while {doing}", path=path, remedy="see the system's log"
+        )
     if isinstance(made, OSError):
         made.errno = number
         made.strerror = words

@@ -96,17 +96,20 @@ def check_directory(
     if status.st_uid not in {user, ROOT} and not may_read and OTHER_OWNER not in trust:
         raise errors.UnsafePath(
             f"the directory belongs to {_named(status.st_uid)}, this is {_named(user)}; its owner "
-            "can exchange the files at any time: use a directory of your own, or accept that with "
-            'trust=("other_owner",)',
+            "can exchange the files at any time",
             path=path,
+            trust=OTHER_OWNER,
+            remedy='use a directory of your own, or accept that with trust=("other_owner",)',
         )
     open_to_all = status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX
     if open_to_all and WORLD_WRITABLE not in trust:
         raise errors.UnsafePath(
             f"everybody may write to the directory (mode {stat.S_IMODE(status.st_mode):04o}) and "
-            "exchange the files: run chmod o-w on it, or set its sticky bit, or accept that with "
-            'trust=("world_writable",)',
+            "exchange the files",
             path=path,
+            trust=WORLD_WRITABLE,
+            remedy="run chmod o-w on it, or set its sticky bit, or accept that with "
+            'trust=("world_writable",)',
         )
     if NETWORK_FILE_SYSTEM not in trust:
         _check_file_system(fd, path)
@@ -117,10 +120,11 @@ def _check_file_system(fd: int, path: str) -> None:
     if name is not None:
         raise errors.UnsafePath(
             f"the file system is {name}: there memory, locks and wake-ups are not shared between "
-            "hosts, so two of them would overwrite each other's messages: use a local directory, "
-            "or, if only one host ever uses the queue, accept it with "
-            'trust=("network_file_system",)',
+            "hosts, so two of them would overwrite each other's messages",
             path=path,
+            trust=NETWORK_FILE_SYSTEM,
+            remedy="use a local directory, or, if only one host ever uses the queue, accept it "
+            'with trust=("network_file_system",)',
         )
 
 
@@ -139,14 +143,15 @@ def check_file(
             has another name elsewhere.
     """
     if not stat.S_ISREG(status.st_mode):
-        raise errors.UnsafePath("not a regular file: put the real file there", path=path)
+        raise errors.UnsafePath("not a regular file", path=path, remedy="put the real file there")
     owner = status.st_uid
     if owner not in {os.geteuid(), ROOT, directory_owner} and OTHER_OWNER not in trust:
         raise errors.UnsafePath(
             f"the file belongs to {_named(owner)}, neither to this user ({_named(os.geteuid())}) "
-            "nor to root nor to the directory's owner: put a file of your own there, or accept it "
-            'with trust=("other_owner",)',
+            "nor to root nor to the directory's owner",
             path=path,
+            trust=OTHER_OWNER,
+            remedy='put a file of your own there, or accept it with trust=("other_owner",)',
         )
     if writable and status.st_nlink > 1:
         raise errors.UnsafePath(
