@@ -76,7 +76,7 @@ class Opening:
         self.spec = spec
         self.queue: Queue | None = queue
         self.read_only = read_only
-        self.syncs = queue._flushes_on_close
+        self.syncs = queue._opened.flushes_on_close
         self.closing = False
         self.few = False
 

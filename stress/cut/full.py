@@ -48,7 +48,7 @@ class Reboots:
 
 def plan_keeps(queue: Queue) -> bool:
     """Whether this queue was opened with a retention that lets pages go."""
-    retainer = queue._retainer
+    retainer = queue._opened.retainer
     return retainer is not None and retainer.policy.max_bytes is not None
 
 

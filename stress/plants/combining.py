@@ -6,7 +6,7 @@ from pagequeue.columns import arrow_records
 from pagequeue.integrity import inspection, problem, verify
 from pagequeue.maintenance import ship_target
 from pagequeue.page import zstd
-from pagequeue.queue import maintenance
+from pagequeue.queue import lifecycle
 from pagequeue.util import optional
 from pagequeue.wait import shared_jobs
 from stress.plants.plant import COMBINED, in_python
@@ -42,7 +42,7 @@ def closed_is_damaged() -> None:
     rewrite(problem, "problem_of", (", errors.ClosedError, errors.ForkedError", ""))
     for room in (inspection, verify):
         room.problem_of = problem.problem_of  # type: ignore[attr-defined]
-    rewrite(maintenance, "_if_open", ("    store.folder.descriptor.check()\n", ""))
+    rewrite(lifecycle.OpenQueue, "inspect", ("    store.folder.descriptor.check()\n", ""))
 
 
 def imported_beside_a_fork() -> None:

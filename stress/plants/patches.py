@@ -15,7 +15,7 @@ from pagequeue import errors
 from pagequeue.integrity import inspection, repair, salvage, verify
 from pagequeue.integrity import rewrite_unsynced as rewriting
 from pagequeue.meta import write_meta
-from pagequeue.queue import queue
+from pagequeue.queue import reading
 from pagequeue.store import creation, flush, power_loss_recovery, roll
 from pagequeue.system import descriptors, directory, file_lock, replaced
 from pagequeue.util import worker
@@ -210,7 +210,7 @@ def ready_page_believed() -> None:
 def durable_only_ignored() -> None:
     """A consumer of what is durable gets what is not."""
     rewrite(
-        queue.Queue, "consumer", ("store, durable_only=durable_only,", "store, durable_only=False,")
+        reading, "consumer", ("store, durable_only=durable_only,", "store, durable_only=False,")
     )
 
 

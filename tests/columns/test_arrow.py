@@ -249,10 +249,10 @@ def test_stream_that_is_dropped_half_way_lets_go(queue: Queue) -> None:
     """Nothing but the queue has the pages then."""
     reader = pa.RecordBatchReader.from_stream(queue.batches(limit_count=2))
     assert len(reader.read_next_batch()) == 2
-    count = len(queue._handles)
+    count = len(queue._opened.handles)
     del reader
     gc.collect()
-    assert len(queue._handles) < count
+    assert len(queue._opened.handles) < count
     assert len(pa.table(queue.batches())) == len(PAYLOADS)
 
 

@@ -251,5 +251,5 @@ def test_trimming_in_a_queue_that_is_closed_says_nothing(
 
     monkeypatch.setattr(cursor, "cursor_names", closing)
     with caplog.at_level(logging.WARNING, "pagequeue"):
-        queue._retainer.trim_quietly()
+        queue._opened.retainer.trim_quietly()
     assert caplog.messages == []

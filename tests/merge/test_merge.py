@@ -160,7 +160,7 @@ def test_since_and_until_are_moments(make: Callable[..., list[Queue]]) -> None:
     """As everywhere: an aware datetime, or that long ago by the queues' clock."""
     start = 1_000_000_000
     queues = make([start, start + 2000, start + 4000], [start + 1000, start + 3000])
-    queues[0]._clock.now = start + 4000  # type: ignore[union-attr]
+    queues[0]._opened.options.clock.now = start + 4000  # type: ignore[union-attr]
     moment = datetime.fromtimestamp(1, UTC) + timedelta(microseconds=3)
     found = merge(queues, since=timedelta(microseconds=3), until=moment)
     assert [item.message.timestamp - start for item in found] == [1000, 2000]
@@ -238,10 +238,10 @@ def test_queues_are_let_go_when_one_cannot_begin(make: Callable[..., list[Queue]
     """No reader stays behind an error."""
     queues = make([1], [2])
     queues[1].close()
-    before = len(queues[0]._handles)
+    before = len(queues[0]._opened.handles)
     with pytest.raises(ClosedError):
         merge(queues)
-    assert len(queues[0]._handles) == before
+    assert len(queues[0]._opened.handles) == before
 
 
 def test_damage_comes_where_it_stands(make: Callable[..., list[Queue]]) -> None:

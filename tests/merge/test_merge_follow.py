@@ -33,8 +33,8 @@ def queues(tmp_path: Path) -> Iterator[list[Queue]]:
 
 def clock_of(queues: list[Queue]) -> Clock:
     """Return the clock of all these queues."""
-    assert isinstance(queues[0]._clock, Clock)
-    return queues[0]._clock
+    assert isinstance(queues[0]._opened.options.clock, Clock)
+    return queues[0]._opened.options.clock
 
 
 def send(queue: Queue, *payloads: bytes) -> None:

@@ -19,8 +19,8 @@ import pytest
 from tiers import slow_but
 
 from pagequeue import Queue, RepairReport, Retention, _core, errors
-from pagequeue.queue import queue as queue_module
-from pagequeue.queue.maintenance import QueueMaintenance
+from pagequeue.queue import lifecycle
+from pagequeue.queue.lifecycle import OpenQueue
 from pagequeue.store.flush import Flusher
 from pagequeue.system import directory as files
 from pagequeue.system.descriptors import owned
@@ -338,15 +338,15 @@ def test_handle_that_is_made_while_the_queue_is_closed_is_closed_too(
     """Or it would wait for ever: closing did not know of it."""
     queue = Queue(tmp_path / "q", page_bytes=SMALL)
     made: list[Any] = []
-    keep = QueueMaintenance._keep
+    keep = OpenQueue.keep
 
-    def late(self: QueueMaintenance, handle: Any, store: Any) -> Any:  # noqa: ANN401 - the library's own
+    def late(self: OpenQueue, handle: Any, store: Any) -> Any:  # noqa: ANN401 - the library's own
         made.append(handle)
         if len(made) == 1:
             queue.close() if how == "closed" else queue.repair()
         return keep(self, handle, store)
 
-    monkeypatch.setattr(QueueMaintenance, "_keep", late)
+    monkeypatch.setattr(OpenQueue, "keep", late)
     assert isinstance(ended(lambda: MADE[kind](queue)), errors.ClosedError)
     handle = made[0]
     use = {"flow": lambda: next(handle), "group": lambda: handle.claim(None)}.get(
@@ -388,7 +388,7 @@ def test_repair_that_was_interrupted_leaves_a_closed_queue(
     def failing(*_: object, **__: object) -> None:
         raise error("held")
 
-    monkeypatch.setattr("pagequeue.queue.queue.repair_queue", failing)
+    monkeypatch.setattr("pagequeue.queue.lifecycle.repair_queue", failing)
     with pytest.raises(error):
         queue.repair()
     with pytest.raises(errors.ClosedError):
@@ -402,7 +402,7 @@ def test_queue_that_is_closed_while_it_is_repaired_stays_closed(
 ) -> None:
     """Closing saw the store of before; the one that repair opens then is closed as well."""
     queue = Queue(tmp_path / "q", page_bytes=SMALL)
-    repair = queue_module.repair_queue
+    repair = lifecycle.repair_queue
 
     def late(*args: Any, **options: Any) -> RepairReport:  # noqa: ANN401 - the library's own
         thread, came = in_thread(queue.close)
@@ -410,7 +410,7 @@ def test_queue_that_is_closed_while_it_is_repaired_stays_closed(
         assert came == [None]
         return repair(*args, **options)
 
-    monkeypatch.setattr(queue_module, "repair_queue", late)
+    monkeypatch.setattr(lifecycle, "repair_queue", late)
     assert isinstance(queue.repair(), RepairReport)
     assert open_in(tmp_path) == []
     with pytest.raises(errors.ClosedError):
@@ -422,7 +422,7 @@ def test_retention_in_the_background_does_not_warn_of_closing(
 ) -> None:
     """A roll asked for it, and the queue was closed before it came: nothing is wrong."""
     queue = Queue(tmp_path / "q", page_bytes=SMALL, retention=Retention(max_bytes=4 * SMALL))
-    retainer, store = queue._retainer, queue._store
+    retainer, store = queue._opened.retainer, queue._store
     queue.close()
     assert retainer is not None
     assert store.is_closed

@@ -220,7 +220,7 @@ def test_replaced_lock_is_noticed_by_a_flush_that_adds_a_page(
                 call()
         with pytest.raises(errors.LockReplaced):
             producer.send(b"y")
-        queue._flushes_on_close = False
+        queue._opened.flushes_on_close = False
 
 
 def test_repair_notices_who_is_inside_without_a_lock_file(disk: Disk) -> None:

@@ -14,6 +14,7 @@ from pagequeue.cli.json_output import print_json
 from pagequeue.cli.problem_text import page_progress
 from pagequeue.export import files as exchanging
 from pagequeue.export.text import CsvWriting, JsonlWriting
+from pagequeue.queue.queue import internals
 from pagequeue.util.text import grouped, human_bytes
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def _export(
     queue: Queue, target: str, *, since: int | None, until: int | None, sequence: int | None,
     force: bool,
 ) -> exchanging.ExportReport:  # fmt: skip
-    begin = _begin(exchanging.suffix_of(target), queue._store.schema)  # noqa: SLF001 - its own package
+    begin = _begin(exchanging.suffix_of(target), internals(queue).store.schema)
     with (
         queue.batches(since=since, until=until, sequence=sequence) as batches,
         page_progress("exporting messages") as progress,

@@ -17,6 +17,7 @@ from pagequeue.cli.json_output import print_json
 from pagequeue.cli.problem_text import page_progress
 from pagequeue.export import files as exchanging
 from pagequeue.export.text import read_csv, read_jsonl
+from pagequeue.queue.queue import internals
 from pagequeue.schema.schema import Schema
 from pagequeue.send.producer import Producer
 from pagequeue.util.text import grouped, human_bytes
@@ -69,7 +70,7 @@ def _raw_producer(queue: Queue) -> Producer:
     """Return a producer for payloads as they are, also where the queue has a codec."""
     if queue.dtype is not None:
         return queue.producer()
-    return Producer(queue._open())  # noqa: SLF001 - its own package
+    return Producer(internals(queue).readable())
 
 
 @contextlib.contextmanager
@@ -131,7 +132,7 @@ def command(
             _raw_producer(queue) as producer,
         ):
             first_sequence = queue.tail_sequence
-            kind = queue._store.schema  # noqa: SLF001 - its own package
+            kind = internals(queue).store.schema
             importing = exchanging.Import(
                 producer, queue.page_bytes, kind.record_bytes, skip_count=skip_count, check=check
             )

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from pagequeue import errors
 from pagequeue.merge.merge import Merge
 from pagequeue.merge.source import MergeSource
-from pagequeue.queue.queue import Queue
+from pagequeue.queue.queue import Queue, internals
 from pagequeue.receive.pace import NS_PER_S, pace_of
 from pagequeue.util.numbers import number
 from pagequeue.util.timestamps import to_ns
@@ -83,7 +83,7 @@ def merge(
     if follow and speed is not None:
         raise errors.InvalidOption("follow and speed exclude each other: what comes sets the pace")
     pace = pace_of(speed)
-    stores = [queue._open() for queue in given]  # noqa: SLF001 - its own package
+    stores = [internals(queue).readable() for queue in given]
     if not stores:
         return Merge((), (), 0, pace)
     clock = stores[0].clock
@@ -95,7 +95,7 @@ def merge(
         for at, (queue, store) in enumerate(zip(given, stores, strict=True)):
             source = MergeSource(store, at, on_expired=on_expired)
             sources.append(source)
-            queue._keep(source, store)  # noqa: SLF001 - its own package
+            internals(queue).keep(source, store)
             source.begin(oldest, newest, ends[at])
     except BaseException:
         for source in sources:

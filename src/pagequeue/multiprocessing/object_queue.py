@@ -20,7 +20,7 @@ from pagequeue.maintenance.retention import Retention
 from pagequeue.meta.all_and_read_meta import field_of, lost_meta
 from pagequeue.meta.group_table import GroupTable
 from pagequeue.multiprocessing.large_objects import KIND, NAME, LargeItems
-from pagequeue.queue.queue import Queue
+from pagequeue.queue.queue import Queue, internals
 from pagequeue.send.producer import Producer
 
 if TYPE_CHECKING:
@@ -80,9 +80,9 @@ class ObjectQueue:
                 synced=settings.sync != "none",
                 named=self._names,
             )
-            store = queue._open()  # noqa: SLF001 - one package
-            putter = Putter(store, None, queue._sync_every)  # noqa: SLF001 - one package
-            self.putter = queue._keep(putter, store)  # noqa: SLF001 - one package
+            opened = internals(queue)
+            store = opened.readable()
+            self.putter = opened.keep(Putter(store, None, opened.options.sync_every), store)
             self.maxsize = settings.maxsize
             if settings.maxsize:
                 self.putter._bind(self._words, settings.maxsize)  # noqa: SLF001 - one package

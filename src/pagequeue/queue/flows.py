@@ -1,4 +1,4 @@
-"""The part of `Queue` that persists iterators."""
+"""Flows: iterators whose elements are stored in a queue on their way."""
 
 from __future__ import annotations
 
@@ -10,101 +10,56 @@ from pagequeue import format as fmt
 from pagequeue.flow.feeders import Feeder, TaskFeeder, ThreadFeeder
 from pagequeue.flow.flow import Flow
 from pagequeue.meta.last_stored import bad_record, read_stored
-from pagequeue.queue.maintenance import QueueMaintenance
+from pagequeue.queue.reading import last
 from pagequeue.receive.named_consumer import open_consumer
 from pagequeue.send.codec_producer import make_producer
 
 if TYPE_CHECKING:
     from pagequeue._core import Message
     from pagequeue.flow.flow import Source, Upstream
+    from pagequeue.queue.lifecycle import OpenOptions, OpenQueue
     from pagequeue.receive.named_consumer import NamedConsumer
     from pagequeue.store.store import Store
-    from pagequeue.util.timestamps import Clock
 
 
-class QueueFlows(QueueMaintenance):
-    """The part of `Queue` that persists iterators."""
-
-    _clock: Clock | None
-    _sync_every: int
-
-    def persist(
-        self, source: Source, name: str, *, commit: str = "auto", on_expired: str = "raise"
-    ) -> Flow:
-        """Store what an iterator gives, in the background, and give it out again, at least once.
-
-        What was stored and not acknowledged before, in this or any earlier process, comes first.
-        Drawing begins at once, in a thread, or in a task of the running event loop if the source is
-        asynchronous. It is drawn from at its own pace and stands still while the queue has no room:
-        give the queue a `retention` with `max_bytes`, and `on_full="block"`. A queue is for one
-        flow: all that anybody sends to it comes out.
-
-        Args:
-            source: an iterable or asynchronous iterable of bytes-like elements; or a function that
-                gets the last message of the queue, or None, and returns one that continues after
-                it, so that nothing is lost or doubled on the way into the queue, whatever is
-                killed. It is the last message also when retention took its page since: it is kept
-                until the consumer of this name is removed.
-            name: of the consumer that the elements come out by.
-            commit: `"auto"` acknowledges an element when the next one is asked for, and the last
-                one when the end is. `"manual"` leaves it to `Flow.commit`.
-            on_expired: as for `consumer`.
-
-        Returns:
-            a `Flow`: iterate it, with `for` or, for any source, `async for`; close it behind that,
-            or use it in a `with` or `async with` block.
-
-        Raises:
-            ConsumerInUse: a flow of this name, or the consumer, is open elsewhere.
-            CorruptMeta: the last message that was kept for the source is damaged or missing.
-            ReadOnlyQueue: the queue was opened with `read_only=True`.
-            InvalidOption, TypeError: what was given cannot be.
-            RuntimeError: the source is asynchronous, and no event loop is running.
-
-        Source: FORMAT.md, "Cursors"; keeps I11.
-        """
-        store = self._open()
-        self._check_writable("persist")
-        if commit not in {"auto", "manual"}:
-            raise errors.InvalidOption(
-                f'commit is {commit!r}: give "auto" or "manual"', path=store.folder.path
-            )
-        consumer = open_consumer(
-            store, name, since=None, sequence=None, latest=False,
-            durable_only=False, on_expired=on_expired,
-        )  # fmt: skip
-        try:
-            pump = _feeder(store, _upstream(source, self, consumer), self._clock, self._sync_every)
-        except BaseException:
-            consumer.close()
-            raise
-        pump.keeps = consumer
-        flow = Flow(store, pump, consumer, acks=commit == "auto")
-        return self._keep(flow, store)
-
-    def last(self, count: int) -> Iterable[Message]:
-        """Return the last messages."""
-        raise NotImplementedError
+def persist(queue: OpenQueue, source: Source, name: str, *, commit: str, on_expired: str) -> Flow:
+    """Store what an iterator yields, and return it again; as `Queue.persist`."""
+    store = queue.writable("persist")
+    if commit not in {"auto", "manual"}:
+        raise errors.InvalidOption(
+            f"commit is {commit!r}", path=store.folder.path, remedy='give "auto" or "manual"'
+        )
+    consumer = open_consumer(
+        store, name, since=None, sequence=None, latest=False,
+        durable_only=False, on_expired=on_expired,
+    )  # fmt: skip
+    try:
+        feeder = _feeder(store, _upstream(source, queue, consumer), queue.options)
+    except BaseException:
+        consumer.close()
+        raise
+    feeder.keeps = consumer
+    return queue.keep(Flow(store, feeder, consumer, acks=commit == "auto"), store)
 
 
-def _last_stored(queue: QueueFlows, consumer: NamedConsumer) -> Message | None:
-    """Return the last message of the queue, also when retention took its page; None: there is none.
+def _last_stored(queue: OpenQueue, consumer: NamedConsumer) -> Message | None:
+    """Return the queue's last message, even if retention removed its page; None: it never had one.
 
-    From now on retention keeps it, for as long as there is a consumer of this name.
+    From now on retention keeps a copy of it, as long as a consumer of this name exists.
 
     Raises:
-        CorruptMeta: what retention kept is damaged or missing.
-        SyncFailed: it cannot be said durably that there is a flow.
+        CorruptMeta: the copy that retention kept is damaged or missing.
+        SyncFailed: the record that a flow exists is not on stable storage.
     """
-    store = queue._open()  # noqa: SLF001 - its own package
+    store = queue.readable()
     flow_from = consumer.begin_flow()
     while True:
         tail = store.tail.sequence
         if store.read_meta.head_sequence < tail:
-            message = next(iter(queue.last(1)), None)
+            message = next(iter(last(queue, 1)), None)
             if message is not None:
                 return message
-            continue  # retention took it meanwhile
+            continue  # retention removed it meanwhile
         sequence = tail - 1
         try:
             found = read_stored(store.folder, store.prefix, store.meta.queue_id, sequence)
@@ -121,11 +76,11 @@ def _last_stored(queue: QueueFlows, consumer: NamedConsumer) -> Message | None:
             )
 
 
-def _upstream(source: Source, queue: QueueFlows, consumer: NamedConsumer) -> Upstream:
-    """Return what is drawn from; a function is asked for it.
+def _upstream(source: Source, queue: OpenQueue, consumer: NamedConsumer) -> Upstream:
+    """Return the iterable to read from; if the source is a function, call it.
 
     Raises:
-        TypeError: it is nothing that can be drawn from.
+        TypeError: the source is neither an iterable nor a function that returns one.
     """
     upstream = source
     if not isinstance(source, Iterable | AsyncIterable):
@@ -142,9 +97,9 @@ def _upstream(source: Source, queue: QueueFlows, consumer: NamedConsumer) -> Ups
     return upstream
 
 
-def _feeder(store: Store, upstream: Upstream, clock: Clock | None, sync_every: int) -> Feeder:
-    """Begin to draw."""
-    producer = make_producer(store, clock, sync_every)
+def _feeder(store: Store, upstream: Upstream, options: OpenOptions) -> Feeder:
+    """Start to read from the upstream, in the background."""
+    producer = make_producer(store, options.clock, options.sync_every)
     try:
         if isinstance(upstream, AsyncIterable):
             return TaskFeeder(store, producer, upstream)

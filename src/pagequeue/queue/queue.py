@@ -1,105 +1,127 @@
-"""Queue: the directory as users see it."""
+"""Queue: the one class through which a directory is used; its methods delegate by subject.
+
+`lifecycle.py` has the open store and its handles, `reading.py` consumers, replays and columns,
+`flows.py` iterators that are stored on their way. Retention, compression, replicas and statistics
+are in the package `maintenance`, groups in `group`.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import weakref
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from pagequeue import errors
-from pagequeue.integrity.repair import RepairReport, repair_queue
-from pagequeue.integrity.rewrite_unsynced import rewriter
-from pagequeue.maintenance.compress import Compressor
-from pagequeue.maintenance.retention import KEEP_ALL, Retainer, Retention
+from pagequeue.group.open import open_group
+from pagequeue.integrity.salvage import SalvageReport, salvage_queue
+from pagequeue.integrity.verify import VerifyReport, verify
+from pagequeue.maintenance.consumers import ConsumerInfo, consumers, remove_consumer
+from pagequeue.maintenance.info import Info, info
+from pagequeue.maintenance.retention import KEEP_ALL, Retention
+from pagequeue.maintenance.ship import ShipReport, ship
+from pagequeue.maintenance.stats import Stats, stats
 from pagequeue.page.zstd import LEVEL_DEFAULT
-from pagequeue.queue.flows import QueueFlows
-from pagequeue.queue.groups import QueueGroups
-from pagequeue.queue.reading import QueueReading
-from pagequeue.receive.consumer import Consumer
-from pagequeue.receive.named_consumer import open_consumer
+from pagequeue.queue import flows, reading
+from pagequeue.queue.lifecycle import OpenOptions, OpenQueue
 from pagequeue.receive.pace import pace_of
-from pagequeue.receive.paced_replay import PacedReplay
-from pagequeue.receive.replay import Replay
 from pagequeue.schema.schema import requested_schema
 from pagequeue.send.codec_producer import make_producer
+from pagequeue.send.producer import Producer
 from pagequeue.store import options
 from pagequeue.store.flush import Sync, sync_policy
 from pagequeue.store.store import Store
 from pagequeue.system.directory import FILE_MODE
 from pagequeue.system.trust import trusted
+from pagequeue.util.closing import Closing
 from pagequeue.util.timestamps import Moment, system_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from numpy.typing import DTypeLike
+    import numpy as np
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+    from pagequeue.columns.batch import Batch
+    from pagequeue.flow.flow import Flow, Source
+    from pagequeue.group.group import Group
+    from pagequeue.integrity.repair import RepairReport
+    from pagequeue.maintenance.compress import CompressReport
+    from pagequeue.maintenance.retention import TrimReport
+    from pagequeue.receive.batches import Batches
+    from pagequeue.receive.consumer import Consumer
     from pagequeue.receive.pace import Speed
-    from pagequeue.send.producer import Producer
+    from pagequeue.receive.replay import Replay
     from pagequeue.store.power_loss_recovery import RecoveryReport
 
 LOCK_TIMEOUT = 10.0
 
 
-class Queue(QueueGroups, QueueReading, QueueFlows):
-    """A persistent queue in a directory. Threads may share it; processes each open their own.
+class Queue(Closing):
+    """A persistent queue in a directory. Threads may share it; each process opens its own.
 
     Args:
-        directory: its path; made, readable for its owner only, if it is not there.
+        directory: its path; created, with permissions for its owner only, if it does not exist.
         prefix: of all file names, so that one directory can hold several queues.
-        create: make the queue if there is none; False makes that an error.
-        read_only: open without write permission, write no byte, lock only the pages it reads,
-            shared. A reader then polls with pauses of up to 10 ms instead of being woken.
+        create: create the queue if it does not exist; False makes that an error.
+        read_only: open without write permission, write no byte, and lock only the pages that are
+            read, shared. Waiting readers then poll every 50 us to 10 ms instead of being woken.
         page_bytes: size of each page file, a multiple of 4096 from 4096 to 2**30; 64 MiB for a
             new queue. A message, and a batch, must fit into one page.
-        sync: what this process's producers do for a power cut. `"none"`: a prefix survives it, as
-            far as the system has written. `"always"`: all that was sent survives it. An int N: at
-            most the last N - 1 messages of each producer do not. A timedelta: at most what was
-            sent within that time does not. Closing flushes, except for `"none"`.
-        on_sync_failure: what this process does when a sync fails. `"stop"`: nothing more is
-            written, by anybody, until the queue is repaired. `"seal"`: the page is sealed and what
-            is at risk is written again to new files; if that works nothing is lost and writing
-            goes on, if not it is tried again at the next flush or send.
+        sync: how durable the messages of this process's producers are across a power cut.
+            `"none"`: a prefix survives, as far as the system has written it. `"always"`: all sent
+            messages survive. An int N: all but at most the last N - 1 messages of each producer. A
+            timedelta: all but what was sent within that time. Closing flushes, except with
+            `"none"`.
+        on_sync_failure: what this process does when a sync fails. `"stop"`: no process writes to
+            the queue until it is repaired. `"seal"`: seal the page and write the messages at risk
+            to new files; if that succeeds nothing is lost and sending continues, if not the next
+            flush or send tries again.
         lock_timeout: seconds to wait for a lock that another process holds.
         clock: returns ns since 1970, UTC; for tests and simulations.
-        file_mode: permission bits of the files that are made, whatever the umask, from 0o600 to
-            0o666; the directory gets x where they have r. Not stored: each opening has its own.
-        trust: what is refused unless it is named here. `"other_owner"`: a directory that belongs
-            to another user than this one or root (root may read any), or a file in it that belongs
-            to neither these nor the directory's owner. `"world_writable"`: a directory that
-            everybody may write to, without the sticky bit. `"network_file_system"`: NFS, SMB, FUSE
-            and the like; never for a queue that two hosts use.
-        retention: what is kept; None keeps all. Each opening has its own: it applies when this
-            process rolls into another page, and with `trim`.
-        on_full: what this process does when another page is needed, `max_bytes` is reached, and
-            named consumers have not acknowledged what would have to go. `"raise"`: `QueueFull`.
-            `"block"`: the sender sleeps until there is room. `"drop_oldest"`: pages go all the
-            same, oldest first. It is asked once for each page, not for each message.
+        file_mode: permission bits of new files, whatever the umask, from 0o600 to 0o666; a new
+            directory gets x where they have r. Not stored: each opening has its own.
+        trust: risks that are accepted; opening refuses all others. `"other_owner"`: a directory
+            that belongs to another user than this one or root (root may read any), or a file in
+            it that belongs to none of these and not to the directory's owner. `"world_writable"`:
+            a directory that every user may write to, without the sticky bit.
+            `"network_file_system"`: NFS, SMB, FUSE and the like; never for a queue that two hosts
+            use.
+        retention: what to keep; None keeps all. Each opening has its own: it applies when this
+            process rolls to another page, and with `trim`.
+        on_full: what this process does when it needs another page, `max_bytes` is reached, and
+            named consumers have not acknowledged the pages that would be removed. `"raise"`:
+            `QueueFull`. `"block"`: the sender sleeps until there is room. `"drop_oldest"`: these
+            pages are removed, oldest first. This is checked once for each page, not for each
+            message.
         full_timeout: seconds after which a blocked sender gets `QueueFull`; None waits for ever.
-        compress_after: pages behind which so many sealed ones follow are compressed in the
+        compress_after: compress sealed pages that are followed by so many others, in the
             background when this process rolls; None: only when `compress` is called.
         compress_level: of Zstandard, from -7 (fast) to 19 (small).
-        dtype: of a new queue of fixed records, a NumPy dtype with fields; an existing one must
-            have the same; None takes what stands there.
-        codec: of a new queue, what makes payloads of objects: `"bytes"`, `"utf-8"`, `"json"`,
-            `"msgpack"`, `"arrow"` or `"pickle"`; an existing one must have the same. None: bytes,
-            or what stands there, but for `"pickle"`, which unpickles only for who names it.
+        dtype: of a new queue of fixed records, a NumPy dtype with fields; an existing queue must
+            have the same; None takes that of the queue.
+        codec: of a new queue, what encodes objects as payloads: `"bytes"`, `"utf-8"`, `"json"`,
+            `"msgpack"`, `"arrow"` or `"pickle"`; an existing queue must have the same. None: bytes,
+            or that of the queue; but objects are unpickled only if `"pickle"` is given.
 
     Raises:
-        QueueNotFound: there is none, and `create` is False.
-        NotADirectory, UnsafePath, AccessDenied: the path cannot be used, or others than its owner
-            could exchange what stands there.
+        QueueNotFound: the queue does not exist, and `create` is False.
+        NotADirectory, UnsafePath, AccessDenied: the path cannot be used, or other users could
+            replace its files.
         PageSizeMismatch, DtypeMismatch, CodecMismatch: the queue has another one.
         NewerFormat: a newer version wrote it.
-        CorruptMeta, CorruptPage, CorruptFrame, MissingPage: damage that is not a torn tail.
-        DiskFull: there is no room for the first page.
-        LockTimeout: another process is recovering it for too long.
+        CorruptMeta, CorruptPage, CorruptFrame, MissingPage: damage other than a torn tail.
+        DiskFull: the first page does not fit on the disk.
+        LockTimeout: another process is recovering the queue, for too long.
 
-    Source: FORMAT.md, "Opening"; keeps I5, I10.
+    Example:
+        >>> with Queue("numbers") as queue, queue.producer() as producer:
+        ...     producer.send(b"one")
+        0
+
+    Source: FORMAT.md, "Opening".
     """
 
+    # Opening keeps I5 and I10.
     def __init__(
         self,
         directory: str | os.PathLike[str],
@@ -123,57 +145,113 @@ class Queue(QueueGroups, QueueReading, QueueFlows):
         codec: str | None = None,
     ) -> None:
         if not os.fspath(directory):
-            raise errors.InvalidOption("directory is empty: give a path, '.' for this one")
+            raise errors.InvalidOption(
+                "directory is empty", remedy="give a path, '.' for the current directory"
+            )
         path = os.path.abspath(os.fsdecode(directory))
         page_bytes, lock_timeout = options.check_options(path, prefix, page_bytes, lock_timeout)
         file_mode = options.check_file_mode(path, file_mode)
-        self._sync_every, interval = sync_policy(sync)
+        sync_every, flush_seconds = sync_policy(sync)
         options.check_sync_failure(path, on_sync_failure)
         full_timeout = options.check_full(path, on_full, full_timeout)
         if not isinstance(retention, Retention | None):
             raise TypeError(f"retention must be a Retention, not {type(retention).__name__}")
-        self._compressing = options.check_compress(path, compress_after, compress_level)
-        self._retaining = (retention or KEEP_ALL, on_full, full_timeout)
-        self._closed = False
-        self._clock = clock
-        self._handles = weakref.WeakValueDictionary()
-        self._open_store = partial(
+        compressing = options.check_compress(path, compress_after, compress_level)
+        open_store = partial(
             Store, path, prefix, read_only=read_only, page_bytes=page_bytes,
             lock_timeout=lock_timeout, clock=clock or system_clock, file_mode=file_mode,
             trust=trusted(trust, path), schema=requested_schema(dtype, codec, path),
         )  # fmt: skip
-        self._flushes_on_close = sync != "none" and not read_only
-        self._flush_seconds = interval
-        self._seals = on_sync_failure == "seal"
-        self._trust = trust
-        self._store = self._start(create=create)
+        how = OpenOptions(
+            open_store=open_store,
+            retaining=(retention or KEEP_ALL, on_full, full_timeout),
+            compressing=compressing,
+            seals=on_sync_failure == "seal",
+            syncs=sync != "none",
+            sync_every=sync_every,
+            flush_seconds=flush_seconds,
+            clock=clock,
+            trust=trust,
+        )
+        self._opened = OpenQueue(how, create=create)
 
-    def _start(self, *, create: bool) -> Store:
-        store = self._open_store(create=create)
-        if not store.read_only:
-            try:
-                self._retainer = Retainer(store, *self._retaining)
-                self._compressor = Compressor(store, *self._compressing)
-            except BaseException:
-                store.close()
-                raise
-            if self._seals:
-                store.flusher.rewrite = rewriter(store)
-            if self._flush_seconds is not None:
-                store.flusher.flush_every(self._flush_seconds)
-        return store
+    @property
+    def _store(self) -> Store:
+        return self._opened.store
 
-    # --- handles ----------------------------------------------------------------------------------
+    # --- what was fixed at creation ---------------------------------------------------------------
+
+    @property
+    def directory(self) -> str:
+        """The absolute path of the directory."""
+        return self._store.folder.path
+
+    @property
+    def prefix(self) -> str:
+        """The prefix of all file names."""
+        return self._store.prefix
+
+    @property
+    def page_bytes(self) -> int:
+        """The size of each page file, in bytes."""
+        return self._store.meta.page_bytes
+
+    @property
+    def dtype(self) -> np.dtype[np.void] | None:
+        """The dtype of the records; None: messages are of any size."""
+        return self._store.schema.dtype
+
+    @property
+    def codec(self) -> str:
+        """The name of the codec; "bytes": objects are sent as they are, and must be bytes-like."""
+        return self._store.schema.codec
+
+    # --- what it holds now ------------------------------------------------------------------------
+
+    @property
+    def head_sequence(self) -> int:
+        """The sequence of the first message that is retained."""
+        return self._opened.readable().read_meta.head_sequence
+
+    @property
+    def tail_sequence(self) -> int:
+        """The sequence that the next message gets."""
+        return self._opened.readable().tail.sequence
+
+    @property
+    def durable_sequence(self) -> int:
+        """The sequence of the first message that is not known to be on stable storage."""
+        return self._opened.readable().write_meta.durable_sequence
+
+    def __len__(self) -> int:
+        """Return how many messages are retained."""
+        head = self.head_sequence  # before the tail, which only grows
+        return self.tail_sequence - head
+
+    def __bool__(self) -> bool:
+        """A queue is true even when it is empty."""
+        return True
+
+    @property
+    def recovery(self) -> RecoveryReport:
+        """What opening had to repair; empty if another process already had the queue open."""
+        return self._store.report
+
+    # --- sending and receiving --------------------------------------------------------------------
 
     def producer(self) -> Producer:
         """Return a new producer.
 
         Raises:
             ReadOnlyQueue: the queue was opened with `read_only=True`.
+
+        Example:
+            >>> with queue.producer() as producer:
+            ...     producer.send_many([b"one", b"two"])
+            range(0, 2)
         """
-        store = self._open()
-        self._check_writable("send")
-        return self._keep(make_producer(store, self._clock, self._sync_every), store)
+        store, how = self._opened.writable("send"), self._opened.options
+        return self._opened.keep(make_producer(store, how.clock, how.sync_every), store)
 
     def consumer(
         self,
@@ -185,41 +263,145 @@ class Queue(QueueGroups, QueueReading, QueueFlows):
         durable_only: bool = False,
         on_expired: str = "raise",
     ) -> Consumer:
-        """Return a new consumer; at the earliest message unless told otherwise.
+        """Return a new consumer; without a place to begin, at the earliest message.
 
         Args:
-            name: one that stays: the consumer goes on behind its last `ack`, in this or any later
-                process, and retention keeps what it has not acknowledged. `since`, `sequence` and
-                `latest` say where it begins the first time. One handle at a time has it open.
-            since: begin with the first message that is not older: int ns, aware datetime, or
-                timedelta meaning that long ago.
+            name: makes it persistent: the consumer continues after its last `ack`, in this or any
+                later process, and retention keeps what it has not acknowledged. `since`, `sequence`
+                and `latest` give the place where it begins the first time. One handle at a time can
+                have it open.
+            since: begin with the first message that is not older: int ns since 1970, UTC, an aware
+                datetime, or a timedelta before now.
             sequence: begin with this message.
             latest: begin with the next message that is sent.
-            durable_only: receive a message only when it is on stable storage, so that nothing is
-                acted on that a power cut could take back. Somebody must flush.
-            on_expired: what happens when retention was faster. `"raise"`: `Expired`. `"skip"`: it
-                goes on at the head and counts what it missed in `.missed`.
+            durable_only: receive a message only when it is on stable storage, so that no action
+                follows from a message that a power cut could still undo. Some producer must flush.
+            on_expired: what happens when retention removed messages that were not received.
+                `"raise"`: `Expired`. `"skip"`: the consumer continues at the head and counts what
+                it missed in `.missed`.
 
         Raises:
-            ConsumerInUse: another thread or process has the named one open.
-            UsageError: the named one exists, and a place to begin was given: call its `seek`.
+            ConsumerInUse: another thread or process has the named consumer open.
+            UsageError: the named consumer exists, and a place to begin was given: call its `seek`.
             ReadOnlyQueue: a name was given, and the queue was opened with `read_only=True`.
-            Expired: the sequence is before the head. SequenceOutOfRange: it is behind the tail.
-            NaiveDatetime, InvalidOption, TypeError: what was given cannot be.
+            Expired: the sequence is before the head. SequenceOutOfRange: it is after the tail.
+            NaiveDatetime, InvalidOption, TypeError: an argument is invalid.
 
-        Source: FORMAT.md, "Reading" and "Since"; keeps I2, I6.
+        Example:
+            >>> with queue.consumer("billing") as consumer:
+            ...     message = consumer.receive(timeout=1.0)
+            ...     consumer.ack()
+
+        Source: FORMAT.md, "Reading" and "Since".
         """
-        store = self._open()
-        if name is None:
-            consumer = Consumer(store, durable_only=durable_only, on_expired=on_expired)
-            consumer.seek(since=since, sequence=sequence, latest=latest)
-        else:
-            self._check_writable("keep a named consumer's place")
-            consumer = open_consumer(
-                store, name, since=since, sequence=sequence, latest=latest,
-                durable_only=durable_only, on_expired=on_expired,
-            )  # fmt: skip
-        return self._keep(consumer, store)
+        return reading.consumer(
+            self._opened, name, since=since, sequence=sequence, latest=latest,
+            durable_only=durable_only, on_expired=on_expired,
+        )  # fmt: skip
+
+    def group(
+        self,
+        name: str,
+        *,
+        lease: float = 30.0,
+        max_deliveries: int | None = None,
+        since: Moment | None = None,
+        sequence: int | None = None,
+        latest: bool = False,
+        on_expired: str = "raise",
+        capacity: int | None = None,
+    ) -> Group:
+        """Return a handle of a work group: workers in any number of processes share its messages.
+
+        Each message is claimed by one worker at a time, in order of sequence. It is redelivered
+        until it is acknowledged: after `nack`, when its lease ends, and when the process that
+        claimed it dies. Retention keeps what is not acknowledged.
+
+        Args:
+            name: of the group; created if it does not exist. No consumer may have it.
+            lease: seconds that a claim of this handle lasts, unless it is extended.
+            max_deliveries: after so many failed deliveries a message is moved to the dead letters,
+                a queue of its own, with the reason: see `Group.dead_letters`. None: it is
+                redelivered for ever.
+            since: where a new group begins: with the first message that is not older.
+            sequence: the same: with this message.
+            latest: the same: with the next message that is sent.
+            on_expired: what happens when retention removed messages that were not claimed.
+                `"raise"`: `Expired`. `"skip"`: the group continues at the head and counts what it
+                missed in `.missed`.
+            capacity: most messages of a new group that can be claimed or delayed at a time; 65536
+                by default; its file takes 112 bytes for each.
+
+        Raises:
+            UsageError: a consumer has this name; or the group exists, and a place to begin or
+                another capacity than its own was given.
+            ReadOnlyQueue: the queue was opened with `read_only=True`.
+            Expired: the sequence is before the head. SequenceOutOfRange: it is after the tail.
+            InvalidOption, TypeError, NaiveDatetime: an argument is invalid.
+            DiskFull: the group's file does not fit on the disk.
+
+        Example:
+            >>> with queue.group("workers", lease=60.0) as group:
+            ...     claim = group.claim(timeout=1.0)
+            ...     claim.message.payload
+            ...     claim.ack()
+            b'one'
+
+        Source: FORMAT.md, "Groups".
+        """
+        # Keeps I14 and I15.
+        store = self._opened.writable("share its messages")
+        group = open_group(
+            store, name, lease=lease, max_deliveries=max_deliveries, since=since,
+            sequence=sequence, latest=latest, on_expired=on_expired, capacity=capacity,
+            wall=self._opened.options.clock,
+        )  # fmt: skip
+        return self._opened.keep(group, store)
+
+    def persist(
+        self, source: Source, name: str, *, commit: str = "auto", on_expired: str = "raise"
+    ) -> Flow:
+        """Store what an iterator yields, in the background, and return it again, at least once.
+
+        Elements that were stored and not acknowledged before, by this or any earlier process, come
+        first. Reading from the source begins at once, in a thread, or in a task of the running
+        event loop if the source is asynchronous. The source is read at its own pace, and not while
+        the queue is full: give the queue a `retention` with `max_bytes`, and `on_full="block"`. Use
+        a queue for one flow only: all messages that are sent to it come out.
+
+        Args:
+            source: an iterable or asynchronous iterable of bytes-like elements; or a function that
+                gets the last message of the queue, or None, and returns an iterable that continues
+                after it, so that no element is lost or stored twice, whichever process is killed.
+                The function gets the last message even if retention removed its page: a copy is
+                kept until the consumer of this name is removed.
+            name: of the consumer that returns the elements.
+            commit: `"auto"` acknowledges an element when the next one is requested, and the last
+                one when the end is. `"manual"` leaves it to `Flow.commit`.
+            on_expired: as for `consumer`.
+
+        Returns:
+            a `Flow`: iterate it, with `for` or, for any source, `async for`; close it afterwards,
+            or use it in a `with` or `async with` block.
+
+        Raises:
+            ConsumerInUse: the flow, or the consumer of this name, is open elsewhere.
+            CorruptMeta: the copy of the last message is damaged or missing.
+            ReadOnlyQueue: the queue was opened with `read_only=True`.
+            InvalidOption, TypeError: an argument is invalid.
+            RuntimeError: the source is asynchronous, and no event loop is running.
+
+        Example:
+            >>> with queue.persist([b"one", b"two"], "elements") as flow:
+            ...     [element.payload for element in flow]
+            [b'one', b'two']
+
+        Source: FORMAT.md, "Cursors".
+        """
+        # Keeps I11.
+        return flows.persist(self._opened, source, name, commit=commit, on_expired=on_expired)
+
+    # --- parts of it ------------------------------------------------------------------------------
 
     def replay(
         self,
@@ -235,118 +417,392 @@ class Queue(QueueGroups, QueueReading, QueueFlows):
             since: begin with the first message that is not older (inclusive).
             until: end before the first message that is not older (exclusive).
             sequence: begin with this message.
-            speed: 1.0 as they were sent, 10.0 ten times as fast, a `Pace`; None: at once.
+            speed: 1.0 with the pauses between the messages as they were sent, 10.0 ten times as
+                fast, or a `Pace`; None: without pauses.
 
         Raises:
-            As for `consumer`; and CorruptFrame, when damage is reached.
+            CorruptFrame: the iterator reached a damaged message.
+            Expired, SequenceOutOfRange, NaiveDatetime, InvalidOption, TypeError: as for `consumer`.
+
+        Example:
+            >>> [message.payload for message in queue.replay(sequence=3)]
+            [b'four', b'five']
         """
-        place = (self._open(), since, until, sequence, None)
-        pace = pace_of(speed)
-        replay = Replay(*place) if pace is None else PacedReplay(*place, pace)
-        return self._keep(replay, place[0])
+        return reading.replay(self._opened, since, until, sequence, None, pace_of(speed))
 
-    # --- what stands there ------------------------------------------------------------------------
+    def batches(
+        self,
+        *,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        sequence: int | None = None,
+        limit_count: int = reading.BATCH_COUNT,
+        speed: Speed | None = None,
+    ) -> Batches:
+        """Return a finite iterator of batches: the same messages as `replay`, as columns.
 
-    @property
-    def head_sequence(self) -> int:
-        """The first message retained."""
-        return self._open().read_meta.head_sequence
-
-    @property
-    def tail_sequence(self) -> int:
-        """The next message to be written."""
-        return self._open().tail.sequence
-
-    @property
-    def durable_sequence(self) -> int:
-        """The first message that is not yet known to be on stable storage."""
-        return self._open().write_meta.durable_sequence
-
-    def __len__(self) -> int:
-        """Messages retained."""
-        head = self.head_sequence  # before the tail, which only grows
-        return self.tail_sequence - head
-
-    def __bool__(self) -> bool:
-        """A queue is true even when it is empty."""
-        return True
-
-    @property
-    def recovery(self) -> RecoveryReport:
-        """What opening the queue had to do; nothing, if another process has it open already."""
-        return self._store.report
-
-    # --- upkeep -----------------------------------------------------------------------------------
-
-    def repair(self, progress: Callable[[int, int], None] | None = None) -> RepairReport:
-        """Mend what can be mended without losing a message; see `repair_queue`.
-
-        Every handle made from this queue is closed; no other process may have it open. Where the
-        queue cannot be opened again because of what remains, or this raises, it is closed as well.
+        It is also a stream for every library that reads Arrow's: see `Batches`.
 
         Args:
-            progress: called with pages done and pages in all, while the result is verified.
-        """
-        store = self._open()
-        self._check_writable("repair")
-        try:
-            self._close_handles()
-            store.close()
-            self._close_handles()  # those that other threads were making
-            report = repair_queue(
-                store.folder.path, prefix=store.prefix, trust=self._trust,
-                lock_timeout=store.lock_timeout, progress=progress,
-                dtype=store.schema.dtype, codec=store.schema.codec,
-            )  # fmt: skip
-            with contextlib.suppress(errors.DamageError):
-                self._store = self._start(create=False)
-        finally:
-            if self._closed:  # by another thread, which saw the store of before
-                self._store.close()
-            if self._store.is_closed:
-                self._closed = True
-        return report
+            since: begin with the first message that is not older (inclusive).
+            until: end before the first message that is not older (exclusive).
+            sequence: begin with this message.
+            limit_count: most messages in a batch, 1 to 1_048_576; it also ends with its page, and
+                after about 2 MiB.
+            speed: as for `replay`; a batch holds all messages that are due. Arrow's streams have no
+                pauses.
 
-    def _close_handles(self) -> None:
-        for known in self._handles.valuerefs():
-            if (handle := known()) is not None:
-                handle.close()
+        Raises:
+            CorruptFrame, Expired, SequenceOutOfRange, NaiveDatetime, InvalidOption, TypeError: as
+                for `replay`.
+
+        Example:
+            >>> [len(batch) for batch in queue.batches(limit_count=2)]
+            [2, 2, 1]
+        """
+        return reading.batches(
+            self._opened, since=since, until=until, sequence=sequence, limit_count=limit_count,
+            speed=speed,
+        )  # fmt: skip
+
+    def last(self, count: int) -> Batch:
+        """Return the last messages, oldest first: `count` of them, or all if there are fewer.
+
+        Args:
+            count: 0 or more.
+
+        Raises:
+            InvalidOption: the count is negative.
+            CorruptFrame: one of the messages is damaged.
+
+        Example:
+            >>> queue.last(2).payloads
+            [b'four', b'five']
+        """
+        return reading.last(self._opened, count)
+
+    def between(self, since: Moment | None = None, until: Moment | None = None) -> Batch:
+        """Return all messages of a range of time as one batch.
+
+        It takes 16 bytes of memory for each message; payloads stay in their pages, mapped, until
+        they are used. Compressed pages are decompressed, and take their full size.
+
+        Args:
+            since: begin with the first message that is not older (inclusive).
+            until: end before the first message that is not older (exclusive).
+
+        Raises:
+            CorruptFrame, NaiveDatetime, InvalidOption, TypeError: as for `batches`.
+
+        Example:
+            >>> len(queue.between(since=timedelta(hours=1)))
+            5
+        """
+        return reading.between(self._opened, since, until)
+
+    @overload
+    def as_of(self, moments: Moment) -> int: ...
+    @overload
+    def as_of(self, moments: ArrayLike) -> NDArray[np.int64]: ...
+    def as_of(self, moments: Moment | ArrayLike) -> int | NDArray[np.int64]:
+        """Return the sequence of the last message that is not later than a time; -1 for none.
+
+        Many times are searched for together: only the index of each page is searched, and the
+        frames that the index leads to are checked.
+
+        Args:
+            moments: int ns since 1970, UTC, an aware datetime, or a timedelta before now; or many
+                times, as an array of integers (ns since 1970, UTC) or of `datetime64`, of any
+                shape.
+
+        Returns:
+            an int for one time; for an array int64 of the same shape.
+
+        Raises:
+            CorruptFrame: a message that the answer depends on is damaged.
+            NaiveDatetime, InvalidOption, TypeError: an argument is invalid.
+
+        Example:
+            >>> queue.as_of([0, time.time_ns()])
+            array([-1,  4])
+
+        Source: FORMAT.md, "Since".
+        """
+        # Keeps I6.
+        return reading.as_of(self._opened.readable(), moments)
+
+    def times(
+        self,
+        *,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        sequence: int | None = None,
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return when messages were sent, by the index alone.
+
+        In each page the first and the last message of the range are read, and verify the index; the
+        payloads between are not read, so damage in them is not found. It takes 16 bytes of memory
+        for each message.
+
+        Args:
+            since: begin with the first message that is not older (inclusive).
+            until: end before the first message that is not older (exclusive).
+            sequence: begin with this message.
+
+        Returns:
+            sequences, and timestamps in ns since 1970, UTC; int64, shape (n,).
+
+        Raises:
+            CorruptFrame, Expired, SequenceOutOfRange, NaiveDatetime, InvalidOption, TypeError: as
+                for `batches`.
+
+        Example:
+            >>> sequences, timestamps = queue.times(since=timedelta(hours=1))
+        """
+        return reading.times(self._opened.readable(), since, until, sequence)
+
+    # --- its state --------------------------------------------------------------------------------
+
+    def info(self) -> Info:
+        """Return sizes in bytes, times, sequences and consumers, as of now.
+
+        Example:
+            >>> queue.info().message_count
+            5
+        """
+        return self._opened.inspect(info)
+
+    def stats(self) -> Stats:
+        """Return how full the queue is and how far its consumers are, cheaply; see `rates`.
+
+        Example:
+            >>> queue.stats().depth
+            5
+        """
+        return self._opened.inspect(stats)
+
+    def consumers(self) -> list[ConsumerInfo]:
+        """Return all named consumers and groups, in order of their names.
+
+        If the file of one is damaged, its `problem` tells what is wrong.
+
+        Example:
+            >>> [(consumer.name, consumer.lag) for consumer in queue.consumers()]
+            [('billing', 4)]
+        """
+        return self._opened.inspect(consumers)
+
+    def remove_consumer(self, name: str) -> None:
+        """Remove a named consumer or a group for good; retention keeps no page for it any more.
+
+        Raises:
+            ConsumerNotFound: no consumer or group has this name.
+            ConsumerInUse: a thread or process has it open.
+            ReadOnlyQueue: the queue was opened with `read_only=True`.
+
+        Example:
+            >>> queue.remove_consumer("billing")
+        """
+        remove_consumer(self._opened.writable("remove a consumer"), name)
+
+    def verify(self, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
+        """Check every page, frame and index, without changing them.
+
+        Args:
+            progress: called with the pages done and the pages in all.
+
+        Example:
+            >>> queue.verify().ok
+            True
+        """
+        return self._opened.inspect(lambda store: verify(store.folder, store.prefix, progress))
+
+    # --- maintenance ------------------------------------------------------------------------------
+
+    def trim(self) -> TrimReport:
+        """Apply this queue's retention now: remove whole pages, oldest first, never the active one.
+
+        Raises:
+            ReadOnlyQueue: the queue was opened with `read_only=True`.
+            AccessDenied: this user may not remove the oldest page, which belongs to another user,
+                because the directory has the sticky bit; the page can still be read.
+            LockTimeout: another process is creating a page or trimming, for too long.
+            SyncFailed: a sync failed; the queue is latched.
+
+        Example:
+            >>> queue.trim().pages
+            0
+
+        Source: FORMAT.md, "Retention".
+        """
+        # Keeps I12.
+        store = self._opened.writable("trim")
+        assert self._opened.retainer is not None
+        return self._opened.retainer.trim(store)
+
+    def compress(self, progress: Callable[[int, int], None] | None = None) -> CompressReport:
+        """Compress all sealed pages, concurrently with senders and readers.
+
+        A rename replaces each page atomically; processes that have the old file mapped continue to
+        read from that.
+
+        Args:
+            progress: called with the pages done and the pages in all.
+
+        Raises:
+            MissingExtra: the extra `zstd` is not installed.
+            ReadOnlyQueue: the queue was opened with `read_only=True`.
+            DiskFull: the compressed copy of a page does not fit on the disk; the page is unchanged.
+            CorruptFrame: a page is damaged, and is unchanged.
+            SyncFailed: the queue is latched.
+
+        Example:
+            >>> queue.rotate()  # the active page is not compressed: seal it
+            >>> queue.compress().pages
+            1
+
+        Source: FORMAT.md, "Compressing".
+        """
+        # Keeps I16.
+        store = self._opened.writable("compress pages")
+        assert self._opened.compressor is not None
+        return self._opened.compressor.run(store, progress)
+
+    def ship(
+        self,
+        to: str | os.PathLike[str],
+        *,
+        consumer: str | None = None,
+        file_mode: int = FILE_MODE,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> ShipReport:
+        """Copy the sealed pages that a replica lacks into its directory, while others send.
+
+        The replica is a queue that can be read: by `Queue(..., read_only=True)`, the command and
+        Spark, on this host or wherever the directory is mounted or copied to. Its manifest lists
+        every page with checksums and sequences; a page appears there whole, checked and on stable
+        storage, or not at all, whichever process dies. Only pages that are on stable storage here
+        are copied: a queue that is open for writing is flushed first.
+
+        Args:
+            to: the directory, for pages of this queue only; created if it does not exist.
+            consumer: name of a consumer that acknowledges what was copied, so that retention
+                waits for it; created at the head if it does not exist.
+            file_mode: permission bits of the copies, as for `Queue`.
+            progress: called with the pages done and the pages in all.
+
+        Raises:
+            Expired: retention removed pages that follow those copied before; all that could be
+                copied was.
+            CorruptFrame, CorruptPage, MissingPage: a page here is damaged, so it and those after it
+                are not copied; or a file of the replica changed since it was copied.
+            InvalidOption: the directory holds other files, or the queue is an older copy of what
+                was copied there.
+            ReadOnlyQueue: a consumer was given, and the queue was opened with `read_only=True`.
+            ConsumerInUse: another thread or process has that consumer open.
+            LockTimeout: another process is copying into this directory, for too long.
+            DiskFull, SystemLimit, SyncFailed: copying was interrupted; pages in the manifest stay.
+            MissingExtra: a page is compressed, and the extra `zstd` is not installed.
+
+        Example:
+            >>> queue.rotate()  # the active page is not copied: seal it
+            >>> queue.ship("replica", consumer="backup").pages
+            1
+
+        Source: FORMAT.md, "Shipping".
+        """
+        # Keeps I20.
+        queue = self._opened
+        store = queue.readable()
+        if consumer is not None:
+            queue.writable("keep a named consumer's place")
+        file_mode = options.check_file_mode(store.folder.path, file_mode)
+        return ship(store, to, consumer=consumer, file_mode=file_mode, progress=progress)
+
+    def rotate(self) -> None:
+        """Seal the active page now and continue in a new one, while others send.
+
+        An empty page stays the active one.
+
+        Raises:
+            ReadOnlyQueue: the queue was opened with `read_only=True`.
+            DiskFull: the next page does not fit on the disk; the queue is unchanged.
+            QueueFull: retention leaves no room for the next page; the queue is unchanged.
+
+        Example:
+            >>> queue.rotate()
+        """
+        store = self._opened.writable("rotate")
+        with Producer(store, store.clock) as producer:
+            producer.rotate()
+
+    def salvage(
+        self,
+        target: str | os.PathLike[str],
+        progress: Callable[[int, int], None] | None = None,
+    ) -> SalvageReport:
+        """Copy all messages that are still valid into a new queue; see `salvage_queue`.
+
+        Args:
+            target: path of a directory that has no queue of this prefix.
+            progress: called with the page files done and the page files in all.
+
+        Example:
+            >>> queue.salvage("salvaged").messages_copied
+            5
+        """
+        store, trust = self._opened.readable(), self._opened.options.trust
+        return salvage_queue(
+            store.folder.path, target, prefix=store.prefix, trust=trust, progress=progress
+        )
+
+    def repair(self, progress: Callable[[int, int], None] | None = None) -> RepairReport:
+        """Repair whatever can be repaired without losing a message; see `repair_queue`.
+
+        This closes every handle made from this queue; no other process may have the queue open. If
+        the queue cannot be reopened because of the problems that remain, or if this raises, the
+        queue is closed too.
+
+        Args:
+            progress: called with the pages done and the pages in all, while the result is verified.
+
+        Raises:
+            ReadOnlyQueue: the queue was opened with `read_only=True`.
+            LockTimeout: another process has the queue open.
+
+        Example:
+            >>> queue.repair().ok
+            True
+        """
+        return self._opened.repair(progress)
+
+    # --- the end ----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close the queue and every handle made from it; closing again does nothing.
+        """Close the queue and every handle made from it; closing again has no effect.
 
-        What was sent stays visible; what was not flushed is in the system's hands. Operations that
-        other threads have begun end, mostly in `ClosedError`: they are waited for, `lock_timeout`
-        and 60 s at most, and keep the queue's files open until then. Closing that Ctrl-C
-        interrupted is continued by closing again, or by dropping the queue.
+        Sent messages stay visible; unflushed ones are written back by the operating system. Calls
+        that other threads have begun end, mostly in `ClosedError`: closing waits for them, for
+        `lock_timeout` and 60 s at most, and they keep the queue's files open until then. If Ctrl-C
+        interrupts closing, closing again, or dropping the queue, completes it.
 
         Raises:
             SyncFailed: the queue was opened with another `sync` than "none", and its last flush
                 failed; it is closed all the same.
+
+        Example:
+            >>> queue.close()
         """
-        self._closed = True
-        store = self._store
-        if store.is_forked:
-            return  # the parent's: its locks and threads are not ours to end
-        try:
-            self._close_handles()
-            if self._flushes_on_close and not store.is_closed:
-                with contextlib.suppress(errors.ClosedError):  # by another thread just now
-                    store.flusher.flush(None)
-        finally:
-            store.close()
+        self._opened.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "open"
+        state = "closed" if self._opened.is_closed else "open"
         return f"<Queue {self._store.folder.path!r}, prefix {self.prefix!r}, {state}>"
 
     def __reduce__(self) -> tuple[object, ...]:
         raise TypeError("a Queue cannot be pickled: open it by its path in the other process")
 
-    def _open(self) -> Store:
-        if self._closed:
-            raise errors.ClosedError(
-                "this queue is closed: open it again", path=self._store.folder.path
-            )
-        self._store.check_process("queue")
-        return self._store
+
+def internals(queue: Queue) -> OpenQueue:
+    """Return what a queue's methods work on, for packages above this one."""
+    return queue._opened  # noqa: SLF001 - the one way in for these packages

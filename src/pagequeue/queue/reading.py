@@ -1,18 +1,19 @@
-"""What `Queue` offers for reading in columns: batches, and what the index alone can tell."""
+"""Making what reads a queue: consumers, replays, batches, and lookups by the index alone."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from functools import partial
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.columns.batch import Batch, joined
-from pagequeue.queue.maintenance import QueueMaintenance
 from pagequeue.receive.batches import Batches
+from pagequeue.receive.consumer import Consumer
+from pagequeue.receive.named_consumer import open_consumer
 from pagequeue.receive.pace import pace_of
 from pagequeue.receive.paced_replay import PacedReplay
 from pagequeue.receive.replay import Replay
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from pagequeue.meta.write_meta import Tail
+    from pagequeue.queue.lifecycle import OpenQueue
     from pagequeue.receive.pace import Pace, Speed
     from pagequeue.store.store import Store
     from pagequeue.util.timestamps import Moment
@@ -32,161 +34,124 @@ NO_TIME = fmt.TIMESTAMP_MAX + 1
 """Later than every message."""
 
 
-class QueueReading(QueueMaintenance):
-    """The part of `Queue` that reads in columns."""
+# --- handles --------------------------------------------------------------------------------------
 
-    def batches(
-        self,
-        *,
-        since: Moment | None = None,
-        until: Moment | None = None,
-        sequence: int | None = None,
-        limit_count: int = BATCH_COUNT,
-        speed: Speed | None = None,
-    ) -> Batches:
-        """Return a finite iterator of batches: the same messages as `replay`, as columns.
 
-        It is also a stream for every library that takes Arrow's: see `Batches`.
+def consumer(
+    queue: OpenQueue,
+    name: str | None,
+    *,
+    since: Moment | None,
+    sequence: int | None,
+    latest: bool,
+    durable_only: bool,
+    on_expired: str,
+) -> Consumer:
+    """Return a new consumer; as `Queue.consumer`."""
+    made: Consumer
+    if name is None:
+        store = queue.readable()
+        made = Consumer(store, durable_only=durable_only, on_expired=on_expired)
+        made.seek(since=since, sequence=sequence, latest=latest)
+    else:
+        store = queue.writable("keep a named consumer's place")
+        made = open_consumer(
+            store, name, since=since, sequence=sequence, latest=latest,
+            durable_only=durable_only, on_expired=on_expired,
+        )  # fmt: skip
+    return queue.keep(made, store)
 
-        Args:
-            since: begin with the first message that is not older (inclusive).
-            until: end before the first message that is not older (exclusive).
-            sequence: begin with this message.
-            limit_count: most messages in a batch, 1 to 1_048_576; it also ends with its page, and
-                after about 2 MiB.
-            speed: as for `replay`; a batch holds what is due when it comes. Arrow's streams come at
-                once.
 
-        Raises:
-            As for `consumer`; and CorruptFrame, when damage is reached.
-        """
-        store = self._open()
-        oldest = None if since is None else to_ns(since, store.clock)
-        newest = None if until is None else to_ns(until, store.clock, name="until")
-        end_sequence = store.tail.sequence
-        pace = pace_of(speed)
-        first = self._part(oldest, newest, sequence, end_sequence, pace)
-        again = partial(self._part, oldest, newest, first.sequence, end_sequence)
-        return Batches(first, again, limit_count)
+def replay(
+    queue: OpenQueue,
+    since: Moment | None,
+    until: Moment | None,
+    sequence: int | None,
+    end_sequence: int | None,
+    pace: Pace | None,
+) -> Replay:
+    """Return a new replay, up to a sequence, or the tail as of now."""
+    store = queue.readable()
+    part = (store, since, until, sequence, end_sequence)
+    return queue.keep(Replay(*part) if pace is None else PacedReplay(*part, pace), store)
 
-    def _part(
-        self,
-        oldest: int | None,
-        newest: int | None,
-        sequence: int | None,
-        end_sequence: int,
-        pace: Pace | None = None,
-    ) -> Replay:
-        place = (self._open(), oldest, newest, sequence, end_sequence)
-        replay = Replay(*place) if pace is None else PacedReplay(*place, pace)
-        return self._keep(replay, place[0])
 
-    def last(self, count: int) -> Batch:
-        """Return the last messages, oldest first: `count` of them, or all if there are fewer.
+# --- columns --------------------------------------------------------------------------------------
 
-        Args:
-            count: 0 or more.
-        """
-        count = whole("count", count)
-        if count < 0:
-            raise errors.InvalidOption(f"count is {count}: give 0 or more")
-        return self._open().while_retained(partial(self._last, count))
 
-    def _last(self, count: int) -> Batch:
-        store = self._open()
-        tail = store.tail.sequence
-        first = min(max(store.read_meta.head_sequence, tail - count), tail)
-        batches = list(self.batches(sequence=first)) if first < tail else []
-        return joined(batches, tail, store.schema)[: tail - first]  # more can have come meanwhile
+def batches(
+    queue: OpenQueue,
+    *,
+    since: Moment | None = None,
+    until: Moment | None = None,
+    sequence: int | None = None,
+    limit_count: int = BATCH_COUNT,
+    speed: Speed | None = None,
+) -> Batches:
+    """Return a finite iterator of batches; as `Queue.batches`."""
+    store = queue.readable()
+    oldest = None if since is None else to_ns(since, store.clock)
+    newest = None if until is None else to_ns(until, store.clock, name="until")
+    end_sequence = store.tail.sequence
+    first = replay(queue, oldest, newest, sequence, end_sequence, pace_of(speed))
+    again = partial(replay, queue, oldest, newest, first.sequence, end_sequence, None)
+    return Batches(first, again, limit_count)
 
-    def between(self, since: Moment | None = None, until: Moment | None = None) -> Batch:
-        """Return all messages of a range of time as one batch.
 
-        It takes 16 bytes of memory for each message; payloads stay in their pages, mapped, until
-        they are asked for. Compressed pages are inflated, and take their full size.
+def last(queue: OpenQueue, count: int) -> Batch:
+    """Return the last messages; as `Queue.last`."""
+    count = whole("count", count)
+    if count < 0:
+        raise errors.InvalidOption(f"count is {count}", remedy="give 0 or more")
+    return queue.readable().while_retained(partial(_last, queue, count))
 
-        Args:
-            since: begin with the first message that is not older (inclusive).
-            until: end before the first message that is not older (exclusive).
 
-        Raises:
-            As for `batches`.
-        """
-        return self._open().while_retained(partial(self._between, since, until))
+def _last(queue: OpenQueue, count: int) -> Batch:
+    store = queue.readable()
+    tail = store.tail.sequence
+    first = min(max(store.read_meta.head_sequence, tail - count), tail)
+    found = list(batches(queue, sequence=first)) if first < tail else []
+    # Cut at the tail of before: more messages may have been sent meanwhile.
+    return joined(found, tail, store.schema)[: tail - first]
 
-    def _between(self, since: Moment | None, until: Moment | None) -> Batch:
-        batches = self.batches(since=since, until=until, limit_count=fmt.READ_COUNT_MAX)
-        return joined(list(batches), batches.sequence, self._open().schema)
 
-    # --- by the index -----------------------------------------------------------------------------
+def between(queue: OpenQueue, since: Moment | None, until: Moment | None) -> Batch:
+    """Return the messages of a range of time as one batch; as `Queue.between`."""
+    return queue.readable().while_retained(partial(_between, queue, since, until))
 
-    @overload
-    def as_of(self, moments: Moment) -> int: ...
-    @overload
-    def as_of(self, moments: ArrayLike) -> NDArray[np.int64]: ...
-    def as_of(self, moments: Moment | ArrayLike) -> int | NDArray[np.int64]:
-        """Return the sequence of the last message that is not later than a moment; -1 for none.
 
-        Many moments are looked up together: of each page only the index is searched, and the frames
-        that it leads to are checked.
+def _between(queue: OpenQueue, since: Moment | None, until: Moment | None) -> Batch:
+    found = batches(queue, since=since, until=until, limit_count=fmt.READ_COUNT_MAX)
+    return joined(list(found), found.sequence, queue.readable().schema)
 
-        Args:
-            moments: int ns, aware datetime or timedelta ago; or many, as an array of integers (ns
-                since 1970, UTC) or of `datetime64`, of any shape.
 
-        Returns:
-            an int for one moment; for an array int64 of the same shape.
+# --- by the index ---------------------------------------------------------------------------------
 
-        Raises:
-            CorruptFrame: a message that would have to prove the answer is damaged.
-            NaiveDatetime, InvalidOption, TypeError: what was given cannot be.
 
-        Source: FORMAT.md, "Since"; keeps I6.
-        """
-        store = self._open()
-        if not isinstance(moments, np.ndarray) and not hasattr(moments, "__len__"):
-            moment = to_ns(moments, store.clock, name="moments")  # type: ignore[arg-type]
-            return int(self._as_of(np.array([moment], np.int64))[0])
-        wanted = _ns_of(np.asanyarray(moments))
-        return self._as_of(wanted.ravel()).reshape(wanted.shape)
+def as_of(store: Store, moments: Moment | ArrayLike) -> int | NDArray[np.int64]:
+    """Return the last sequence that is not later than each of some times; as `Queue.as_of`."""
+    if not isinstance(moments, np.ndarray) and not hasattr(moments, "__len__"):
+        moment = to_ns(moments, store.clock, name="moments")  # type: ignore[arg-type]
+        return int(_as_of_many(store, np.array([moment], np.int64))[0])
+    wanted = _ns_of(np.asanyarray(moments))
+    return _as_of_many(store, wanted.ravel()).reshape(wanted.shape)
 
-    def _as_of(self, moments: NDArray[np.int64]) -> NDArray[np.int64]:
-        order = np.argsort(moments, kind="stable")
-        store = self._open()
-        found = np.empty(len(moments), np.int64)
-        if not len(moments):
-            return found
-        found[order] = store.while_retained(partial(_as_of, store, moments[order]))
-        return found
 
-    def times(
-        self,
-        *,
-        since: Moment | None = None,
-        until: Moment | None = None,
-        sequence: int | None = None,
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return when messages were sent, by the index alone.
+def _as_of_many(store: Store, moments: NDArray[np.int64]) -> NDArray[np.int64]:
+    order = np.argsort(moments, kind="stable")
+    found = np.empty(len(moments), np.int64)
+    if len(moments):
+        found[order] = store.while_retained(partial(_as_of_sorted, store, moments[order]))
+    return found
 
-        Of each page the first and the last message of the range are read, and prove the index; the
-        payloads between are not touched, so damage in them is not noticed. It takes 16 bytes of
-        memory for each message.
 
-        Args:
-            since: begin with the first message that is not older (inclusive).
-            until: end before the first message that is not older (exclusive).
-            sequence: begin with this message.
-
-        Returns:
-            sequences, and timestamps in ns since 1970, UTC; int64, shape (n,).
-
-        Raises:
-            As for `batches`.
-        """
-        store = self._open()
-        oldest = None if since is None else to_ns(since, store.clock)
-        newest = None if until is None else to_ns(until, store.clock, name="until")
-        return store.while_retained(partial(_times, store, oldest, newest, sequence))
+def times(
+    store: Store, since: Moment | None, until: Moment | None, sequence: int | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return sequences and times of sending; as `Queue.times`."""
+    oldest = None if since is None else to_ns(since, store.clock)
+    newest = None if until is None else to_ns(until, store.clock, name="until")
+    return store.while_retained(partial(_times, store, oldest, newest, sequence))
 
 
 def _ns_of(moments: NDArray[np.generic]) -> NDArray[np.int64]:
@@ -223,8 +188,8 @@ def _check_begin(store: Store, tail: Tail, number: int) -> None:
             return
 
 
-def _as_of(store: Store, moments: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the sequence of the last message that is not later than each; moments are in order."""
+def _as_of_sorted(store: Store, moments: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the last sequence that is not later than each time; the times are in order."""
     head_page, tail = store.read_meta.head_page, store.tail  # in this order: both only grow
     found = np.full(len(moments), -1, np.int64)
 

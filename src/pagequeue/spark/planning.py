@@ -15,6 +15,7 @@ from pyspark.sql.datasource import InputPartition
 
 from pagequeue import errors
 from pagequeue import format as fmt
+from pagequeue.queue.queue import internals
 from pagequeue.spark.columns import Need
 from pagequeue.spark.path_glob import Found, end_of, open_each
 
@@ -70,7 +71,7 @@ def plan(options: ReadOptions, table: Table) -> list[InputPartition]:
     """
     spans: list[_Span] = []
     for found, queue in open_each(options):
-        store = queue._store  # noqa: SLF001 - its own package
+        store = internals(queue).store
         need = table.layout(store.schema.dtype).need
         first, end = store.while_retained(partial(_range, queue, options))
         spans += _spans(store, found, (first, end), need, skips=options.skips_damage)
@@ -84,7 +85,7 @@ def plan_ranges(
     spans: list[_Span] = []
     for found, first, end in ranges:
         with found.open() as queue:
-            store = queue._store  # noqa: SLF001 - the same
+            store = internals(queue).store
             need = table.layout(store.schema.dtype).need
             spans += _spans(store, found, (first, end), need, skips=options.skips_damage)
     return cut(spans, options)
@@ -92,7 +93,7 @@ def plan_ranges(
 
 def _range(queue: Queue, options: ReadOptions) -> tuple[int, int]:
     """Return the first sequence that is wanted, and the one behind the last."""
-    store = queue._store  # noqa: SLF001 - its own package
+    store = internals(queue).store
     end = end_of(queue, options)  # before the head, which can only pass it later
     first = store.read_meta.head_sequence
     if options.first is not None:

@@ -17,6 +17,7 @@ from pagequeue import format as fmt
 from pagequeue.page.compressed_page import map_page
 from pagequeue.page.page import map_file
 from pagequeue.page.valid_runs import ValidRun, valid_runs
+from pagequeue.queue.queue import internals
 from pagequeue.receive.batches import BATCH_BYTES
 from pagequeue.receive.replay import Replay
 from pagequeue.spark.columns import Need, Rows, Table
@@ -69,7 +70,7 @@ class _PieceReader:
                 yield self._rows(first, min(ROWS_MAX, piece.end - first), NO_TIMES, None)
             return
         with piece.found.open() as queue:
-            store = queue._store  # noqa: SLF001 - its own package
+            store = internals(queue).store
             while self._at < piece.end:
                 try:
                     yield from self._go_on(store)

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from pagequeue import errors
-from pagequeue.queue.queue import Queue
+from pagequeue.queue.queue import Queue, internals
 from pagequeue.spark.path_glob import Found, end_of, find, open_each
 from pagequeue.spark.planning import Part, plan_ranges
 from pagequeue.spark.reading import read_part
@@ -70,7 +70,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if starting == "latest":
             return end_of(queue, self._options)
         if isinstance(starting, int):
-            return queue._store.seek_since(starting).sequence  # noqa: SLF001 - its own package
+            return internals(queue).store.seek_since(starting).sequence
         return queue.head_sequence
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
@@ -218,7 +218,7 @@ def _fitting(found: Found, first: int, end: int, room_bytes: int) -> tuple[int, 
     By the positions of frames, so headers count, and no payload is touched.
     """
     with found.open() as queue:
-        store = queue._store  # noqa: SLF001 - its own package
+        store = internals(queue).store
         low, high = first, end
         begin = _bytes_before(store, first)
         while low < high:

@@ -19,7 +19,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType
 
 from pagequeue import errors
 from pagequeue.bulk.publisher import BulkPublisher
-from pagequeue.queue.queue import Queue
+from pagequeue.queue.queue import Queue, internals
 from pagequeue.spark.columns import PAYLOAD, TIME, own_name
 from pagequeue.spark.path_glob import Found
 from pagequeue.spark.record_columns import fits, typed
@@ -135,7 +135,7 @@ class BatchWriter(DataSourceArrowWriter):
         """Publish them."""
         options = self._options
         rows = StagedRows(options, _won(messages))
-        with _open(options) as queue, BulkPublisher(queue._store) as ledger:  # noqa: SLF001 - its own
+        with _open(options) as queue, BulkPublisher(internals(queue).store) as ledger:
             if options.writer is None:
                 ledger.publish(self._job, 0, rows)
                 ledger.forget(self._job)  # it never comes again
@@ -181,7 +181,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             return  # a batch without tasks has no rows
         query = staged[0].query
         rows = StagedRows(options, staged)
-        with _open(options) as queue, BulkPublisher(queue._store) as ledger:  # noqa: SLF001 - its own
+        with _open(options) as queue, BulkPublisher(internals(queue).store) as ledger:
             ledger.publish(f"query {query}", batchId, rows)
         over = (f"{query}-{batch}" for batch in (batchId - 1, batchId))
         sweep(options, *over)

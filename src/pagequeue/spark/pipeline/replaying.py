@@ -22,7 +22,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from pagequeue import errors
 from pagequeue.bulk.publisher import BulkPublisher
-from pagequeue.queue.queue import Queue
+from pagequeue.queue.queue import Queue, internals
 from pagequeue.spark.pipeline import replay_plan as plans
 from pagequeue.spark.pipeline import replay_slices, table_layout
 from pagequeue.spark.pipeline.directories import lock_on
@@ -210,7 +210,7 @@ class _Replay:
         self._table = table
         self._plan = plan
         self._found = found
-        self._store = queue._store  # noqa: SLF001 - its own package
+        self._store = internals(queue).store
 
     def run(self, progress: Callable[[int, int], None] | None) -> Replayed:
         """Do the slices that are not done."""

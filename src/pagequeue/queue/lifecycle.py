@@ -1,0 +1,200 @@
+"""What the methods of a `Queue` work on: its open store, and the handles that close with it.
+
+Handles and iterators may refer to an `OpenQueue`; it refers to them weakly, and nothing here refers
+to the `Queue`. So a queue whose last reference is dropped releases its files at once, without the
+garbage collector.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakValueDictionary
+
+from pagequeue import errors
+from pagequeue.integrity.repair import RepairReport, repair_queue
+from pagequeue.integrity.rewrite_unsynced import rewriter
+from pagequeue.maintenance.compress import Compressor
+from pagequeue.maintenance.retention import Retainer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from pagequeue.maintenance.retention import Retention
+    from pagequeue.store.store import Store
+    from pagequeue.util.closing import Closing
+    from pagequeue.util.timestamps import Clock
+
+    Handle = TypeVar("Handle", bound=Closing)
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class OpenOptions:
+    """How a queue is opened, and opened again after a repair; all options are checked.
+
+    Attributes:
+        open_store: opens the directory.
+        retaining: the retention, `on_full` and `full_timeout`.
+        compressing: `compress_after` and `compress_level`.
+        seals: whether a failed sync seals the page; else it stops the queue.
+        syncs: whether `sync` is not "none".
+        sync_every: messages of a producer between two syncs; 0: it never syncs by their number.
+        flush_seconds: the time between two flushes in the background; None: there are none.
+        clock: of producers, ns since 1970, UTC; None: the system's.
+        trust: what need not be refused.
+    """
+
+    open_store: Callable[..., Store]
+    retaining: tuple[Retention, str, float | None]
+    compressing: tuple[int | None, int]
+    seals: bool
+    syncs: bool
+    sync_every: int
+    flush_seconds: float | None
+    clock: Clock | None
+    trust: Collection[str]
+
+
+class OpenQueue:
+    """The open store of a queue, and the handles that close with it.
+
+    Attributes:
+        options: how it was opened.
+        store: the open store; `repair` exchanges it.
+        handles: everything that was made from the queue, as long as somebody refers to it.
+        retainer: None: the queue was opened with `read_only=True`.
+        compressor: the same.
+        is_closed: whether no operation begins any more.
+        flushes_on_close: whether closing flushes.
+    """
+
+    def __init__(self, options: OpenOptions, *, create: bool) -> None:
+        self.options = options
+        self.handles: WeakValueDictionary[int, Closing] = WeakValueDictionary()
+        self.retainer: Retainer | None = None
+        self.compressor: Compressor | None = None
+        self.is_closed = False
+        self.store = self._start(create=create)
+        self.flushes_on_close = options.syncs and not self.store.read_only
+
+    def _start(self, *, create: bool) -> Store:
+        options = self.options
+        store = options.open_store(create=create)
+        if not store.read_only:
+            try:
+                self.retainer = Retainer(store, *options.retaining)
+                self.compressor = Compressor(store, *options.compressing)
+            except BaseException:
+                store.close()
+                raise
+            if options.seals:
+                store.flusher.rewrite = rewriter(store)
+            if options.flush_seconds is not None:
+                store.flusher.flush_every(options.flush_seconds)
+        return store
+
+    # --- for operations ---------------------------------------------------------------------------
+
+    def readable(self) -> Store:
+        """Return the store, for what only reads.
+
+        Raises:
+            ClosedError: the queue was closed.
+            ForkedError: it belongs to the parent process.
+        """
+        if self.is_closed:
+            raise self._closed_error(self.store)
+        self.store.check_process("queue")
+        return self.store
+
+    def writable(self, doing: str) -> Store:
+        """Return the store, for what needs write permission.
+
+        Raises:
+            ReadOnlyQueue: the queue was opened with `read_only=True`; the remedy names what the
+                caller is `doing`.
+            ClosedError, ForkedError: as for `readable`.
+        """
+        store = self.readable()
+        if store.read_only:
+            raise errors.ReadOnlyQueue(
+                "opened with read_only=True",
+                path=store.folder.path,
+                remedy=f"open it for writing to {doing}",
+            )
+        return store
+
+    def inspect(self, inspection: Callable[[Store], Found]) -> Found:
+        """Return what an inspection of the store finds.
+
+        Raises:
+            ClosedError: the queue was closed meanwhile. An inspection continues after most errors,
+                those of a closed file included, so what it found is incomplete.
+        """
+        store = self.readable()
+        found = inspection(store)
+        store.folder.descriptor.check()
+        return found
+
+    def keep(self, handle: Handle, store: Store) -> Handle:
+        """Return a handle that is closed with the queue.
+
+        Raises:
+            ClosedError: the queue was closed while the handle was made, so that it is closed too.
+        """
+        self.handles[id(handle)] = handle
+        # Registered before the check: closing has seen the handle, or the check sees the closing.
+        if self.is_closed or store.is_closed:
+            handle.close()
+            raise self._closed_error(store)
+        return handle
+
+    @staticmethod
+    def _closed_error(store: Store) -> errors.ClosedError:
+        return errors.ClosedError(
+            "this queue is closed", path=store.folder.path, remedy="open it again"
+        )
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def repair(self, progress: Callable[[int, int], None] | None) -> RepairReport:
+        """Close all handles and the store, repair the files, and open the store again."""
+        store = self.writable("repair")
+        try:
+            self._close_handles()
+            store.close()
+            self._close_handles()  # those that other threads were making
+            report = repair_queue(
+                store.folder.path, prefix=store.prefix, trust=self.options.trust,
+                lock_timeout=store.lock_timeout, progress=progress,
+                dtype=store.schema.dtype, codec=store.schema.codec,
+            )  # fmt: skip
+            with contextlib.suppress(errors.DamageError):
+                self.store = self._start(create=False)
+        finally:
+            if self.is_closed:  # by another thread, which saw the store of before
+                self.store.close()
+            if self.store.is_closed:
+                self.is_closed = True
+        return report
+
+    def _close_handles(self) -> None:
+        for known in self.handles.valuerefs():
+            if (handle := known()) is not None:
+                handle.close()
+
+    def close(self) -> None:
+        """Close all handles, flush if `sync` promises that, and close the store."""
+        self.is_closed = True
+        store = self.store
+        if store.is_forked:
+            return  # the parent's: its locks and threads are not ours to end
+        try:
+            self._close_handles()
+            if self.flushes_on_close and not store.is_closed:
+                with contextlib.suppress(errors.ClosedError):  # by another thread just now
+                    store.flusher.flush(None)
+        finally:
+            store.close()
