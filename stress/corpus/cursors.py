@@ -77,7 +77,7 @@ def _(victim: Victim) -> Hit:
 
 AHEAD = harmless.but(
     after_cut=Works("all", "lowered consumer"),
-    verify=Finds("is acknowledged, the tail is"),
+    verify=Finds("are acknowledged, but the tail is"),
     repair=Mends("lowered consumer"),
     named=Resumes("tail"),
 )

@@ -262,7 +262,7 @@ def reader_ends_before_damage() -> None:
 
 def other_case_is_damage() -> None:
     """Verify takes the pages of another queue for misnamed pages of this one."""
-    rewrite(inspection, "_look_at_names", ("or owner not in others", "or owner in others"))
+    rewrite(inspection, "_check_names", ("or owner not in others", "or owner in others"))
 
 
 def lost_head_unsaid() -> None:

@@ -171,7 +171,7 @@ def test_end_mark_is_written_again(filled: Disk, number: int) -> None:
     """All messages before the next page are there, so nothing is missing but the mark."""
     no_end_mark(filled.page(number))
     assert not verify_queue(filled.directory).ok
-    assert any("end mark" in action for action in mended(filled, MESSAGES))
+    assert any("end-of-page marker" in action for action in mended(filled, MESSAGES))
 
 
 @pytest.mark.parametrize("number", [1, 3])

@@ -194,7 +194,7 @@ def test_an_old_write_meta_costs_no_survey_for_each_page(
 ) -> None:
     """However many pages stand behind the tail that it names, the directory is listed as often."""
     looks = {}
-    survey = verify_room.survey
+    inspect = verify_room.inspect
     for count in (5, 40):
         path = tmp_path / str(count)
         with Queue(path, page_bytes=SMALL) as queue:
@@ -204,8 +204,8 @@ def test_an_old_write_meta_costs_no_survey_for_each_page(
             for _ in range(count):
                 producer.send(bytes(SMALL // 2))
             overwrite(path / "queue-writeMeta", 0, old)
-            watched = Mock(wraps=survey)
-            monkeypatch.setattr(verify_room, "survey", watched)
+            watched = Mock(wraps=inspect)
+            monkeypatch.setattr(verify_room, "inspect", watched)
             assert len(verify_queue(path).problems) >= count - 2
         looks[count] = watched.call_count
     assert looks[40] == looks[5]
@@ -304,7 +304,7 @@ def test_verify_says_when_it_could_not_look(disk: Disk, monkeypatch: pytest.Monk
             verify_queue(disk.directory)
 
 
-@pytest.mark.parametrize("where", ["survey", "map_page", "map_file", "read_publishing"])
+@pytest.mark.parametrize("where", ["inspect", "map_page", "map_file", "read_publishing"])
 def test_queue_that_is_closed_meanwhile_is_not_damaged(
     queue: Queue, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:

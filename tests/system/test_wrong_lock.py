@@ -46,7 +46,7 @@ def given_away(path: Path) -> None:
     os.chown(path, STRANGER, STRANGER)
 
 
-BEHIND = ": nobody can open the queue for writing"
+BEHIND = ": no process can open the queue for writing"
 WRONG = [
     (fifo, "not a regular file"),
     (link, "not a regular file"),

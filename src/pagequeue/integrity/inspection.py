@@ -1,22 +1,21 @@
-"""What stands in a queue's directory, trusting none of it.
+"""Inspection: read every file of a queue's directory without trusting any of them.
 
-Opening a queue stops at the first thing that is wrong; verify, repair and salvage must go on. So
-here every file is looked at by itself, and what is wrong with it is noted. Nothing is written and
-no lock is taken.
+Opening a queue stops at the first error; verify, repair and salvage must continue. So each file is
+read on its own and its problems are collected. An inspection writes no file and takes no lock.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.format import group_bytes
-from pagequeue.integrity.inspection_meta import Written, look_at_words
 from pagequeue.integrity.problem import Problem, problem_of
 from pagequeue.meta.all_and_read_meta import (
     AllMeta,
@@ -28,6 +27,7 @@ from pagequeue.meta.all_and_read_meta import (
 from pagequeue.meta.cursor import CursorMeta, readable_cursors
 from pagequeue.meta.group_table import GroupTable
 from pagequeue.meta.last_stored import read_stored, sequences_stored
+from pagequeue.meta.write_meta import WriteMeta
 from pagequeue.page.compressed_page import map_page
 from pagequeue.page.header import PageHeader, first_bytes, inflated_bytes, parse_header, read_header
 from pagequeue.page.listing import page_numbers
@@ -35,27 +35,49 @@ from pagequeue.page.page import PROOF, scan_region
 from pagequeue.system.file_lock import wrong_lock
 
 if TYPE_CHECKING:
+    from pagequeue.meta.write_meta import Tail
     from pagequeue.system.directory import Directory
+
+TAIL_POSITION: Final = field_of(fmt.WRITE_META, "page_number")
+
+
+@dataclass
+class Written:
+    """The contents of a plausible write meta.
+
+    Attributes:
+        tail: the end of what was written.
+        durable_sequence: the durable mark.
+        durable_page: the page that contains the mark; 0 = no mark was ever set.
+        failed_errno: the failure latch.
+        is_trusted: whether the shared state is valid; otherwise the frames determine the tail.
+    """
+
+    tail: Tail
+    durable_sequence: int
+    durable_page: int
+    failed_errno: int
+    is_trusted: bool
 
 
 @dataclass
 class Inspection:
-    """All that can be said of a directory without opening the queue.
+    """The state of a queue, as its files describe it, without opening the queue.
 
     Attributes:
         folder: the directory.
         prefix: of the queue's file names.
-        names: of all that stands there.
+        names: of all its entries.
         numbers: of the page files, sorted.
-        meta: what was fixed at creation; from the pages, if its own file is damaged; None if
-            nothing says it.
+        meta: what was fixed at creation; derived from the pages if its own file is damaged; None
+            if they do not determine it either.
         head_page: the first readable page.
-        head_sequence: its first sequence; None if nothing says it.
-        is_head_known: whether the read meta says both; else the first page that is there does.
-        written: what the write meta says; None if it is missing or damaged.
-        problems: what is wrong with all these files, pages apart.
+        head_sequence: its first sequence; None if unknown.
+        is_head_known: whether both come from the read meta; otherwise from the first page file.
+        written: contents of the write meta; None if it is missing or damaged.
+        problems: of all these files except the pages.
         newer: paths of meta files that a newer version wrote.
-        denied: errors of those that may not be read, by path: nobody knows what they say.
+        denied: errors of meta files that may not be read, by path; their contents are unknown.
     """
 
     folder: Directory
@@ -71,8 +93,8 @@ class Inspection:
     newer: set[str] = field(default_factory=set)
     denied: dict[str, errors.AccessDenied] = field(default_factory=dict)
 
-    def wrong(self, error: errors.PageQueueError) -> None:
-        """Note what an error says."""
+    def note(self, error: errors.PageQueueError) -> None:
+        """Add an error to the problems."""
         self.problems.append(problem_of(error))
         if isinstance(error, errors.NewerFormat) and error.path is not None:
             self.newer.add(error.path)
@@ -81,12 +103,12 @@ class Inspection:
 
     @property
     def awaits_recovery(self) -> bool:
-        """Whether the frames, and not the write meta, say where the end is."""
+        """Whether the frames, and not the write meta, determine the tail."""
         return self.written is None or not self.written.is_trusted
 
     @property
     def durable_sequence(self) -> int:
-        """No message below it may be damaged."""
+        """Messages below this sequence are durable: none of them may be damaged."""
         known = 0 if self.written is None else self.written.durable_sequence
         return max(known, self.head_sequence or 0)
 
@@ -98,17 +120,17 @@ class Inspection:
         """Return a page's header.
 
         Raises:
-            PageQueueError: whatever is wrong with it.
+            PageQueueError: it is missing, damaged or unreadable.
         """
         if self.meta is None:
             raise errors.CorruptMeta(
-                "nothing says what the queue was like", path=self.folder.path,
-                position=0, reason="missing",
+                "neither allMeta nor a page determines the queue's id and page size",
+                path=self.folder.path, position=0, reason="missing",
             )  # fmt: skip
         return read_header(self.folder, self.prefix, self.meta.queue_id, number)
 
     def queue_id_of(self, number: int) -> bytes | None:
-        """Return the queue id in a page's header, None when it does not say one."""
+        """Return the queue id in a page's header, None when the header is invalid."""
         name = fmt.page_name(self.prefix, number)
         try:
             return parse_header(first_bytes(self.folder, name), self.folder.full(name)).queue_id
@@ -116,14 +138,14 @@ class Inspection:
             return None
 
     def is_unused(self, number: int) -> bool:
-        """Whether a page says that it is only made ready."""
+        """Whether a page is only prepared: no producer has rolled into it."""
         try:
             return self.header(number).first_sequence is None
         except errors.SETTLED:
             return False
 
     def first_sequence(self, number: int) -> int | None:
-        """Return a page's first sequence, None when it does not say, or says what nobody meant."""
+        """Return a page's first sequence, None without a valid header of a finished roll."""
         try:
             header = self.header(number)
         except errors.SETTLED:
@@ -131,10 +153,10 @@ class Inspection:
         return None if self.is_left(number, header) else header.first_sequence
 
     def is_left(self, number: int, header: PageHeader) -> bool:
-        """Whether a page says a sequence that a message in the page before has.
+        """Whether a header is left from an unfinished roll: the page before has its first sequence.
 
-        A producer died while it rolled, and others went on in the page before, which had room for
-        what they sent; or a power cut took what the next roll wrote there.
+        A producer died while it rolled, and others continued in the page before, which had space
+        for their messages; or a power cut lost what the next roll wrote to this header.
         """
         first, meta = header.first_sequence, self.meta
         if first is None or meta is None or number <= self.head_page or self._is_begun(number):
@@ -154,42 +176,43 @@ class Inspection:
         return scan_region(before, None, begun, begun.first_sequence, None).sequence > first
 
     def _is_begun(self, number: int) -> bool:
-        """Whether a page was rolled into for certain, and the header that it got then is there."""
+        """Whether a page was certainly rolled into, so that its header is the one of that roll."""
         written = self.written
         if written is None:
             return False
         return number <= (written.tail.page_number if written.is_trusted else written.durable_page)
 
 
-def survey(folder: Directory, prefix: str) -> Inspection:
-    """Look at a directory.
+def inspect(folder: Directory, prefix: str) -> Inspection:
+    """Inspect a directory.
 
     Raises:
-        QueueNotFound: there is no file of such a queue at all.
+        QueueNotFound: it has no file of such a queue.
     """
     found = Inspection(folder, prefix, names=sorted(folder.names()))
     found.numbers = page_numbers(prefix, found.names)
     metas = (fmt.all_meta_name, fmt.write_meta_name, fmt.read_meta_name)
     if not found.numbers and not any(name(prefix) in found.names for name in metas):
         raise errors.QueueNotFound(
-            f"no queue with prefix {prefix!r} here: check directory and prefix", path=folder.path
-        )
-    _look_at_names(found)
-    _look_at_lock(found)
-    _look_at_meta(found)
+            f"no queue with prefix {prefix!r} here", path=folder.path,
+            remedy="check directory and prefix",
+        )  # fmt: skip
+    _check_names(found)
+    _check_lock(found)
+    _check_meta(found)
     if found.meta is not None:
-        _look_at_head(found, found.meta)
-        # Before the tail, which only grows: then no cursor can seem to be ahead of it.
+        _check_head(found, found.meta)
+        # Read before the tail, which only grows: so no valid cursor appears to be ahead of it.
         cursors = _cursors(found, found.meta)
-        look_at_words(found, found.meta)
-        _look_at_cursors(found, cursors)
-        _look_at_stored(found, found.meta)
-        _look_at_sizes(found, found.meta)
+        _check_write_meta(found, found.meta)
+        _check_cursors(found, cursors)
+        _check_stored(found, found.meta)
+        _check_sizes(found, found.meta)
     return found
 
 
 def meta_from_pages(folder: Directory, prefix: str, numbers: list[int]) -> AllMeta | None:
-    """Return what was fixed at creation as the pages' headers and sizes say it."""
+    """Derive what was fixed at creation from the headers and sizes of the pages."""
     votes: Counter[tuple[bytes, int]] = Counter()
     created = []
     said = queue_ids_said(folder, prefix)
@@ -204,7 +227,7 @@ def meta_from_pages(folder: Directory, prefix: str, numbers: list[int]) -> AllMe
         except errors.SETTLED:
             continue
         if len(said) > 1 and len(set(said)) == 1 and header.queue_id != said[0]:
-            continue  # two files agree on another id: this page is of another queue
+            continue  # two files agree on another id: this page belongs to another queue
         if fmt.PAGE_BYTES_MIN <= size_bytes <= fmt.PAGE_BYTES_MAX and not (
             size_bytes % fmt.PAGE_BYTES_STEP
         ):
@@ -216,10 +239,10 @@ def meta_from_pages(folder: Directory, prefix: str, numbers: list[int]) -> AllMe
     return AllMeta(queue_id, min(created), page_bytes)
 
 
-def _look_at_names(found: Inspection) -> None:
-    """Note files whose names are nearly those of pages: nobody will ever read them.
+def _check_names(found: Inspection) -> None:
+    """Note files with malformed page names: no process ever reads them.
 
-    Not those of another queue, which has more files than pages.
+    Files of another queue, which has other files than pages too, are not noted.
     """
     nearly = re.compile(rf"{re.escape(found.prefix)}-\d+\.(?:page|idx)", re.IGNORECASE)
     exactly = fmt.page_name_pattern(found.prefix)
@@ -235,21 +258,21 @@ def _look_at_names(found: Inspection) -> None:
             found.problems.append(Problem(found.folder.full(name), None, None, reason))
 
 
-def _look_at_lock(found: Inspection) -> None:
+def _check_lock(found: Inspection) -> None:
     reason = wrong_lock(found.folder, fmt.lock_name(found.prefix))
     if reason is not None:
         path = found.folder.full(fmt.lock_name(found.prefix))
-        reason = f"{reason}: nobody can open the queue for writing"
+        reason = f"{reason}: no process can open the queue for writing"
         found.problems.append(Problem(path, None, None, reason, "access"))
 
 
-def _look_at_meta(found: Inspection) -> None:
-    """Read what was fixed at creation; the pages say it too, and are asked where that is wrong."""
+def _check_meta(found: Inspection) -> None:
+    """Read what was fixed at creation, or derive it from the pages where that file is damaged."""
     folder, prefix = found.folder, found.prefix
     try:
         found.meta = read_all_meta(folder, prefix)
     except errors.PageQueueError as error:
-        found.wrong(error)
+        found.note(error)
         if not isinstance(error, errors.NewerFormat):
             found.meta = meta_from_pages(folder, prefix, found.numbers)
         return
@@ -261,7 +284,7 @@ def _look_at_meta(found: Inspection) -> None:
     if any(found.queue_id_of(number) == found.meta.queue_id for number in found.numbers):
         return
     if found.meta.queue_id in queue_ids_said(folder, prefix):
-        return  # two files agree: the pages are another queue's, and none of its messages counts
+        return  # two files agree: the pages belong to another queue and are not counted
     said = meta_from_pages(folder, prefix, found.numbers)
     if said is not None:
         position = field_of(fmt.ALL_META, "queue_id")
@@ -270,11 +293,11 @@ def _look_at_meta(found: Inspection) -> None:
         found.meta = said
 
 
-def _look_at_head(found: Inspection, meta: AllMeta) -> None:
+def _check_head(found: Inspection, meta: AllMeta) -> None:
     try:
         read = ReadMeta(found.folder, found.prefix, meta.queue_id, writable=False)
     except errors.PageQueueError as error:
-        found.wrong(error)
+        found.note(error)
         if found.numbers:
             found.head_page = found.numbers[0]
             found.head_sequence = found.first_sequence(found.head_page)
@@ -288,32 +311,32 @@ def _look_at_head(found: Inspection, meta: AllMeta) -> None:
     path = found.folder.full(fmt.read_meta_name(found.prefix))
     found.problems.append(Problem(path, position, found.head_sequence, reason))
     if found.numbers:
-        found.head_page = found.numbers[0]  # nothing that is there is hidden
+        found.head_page = found.numbers[0]  # so that no existing page is hidden
         found.head_sequence = found.first_sequence(found.head_page)
 
 
 def _wrong_head(found: Inspection, sequence: int) -> tuple[int, str | None]:
-    """Return which word of the read meta cannot be, and why; None for why when both can."""
+    """Return the position of an invalid field of the read meta and the reason, None if valid."""
     number = found.head_page
     first = found.first_sequence(number) if number in found.numbers else None
     position, reason = ReadMeta.HEAD_PAGE, None
     if not fmt.FIRST_PAGE <= number <= fmt.PAGE_NUMBER_MAX:
-        reason = f"page {number} cannot be the first"
+        reason = f"head page {number} is out of range"
     elif found.numbers and number > max(_listed_again(found)):
-        reason = f"says that reading begins in page {number}, and there is none"
+        reason = f"head page {number} does not exist"
     elif found.numbers and number > found.numbers[0] and found.is_unused(number):
-        reason = f"says that reading begins in page {number}, which is only made ready"
+        reason = f"head page {number} is only prepared: no producer has rolled into it"
     elif _is_past_pages(found, sequence, first):
         position = ReadMeta.sequence_at(number)
-        reason = f"says that reading begins with message {sequence}, which cannot be"
+        reason = f"invalid head sequence {sequence}"
     elif first is not None and first != sequence:
         position = ReadMeta.sequence_at(number)
-        reason = f"says that reading begins with message {sequence}, the page {first}"
+        reason = f"the head is message {sequence}, but the head page begins with message {first}"
     return position, reason
 
 
 def _is_past_pages(found: Inspection, sequence: int, first: int | None) -> bool:
-    """Whether a head sequence cannot be, although its page does not say where it begins."""
+    """Whether a head sequence is invalid, also where the head page's own header is."""
     if sequence > fmt.SEQUENCE_MAX:
         return True
     if first is not None:
@@ -323,14 +346,14 @@ def _is_past_pages(found: Inspection, sequence: int, first: int | None) -> bool:
 
 
 def _listed_again(found: Inspection) -> list[int]:
-    """Return the page numbers; listed anew, if rolls and retention went on past the first list."""
+    """Return the page numbers; listed again if rolls and retention moved past the first list."""
     if found.head_page > found.numbers[-1]:
         found.numbers = page_numbers(found.prefix, found.folder.names()) or found.numbers
     return found.numbers
 
 
 def head_now(found: Inspection) -> int:
-    """Return the head page as of now, when retention can have gone on since the survey."""
+    """Return the current head page: retention can have moved it since the inspection."""
     if found.meta is None:
         return found.head_page
     try:
@@ -342,28 +365,94 @@ def head_now(found: Inspection) -> int:
     return number
 
 
-def _look_at_stored(found: Inspection, meta: AllMeta) -> None:
-    """Read the last messages that retention kept for flows."""
+def _check_write_meta(found: Inspection, meta: AllMeta) -> None:
+    """Read the write meta; note invalid fields and the failure latch."""
+    try:
+        write = WriteMeta(found.folder, found.prefix, meta.queue_id, writable=False)
+    except errors.PageQueueError as error:
+        found.note(error)
+        return
+    # The mark before the tail, which only grows: other processes may send and flush in between.
+    durable_sequence, durable_page = write.durable_sequence, write.durable_page
+    tail = write.tail
+    written = Written(tail, durable_sequence, durable_page, write.failed_errno, write.is_settled)
+    write.close()
+    path = found.folder.full(fmt.write_meta_name(found.prefix))
+    if not written.is_trusted:
+        if not _is_possible_mark(found, meta, written):
+            mark = written.durable_sequence
+            invalid = f"invalid durable mark: the pages cannot hold all messages below {mark}"
+            found.problems.append(Problem(path, WriteMeta.DURABLE_SEQUENCE, None, invalid))
+            return
+        found.written = written
+        _check_latch(found, written)
+        return
+    reason = None
+    if not tail.can_be((found.head_page, found.head_sequence or 0), meta.page_bytes):
+        reason = f"invalid {tail}"
+    elif written.durable_sequence > tail.sequence:
+        reason = (
+            f"durable mark {written.durable_sequence} is ahead of the tail, "
+            f"which is message {tail.sequence}"
+        )
+    if reason is not None:
+        found.problems.append(Problem(path, TAIL_POSITION, None, reason))
+        return
+    found.written = written
+    _check_latch(found, written)
+
+
+def _is_possible_mark(found: Inspection, meta: AllMeta, written: Written) -> bool:
+    """Whether the pages can hold all messages below a durable mark without a trusted tail.
+
+    Pages can be missing, so the count of pages comes from the tail fields, which are in the same
+    sector as the mark.
+    """
+    begun = (
+        number for number in reversed(found.numbers) if found.first_sequence(number) is not None
+    )
+    number = next(begun, found.head_page)
+    first = found.first_sequence(number) or found.head_sequence or 0
+    last = max(number, written.tail.page_number)
+    return (
+        written.durable_page <= last
+        and written.durable_sequence <= first + (last + 1 - number) * meta.index_capacity
+    )
+
+
+def _check_latch(found: Inspection, written: Written) -> None:
+    if written.failed_errno:
+        path = found.folder.full(fmt.write_meta_name(found.prefix))
+        reason = (
+            f"a sync failed ({os.strerror(written.failed_errno)}): messages from here on "
+            "may not be on stable storage"
+        )
+        sequence = written.durable_sequence
+        found.problems.append(Problem(path, WriteMeta.FAILED_ERRNO, sequence, reason))
+
+
+def _check_stored(found: Inspection, meta: AllMeta) -> None:
+    """Read the last messages, which retention kept for flows."""
     for sequence in sequences_stored(found.prefix, found.names):
         try:
             read_stored(found.folder, found.prefix, meta.queue_id, sequence)
         except errors.QueueNotFound:
             continue  # retention removed it meanwhile
         except errors.PageQueueError as error:
-            found.wrong(error)
+            found.note(error)
 
 
 def _cursors(found: Inspection, meta: AllMeta) -> dict[str, tuple[int, str]]:
-    """Return where the named consumers stand, by path; note the cursors that cannot be read."""
+    """Return the named consumers' next sequences by path; note the cursors that are unreadable."""
     result = {}
     for name, cursor in readable_cursors(found.folder, found.prefix, meta.queue_id):
         if isinstance(cursor, errors.PageQueueError):
-            found.wrong(cursor)
+            found.note(cursor)
         elif cursor.is_group:
             try:
                 group = GroupTable(found.folder, found.prefix, meta.queue_id, name, writable=False)
             except errors.PageQueueError as error:
-                found.wrong(error)
+                found.note(error)
             else:
                 result[group.path] = (group.new_sequence if group.is_trusted else 0, "claimed")
         else:
@@ -372,7 +461,7 @@ def _cursors(found: Inspection, meta: AllMeta) -> dict[str, tuple[int, str]]:
 
 
 def appended(found: Inspection, meta: AllMeta) -> dict[str, int]:
-    """Return the meta files that have more bytes than are used, by name, with how many are used."""
+    """Return the meta files that are longer than their contents: name and bytes used of each."""
     used = {
         fmt.read_meta_name(found.prefix): fmt.READ_META_BYTES,
         fmt.write_meta_name(found.prefix): fmt.WRITE_META_FILE_BYTES,
@@ -396,8 +485,8 @@ def appended(found: Inspection, meta: AllMeta) -> dict[str, int]:
     }
 
 
-def _look_at_sizes(found: Inspection, meta: AllMeta) -> None:
-    """Note what was appended to small files: nobody reads it, and repair cuts it off."""
+def _check_sizes(found: Inspection, meta: AllMeta) -> None:
+    """Note what was appended to small files: it is never read, and repair cuts it off."""
     for name, used in appended(found, meta).items():
         path, status = found.folder.full(name), found.folder.status(name)
         if status is not None and not any(problem.file == path for problem in found.problems):
@@ -405,12 +494,12 @@ def _look_at_sizes(found: Inspection, meta: AllMeta) -> None:
             found.problems.append(Problem(path, used, None, reason))
 
 
-def _look_at_cursors(found: Inspection, cursors: dict[str, tuple[int, str]]) -> None:
-    """Note the cursors that are ahead of the tail; recovery lowers them, where one is due."""
+def _check_cursors(found: Inspection, cursors: dict[str, tuple[int, str]]) -> None:
+    """Note the cursors that are ahead of the tail; where recovery is due, it lowers them."""
     if found.written is None or not found.written.is_trusted:
         return
     tail = found.written.tail.sequence
     for path, (sequence, done) in cursors.items():
         if sequence > tail:
-            reason = f"says that all below message {sequence} is {done}, the tail is {tail}"
+            reason = f"messages below {sequence} are {done}, but the tail is {tail}"
             found.problems.append(Problem(path, CursorMeta.NEXT, None, reason))

@@ -1,4 +1,4 @@
-"""One thing that is wrong with a queue, as verify, repair and salvage report it."""
+"""A problem of a queue's files, as verify, repair and salvage report it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,22 @@ from pagequeue import errors
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong.
+    """A problem of one file of a queue.
 
     Attributes:
         file: its path.
-        position: place in the file in bytes, None when the file as a whole is meant.
-        sequence: of the message that should stand there, None when none is meant.
+        position: byte position in the file, None for the file as a whole.
+        sequence: of the message that belongs there, None where it concerns no single message.
         reason: what is wrong.
-        kind: what to do: "damage" is to be repaired or salvaged; "access" is mended by owner,
-            permissions or the real file; "upgrade" is read by a newer version.
-        remedy: what `reason` ends with, where that is something to do.
+        kind: what to do: "damage" needs `repair_queue` or `salvage_queue`; "access" another owner,
+            other permissions or the real file; "upgrade" a newer version of pagequeue.
+        remedy: the end of `reason` that says what to do, None where it has none.
         trust: the name in the option `trust` that accepts it; None: no name does.
+
+    Example:
+        >>> for problem in verify_queue("events").problems:
+        ...     print(problem.file, problem.position, problem.reason)
+        events/queue-0000000001.page 4096 its checksum is wrong
     """
 
     file: str
@@ -32,11 +37,11 @@ class Problem:
 
 
 def problem_of(error: errors.PageQueueError) -> Problem:
-    """Return what an error says, as a problem.
+    """Return an error as a problem.
 
     Raises:
-        RetryError, MissingExtra, ClosedError, ForkedError: that one itself, because it says nothing
-            about the files.
+        RetryError, MissingExtra, ClosedError, ForkedError: the error itself, because it does not
+            concern the files.
     """
     about_others = errors.RetryError, errors.MissingExtra, errors.ClosedError, errors.ForkedError
     if isinstance(error, about_others):

@@ -1,9 +1,9 @@
-"""Repair: mend what can be mended without losing a message, and say what was done.
+"""Repair a queue without losing a message, and report each action.
 
-It works alone with the queue. What it makes again is derived from what is still there and proves
-itself: the frames' checksums contain their sequences. What would need guessing is left as it is,
-and stays in the report; salvage copies out what is still good. Every step leaves a queue that is
-no worse when it is cut short, and a repair that is repeated does nothing more.
+Repair has the queue exclusively. Everything it recreates is derived from data that proves itself:
+the frames' checksums contain their sequences. Damage whose repair would need guessing remains, and
+is reported; salvage copies the intact messages out. A repair that is interrupted at any step leaves
+the queue no worse, and repeating a finished repair changes no file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.integrity.inspection import appended, survey
+from pagequeue.integrity.inspection import appended, inspect
 from pagequeue.integrity.problem import Problem, problem_of
 from pagequeue.integrity.repair_page import PageRepair
 from pagequeue.integrity.rewrite_unsynced import rewrite_undurable
@@ -59,11 +59,16 @@ LOCK_TIMEOUT = 10.0
 
 @dataclass
 class RepairReport:
-    """What was done and what is left.
+    """The result of a repair.
 
     Attributes:
-        actions: one sentence for each thing that was mended.
-        remaining: what is still wrong, because mending it would lose or invent something.
+        actions: one sentence for each repaired problem.
+        remaining: problems whose repair would lose or invent messages.
+
+    Example:
+        >>> report = repair_queue("events")
+        >>> report.ok, report.actions
+        (True, ['made queue-0000000001.idx again from its page'])
     """
 
     actions: list[str] = field(default_factory=list)
@@ -71,11 +76,11 @@ class RepairReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong any more."""
+        """Whether no problem remains."""
         return not self.remaining
 
     def did(self, sentence: str) -> None:
-        """Note one thing that was mended."""
+        """Add an action."""
         self.actions.append(sentence)
 
 
@@ -89,12 +94,12 @@ def repair_queue(
     dtype: DTypeLike | None = None,
     codec: str | None = None,
 ) -> RepairReport:
-    """Mend a queue as far as that is possible without losing a message.
+    """Repair a queue as far as possible without losing a message.
 
-    Mended are: missing or damaged meta files and indexes, page headers and end marks that the
-    frames prove, files that are too long, or too short behind their last frame, a page under
-    another number, a torn tail, leftover temporary files, and a failed sync: what it put at risk is
-    written again to new files.
+    Repaired are: missing or damaged meta files and indexes, page headers and end-of-page markers
+    that the frames prove, files that are too long, or too short after their last frame, a page
+    under another number, a torn tail, leftover temporary files, and a failed sync: the messages at
+    risk are written again to new files.
 
     Args:
         directory: its path.
@@ -102,33 +107,40 @@ def repair_queue(
         trust: as for `Queue`.
         lock_timeout: seconds to wait until no other process has the queue open.
         progress: called with pages done and pages in all, while the result is verified.
-        dtype: of its records, should `allMeta` be lost: no page says it. Else it is not used.
-        codec: the same, of its messages.
+        dtype: of its records, used only if `allMeta` is lost: pages do not contain it.
+        codec: of its messages, likewise.
+
+    Returns:
+        The actions taken and the problems that remain.
 
     Raises:
-        QueueNotFound: nothing there looks like a queue.
+        QueueNotFound: no queue with this prefix is in the directory.
         LockTimeout: another process has it open.
-        UnsafePath, AccessDenied, NotADirectory: the directory cannot be used.
-        DiskFull: there is no room for what must be made again; repair goes on when there is.
+        UnsafePath, AccessDenied, NotADirectory: the directory is unusable.
+        DiskFull: the disk has too little space for the files to recreate; free some, call again.
+
+    Example:
+        >>> repair_queue("events").actions
+        ['made queue-0000000001.idx again from its page']
     """
     path = os.path.abspath(os.fsdecode(directory))
     lock_timeout = check_options(path, prefix, None, lock_timeout)[1]
     schema = requested_schema(dtype, codec, path).of_new_queue()
     folder = Directory(path, create=False, trust=trusted(trust, path))
     try:
-        survey(folder, prefix)  # or there is nothing to repair
+        inspect(folder, prefix)  # raises QueueNotFound
         report = RepairReport()
         remove_bad_lock_file(folder, prefix, lock_timeout, report.did)
-        mending = _Repair(folder, prefix, schema, report, progress)
+        repair = _Repair(folder, prefix, schema, report, progress)
         with exclusive(folder, prefix, lock_timeout):
-            meta, left = mending.run()
-        found = mending.found
-        if meta is not None and left is None and _is_latched(folder, prefix, meta):
-            left = _clear_latch(folder, prefix, trusted(trust, path), lock_timeout, report)
+            meta, failure = repair.run()
+        found = repair.found
+        if meta is not None and failure is None and _is_latched(folder, prefix, meta):
+            failure = _clear_latch(folder, prefix, trusted(trust, path), lock_timeout, report)
             found = None
         report.remaining = verify(folder, prefix, progress).problems if found is None else found
-        if left is not None and not report.remaining:
-            report.remaining.append(left)
+        if failure is not None and not report.remaining:
+            report.remaining.append(failure)
     finally:
         folder.close()
     if report.actions:
@@ -147,7 +159,7 @@ def _is_latched(folder: Directory, prefix: str, meta: AllMeta) -> bool:
 def _clear_latch(
     folder: Directory, prefix: str, trust: frozenset[str], timeout: float, report: RepairReport
 ) -> Problem | None:
-    """Put what a failed sync left at risk on stable storage; return why that is not possible."""
+    """Put the messages that a failed sync left at risk on stable storage; return why not."""
     try:
         store = Store(
             folder.path, prefix, create=False, read_only=False, page_bytes=None,
@@ -161,7 +173,9 @@ def _clear_latch(
                         saved = rewrite_undurable(store)
                         break
                 if time.monotonic() > deadline:
-                    raise errors.LockTimeout("another process is flushing", path=folder.path)
+                    raise errors.LockTimeout(
+                        "another process is flushing", path=folder.path, remedy="call again later"
+                    )
                 time.sleep(0.001)
         finally:
             store.close()
@@ -176,11 +190,11 @@ def _clear_latch(
 
 
 class _Repair:
-    """One repair; the caller has the queue alone.
+    """One repair; the caller has the queue exclusively.
 
     Attributes:
-        found: what verify found at the end, None if it must look again: all messages are read for
-            that, so it is not done twice where nothing was changed in between.
+        found: the problems that verify found last; None if files changed since. Verifying reads all
+            messages, so it runs a second time only then.
     """
 
     def __init__(
@@ -199,16 +213,16 @@ class _Repair:
         self.found: list[Problem] | None = None
         self._seen: tuple[int, Inspection] | None = None
 
-    def _look(self) -> Inspection:
-        """Return what stands there; looked at again only where something was mended since.
+    def _inspect(self) -> Inspection:
+        """Return an inspection that is newer than the last action.
 
         Raises:
-            AccessDenied: a meta file may not be read. What it says is not known, and must not be
-                replaced by what the pages say.
+            AccessDenied: a meta file may not be read. Its contents are unknown, and must not be
+                replaced by what is derived from the pages.
         """
-        mended = len(self.report.actions)
-        if self._seen is None or self._seen[0] != mended:
-            self._seen = mended, survey(self.folder, self.prefix)
+        actions = len(self.report.actions)
+        if self._seen is None or self._seen[0] != actions:
+            self._seen = actions, inspect(self.folder, self.prefix)
         found = self._seen[1]
         for name in (fmt.all_meta_name, fmt.write_meta_name, fmt.read_meta_name):
             denied = found.denied.get(self.folder.full(name(self.prefix)))
@@ -217,7 +231,7 @@ class _Repair:
         return found
 
     def run(self) -> tuple[AllMeta | None, Problem | None]:
-        """Mend; return what the queue is, and what stopped it, if verify might not see that."""
+        """Repair; return the queue's meta, and what stopped it, in case verify misses that."""
         self._sweep()
         meta = self._all_meta()
         if meta is None:
@@ -227,8 +241,8 @@ class _Repair:
         self._cut_appended(meta)
         for name in damaged(self.folder, self.prefix):
             self.folder.remove(name)
-            self.report.did(f"removed {name}: look for what its writer published last by hand")
-        PageRepair(self.folder, self.prefix, meta, self.report.did, self._look).run()
+            self.report.did(f"removed {name}: find out by hand what its writer published last")
+        PageRepair(self.folder, self.prefix, meta, self.report.did, self._inspect).run()
         self._read_meta(meta)
         self._write_meta(meta)
         self._sync_names(meta)
@@ -247,10 +261,10 @@ class _Repair:
         for name in filter(pattern.fullmatch, self.folder.names()):
             if self._is_removable(name):
                 self.folder.remove(name)
-                self.report.did(f"removed {name}, which an interrupted maker had left")
+                self.report.did(f"removed {name}, left by an interrupted process")
 
     def _special_indexes(self) -> None:
-        """Remove what stands in an index's place and is no file of ours: links, FIFOs, devices."""
+        """Remove links, FIFOs and devices that have the name of an index."""
         pattern = fmt.page_name_pattern(self.prefix)
         for name in self.folder.names():
             match = pattern.fullmatch(name)
@@ -259,16 +273,16 @@ class _Repair:
             status = self.folder.status(name)
             if status is not None and (not stat.S_ISREG(status.st_mode) or status.st_nlink > 1):
                 self.folder.remove(name)
-                self.report.did(f"removed {name}, which was no file of this queue alone")
+                self.report.did(f"removed {name}, which was not a regular file with one name")
 
     def _is_removable(self, name: str) -> bool:
-        """Whether a name can be given to another file: a directory stays."""
+        """Whether another file can replace a name: directories are kept."""
         status = self.folder.status(name)
         return status is None or not stat.S_ISDIR(status.st_mode)
 
     def _all_meta(self) -> AllMeta | None:
         name = fmt.all_meta_name(self.prefix)
-        found = self._look()
+        found = self._inspect()
         reasons = self._reasons(found, name)
         if found.meta is None or not self._is_removable(name):
             return None
@@ -276,29 +290,29 @@ class _Repair:
             sentence = f"made {name} again from the pages ({reasons[0]})"
             try:
                 read_all_meta(self.folder, self.prefix)
-            except errors.PageQueueError:  # no page says what its messages hold
+            except errors.PageQueueError:  # the pages do not contain the schema
                 found.meta = replace(found.meta, options=self.schema.options(), schema=self.schema)
                 if not self.schema.is_plain:
-                    sentence += f", with {self.schema}, as it was told"
+                    sentence += f", with {self.schema}, as requested"
             write_all_meta(self.folder, self.prefix, found.meta)
             self.report.did(sentence)
         return found.meta
 
     def _reasons(self, found: Inspection, name: str) -> list[str]:
-        """Return what is wrong with a meta file; it is left alone if a newer version wrote it."""
+        """Return the problems of a meta file; none for a file that a newer version wrote."""
         path = self.folder.full(name)
         reasons = [problem.reason for problem in found.problems if problem.file == path]
         return [] if path in found.newer else reasons
 
     def _single_names(self, meta: AllMeta) -> None:
-        """Give meta files that are written to a file that has no other name.
+        """Replace meta files that have a second name with copies.
 
-        After a failed sync each of them becomes a new file: the system can have dropped the name,
-        or the content, of the one that is there.
+        After a failed sync each small file is replaced: the system can have dropped the name, or
+        the contents, of the old one.
         """
-        trusted_words = self._has_trusted_words(meta)
+        was_settled = self._is_settled(meta)
         is_latched = False
-        with contextlib.suppress(errors.PageQueueError):  # made again later
+        with contextlib.suppress(errors.PageQueueError):  # recreated later
             is_latched = _is_latched(self.folder, self.prefix, meta)
         own = (fmt.write_meta_name(self.prefix), fmt.read_meta_name(self.prefix))
         names = self._small_files() if is_latched else []
@@ -316,27 +330,27 @@ class _Repair:
             self.folder.make(name, data, size_bytes=max(len(data), 1), synced=True)
             if not is_single:
                 self.report.did(f"copied {name}, which has another name as well")
-        if trusted_words and not self._has_trusted_words(meta):  # it is another file by now
+        if was_settled and not self._is_settled(meta):  # it is another file now
             WriteMeta(self.folder, self.prefix, meta.queue_id, writable=True).settle()
 
     def _cut_appended(self, meta: AllMeta) -> None:
-        """Cut off what was appended to small files: they have one size, and nobody reads on."""
-        for name, used in appended(survey(self.folder, self.prefix), meta).items():
+        """Cut off what was appended to small files: they have one size."""
+        for name, used in appended(inspect(self.folder, self.prefix), meta).items():
             with self.folder.opened(name, writable=True) as fd:
                 try:
                     os.ftruncate(fd, used)
                 except OSError as error:
                     raise_typed(error, self.folder.full(name), "cutting the file")
-            self.report.did(f"cut off what was appended to {name}, behind its {used} bytes")
+            self.report.did(f"cut off what was appended to {name}, after its {used} bytes")
 
     def _small_files(self) -> list[str]:
-        """Return the names of all files of the queue, pages, indexes and the lock left out."""
+        """Return the names of all files of the queue except pages, indexes and the lock."""
         ours, pages = fmt.file_pattern(self.prefix), fmt.page_name_pattern(self.prefix)
         names = self.folder.names()
         return [name for name in names if ours.fullmatch(name) and not pages.fullmatch(name)]
 
-    def _has_trusted_words(self, meta: AllMeta) -> bool:
-        """Whether the write meta was settled in this boot, in this very file."""
+    def _is_settled(self, meta: AllMeta) -> bool:
+        """Whether the write meta is valid in this boot, as this file."""
         try:
             return WriteMeta(self.folder, self.prefix, meta.queue_id, writable=False).is_settled
         except errors.PageQueueError:
@@ -344,7 +358,7 @@ class _Repair:
 
     def _read_meta(self, meta: AllMeta) -> None:
         name = fmt.read_meta_name(self.prefix)
-        found = self._look()
+        found = self._inspect()
         reasons = self._reasons(found, name)
         if not reasons or found.head_sequence is None or not self._is_removable(name):
             return
@@ -356,9 +370,9 @@ class _Repair:
         self.report.did(f"made {name} again from the first page ({reasons[0]}){missing}")
 
     def _write_meta(self, meta: AllMeta) -> None:
-        """Make the write meta anew if it cannot be right; recovery then finds the tail."""
+        """Recreate an invalid write meta; recovery then finds the tail."""
         name = fmt.write_meta_name(self.prefix)
-        found = self._look()
+        found = self._inspect()
         reasons = self._reasons(found, name)
         if found.written is not None or not reasons or not self._is_removable(name):
             return
@@ -368,10 +382,10 @@ class _Repair:
             durable_sequence=mark[0] if mark else found.head_sequence or 0,
             durable_page=mark[1] if mark else 0,
         )  # fmt: skip
-        self.report.did(f"made {name} again; the frames say where the tail is ({reasons[0]})")
+        self.report.did(f"made {name} again; the frames determine the tail ({reasons[0]})")
 
     def _durable_mark(self, meta: AllMeta, found: Inspection) -> tuple[int, int] | None:
-        """Return sequence and page of the durable mark, if the write meta still says one."""
+        """Return sequence and page of the durable mark, if the write meta's is plausible."""
         try:
             write = WriteMeta(self.folder, self.prefix, meta.queue_id, writable=False)
         except errors.PageQueueError:
@@ -387,27 +401,28 @@ class _Repair:
         """Put the names of all new files on stable storage.
 
         Raises:
-            SyncFailed: trying it again could succeed and mean nothing, so the queue is latched and
-                nothing counts as durable: the next repair writes all of it again.
+            SyncFailed: a second try could report success for dropped data, so the queue is latched
+                and no message counts as durable: the next repair writes all of them again.
         """
         try:
             self.folder.sync()
         except OSError as error:
             with contextlib.suppress(errors.PageQueueError):
                 write = WriteMeta(self.folder, self.prefix, meta.queue_id, writable=True)
-                found = survey(self.folder, self.prefix)
+                found = inspect(self.folder, self.prefix)
                 write.set_durable(found.head_sequence or 0, found.head_page)
                 write.latch(error.errno or errno.EIO, found.head_page)
             words = errors.describe(error)
             raise errors.SyncFailed(
-                f"syncing the directory failed ({words}), so nothing counts as durable and nothing "
-                "more is written: mend the disk, then repair again, which writes all of it anew",
+                f"syncing the directory failed ({words}), so no message counts as durable and "
+                "writing has stopped",
+                remedy="fix the disk, then repair again, which writes all messages to new files",
                 path=self.folder.path, position=0, reason=words,
                 first_sequence=0, end_sequence=0,
             ) from error  # fmt: skip
 
     def _renew(self, meta: AllMeta) -> None:
-        """Write again to new files what a sync that failed during recovery left at risk.
+        """Write the pages that a failed sync during recovery left at risk again, to new files.
 
         Dies in between: some files are new, with the same bytes; the latch is still set.
         """
@@ -429,11 +444,11 @@ class _Repair:
         self.report.did(f"wrote {counted(len(renewed), 'page')} again after a failed sync")
 
     def _indexes(self, meta: AllMeta) -> None:
-        """Rebuild every index that is missing or wrong; one that cannot be read may be right."""
+        """Rebuild every index that is missing or wrong; an unreadable one may be right."""
         self.found = verify(self.folder, self.prefix, self.progress).problems
         damaged = (problem for problem in self.found if problem.kind == "damage")
         wrong = {os.path.basename(problem.file) for problem in damaged}
-        found = survey(self.folder, self.prefix)
+        found = inspect(self.folder, self.prefix)
         for number in found.numbers:
             name = fmt.index_name(self.prefix, number)
             if name not in wrong or not self._is_removable(name):

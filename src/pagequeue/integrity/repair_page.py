@@ -1,4 +1,4 @@
-"""Repairing pages: names, sizes, headers and end marks that their frames prove."""
+"""Repair of pages: names, sizes, headers and end-of-page markers that their frames prove."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
     from pagequeue.system.directory import Directory
 
 END_WORD = fmt.END_OF_PAGE | fmt.FRAME_HEADER_BYTES
-MENDABLE = {"wrong magic", "wrong checksum", "no format", "first sequence"}
-"""What can be wrong with a header that its frames prove."""
+PROVABLE = {"wrong magic", "wrong checksum", "no format", "first sequence"}
+"""Reasons of damage to a header that the page's frames can prove."""
 BEFORE_FRAMES = fmt.PAGE_HEADER_BYTES - fmt.FRAME_ALIGN_BYTES
 
 
 class End(NamedTuple):
-    """Where a sealed page ends: the sequence that follows it, and its last timestamp."""
+    """The end of a sealed page: the sequence that follows it, and its last timestamp."""
 
     sequence: int
     timestamp: int
 
 
 class PageRepair:
-    """Repairs the pages of a queue; the caller has it alone.
+    """Repairs the pages of a queue; the caller has it exclusively.
 
     Args:
         folder: of the queue.
         prefix: of its file names.
         meta: what was fixed at creation.
-        did: is told of each thing that was mended.
-        look: returns what stands there now.
+        did: called with a sentence for each action.
+        inspect: returns the current state of the files.
     """
 
     def __init__(
@@ -52,37 +52,37 @@ class PageRepair:
         prefix: str,
         meta: AllMeta,
         did: Callable[[str], None],
-        look: Callable[[], Inspection],
+        inspect: Callable[[], Inspection],
     ) -> None:
         self.folder = folder
         self.prefix = prefix
         self.meta = meta
         self.did = did
-        self.look = look
-        self.found = look()
+        self.inspect = inspect
+        self.found = inspect()
 
     def run(self) -> None:
-        """Mend what can be mended; what cannot stays as it is."""
-        for mend in self._menders():
-            self.found = self.look()
+        """Repair what is provable; leave the rest unchanged."""
+        for step in self._steps():
+            self.found = self.inspect()
             for number in self.found.numbers:
                 if number >= self.found.head_page:
                     try:
-                        mend(number)
+                        step(number)
                     except (errors.DamageError, errors.UpgradeError, errors.UnsafePath):
-                        continue  # it stays in what verify finds
+                        continue  # verify reports it as remaining
 
-    def _menders(self) -> Iterator[Callable[[int], None]]:
+    def _steps(self) -> Iterator[Callable[[int], None]]:
         yield self._front
         yield self._unlink
         yield self._rename
         yield self._resize
         yield self._header
         yield self._end_mark
-        yield self._behind_tail
+        yield self._zero_past_tail
 
     def _is_spare(self, number: int) -> bool:
-        """Whether a page is only made ready: nothing in it counts."""
+        """Whether a page is only prepared: it has no messages."""
         written = self.found.written
         if written is not None and written.is_trusted:
             return number > written.tail.page_number
@@ -99,7 +99,7 @@ class PageRepair:
         return inflated(data, self.folder.full(name)) if is_compressed(data) else data
 
     def _front(self, number: int) -> None:
-        """Write the front of a compressed page again, from the one at its end, or the other way."""
+        """Restore the front of a compressed page from the copy at its end, or the other way."""
         name = fmt.page_name(self.prefix, number)
         path = self.folder.full(name)
         status = self.folder.status(name)
@@ -118,14 +118,14 @@ class PageRepair:
     # --- names ------------------------------------------------------------------------------------
 
     def _unlink(self, number: int) -> None:
-        """Give a page that will be written to a file that has no other name."""
+        """Replace a page that will be written to with a copy, if its file has a second name."""
         name = fmt.page_name(self.prefix, number)
         status = self.folder.status(name)
         if status is None or status.st_nlink == 1 or not stat.S_ISREG(status.st_mode):
             return
         if self._is_spare(number):
             self.folder.remove(name)
-            self.did(f"removed {name}, which was made ready and has another name as well")
+            self.did(f"removed {name}, which was prepared and has another name as well")
         elif number == self._active():
             self._replace(name, read_all(self.folder, name, self.meta.page_bytes))
             self.did(f"copied {name}, which has another name as well")
@@ -138,7 +138,7 @@ class PageRepair:
         return max((n for n in self.found.numbers if not self._is_spare(n)), default=0)
 
     def _rename(self, number: int) -> None:
-        """Give a page the name of its number, if no other has it."""
+        """Rename a page to the number in its header, if no other page has that name."""
         name = fmt.page_name(self.prefix, number)
         header = parse_header(first_bytes(self.folder, name), self.folder.full(name))
         right = fmt.page_name(self.prefix, header.page_number)
@@ -149,14 +149,14 @@ class PageRepair:
             or self.folder.exists(right)
         ):
             return
-        # Dies behind it: the same page, under its own name.
+        # Dies after it: the same page, under its own name.
         self.folder.rename(name, right)
-        self.did(f"renamed {name} to {right}, which it says it is")
+        self.did(f"renamed {name} to {right}, the number in its header")
 
     # --- sizes ------------------------------------------------------------------------------------
 
     def _resize(self, number: int) -> None:
-        """Cut off what is too much, and fill up what is too little, if no message is there."""
+        """Truncate a page that is too long; extend one that is too short, if it lost no message."""
         name = fmt.page_name(self.prefix, number)
         wanted = self.meta.page_bytes
         status = self.folder.status(name)
@@ -167,7 +167,7 @@ class PageRepair:
         size = status.st_size
         if self._is_spare(number):
             self.folder.remove(name)
-            self.did(f"removed {name}, which was to come next and is no page of {wanted} bytes")
+            self.did(f"removed {name}, a prepared page that did not have {wanted} bytes")
             return
         if size < wanted and not self._is_whole(number, read_all(self.folder, name, size)):
             return
@@ -175,7 +175,7 @@ class PageRepair:
         self.did(f"gave {name} its {wanted} bytes again, it had {size}")
 
     def _is_whole(self, number: int, data: bytes) -> bool:
-        """Whether a page that was cut short still has all of its messages."""
+        """Whether a page that was cut short still has all its messages."""
         header = self.found.header(number)
         first = header.first_sequence
         if first is None:
@@ -196,7 +196,7 @@ class PageRepair:
     # --- headers ----------------------------------------------------------------------------------
 
     def _header(self, number: int) -> None:
-        """Write a page's header again, if its first frame proves which sequence it has."""
+        """Rewrite a page's header, if its first frame proves its first sequence."""
         name = fmt.page_name(self.prefix, number)
         if self._is_spare(number) and self._end_of(number - 1) is None:
             return
@@ -227,9 +227,9 @@ class PageRepair:
         self.did(f"wrote the header of {name} again ({reason})")
 
     def _empty_from(self, number: int, page: _core.Region, before: End | None) -> End | None:
-        """Return where an empty active page begins, if all that says it agrees; else None.
+        """Return where an empty active page begins, if all sources agree; else None.
 
-        The end-of-page marker before it says it, and, in the first page, the read meta.
+        The sources are the end-of-page marker before it and, for the first page, the read meta.
         """
         found, written = self.found, self.found.written
         if number != found.numbers[-1] and not self._is_spare(number + 1):
@@ -254,28 +254,28 @@ class PageRepair:
         return before if agrees else None
 
     def _wrong_header(self, number: int, page: _core.Region) -> str | None:
-        """Return what is wrong with a page's header, None when nothing is, or nothing to mend."""
+        """Return what is wrong with a page's header, None if it is valid or not repairable."""
         try:
             header = self.found.header(number)
         except errors.CorruptPage as error:
-            return error.reason if error.reason in MENDABLE else None
+            return error.reason if error.reason in PROVABLE else None
         if header.first_sequence is None:
             return "no first sequence"
-        stands, timestamp, _, _ = _core.look(page, fmt.PAGE_HEADER_BYTES, header.first_sequence)
-        if stands == _core.READ_BAD_CHECKSUM:
+        state, timestamp, _, _ = _core.look(page, fmt.PAGE_HEADER_BYTES, header.first_sequence)
+        if state == _core.READ_BAD_CHECKSUM:
             return "its frames prove another first sequence"
-        if stands != _core.READ_FRAME:
+        if state != _core.READ_FRAME:
             return None
         before = self._end_of(number - 1)
         floor = header.floor_timestamp
         if not 0 <= floor <= timestamp or (before and floor < before.timestamp <= timestamp):
-            return "its time cannot be"
+            return "invalid timestamp"
         return None
 
     def _proved_first(self, number: int, page: _core.Region, lowest: int = 0) -> int | None:
         """Return the sequence of a page's first frame, from its checksum alone.
 
-        It is not below `lowest`: such a frame is another page's.
+        It is at least `lowest`: a frame with a lower sequence belongs to another page.
         """
         found = self.found
         if number == found.head_page and found.head_sequence is not None:
@@ -303,7 +303,7 @@ class PageRepair:
         return page, scan_region(page, None, header, header.first_sequence, None)
 
     def _end_of(self, number: int) -> End | None:
-        """Return where the page before ends, if it says so."""
+        """Return where a page ends, None unless it has an end-of-page marker."""
         try:
             scanned = self._scan(number)
         except errors.PageQueueError:
@@ -313,18 +313,18 @@ class PageRepair:
         return End(scanned[1].sequence, scanned[1].timestamp)
 
     def _replace(self, name: str, data: bytes) -> None:
-        """Put a new file with these bytes, filled up with zeros, in a page's place.
+        """Replace a page with a new file of these bytes, padded with zeros.
 
-        Dies or cut in between: the old file. A sync that fails leaves it too, so that trying again
-        begins with what is really there.
+        Dies or power is cut in between: the old file. A failed sync leaves the old file too, so
+        that a retry starts from data that is on the disk.
         """
         size = self.meta.page_bytes
         self.folder.make(name, data, size_bytes=size, maker="again", synced=True)
 
-    # --- end marks --------------------------------------------------------------------------------
+    # --- end-of-page markers ----------------------------------------------------------------------
 
     def _end_mark(self, number: int) -> None:
-        """Write the end mark again, where all messages before the next page are there."""
+        """Rewrite an end-of-page marker, where all messages before the next page are present."""
         following = self.found.first_sequence(number + 1)
         if following is None or self._is_spare(number + 1):
             return
@@ -342,14 +342,14 @@ class PageRepair:
             self.meta.queue_id, b"", scan.timestamp, scan.sequence, END_WORD
         )
         mark["timestamp"] = scan.timestamp
-        behind = data[scan.position + fmt.FRAME_HEADER_BYTES :]
-        self._replace(name, data[: scan.position] + mark.tobytes() + behind)
-        self.did(f"wrote the end mark of {name} again")
+        rest = data[scan.position + fmt.FRAME_HEADER_BYTES :]
+        self._replace(name, data[: scan.position] + mark.tobytes() + rest)
+        self.did(f"wrote the end-of-page marker of {name} again")
 
-    # --- behind the tail --------------------------------------------------------------------------
+    # --- past the tail ----------------------------------------------------------------------------
 
-    def _behind_tail(self, number: int) -> None:
-        """Zero what stands behind the tail and is no message: nobody can send past it."""
+    def _zero_past_tail(self, number: int) -> None:
+        """Zero invalid bytes after the tail: no producer can append past them."""
         written = self.found.written
         if written is None or not written.is_trusted or number != written.tail.page_number:
             return
@@ -362,4 +362,4 @@ class PageRepair:
             name = fmt.page_name(self.prefix, number)
             data = read_all(self.folder, name, self.meta.page_bytes)
             self._replace(name, data[: scan.whole_position])
-            self.did(f"zeroed what stood behind message {scan.whole_sequence - 1} in {name}")
+            self.did(f"zeroed the bytes after message {scan.whole_sequence - 1} in {name}")

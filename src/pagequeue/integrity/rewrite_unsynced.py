@@ -1,10 +1,10 @@
-"""Going on after a failed sync: what may not be on the disk is written again, into new files.
+"""Resume after a failed sync: rewrite everything that may not be on the disk to new files.
 
-A sync that failed is never tried again on the same file: the system may have dropped what it could
-not write, keep showing it from memory, and report success the next time. But memory still has it.
-So the active page is sealed, everything from the durable mark on is copied into new files, checked
-frame by frame and synced, and only then takes the place of the old ones. Readers that have an old
-file mapped finish in it; it has the same bytes.
+A failed sync is never retried on the same file: the system may have dropped dirty pages, still
+serve them from memory, and report success the next time. But memory still has the data. So the
+active page is sealed, everything from the durable mark on is copied into new files, checked frame
+by frame and synced, and only then replaces the old files. Readers that have an old file mapped
+finish in it; it has the same bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger("pagequeue")
 
 
 def rewriter(store: Store) -> Callable[[], object]:
-    """Return what goes on after a failed sync, without keeping the store alive."""
+    """Return a function that resumes after a failed sync, without keeping the store alive."""
     known = weakref.ref(store)
 
     def rewrite() -> None:
@@ -45,21 +45,21 @@ def rewriter(store: Store) -> Callable[[], object]:
 
 
 def rewrite_undurable(store: Store) -> range:
-    """Put all that is published on stable storage through new files; the caller has the flush lock.
+    """Make all published messages durable through new files; the caller has the flush lock.
 
     Returns:
         The sequences that were at risk and are durable now.
 
     Raises:
-        PageQueueError: it cannot be done now; the queue stays latched and nothing is worse.
+        PageQueueError: it failed; the queue stays latched, and a later call can succeed.
     """
     write = store.write_meta
     first = write.durable_sequence
     begin = max(write.durable_page, store.read_meta.head_page)
-    # 1. Seal the active page, so that nobody writes to any of these files again. The next page can
-    #    have been made ready before the sync of the directory failed, and its name be dropped: such
-    #    a page is sealed too, until one is made that no failed sync has seen.
-    #    Dies here: a queue that is latched, with one page more, or some.
+    # 1. Seal the active page, so that no producer writes to any of these files again. If the next
+    #    page was prepared before the sync of the directory failed, its name can be lost: such a
+    #    page is sealed too, until one is created that no failed sync concerns.
+    #    Dies here: a latched queue with one or more additional pages.
     with Producer(store) as producer:
         while True:
             number = store.tail.page_number + 1
@@ -68,19 +68,19 @@ def rewrite_undurable(store: Store) -> range:
             if not is_ready:
                 break
     tail = store.tail
-    # 2. Each page into a new file, which takes the old one's name when it is on stable storage.
-    #    Dies or cut in between: some pages are new, the mark is where it was.
+    # 2. Copy each page to a new file, renamed over the old one once it is on stable storage.
+    #    Dies or power is cut in between: some pages are new, the mark is unchanged.
     for number in range(begin, tail.page_number):
         _rewrite_page(store, number, store.first_sequence(number + 1))
-    # 3. The new active page, all the names, and the head: retention can have moved it and failed to
-    #    sync it, and the pages below it were not written again.
+    # 3. Sync the new active page, all names, and the head: retention can have moved the head
+    #    without syncing it, and step 2 did not rewrite the pages below it.
     _sync_file(store, fmt.page_name(store.prefix, tail.page_number))
     try:
         sync_words(store.folder, fmt.read_meta_name(store.prefix))
         store.folder.sync()
     except OSError as error:
         raise_typed(error, store.folder.path, "syncing the directory")
-    # 4. The mark, and only then the latch.
+    # 4. Raise the mark, and only then clear the latch.
     write.set_durable(tail.first_sequence, tail.page_number)
     _sync_file(store, fmt.write_meta_name(store.prefix))
     write.unlatch()
@@ -93,7 +93,7 @@ def rewrite_undurable(store: Store) -> range:
 
 
 def _rewrite_page(store: Store, number: int, end_sequence: int) -> None:
-    """Copy a sealed page into a new file, checked before it takes the old one's name."""
+    """Copy a sealed page into a new file, checked before it replaces the old one."""
     name = fmt.page_name(store.prefix, number)
     path = store.folder.full(name)
     data = read_all(store.folder, name, store.meta.page_bytes)
@@ -102,7 +102,7 @@ def _rewrite_page(store: Store, number: int, end_sequence: int) -> None:
     header = decode_header(data[: fmt.PAGE_HEADER_BYTES], store.meta.queue_id, number, path)
     index = private_region(b"", store.meta.index_bytes)
     _check(private_page(data, store.meta), index, header, end_sequence, path)
-    # The index first: a sync of it may be what failed, and the mark is raised past it, too.
+    # The index first: its sync may be the one that failed, and the mark covers it too.
     store.folder.make(
         fmt.index_name(store.prefix, number),
         index.read(0, len(index)),
@@ -123,9 +123,9 @@ def _check(
     if scan.stopped != _core.READ_END or scan.whole_sequence != end_sequence:
         reason = REASONS.get(scan.stopped, "it ends too early")
         raise errors.CorruptFrame(
-            f"message {scan.sequence} at position {scan.position}: {reason}: what the failed sync "
-            f"left is not all there, messages up to {end_sequence - 1} may be lost; "
-            "salvage the queue",
+            f"message {scan.sequence} at position {scan.position}: {reason}: messages up to "
+            f"{end_sequence - 1} may have been lost by the failed sync",
+            remedy="salvage the queue",
             path=path, position=scan.position, sequence=scan.sequence, reason=reason,
         )  # fmt: skip
 

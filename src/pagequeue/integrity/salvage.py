@@ -1,8 +1,8 @@
-"""Salvage: copy every frame that still validates into a new queue, and say exactly what is gone.
+"""Salvage: copy every valid frame into a new queue, and report exactly which messages are lost.
 
-The damaged queue is only read. Frames are found by walking the pages, and behind damage wherever
-one proves itself. Messages keep payload, timestamp, order and batch; they get new sequences where
-something is missing before them, because a queue has no gaps, and the report says which is which.
+The damaged queue is only read. Salvage walks the frames of each page; after damage it searches for
+the next frame that proves itself. Messages keep payload, timestamp, order and batch. A queue has no
+gaps, so messages after a loss get new sequences; the report maps old to new ones.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.integrity.inspection import Inspection, survey
+from pagequeue.integrity.inspection import Inspection, inspect
 from pagequeue.integrity.problem import Problem
 from pagequeue.integrity.salvage_source import (
     SalvagePage,
@@ -42,12 +42,15 @@ LOCK_TIMEOUT = 10.0
 
 
 class Run(NamedTuple):
-    """Messages that follow each other in the old queue and in the new one.
+    """Consecutive messages of the old queue that are consecutive in the new one.
 
     Attributes:
         first: old sequence of the first.
-        last: old sequence of the last.
+        last: old sequence of the last, inclusive.
         target_first: new sequence of the first.
+
+    Example:
+        >>> Run(first=100, last=199, target_first=40)  # message 100 is now message 40
     """
 
     first: int
@@ -57,16 +60,21 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Loss:
-    """Messages that are gone.
+    """Messages that are lost.
 
     Attributes:
-        file: where they should stand.
-        position: place of the damage in the file in bytes, None when the file is missing.
-        first_sequence: of the first one gone.
-        last_sequence: of the last one gone, None when that is not known.
-        after_ns: time of the last message before them, None when there is none.
-        before_ns: time of the first message behind them, None when there is none.
+        file: the file that contained them.
+        position: byte position of the damage in the file, None if the file is missing.
+        first_sequence: of the first lost message.
+        last_sequence: of the last lost message, inclusive; None if unknown.
+        after_ns: timestamp of the last message before them, None without such a message.
+        before_ns: timestamp of the first message after them, None without such a message.
         reason: what is wrong there.
+
+    Example:
+        >>> for loss in salvage_queue("events", "rescued").lost:
+        ...     print(loss.first_sequence, loss.last_sequence, loss.reason)
+        120 127 its checksum is wrong
     """
 
     file: str
@@ -80,13 +88,16 @@ class Loss:
 
 @dataclass(frozen=True)
 class Repeat:
-    """Messages that stand there again.
+    """Messages whose sequences were found a second time.
 
     Attributes:
-        file: where they stand.
+        file: the file that contains them.
         first_sequence: of the first one.
-        last_sequence: of the last one.
-        reason: what is to be said of them.
+        last_sequence: of the last one, inclusive.
+        reason: how they differ from the first ones.
+
+    Example:
+        >>> Repeat("events/queue-0000000003.page", 100, 127, "a duplicate")
     """
 
     file: str
@@ -97,16 +108,21 @@ class Repeat:
 
 @dataclass
 class SalvageReport:
-    """What was copied and what is gone.
+    """The result of a salvage.
 
     Attributes:
         target: directory of the new queue.
         messages_copied: into the new queue.
         runs: which old sequences became which new ones.
-        lost: messages that are gone, in their order.
-        duplicates: messages that stand there again, the same, and were ignored.
-        conflicts: messages that stand there again with other contents; the first was copied.
-        notes: files that were left out, and what else is worth knowing.
+        lost: messages that are lost, in order.
+        duplicates: messages that were found a second time with the same contents; ignored.
+        conflicts: messages that were found a second time with other contents; the first was copied.
+        notes: files that were skipped, and other remarks.
+
+    Example:
+        >>> report = salvage_queue("events", "rescued")
+        >>> report.messages_copied, report.lost, report.ok
+        (10_000, [], True)
     """
 
     target: str
@@ -119,7 +135,7 @@ class SalvageReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is lost and nothing contradicts."""
+        """Whether no message is lost and none conflicts with another."""
         return not self.lost and not self.conflicts
 
 
@@ -131,64 +147,72 @@ def salvage_queue(
     trust: Collection[str] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> SalvageReport:
-    """Copy all messages that still validate into a new queue, which is flushed at the end.
+    """Copy all valid messages into a new queue, and flush it.
 
     Args:
-        directory: path of the damaged queue; nothing is written there and no lock is taken.
-        target: path of a directory where no queue of this prefix is; made if it is not there.
-        prefix: of the file names, here and there.
+        directory: path of the damaged queue; it is only read, and no lock is taken.
+        target: path of a directory without a queue of this prefix; created if missing.
+        prefix: of the file names of both queues.
         trust: as for `Queue`, for both directories.
         progress: called with page files done and page files in all.
 
+    Returns:
+        What was copied and what is lost.
+
     Raises:
-        QueueNotFound: nothing there looks like a queue.
-        CorruptMeta: neither allMeta nor any page says what the queue was like.
-        AccessDenied: allMeta may not be read, nor any page.
-        InvalidOption: there is a queue in `target` already, or it lies in the damaged queue.
-        DiskFull: there is no room for the copy; what was copied so far is removed again.
+        QueueNotFound: no queue with this prefix is in the directory.
+        CorruptMeta: neither allMeta nor any page determines the queue's id and page size.
+        AccessDenied: neither allMeta nor any page may be read.
+        InvalidOption: `target` contains a queue already, or is in the damaged queue's directory.
+        DiskFull: the copy does not fit; the part copied so far is removed again.
+
+    Example:
+        >>> salvage_queue("events", "rescued").messages_copied
+        10000
     """
     path = os.path.abspath(os.fsdecode(directory))
     target_path = os.path.abspath(os.fsdecode(target))
     folder = Directory(path, create=False, read_only=True, trust=trusted(trust, path))
     try:
-        found = survey(folder, prefix)
+        found = inspect(folder, prefix)
         if found.meta is None:
             denied = found.denied.get(folder.full(fmt.all_meta_name(prefix)))
             if denied is not None:
                 raise denied
             why = "; ".join(problem.reason for problem in found.problems) or "missing"
             raise errors.CorruptMeta(
-                f"neither this file nor any page says what the queue was like ({why}): restore "
-                "one of them from a copy",
+                f"neither this file nor any page determines the queue's id and page size ({why})",
+                remedy="restore one of them from a copy",
                 path=folder.full(fmt.all_meta_name(prefix)), position=0, reason="missing",
             )  # fmt: skip
         if Path(os.path.realpath(path)) in Path(os.path.realpath(target_path)).parents:
             raise errors.InvalidOption(
-                "it lies in the damaged queue's directory, where nothing is written: choose a "
-                "target elsewhere",
+                "it is in the damaged queue's directory, which salvage only reads",
                 path=target_path,
+                remedy="choose a target elsewhere",
             )
         with _Target(target_path, prefix, found.meta, trusted(trust, path)) as made:
             try:
                 return _Salvage(found, made).run(progress)
             except BaseException:
-                made.remove()  # or half of a copy would pass for all of it
+                made.remove()  # or half of a copy could be taken for all of it
                 raise
     finally:
         folder.close()
 
 
 class _Target(Closing):
-    """The new queue; it takes messages with the times that they had."""
+    """The new queue; its messages keep their old timestamps."""
 
     def __init__(self, path: str, prefix: str, meta: AllMeta, trust: frozenset[str]) -> None:
         names = os.listdir(path) if os.path.isdir(path) else []
         if any(fmt.owner_of(name) == prefix != name.removesuffix(".lock") for name in names):
             raise errors.InvalidOption(
-                "there is a queue already, or a part of one: choose another target", path=path
-            )
+                "it contains a queue already, or a part of one", path=path,
+                remedy="choose another target",
+            )  # fmt: skip
         self.path = path
-        # The clock is no method: the core's producer has it, and the collector does not see that.
+        # Not a bound method: the core's producer would keep self alive, unseen by the collector.
         self._now = now = [0]
         clock = partial(now.__getitem__, 0)
         self.store = Store(
@@ -199,7 +223,7 @@ class _Target(Closing):
         self._producer = Producer(self.store, clock)
 
     def put(self, payloads: list[bytes], times: list[int]) -> int:
-        """Send what was one batch, or one message; return the first sequence."""
+        """Send one batch, or one message; return the first sequence."""
         self._now[0] = times[0]
         if len(payloads) == 1:
             return self._producer.send(payloads[0])
@@ -207,11 +231,11 @@ class _Target(Closing):
         return self._producer.send_many(payloads, timestamps=None if one else times).start
 
     def flush(self) -> None:
-        """Put all of it on stable storage."""
+        """Put all messages on stable storage."""
         self._producer.flush()
 
     def holds(self, sequence: int, payload: bytes, timestamp: int) -> bool:
-        """Whether the message of this new sequence is this one."""
+        """Whether the message with this new sequence has this payload and timestamp."""
         place = self.store.seek_sequence(sequence)
         region, position = place.page.region, place.position
         _, found, size, _ = _core.look(region, position, sequence)
@@ -249,14 +273,14 @@ class _Salvage:
         self.target = target
         self.report = SalvageReport(target.path)
         self.next = found.head_sequence or 0
-        """The old sequence that comes next."""
+        """The old sequence to copy next."""
         self.last_number = 0
         """The number of the last page that was read."""
         self.last_timestamp: int | None = None
         self.damage: tuple[str, int | None, str] | None = None
-        """The last place that was wrong: what is missing behind it, is missing there."""
+        """The last damage: file, position and reason of the messages missing after it."""
         self.is_claimed = False
-        """Whether the index says that a message is where the last page's good ones end."""
+        """Whether the index has a message where the valid ones of the last page end."""
 
     def run(self, progress: Callable[[int, int], None] | None) -> SalvageReport:
         """Copy page by page."""
@@ -265,51 +289,51 @@ class _Salvage:
         for done, source in enumerate(all_sources):
             if progress is not None:
                 progress(done, len(all_sources))
-            behind = next((s for s in all_sources[done + 1 :] if s.first > source.first), None)
-            self._copy_page(source, behind)
+            following = next((s for s in all_sources[done + 1 :] if s.first > source.first), None)
+            self._copy_page(source, following)
         if progress is not None:
             progress(len(all_sources), len(all_sources))
         self._miss_tail()
         self.target.flush()
         return self.report
 
-    def _copy_page(self, source: SalvagePage, behind: SalvagePage | None) -> None:
-        end = behind.first if behind is not None else self._known_tail(source)
+    def _copy_page(self, source: SalvagePage, following: SalvagePage | None) -> None:
+        end = following.first if following is not None else self._known_tail(source)
         self.last_number = max(self.last_number, source.number)
         for reason in source.reasons:
             self.damage = (source.path, 0, reason)
         walked = valid_runs(
             source.region, source.index, source.first, None,
             end_sequence=None if end is None or end < source.first else end,
-            is_sealed=behind is not None, sent_sequence=self._sent(),
+            is_sealed=following is not None, sent_sequence=self._sent(),
         )  # fmt: skip
-        for stretch in walked:
-            # Behind damage, in a page whose end nobody knows, and where nothing was promised, the
-            # rest of a batch can be of one that was never sent (I8).
+        for run in walked:
+            # After damage, in a page with an unknown end and above the durable mark, the rest of a
+            # batch can belong to one that was never sent (I8).
             is_doubtful = (
                 end is None
-                and stretch.position > fmt.PAGE_HEADER_BYTES
-                and stretch.first >= self.found.durable_sequence
+                and run.position > fmt.PAGE_HEADER_BYTES
+                and run.first >= self.found.durable_sequence
             )
-            self._copy(source, stretch, is_doubtful=is_doubtful)
-            is_tail = behind is None and (end is None or stretch.end >= end)
-            # Behind an end mark, which its checksum proves, what is missing is not missing here.
-            is_end = is_tail and stretch.stopped == _core.READ_NOTHING
-            if not (is_end or stretch.stopped == _core.READ_END):
-                reason = REASONS.get(stretch.stopped, "it cannot be read")
-                place = source.blocks.get(stretch.end, (stretch.end_position, reason))
+            self._copy(source, run, is_doubtful=is_doubtful)
+            is_tail = following is None and (end is None or run.end >= end)
+            # The checksum of an end-of-page marker proves that this page lost no later message.
+            is_end = is_tail and run.stopped == _core.READ_NOTHING
+            if not (is_end or run.stopped == _core.READ_END):
+                reason = REASONS.get(run.stopped, "it is unreadable")
+                place = source.blocks.get(run.end, (run.end_position, reason))
                 self.damage = (source.path, *place)
-            self.is_claimed = is_claimed(source, stretch)
+            self.is_claimed = is_claimed(source, run)
 
     def _known_tail(self, source: SalvagePage) -> int | None:
-        """Return where the last page ends, if the write meta can be trusted to say it."""
+        """Return the end of the last page from the write meta, None if that is not trusted."""
         written = self.found.written
         if written is None or not written.is_trusted:
             return None
         return written.tail.sequence if written.tail.page_number == source.number else None
 
     def _sent(self) -> int:
-        """Return up to where messages were certainly sent."""
+        """Return the sequence below which messages were certainly sent."""
         written = self.found.written
         trusted_tail = written is not None and written.is_trusted
         tail = written.tail.sequence if written is not None and trusted_tail else 0
@@ -317,31 +341,31 @@ class _Salvage:
 
     # --- frames -----------------------------------------------------------------------------------
 
-    def _copy(self, source: SalvagePage, stretch: ValidRun, *, is_doubtful: bool) -> None:
-        """Copy one stretch, batch by batch; a doubtful one from the end of its first batch on."""
-        frames = list(frames_of(source, stretch))
+    def _copy(self, source: SalvagePage, run: ValidRun, *, is_doubtful: bool) -> None:
+        """Copy a run of frames, batch by batch; a doubtful one without its first batch."""
+        frames = list(frames_of(source, run))
         payloads: list[bytes] = []
         times: list[int] = []
-        first = stretch.first
+        first = run.first
         for place, (payload, timestamp, is_last) in enumerate(frames):
             payloads.append(payload)
             times.append(timestamp)
-            sequence = stretch.first + place + 1
-            if not is_last and sequence < stretch.end:
+            sequence = run.first + place + 1
+            if not is_last and sequence < run.end:
                 continue
-            if not is_doubtful or first > stretch.first:
-                behind = frames[place + 1][1] if place + 1 < len(frames) else None
-                self._put(source, first, payloads, times, behind)
+            if not is_doubtful or first > run.first:
+                after = frames[place + 1][1] if place + 1 < len(frames) else None
+                self._put(source, first, payloads, times, after)
             payloads, times, first = [], [], sequence
 
     def _times(
-        self, source: SalvagePage, first: int, times: list[int], behind: int | None
+        self, source: SalvagePage, first: int, times: list[int], after: int | None
     ) -> list[int]:
-        """Return the times that a batch can have among its neighbours; note one that it cannot."""
-        placed = fitting_times(times, self.last_timestamp or 0, behind)
-        for i, (told, possible) in enumerate(zip(times, placed, strict=True)):
-            if told != possible:
-                reason = f"its time, {told}, cannot be beside its neighbours': {possible} instead"
+        """Return timestamps of a batch that fit those around it; note the first one replaced."""
+        placed = fitting_times(times, self.last_timestamp or 0, after)
+        for i, (found, possible) in enumerate(zip(times, placed, strict=True)):
+            if found != possible:
+                reason = f"timestamp {found} is out of order: replaced by {possible}"
                 self.report.notes.append(Problem(source.path, None, first + i, reason))
                 break
         return placed
@@ -352,16 +376,16 @@ class _Salvage:
         first: int,
         payloads: list[bytes],
         times: list[int],
-        behind: int | None,
+        after: int | None,
     ) -> None:
-        """Send what was one batch, or one message; `behind` is the time of what follows."""
+        """Send one batch, or one message; `after` is the timestamp of the message after it."""
         known = min(max(self.next - first, 0), len(payloads))
         for i in range(known):
             self._compare(source, first + i, payloads[i], times[i])
         first, payloads, times = first + known, payloads[known:], times[known:]
         if not payloads:
             return
-        times = self._times(source, first, times, behind)
+        times = self._times(source, first, times, after)
         if first > self.next:
             self._miss(self._missing_before(source), first, times[0])
         target_first = self.target.put(payloads, times)
@@ -377,22 +401,22 @@ class _Salvage:
         self.damage = None
 
     def _compare(self, source: SalvagePage, sequence: int, payload: bytes, timestamp: int) -> None:
-        """Note a message that stands there for the second time, or instead of a lost one."""
+        """Note a message whose sequence was copied already, or passed."""
         for run in self.report.runs:
             if run.first <= sequence <= run.last:
                 copied = run.target_first + sequence - run.first
                 same = self.target.holds(copied, payload, timestamp)
-                reason = "there again, the same" if same else "there again, with other contents"
+                reason = "a duplicate" if same else "the same sequence with other contents"
                 noted = self.report.duplicates if same else self.report.conflicts
                 _note_again(noted, source.path, sequence, reason)
                 return
-        reason = "out of order: what follows it was copied already"
+        reason = "out of order: messages after it were copied already"
         _note_again(self.report.conflicts, source.path, sequence, reason)
 
-    # --- what is gone -----------------------------------------------------------------------------
+    # --- losses -----------------------------------------------------------------------------------
 
     def _miss_page(self, number: int) -> None:
-        """Note that the last page is not there."""
+        """Note that the last page is missing."""
         self.report.lost.append(
             Loss(
                 self.found.path(number), None, self.next, None, self.last_timestamp, None, "missing"
@@ -400,7 +424,7 @@ class _Salvage:
         )
 
     def _missing_before(self, source: SalvagePage) -> str:
-        """Return the path of the first page that is missing right before one; else its own."""
+        """Return the path of the first missing page directly before one; else its own."""
         before = (number for number in self.found.numbers if number < source.number)
         missing = max(max(before, default=0) + 1, self.found.head_page)
         return self.found.path(missing) if missing < source.number else source.path
@@ -412,22 +436,22 @@ class _Salvage:
         )
 
     def _miss_head(self) -> None:
-        """Note what is not there before the first page, if no read meta says it was removed."""
+        """Note the messages before the first page, unless the read meta shows their removal."""
         if self.found.is_head_known or not self.next:
             return
         path = self.found.path(self.found.head_page)
-        reason = "not there: retention removed them, or their pages are lost"
+        reason = "missing: retention removed them, or their pages are lost"
         self.report.lost.append(Loss(path, None, 0, self.next - 1, None, None, reason))
 
     def _miss_tail(self) -> None:
-        """Note what is missing at the end, as far as anything says that there was something."""
+        """Note what is missing at the end, where tail, durable mark, index or damage prove it."""
         written = self.found.written
         end = self._sent()
         path = self.found.folder.path
         if end > self.next:
             self._miss(path, end, None)
         elif written is not None and self.last_number < written.durable_page:
-            # It was on stable storage under its name; what stood in it is not known.
+            # It was on stable storage under its name; its messages are unknown.
             self._miss_page(written.durable_page)
         elif (self.is_claimed and (written is None or not written.is_trusted)) or (
             self.damage is not None and (written is None or written.durable_page == 0)

@@ -1,4 +1,4 @@
-"""Where salvage reads: the page files of a damaged queue, in the order of what they hold."""
+"""The page files of a damaged queue that salvage reads, in the order of their messages."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class SalvagePage:
 
     Attributes:
         path: its path.
-        number: of the page, as its header says, or its name if that is damaged.
+        number: of the page, from its header, or from its name if the header is damaged.
         first: sequence of its first frame.
-        region: the file as a page, cut off or filled up with zeros.
-        index: its index, if it can be mapped.
+        region: the file as a page, truncated or padded with zeros.
+        index: its index, None if it is not mappable.
         reasons: what is wrong with the file as a whole.
-        blocks: of a compressed page those that are damaged: place in the file and reason, by the
+        blocks: damaged blocks of a compressed page: position in the file and reason, by the
             sequence of the first message.
     """
 
@@ -55,11 +55,11 @@ class SalvagePage:
 
 
 def sources(found: Inspection, notes: list[Problem]) -> list[SalvagePage]:
-    """Return the page files that can be read, ordered by first sequence; note the others."""
+    """Return the readable page files, ordered by first sequence; note the others."""
     meta = found.meta
     assert meta is not None
     result: list[SalvagePage] = []
-    waiting = _waiting(found)
+    pending = _pending(found)
     for number in found.numbers:
         name = fmt.page_name(found.prefix, number)
         path = found.folder.full(name)
@@ -68,22 +68,22 @@ def sources(found: Inspection, notes: list[Problem]) -> list[SalvagePage]:
         except errors.PageQueueError as error:
             notes.append(problem_of(error))
             continue
-        if number in waiting:
-            reason = "was to be published, and never was: its publisher died, or is at work"
+        if number in pending:
+            reason = "part of a bulk commit that is not published: its publisher died or still runs"
             notes.append(Problem(path, None, None, reason))
         elif source is None:
             if number <= _last_number(found):
-                notes.append(Problem(path, 0, None, "nothing in it proves which messages it has"))
+                notes.append(Problem(path, 0, None, "no frame or index proves its messages"))
         elif source.number >= found.head_page:
             result.append(source)
     result.sort(key=lambda source: (source.first, source.number))
     return result
 
 
-def _waiting(found: Inspection) -> range:
-    """Return the pages that wait to be published: messages of nobody until the mark stands (I19).
+def _pending(found: Inspection) -> range:
+    """Return the pages of an unfinished bulk commit, which is unpublished without its marker (I19).
 
-    Where that mark cannot be known, because its place is damaged, they count as published.
+    Where the marker's position is damaged, they count as published.
     """
     record = None
     try:
@@ -91,11 +91,11 @@ def _waiting(found: Inspection) -> range:
         if record is None:
             return range(0)
     except errors.SETTLED:
-        pass  # then the tail has to tell
-    written, behind = found.written, found.numbers[-1:]
+        pass  # then the tail decides
+    written, last = found.written, found.numbers[-1:]
     if written is not None and written.is_trusted:
         tail = written.tail
-        pages, first = range(tail.page_number + 1, max(behind, default=0) + 1), tail.sequence
+        pages, first = range(tail.page_number + 1, max(last, default=0) + 1), tail.sequence
     elif record is not None and found.durable_sequence <= record.first_sequence:
         pages, first = record.pages, record.first_sequence
     else:
@@ -115,7 +115,7 @@ def _last_number(found: Inspection) -> int:
 
 
 def _source(found: Inspection, meta: AllMeta, number: int) -> SalvagePage | None:
-    """Return a page file, None if it is only made ready, or nothing can be said about it."""
+    """Return a page file, None if it is only prepared, or its first sequence is unknown."""
     name = fmt.page_name(found.prefix, number)
     path = found.folder.full(name)
     region, reasons, blocks = _region(found.folder, name, meta)
@@ -135,15 +135,15 @@ def _source(found: Inspection, meta: AllMeta, number: int) -> SalvagePage | None
             reason="a page of another queue, left out",
         )  # fmt: skip
     first = None if found.is_left(number, header) else header.first_sequence
-    stands = None if first is None else _core.look(region, fmt.PAGE_HEADER_BYTES, first)[0]
-    if first is None or stands == _core.READ_BAD_CHECKSUM:
-        # Made ready only, unless its frames say something else; or it says a wrong sequence.
+    state = None if first is None else _core.look(region, fmt.PAGE_HEADER_BYTES, first)[0]
+    if first is None or state == _core.READ_BAD_CHECKSUM:
+        # Only prepared, unless its frames prove otherwise; or its first sequence is wrong.
         proved = _proved_first(found, number, region, index, only_at_start=first is not None)
         if proved is None or proved == first:
             return None if first is None else SalvagePage(
                 path, header.page_number, first, region, index, reasons
             )  # fmt: skip
-        reason = f"header: says that it begins with message {first}, its frames {proved}"
+        reason = f"header: its first message is {first}, its frames prove {proved}"
         first, reasons = proved, [*reasons, reason]
     return SalvagePage(path, header.page_number, first, region, index, reasons, blocks)
 
@@ -151,7 +151,7 @@ def _source(found: Inspection, meta: AllMeta, number: int) -> SalvagePage | None
 def _region(
     folder: Directory, name: str, meta: AllMeta
 ) -> tuple[_core.Region, list[str], dict[int, tuple[int, str]]]:
-    """Map a page; one of the wrong size is copied and cut off or filled up.
+    """Map a page; one of the wrong size is copied and truncated or padded.
 
     Returns:
         Its map, what is wrong with the file, and the damaged blocks of a compressed one.
@@ -186,13 +186,13 @@ def _index(found: Inspection, meta: AllMeta, number: int) -> _core.Region | None
 
 
 def _end_of(found: Inspection, number: int) -> int | None:
-    """Return the sequence behind a page's messages, if its end mark says it."""
+    """Return the sequence after a page's messages, None without an end-of-page marker."""
     scan = _scan(found, number)
     return scan.sequence if scan is not None and scan.stopped == _core.READ_END else None
 
 
 def _scan(found: Inspection, number: int) -> Scan | None:
-    """Walk the frames of a page; None: it is not there, or its header says no sequence."""
+    """Walk the frames of a page; None: it is missing, or its header has no first sequence."""
     if found.meta is None or number not in found.numbers:
         return None
     try:
@@ -213,18 +213,18 @@ def _proved_first(
     *,
     only_at_start: bool = False,
 ) -> int | None:
-    """Return which sequence a page without a header begins with.
+    """Return the first sequence of a page without a valid header.
 
-    Its first frame proves it; else its index does, together with the page after it; else the end of
-    the page before it, or the head, says it.
+    Its first frame proves it; else its index, together with the page after it; else the end of the
+    page before it, or the head, determines it.
 
     Args:
         found: of the queue.
         number: of the page.
         region: its map.
-        index: of the page, if it can be mapped.
-        only_at_start: only its first frame may prove it: the page can also have a good header, and
-            then a frame further in can be another page's.
+        index: of the page, None if it is not mappable.
+        only_at_start: only its first frame may prove it: the header may be valid, and then a later
+            frame can belong to another page.
     """
     known = [found.first_sequence(n) for n in found.numbers if n < number]
     low = max((first for first in known if first is not None), default=found.head_sequence or 0)
@@ -248,7 +248,7 @@ def _proved_first(
 
 
 def _indexed_first(region: _core.Region, index: _core.Region | None, following: int) -> int | None:
-    """Return the first sequence of a page that has as many messages as its index, if that fits."""
+    """Return the first sequence of a page by the count of its index, if a frame confirms it."""
     if index is None:
         return None
     positions = np.frombuffer(memoryview(index), fmt.INDEX_RECORD)["position"].tolist()
@@ -263,9 +263,9 @@ def _indexed_first(region: _core.Region, index: _core.Region | None, following: 
 def _with_blocks(
     region: _core.Region, index: _core.Region | None, meta: AllMeta
 ) -> _core.Region | None:
-    """Return the index of a page; of a compressed one with the first frames of its blocks in it.
+    """Return the index of a page; for a compressed one, add the first frames of its blocks.
 
-    The head says where they are, under its own checksum: that is as good as records.
+    The compressed head contains their positions under its own checksum: as good as index records.
     """
     if not isinstance(region.filler, BlockInflater):
         return index
@@ -278,22 +278,22 @@ def _with_blocks(
     return made
 
 
-def is_claimed(source: SalvagePage, stretch: ValidRun) -> bool:
-    """Whether the index says that a message follows a run of frames, where none validates.
+def is_claimed(source: SalvagePage, run: ValidRun) -> bool:
+    """Whether the index has a message directly after a run of frames, where none is valid.
 
-    Where nothing is, that can be a batch that a dead producer never sent: it is no message, unless
-    whole frames that are not of that batch follow, in their places.
+    Where the slot is empty, the record can belong to a batch that a dead producer never sent: it
+    counts as a message only if whole frames of later batches follow at their indexed positions.
     """
     if source.index is None:
         return False
     records = np.frombuffer(memoryview(source.index), fmt.INDEX_RECORD)
-    positions = records["position"][stretch.end - source.first :].tolist()
-    if not positions or positions[0] != stretch.end_position:
+    positions = records["position"][run.end - source.first :].tolist()
+    if not positions or positions[0] != run.end_position:
         return False
-    if stretch.stopped != _core.READ_NOTHING:
+    if run.stopped != _core.READ_NOTHING:
         return True
     ends = 0
-    for sequence, position in enumerate(positions[1:], stretch.end + 1):
+    for sequence, position in enumerate(positions[1:], run.end + 1):
         if position == 0 or ends > 1:
             break
         if _core.look(source.region, position, sequence)[0] == _core.READ_FRAME:
@@ -301,34 +301,34 @@ def is_claimed(source: SalvagePage, stretch: ValidRun) -> bool:
     return ends > 1
 
 
-def frames_of(source: SalvagePage, stretch: ValidRun) -> Iterator[tuple[bytes, int, bool]]:
-    """Give payload and time of each frame of a stretch, and whether it ends a batch."""
-    position = stretch.position
-    for sequence in range(stretch.first, stretch.end):
+def frames_of(source: SalvagePage, run: ValidRun) -> Iterator[tuple[bytes, int, bool]]:
+    """Yield payload and timestamp of each frame of a run, and whether it ends a batch."""
+    position = run.position
+    for sequence in range(run.first, run.end):
         _, timestamp, size, following = _core.look(source.region, position, sequence)
         payload = source.region.read(position + fmt.FRAME_HEADER_BYTES, size)
         yield payload, timestamp, not source.region.load_half(position) & fmt.MORE_OF_BATCH
         position = following
 
 
-def fitting_times(times: list[int], before: int, behind: int | None) -> list[int]:
-    """Return the times that messages of one batch can have between their neighbours.
+def fitting_times(times: list[int], before: int, after: int | None) -> list[int]:
+    """Return timestamps for the messages of one batch that are in order with their neighbours.
 
     Args:
-        times: as they stand there.
-        before: of the message before them, 0 if there is none.
-        behind: of the message behind them, None if there is none.
+        times: as found.
+        before: of the message before them, 0 for the first message.
+        after: of the message after them, None for the last message.
     """
     if times[0] == times[-1]:
-        return [_fitting(times[0], before, behind)] * len(times)
+        return [_fitting(times[0], before, after)] * len(times)
     placed = []
-    for timestamp, following in zip(times, [*times[1:], behind], strict=True):
+    for timestamp, following in zip(times, [*times[1:], after], strict=True):
         before = _fitting(timestamp, before, following)
         placed.append(before)
     return placed
 
 
-def _fitting(timestamp: int, before: int, behind: int | None) -> int:
-    if behind is not None and before <= behind < timestamp:
-        return before or behind
+def _fitting(timestamp: int, before: int, after: int | None) -> int:
+    if after is not None and before <= after < timestamp:
+        return before or after
     return max(timestamp, before)

@@ -1,8 +1,8 @@
-"""Verify: every byte that the format says something about, compared with what it says.
+"""Verify: compare every byte that the format defines with its definition.
 
-It changes nothing, takes no lock, and can run while others write: the active page is checked up to
-the tail. A queue that cannot be opened can be verified too. Behind damage the walk goes on, so that
-one damaged frame does not hide the next.
+It changes no file, takes no lock, and can run while other processes write: the active page is
+checked up to the tail. It also works on a queue that does not open. After damage the walk
+continues, so that one damaged frame does not hide the next.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.integrity.inspection import Inspection, head_now, survey
+from pagequeue.integrity.inspection import Inspection, head_now, inspect
 from pagequeue.integrity.problem import Problem, problem_of
-from pagequeue.integrity.verify_records import wrong_sizes
 from pagequeue.integrity.verify_tail import TailCheck
 from pagequeue.meta.ledger import damaged
 from pagequeue.meta.manifest import read_manifest
@@ -36,17 +37,26 @@ from pagequeue.util.text import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    from numpy.typing import NDArray
+
+WORD_BYTES = 4
+
 
 @dataclass
 class VerifyReport:
-    """What was checked and what is wrong.
+    """The result of a verification.
 
     Attributes:
         pages_checked: pages walked from end to end.
-        messages_checked: frames whose checksums are right.
-        problems: those of the meta files, then those of the pages in their order.
-        awaits_recovery: whether the next opener must look for the tail, as after a power cut; what
-            is torn behind the durable mark is no problem then, because nothing promised it.
+        messages_checked: frames with a valid checksum.
+        problems: those of the meta files, then those of the pages in order.
+        awaits_recovery: whether the next process that opens the queue must find the tail, as after
+            a power cut; torn frames after the durable mark are then not problems.
+
+    Example:
+        >>> report = verify_queue("events")
+        >>> report.ok, report.messages_checked
+        (True, 10_000)
     """
 
     pages_checked: int = 0
@@ -56,7 +66,7 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether no problem was found."""
         return not self.problems
 
 
@@ -67,7 +77,7 @@ def verify_queue(
     trust: Collection[str] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> VerifyReport:
-    """Check a queue, also one that is too damaged to be opened; change nothing.
+    """Check all files of a queue, also of one that is too damaged to open; only read them.
 
     Args:
         directory: its path.
@@ -75,9 +85,16 @@ def verify_queue(
         trust: as for `Queue`.
         progress: called with pages done and pages in all.
 
+    Returns:
+        What was checked, and all problems.
+
     Raises:
-        QueueNotFound: nothing there looks like a queue.
-        UnsafePath, AccessDenied, NotADirectory: the directory cannot be used.
+        QueueNotFound: no queue with this prefix is in the directory.
+        UnsafePath, AccessDenied, NotADirectory: the directory is unusable.
+
+    Example:
+        >>> verify_queue("events").ok
+        True
     """
     path = os.path.abspath(os.fsdecode(directory))
     folder = Directory(path, create=False, read_only=True, trust=trusted(trust, path))
@@ -91,7 +108,7 @@ def verify(
     folder: Directory, prefix: str, progress: Callable[[int, int], None] | None = None
 ) -> VerifyReport:
     """Check all pages of the queue in an open directory."""
-    found = survey(folder, prefix)
+    found = inspect(folder, prefix)
     report = VerifyReport(problems=found.problems, awaits_recovery=found.awaits_recovery)
     if found.meta is not None:
         _Verification(found, report).run(progress)
@@ -100,7 +117,7 @@ def verify(
 
 @dataclass
 class _State:
-    """What the page before said about the next one."""
+    """What the page before requires of the next one."""
 
     expected: int | None  # its first sequence
     floor: int
@@ -125,14 +142,14 @@ class _Verification:
         tail = None if found.awaits_recovery or found.written is None else found.written.tail
         self.tail = tail
         self.last = tail.page_number if tail else self._last_begun()
-        # Listed behind the tail: pages can have come meanwhile.
+        # Listed after reading the tail: other processes can have added pages meanwhile.
         present = page_numbers(found.prefix, found.folder.names())
         self.present = [number for number in present if number not in copied]
 
     def _end_as_shipped(self) -> range:
         """Return the pages that a replica's manifest does not name: no reader sees them (I20).
 
-        The write meta is replaced before the manifest, so it can name more than readers see.
+        The write meta is replaced before the manifest, so it can be ahead of what readers see.
         """
         try:
             manifest = read_manifest(self.found.folder, self.found.prefix)
@@ -150,7 +167,7 @@ class _Verification:
         return range(last.number + 1, fmt.PAGE_NUMBER_MAX + 1)
 
     def _last_begun(self) -> int:
-        """Return the last page that was rolled into, as far as the pages and the mark say."""
+        """Return the last page that was rolled into, by the pages and the durable mark."""
         durable_page = 0 if self.found.written is None else self.found.written.durable_page
         for number in reversed(self.found.numbers):
             if self.found.first_sequence(number) is not None:
@@ -164,23 +181,23 @@ class _Verification:
             if progress is not None:
                 progress(number - head, total)
             if not (self._follows(number) and self._check(number)):
-                break  # the tail of a queue that awaits recovery: what follows will be removed
+                break  # the tail of a queue that awaits recovery, which removes what follows
             self.state.last = number
         else:
             self._follows(self.last + 1)
         self._check_marked()
         for error in damaged(self.found.folder, self.found.prefix).values():
             self.report.problems.append(problem_of(error))
-        self._look_behind()
+        self._check_past_tail()
         self._forget_retired()
         if progress is not None:
             progress(total, total)
 
     def _forget_retired(self) -> None:
-        """Take back what seemed wrong with pages that retention removed meanwhile."""
+        """Drop problems of pages that retention removed meanwhile."""
         if not self.report.problems:
             return
-        again = survey(self.found.folder, self.found.prefix)
+        again = inspect(self.found.folder, self.found.prefix)
         last = self.last if again.written is None else again.written.tail.page_number
         now = min(head_now(self.found), last)
         if now <= self.found.head_page:
@@ -195,13 +212,13 @@ class _Verification:
         ]
 
     def problem(self, number: int, position: int | None, sequence: int | None, reason: str) -> None:
-        """Note what is wrong with a page; not again that a damaged block is not there."""
+        """Note a problem of a page, except an empty slot in a block already noted as damaged."""
         path = self.found.path(number)
         if reason != REASONS[_core.READ_NOTHING] or (path, sequence) not in self._blocks:
             self.report.problems.append(Problem(path, position, sequence, reason))
 
-    def _is_promised(self, sequence: int | None) -> bool:
-        """Whether a power cut could not have taken what stands there."""
+    def _is_guaranteed(self, sequence: int | None) -> bool:
+        """Whether a message survives a power cut: it is below the durable mark."""
         written = self.found.written
         if self.tail is not None or written is None or written.durable_page == 0:
             return True
@@ -215,35 +232,35 @@ class _Verification:
         """Whether a page belongs to the queue; a run of missing ones before it is one problem."""
         first = self.state.last + 1
         if number > first:
-            if not (self._is_promised(self.state.expected) or self._is_durable_page(first)):
+            if not (self._is_guaranteed(self.state.expected) or self._is_durable_page(first)):
                 return False
             missing = number - first
             reason = "missing" if missing == 1 else f"{missing} pages are missing, from this one on"
             self.problem(first, None, self.state.expected, reason)
-            self.state.expected = None  # what stood in them is not known
+            self.state.expected = None  # their messages are unknown
         return True
 
-    def _look_behind(self) -> None:
-        """Look at the files behind the last page: one may be made ready, no more."""
+    def _check_past_tail(self) -> None:
+        """Check the files after the last page: at most one prepared page may follow."""
         if self.tail is not None:
             TailCheck(self.found, self.meta, self.tail, self.report.problems).run()
         spare = self.last + 1
-        try:  # while pages are published, or where a publisher died, they wait behind the tail
+        try:  # pages of a bulk commit, running or interrupted, are after the tail
             record = read_publishing(self.found.folder, self.found.prefix)
         except errors.PageQueueError as error:
             self.report.problems.append(problem_of(error))
             record = None
-        waiting = range(0) if record is None else record.pages
+        pending = range(0) if record is None else record.pages
         for number in [n for n in self.found.numbers if n >= spare]:
             name = fmt.page_name(self.found.prefix, number)
-            if number in waiting:
+            if number in pending:
                 continue
             if number > spare and not self.found.awaits_recovery:
                 if self._later_tail_page >= number:
-                    continue  # it was published meanwhile, with others
-                self.problem(number, None, None, "behind the page that comes next: never read")
+                    continue  # a bulk commit published it meanwhile
+                self.problem(number, None, None, "after the prepared page: never read")
                 continue
-            try:  # it can have been rolled into, sealed and compressed by now
+            try:  # it can have been rolled into, sealed and compressed meanwhile
                 page = map_page(self.found.folder, name, self.meta)
             except errors.QueueNotFound:
                 continue  # removed meanwhile
@@ -254,12 +271,12 @@ class _Verification:
 
     @Kept
     def _later_tail_page(self) -> int:
-        """The tail page, asked behind the record: pages that waited are known by one of them."""
-        written = survey(self.found.folder, self.found.prefix).written
+        """The tail page, read after the record: one of the two covers the pages of a commit."""
+        written = inspect(self.found.folder, self.found.prefix).written
         return 0 if written is None else written.tail.page_number
 
     def _check_spare(self, number: int, page: _core.Region) -> None:
-        """A page that comes next has no messages, unless it was rolled into meanwhile."""
+        """Check that a prepared page has no messages, unless it was rolled into meanwhile."""
         path = self.found.path(number)
         try:
             header = parse_header(page.read(0, fmt.PAGE_HEADER_BYTES), path)
@@ -271,15 +288,17 @@ class _Verification:
             and first is not None
             and first != self.tail.sequence
             and _core.look(page, fmt.PAGE_HEADER_BYTES, first)[0] == _core.READ_FRAME
-            and survey(self.found.folder, self.found.prefix).written == self.found.written
+            and inspect(self.found.folder, self.found.prefix).written == self.found.written
         ):
-            reason = f"comes next, and has messages from {first} on, as page {header.page_number}"
+            reason = (
+                f"only prepared, but has messages from {first} on, as page {header.page_number}"
+            )
             self.problem(number, 0, first, reason)
 
     # --- one page ---------------------------------------------------------------------------------
 
     def _note(self, error: errors.PageQueueError) -> None:
-        """Note what is damaged in a page, of which the rest is checked; each thing once."""
+        """Note damage of a page whose other parts are still checked; each problem once."""
         problem = problem_of(error)
         known = self._noted[problem.file, problem.position]
         if not any(reason.endswith(problem.reason) for reason in known):
@@ -302,7 +321,7 @@ class _Verification:
             return True
         header = self._header(number, page)
         if header is None:
-            torn = not self._is_promised(state.expected)
+            torn = not self._is_guaranteed(state.expected)
             state.expected = None
             return not torn
         first = header.first_sequence
@@ -315,23 +334,23 @@ class _Verification:
         return self._check_frames(number, page, header, first)
 
     def _header(self, number: int, page: _core.Region) -> PageHeader | None:
-        """Return a page's header; of a damaged one, what the frames prove of it."""
+        """Return a page's header; if it is damaged, the one that the frames prove."""
         try:
             header = self.found.header(number)
         except errors.PageQueueError as error:
-            if self._is_promised(self.state.expected) or not self._may_be_torn(number, error):
+            if self._is_guaranteed(self.state.expected) or not self._may_be_torn(number, error):
                 self._note(error)
             return None if isinstance(error, errors.NewerFormat) else self._proved(number, page)
         is_left = self.found.is_left(number, header)
         if header.first_sequence is not None and not is_left:
             return header
-        if self._is_promised(self.state.expected):
-            reason = "says a sequence that the page before has" if is_left else "no first sequence"
+        if self._is_guaranteed(self.state.expected):
+            reason = "its first sequence is in the page before" if is_left else "no first sequence"
             self.problem(number, 0, self.state.expected, f"page header: {reason}")
         return self._proved(number, page) if is_left else None
 
     def _may_be_torn(self, number: int, error: errors.PageQueueError) -> bool:
-        """Whether a power cut can leave such a header, so that recovery writes it again."""
+        """Whether a power cut can cause such a header, so that recovery rewrites it."""
         if number == self.found.head_page:
             return False
         if not isinstance(error, errors.CorruptPage) or error.reason in TORN:
@@ -348,7 +367,7 @@ class _Verification:
         if not self.found.awaits_recovery or not self.ends_in_mark:
             return
         if number not in self.present:
-            # Without a durable mark an end-of-page marker says that there was one (I10).
+            # Without a durable mark, an end-of-page marker proves that the page existed (I10).
             if self.found.written is None or self.found.written.durable_page == 0:
                 self.problem(number, None, self.state.expected, "missing")
             return
@@ -359,7 +378,7 @@ class _Verification:
                 self._note(error)
 
     def _proved(self, number: int, page: _core.Region) -> PageHeader | None:
-        """Return the header that a page must have, if its first frame proves it."""
+        """Return the header that a page's first frame proves, if it does."""
         first = self.state.expected
         if first is None or _core.look(page, fmt.PAGE_HEADER_BYTES, first)[0] not in PROOF:
             return None
@@ -399,16 +418,16 @@ class _Verification:
     def _check_sizes(
         self, number: int, page: _core.Region, index: _core.Region | None, first: int, count: int
     ) -> None:
-        """Note messages that are no records, once for each page."""
+        """Note messages that do not have the size of a record, once for each page."""
         record_bytes = self.meta.schema.record_bytes
-        wrong = wrong_sizes(page, index, first, count, record_bytes)
+        wrong = _wrong_sizes(page, index, first, count, record_bytes)
         if wrong is not None:
             others = f", and {counted(wrong.count - 1, 'message')} more" if wrong.count > 1 else ""
             reason = f"{wrong.size_bytes} bytes, a record has {record_bytes}{others}"
             self.problem(number, wrong.position, wrong.sequence, reason)
 
     def _is_end(self, number: int, scan: Scan, count: int | None, first: int) -> bool:
-        """Whether a page ends where and as it may."""
+        """Whether a page ends validly."""
         if count is not None:
             return scan.sequence - first == count
         if scan.stopped == _core.READ_END:
@@ -418,8 +437,8 @@ class _Verification:
             return False
         if self._is_durable_page(number + 1):
             return False
-        # The queue awaits recovery, and what is torn here was promised to nobody. Without a durable
-        # mark that holds only where the frames of the last page end.
+        # The queue awaits recovery, and torn frames here were never guaranteed. Without a durable
+        # mark that is so only where the frames of the last page end.
         known = found.written is not None and found.written.durable_page > 0
         return known or (number == self.last and scan.stopped == _core.READ_NOTHING)
 
@@ -432,7 +451,7 @@ class _Verification:
         first: int,
         end: int | None,
     ) -> None:
-        """Note every damaged place of a page, and count what is good around them."""
+        """Note all damage of a page, and count its valid messages."""
         is_last = number == self.last
         if end is None and not is_last:
             end = self.found.first_sequence(number + 1)
@@ -445,28 +464,26 @@ class _Verification:
                 sent_sequence=self.found.durable_sequence if self.tail is None else end or 0,
             )
         )  # fmt: skip
-        for stretch in walked:
-            good += stretch.end - stretch.first
-            reason = REASONS.get(stretch.stopped, "it cannot be read")
-            if stretch is walked[-1]:
-                if self._is_good_end(stretch, end, is_last=is_last):
+        for run in walked:
+            good += run.end - run.first
+            reason = REASONS.get(run.stopped, "it is unreadable")
+            if run is walked[-1]:
+                if self._is_good_end(run, end, is_last=is_last):
                     break
-                if stretch.end == end:
-                    reason = f"the end mark is damaged or missing: {reason}"
-            self.problem(number, stretch.end_position, stretch.end, reason)
+                if run.end == end:
+                    reason = f"the end-of-page marker is damaged or missing: {reason}"
+            self.problem(number, run.end_position, run.end, reason)
         self.report.messages_checked += good
 
-    def _is_good_end(self, stretch: ValidRun, end: int | None, *, is_last: bool) -> bool:
-        """Whether a page may end as its last stretch does."""
-        if stretch.stopped == _core.READ_END:
-            return end is None or stretch.end == end
+    def _is_good_end(self, run: ValidRun, end: int | None, *, is_last: bool) -> bool:
+        """Whether a page may end as its last run of frames does."""
+        if run.stopped == _core.READ_END:
+            return end is None or run.end == end
         if not is_last:
             return False
         if end is None:
-            return (
-                stretch.stopped == _core.READ_NOTHING and stretch.end >= self.found.durable_sequence
-            )
-        return stretch.end == end
+            return run.stopped == _core.READ_NOTHING and run.end >= self.found.durable_sequence
+        return run.end == end
 
     def _index(self, number: int, first: int) -> _core.Region | None:
         name = fmt.index_name(self.found.prefix, number)
@@ -479,3 +496,61 @@ class _Verification:
                 replace(problem, file=path, position=None, sequence=first, reason=reason)
             )
             return None
+
+
+@dataclass(frozen=True)
+class _WrongSizes:
+    """Messages of one page that do not have the size of a record.
+
+    Attributes:
+        sequence: of the first one.
+        position: of the first one in the page.
+        size_bytes: of the first one.
+        count: of all such messages.
+    """
+
+    sequence: int
+    position: int
+    size_bytes: int
+    count: int
+
+
+def _wrong_sizes(
+    page: _core.Region,
+    index: _core.Region | None,
+    first_sequence: int,
+    count: int,
+    record_bytes: int,
+) -> _WrongSizes | None:
+    """Return the messages of a page that do not have the size of a record; None: all have it.
+
+    Args:
+        page: the page, whose first `count` frames are valid.
+        index: of the page, None unless it agrees with the frames.
+        first_sequence: of the page.
+        count: of frames.
+        record_bytes: of a record.
+    """
+    if count == 0:
+        return None
+    if index is None:
+        positions = _positions_of(page, first_sequence, count)
+    else:
+        records = np.frombuffer(memoryview(index), fmt.INDEX_RECORD, count)
+        positions = records["position"].astype(np.int64)
+    words = np.frombuffer(memoryview(page), np.uint32)[positions // WORD_BYTES]
+    sizes = (words & fmt.LENGTH_MASK).astype(np.int64) - fmt.FRAME_HEADER_BYTES
+    wrong = np.flatnonzero(sizes != record_bytes)
+    if not len(wrong):
+        return None
+    i = int(wrong[0])
+    return _WrongSizes(first_sequence + i, int(positions[i]), int(sizes[i]), len(wrong))
+
+
+def _positions_of(page: _core.Region, first_sequence: int, count: int) -> NDArray[np.int64]:
+    positions = np.empty(count, np.int64)
+    position = fmt.PAGE_HEADER_BYTES
+    for i in range(count):
+        positions[i] = position
+        position = _core.look(page, position, first_sequence + i)[3]
+    return positions

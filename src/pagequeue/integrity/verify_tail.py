@@ -1,7 +1,8 @@
-"""Verifying the tail: the words that count messages, compared with what stands there.
+"""Verification of the tail: the shared tail fields against the frames of the active page.
 
-Others may send meanwhile. What a killed producer had begun is no problem; what no order of steps
-can leave behind is one. Words that only look wrong because they moved on are read again.
+Producers may send meanwhile. An append that a killed producer did not finish is not a problem; a
+state that no order of its steps can produce is one. Fields that differ only because the tail moved
+are read again.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ LAST_TIMESTAMP = field_of(fmt.WRITE_META, "last_timestamp")
 
 
 class TailCheck:
-    """Compares the tail words of a queue, as they were read, with its active page."""
+    """Compares the tail fields of a queue, as they were read, with its active page."""
 
     def __init__(
         self, found: Inspection, meta: AllMeta, tail: Tail, problems: list[Problem]
@@ -39,8 +40,8 @@ class TailCheck:
         self.path = found.folder.full(fmt.write_meta_name(found.prefix))
 
     def run(self) -> None:
-        """Note what is wrong."""
-        self._look_for_names()
+        """Note the problems."""
+        self._check_names()
         number = self.tail.page_number
         try:
             name = fmt.page_name(self.found.prefix, number)
@@ -50,12 +51,13 @@ class TailCheck:
             if header.first_sequence is not None:
                 self._compare(page, header.first_sequence, header.floor_timestamp)
         except errors.SETTLED:
-            return  # it was noted where pages are
+            return  # noted with the pages
 
     def _compare(self, page: _core.Region, first: int, floor: int) -> None:
         tail = self.tail
         if first != tail.first_sequence:
-            self._words("first", f"begins with message {tail.first_sequence}, the page {first}")
+            reason = f"the first message is {tail.first_sequence}, in the page {first}"
+            self._note("first", reason)
             return
         counted = Scan(
             *_core.scan(
@@ -64,60 +66,60 @@ class TailCheck:
             )
         )  # fmt: skip
         if counted.sequence != tail.sequence:
-            return  # damage of a frame, which was noted
+            return  # a damaged frame, noted with the pages
         if counted.position != tail.position:
-            self._words("tail", f"stands at {tail.position}, messages end at {counted.position}")
+            reason = f"the position is {tail.position}, messages end at {counted.position}"
+            self._note("tail", reason)
             return
-        behind = Scan(
+        after = Scan(
             *_core.scan(
                 page, None, first, tail.position, tail.sequence, fmt.SEQUENCE_MAX,
                 counted.timestamp, _core.INDEX_NONE,
             )
         )  # fmt: skip
-        self._behind(behind)
+        self._check_after(after)
         if tail.last_timestamp < counted.timestamp or (
-            tail.last_timestamp > behind.timestamp and self._is_still()
+            tail.last_timestamp > after.timestamp and self._is_unchanged()
         ):
-            reason = f"the last timestamp is {tail.last_timestamp}, by the frames the time is "
-            reason += f"{behind.timestamp}"
+            reason = f"the last timestamp is {tail.last_timestamp}, in the frames {after.timestamp}"
             self.problems.append(Problem(self.path, LAST_TIMESTAMP, None, reason))
 
-    def _words(self, which: str, reason: str) -> None:
+    def _note(self, which: str, reason: str) -> None:
         parity = "odd" if self.tail.page_number & 1 else "even"
         position = field_of(fmt.WRITE_META, f"{which}_{parity}")
-        self.problems.append(Problem(self.path, position, None, f"the tail words: {reason}"))
+        self.problems.append(Problem(self.path, position, None, f"wrong tail: {reason}"))
 
-    def _behind(self, scan: Scan) -> None:
-        """Look at what stands behind the last message that is counted."""
+    def _check_after(self, scan: Scan) -> None:
+        """Check what follows the last message that the tail counts."""
         page = self.found.path(self.tail.page_number)
         if scan.stopped in BAD:
-            reason = f"behind the tail: {REASONS[scan.stopped]}"
+            reason = f"after the tail: {REASONS[scan.stopped]}"
             self.problems.append(Problem(page, scan.position, scan.sequence, reason))
         elif scan.whole_sequence != scan.sequence:
-            reason = "behind the tail: half of a batch, which nobody sent"
+            reason = "after the tail: half of a batch, which was never sent"
             problem = Problem(page, scan.whole_position, scan.whole_sequence, reason)
             self.problems.append(problem)
         elif scan.stopped == _core.READ_END:
             self._end_mark(page, scan)
 
     def _end_mark(self, page: str, scan: Scan) -> None:
-        """An end mark leads to a page that is there (I10), and has no messages yet."""
+        """Check that the page after an end-of-page marker exists (I10) and has no messages yet."""
         number = self.tail.page_number + 1
         try:
             name = fmt.page_name(self.found.prefix, number)
             following = map_plain(self.found.folder, name, self.meta, writable=False)
         except errors.QueueNotFound:
-            reason = "an end mark, and the page that follows is missing"
+            reason = "an end-of-page marker, but the next page is missing"
             self.problems.append(Problem(page, scan.position, scan.sequence, reason))
             return
         except errors.SETTLED:
-            return  # it is noted where pages are
-        stands = _core.look(following, fmt.PAGE_HEADER_BYTES, scan.sequence)[0]
-        if stands == _core.READ_FRAME and self._is_still():
-            self._words("tail", f"page {number} has messages, and they do not know it")
+            return  # noted with the pages
+        state = _core.look(following, fmt.PAGE_HEADER_BYTES, scan.sequence)[0]
+        if state == _core.READ_FRAME and self._is_unchanged():
+            self._note("tail", f"it is before page {number}, which has messages")
 
-    def _is_still(self) -> bool:
-        """Whether the words are still as they were read: nobody sent meanwhile."""
+    def _is_unchanged(self) -> bool:
+        """Whether the tail is still as it was read: no message was sent meanwhile."""
         try:
             write = WriteMeta(
                 self.found.folder, self.found.prefix, self.meta.queue_id, writable=False
@@ -126,8 +128,8 @@ class TailCheck:
             return False
         return write.tail == self.tail
 
-    def _look_for_names(self) -> None:
-        """A file that is written to must have one name only."""
+    def _check_names(self) -> None:
+        """Check that each file that processes write to has a single name."""
         number, prefix = self.tail.page_number, self.found.prefix
         names = [
             fmt.write_meta_name(prefix), fmt.read_meta_name(prefix),
@@ -138,5 +140,5 @@ class TailCheck:
         for name in names:
             status = self.found.folder.status(name)
             if status is not None and stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
-                reason = "has another name as well, so nothing is written to it"
+                reason = "has another name as well, so no process writes to it"
                 self.problems.append(Problem(self.found.folder.full(name), None, None, reason))
