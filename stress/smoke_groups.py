@@ -69,7 +69,7 @@ def endure(queue: Queue, group: Group) -> None:
         lambda: group.claim_many(9, timeout=0),
         lambda: group.take(timeout=0),
         group.flush,
-        group._look_at_owners,
+        group._release_dead_owners,
         queue.consumers,
     ):
         with contextlib.suppress(PageQueueError):

@@ -11,7 +11,7 @@ def living_owners_robbed() -> None:
     """Whoever looks at owners takes them all for dead."""
     rewrite(
         group.Group,
-        "_look_at_owners",
+        "_release_dead_owners",
         ("owner != self._owner and not self._owner_lock.is_held(owner)", "owner != self._owner"),
     )
 

@@ -32,7 +32,7 @@ def dead_workers_unnoticed() -> None:
     """Whoever looks at owners takes them all for living."""
     rewrite(
         group.Group,
-        "_look_at_owners",
+        "_release_dead_owners",
         ("owner != self._owner and not self._owner_lock.is_held(owner)", "False"),
     )
 

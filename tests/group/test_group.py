@@ -160,7 +160,7 @@ def test_claim_is_settled_once(queue: Queue, group_of: Callable[..., Group]) -> 
     group = group_of()
     claim = group.claim(timeout=0)
     claim.ack()
-    with pytest.raises(errors.UsageError, match="once is enough"):
+    with pytest.raises(errors.UsageError, match="already acknowledged"):
         claim.ack()
     claim = group.claim(timeout=0)
     claim.nack()

@@ -279,7 +279,7 @@ class GroupMachine(RuleBasedStateMachine):
         group._leave()
         group._flush_lock.close()
         self.handles[place] = None
-        self.handle(1 - place)._look_at_owners()
+        self.handle(1 - place)._release_dead_owners()
         self.forget(place)
 
     @rule(place=st.integers(0, 1))

@@ -115,9 +115,9 @@ def test_a_forked_child_must_open_the_group_itself(tmp_path: Path) -> None:
             finally:
                 os._exit(code)
         assert os.waitpid(pid, 0)[1] == 0
-        assert not group._look_at_owners()
+        assert not group._release_dead_owners()
         other = queue.group("work")
-        assert not other._look_at_owners()
+        assert not other._release_dead_owners()
         claim.ack()
 
 
@@ -303,7 +303,7 @@ def test_capacity_is_chosen_when_a_group_is_made(tmp_path: Path) -> None:
     """Another one for a group that is there is an error, and not ignored."""
     with Queue(tmp_path) as queue:
         queue.group("work", capacity=16).close()
-        with pytest.raises(errors.UsageError, match="room for 16 messages, not 17"):
+        with pytest.raises(errors.UsageError, match="capacity of 16 messages, not 17"):
             queue.group("work", capacity=17)
         queue.group("work", capacity=16).close()
         queue.group("work").close()

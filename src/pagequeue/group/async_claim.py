@@ -1,8 +1,8 @@
-"""Claiming from event loops: a group's work comes from new messages, and from old ones in time.
+"""Claiming from event loops.
 
-New messages, and those that are given back, ring the bell. That a lease ends or a delay is over
-rings nothing: the group knows when the next of these is. That an owner died shows only when
-somebody looks: as often as those do who wait blocking, and only while anything is claimed.
+New and returned messages wake waiters through the notifier. Ended leases and delays do not: the
+group computes when the next one is due. Dead owners are found by polling, as often as a blocking
+claim polls, and only while messages are claimed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from pagequeue.store.store import Store
 
 Found = TypeVar("Found")
-LOOK_SECONDS: Final = 0.05
-"""Owners of claims are looked at so often; as in `python/group_claiming.c`."""
+POLL_SECONDS: Final = 0.05
+"""Interval of the checks for dead owners; as in `python/group_claiming.c`."""
 FULL_SECONDS: Final = 0.002
-"""The same while there is no room for a claim: who acknowledges wakes nobody."""
+"""Interval while the group is at its capacity: an acknowledgement does not wake waiters."""
 SOON_SECONDS: Final = 0.001
-"""A claim that has to wait looks no more often, also by a clock that stands still."""
+"""Shortest interval between two attempts, also with a clock that does not advance."""
 
 
 class AwaitedClaims(TakesTurns):
@@ -39,7 +39,7 @@ class AwaitedClaims(TakesTurns):
         def _closed(self) -> bool: ...
         @property
         def outstanding(self) -> int:
-            """Messages that are claimed, or wait to come again."""
+            """Messages that are claimed, or await redelivery."""
 
         def _wake_in(self) -> float | None: ...
         def _next(self) -> tuple[int, int, int]: ...
@@ -58,8 +58,8 @@ class AwaitedClaims(TakesTurns):
     async def claim_async(self, timeout: float | None = None) -> Claim:
         """Claim as `claim` does, and let the event loop run meanwhile.
 
-        `async for claim in group` does the same again and again. Any number of coroutines may
-        claim from one group. Cancelled: nothing was claimed.
+        `async for claim in group` does this repeatedly. Any number of coroutines may claim from one
+        group. A cancelled call has claimed no message.
 
         Args:
             timeout: seconds to wait; None waits for ever, 0 never waits.
@@ -67,9 +67,12 @@ class AwaitedClaims(TakesTurns):
         Raises:
             As for `claim`.
 
-        Source: FORMAT.md, "Groups"; keeps I7.
+        Example:
+            >>> claim = await group.claim_async(timeout=1.0)
+            >>> claim.payload
+            b'a'
         """
-        return await self._claimed(lambda: self.claim(0), timeout)
+        return await self._claimed(lambda: self.claim(0), timeout)  # I7: no waiter misses a message
 
     async def claim_many_async(self, limit_count: int, timeout: float | None = None) -> list[Claim]:
         """Claim as `claim_many` does, and let the event loop run meanwhile.
@@ -80,11 +83,15 @@ class AwaitedClaims(TakesTurns):
 
         Raises:
             As for `claim_many`.
+
+        Example:
+            >>> [claim.payload for claim in await group.claim_many_async(2)]
+            [b'a', b'b']
         """
         return await self._claimed(lambda: self.claim_many(limit_count, 0), timeout)
 
     async def _claimed(self, claim: Callable[[], Found], timeout: float | None) -> Found:
-        """Claim when there is something, by a call that never waits."""
+        """Claim as soon as a message is available, with a call that never blocks."""
         last: errors.NothingReceived | None = None
 
         def attempt() -> Found | None:
@@ -102,7 +109,7 @@ class AwaitedClaims(TakesTurns):
             if self.outstanding == 0:
                 return wake_in
             return max(
-                SOON_SECONDS, LOOK_SECONDS if wake_in is None else min(wake_in, LOOK_SECONDS)
+                SOON_SECONDS, POLL_SECONDS if wake_in is None else min(wake_in, POLL_SECONDS)
             )
 
         timeout = check_timeout(timeout)
@@ -123,13 +130,15 @@ class AwaitedClaims(TakesTurns):
         if isinstance(last, errors.TooManyClaims):
             raise last
         raise errors.NothingReceived(
-            f"nothing to claim within {timeout:g} s: call again", path=self._store.folder.path
+            f"no message to claim within {timeout:g} s",
+            path=self._store.folder.path,
+            remedy="call again",
         )
 
     def _is_near(self) -> bool:
-        """Whether something may be claimed, seen from the notifier's thread."""
+        """Whether a claim may succeed; called by the notifier's thread."""
         return self._closed or self.outstanding > 0 or self._has_new()
 
     def _has_new(self) -> bool:
-        """Whether a message was published that nobody has claimed yet."""
+        """Whether a message was published and not claimed yet."""
         return self._next()[0] < self._store.tail.sequence

@@ -1,8 +1,8 @@
-"""Dead letters: messages that were delivered too often, in a queue of their own beside the first.
+"""Dead letters: messages that were delivered too often, in a queue of their own.
 
-Each is sent and flushed before its message counts as acknowledged, because an acknowledgement that
-reaches the disk without it would lose the message. Killed in between, it is sent again: the same
-message can stand there twice, and its sequence tells.
+That queue is in the same directory. A dead letter is sent and flushed before its message is
+acknowledged: an acknowledgement that reached the disk without it would lose the message. A process
+that is killed in between causes a duplicate, which has the same sequence.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ REASONS: Final = {
     fmt.CAUSE_DEATH: "was claimed by a worker that died",
     fmt.CAUSE_DAMAGE: "could not be read",
 }
-"""What became of its last delivery."""
+"""How the last delivery ended."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,16 @@ class DeadLetter:
 
     Attributes:
         sequence: of the message, in the queue that it was sent to.
-        payload: its bytes; None if they could not be read any more.
-        timestamp: of the message, ns since 1970, UTC; 0 if it could not be read.
+        payload: its bytes; None if they were unreadable.
+        timestamp: of the message, ns since 1970, UTC; 0 if it was unreadable.
         deliveries: how often it was claimed.
-        reason: what became of the last one, in words.
-        buried: when it was put here.
+        reason: how the last delivery ended, in words.
+        buried: when it was moved to the dead letters.
+
+    Example:
+        >>> letter = next(group.dead_letters())
+        >>> letter.sequence, letter.deliveries, letter.reason
+        (17, 5, 'was kept until its lease ended')
     """
 
     sequence: int
@@ -58,23 +63,29 @@ class DeadLetter:
 
     @classmethod
     def decode(cls, message: Message) -> DeadLetter:
-        """Return what a message of a dead-letter queue says.
+        """Decode a message of a dead-letter queue.
 
         Raises:
-            InvalidOption: it is no dead letter.
+            InvalidOption: it is not a dead letter.
             NewerFormat: a newer version wrote it.
+
+        Example:
+            >>> DeadLetter.decode(dead_queue.consumer().receive()).sequence
+            17
         """
         size = fmt.DEAD_LETTER.itemsize
         if len(message.payload) < size:
             raise errors.InvalidOption(
-                f"message {message.sequence} is no dead letter: it has {len(message.payload)} "
-                f"bytes, and the least is {size}"
+                f"message {message.sequence} is not a dead letter: it has {len(message.payload)} "
+                f"bytes, the minimum is {size}",
+                remedy="decode messages of a group's dead-letter queue only",
             )
         head = np.frombuffer(message.payload, fmt.DEAD_LETTER, 1)[0]
         if int(head["version"]) != fmt.DEAD_LETTER_FORMAT:
             raise errors.NewerFormat(
-                f"a dead letter of format {int(head['version'])}, this is "
-                f"{fmt.DEAD_LETTER_FORMAT}: upgrade pagequeue",
+                f"a dead letter of format {int(head['version'])}, this version reads "
+                f"{fmt.DEAD_LETTER_FORMAT}",
+                remedy="upgrade pagequeue",
                 version=int(head["version"]),
             )
         cause = int(head["cause"])
@@ -98,26 +109,26 @@ def encode_letter(sequence: int, message: Message | None, deliveries: int, cause
 
 
 class DeadLetters:
-    """The dead letters of one group; their queue is opened when the first one comes."""
+    """The dead letters of one group; the first one opens their queue."""
 
     def __init__(self, store: Store, name: str) -> None:
-        self._beside = store
+        self._source = store
         self.prefix = fmt.dead_letter_prefix(store.prefix, name)
         self._store: Store | None = None
         self._producer: Producer | None = None
 
     def check(self) -> None:
-        """Raise InvalidOption if there can be no queue of that prefix."""
-        check_options(self._beside.folder.path, self.prefix, None, 0)
+        """Raise InvalidOption if their prefix is invalid."""
+        check_options(self._source.folder.path, self.prefix, None, 0)
 
     def _open(self, *, create: bool, read_only: bool = False) -> Store:
-        beside = self._beside
-        # One OS page more than there, so that its largest message fits with what stands before it.
-        page_bytes = min(beside.meta.page_bytes + fmt.PAGE_BYTES_STEP, fmt.PAGE_BYTES_MAX)
+        source = self._source
+        # One OS page more, so that the group's largest message fits together with its header.
+        page_bytes = min(source.meta.page_bytes + fmt.PAGE_BYTES_STEP, fmt.PAGE_BYTES_MAX)
         return Store(
-            beside.folder.path, self.prefix, create=create, read_only=read_only,
-            page_bytes=page_bytes if create else None, lock_timeout=beside.lock_timeout,
-            clock=beside.clock, file_mode=beside.folder.file_mode, trust=beside.folder.trust,
+            source.folder.path, self.prefix, create=create, read_only=read_only,
+            page_bytes=page_bytes if create else None, lock_timeout=source.lock_timeout,
+            clock=source.clock, file_mode=source.folder.file_mode, trust=source.folder.trust,
         )  # fmt: skip
 
     def send(self, sequence: int, message: Message | None, deliveries: int, cause: int) -> None:
@@ -129,7 +140,7 @@ class DeadLetters:
         self._producer.flush()
 
     def read(self) -> Iterator[DeadLetter]:
-        """Give the letters there are as of now, oldest first."""
+        """Yield the letters sent so far, oldest first."""
         try:
             store = self._open(create=False, read_only=True)
         except errors.QueueNotFound:
@@ -141,7 +152,7 @@ class DeadLetters:
             store.close()
 
     def close(self) -> None:
-        """Let go of their queue; closing again does nothing."""
+        """Close their queue; closing again has no effect."""
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.close()

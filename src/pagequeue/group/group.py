@@ -1,19 +1,19 @@
-"""Group: competing consumers, each message claimed by one at a time, over any number of processes.
+"""Group: competing consumers in any number of processes; each message has one claim at a time.
 
-The hot path is the core's `Claims`; here stands what it cannot settle by itself: the next page, a
-message that retention took, owners that died, dead letters, and what is put on stable storage.
+The hot path is the core's `Claims`. This module handles the events that the core passes on: the
+next page, messages that retention removed, dead owners, dead letters, and flushes.
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.group.async_claim import AwaitedClaims
 from pagequeue.group.dead_letters import DeadLetters
-from pagequeue.group.group_errors import refusal
+from pagequeue.meta.all_and_read_meta import lost_meta
 from pagequeue.meta.group_table import GroupTable
 from pagequeue.page.compressed_page import BlockInflater
 from pagequeue.page.header import REMEDY
@@ -30,17 +30,47 @@ if TYPE_CHECKING:
     from pagequeue.store.store import Place, Store
 
 MANY_MAX = 1 << 20
-EXPIRED_REMEDY = "open the group with on_expired='skip', which goes on at {head}, the head"
+EXPIRED_REMEDY = "open the group with on_expired='skip', which continues at {head}, the head"
+REFUSALS: Final[dict[int, tuple[type[errors.PageQueueError], str, str]]] = {
+    _core.EVENT_SETTLED: (
+        errors.UsageError,
+        "this claim of message {value} was already acknowledged or given back",
+        "acknowledge or give back each claim once",
+    ),
+    _core.EVENT_STALLED: (
+        errors.LockTimeout,
+        "another process held the group's lock for {seconds:g} s",
+        "call again, and find the stopped process that has the group open",
+    ),
+    _core.EVENT_NO_LOCK: (
+        errors.SystemLimit,
+        "acquiring the group's lock failed (error {value})",
+        "see the system's log",
+    ),
+    _core.EVENT_FORKED: (
+        errors.ForkedError,
+        "this group belongs to the parent process",
+        "open the queue in the child",
+    ),
+    _core.EVENT_CLOSED: (errors.ClosedError, "this group is closed", "open it again"),
+}
 
 
 class Group(_core.Claims, AwaitedClaims, Closing):
-    """Claims messages together with others. Threads may share it; after a fork open it anew.
+    """A handle of a named group, whose workers share the messages of a queue.
 
-    Made by `Queue.group(name)`. What this handle has claimed and not acknowledged is delivered
-    again when it is closed, or its process ends.
+    `Queue.group(name)` opens it. Threads may share a handle; a forked child must open its own.
+    Messages that this handle has claimed and not acknowledged are redelivered when it is closed or
+    its process ends.
 
     Attributes:
         name: of the group.
+
+    Example:
+        >>> with queue.group("workers", lease=30) as group:
+        ...     for claim in group:
+        ...         work(claim.payload)
+        ...         claim.ack()
     """
 
     __slots__ = (
@@ -70,7 +100,7 @@ class Group(_core.Claims, AwaitedClaims, Closing):
         clock: Callable[[], int] | None,
         wall: Callable[[], int] | None,
     ) -> Self:
-        """Share what was found; the handle owns it from here on."""
+        """Open a handle on an open table and a held owner lock; the handle then owns both."""
         folder, prefix = store.folder, store.prefix
         own_name = fmt.cursor_name(prefix, file.name)
         # Where the lock of the table is flock itself, flushing needs another file.
@@ -97,16 +127,16 @@ class Group(_core.Claims, AwaitedClaims, Closing):
         return self
 
     def __init__(self, *shared: object, **options: object) -> None:
-        """Everything is done in `__new__`."""
+        """Leave everything to `__new__`."""
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"next new message {self._next()[0]}"
         return f"<Group {self.name!r} of {self._store.folder.path!r}, {state}>"
 
-    # --- what users call --------------------------------------------------------------------------
+    # --- public -----------------------------------------------------------------------------------
 
     def claim_many(self, limit_count: int, timeout: float | None = None) -> list[Claim]:
-        """Claim several messages at once: those that came back first, in order of sequence.
+        """Claim several messages at once: redelivered ones first, then new ones in order.
 
         Args:
             limit_count: most to claim, 1 to 1_048_576. It also ends after about 1 MiB, after 1024,
@@ -117,28 +147,40 @@ class Group(_core.Claims, AwaitedClaims, Closing):
             1 to `limit_count` claims.
 
         Raises:
-            As for `claim`; what was claimed is given back then.
+            As for `claim`; messages claimed before the error are given back.
+
+        Example:
+            >>> [claim.payload for claim in group.claim_many(2)]
+            [b'a', b'b']
         """
         if not 1 <= whole("limit_count", limit_count) <= MANY_MAX:
-            raise errors.InvalidOption(f"limit_count is {limit_count}: give 1 to {MANY_MAX}")
+            raise errors.InvalidOption(
+                f"limit_count is {limit_count}", remedy=f"give 1 to {MANY_MAX}"
+            )
         return self._claim_many(limit_count, timeout)
 
     def flush(self) -> None:
-        """Return when all that was acknowledged so far is on stable storage.
+        """Put all acknowledgements so far on stable storage.
 
-        Without it a power cut takes acknowledgements back, and messages come again; none is lost.
+        Without it a power cut can revert acknowledgements, and their messages are redelivered; no
+        message is lost.
 
         Raises:
-            SyncFailed: it could not be; acknowledged it is. Calling again writes all of it again.
+            SyncFailed: the sync failed; the acknowledgements are visible, but not durable. Calling
+                again writes all of them again.
             LockTimeout: another process was flushing for too long.
+
+        Example:
+            >>> claim.ack()
+            >>> group.flush()
         """
         self._check()
         file, store = self._group_file, self._store
         before = file.region.load(file.SNAPSHOT)
         with self._flush_lock.exclusive(store.lock_timeout, "flushing a group"):
             if file.region.load(file.SNAPSHOT) > before + 1:
-                return  # one that was begun after this call
-            # Dies or is cut in here: the snapshot before this one is whole.
+                return  # another process began and finished a flush after this call
+            # Dies or power is cut in here: the snapshot before this one is whole.
             new_sequence, records = self._snapshot()
             ordinal = file.write_snapshot(new_sequence, records)
             try:
@@ -146,8 +188,9 @@ class Group(_core.Claims, AwaitedClaims, Closing):
             except OSError as error:
                 words = errors.describe(error)
                 raise errors.SyncFailed(
-                    f"what was acknowledged is not on stable storage ({words}): a power cut can "
-                    "take it back, so that messages come again; mend the disk, then flush again",
+                    f"acknowledgements are not on stable storage ({words}): a power cut can revert "
+                    "them, and their messages are then redelivered",
+                    remedy="fix the disk, then flush again",
                     path=file.path, position=0, reason=words,
                     first_sequence=file.region.load(file.NEXT), end_sequence=new_sequence,
                 ) from error  # fmt: skip
@@ -155,7 +198,7 @@ class Group(_core.Claims, AwaitedClaims, Closing):
 
     @property
     def lag(self) -> int:
-        """Messages published and not acknowledged, those that are claimed included."""
+        """Messages published and not acknowledged, including claimed ones."""
         self._check()
         new_sequence = self._next()[0]
         waiting = max(0, self._store.tail.sequence - new_sequence)
@@ -163,41 +206,46 @@ class Group(_core.Claims, AwaitedClaims, Closing):
 
     @property
     def outstanding(self) -> int:
-        """Messages that were claimed and not acknowledged, also those that wait to come again."""
+        """Messages claimed and not acknowledged, including those that await redelivery."""
         self._check()
         return self._group_file.region.load_half(GroupTable.OUTSTANDING)
 
     @property
     def missed(self) -> int:
-        """Messages that retention took before they were claimed, passed over so far."""
+        """Messages skipped so far because retention removed them before they were claimed."""
         self._check()
         return self._group_file.region.load(GroupTable.MISSED)
 
     @property
     def dead_letter_prefix(self) -> str:
-        """The prefix of the queue beside this one that takes the dead letters."""
+        """The prefix of the dead-letter queue, in the same directory as the group's queue."""
         return self._dead.prefix
 
     def dead_letters(self) -> Iterator[DeadLetter]:
-        """Give the messages that were delivered `max_deliveries` times, as far as there are any."""
+        """Yield the messages that were delivered `max_deliveries` times, oldest first.
+
+        Example:
+            >>> [(letter.sequence, letter.reason) for letter in group.dead_letters()]
+            [(17, 'was kept until its lease ended')]
+        """
         self._check()
         return self._dead.read()
 
     def close(self) -> None:
-        """Give back all that this handle has claimed, and let go; closing again does nothing."""
+        """Give back all claims of this handle and close it; closing again has no effect."""
         if self._store.is_forked:
             return  # the parent's
         if not self._closed:
             with contextlib.suppress(errors.PageQueueError):
-                self._release(self._owner)  # else whoever looks finds that nobody has them
+                self._release(self._owner)  # else the next check for dead owners releases them
         self._leave()
         self._dead.close()
         self._flush_lock.close()
-        with contextlib.suppress(errors.ClosedError):  # then nobody waits any more
+        with contextlib.suppress(errors.ClosedError):  # then no thread waits any more
             self._store.write_meta.wake()
 
     def _let_go(self) -> None:
-        """Close what the lock is taken by; the core calls it when the last thread is out."""
+        """Close the lock's file; the core calls it when the last thread has left."""
         self._owner_lock.close()
 
     def __del__(self) -> None:
@@ -206,7 +254,7 @@ class Group(_core.Claims, AwaitedClaims, Closing):
             self._flush_lock.close()
             self._owner_lock.close()
 
-    # --- what the core asks -----------------------------------------------------------------------
+    # --- events of the core -----------------------------------------------------------------------
 
     def _check(self) -> None:
         self._store.check_process("group")
@@ -214,17 +262,17 @@ class Group(_core.Claims, AwaitedClaims, Closing):
             self._on_event(_core.EVENT_CLOSED, 0)
 
     def _on_event(self, event: int, value: int) -> bool:
-        """Settle what the core could not; True = go on, False = there is nothing to claim yet."""
+        """Handle an event of the core; True = retry, False = no message is available yet."""
         if event == _core.EVENT_MOVED:
             return self._move()
         if event == _core.EVENT_IDLE:
-            return self._look_at_owners()
+            return self._release_dead_owners()
         if event == _core.EVENT_DAMAGED:
             return self._damaged()
         raise refusal(self._store.folder.path, self._group_file, event, value)
 
     def _move(self) -> bool:
-        """Map the page of the next new message, and say where in it that stands."""
+        """Map the page of the next new message, and set its position."""
         store = self._store
         sequence, number, position = self._next()
         try:
@@ -237,7 +285,7 @@ class Group(_core.Claims, AwaitedClaims, Closing):
             return self._expire(sequence)
         if position == fmt.PAGE_HEADER_BYTES and page.first_sequence > sequence:
             raise errors.CorruptPage(
-                f"begins with message {page.first_sequence}, must be {sequence}: {REMEDY}",
+                f"begins with message {page.first_sequence}, must be {sequence}", remedy=REMEDY,
                 path=page.path, position=0, reason="wrong first sequence",
             )  # fmt: skip
         self._map(page.ready(position), number)
@@ -245,24 +293,25 @@ class Group(_core.Claims, AwaitedClaims, Closing):
 
     def _map(self, region: Region, number: int) -> None:
         old: list[object] = [self._region]
-        store, goes_on = self._store, 0 < self._page_number < number
+        store, has_left_page = self._store, 0 < self._page_number < number
         self._enter(region, number)
         store.background.drop(old)
-        if goes_on and store.after_roll is not None:
-            # What was taken can go now: there may be no producer who rolls for long.
+        if has_left_page and store.after_roll is not None:
+            # Retention can remove the page that was left: the next roll may be far away.
             store.background.submit(store.after_roll)
 
     def _expire(self, sequence: int) -> bool:
-        """Look for the next new message anew, because the page that it was to stand in is gone.
+        """Re-resolve the next new message: retention removed its page.
 
-        A page goes when all in it is done, which can be before anybody was led beyond its end: then
-        nothing is missed. Else go on at the head, and count what was missed, if that was chosen.
+        A page is removed once all its messages are acknowledged, which can be before any worker
+        followed its end-of-page marker: then no message is missed. Else continue at the head and
+        count the missed messages, if `on_expired` is "skip".
         """
         store = self._store
         place = store.seek_head()
         if self._next()[0] != sequence:
-            return True  # another one did
-        if place.sequence < sequence:  # only a damaged table says so
+            return True  # another worker did it
+        if place.sequence < sequence:  # only with a damaged table
             place = store.seek_sequence(sequence)
         is_missed = place.sequence > sequence
         if is_missed and not self._skips:
@@ -271,7 +320,7 @@ class Group(_core.Claims, AwaitedClaims, Closing):
         return True
 
     def _damaged(self) -> bool:
-        """Raise what is wrong at the next new message; not if it only stands elsewhere by now."""
+        """Raise the damage at the next new message, unless that message has moved since."""
         store = self._store
         sequence, number, position = self._next()
         if number < store.read_meta.head_page:
@@ -302,16 +351,16 @@ class Group(_core.Claims, AwaitedClaims, Closing):
     ) -> errors.CorruptFrame:
         reason = REASONS.get(found, "unknown")
         return errors.CorruptFrame(
-            f"message {sequence} at position {position}: {reason}: {REMEDY}",
+            f"message {sequence} at position {position}: {reason}", remedy=REMEDY,
             path=path, position=position, sequence=sequence, reason=reason,
         )  # fmt: skip
 
-    # --- messages that were claimed ---------------------------------------------------------------
+    # --- claimed messages -------------------------------------------------------------------------
 
     def _find(
         self, sequence: int, number: int, position: int, reason: int
     ) -> tuple[Region, int] | None:
-        """Return the page of a claimed message, and its position; None: retention took it."""
+        """Return the page of a claimed message, and its position; None: retention removed it."""
         del reason
         store = self._store
         try:
@@ -329,7 +378,7 @@ class Group(_core.Claims, AwaitedClaims, Closing):
     def _look_again(
         self, sequence: int, number: int, position: int, reason: int
     ) -> tuple[Region, int] | None:
-        """The same, when what stands there is wrong: its page can be another file by now."""
+        """Do the same after an invalid frame: the page can have been replaced by another file."""
         del number, position, reason
         store = self._store
         head = store.read_meta.head_sequence
@@ -340,7 +389,7 @@ class Group(_core.Claims, AwaitedClaims, Closing):
     def _unreadable(
         self, sequence: int, number: int, position: int, reason: int
     ) -> tuple[Region, int] | None:
-        """Raise what is wrong with a claimed message; the claim is given back."""
+        """Raise the damage of a claimed message; the core gives the claim back."""
         store = self._store
         if sequence < store.read_meta.head_sequence:
             return self._find(sequence, 0, 0, 0)
@@ -349,7 +398,7 @@ class Group(_core.Claims, AwaitedClaims, Closing):
         raise self._corrupt_frame(path, position, sequence, reason)
 
     def _is_damage(self, error: Exception) -> bool:
-        """Return whether a message cannot be read because of itself, not of who reads it."""
+        """Return whether reading a message fails because of the message, not of the reader."""
         return isinstance(error, errors.DamageError | errors.SeekError)
 
     def _bury(
@@ -362,9 +411,9 @@ class Group(_core.Claims, AwaitedClaims, Closing):
         deliveries: int,
         cause: int,
     ) -> None:
-        """Put a message that was delivered too often among the dead letters, and be done with it.
+        """Move a message that was delivered too often to the dead letters, and acknowledge it.
 
-        Dies behind sending it: it is there, and is claimed and sent once more, with its sequence.
+        Dies after sending it: the message is claimed and sent there again, with its sequence.
         """
         try:
             message: Message | None = self._read(sequence, number, position)
@@ -376,10 +425,10 @@ class Group(_core.Claims, AwaitedClaims, Closing):
         if self._settle(slot, claim_id, True, 0, 0):
             file.region.store(file.BURIED, file.region.load(file.BURIED) + 1)
 
-    # --- owners that died -------------------------------------------------------------------------
+    # --- dead owners ------------------------------------------------------------------------------
 
-    def _look_at_owners(self) -> bool:
-        """Give back what dead handles had claimed; True if that was anything."""
+    def _release_dead_owners(self) -> bool:
+        """Release the claims of dead handles; True if any were released."""
         self._check_file()
         released = 0
         for owner in self._owners() if LivenessLock.KNOWN else ():
@@ -388,13 +437,50 @@ class Group(_core.Claims, AwaitedClaims, Closing):
         return released > 0
 
     def _check_file(self) -> None:
-        """Raise if the file was removed or replaced: another one can be in use by now."""
+        """Raise if the file was removed or replaced: other processes can use another one."""
         folder = self._store.folder
         name = fmt.cursor_name(self._store.prefix, self.name)
         if folder.identity(name) != self._owner_lock.identity():
             self._leave()
             raise errors.LockReplaced(
-                "the group's file was replaced or removed while it was open, so that others could "
-                "have claimed the same: close the group everywhere, then open it again",
+                "the group's file was replaced or removed while it was open, so that other "
+                "processes may have claimed the same messages",
                 path=self._group_file.path,
+                remedy="close the group everywhere, then open it again",
             )
+
+
+def refusal(path: str, file: GroupTable, event: int, value: int) -> errors.PageQueueError:
+    """Return the error for an event that the handle does not resolve.
+
+    Args:
+        path: of the queue.
+        file: of the group.
+        event: one of the core's.
+        value: of the event.
+    """
+    if event == _core.EVENT_TIMEOUT:
+        return _nothing_received(path, file, value)
+    if event == _core.EVENT_LOST:
+        return lost_meta(file.path, file.region.lost_at)
+    if event == _core.EVENT_LEASE_LOST:
+        return errors.LeaseLost(
+            f"the claim of message {value} is not live any more: its lease ended or the message "
+            "was given to another worker",
+            path=path, sequence=value,
+            remedy="claim again, and extend the claims of long work",
+        )  # fmt: skip
+    kind, text, remedy = REFUSALS[event]
+    return kind(text.format(value=value, seconds=value / 1e9), path=path, remedy=remedy)
+
+
+def _nothing_received(path: str, file: GroupTable, value: int) -> errors.NothingReceived:
+    if file.region.load_half(file.OUTSTANDING) >= file.capacity:
+        return errors.TooManyClaims(
+            f"{file.capacity} messages are claimed or delayed, which is the group's capacity",
+            path=file.path,
+            remedy="acknowledge some, or create the group with more capacity",
+        )
+    return errors.NothingReceived(
+        f"no message to claim within {value / 1e9:g} s", path=path, remedy="call again"
+    )

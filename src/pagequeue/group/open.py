@@ -1,4 +1,4 @@
-"""Opening a group, and making it where there is none."""
+"""Opening a group, and creating it if it does not exist."""
 
 from __future__ import annotations
 
@@ -36,23 +36,24 @@ def open_group(
     clock: Callable[[], int] | None = None,
     wall: Callable[[], int] | None = None,
 ) -> Group:
-    """Open a group, or make it where there is none of that name.
+    """Open a group, or create it.
 
-    `clock` is that of leases and delays, in ns, the same for all handles: None is the system's
-    monotonic one. `wall` says when something was acknowledged last. The rest is what
-    `Queue.group` takes.
+    `clock` measures leases and delays, in ns, and must be the same for all handles: None is the
+    system's monotonic one. `wall` gives the time of the last acknowledgement. The other arguments
+    are those of `Queue.group`.
 
     Raises:
-        UsageError: a consumer has this name; or it exists, and a place to begin or another
-            capacity was given.
+        UsageError: a consumer has this name; or the group exists, and a start or another capacity
+            was given.
     """
     path = store.folder.path
     check_consumer_name(path, name)
     if clock is None and not store.is_clock_known:
         raise errors.SystemLimit(
-            f"{CLOCK_OFFSETS} does not tell the clock of this process, by which leases end: open "
-            "the group in a process that was started in its time namespace, with /proc mounted",
+            f"the clock that leases use is unknown: {CLOCK_OFFSETS} does not give its offset",
             path=path,
+            remedy="open the group in a process that was started in its time namespace, with /proc "
+            "mounted",
         )
     lease, max_deliveries, capacity = check_group(path, lease, max_deliveries, capacity)
     check_expired(path, on_expired)
@@ -60,16 +61,18 @@ def open_group(
         DeadLetters(store, name).check()
     given = (since is not None) + (sequence is not None) + bool(latest)
     if given > 1:
-        raise errors.InvalidOption("since, sequence and latest: give one of them")
-    # Under this lock, so that retention does not pass the place between finding and keeping it, and
-    # nobody removes what is being opened.
+        raise errors.InvalidOption(
+            "since, sequence and latest exclude each other", remedy="give one of them"
+        )
+    # Under this lock, so that retention does not move past the start before the group holds it, and
+    # no process removes the group while it is opened.
     with store.roller.lock.exclusive(store.lock_timeout, "opening a group"):
         exists = store.folder.exists(fmt.cursor_name(store.prefix, name))
         if exists and given:
             raise errors.UsageError(
-                f"group {name!r} exists and goes on where it is: leave since, sequence and latest "
-                "out, or remove it",
+                f"group {name!r} exists and continues at its own position",
                 path=path,
+                remedy="omit since, sequence and latest, or remove the group",
             )
         if exists:
             _finish(store, name, capacity)
@@ -105,7 +108,7 @@ def _make(
 
 
 def _finish(store: Store, name: str, capacity: int | None) -> None:
-    """Make a file again whose maker died before anybody could use it."""
+    """Recreate a file whose creator died before any process could use it."""
     folder, queue_id = store.folder, store.meta.queue_id
     file = GroupTable(folder, store.prefix, queue_id, name, writable=True)
     if capacity not in {None, file.capacity}:
@@ -113,9 +116,9 @@ def _finish(store: Store, name: str, capacity: int | None) -> None:
         has = file.capacity
         file.close()
         raise errors.UsageError(
-            f"group {name!r} has room for {has} messages, not {capacity}: leave capacity out, or "
-            "remove the group",
+            f"group {name!r} has a capacity of {has} messages, not {capacity}",
             path=path,
+            remedy="omit capacity, or remove the group",
         )
     if file.is_unfinished:
         with store.read_meta.making(ReadMeta.CONSUMERS_MADE):

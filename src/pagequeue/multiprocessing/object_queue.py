@@ -126,7 +126,7 @@ class ObjectQueue:
 
     def look_at_owners(self) -> None:
         """Give back what processes had that are gone."""
-        self.group._look_at_owners()  # noqa: SLF001 - one package
+        self.group._release_dead_owners()  # noqa: SLF001 - one package
 
     def check(self) -> None:
         """Raise if the group's file was truncated: then nothing that it says counts."""
