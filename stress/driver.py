@@ -48,24 +48,6 @@ def scratch_directory() -> str:
     return tempfile.gettempdir()
 
 
-def pretend_power_cut(directory: str) -> bool:
-    """Make a queue's shared words look like another boot's; nobody may have it open.
-
-    Returns:
-        whether there were any: a queue that nobody got to make has none.
-    """
-    from pagequeue import format as fmt  # noqa: PLC0415  the core is chosen by now
-    from pagequeue.meta.write_meta import WriteMeta  # noqa: PLC0415
-
-    path = os.path.join(directory, fmt.write_meta_name("queue"))
-    if not os.path.exists(path):
-        return False
-    with open(path, "r+b") as file:
-        file.seek(WriteMeta.LOCK_KEY)
-        file.write(b"\x55" * WriteMeta.LOCK_KEY_BYTES)
-    return True
-
-
 def run_apart(
     module: str,
     budget: Budget,

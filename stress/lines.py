@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from stress.steps import BATCH, MIXED, PAGE_BYTES, PUBLISH, ROTATE, SINGLE, Scene, op_of, uid_of
+from stress.tampering import overwrite
 from stress.traced import At, Victim
 from stress.traffic import RECORD, Log
 
@@ -61,12 +62,12 @@ def _pages(path: Path) -> list[Path]:
 
 
 def _tear_last(path: Path) -> None:
-    _overwrite(_pages(path)[-1], 64 + 8, b"torn")
+    overwrite(_pages(path)[-1], 64 + 8, b"torn")
 
 
 def _tear_middle(path: Path) -> None:
     """A frame in the last page but one: pages behind it must go."""
-    _overwrite(_pages(path)[-2], 64 + 8, b"torn")
+    overwrite(_pages(path)[-2], 64 + 8, b"torn")
 
 
 def _lose_last_page(path: Path) -> None:
@@ -81,7 +82,7 @@ def _lose_write_meta(path: Path) -> None:
 
 def _lose_header_and_index(path: Path) -> None:
     last = _pages(path)[-1]
-    _overwrite(last, 0, bytes(64))
+    overwrite(last, 0, bytes(64))
     last.with_suffix(".idx").unlink()
 
 
@@ -176,9 +177,3 @@ def act(scene: Scene, scenario: Scenario, uid: int, at: At | None) -> None:
         for number in range(2 if few else SENDS):
             scene.send(producer, uid, number)
     victim.end()
-
-
-def _overwrite(path: Path, position: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(position)
-        file.write(data)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stress import children, driver, variant
+from stress import children, driver, tampering, variant
 from stress.campaign import Budget, Outcome
 from stress.claim_cuts import many_cuts, mixed
 from stress.claim_log import (
@@ -341,7 +341,7 @@ class Round:
             with self.ground.group_file.open("r+b") as file:
                 file.write(mixed(before, now, self.rng))
             self.ground.image_path.unlink()  # recovery makes another file
-        driver.pretend_power_cut(self.ground.path)
+        tampering.pretend_power_cut(self.ground.path)
         self.log.note(CUT, HELPER_UID, before=_now())
         self.start_others()
         for slot in range(WORKERS):

@@ -22,7 +22,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from stress import children, driver
+from stress import children, driver, tampering
 from stress.campaign import Budget, Outcome
 from stress.squeezed_pages import Scene, check
 
@@ -83,7 +83,7 @@ class _Life:
                 for pid in list(self.pids):
                     self.kill(pid)
                 if self.rng.random() < 0.5:
-                    driver.pretend_power_cut(str(self.scene.path))
+                    tampering.pretend_power_cut(str(self.scene.path))
                 for role in ROLES:
                     self.start(role)
             else:
@@ -111,7 +111,7 @@ class _Life:
     def prove(self) -> None:
         """Read all that must be there, as it is and when all is compressed."""
         if self.rng.random() < 0.3:
-            driver.pretend_power_cut(str(self.scene.path))
+            tampering.pretend_power_cut(str(self.scene.path))
         with self.scene.open() as queue:
             acked = self.scene.acked_sequence()
             if queue.tail_sequence < acked:

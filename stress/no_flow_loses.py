@@ -26,7 +26,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stress import children, driver
+from stress import children, driver, tampering
 from stress.campaign import Budget, Outcome
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ class Round:
                 self.kill(list(self.pids))
                 path = str(self.directory / "q")
                 if os.path.isdir(path):
-                    self.counts["power cuts pretended"] += driver.pretend_power_cut(path)
+                    self.counts["power cuts pretended"] += tampering.pretend_power_cut(path)
             else:
                 self.kill(self.rng.sample(self.pids, min(1, len(self.pids))))
             while len(self.pids) < 2:

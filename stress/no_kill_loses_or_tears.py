@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stress import children, driver
+from stress import children, driver, tampering
 from stress.campaign import Budget, Outcome
 from stress.crew import Crew
 from stress.roles import (
@@ -103,7 +103,7 @@ class Round(Crew[Ground]):
         """Kill all; then some more of those that open it again, because one of them recovers."""
         self.kill_all()
         if self.rng.random() < CUT_SHARE:
-            self.counts["power cuts pretended"] += driver.pretend_power_cut(self.path)
+            self.counts["power cuts pretended"] += tampering.pretend_power_cut(self.path)
         for slot in self.slots:
             self.start(slot)
         for _ in range(self.rng.randrange(4)):

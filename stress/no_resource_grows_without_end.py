@@ -24,7 +24,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from stress import children, driver
+from stress import children, driver, tampering
 from stress.campaign import Budget, Outcome
 from stress.lodgers import CONSUMERS, PRODUCERS, Lodger, Report, come_and_go, sit
 from stress.roles import (
@@ -105,7 +105,7 @@ class Generation:
         """Recover the queue, as after a power cut that took nothing, and compare all of it."""
         from pagequeue import Queue  # noqa: PLC0415
 
-        driver.pretend_power_cut(self.ground.path)
+        tampering.pretend_power_cut(self.ground.path)
         with Queue(self.ground.path, page_bytes=PAGE_BYTES) as queue:
             if not queue.recovery.scanned:
                 self.violations.append("nothing was recovered")

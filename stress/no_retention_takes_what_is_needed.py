@@ -30,7 +30,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stress import children, driver, keep_lines
+from stress import children, driver, keep_lines, tampering
 from stress.campaign import Budget, Outcome
 from stress.crew import DRAIN_SECONDS, Crew
 from stress.keep_readers import KEEPER, READER, ROLES
@@ -165,7 +165,7 @@ class Round(Crew[Keeping]):
         if chance < KILL_ALL_SHARE:
             self.kill_all()
             if self.rng.random() < CUT_SHARE:
-                driver.pretend_power_cut(self.ground.path)
+                tampering.pretend_power_cut(self.ground.path)
             for slot in self.slots:
                 self.start(slot)
         elif chance < KILL_ALL_SHARE + STOP_SHARE and self.stopped is None:

@@ -17,6 +17,7 @@ from pagequeue.meta.write_meta import WriteMeta
 from pagequeue.system.directory import Directory
 from stress.corpus.damage import Hit
 from stress.corpus.shapes import PREFIX
+from stress.tampering import overwrite, pretend_power_cut
 
 if TYPE_CHECKING:
     import random
@@ -155,9 +156,7 @@ class Victim:
 
     def poke(self, name: str, position: int, data: bytes) -> None:
         """Overwrite bytes of a file."""
-        with self.path(name).open("r+b") as file:
-            file.seek(position)
-            file.write(data)
+        overwrite(self.path(name), position, data)
 
     def flip(self, name: str, position: int) -> None:
         """Change one bit of a file."""
@@ -252,8 +251,7 @@ class Victim:
         path = self.path(WRITE_META)
         if path.is_symlink() or not path.is_file() or path.stat().st_size < fmt.WRITE_META.itemsize:
             return False
-        self.poke(WRITE_META, WriteMeta.LOCK_KEY, b"\x55" * WriteMeta.LOCK_KEY_BYTES)
-        return True
+        return pretend_power_cut(self.directory, PREFIX)
 
     def mark(self, word: str = "durable_sequence") -> int:
         """Return the durable mark on disk; that of the good queue if there is none."""

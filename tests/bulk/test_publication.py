@@ -176,7 +176,7 @@ def test_a_publisher_that_dies_at_any_step_leaves_all_or_none(kind: str, count: 
 
 def test_an_entry_ahead_of_the_tail_is_taken_back(tmp_path: Path) -> None:
     """After a power cut that took the rows, the ledger must not say that they are there."""
-    from support import pretend_power_cut  # noqa: PLC0415 - used here only
+    from stress.tampering import pretend_power_cut  # noqa: PLC0415 - used here only
 
     directory = str(tmp_path / "q")
     publish(directory, "x", 0, SMALL_COUNT)

@@ -392,7 +392,7 @@ def test_a_record_that_comes_back_claims_nothing(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a cut a given-up record can be there again, and others' pages have its numbers."""
-    from support import pretend_power_cut  # noqa: PLC0415 - used here only
+    from stress.tampering import pretend_power_cut  # noqa: PLC0415 - used here only
 
     interrupted(queue, monkeypatch)
     name = publishing_name("queue")

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plugin import MESSAGES, START, Disk
-from support import SMALL, Clock, overwrite, payloads
+from support import SMALL, Clock, payloads
 
 from pagequeue import CorruptFrame, InvalidOption, NaiveDatetime, Queue, Retention
 from pagequeue import format as fmt
+from stress.tampering import overwrite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from group_support import send
-from support import pretend_power_cut, within
+from support import within
 
 from pagequeue import Queue, Retention, errors
 from pagequeue import format as fmt
 from pagequeue.meta.group_table import GroupTable, decode_snapshot
+from stress.tampering import pretend_power_cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,10 +6,11 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from support import files, overwrite, pretend_power_cut
+from support import files
 
 from pagequeue import Queue, errors, repair_queue, verify_queue
 from pagequeue import format as fmt
+from stress.tampering import overwrite, pretend_power_cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from support import SMALL, flip, overwrite, pretend_power_cut
+from support import SMALL, flip
 
 from pagequeue import (
     CorruptFrame,
@@ -25,6 +25,7 @@ from pagequeue import (
 from pagequeue import format as fmt
 from pagequeue.meta.write_meta import WriteMeta
 from pagequeue.system.directory import Directory
+from stress.tampering import overwrite, pretend_power_cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable

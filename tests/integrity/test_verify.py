@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 from plugin import MESSAGES, Disk
-from support import SMALL, files, flip, overwrite
+from support import SMALL, files, flip
 
 from pagequeue import Problem, Queue, errors, verify_queue
 from pagequeue import format as fmt
@@ -19,6 +19,7 @@ from pagequeue.integrity.problem import problem_of
 from pagequeue.maintenance import consumers
 from pagequeue.meta.write_meta import Tail, WriteMeta
 from pagequeue.system.directory import Directory
+from stress.tampering import overwrite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from plugin import Disk
 from squeezing import PAGE, compressed_pages, fill, text
-from support import (
-    compress_for_ever,
-    die_while_compressing,
-    end,
-    payloads,
-    pretend_power_cut,
-    ready,
-    start,
-)
+from support import compress_for_ever, die_while_compressing, end, payloads, ready, start
 
 from pagequeue import (
     CompressReport,
@@ -33,6 +25,7 @@ from pagequeue import (
     verify_queue,
 )
 from pagequeue.maintenance import compress as rooms
+from stress.tampering import pretend_power_cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from plugin import Disk
-from support import (
-    end,
-    hold_a_page,
-    hold_file_lock,
-    pretend_power_cut,
-    ready,
-    start,
-    until,
-)
+from support import end, hold_a_page, hold_file_lock, ready, start, until
 
 from pagequeue import LockTimeout, Queue, Retention, salvage_queue, verify_queue
 from pagequeue import format as fmt
@@ -27,6 +19,7 @@ from pagequeue.maintenance.retention import Retainer
 from pagequeue.page import spare as recycle
 from pagequeue.store.roll import Roller
 from pagequeue.system import page_lock
+from stress.tampering import pretend_power_cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable

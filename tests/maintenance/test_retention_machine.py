@@ -14,10 +14,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from support import SMALL, Clock, overwrite, pretend_power_cut
+from support import SMALL, Clock
 
 from pagequeue import InvalidOption, NamedConsumer, NothingReceived, Queue, QueueFull, Retention
 from pagequeue.meta.cursor import CursorMeta
+from stress.tampering import overwrite, pretend_power_cut
 
 PAGES = 4
 POLICY = Retention(max_bytes=PAGES * SMALL)

@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from plugin import Disk
 from retaining import FULL, KEEP_TWO, fill, numbers, only_by_hand
-from support import (
-    SMALL,
-    die_while_trimming,
-    end,
-    pretend_power_cut,
-    ready,
-    send_and_trim_for_ever,
-    start,
-)
+from support import SMALL, die_while_trimming, end, ready, send_and_trim_for_ever, start
 
 from pagequeue import (
     CorruptMeta,
@@ -30,6 +22,7 @@ from pagequeue import (
 )
 from pagequeue.maintenance import retention
 from pagequeue.maintenance.retention import Retainer, sync_header
+from stress.tampering import pretend_power_cut
 
 if TYPE_CHECKING:
     from pathlib import Path

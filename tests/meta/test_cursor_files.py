@@ -13,17 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from cursors import cursor_of, fill, set_cursor
 from safely import replace
-from support import (
-    SMALL,
-    end,
-    flip,
-    overwrite,
-    payloads,
-    pretend_power_cut,
-    ready,
-    receive_and_ack_for_ever,
-    start,
-)
+from support import SMALL, end, flip, payloads, ready, receive_and_ack_for_ever, start
 
 from pagequeue import (
     ConsumerInUse,
@@ -36,6 +26,7 @@ from pagequeue import (
 from pagequeue import format as fmt
 from pagequeue.meta.cursor import CursorMeta, lower_cursors
 from pagequeue.meta.write_meta import WriteMeta
+from stress.tampering import overwrite, pretend_power_cut
 
 if TYPE_CHECKING:
     from plugin import Disk

@@ -9,12 +9,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support import pretend_power_cut
 
 from pagequeue import CorruptMeta, DiskFull, Message, Queue, Retention, repair_queue, verify_queue
 from pagequeue import format as fmt
 from pagequeue.maintenance import retention
 from pagequeue.meta import last_stored
+from stress.tampering import pretend_power_cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

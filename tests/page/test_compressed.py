@@ -14,7 +14,7 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from squeezing import PAGE
-from support import SMALL, flip, overwrite, payloads
+from support import SMALL, flip, payloads
 
 from pagequeue import (
     CorruptFrame,
@@ -31,6 +31,7 @@ from pagequeue import (
 from pagequeue import format as fmt
 from pagequeue.page import compressed_format as zipped
 from pagequeue.page import zstd
+from stress.tampering import overwrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable

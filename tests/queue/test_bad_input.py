@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from support import (
-    SMALL,
-    files,
-    overwrite,
-    payloads,
-)
+from support import SMALL, files, payloads
 
 from pagequeue import (
     CorruptMeta,
@@ -28,6 +23,7 @@ from pagequeue import (
     Queue,
 )
 from pagequeue import format as fmt
+from stress.tampering import overwrite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

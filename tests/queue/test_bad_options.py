@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from support import (
-    SMALL,
-    files,
-    finish,
-    open_as_nobody,
-    overwrite,
-    pretend_power_cut,
-    start,
-)
+from support import SMALL, files, finish, open_as_nobody, start
 
 from pagequeue import (
     InvalidOption,
@@ -33,6 +25,7 @@ from pagequeue import (
     merge,
 )
 from pagequeue import format as fmt
+from stress.tampering import overwrite, pretend_power_cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

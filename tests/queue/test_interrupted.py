@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from support import SMALL, pretend_power_cut
+from support import SMALL
 
 from pagequeue import (
     ClosedError,
@@ -20,6 +20,7 @@ from pagequeue import (
     _core,
 )
 from pagequeue import format as fmt
+from stress.tampering import pretend_power_cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

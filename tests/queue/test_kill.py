@@ -17,13 +17,13 @@ from support import (
     hold_file_lock,
     hold_writers_lock,
     payloads,
-    pretend_power_cut,
     ready,
     send_for_ever,
     start,
 )
 
 from pagequeue import LockTimeout, Queue, RetryError, _core
+from stress.tampering import pretend_power_cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

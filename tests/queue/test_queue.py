@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support import SMALL, Clock, files, payloads, pretend_power_cut
+from support import SMALL, Clock, files, payloads
 
 from pagequeue import ClosedError, Message, Queue, QueueNotFound
 from pagequeue import format as fmt
+from stress.tampering import pretend_power_cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from support import SMALL, Clock, answer_commands, end, pretend_power_cut, ready, start
+from support import SMALL, Clock, answer_commands, end, ready, start
 
 from pagequeue import (
     Consumer,
@@ -34,6 +34,7 @@ from pagequeue import (
     TimestampOrder,
 )
 from pagequeue import format as fmt
+from stress.tampering import pretend_power_cut
 
 if TYPE_CHECKING:
     import subprocess

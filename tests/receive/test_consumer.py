@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support import SMALL, SOON, Clock, flip, overwrite, payloads, until
+from support import SMALL, SOON, Clock, flip, payloads, until
 
 from pagequeue import (
     ClosedError,
@@ -21,6 +21,7 @@ from pagequeue import (
     SequenceOutOfRange,
 )
 from pagequeue import format as fmt
+from stress.tampering import overwrite
 
 if TYPE_CHECKING:
     from pagequeue import Producer

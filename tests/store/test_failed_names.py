@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 from publishing_steps import LARGE_COUNT, PAGE_BYTES, Rows
-from support import SMALL, flip, overwrite, pretend_power_cut, until
+from support import SMALL, flip, until
 
 from pagequeue import Queue, SyncFailed, SystemLimit, repair_queue
 from pagequeue import format as fmt
 from pagequeue.bulk.publisher import BulkPublisher
 from pagequeue.meta.write_meta import WriteMeta
 from pagequeue.send.producer import Producer
+from stress.tampering import overwrite, pretend_power_cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,12 +10,12 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support import overwrite
 
 from pagequeue import Queue, errors, merge, repair_queue
 from pagequeue import format as fmt
 from pagequeue.cli import main
 from pagequeue.page.header import parse_header
+from stress.tampering import overwrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable

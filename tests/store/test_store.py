@@ -11,13 +11,15 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from plugin import Disk, Ticks
+from support import Clock
 
 from pagequeue import Queue, errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from plugin import Disk
 
 WIDE = b"x" * 1300  # three fit into a page
 UNUSED_BY_MUTEX_AT = 128 + 56
@@ -107,7 +109,7 @@ def test_clock_that_steps_back_changes_neither_order_nor_search(disk: Disk) -> N
 
 def test_since_takes_datetimes_and_spans_of_the_queues_own_clock(disk: Disk) -> None:
     """I1: "that long ago" is counted from the clock that made the timestamps."""
-    disk.clock = Ticks(10**18, 0)
+    disk.clock = Clock(10**18)
     with disk.open() as queue, queue.producer() as producer:
         for minutes in range(4):
             disk.clock.now = 10**18 + minutes * 60 * 10**9
@@ -166,7 +168,7 @@ def test_consumer_since_the_future_skips_what_comes_earlier(disk: Disk) -> None:
 
 def test_search_is_right_while_messages_are_published(disk: Disk) -> None:
     """I6: what comes during a search is behind all that was there before."""
-    disk.clock = Ticks(1, 1)
+    disk.clock = Clock(1, 1)
     failed: list[object] = []
     stop = threading.Event()
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from support import overwrite
-
 from pagequeue.meta.cursor import CursorMeta
+from stress.tampering import overwrite
 
 if TYPE_CHECKING:
     from pathlib import Path

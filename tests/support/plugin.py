@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from loops import LOOPS
 from spark_support import start_session, why_not
-from support import SMALL, Clock
+from support import SMALL, Clock, files
 from tools import closing_line, lacking, missing, tool_of
 
 from pagequeue import Queue
 from pagequeue import format as fmt
+from stress.tampering import overwrite, pretend_power_cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -35,7 +36,6 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 MESSAGES = [bytes([65 + n]) * 1300 for n in range(8)]
 """Three of them fit into a page of 4096 bytes: pages of 3, 3 and 2."""
 START = 1_700_000_000_000_000_000
-LOCK_BOOT_AT = 64
 NEEDS = "needs"
 NO_SPARK = "needs Spark: "
 SPARK_TESTS = "tests/spark/"
@@ -89,26 +89,12 @@ def frames_of(page: bytes) -> list[Frame]:
 
 
 @dataclass
-class Ticks:
-    """A clock that goes on by one step at each look; tests set it as they like."""
-
-    now: int = START
-    step: int = 1000
-
-    def __call__(self) -> int:
-        """Return now, then go on."""
-        now = self.now
-        self.now += self.step
-        return now
-
-
-@dataclass
 class Disk:
     """One queue directory with pages of 4096 bytes, and what can befall it."""
 
     directory: Path
     page_bytes: int = 4096
-    clock: Ticks = field(default_factory=Ticks)
+    clock: Clock = field(default_factory=lambda: Clock(START, 1000))
 
     def open(self, **options: object) -> Queue:
         """Open the queue with this disk's clock and page size."""
@@ -145,13 +131,11 @@ class Disk:
 
     def poke(self, path: Path, at: int, data: bytes) -> None:
         """Overwrite bytes of a file."""
-        with path.open("r+b") as file:
-            file.seek(at)
-            file.write(data)
+        overwrite(path, at, data)
 
     def cut_power(self, durable: int | None = None) -> None:
         """Make the shared words those of an earlier boot, perhaps with an older durable mark."""
-        self.poke(self.path("writeMeta"), LOCK_BOOT_AT, bytes(16))
+        assert pretend_power_cut(self.directory)
         if durable is not None:
             self.poke(self.path("writeMeta"), DURABLE_SEQUENCE_AT, struct.pack("<Q", durable))
             if durable <= MESSAGES_FIRST_PAGE:
@@ -171,7 +155,7 @@ class Disk:
 
     def contents(self) -> dict[str, bytes]:
         """Return every file's bytes."""
-        return {path.name: path.read_bytes() for path in sorted(self.directory.iterdir())}
+        return files(self.directory)
 
 
 @pytest.fixture(params=LOOPS, ids=lambda loop: loop.__name__)

@@ -24,12 +24,13 @@ import portalocker
 from pagequeue import PageQueueError, Queue, Retention, merge
 from pagequeue import format as fmt
 from pagequeue.meta.all_and_read_meta import field_of
-from pagequeue.meta.write_meta import WriteMeta
+from stress.tampering import overwrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 HERE = str(Path(__file__).resolve().parent)
+ROOT = str(Path(__file__).resolve().parents[2])
 SMALL = 4096
 """The smallest page, so that rolls are frequent."""
 WAITERS = field_of(fmt.WRITE_META, "waiters")
@@ -55,13 +56,21 @@ def within(seconds: int) -> Iterator[None]:
 
 
 class Clock:
-    """A clock that stands where it is put; ns since 1970."""
+    """A clock that is where it is put; ns since 1970.
 
-    def __init__(self, now: int = 1_000_000) -> None:
+    Args:
+        now: what the first look says.
+        step: what each look adds.
+    """
+
+    def __init__(self, now: int = 1_000_000, step: int = 0) -> None:
         self.now = now
+        self.step = step
 
     def __call__(self) -> int:
-        return self.now
+        now = self.now
+        self.now += self.step
+        return now
 
 
 def payloads(messages: Any) -> list[bytes]:  # noqa: ANN401 - anything that yields messages
@@ -74,24 +83,9 @@ def files(directory: Path | str) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(Path(directory).iterdir())}
 
 
-def overwrite(path: Path | str, position: int, data: bytes) -> None:
-    """Write bytes into a file, as damage would."""
-    fd = os.open(path, os.O_WRONLY)
-    try:
-        os.pwrite(fd, data, position)
-    finally:
-        os.close(fd)
-
-
 def flip(path: Path | str, position: int) -> None:
     """Change one byte of a file."""
     overwrite(path, position, bytes([Path(path).read_bytes()[position] ^ 0xFF]))
-
-
-def pretend_power_cut(directory: Path | str) -> None:
-    """Make the shared words look as if they came from another boot; the queue must be closed."""
-    path = Path(directory) / fmt.write_meta_name("queue")
-    overwrite(path, WriteMeta.LOCK_KEY, b"\x55" * WriteMeta.LOCK_KEY_BYTES)
 
 
 SOON = 5.0
@@ -114,7 +108,7 @@ def start(
 ) -> subprocess.Popen[str]:
     """Run a function of this module in a fresh process; the arguments travel as JSON."""
     code = (
-        f"import json, sys; sys.path.insert(0, {HERE!r}); import support; "
+        f"import json, sys; sys.path[:0] = {[HERE, ROOT]!r}; import support; "
         f"args, options = json.loads(sys.argv[1]); support.{name}(*args, **options)"
     )
     travel = json.dumps([args, options], default=str)

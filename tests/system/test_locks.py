@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, NoReturn
 
 import portalocker
 import pytest
-from support import SMALL, overwrite, payloads
+from support import SMALL, payloads
 
 from pagequeue import Queue, _core, errors
 from pagequeue import format as fmt
 from pagequeue.meta.all_and_read_meta import field_of
 from pagequeue.system.file_lock import FileLock
+from stress.tampering import overwrite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
