@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from stress.corpus.shapes import Place
     from stress.corpus.victim import Victim
 
-NOTHING = "nothing stands there"
-LENGTH = "its length cannot be"
+NOTHING = "no frame there"
+LENGTH = "its length is invalid"
 CHECKSUM = "its checksum is wrong"
 OLDER = "it is older than the frame before it"
 

@@ -196,7 +196,7 @@ def test_no_cut_loses_what_was_flushed() -> None:
     ("bug", "said"),
     [
         ("forget_the_data", "messages were durable"),
-        ("sync_the_last_page_only", "nothing stands there"),
+        ("sync_the_last_page_only", "no frame there"),
         ("trust_the_words", "the batch at|checksum is wrong|differs from the frames"),
         ("keep_the_torn_rest", "checksum is wrong"),
         ("keep_the_rest_unsynced", "wrong magic|differs from the frames|no queue"),

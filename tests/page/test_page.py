@@ -187,9 +187,9 @@ def test_damaged_frame_is_named_when_the_index_cannot_be_rebuilt(disk: Disk, pag
 @pytest.mark.parametrize(
     ("at", "data", "reason"),
     [
-        (0, b"\xff\xff\xff\x3f", "its length cannot be"),
-        (0, b"\x0f\0\0\0", "its length cannot be"),
-        (0, b"\0\0\0\0", "nothing stands there"),
+        (0, b"\xff\xff\xff\x3f", "its length is invalid"),
+        (0, b"\x0f\0\0\0", "its length is invalid"),
+        (0, b"\0\0\0\0", "no frame there"),
         (4, b"\x55\x55", "its checksum is wrong"),
         (8, b"\x55", "its checksum is wrong"),
     ],

@@ -154,7 +154,7 @@ def test_queue_that_is_not_there_is_not_made(tmp_path: Path, options: dict[str, 
     before = files(tmp_path / "q")
     (tmp_path / "empty").mkdir()
     for name in ("q", "empty", "missing"):
-        with pytest.raises(QueueNotFound, match=f"{tmp_path}/{name}: no queue.*made when opened"):
+        with pytest.raises(QueueNotFound, match=f"{tmp_path}/{name}: no queue.*create the queue"):
             Queue(tmp_path / name, **options)  # type: ignore[arg-type]
     assert files(tmp_path / "q") == before
     assert list((tmp_path / "empty").iterdir()) == []

@@ -236,9 +236,9 @@ def test_file_that_cannot_be_looked_at_is_a_typed_error(
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(os, "fstat", failing)
-    with pytest.raises(errors.SystemLimit, match="while looking"):
+    with pytest.raises(errors.SystemLimit, match="while reading"):
         folder.open("name", writable=False)
-    with pytest.raises(errors.SystemLimit, match="while looking"):
+    with pytest.raises(errors.SystemLimit, match="while reading"):
         Directory(str(tmp_path), create=False)
     monkeypatch.undo()
     assert os.listdir("/proc/self/fd") == before

@@ -115,7 +115,7 @@ def test_owner_is_told_of_a_lock_file_that_is_not_its_own(reachable: Path) -> No
     os.seteuid(STRANGER)
     try:
         (problem,) = verify_queue(disk.directory).problems
-        assert "cannot be opened by the directory's owner" in problem.reason
+        assert "the directory's owner cannot open it" in problem.reason
         assert repair_queue(disk.directory).ok
         assert verify_queue(disk.directory).ok
     finally:

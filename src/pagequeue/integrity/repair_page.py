@@ -9,7 +9,7 @@ import numpy as np
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.page.compressed_format import inflated, is_compressed, mended_fronts
+from pagequeue.page.compressed_format import inflated, is_compressed, repaired_fronts
 from pagequeue.page.compressed_page import map_page
 from pagequeue.page.header import PageHeader, first_bytes, parse_header
 from pagequeue.page.page import BAD, PROOF, Scan, private_page, scan_region
@@ -110,7 +110,7 @@ class PageRepair:
         ):
             return
         data = read_all(self.folder, name, min(status.st_size, self.meta.page_bytes))
-        mended = mended_fronts(data, path)
+        mended = repaired_fronts(data, path)
         if mended is not None:
             self.folder.make(name, mended, size_bytes=len(mended), maker="again", synced=True)
             self.did(f"wrote the head of {name}, which is compressed, again from its copy")

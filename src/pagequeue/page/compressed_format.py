@@ -1,11 +1,12 @@
-"""A compressed page as bytes: what its head says, and its blocks inflated.
+"""The bytes of a compressed page: its head is decoded and checked, its blocks are inflated.
 
-The file has the page's own name. In front stand the page header (with another magic), the head and
-one record for each block; the blocks' bytes follow, then the same front again and where it begins.
-A block is a run of whole frames, so that any of them can be inflated without the others. Where
-blocks stand follows from their sizes: nothing can overlap, and the sizes must add up to the file's.
+The file has the page's own name. It begins with the front: the page header (with another magic),
+the head and one record for each block. The blocks' bytes follow, then a copy of the front and its
+size. A block is a run of whole frames, so any block can be inflated without the others. The
+positions of blocks follow from their sizes, so they cannot overlap, and the sizes must add up to
+the file's.
 
-Nothing here knows of maps or queues; other readers of the files can use it as it is.
+The module is independent of maps and queues; other readers of the files can use it alone.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ HEAD_AT: Final = fmt.PAGE_HEADER_BYTES
 BLOCKS_AT: Final = HEAD_AT + fmt.COMPRESSED_HEAD_BYTES
 HEAD_REASON: Final = "compressed head"
 BLOCK_REASON: Final = "compressed block"
-"""What the reasons of such damages begin with."""
+"""How the reasons of such damage begin."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Block:
         offset: of its bytes in the file.
         stored_bytes: in the file.
         position: in the page, of its first frame.
-        end: in the page, behind its last frame.
+        end: in the page, one past its last frame.
         ordinal: of its first frame in the page.
         checksum: CRC-32C of its bytes in the file.
     """
@@ -58,16 +59,16 @@ class Block:
 
 
 class Head:
-    """What a compressed page says of itself, checked for what cannot be.
+    """The decoded head of a compressed page, checked for contradictions.
 
     Attributes:
         header: the page's own.
         page_bytes: of the page when it is inflated.
-        used_bytes: of it; what follows was zeros.
+        used_bytes: of it; the rest was zeros.
         file_bytes: of the file.
-        end_sequence: behind the page's last message.
-        first_timestamp: of its first message, None when it has none.
-        last_timestamp: of its last message, None when it has none.
+        end_sequence: one past the page's last message.
+        first_timestamp: of its first message; None: it has no message.
+        last_timestamp: of its last message; None: it has no message.
         head_bytes: of page header, head and blocks' records.
         blocks: in their order.
         positions: where each begins in the page.
@@ -101,7 +102,7 @@ class Head:
         self._check()
 
     def _check(self) -> None:
-        """Raise if what it says contradicts itself."""
+        """Raise if the fields contradict each other."""
         first = self.header.first_sequence
         last = self.blocks[-1] if self.blocks else None
         if first is None or last is None:
@@ -124,26 +125,26 @@ class Head:
             and last.ordinal <= max(count - 1, 0)
         )
         if not good:
-            raise bad_head(self.path, "its blocks cannot be")
-        behind = last.offset + last.stored_bytes + self.head_bytes + fmt.COMPRESSED_END_BYTES
-        if behind != self.file_bytes:
-            raise bad_head(self.path, f"its blocks take {behind} bytes, it says {self.file_bytes}")
+            raise bad_head(self.path, "its blocks are invalid")
+        needed = last.offset + last.stored_bytes + self.head_bytes + fmt.COMPRESSED_END_BYTES
+        if needed != self.file_bytes:
+            raise bad_head(self.path, f"its blocks need {needed} bytes, not {self.file_bytes}")
 
     @property
     def count(self) -> int:
-        """How many messages the page has."""
+        """The number of messages in the page."""
         return self.end_sequence - (self.header.first_sequence or 0)
 
     def block_at(self, position: int) -> int:
-        """Return which block has a position of the page."""
+        """Return the number of the block that holds a position of the page."""
         return max(0, bisect_right(self.positions, position) - 1)
 
     def block_of(self, ordinal: int) -> int:
-        """Return which block has a frame of the page."""
+        """Return the number of the block that holds a frame of the page."""
         return max(0, bisect_right(self._ordinals, ordinal) - 1)
 
     def plain_header(self) -> bytes:
-        """Return the header as it stands in the page when it is inflated."""
+        """Return the header of the inflated page."""
         header = self.header
         return PageHeader(
             header.page_number, header.queue_id, header.first_sequence, header.floor_timestamp,
@@ -154,8 +155,8 @@ class Head:
         """Return the frames of a block, inflated.
 
         Raises:
-            CorruptFrame: its bytes are not what was written; names the place in the file and the
-                first message of the block.
+            CorruptFrame: its bytes are damaged; carries the position in the file and the first
+                message of the block.
             MissingExtra: the extra `zstd` is not installed.
         """
         try:
@@ -166,13 +167,12 @@ class Head:
             raise self.damage(block, str(error)) from error
 
     def damage(self, block: Block, reason: str) -> errors.CorruptFrame:
-        """Return the error for a block that cannot be inflated."""
+        """Return the error for a damaged block."""
         sequence = (self.header.first_sequence or 0) + block.ordinal
         reason = f"{BLOCK_REASON}: {reason}"
         return errors.CorruptFrame(
-            f"message {sequence} and those behind it, in the bytes from {block.offset} on: "
-            f"{reason}: {REMEDY}",
-            path=self.path, position=block.offset, sequence=sequence, reason=reason,
+            f"message {sequence} and those after it, in the bytes from {block.offset} on: {reason}",
+            path=self.path, position=block.offset, sequence=sequence, reason=reason, remedy=REMEDY,
         )  # fmt: skip
 
 
@@ -181,9 +181,9 @@ def _rises(numbers: Sequence[int], least: int) -> bool:
 
 
 def bad_head(path: str, reason: str, position: int = HEAD_AT) -> errors.CorruptPage:
-    """Return the error for a compressed page whose head cannot be."""
+    """Return the error for a compressed page with an invalid head."""
     reason = f"{HEAD_REASON}: {reason}"
-    return errors.CorruptPage(f"{reason}: {REMEDY}", path=path, position=position, reason=reason)
+    return errors.CorruptPage(reason, path=path, position=position, reason=reason, remedy=REMEDY)
 
 
 def read_at(fd: int, size: int, at: int) -> bytes:
@@ -204,30 +204,30 @@ def is_compressed(data: bytes) -> bool:
 
 
 def front_bytes(data: bytes, path: str) -> int:
-    """Return how many bytes the front has whose first `BLOCKS_AT` bytes these are.
+    """Return the size of a front, given its first `BLOCKS_AT` bytes.
 
     Raises:
-        CorruptPage: that cannot be said.
+        CorruptPage: its number of blocks is invalid.
     """
     if len(data) < BLOCKS_AT:
         raise bad_head(path, "too short")
     record = np.frombuffer(data, fmt.COMPRESSED_HEAD, 1, HEAD_AT)[0]
     count = int(record["block_count"])
     if not 1 <= count <= fmt.PAGE_BYTES_MAX // fmt.FRAME_HEADER_BYTES:
-        raise bad_head(path, f"{count} blocks cannot be")
+        raise bad_head(path, f"invalid number of blocks: {count}")
     return BLOCKS_AT + count * fmt.COMPRESSED_BLOCK_BYTES
 
 
 def parse_front(data: bytes, file_bytes: int | None, path: str) -> Head:
-    """Return what the front of a compressed page says; all of it is given.
+    """Return the decoded front of a compressed page.
 
     Args:
-        data: the front; more can follow.
-        file_bytes: of the file; None: whatever it has.
+        data: the whole front; more bytes can follow.
+        file_bytes: of the file; None: not compared.
         path: for errors.
 
     Raises:
-        CorruptPage: it is damaged, or says what cannot be.
+        CorruptPage: it is damaged, or contradicts itself.
         NewerFormat: written by a newer version, or with another method.
     """
     header = parse_header(data, path)
@@ -244,21 +244,20 @@ def parse_front(data: bytes, file_bytes: int | None, path: str) -> Head:
     record = fixed[0]
     if int(record["method"]) != fmt.METHOD_ZSTD:
         raise errors.NewerFormat(
-            f"compressed by method {record['method']}, this knows {fmt.METHOD_ZSTD}: upgrade "
-            "pagequeue",
-            path=path, version=header_version(data),
+            f"compressed by method {record['method']}, this version knows {fmt.METHOD_ZSTD}",
+            path=path, version=header_version(data), remedy="upgrade pagequeue",
         )  # fmt: skip
     count = int(record["block_count"])
     blocks = np.frombuffer(data, fmt.COMPRESSED_BLOCK, count, BLOCKS_AT)
     head = Head(header, record, blocks, path)
     if file_bytes is not None and head.file_bytes != file_bytes:
-        reason = f"the file has {file_bytes} bytes, it says {head.file_bytes}"
+        reason = f"the file has {file_bytes} bytes, its head states {head.file_bytes}"
         raise bad_head(path, reason, min(head.file_bytes, file_bytes))
     return head
 
 
 def header_version(data: bytes) -> int:
-    """Return the format version that a page header says."""
+    """Return the format version in a page header."""
     return int(np.frombuffer(data, fmt.PAGE_HEADER, 1)[0]["version"])
 
 
@@ -279,8 +278,8 @@ def encode_front(
         blocks: stored bytes, position, ordinal and checksum of each.
         page_bytes: of the page.
         used_bytes: of it.
-        end_sequence: behind its last message.
-        first_timestamp: of its first message, 0 when it has none.
+        end_sequence: one past its last message.
+        first_timestamp: of its first message; 0: it has no message.
         last_timestamp: of its last one.
     """
     records = np.array(list(blocks), fmt.COMPRESSED_BLOCK)
@@ -304,7 +303,7 @@ def encode_front(
 
 
 def encode_end(head_bytes: int) -> bytes:
-    """Return the last bytes of a compressed page, which say where its second front begins."""
+    """Return the last bytes of a compressed page, which state the size of its second front."""
     record = np.zeros(1, fmt.COMPRESSED_END)
     record["magic"] = np.void(fmt.COMPRESSED_MAGIC)
     record["head_bytes"] = head_bytes
@@ -313,7 +312,7 @@ def encode_end(head_bytes: int) -> bytes:
 
 
 def parse_end(data: bytes) -> int:
-    """Return the bytes of the front that stands before the last bytes of a file; 0: none does."""
+    """Return the size of the front that the last bytes of a file state; 0: they are invalid."""
     if len(data) != fmt.COMPRESSED_END_BYTES:
         return 0
     head_bytes = int(np.frombuffer(data, fmt.COMPRESSED_END)[0]["head_bytes"])
@@ -321,7 +320,7 @@ def parse_end(data: bytes) -> int:
 
 
 def second_front(data: bytes, path: str) -> bytes | None:
-    """Return the front that stands at the end of a whole file, if it and the end validate."""
+    """Return the second front of a whole file, if it and the end bytes are valid."""
     size = fmt.COMPRESSED_END_BYTES
     head_bytes = parse_end(data[-size:])
     if not BLOCKS_AT < head_bytes < len(data) - size:
@@ -334,10 +333,10 @@ def second_front(data: bytes, path: str) -> bytes | None:
     return front
 
 
-def mended_fronts(data: bytes, path: str) -> bytes | None:
-    """Return a whole file with both fronts, where one is damaged and the other proves itself.
+def repaired_fronts(data: bytes, path: str) -> bytes | None:
+    """Return a whole file with both fronts, if one of them is damaged and the other is valid.
 
-    A file that is too long is cut off. None: there is nothing to mend, or nothing to mend it with.
+    A file that is too long is truncated. None: both are intact, or neither is valid.
     """
     front, end = None, len(data)
     if is_compressed(data):
@@ -349,8 +348,8 @@ def mended_fronts(data: bytes, path: str) -> bytes | None:
         front = second_front(data, path)
     if front is None or end > len(data):
         return None
-    behind = end - len(front) - fmt.COMPRESSED_END_BYTES
-    whole = front + data[len(front) : behind] + front + encode_end(len(front))
+    blocks_end = end - len(front) - fmt.COMPRESSED_END_BYTES
+    whole = front + data[len(front) : blocks_end] + front + encode_end(len(front))
     return None if whole == data else whole
 
 
@@ -358,7 +357,7 @@ def mended_fronts(data: bytes, path: str) -> bytes | None:
 
 
 def inflated(data: bytes, path: str = "memory") -> bytes:
-    """Return a page as it was, from the bytes of a compressed page's file.
+    """Return the inflated page, given the bytes of a compressed page's file.
 
     Raises:
         CorruptPage, CorruptFrame: the file is damaged.

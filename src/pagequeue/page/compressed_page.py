@@ -1,9 +1,9 @@
 """Pages as readers map them, whether their files are compressed or not.
 
-A compressed page becomes memory of this process alone, of the page's full size, in which only those
-blocks are filled that somebody came to. A block that was not filled reads as zeros at its first
-frame, and whoever finds that has it filled: in a sealed page nothing else can be meant. A block is
-inflated beside, and its first length is stored last, so that others see none of it or all.
+A compressed page becomes private memory of the page's full size, in which a block is filled when a
+reader reaches it. The first frame of an unfilled block reads as zeros, which a sealed page never
+has, so the reader that finds zeros fills the block. A block is inflated into a buffer, and its
+first length is stored last, so that concurrent readers see none of it or all.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ if TYPE_CHECKING:
     Wrong = Callable[[errors.DamageError], object]
 
 KEPT_REGIONS: Final = 2
-"""So many inflated pages a store keeps for the next reader; readers inside keep their own."""
+"""How many inflated pages a store keeps for the next reader; active readers keep their own."""
 UNUSED: Final = 2
-"""References to a region that only a list has, as `sys.getrefcount` counts them."""
+"""What `sys.getrefcount` returns for a region that only a list refers to."""
 
 
 class BlockInflater:
     """Fills the memory of one page from its compressed file, block by block.
 
     Attributes:
-        head: what the file says.
+        head: of the file, decoded.
     """
 
     def __init__(self, head: Head, stored: _core.Region) -> None:
@@ -67,14 +67,14 @@ class BlockInflater:
         self._guard = threading.RLock()  # a signal handler may come back in
 
     def fresh(self, region: _core.Region) -> None:
-        """Begin with memory in which another page may have been."""
+        """Reset memory that may hold another page."""
         region.write(0, self.head.plain_header())
         for position in self.head.positions:
             region.store_half(position, 0)
         region.filler = self
 
     def fill(self, region: _core.Region, position: int) -> bool:
-        """Fill the block that has a position; False: it was there already.
+        """Fill the block that holds a position; False: it was filled already.
 
         Raises:
             CorruptFrame: it is damaged. CorruptPage: the file was truncated.
@@ -82,20 +82,20 @@ class BlockInflater:
         return self.fill_block(region, self.head.block_at(position))
 
     def fill_block(self, region: _core.Region, number: int) -> bool:
-        """Fill one block; False: it was there already."""
+        """Fill one block; False: it was filled already."""
         if self._filled[number]:
             return False
         block = self.head.blocks[number]
         if block.offset + block.stored_bytes > len(self._stored):
             raise self.head.damage(block, "the file ends before it does")
-        # A copy: whoever changes the file meanwhile cannot change what was checked.
+        # A copy, so that a concurrent change of the file does not affect what was checked.
         stored = self._stored.read(block.offset, block.stored_bytes)
         data = self.head.inflate(block, stored)
-        with contextlib.suppress(OSError):  # an old system: faults come by themselves
+        with contextlib.suppress(OSError):  # an old system: pages are faulted in on access
             region.populate(block.position, len(data))
         with self._guard:
             if not self._filled[number]:
-                # All of it with the GIL, so no reader is in between; and its first word last, for
+                # Under the GIL, which excludes readers that hold it; and its first word last, for
                 # the walk that runs without.
                 region.write(block.position + 4, memoryview(data)[4:])
                 region.store_half(block.position, int.from_bytes(data[:4], "little"))
@@ -103,7 +103,7 @@ class BlockInflater:
         return True
 
     def fill_all(self, region: _core.Region, wrong: Wrong | None = None) -> None:
-        """Fill all blocks; a damaged one is told to `wrong` and stays zeros, if that is given."""
+        """Fill all blocks; with `wrong`, a damaged one is passed to it and stays zeros."""
         for number in range(len(self._filled)):
             try:
                 self.fill_block(region, number)
@@ -114,7 +114,7 @@ class BlockInflater:
 
 
 class Pool:
-    """The memory of inflated pages, used again: fresh memory costs more than inflating."""
+    """Reuses the memory of inflated pages: fresh memory costs more than inflating."""
 
     def __init__(self, meta: AllMeta) -> None:
         self._meta = meta
@@ -123,23 +123,23 @@ class Pool:
         self._guard = threading.RLock()
 
     def take(self, user: CompressedPage) -> _core.Region:
-        """Return memory for a page; the page that took some longest ago gives its back."""
+        """Return memory for a page, taken from its least recent user if the pool is full."""
         with self._guard:
             region = self._unused()
             while self._users and (region is None or len(self._users) >= KEPT_REGIONS):
                 oldest = self._users.pop(0)()
                 if oldest is not None:
-                    oldest.give_back()
+                    oldest.release_memory()
                 region = region or self._unused()
             if region is None:
                 region = private_page(b"", self._meta)
                 self._regions.append(region)
-                del self._regions[: -KEPT_REGIONS - 1]  # they go with whoever reads in them
+                del self._regions[: -KEPT_REGIONS - 1]  # freed with their last reader
             self._users.append(weakref.ref(user))
             return region
 
     def _unused(self) -> _core.Region | None:
-        """Return memory that no page, no reader and no view has."""
+        """Return memory to which no page, reader or view refers."""
         regions = self._regions
         for i in range(len(regions)):
             if sys.getrefcount(regions[i]) == UNUSED:
@@ -174,7 +174,7 @@ class CompressedPage(Page):
 
     @property
     def region(self) -> _core.Region:
-        """The memory that the page is inflated to, as far as somebody came."""
+        """The memory of the page, inflated as far as readers reached."""
         return self._memory_and_filler()[0]
 
     def _memory_and_filler(self) -> tuple[_core.Region, BlockInflater]:
@@ -185,34 +185,34 @@ class CompressedPage(Page):
             self._memory, self._filler = memory, filler
         return memory, filler
 
-    def give_back(self) -> None:
-        """Let go of the memory; who reads in it keeps it."""
+    def release_memory(self) -> None:
+        """Drop the reference to the memory; active readers keep theirs."""
         self._memory = self._filler = None
 
     def ready(self, position: int) -> _core.Region:
-        """Return the memory, in which what stands at a position is inflated."""
+        """Return the memory, with the block of a position inflated."""
         memory, filler = self._memory_and_filler()
         filler.fill(memory, position)
         return memory
 
     def _pinned(self, *ordinals: int) -> CompressedPage:
-        """Return a twin that keeps its memory, with the blocks of these frames inflated."""
-        twin = copy.copy(self)
-        memory, filler = self._memory_and_filler()
-        twin._memory, twin._filler = memory, filler  # noqa: SLF001 - its own kind
+        """Return a copy that keeps its memory, with the blocks of these frames inflated."""
+        memory, filler = self._memory_and_filler()  # this object's, so the copy has them as well
+        pinned = copy.copy(self)
+        pinned._memory, pinned._filler = memory, filler  # noqa: SLF001 - its own class
         for ordinal in ordinals:
             filler.fill_block(memory, self._head.block_of(ordinal))
-        return twin
+        return pinned
 
     def _whole(self) -> CompressedPage:
-        """Return a twin that keeps its memory, with all blocks inflated."""
-        twin = self._pinned()
-        assert twin._filler is not None  # noqa: SLF001 - its own kind
-        twin._filler.fill_all(twin.region)  # noqa: SLF001
-        return twin
+        """Return a copy that keeps its memory, with all blocks inflated."""
+        pinned = self._pinned()
+        memory, filler = pinned._memory_and_filler()  # noqa: SLF001 - its own class
+        filler.fill_all(memory)
+        return pinned
 
     def first_timestamp(self) -> int | None:
-        """Return the timestamp of the first message in ns, None when there is none."""
+        """Return the timestamp of the first message in ns; None: the page has no message."""
         return self._head.first_timestamp
 
     def scan(self, count: int | None = None) -> Scan:
@@ -224,43 +224,44 @@ class CompressedPage(Page):
         return Page.check(self._whole(), count, index)
 
     def rebuild_index(self, count: int, *, mend: bool) -> _core.Region:
-        """Write the index again; for that, all is inflated."""
+        """Rebuild the index, which inflates all blocks."""
         self._index = Page.rebuild_index(self._whole(), count, mend=mend)
         return self._index
 
     def find(self, since: int, count: int, *, mend: bool) -> tuple[int, int]:
         """Return ordinal and position of the first frame that is not older.
 
-        The index says which frames prove it, and only their blocks are inflated.
+        Only the blocks of the frames that the index leads to are inflated.
         """
         ordinals: tuple[int, ...] = ()
         if 0 < count <= len(self.index(count, mend=mend)) // fmt.INDEX_RECORD_BYTES:
             ordinal = bisect_left(self._index_times(count, mend=mend), since)
             ordinals = (max(ordinal - 1, 0), min(ordinal, count - 1))
-        with self._proving(*ordinals) as twin:
-            return Page.find(twin, since, count, mend=mend)
+        with self._proving(*ordinals) as pinned:
+            return Page.find(pinned, since, count, mend=mend)
 
-    def find_many(self, moments: NDArray[np.int64], count: int, *, mend: bool) -> NDArray[np.int64]:
-        """Return for each moment how many frames are not later; inflates as `find` does."""
+    def find_many(self, wanted: NDArray[np.int64], count: int, *, mend: bool) -> NDArray[np.int64]:
+        """Return for each timestamp how many frames are not later; inflates as `find` does."""
         ordinals: set[int] = set()
         if 0 < count <= len(self.index(count, mend=mend)) // fmt.INDEX_RECORD_BYTES:
             times = self._index_times(count, mend=mend)
-            found = set(np.searchsorted(times, moments, side="right").tolist())
+            found = set(np.searchsorted(times, wanted, side="right").tolist())
             ordinals = {place for i in found for place in (max(i - 1, 0), min(i, count - 1))}
-        with self._proving(*ordinals) as twin:
-            return Page.find_many(twin, moments, count, mend=mend)
+        with self._proving(*ordinals) as pinned:
+            return Page.find_many(pinned, wanted, count, mend=mend)
 
     def times(self, ordinal: int, end_ordinal: int, count: int, *, mend: bool) -> NDArray[np.int64]:
-        """Return the timestamps of frames, proved by the blocks of the first and the last one."""
-        with self._proving(*((ordinal, end_ordinal - 1) if ordinal < end_ordinal else ())) as twin:
-            return Page.times(twin, ordinal, end_ordinal, count, mend=mend)
+        """Return the timestamps of frames; inflates the blocks of the first and the last one."""
+        ends = (ordinal, end_ordinal - 1) if ordinal < end_ordinal else ()
+        with self._proving(*ends) as pinned:
+            return Page.times(pinned, ordinal, end_ordinal, count, mend=mend)
 
     def locate(self, sequence: int, count: int, *, mend: bool) -> int:
-        """Return the position of a message, proved by its own block alone."""
+        """Return the position of a message; inflates its block only."""
         if sequence == self._head.end_sequence and count == self._head.count:
             return self._head.used_bytes - fmt.FRAME_HEADER_BYTES
-        with self._proving(max(0, min(sequence - self.first_sequence, count - 1))) as twin:
-            return Page.locate(twin, sequence, count, mend=mend)
+        with self._proving(max(0, min(sequence - self.first_sequence, count - 1))) as pinned:
+            return Page.locate(pinned, sequence, count, mend=mend)
 
     def _index_times(self, count: int, *, mend: bool) -> NDArray[np.int64]:
         index = memoryview(self.index(count, mend=mend))
@@ -269,12 +270,12 @@ class CompressedPage(Page):
 
     @contextlib.contextmanager
     def _proving(self, *ordinals: int) -> Iterator[CompressedPage]:
-        """Lend a twin with the blocks of these frames inflated; keep the index it ends with."""
-        twin = self._pinned(*ordinals)
+        """Yield a copy with the blocks of these frames inflated; keep the index it rebuilds."""
+        pinned = self._pinned(*ordinals)
         try:
-            yield twin
+            yield pinned
         finally:
-            self._index = twin._index  # noqa: SLF001 - its own kind; it can be a new one
+            self._index = pinned._index  # noqa: SLF001 - its own class
 
 
 def open_page(folder: Directory, prefix: str, meta: AllMeta, number: int, pool: Pool) -> Page:
@@ -289,7 +290,7 @@ def open_page(folder: Directory, prefix: str, meta: AllMeta, number: int, pool: 
         try:
             return Page(folder, prefix, meta, number)
         except errors.CorruptPage:
-            found = _stored(folder, name, meta.page_bytes)  # compressed just now
+            found = _stored(folder, name, meta.page_bytes)  # compressed meanwhile
             if found is None:
                 raise
     return CompressedPage(folder, prefix, meta, number, *found, pool)
@@ -303,20 +304,20 @@ def map_page(
     filled: bool = True,
     wrong: Wrong | None = None,
 ) -> _core.Region:
-    """Map a page of exactly this size, all of it inflated; memory, if its file is compressed.
+    """Map a page of exactly this size; a compressed one becomes memory, inflated as a whole.
 
     Args:
         folder: of the queue.
         name: of the file.
         meta: what was fixed at creation.
         filled: False: only its header, if it is compressed.
-        wrong: told of what is damaged in a compressed page, and the rest of it is taken; None: it
-            is raised.
+        wrong: called with each damage of a compressed page, whose other blocks are inflated; None:
+            the damage is raised.
 
     Raises:
-        QueueNotFound: there is none.
-        CorruptPage: its size is another, or its compressed head is damaged.
-        CorruptFrame: a compressed block is.
+        QueueNotFound: the file is missing.
+        CorruptPage: it has another size, or its compressed head is damaged.
+        CorruptFrame: a compressed block is damaged.
         MissingExtra: the extra `zstd` is not installed.
     """
     found = _stored(folder, name, meta.page_bytes, wrong)
@@ -324,7 +325,7 @@ def map_page(
         try:
             return map_plain(folder, name, meta, writable=False)
         except errors.CorruptPage:
-            found = _stored(folder, name, meta.page_bytes, wrong)  # compressed just now
+            found = _stored(folder, name, meta.page_bytes, wrong)  # compressed meanwhile
             if found is None:
                 raise
     head, stored = found
@@ -339,16 +340,16 @@ def map_page(
 def _stored(
     folder: Directory, name: str, page_bytes: int, wrong: Wrong | None = None
 ) -> tuple[Head, _core.Region] | None:
-    """Return what a compressed page says and its bytes, mapped; None: it is not compressed."""
+    """Return the head of a compressed page and its mapped bytes; None: it is not compressed."""
     path = folder.full(name)
     with folder.opened(name, writable=False) as fd:
         try:
             start = read_at(fd, BLOCKS_AT, 0)
             size = os.fstat(fd).st_size
             if not is_compressed(start):
-                # Damaged or plain? Only a plain page has its size, and no other has that end.
-                behind = max(size - fmt.COMPRESSED_END_BYTES, 0)
-                if size >= page_bytes or not parse_end(read_at(fd, 64, behind)):
+                # Damaged or plain? Only plain pages have full size, only compressed ones that end.
+                end_at = max(size - fmt.COMPRESSED_END_BYTES, 0)
+                if size >= page_bytes or not parse_end(read_at(fd, 64, end_at)):
                     return None
             if not BLOCKS_AT < size <= page_bytes and (wrong is None or size <= BLOCKS_AT):
                 raise bad_head(path, f"{size} bytes in a queue of pages of {page_bytes}", size)
@@ -362,12 +363,12 @@ def _stored(
         if wrong is None:
             raise
         wrong(error)
-        return _what_is_left(stored, page_bytes, path, error), stored
+        return _usable_head(stored, page_bytes, path, error), stored
     if wrong is not None:
         front = stored.read(0, head.head_bytes)
         copy_at = head.file_bytes - fmt.COMPRESSED_END_BYTES - len(front)
         if stored.read(copy_at, size - copy_at) != front + encode_end(len(front)):
-            wrong(bad_head(path, "its copy at the end is another", copy_at))
+            wrong(bad_head(path, "its copy at the end differs", copy_at))
     return head, stored
 
 
@@ -378,13 +379,13 @@ def _head(stored: _core.Region, start: bytes, size: int, page_bytes: int, path: 
     except errors.CorruptPage as error:
         if error.position != 0:
             raise
-        raise bad_head(path, error.reason, 0) from error  # it is not torn: it was synced
+        raise bad_head(path, error.reason, 0) from error  # damaged, not torn: it was synced
     if head.page_bytes != page_bytes:
         raise bad_head(path, f"of a page of {head.page_bytes} bytes, not {page_bytes}")
     return head
 
 
-def _what_is_left(
+def _usable_head(
     stored: _core.Region, page_bytes: int, path: str, error: errors.CorruptPage
 ) -> Head:
     """Return the head of a damaged file: its second one, or the first if only the size is wrong."""

@@ -1,4 +1,4 @@
-"""The header of a page: what it says of itself, and whether that is the page that is wanted."""
+"""The header of a page: encoded, decoded, and compared with the expected page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REMEDY = "repair or salvage the queue, or restore the file from a copy"
 
 @dataclass(frozen=True)
 class PageHeader:
-    """What a page says of itself. `first_sequence` is None while it is only made ready."""
+    """The decoded header. `first_sequence` is None until producers roll into the page."""
 
     page_number: int
     queue_id: bytes
@@ -49,12 +49,12 @@ class PageHeader:
 def bad_header(path: str, reason: str) -> errors.CorruptPage:
     """Return the error for a page header that is wrong."""
     return errors.CorruptPage(
-        f"page header: {reason}: {REMEDY}", path=path, position=0, reason=reason
+        f"page header: {reason}", path=path, position=0, reason=reason, remedy=REMEDY
     )
 
 
 def parse_header(data: bytes, path: str) -> PageHeader:
-    """Return what a page says of itself, whichever page of whichever queue it is.
+    """Return the header of any page of any queue.
 
     Raises:
         CorruptPage: it is not a page's header, or its checksum is wrong.
@@ -72,8 +72,8 @@ def parse_header(data: bytes, path: str) -> PageHeader:
         raise bad_header(path, "no format")
     if version > fmt.FORMAT_VERSION:
         raise errors.NewerFormat(
-            f"written in format {version}, this is {fmt.FORMAT_VERSION}: upgrade pagequeue",
-            path=path, version=version,
+            f"written in format {version}, this is {fmt.FORMAT_VERSION}",
+            path=path, version=version, remedy="upgrade pagequeue",
         )  # fmt: skip
     stated = int(found["checksum"])
     record["checksum"] = 0
@@ -108,7 +108,7 @@ def decode_header(data: bytes, queue_id: bytes, page_number: int, path: str) -> 
 
 
 def first_bytes(folder: Directory, name: str) -> bytes:
-    """Return the bytes that a page's header takes, or as many as there are."""
+    """Return the bytes of a page's header; fewer, if the file is shorter."""
     with folder.opened(name, writable=False) as fd:
         try:
             return os.pread(fd, fmt.PAGE_HEADER_BYTES, 0)
@@ -120,14 +120,14 @@ def read_header(folder: Directory, prefix: str, queue_id: bytes, number: int) ->
     """Return a page's header, read without mapping the page.
 
     Raises:
-        PageQueueError: whatever is wrong with it, or with its file.
+        PageQueueError: it or its file is damaged, missing or inaccessible.
     """
     name = fmt.page_name(prefix, number)
     return decode_header(first_bytes(folder, name), queue_id, number, folder.full(name))
 
 
 def inflated_bytes(folder: Directory, name: str) -> int:
-    """Return the size of a compressed page when it is inflated, as it says; 0: it says nothing."""
+    """Return the inflated size that a compressed page states; 0: its head is cut off."""
     with folder.opened(name, writable=False) as fd:
         try:
             data = os.pread(fd, fmt.COMPRESSED_HEAD_BYTES, fmt.PAGE_HEADER_BYTES)

@@ -1,4 +1,4 @@
-"""Which page files of a queue a listing of its directory names."""
+"""The page files of a queue in a listing of its directory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pagequeue import format as fmt
 
 
 def page_numbers(prefix: str, names: list[str], also: str = "page") -> list[int]:
-    """Return the numbers of the pages among these file names, sorted; `also`: of another kind."""
+    """Return the numbers of the pages among these file names, sorted; `also`: another suffix."""
     pattern = fmt.page_name_pattern(prefix)
     matches = [match for match in map(pattern.fullmatch, names) if match]
     return sorted({int(match[1]) for match in matches if match[2] in {"page", also}})

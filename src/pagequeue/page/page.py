@@ -1,8 +1,8 @@
-"""One page with its index, mapped: its frames as a whole, its index mended.
+"""One mapped page with its index: its frames are walked and searched, its index is rebuilt.
 
-The index is derived from the page. When it is missing, of the wrong size, or leads to a frame that
-does not prove itself, it is written again from the frames: in place by whoever may write, in a
-private map by whoever may not.
+The index is derived from the page. When it is missing, has the wrong size, or leads to a frame that
+does not validate, it is rebuilt from the frames: in place with write access, in a private map
+without.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.meta.all_and_read_meta import size_now
+from pagequeue.page import search
 from pagequeue.page.header import REMEDY, bad_header, decode_header
-from pagequeue.page.search import PageSearch
 from pagequeue.page.spare import page_from_spare
 from pagequeue.system.os_errors import raise_typed
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from pagequeue.meta.all_and_read_meta import AllMeta
     from pagequeue.page.header import PageHeader
     from pagequeue.system.directory import Directory
@@ -29,25 +32,25 @@ if TYPE_CHECKING:
 log = logging.getLogger("pagequeue")
 NO_FILE = -1
 INDEX_SPARE = 1.5
-"""Index records are expected to be so many times as frequent as they were so far."""
+"""Safety factor for the expected frequency of index records."""
 REASONS = {
-    _core.READ_NOTHING: "nothing stands there",
+    _core.READ_NOTHING: "no frame there",
     _core.READ_END: "the page ends there",
-    _core.READ_BAD_LENGTH: "its length cannot be",
+    _core.READ_BAD_LENGTH: "its length is invalid",
     _core.READ_BAD_CHECKSUM: "its checksum is wrong",
     _core.READ_BAD_TIME: "it is older than the frame before it",
 }
 BAD = {_core.READ_BAD_LENGTH, _core.READ_BAD_CHECKSUM, _core.READ_BAD_TIME}
-"""What stands there is no frame, and something."""
+"""The bytes there are not zero, and not a valid frame."""
 PROOF = {_core.READ_FRAME, _core.READ_END}
-"""What stands there proves its sequence."""
+"""The frame or end-of-page marker there proves its sequence."""
 
 
 class Scan(NamedTuple):
-    """What a walk over a page's frames found.
+    """The result of a walk over a page's frames.
 
-    `position`, `sequence` and `timestamp` stand behind the last frame that validates; the `whole_`
-    ones behind the last complete batch. `stopped` is one of the core's READ_ codes.
+    `position` and `sequence` are one past the last valid frame, `timestamp` is its own; the
+    `whole_` ones are those of the last complete batch. `stopped` is one of the core's READ_ codes.
     """
 
     position: int
@@ -63,17 +66,17 @@ class Scan(NamedTuple):
 def lost_page(path: str, position: int, sequence: int | None = None) -> errors.CorruptPage:
     """Return the error for a page or an index that was truncated under its map."""
     size, reason = size_now(path, position)
-    where = "" if sequence is None else f", message {sequence} is wanted"
+    where = "" if sequence is None else f", on reading message {sequence}"
     return errors.CorruptPage(
-        f"{reason}, at {size} bytes{where}: {REMEDY}",
-        path=path, position=size, reason=reason, sequence=sequence,
+        f"{reason}, at {size} bytes{where}",
+        path=path, position=size, reason=reason, sequence=sequence, remedy=REMEDY,
     )  # fmt: skip
 
 
 def missing_page(path: str, number: int) -> errors.MissingPage:
-    """Return the error for a page that should be there and is not."""
+    """Return the error for a page whose file is missing."""
     return errors.MissingPage(
-        f"page {number} is not there: {REMEDY}", path=path, position=0, reason="missing page"
+        f"page {number} is not there", path=path, position=0, reason="missing page", remedy=REMEDY
     )
 
 
@@ -81,7 +84,7 @@ def map_file(folder: Directory, name: str, size_bytes: int, *, writable: bool) -
     """Map a page or an index of exactly this size.
 
     Raises:
-        CorruptPage: its size is another.
+        CorruptPage: it has another size.
     """
     path = folder.full(name)
     with folder.opened(name, writable=writable) as fd:
@@ -90,7 +93,7 @@ def map_file(folder: Directory, name: str, size_bytes: int, *, writable: bool) -
             found = status.st_size
             if found == size_bytes:
                 if writable and status.st_blocks * 512 < size_bytes:
-                    # A copy that left holes: without blocks a full disk would be a signal (I10).
+                    # A sparse copy: without blocks, a full disk would raise SIGBUS (I10).
                     os.posix_fallocate(fd, 0, size_bytes)
                 region = _core.Region(fd, size_bytes, writable)
                 region.on_lost = partial(lost_page, path)
@@ -98,8 +101,8 @@ def map_file(folder: Directory, name: str, size_bytes: int, *, writable: bool) -
         except OSError as error:
             raise_typed(error, path, "mapping the file")
     raise errors.CorruptPage(
-        f"{found} bytes, must be {size_bytes}: {REMEDY}",
-        path=path, position=min(found, size_bytes), reason="wrong size",
+        f"{found} bytes, must be {size_bytes}",
+        path=path, position=min(found, size_bytes), reason="wrong size", remedy=REMEDY,
     )  # fmt: skip
 
 
@@ -115,22 +118,22 @@ def map_plain(folder: Directory, name: str, meta: AllMeta, *, writable: bool) ->
 
 
 def private_page(data: bytes, meta: AllMeta) -> _core.Region:
-    """Map memory of this process alone as a page of a queue, filled up with zeros."""
+    """Map private memory as a page of a queue, padded with zeros."""
     region = private_region(data, meta.page_bytes)
     region.queue_id = meta.queue_id
     return region
 
 
 def private_region(data: bytes, size_bytes: int) -> _core.Region:
-    """Map memory of this process alone: `data`, cut off or filled up with zeros.
+    """Map private memory that holds `data`, truncated or padded with zeros.
 
     Raises:
-        SystemLimit: there is no memory.
+        SystemLimit: memory is short.
     """
     try:
         region = _core.Region(NO_FILE, size_bytes, True)
     except OSError as error:
-        raise_typed(error, "memory", "reading what cannot be mapped")
+        raise_typed(error, "memory", "reading a file into memory")
     region.write(0, data[:size_bytes])
     return region
 
@@ -142,7 +145,7 @@ class WritablePage:
         number: of the page.
         region: the map of the page.
         index: the map of its index.
-        populated: the position up to which page faults were taken, or soon are.
+        populated: the position up to which page faults were taken, or soon will be.
     """
 
     __slots__ = ("index", "number", "populated", "region")
@@ -157,7 +160,7 @@ class WritablePage:
         """Take the page faults of a range of the page, and of the index records it will need."""
         index_start = _index_bytes(start / INDEX_SPARE, frame_bytes, len(self.index))
         index_end = _index_bytes(end, frame_bytes, len(self.index))
-        with contextlib.suppress(OSError):  # an old system, or no memory: faults come by themselves
+        with contextlib.suppress(OSError):  # an old system, or memory is short: no prefaulting
             self.region.populate(start, end - start)
             self.index.populate(index_start, index_end - index_start)
 
@@ -180,16 +183,15 @@ def make_page(
     Args:
         folder: of the queue.
         prefix: of its file names.
-        meta: what was fixed at creation.
+        meta: of the queue.
         header: of the new page.
-        filled_bytes: of the page that will be needed soon; their memory is had at once.
-        frame_bytes: what a frame takes, as far as known; the index is filled accordingly.
+        filled_bytes: of the page, needed soon; their page faults are taken now.
+        frame_bytes: expected size of a frame; the same share of the index is faulted in.
         synced: whether the page must be on stable storage before it gets its name.
-        may_reuse: whether it can be made of a file that retention took: all of its memory is had
-            at once.
+        may_reuse: whether a file that retention retired may be reused, with all of its memory.
 
     Raises:
-        DiskFull: there is no room; nothing is left behind.
+        DiskFull: there is no room; no file is left.
     """
     # 1. The index. Dies here: an index without a page, which the next one replaces.
     index_name = fmt.index_name(prefix, header.page_number)
@@ -200,7 +202,7 @@ def make_page(
         filled_bytes=_index_bytes(filled_bytes, frame_bytes, meta.index_bytes),
         maker="next",
     )
-    # 2. The page. Dies before its rename: the same. It is there: it can be rolled into.
+    # 2. The page. Dies before its rename: the same. After it: producers can roll into the page.
     page_name = fmt.page_name(prefix, header.page_number)
     region = None
     if may_reuse:
@@ -224,15 +226,15 @@ def make_page(
 
 
 def _index_bytes(used_bytes: float, frame_bytes: float, limit_bytes: int) -> int:
-    """Return how much of an index belongs to so many bytes of frames, with some to spare."""
+    """Return how many bytes of an index so many bytes of frames need, with a safety factor."""
     return min(int(used_bytes / frame_bytes * INDEX_SPARE) * fmt.INDEX_RECORD_BYTES, limit_bytes)
 
 
-class Page(PageSearch):
+class Page:
     """A page as a reader sees it: mapped without write access.
 
     Attributes:
-        is_compressed: whether its file is.
+        is_compressed: whether its file is compressed.
         number: of the page.
         header: as it was when the page was opened.
     """
@@ -262,8 +264,8 @@ class Page(PageSearch):
         return self._memory
 
     def ready(self, position: int) -> _core.Region:
-        """Return the map, in which what stands at a position is there to be read."""
-        del position  # in a mapped file all is
+        """Return the map, with the frame at a position ready to be read."""
+        del position  # all of a mapped file is ready
         return self.region
 
     @property
@@ -275,7 +277,7 @@ class Page(PageSearch):
         return first
 
     def first_timestamp(self) -> int | None:
-        """Return the timestamp of the first frame in ns, None when there is none that is right."""
+        """Return the timestamp of the first frame in ns; None: the page has no valid frame."""
         found, timestamp, _, _ = _core.look(self.region, fmt.PAGE_HEADER_BYTES, self.first_sequence)
         return timestamp if found == _core.READ_FRAME else None
 
@@ -289,18 +291,37 @@ class Page(PageSearch):
         return scan_region(self.region, index, self.header, first, count, use=_core.INDEX_CHECK)
 
     def damage(self, count: int | None) -> errors.CorruptFrame:
-        """Return the error for the first frame, of `count`, that does not validate."""
+        """Return the error for the first invalid frame among `count` frames."""
         scan = self.scan(count)
-        reason = REASONS.get(scan.stopped, "its index cannot be rebuilt")
+        reason = REASONS.get(scan.stopped, "rebuilding its index failed")
         return errors.CorruptFrame(
-            f"message {scan.sequence} at position {scan.position}: {reason}: {REMEDY}",
+            f"message {scan.sequence} at position {scan.position}: {reason}",
             path=self.path, position=scan.position, sequence=scan.sequence, reason=reason,
+            remedy=REMEDY,
         )  # fmt: skip
+
+    # --- searching (search.py) --------------------------------------------------------------------
+
+    def find(self, since: int, count: int, *, mend: bool) -> tuple[int, int]:
+        """Return ordinal and position of the first of `count` frames that is not older."""
+        return search.find(self, since, count, mend=mend)
+
+    def find_many(self, wanted: NDArray[np.int64], count: int, *, mend: bool) -> NDArray[np.int64]:
+        """Return for each timestamp how many of `count` frames are not later."""
+        return search.find_many(self, wanted, count, mend=mend)
+
+    def times(self, ordinal: int, end_ordinal: int, count: int, *, mend: bool) -> NDArray[np.int64]:
+        """Return the timestamps of the frames from one ordinal up to another; shape (n,)."""
+        return search.times(self, ordinal, end_ordinal, count, mend=mend)
+
+    def locate(self, sequence: int, count: int, *, mend: bool) -> int:
+        """Return the position of a message of this page, or the end of the last of `count`."""
+        return search.locate(self, sequence, count, mend=mend)
 
     # --- the index --------------------------------------------------------------------------------
 
     def index(self, count: int, *, mend: bool) -> _core.Region:
-        """Return the page's index, made again if it is missing or of the wrong size."""
+        """Return the page's index, rebuilt if it is missing or of the wrong size."""
         if self._index is None or self._index.broken:
             name = fmt.index_name(self._prefix, self.number)
             try:
@@ -310,14 +331,14 @@ class Page(PageSearch):
         return self._index
 
     def rebuild_index(self, count: int, *, mend: bool) -> _core.Region:
-        """Write the index of the first `count` frames again; in its file if that is allowed."""
+        """Rebuild the index of the first `count` frames; with `mend`, in its file."""
         region = None
         if mend:
-            log.warning("%s: its index is missing or wrong and is written again", self.path)
+            log.warning("%s: its index is missing or wrong and is rebuilt", self.path)
             try:
                 region = writable_index(self._folder, self._prefix, self._meta, self.number)
             except (errors.RetryError, errors.AccessDenied) as error:
-                log.warning("%s", error)  # reading goes on without: it is only a hint (I6)
+                log.warning("%s", error)  # reading continues without: it is only a hint (I6)
         if region is None:
             region = private_region(b"", self._meta.index_bytes)
         first = self.first_sequence
@@ -327,7 +348,7 @@ class Page(PageSearch):
 
 
 def writable_index(folder: Directory, prefix: str, meta: AllMeta, number: int) -> _core.Region:
-    """Map an index for writing; an empty one takes its place if it is missing or of wrong size."""
+    """Map an index for writing; replace it by an empty one if it is missing or of wrong size."""
     name = fmt.index_name(prefix, number)
     try:
         return map_file(folder, name, meta.index_bytes, writable=True)

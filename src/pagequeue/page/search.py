@@ -1,12 +1,12 @@
-"""Finding frames of one page by time or number: by the index, which is only a hint (I6).
+"""Finds frames of one page by time or number, through the index, which is only a hint (I6).
 
-What the index leads to must prove itself. Where it does not, the index is written again from the
+The frame that the index leads to must confirm it. If it does not, the index is rebuilt from the
 frames, and the search is repeated.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
@@ -23,119 +23,126 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 
 
-class PageSearch:
-    """The part of `Page` that searches."""
+class IndexedPage(Protocol):
+    """What a search needs of a page."""
 
     @property
     def region(self) -> _core.Region:
         """The map of the page."""
-        raise NotImplementedError
 
     @property
     def first_sequence(self) -> int:
         """The sequence of the page's first frame."""
-        raise NotImplementedError
 
     def index(self, count: int, *, mend: bool) -> _core.Region:
         """Return the page's index."""
-        raise NotImplementedError
 
     def rebuild_index(self, count: int, *, mend: bool) -> _core.Region:
-        """Write the index of the first `count` frames again."""
-        raise NotImplementedError
+        """Rebuild the index of the first `count` frames; with `mend`, in its file."""
 
     def damage(self, count: int | None) -> errors.CorruptFrame:
-        """Return the error for the first frame, of `count`, that does not validate."""
-        raise NotImplementedError
+        """Return the error for the first invalid frame among `count` frames."""
 
-    def find(self, since: int, count: int, *, mend: bool) -> tuple[int, int]:
-        """Return ordinal and position of the first of `count` frames that is not older.
 
-        The ordinal is `count`, and the position behind the last frame, when all are older.
+def find(page: IndexedPage, since: int, count: int, *, mend: bool) -> tuple[int, int]:
+    """Return ordinal and position of the first of `count` frames that is not older.
 
-        Raises:
-            CorruptFrame: the frames themselves are damaged.
-        """
-        return self._by_index(
-            lambda page, index, first: _core.find(page, index, first, count, since),
-            count,
-            mend=mend,
-        )
+    If all are older, the ordinal is `count`, and the position is one past the last frame.
 
-    def find_many(self, moments: NDArray[np.int64], count: int, *, mend: bool) -> NDArray[np.int64]:
-        """Return for each moment how many of `count` frames are not later.
+    Raises:
+        CorruptFrame: the frames themselves are damaged.
+    """
+    return _by_index(
+        page,
+        lambda region, index, first: _core.find(region, index, first, count, since),
+        count,
+        mend=mend,
+    )
 
-        Args:
-            moments: ns since 1970, UTC, none earlier than the one before it; shape (n,).
-            count: of the page's frames.
-            mend: whether the index may be written again.
 
-        Raises:
-            CorruptFrame: the frames themselves are damaged.
-        """
-        found = self._by_index(
-            lambda page, index, first: _core.find_many(page, index, first, count, moments.data),
-            count,
-            mend=mend,
-        )
-        return np.frombuffer(found, np.int64)
+def find_many(
+    page: IndexedPage, wanted: NDArray[np.int64], count: int, *, mend: bool
+) -> NDArray[np.int64]:
+    """Return for each timestamp how many of `count` frames are not later.
 
-    def times(self, ordinal: int, end_ordinal: int, count: int, *, mend: bool) -> NDArray[np.int64]:
-        """Return the timestamps of the frames from one ordinal up to another; shape (n,).
+    Args:
+        page: to search.
+        wanted: timestamps in ns since 1970, UTC, in ascending order; shape (n,).
+        count: of the page's frames.
+        mend: whether a wrong index may be rewritten in its file.
 
-        They are the index's: only the first and the last frame are read, and prove it.
+    Raises:
+        CorruptFrame: the frames themselves are damaged.
+    """
+    found = _by_index(
+        page,
+        lambda region, index, first: _core.find_many(region, index, first, count, wanted.data),
+        count,
+        mend=mend,
+    )
+    return np.frombuffer(found, np.int64)
 
-        Raises:
-            CorruptFrame: the frames themselves are damaged.
-        """
-        found = self._by_index(
-            lambda page, index, first: _core.times(page, index, first, ordinal, end_ordinal),
-            count,
-            mend=mend,
-        )
-        return np.frombuffer(found, np.int64)
 
-    def locate(self, sequence: int, count: int, *, mend: bool) -> int:
-        """Return the position of a message of this page, or behind the last of `count`.
+def times(
+    page: IndexedPage, ordinal: int, end_ordinal: int, count: int, *, mend: bool
+) -> NDArray[np.int64]:
+    """Return the timestamps of the frames from one ordinal up to another; shape (n,).
 
-        Raises:
-            CorruptFrame: the frames themselves are damaged.
-        """
-        ordinal = sequence - self.first_sequence
-        return self._by_index(
-            lambda page, index, first: _core.locate(page, index, first, count, ordinal),
-            count,
-            mend=mend,
-        )
+    They are the index's: only the first and the last frame are read, to confirm it.
 
-    def _by_index(
-        self,
-        look: Callable[[_core.Region, _core.Region, int], Found | None],
-        count: int,
-        *,
-        mend: bool,
-    ) -> Found:
-        """Return what is found by the index; if it is wrong, by one that is written again.
+    Raises:
+        CorruptFrame: the frames themselves are damaged.
+    """
+    found = _by_index(
+        page,
+        lambda region, index, first: _core.times(region, index, first, ordinal, end_ordinal),
+        count,
+        mend=mend,
+    )
+    return np.frombuffer(found, np.int64)
 
-        Args:
-            look: called with page, index and first sequence; None: the index is wrong.
-            count: of the page's frames.
-            mend: whether the index may be written again.
 
-        Raises:
-            CorruptFrame: the frames themselves are damaged.
-        """
-        first = self.first_sequence
-        found = look(self.region, self.index(count, mend=mend), first)
-        if found is None:
-            found = look(self.region, self.rebuild_index(count, mend=mend), first)
-        if found is None:
-            raise self.damage(count)
-        return found
+def locate(page: IndexedPage, sequence: int, count: int, *, mend: bool) -> int:
+    """Return the position of a message of this page, or one past the last of `count`.
+
+    Raises:
+        CorruptFrame: the frames themselves are damaged.
+    """
+    ordinal = sequence - page.first_sequence
+    return _by_index(
+        page,
+        lambda region, index, first: _core.locate(region, index, first, count, ordinal),
+        count,
+        mend=mend,
+    )
+
+
+def _by_index(
+    page: IndexedPage,
+    search: Callable[[_core.Region, _core.Region, int], Found | None],
+    count: int,
+    *,
+    mend: bool,
+) -> Found:
+    """Search by the index; if it is wrong, rebuild it and search again.
+
+    Args:
+        page: to search.
+        search: called with page, index and first sequence; returns None if the index is wrong.
+        count: of the page's frames.
+        mend: whether a wrong index may be rewritten in its file.
+    """
+    first = page.first_sequence
+    found = search(page.region, page.index(count, mend=mend), first)
+    if found is None:
+        found = search(page.region, page.rebuild_index(count, mend=mend), first)
+    if found is None:
+        raise page.damage(count)
+    return found
 
 
 def first_batch_end(page: _core.Region, first_sequence: int) -> int:
-    """Return the position after a page's first message, or after the batch that it begins."""
+    """Return the position after a page's first message, or after the batch that starts with it."""
     position, sequence = fmt.PAGE_HEADER_BYTES, first_sequence
     while True:
         length = page.load_half(position)

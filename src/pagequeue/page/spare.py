@@ -1,18 +1,18 @@
-"""A page's file, used again as the next page's: no blocks to reserve, no memory to be had.
+"""Reuses a retired page's file for the next page: its blocks and memory are there already.
 
 Under the preparation lock (FORMAT.md, "Using a page's file again"; I13):
 
 U1. Retention renames the page instead of removing it: it is the spare, a temporary file.
-    Dies here: the next one uses it, or recovery removes it.
+    Dies here: the next maker uses it, or recovery removes it.
 U2. The spare gets the temporary name of the page that is made.
     Dies here: a temporary file, which the next maker removes.
-U3. Its lock is taken alone: nobody has it open or mapped, and nobody can find it any more.
-U4. All of it is zeroed, in memory; the new header, and it is synced.
+U3. Its lock is taken exclusively: no process has it open or mapped, and none can find it any more.
+U4. All of it is zeroed, in memory; the new header is written, and it is synced.
     Dies here: the same. Cut: the old bytes can come back under the temporary name.
 U5. The lock is shared again, and the page gets its name.
-    Dies here: a page that is ready. Cut: header and first OS page are right; behind them old bytes
+    Dies here: a page that is ready. Cut: header and first OS page are right; after them old bytes
     can come back. None of them is a frame of this page, because all their sequences are older, and
-    recovery zeroes what is behind the tail.
+    recovery zeroes the bytes after the tail.
 """
 
 from __future__ import annotations
@@ -32,15 +32,14 @@ PAGE_BYTES_MIN: Final = 4 << 20
 
 
 def is_worth_it(page_bytes: int) -> bool:
-    """Whether pages of this size are used again."""
+    """Whether the files of pages of this size are reused."""
     return page_bytes >= PAGE_BYTES_MIN
 
 
 def keep_spare(folder: Directory, prefix: str, page_number: int, page_bytes: int) -> bool:
-    """Keep a retired page's file as the spare; False: it is no use. The caller removes it then.
+    """Keep a retired page's file as the spare; False: it is unusable, and the caller removes it.
 
-    One at a time, and only while the page that comes next is not made, so that it takes no room of
-    its own.
+    At most one, and only until the next page is made, so that it does not increase disk usage.
     """
     spare, name = fmt.spare_name(prefix), fmt.page_name(prefix, page_number)
     if not is_worth_it(page_bytes) or folder.exists(spare):
@@ -57,9 +56,9 @@ def keep_spare(folder: Directory, prefix: str, page_number: int, page_bytes: int
 def page_from_spare(
     folder: Directory, prefix: str, name: str, data: bytes, size_bytes: int
 ) -> _core.Region | None:
-    """Make a page of the spare, mapped for writing; None: there is none, or it cannot be used.
+    """Make a page from the spare, mapped for writing; None: it is missing or unusable.
 
-    Then it is gone.
+    An unusable spare is removed.
     """
     if not has_spare(folder, prefix):
         return None
@@ -67,7 +66,7 @@ def page_from_spare(
 
 
 def has_spare(folder: Directory, prefix: str) -> bool:
-    """Whether a retired page waits to be used again."""
+    """Whether a retired page waits for reuse."""
     return folder.exists(fmt.spare_name(prefix))
 
 

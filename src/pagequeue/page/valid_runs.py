@@ -1,8 +1,8 @@
-"""Walking a page that may be damaged: the stretches of frames that validate.
+"""Walks a page that may be damaged, and yields its runs of valid frames.
 
-After damage the walk continues with the next frame whose place is proved: by an index record, or
-by valid frames that lead from it to such a frame or to the page's end. Its checksum alone
-is no proof: a payload can hold frames of this very queue. The C core's `resync` has the rules.
+After damage the walk continues with the next frame whose position is proved: by an index record, or
+by valid frames that lead from it to such a frame or to the page's end. A valid checksum alone is
+not a proof: a payload can contain frames of this very queue. The C core's `resync` has the rules.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ ANY_TIME: Final = -(2**63)
 
 
 class ValidRun(NamedTuple):
-    """Frames that validate, one directly behind the other; there can be none of them.
+    """Consecutive valid frames, perhaps zero.
 
     Attributes:
         first: sequence of the first.
-        end: sequence behind the last.
+        end: one past the sequence of the last.
         position: of the first.
-        end_position: behind the last.
-        timestamp: of the last, in ns; of the frame before the stretch, when it is empty.
-        stopped: one of the core's READ_ codes: what stands behind the last.
+        end_position: one past the last.
+        timestamp: of the last, in ns; of the frame before the run, if it is empty.
+        stopped: one of the core's READ_ codes, for the bytes at `end_position`.
     """
 
     first: int
@@ -51,25 +51,25 @@ def valid_runs(
     sent_sequence: int = 0,
     ceiling_timestamp: int = fmt.TIMESTAMP_MAX,
 ) -> Iterator[ValidRun]:
-    """Give the stretches of one page in order; the first begins at its beginning.
+    """Yield the runs of one page in order; the first starts at the page's first position.
 
     Args:
         page: its map.
-        index: of the same page, if there is one; a record counts if a frame proves it.
+        index: of the same page, if it has one; a record counts if a frame confirms it.
         first_sequence: of the page.
-        floor_timestamp: no frame of it is older; None: whatever times they have.
-        end_sequence: what follows the page begins with this one; None: not known.
-        is_sealed: whether an end mark must stand in it. In a page that is not, and whose end is not
-            known, the first empty place is the end: behind it can stand what was never sent.
-        sent_sequence: what is below it was certainly sent; of what follows in a page that is not
-            sealed, only whole batches were.
+        floor_timestamp: no frame of it is older; None: timestamps are not checked.
+        end_sequence: first sequence of the next page; None: unknown.
+        is_sealed: whether it must have an end-of-page marker. In an unsealed page of unknown end,
+            the first empty slot is the end: unpublished frames can follow it.
+        sent_sequence: messages below it were certainly sent; above it, in an unsealed page, only
+            whole batches were.
         ceiling_timestamp: no frame of it is younger.
     """
     position, sequence = fmt.PAGE_HEADER_BYTES, first_sequence
     floor = ANY_TIME if floor_timestamp is None else floor_timestamp
     limit = fmt.SEQUENCE_MAX if end_sequence is None else max(end_sequence, first_sequence)
-    # Directly behind the tail stands what a killed producer had published; behind the end of a
-    # sealed page nothing counts.
+    # In an unsealed page, frames directly after the tail were published by a killed producer; in a
+    # sealed page, frames after its end do not count.
     scan_limit = limit if is_sealed else fmt.SEQUENCE_MAX
     while True:
         end_position, end, timestamp, *whole, _, stopped = _core.scan(
@@ -77,7 +77,7 @@ def valid_runs(
         )
         if not is_sealed and whole[1] >= sent_sequence:
             end_position, end, timestamp = whole
-        if end == scan_limit:  # then it looked no further
+        if end == scan_limit:  # then the scan did not test the next place
             stopped = _core.look(page, end_position, end)[0]
         yield ValidRun(sequence, end, position, end_position, timestamp, stopped)
         is_early = stopped == _core.READ_END and end_sequence is not None and end < end_sequence

@@ -1,7 +1,7 @@
 """Zstandard, imported where it is used: from the standard library, or from the extra `zstd`.
 
-What is inflated says its own size, and is refused before any memory is taken if that is not the
-size that was expected. Nothing here knows of pages.
+Compressed bytes state their inflated size; unless it is the expected one, they are refused before
+memory is allocated. The module is independent of pages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LEVEL_MAX: Final = 19
 
 
 class BadBlock(ValueError):
-    """The bytes are not what was compressed; the text says why."""
+    """The bytes are damaged; the text gives the reason."""
 
 
 class _Zstandard(Protocol):
@@ -52,9 +52,9 @@ class _Packaged:
     def inflate(self, data: bytes, size_bytes: int) -> bytes:
         module, local = self._module, self._local
         try:
-            said = module.get_frame_parameters(data).content_size
-            if said != size_bytes:
-                raise BadBlock(_other_size(said, size_bytes))
+            stated = module.get_frame_parameters(data).content_size
+            if stated != size_bytes:
+                raise BadBlock(_other_size(stated, size_bytes))
             if not hasattr(local, "inflating"):
                 local.inflating = module.ZstdDecompressor()
             result: bytes = local.inflating.decompress(
@@ -78,20 +78,20 @@ class _BuiltIn:
     def inflate(self, data: bytes, size_bytes: int) -> bytes:
         module = self._module
         try:
-            said = module.get_frame_info(data).decompressed_size
-            if said != size_bytes:
-                raise BadBlock(_other_size(said, size_bytes))
+            stated = module.get_frame_info(data).decompressed_size
+            if stated != size_bytes:
+                raise BadBlock(_other_size(stated, size_bytes))
             inflating = module.ZstdDecompressor()
             result: bytes = inflating.decompress(data, max_length=size_bytes)
         except module.ZstdError as error:
             raise BadBlock(str(error)) from error
         if not inflating.eof or inflating.unused_data:
-            raise BadBlock("bytes follow its end, or it has none")
+            raise BadBlock("it has no end, or bytes follow it")
         return result
 
 
-def _other_size(said: object, size_bytes: int) -> str:
-    return f"it says {said} bytes, {size_bytes} must be there"
+def _other_size(stated: object, size_bytes: int) -> str:
+    return f"it states {stated} bytes, expected {size_bytes}"
 
 
 _SOURCES: Final[tuple[tuple[str, Callable[[Any], _Zstandard]], ...]] = (
@@ -113,13 +113,13 @@ def _module(path: str | None) -> _Zstandard:
                 raise_typed(error, path or name, "loading Zstandard")
         return _known[name]
     raise errors.MissingExtra(
-        "compressed pages need Zstandard, which is not installed: pip install 'pagequeue[zstd]'",
-        path=path, extra="zstd",
+        "compressed pages need Zstandard, which is not installed",
+        path=path, extra="zstd", remedy="pip install 'pagequeue[zstd]'",
     )  # fmt: skip
 
 
 def _check_descriptors(path: str | None) -> None:
-    """Raise SystemLimit if what kept a module from being loaded is that no descriptor is left."""
+    """Raise SystemLimit if a module could not be loaded because no descriptor is left."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:
@@ -127,7 +127,7 @@ def _check_descriptors(path: str | None) -> None:
 
 
 def check(path: str | None) -> None:
-    """Raise if pages cannot be compressed and inflated here.
+    """Raise if Zstandard is missing.
 
     Raises:
         MissingExtra: the extra `zstd` is not installed.
@@ -136,7 +136,7 @@ def check(path: str | None) -> None:
 
 
 def deflate(data: Buffer, level: int, path: str) -> bytes:
-    """Return the compressed bytes; without the GIL meanwhile.
+    """Return the compressed bytes; releases the GIL.
 
     Raises:
         MissingExtra: the extra `zstd` is not installed.
@@ -145,13 +145,13 @@ def deflate(data: Buffer, level: int, path: str) -> bytes:
 
 
 def inflate(data: bytes, size_bytes: int, path: str) -> bytes:
-    """Return exactly so many bytes, inflated without the GIL; never takes memory for more.
+    """Return exactly `size_bytes` inflated bytes; releases the GIL, never allocates more.
 
     Raises:
-        BadBlock: the bytes are not what was compressed, or would be more or fewer.
+        BadBlock: the bytes are damaged, or inflate to another size.
         MissingExtra: the extra `zstd` is not installed.
     """
     result = _module(path).inflate(data, size_bytes)
     if len(result) != size_bytes:
-        raise BadBlock(f"{len(result)} bytes came out, {size_bytes} must be there")
+        raise BadBlock(f"inflated to {len(result)} bytes, expected {size_bytes}")
     return result

@@ -299,7 +299,7 @@ class Opening:
             f"no queue with prefix {self._prefix!r} here{told}",
             path=self.folder.path,
             prefix=self._prefix,
-            remedy="check directory and prefix; it is made when opened for writing with "
+            remedy="check directory and prefix, or create the queue by opening it for writing with "
             "create=True",
         )
 

@@ -15,28 +15,29 @@ from pagequeue.system.os_errors import raise_typed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
 FILE_MODE: Final = 0o600
-
-
 NO_LINK: Final = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 
 
 @contextlib.contextmanager
 def whole_file(path: str, *, force: bool) -> Iterator[IO[bytes]]:
-    """Give a file to write, which has its name only when it is whole and on stable storage.
+    """Open a file for writing; it gets its name after the block, whole and on stable storage.
 
     Args:
         path: of the file.
-        force: replace what stands there.
+        force: replace an existing file.
 
     Raises:
-        FileStands: something stands there, and `force` is False.
-        DiskFull, AccessDenied, SystemLimit: it cannot be written.
+        FileStands: the file exists, and `force` is False.
+        DiskFull, AccessDenied, SystemLimit: writing it failed.
+
+    Example:
+        >>> with whole_file("/tmp/rows.csv", force=True) as file:
+        ...     file.write(b"a,b")
     """
     path = os.path.abspath(path)
     if not force and os.path.lexists(path):
-        raise _stands(path)
+        raise _exists(path)
     temporary = f"{path}.{secrets.token_hex(8)}.tmp"
     try:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -55,20 +56,20 @@ def whole_file(path: str, *, force: bool) -> Iterator[IO[bytes]]:
 
 
 def _name(temporary: str, path: str, *, force: bool) -> None:
-    """Give a whole file its name, durably; never that of another file unless asked to."""
+    """Give a complete file its name, durably; replace another file only with `force`."""
     if force:
         os.replace(temporary, path)
     else:
         try:
             os.link(temporary, path)
         except FileExistsError:
-            raise _stands(path) from None
-        except OSError as error:  # a file system without links: looked at before, that must do
+            raise _exists(path) from None
+        except OSError as error:  # a file system without hard links: the check before must do
             if error.errno not in NO_LINK:
                 raise
             os.rename(temporary, path)
     sync_path(os.path.dirname(path))
 
 
-def _stands(path: str) -> errors.FileStands:
+def _exists(path: str) -> errors.FileStands:
     return errors.FileStands("exists already", path=path, remedy="choose another name, or force it")

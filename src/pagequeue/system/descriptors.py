@@ -1,12 +1,11 @@
 """Descriptors with an owner: an operation that has begun keeps them open until it ends.
 
-`with descriptor as number:` is an operation (`core/python/descriptor.c`). Nothing else keeps a
-number for longer than the call that opened it: a number that another thread closes meanwhile can
-be the next queue's, and what is made with it lands there. Opening is one call into C, so that a
-signal handler that raises (Ctrl-C) leaves nothing open without an owner. After `close` no
-operation begins; those that have begun end, and the last one closes. A child of a fork closes its
-copies at once: closing does not unlock for the parent, and a copy would keep the parent's locks
-after its death.
+`with descriptor as number:` is an operation (`core/python/descriptor.c`). All other code uses a
+number only in the call that opened it: after another thread closed it, the number can be the next
+queue's, and writes would go there. Opening is one call into C, so that a signal handler that raises
+(Ctrl-C) leaves no descriptor without an owner. After `close` no operation begins; those in progress
+finish, and the last one closes. A child of a fork closes its copies at once: closing does not
+unlock for the parent, and a copy would keep the parent's locks after its death.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def owned(fd: int, path: str, what: str = "queue") -> Descriptor:
 
     Args:
         fd: the descriptor; -1: none yet.
-        path: of what is open, for errors.
+        path: of the open file, for errors.
         what: is closed when this is, for errors.
     """
     descriptor = Descriptor(fd, partial(_refused, path, what))
@@ -69,7 +68,7 @@ def opened(
     """Open a file or directory; return its owner. The error is the system's own.
 
     Args:
-        path: of it; it is opened by its name in a directory if that is given.
+        path: of the file; opened by `name` in a directory if that is given.
         flags: as for `os.open`.
         mode: the same.
         name: in the directory.
@@ -83,7 +82,7 @@ def opened(
 
 @contextlib.contextmanager
 def used(descriptor: Descriptor) -> Iterator[int]:
-    """Give the number of what was just opened, for as long as the block runs; then close it."""
+    """Yield the number of a new descriptor; close it after the block."""
     try:
         with descriptor as fd:
             yield fd
@@ -94,9 +93,10 @@ def used(descriptor: Descriptor) -> Iterator[int]:
 def _refused(path: str, what: str, is_forked: bool) -> errors.UsageError:
     if is_forked:
         return errors.ForkedError(
-            f"this {what} belongs to the parent process: open the queue in the child", path=path
-        )
-    return errors.ClosedError(f"this {what} is closed: open it again", path=path)
+            f"this {what} belongs to the parent process", path=path,
+            remedy="open the queue in the child",
+        )  # fmt: skip
+    return errors.ClosedError(f"this {what} is closed", path=path, remedy="open it again")
 
 
 def await_others(descriptor: Descriptor, seconds: float) -> None:

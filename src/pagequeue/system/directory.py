@@ -1,10 +1,10 @@
 """Opening, making, renaming and removing files in one directory, safely.
 
-Every name is looked up below one directory descriptor, which an operation keeps open until it ends,
-never through a symbolic link, and only regular files of owners that are trusted are taken. Every
-system error becomes a typed error that names the path. Making a file means: a temporary name,
-blocks reserved, content, then a rename; whoever dies in between leaves a temporary file, which the
-next one to hold the preparation lock removes.
+Every name is resolved relative to one directory descriptor, which an operation keeps open until it
+ends, never through a symbolic link; only regular files of trusted owners are accepted. Every system
+error becomes a typed error that names the path. Making a file means: a temporary name, blocks
+reserved, content, then a rename. A process that dies in between leaves a temporary file, which the
+next holder of the preparation lock removes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pagequeue import _core, errors
 from pagequeue.system.descriptors import opened, used
 from pagequeue.system.os_errors import raise_typed
 from pagequeue.system.page_lock import HOLD_SECONDS, HOLD_STEP_SECONDS, hold, is_page
-from pagequeue.system.replaced import FileIdentityGuard, Identity
+from pagequeue.system.replaced import FileIdentityGuard, Identity, Stoppable
 from pagequeue.system.trust import NOTHING, ROOT, check_directory, check_file, check_removable
 
 if TYPE_CHECKING:
@@ -35,17 +35,17 @@ OPEN_TRIES = 100
 
 
 def status_of(fd: int, path: str) -> os.stat_result:
-    """Return what the system says of an open file or directory."""
+    """Return the status of an open file or directory."""
     try:
         return os.fstat(fd)
     except OSError as error:
-        raise_typed(error, path, "looking at the file")
+        raise_typed(error, path, "reading the file's status")
 
 
 def directory_mode(file_mode: int) -> int:
     """Return the permission bits of a directory for files with these: x where the file has r.
 
-    Where everybody may write it is sticky, so that nobody removes another's files.
+    A world-writable directory is sticky, so that users cannot remove each other's files.
     """
     sticky = stat.S_ISVTX if file_mode & stat.S_IWOTH else 0
     return file_mode | (file_mode & 0o444) >> 2 | sticky
@@ -62,31 +62,31 @@ def sync_directory(path: str) -> None:
     try:
         directory = opened(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except PermissionError:
-        # It may be entered and not be listed, as homes of other users often are. It cannot be
-        # synced then, and refusing would forbid a queue there altogether.
+        # A directory that may be entered and not listed, as homes of other users often are, cannot
+        # be opened for a sync; refusing would forbid a queue there altogether.
         return
     with used(directory) as fd:
         os.fsync(fd)
 
 
-class Directory(FileIdentityGuard):
+class Directory:
     """One directory, opened once; all files of a queue are reached through it.
 
     Args:
         path: of the directory.
-        create: make it if it is not there.
+        create: make it if it is missing.
         durable: with `create`, sync the directory that the new one is in. Only a directory of
             temporary files does without.
-        read_only: nothing will be written to it.
-        file_mode: permission bits of what is made, whatever the umask.
-        trust: names of circumstances that are accepted; see `trust.py`.
+        read_only: the caller will not write to it.
+        file_mode: permission bits of new files, whatever the umask.
+        trust: names of accepted circumstances; see `trust.py`.
 
     Attributes:
-        descriptor: of the directory; an operation on it (`with folder.descriptor:`) keeps all that
-            is closed with the directory open until it ends.
-        owner: the user whom it belongs to.
-        latch: called with the system's number when a sync of the directory fails. That sync can
-            have dropped the names of any file, so the next one may succeed without them.
+        descriptor: of the directory; an operation on it (`with folder.descriptor:`) keeps all
+            files that are closed with the directory open until it ends.
+        owner: uid of the directory's owner.
+        latch: called with the system's error number when a sync of the directory fails. That sync
+            can have dropped the names of any file, so the next one may succeed without them.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Directory(FileIdentityGuard):
         file_mode: int = FILE_MODE,
         trust: frozenset[str] = NOTHING,
     ) -> None:
-        super().__init__()
+        self._guard = FileIdentityGuard()
         self.path = path
         self.latch: Callable[[int], None] | None = None
         self._file_mode = file_mode
@@ -111,8 +111,9 @@ class Directory(FileIdentityGuard):
             self.descriptor = opened(path, flags)
         except FileNotFoundError as error:
             raise errors.QueueNotFound(
-                "no queue here: check the path; it is made when opened for writing", path=path
-            ) from error
+                "no queue here", path=path,
+                remedy="check the path, or create the queue by opening it for writing",
+            ) from error  # fmt: skip
         except OSError as error:
             self._refuse(error)
         try:
@@ -125,7 +126,7 @@ class Directory(FileIdentityGuard):
             raise
 
     def _create(self, *, durable: bool) -> None:
-        """Make the directory, and those above it, each durable before anything is put into it."""
+        """Make the directory and its missing parents, each durable before the next one."""
         missing = [self.path]
         while not os.path.lexists(parent := os.path.dirname(missing[-1])):
             missing.append(parent)
@@ -134,8 +135,9 @@ class Directory(FileIdentityGuard):
                 self._make_directory(path, durable=durable)
         except NotADirectoryError as error:
             raise errors.NotADirectory(
-                "a part of this path is not a directory: choose another path", path=self.path
-            ) from error
+                "a part of this path is not a directory", path=self.path,
+                remedy="choose another path",
+            ) from error  # fmt: skip
         except OSError as error:
             raise_typed(error, self.path, "making the directory")
 
@@ -145,8 +147,8 @@ class Directory(FileIdentityGuard):
             os.mkdir(path, mode)
         except FileExistsError:
             return
-        # Without permission to read it, which the umask may have taken even from its owner; and
-        # by descriptor, because by name it could be another one by now.
+        # O_PATH needs no read permission, which the umask may have removed even for the owner; by
+        # descriptor, because the name could refer to another directory by now.
         flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         with used(opened(path, flags)) as fd:
             if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
@@ -156,13 +158,13 @@ class Directory(FileIdentityGuard):
         try:
             sync_directory(os.path.dirname(path))
         except OSError:
-            # The next sync of the parent can succeed without this name: make it again then.
+            # The next sync of the parent can succeed without this name: the next call makes it.
             with contextlib.suppress(OSError):
                 os.rmdir(path)
             raise
 
     def sync_name(self) -> None:
-        """Put the directory's own entry on stable storage: it can have been made by one that died.
+        """Put the directory's own entry on stable storage: its maker may have died before that.
 
         Raises:
             SystemLimit: the sync failed.
@@ -170,28 +172,58 @@ class Directory(FileIdentityGuard):
         try:
             sync_directory(os.path.dirname(self.path))
         except OSError as error:
-            raise_typed(error, self.path, "syncing the directory that it stands in")
+            raise_typed(error, self.path, "syncing its parent directory")
 
     def _refuse(self, error: OSError) -> NoReturn:
         if os.path.islink(self.path):
             raise errors.UnsafePath(
-                "a symbolic link: give the directory itself", path=self.path
+                "a symbolic link", path=self.path, remedy="give the directory itself"
             ) from error
         if error.errno == errno.ENOTDIR:
             raise errors.NotADirectory(
-                "a file, not a directory: choose another path", path=self.path
+                "a file, not a directory", path=self.path, remedy="choose another path"
             ) from error
         raise_typed(error, self.path, "opening the directory")
 
     @property
     def file_mode(self) -> int:
-        """Permission bits of what is made."""
+        """Permission bits of new files."""
         return self._file_mode
 
     @property
     def trust(self) -> frozenset[str]:
-        """Names of circumstances that are accepted."""
+        """Names of accepted circumstances."""
         return self._trust
+
+    # --- files that must not be replaced ----------------------------------------------------------
+
+    def watch(self, name: str, identity: Identity | None) -> None:
+        """Require from now on that this name refers to this file."""
+        self._guard.watch(name, identity)
+
+    def admit(self, writer: Stoppable) -> None:
+        """Register a writer, which `check` stops when it finds a replaced file.
+
+        Raises:
+            LockReplaced: a watched file was replaced.
+        """
+        self._guard.add(writer)
+        self.check()
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether a watched file was found replaced: writing is refused from then on."""
+        return self._guard.is_replaced
+
+    def check(self) -> None:
+        """Raise if a watched file was replaced, and stop all writers.
+
+        Raises:
+            LockReplaced: one was replaced, now or at an earlier check.
+        """
+        self._guard.check(self)
+
+    # --- files ------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Close the directory, when the last operation on it has ended."""
@@ -206,8 +238,8 @@ class Directory(FileIdentityGuard):
         """Open a regular file, without following links or blocking, for as long as the block runs.
 
         Raises:
-            QueueNotFound: it is not there; UnsafePath: it is not a regular file;
-            AccessDenied, SystemLimit, DiskFull: as they say.
+            QueueNotFound: it is missing. UnsafePath: it is not a regular file.
+            AccessDenied, SystemLimit, DiskFull: opening it failed.
         """
         with used(self.open(name, writable=writable, make=make)) as fd:
             yield fd
@@ -241,17 +273,17 @@ class Directory(FileIdentityGuard):
             deadline = deadline or time.monotonic() + HOLD_SECONDS
             if time.monotonic() > deadline:
                 raise errors.LockTimeout(
-                    f"locked by somebody alone for {HOLD_SECONDS:g} s, which nobody here does with "
-                    "a page: look for the process that holds it, then call again",
-                    path=path,
-                )
+                    f"another program has held an exclusive lock on this page file for more than "
+                    f"{HOLD_SECONDS:g} s; pagequeue never does",
+                    path=path, remedy="find it with `lslocks`, then call again",
+                )  # fmt: skip
             time.sleep(HOLD_STEP_SECONDS)
 
     def _holds(self, fd: int, name: str, status: os.stat_result) -> bool:
-        """Whether an open page is kept as it is, and still is the one of its name (I13).
+        """Share the lock of an open page; return whether it still is the file of its name (I13).
 
-        If it is not, it was retired meanwhile, and can have become another page before its lock was
-        had; or a failed sync replaced it.
+        If not, retention retired it and its file may have been reused before the lock was taken, or
+        a failed sync replaced it.
         """
         try:
             held = hold(fd)
@@ -264,9 +296,9 @@ class Directory(FileIdentityGuard):
             return opened(self.full(name), flags, name=name, dir_fd=folder, what=what)
 
     def _open_or_make(self, name: str, flags: int) -> Descriptor:
-        """Open a file, or make it; what it is made with is known only when it is certain who did.
+        """Open a file, or make it with O_EXCL, so that its mode is set by its maker only.
 
-        Others can make and remove it all the while, but not for ever.
+        Other processes can make and remove it between two tries, hence the limit.
         """
         for _ in range(OPEN_TRIES):
             with contextlib.suppress(FileNotFoundError):
@@ -287,29 +319,29 @@ class Directory(FileIdentityGuard):
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     def status(self, name: str) -> os.stat_result | None:
-        """Return what is known of whatever has this name, links not followed; None: nothing has."""
+        """Return the status of the file of this name, links not followed; None: no file has it."""
         try:
             with self.descriptor as folder:
                 return os.stat(name, dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise_typed(error, self.full(name), "looking at the file")
+            raise_typed(error, self.full(name), "reading the file's status")
 
     def identity(self, name: str) -> Identity | None:
-        """Return which file has this name now; None when there is none."""
+        """Return which file has this name now; None: no file has it."""
         status = self.status(name)
         return None if status is None else (status.st_dev, status.st_ino)
 
     def exists(self, name: str) -> bool:
-        """Return whether something of that name stands there."""
+        """Return whether a file of any type has this name."""
         return self.identity(name) is not None
 
     def names(self) -> list[str]:
-        """Return the names of all that stands there, each once.
+        """Return the names of all files, each once.
 
-        Through a descriptor of its own: threads, and the child of a fork, share the place in the
-        listing of `descriptor`, and would get names twice or never.
+        Uses its own descriptor: threads, and the child of a fork, share the read position of
+        `descriptor`, and would get names twice or never.
         """
         try:
             with used(self._open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
@@ -318,7 +350,7 @@ class Directory(FileIdentityGuard):
             raise_typed(error, self.path, "listing the directory")
 
     def remove_again(self, name: str) -> None:
-        """Make and remove a name, so that the next sync writes that nothing has it."""
+        """Make and remove a name, so that the next sync writes its absence to the disk."""
         self.open(name, writable=True, make=True).close()
         self.remove(name)
 
@@ -329,11 +361,11 @@ class Directory(FileIdentityGuard):
             try:
                 status = os.fstatvfs(folder)
             except OSError as error:
-                raise_typed(error, self.path, "looking at the file system")
+                raise_typed(error, self.path, "reading the file system's status")
         return status.f_blocks * status.f_frsize
 
     def check_removable(self, name: str) -> None:
-        """Raise AccessDenied if this user may not remove a file, before anything depends on it."""
+        """Raise AccessDenied if this user may not remove a file."""
         if (status := self.status(name)) is not None:
             with self.descriptor as folder:
                 directory = status_of(folder, self.path)
@@ -341,7 +373,7 @@ class Directory(FileIdentityGuard):
 
     @property
     def may_keep_files(self) -> bool:
-        """Whether this user may perhaps remove some files here and not others: it is sticky."""
+        """Whether this user may be unable to remove some files here, because it is sticky."""
         with self.descriptor as folder:
             directory = status_of(folder, self.path)
         return bool(directory.st_mode & stat.S_ISVTX) and os.geteuid() not in {
@@ -350,7 +382,7 @@ class Directory(FileIdentityGuard):
         }
 
     def remove(self, name: str) -> None:
-        """Remove a file; it is no error that it is not there."""
+        """Remove a file; a missing one is ignored."""
         try:
             with self.descriptor as folder:
                 os.unlink(name, dir_fd=folder)
@@ -369,21 +401,21 @@ class Directory(FileIdentityGuard):
         maker: str = "",
         synced: bool = False,
     ) -> _core.Region:
-        """Make a file of reserved blocks, zero behind `data`; return its map.
+        """Make a file of reserved blocks, `data` and then zeros; return its map.
 
-        It is made under a temporary name and renamed when it is whole. Dies in between: a
-        temporary file is left, which nobody opens; the next maker of the same kind removes it.
+        It is made under a temporary name and renamed when it is complete. Dies in between: a
+        temporary file is left and never opened; the next call with this name and maker removes it.
 
         Args:
-            name: the file's final name; what stands there is replaced.
+            name: the file's final name; an existing file is replaced.
             data: its first bytes.
             size_bytes: its size.
-            filled_bytes: of these not only blocks are reserved: their memory is there as well.
-            maker: names the maker, when there can be only one at a time; else any number can.
+            filled_bytes: of these, page faults are taken as well.
+            maker: names the maker where only one can exist at a time; "": any number can.
             synced: whether the file must be on stable storage before it gets its name.
 
         Raises:
-            DiskFull, SystemLimit, AccessDenied: as they say; nothing is left behind.
+            DiskFull, SystemLimit, AccessDenied: making it failed; no file is left.
         """
         temporary = f"{name}.tmp-{maker or uuid.uuid4().hex}"
         self.remove(temporary)
@@ -399,11 +431,11 @@ class Directory(FileIdentityGuard):
     def make_of(
         self, spare: str, name: str, data: bytes, *, size_bytes: int
     ) -> _core.Region | None:
-        """Make a page of a file that nobody has open, zero behind `data`; return its map.
+        """Make a page from a retired file, `data` and then zeros; return its map.
 
         Returns:
-            None when it is no use: somebody has it open, or it is another's, too small, without
-            blocks, or not in memory. Then it is gone.
+            None if the file is unusable: another process has it open, or it belongs to another
+            user, is too small, lacks blocks or is not in memory. The file is removed then.
         """
         temporary = f"{name}.tmp-next"
         self.remove(temporary)
@@ -414,15 +446,15 @@ class Directory(FileIdentityGuard):
                     folder, temporary, name, data, size_bytes, 0, self._file_mode, False, True,
                     True,
                 )  # fmt: skip
-        except OSError:  # whatever it is: a new file is made, or says so
+        except OSError:  # whatever the reason: the caller makes a new file
             self.remove(temporary)
             return None
 
     def rename(self, name: str, to: str) -> None:
-        """Give a file another name; what has that name is replaced.
+        """Rename a file; an existing one of the new name is replaced.
 
         Raises:
-            QueueNotFound: it is not there.
+            QueueNotFound: it is missing.
         """
         try:
             self._rename(name, to)
@@ -436,7 +468,7 @@ class Directory(FileIdentityGuard):
     def sync(self) -> None:
         """Put the directory's entries on stable storage; the error is the system's own.
 
-        A failure latches an open queue, whoever asked for the sync and whatever for.
+        A failure latches an open queue, whichever operation called for the sync.
         """
         with self.descriptor as folder:
             try:
@@ -447,7 +479,7 @@ class Directory(FileIdentityGuard):
                 raise
 
     def sync_entries(self) -> None:
-        """The same, where the caller has nothing to undo when it fails.
+        """Do the same, for callers that need no rollback when it fails.
 
         Raises:
             SystemLimit, AccessDenied: the sync failed; an open queue is latched.
@@ -458,10 +490,10 @@ class Directory(FileIdentityGuard):
             raise_typed(error, self.path, "syncing the directory")
 
     def read(self, name: str, limit_bytes: int) -> bytes:
-        """Return what a file holds, at most so many bytes of it.
+        """Return the contents of a file, at most `limit_bytes` of it.
 
         Raises:
-            QueueNotFound, UnsafePath, AccessDenied, SystemLimit: as they say.
+            QueueNotFound, UnsafePath, AccessDenied, SystemLimit: reading it failed.
         """
         data = b""
         with self.opened(name, writable=False) as fd:
@@ -474,7 +506,7 @@ class Directory(FileIdentityGuard):
 
 
 def read_all(folder: Directory, name: str, size_bytes: int) -> bytes:
-    """Return a file's bytes, read without a map: a read error is an error then, never a signal."""
+    """Return a file's bytes, read without a map, so that a read error is not a SIGBUS."""
     parts = []
     left = size_bytes
     with folder.opened(name, writable=False) as fd:

@@ -1,13 +1,13 @@
 """Locks between processes on slow paths: files locked through portalocker.
 
-`queue.lock` says who has the queue open for writing: shared while open, exclusive for recovery and
-repair; `queue-writeMeta` is locked in the same way, for the case that somebody removes the lock
-file. The preparation lock (on a descriptor of its own of `queue-allMeta`, which is never written
-again) lets one process at a time make the next page, an index or a flush.
+`queue.lock` is held by every process that has the queue open for writing: shared while open,
+exclusive for recovery and repair; `queue-writeMeta` is locked in the same way, in case the lock
+file is removed. The preparation lock (on a separate descriptor of `queue-allMeta`, which is never
+written again) lets one process at a time make the next page, an index or a flush.
 
-A lock is the kernel's: it goes when its holder dies. A *stopped* holder keeps it, so every wait has
-a limit and ends in a typed error; nothing is ever taken away. A child of a fork would keep the lock
-alive after the parent's death, so it closes its copy of the descriptor (`descriptors.py`).
+The kernel releases a lock when its holder dies. A *stopped* holder keeps it, so every wait has a
+limit and ends in a typed error; a lock is never broken. A child of a fork would keep the lock alive
+after the parent's death, so it closes its copy of the descriptor (`descriptors.py`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ OWN_PAUSE: Final = 0.001
 
 
 class _Holders(dict[str, tuple[int, object]]):
-    """Which thread of this process has the lock of a file, through whichever open file."""
+    """Which thread of this process holds the lock of a file, through any of its descriptors."""
 
     __slots__ = ("__weakref__",)
 
@@ -54,7 +54,7 @@ _known: weakref.WeakValueDictionary[tuple[int, int], _Holders] = weakref.WeakVal
 
 
 def _holders_of(identity: tuple[int, int]) -> _Holders:
-    """Return what all locks of one file share.
+    """Return the holders that all locks of one file share.
 
     A queue can be open several times in a process. Without this, a signal handler that sends
     through one of them would wait for the very thread that it interrupted in another one.
@@ -63,7 +63,7 @@ def _holders_of(identity: tuple[int, int]) -> _Holders:
 
 
 def _forget_holders() -> None:
-    """Begin without holders in a child of a fork: the threads that have the locks are not here."""
+    """Start without holders in a child of a fork: the threads that hold the locks do not exist."""
     global _known  # noqa: PLW0603 - the parent's can be in the middle of a change
     _known = weakref.WeakValueDictionary()
 
@@ -77,41 +77,41 @@ class FileLock:
     Args:
         file: open; it is owned from here on.
         path: of the file.
-        within: what must stay open while the lock is held: the directory of the queue.
+        within: the directory of the queue, kept open while the lock is held.
     """
 
     def __init__(self, file: Descriptor | int, path: str, within: Descriptor | None = None) -> None:
         self.path = path
         self._descriptor = owned(file, path) if isinstance(file, int) else file
         self._within = within or self._descriptor
-        # Which thread has it: set by one call into C, and only what was set is taken back. So a
-        # thread, a signal handler and an exception out of one can come in between anything.
+        # Which thread holds it: set by one call into C, and removed only by its setter. So threads,
+        # signal handlers and exceptions raised by them may interrupt at any instruction.
         self._holders = _holders_of(self.identity())
         self.progress: Callable[[], object] | None = None
-        """Tells how far its holder is: while that changes, it is waited for."""
+        """Returns the holder's progress: a wait is extended while that changes."""
 
     def identity(self) -> tuple[int, int]:
-        """Return device and inode of the file that is locked, whatever has its name by now."""
+        """Return device and inode of the locked file, whichever file has its name by now."""
         with self._descriptor as fd:
             status = status_of(fd, self.path)
         return status.st_dev, status.st_ino
 
     def try_exclusive(self) -> bool:
-        """Take the lock for this process alone, if nobody has it."""
+        """Take the lock exclusively, if it is free."""
         return self._try(portalocker.LockFlags.EXCLUSIVE)
 
     def try_shared(self) -> bool:
-        """Take the lock together with others, if nobody has it alone."""
+        """Take the lock shared, unless it is held exclusively."""
         return self._try(portalocker.LockFlags.SHARED)
 
     def touch(self) -> None:
-        """Say by the time of the file that is locked that its holder goes on."""
-        # Without it, those that wait give up earlier.
+        """Update the locked file's time, by which waiting processes see its holder's progress."""
+        # An error only makes them time out earlier.
         with contextlib.suppress(OSError), self._descriptor as fd:
             os.utime(fd)
 
     def sync(self) -> None:
-        """Put the file that is locked on stable storage; the error is the system's own."""
+        """Put the locked file on stable storage; the error is the system's own."""
         with self._descriptor as fd:
             os.fdatasync(fd)
 
@@ -133,7 +133,7 @@ class FileLock:
             self._refuse(error, "unlocking the file")
 
     def _refuse(self, error: BaseException, doing: str) -> NoReturn:
-        """Raise the typed error for what the system said to portalocker."""
+        """Raise the typed error for the system error that portalocker wrapped."""
         cause = error.__cause__ or error
         raise_typed(cause if isinstance(cause, OSError) else OSError(), self.path, doing)
 
@@ -141,10 +141,9 @@ class FileLock:
         holder = self._holders.get(HOLDER)
         if holder is not None and holder[0] == threading.get_ident():
             raise errors.LockTimeout(
-                f"called again while {doing}, from a signal handler or finalizer: "
-                "do that outside of it",
-                path=self.path,
-            )
+                f"called again while {doing}, from a signal handler or finalizer",
+                path=self.path, remedy="do that outside of it",
+            )  # fmt: skip
 
     def _wait(self, take: Callable[[], bool], timeout: float, doing: str) -> None:
         if take():
@@ -156,31 +155,31 @@ class FileLock:
             self._within.check()
             if time.monotonic() >= deadline:
                 now = self.progress() if self.progress is not None else None
-                if now != before:  # its holder is not stopped: it has much to do
+                if now != before:  # its holder is busy, not stopped
                     before, deadline = now, time.monotonic() + timeout
                     continue
                 raise errors.LockTimeout(
-                    f"locked by another process or thread for {timeout:g} s while {doing}: "
-                    "look for a stopped or hanging process that has it open, then call again",
+                    f"locked by another process or thread for {timeout:g} s while {doing}",
                     path=self.path,
+                    remedy="find the stopped or hanging process that has it open, then call again",
                 )
             time.sleep(min(pause, OWN_PAUSE) if self._holders else pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 
     def share(self, timeout: float) -> None:
-        """Take or keep the lock together with others; waits while one has it alone."""
+        """Take or keep the lock shared; waits while it is held exclusively."""
         self._wait(self.try_shared, timeout, "opening the queue")
 
     @contextlib.contextmanager
     def exclusive(self, timeout: float, doing: str) -> Iterator[None]:
-        """Hold the lock alone, among threads and processes, for as long as the block runs.
+        """Hold the lock exclusively, among threads and processes, while the block runs.
 
-        It stays held until then, whoever closes it. An exception that a signal handler raises at
-        any point of it releases the lock as well.
+        It stays held until then, even if another thread closes it. An exception that a signal
+        handler raises at any point releases it as well.
 
         Raises:
             LockTimeout: another process or thread held it for `timeout` seconds without any
-                progress, or this very thread has it.
+                progress, or this very thread holds it.
             ClosedError: it was closed before it could be taken.
         """
         self._refuse_own(doing)
@@ -200,15 +199,15 @@ class FileLock:
                     self._leave(me, self._unlock)
                     raise
 
-    # Taken for every message that is sent with a sync behind it. So it calls flock itself:
-    # portalocker does the same here, and needs 10 us more for its flags.
+    # Taken for every message that is sent and synced. So it calls flock itself: portalocker does
+    # the same here, and needs 10 us more for its flags.
 
     @contextlib.contextmanager
     def attempt(self, doing: str) -> Iterator[bool]:
-        """Hold the lock alone for as long as the block runs, if it is free; give whether it was.
+        """Hold the lock exclusively while the block runs, if it is free; yield whether it was.
 
         Raises:
-            LockTimeout: this very thread has it.
+            LockTimeout: this very thread holds it.
             ClosedError: it was closed before.
         """
         self._refuse_own(doing)
@@ -239,7 +238,7 @@ class FileLock:
         self._flock(fcntl.LOCK_UN)
 
     def _leave(self, me: tuple[int, object], unlock: Callable[[], None]) -> None:
-        """Unlock, if this holder has it."""
+        """Unlock, if this is the holder."""
         if self._holders.get(HOLDER) is me:
             try:
                 unlock()
@@ -247,14 +246,14 @@ class FileLock:
                 self._holders.pop(HOLDER, None)
 
     def release(self) -> None:
-        """Let go of the lock, keep the descriptor."""
+        """Release the lock, keep the descriptor."""
         self._unlock()
 
     def close(self) -> None:
-        """Let go of the lock and the descriptor, when the last one inside is out.
+        """Release the lock and the descriptor, when the last operation has ended.
 
-        Unlocking says so for every copy of the descriptor, also one that a child still has which
-        was forked and has not yet begun its own program.
+        Unlocking is effective for every copy of the descriptor, also that of a child that was
+        forked and has not yet called exec.
         """
         self._descriptor.close(self._unlock_quietly)
 
@@ -264,11 +263,11 @@ class FileLock:
 
 
 class LivenessLock:
-    """One byte of a file, locked for as long as a handle lives: others see whether it does.
+    """One byte of a file, locked while a handle lives, so that others can test whether it does.
 
-    The lock belongs to the open file, so the kernel lets go of it when the process ends, however it
-    ends, and no process id is looked at. Where the system has no such locks, nothing is known of
-    anybody, and `KNOWN` is False.
+    The lock belongs to the open file description, so the kernel releases it however the process
+    ends, and process ids are not used. Where the system has no such locks, liveness is unknown and
+    `KNOWN` is False.
 
     Args:
         file: open for reading and writing; it is owned from here on.
@@ -282,7 +281,7 @@ class LivenessLock:
         self.descriptor = file
 
     def take(self, number: int) -> bool:
-        """Lock one byte; False: somebody has it."""
+        """Lock one byte; False: another handle holds it."""
         if not self.KNOWN:
             return True
         try:
@@ -295,7 +294,7 @@ class LivenessLock:
         return True
 
     def is_held(self, number: int | None = None) -> bool:
-        """Whether another handle has this byte, or any."""
+        """Whether another handle holds this byte; None: any byte."""
         if not self.KNOWN or (number or 0) > NUMBER_MAX:
             return False
         span = _byte_lock(0, 0) if number is None else _byte_lock(number, 1)
@@ -303,7 +302,7 @@ class LivenessLock:
             with self.descriptor as fd:
                 found = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, span)
         except OSError as error:
-            raise_typed(error, self.path, "looking at locks of the file")
+            raise_typed(error, self.path, "testing locks of the file")
         return int(struct.unpack_from("h", found)[0]) != fcntl.F_UNLCK
 
     def identity(self) -> tuple[int, int]:
@@ -318,14 +317,14 @@ class LivenessLock:
             os.fdatasync(fd)
 
     def close(self) -> None:
-        """Let go of the byte; closing again does nothing."""
+        """Release the byte; closing again has no effect."""
         self.descriptor.close()
 
 
 NUMBER_MAX = 1 << 60
-"""No handle ever gets so high a number."""
+"""Above the number of every handle."""
 OWNERS_AT = 1 << 40
-"""Bytes are locked so far behind every file's end that nothing else is."""
+"""Position of the locked bytes: so far past every file's end that no other lock is there."""
 
 
 def _byte_lock(number: int, count: int) -> bytes:
@@ -334,7 +333,7 @@ def _byte_lock(number: int, count: int) -> bytes:
 
 
 def wrong_lock(folder: Directory, name: str) -> str | None:
-    """Return why a lock file keeps out everybody who wants to write, None when it does not."""
+    """Return why a lock file keeps every process from opening the queue for writing, or None."""
     status = folder.status(name)
     if status is None:
         return None
@@ -350,9 +349,9 @@ def wrong_lock(folder: Directory, name: str) -> str | None:
         else:
             reason = f"belongs to another user (uid {status.st_uid})"
     except errors.AccessDenied as error:
-        # Who may only read a queue cannot open it, and need not.
+        # A user who may only read the queue cannot open it for writing, and need not.
         if os.geteuid() in {folder.owner, ROOT} and error.errno != errno.EROFS:
-            reason = f"cannot be opened by the directory's owner ({error.strerror})"
+            reason = f"the directory's owner cannot open it ({error.strerror})"
     except errors.QueueNotFound:
         pass  # removed meanwhile
     return reason

@@ -1,4 +1,4 @@
-"""Namespaces of this process: whose thread ids it has, and how its clock differs from the host's.
+"""Namespaces of this process: of its thread ids, and of its monotonic clock.
 
 Containers share files and the kernel, and neither thread ids nor the monotonic clock. What is
 written into a shared file must not depend on either: see "Locks and namespaces" in FORMAT.md.
@@ -18,7 +18,7 @@ CLOCK_OFFSETS: Final = "/proc/self/timens_offsets"
 
 
 def pid_namespace() -> bytes:
-    """Return which PID namespace the ids of this process's threads belong to; zeros: not known.
+    """Return the PID namespace of this process's thread ids; zeros: unknown.
 
     Device and inode of the namespace are unique on a host for as long as a process is in it.
     """
@@ -32,11 +32,11 @@ def pid_namespace() -> bytes:
 def monotonic_offset() -> int | None:
     """Return how many ns the monotonic clock of this process is ahead of the host's.
 
-    None: not known, because /proc does not tell, or because the process has given its children
-    another time namespace than it has itself, and /proc tells theirs.
+    None: unknown, because /proc has no entry, or because the process gave its children another time
+    namespace than its own, and /proc shows theirs.
 
     Raises:
-        SystemLimit: no descriptor is left to ask.
+        SystemLimit: no descriptor is left to read it.
     """
     try:
         names = os.listdir(NAMESPACES)

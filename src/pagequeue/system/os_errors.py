@@ -1,4 +1,4 @@
-"""What the system refuses, as a typed error that names the path and says what to do."""
+"""System errors as typed errors that name the path and carry a remedy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 def _room_remedy(number: int) -> str:
-    """Return what makes room: space is not all that can be short."""
+    """Return how to make room: on the disk, in a quota or in a file size limit."""
     if number == errno.EDQUOT:
         return "make room, or have the quota of this user raised"
     if number == errno.EFBIG:
@@ -30,7 +30,7 @@ def _room_remedy(number: int) -> str:
 
 
 def refuse_without_resource(error: OSError, path: str, doing: str) -> None:
-    """Raise the typed error if only descriptors or memory were missing: it says nothing else."""
+    """Raise the typed error if descriptors or memory were short; return for other errors."""
     if error.errno in NO_RESOURCE:
         raise_typed(error, path, doing)
 
@@ -78,6 +78,6 @@ def raise_typed(error: OSError, path: str, doing: str) -> NoReturn:
     try:
         raise made from error
     finally:
-        # Else error, traceback and this frame would hold each other, and by that every caller's
-        # variables, pages among them, until the garbage collector comes.
+        # Otherwise error, traceback and this frame form a cycle, which keeps every caller's
+        # variables, pages among them, until the garbage collector runs.
         del made, error

@@ -1,9 +1,10 @@
-"""The lock that keeps a page's file from being used again: shared, on whatever has it open.
+"""The lock that keeps a page's file from being reused: shared by all that have it open.
 
-A page that retention took can become the next page (I13). Whoever has it open or mapped has a
-shared lock on it, which belongs to the open file: a map keeps it behind `close`, a child of a fork
-inherits it, and the kernel lets go of it with the last of them, however they end. Whoever uses a
-file again takes that lock alone, after the file lost its name, and without waiting.
+The file of a page that retention removed can become the next page (I13). Every open or mapped page
+holds a shared lock, which belongs to the open file description: a map keeps it after `close`, a
+child of a fork inherits it, and the kernel releases it with the last of them, however they end. A
+process that reuses a file takes that lock exclusively, without waiting, after the file lost its
+name.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ PAGE_FILE: Final = re.compile(
     rf"(?!.*{re.escape(fmt.CURSOR)}).+-\d{{{fmt.PAGE_NUMBER_DIGITS}}}\.page"
 )
 NO_LOCKS: Final = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
-"""What a file system without such locks says; on it nobody gets one alone either."""
+"""Errors of a file system without such locks; it gives no exclusive ones either."""
 HOLD_SECONDS: Final = 2.0
-"""So long somebody else may have a page alone that still has its name."""
+"""How long to wait for another program's exclusive lock on a page that still has its name."""
 HOLD_STEP_SECONDS: Final = 0.001
 
 
@@ -31,7 +32,7 @@ def is_page(name: str) -> bool:
 
 
 def hold(fd: int) -> bool:
-    """Share the lock for as long as the file is open or mapped; False: somebody has it alone.
+    """Share the lock while the file is open or mapped; False: it is held exclusively.
 
     Raises:
         OSError: the system's own, when it has no more locks.

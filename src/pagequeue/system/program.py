@@ -1,9 +1,9 @@
-"""What a process needs that is the `pagequeue` command, from its first import on.
+"""Set-up of the `pagequeue` command's process, from its first import on.
 
-The package imports this module first; in any other process that does nothing.
+The package imports this module first; it has no effect in any other process.
 
 - A standard descriptor that is closed at the start is opened on /dev/null: otherwise the next file,
-  perhaps one of a queue, gets its number, and text that is printed is written into that file.
+  perhaps one of a queue, gets its number, and printed text is written into that file.
 - Ctrl-C during imports ends the process at once with exit code 130: no queue is open yet, and a
   KeyboardInterrupt inside of an import can end as any other error.
 - Ctrl-C later is a KeyboardInterrupt, also when it arrives in a finalizer, which would drop it.
@@ -40,7 +40,7 @@ class _State:
 def is_command() -> bool:
     """Whether this process was started as `pagequeue` or `python -m pagequeue`.
 
-    While `-m` looks for its module, which imports this package, `sys.argv[0]` is `-m`.
+    While `-m` searches its module, which imports this package, `sys.argv[0]` is `-m`.
     """
     place = len(sys.orig_argv) - len(sys.argv)
     if not sys.argv or place < 1:
@@ -52,7 +52,7 @@ def is_command() -> bool:
 
 
 def begin() -> None:
-    """Prepare the process; a second call does nothing."""
+    """Prepare the process; a second call has no effect."""
     if _State.has_begun:
         return
     _State.has_begun = True
@@ -118,7 +118,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _unraisable(found: sys.UnraisableHookArgs) -> None:
-    """Raise a KeyboardInterrupt that came in a finalizer again; say nothing of what it broke."""
+    """Raise a finalizer's KeyboardInterrupt again; suppress the errors that follow from it."""
     if isinstance(found.exc_value, KeyboardInterrupt):
         _thread.interrupt_main()
     elif not _State.is_interrupted:

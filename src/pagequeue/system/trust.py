@@ -1,18 +1,18 @@
-"""Whose files are taken, and from which file systems.
+"""Which owners' files are accepted, and from which file systems.
 
-Whoever owns a directory, or may write to it, can put another file in any file's place. So directory
-and files must belong to somebody who could do worse anyway: this user or root. What is refused can
-be accepted by name, by who knows the circumstances.
+A user who owns a directory, or may write to it, can replace any file in it. So directory and files
+must belong to a user who could do worse anyway: this one or root. Callers who know the
+circumstances can accept what is refused, by its name.
 
 | refused | accepted by |
 | --- | --- |
 | a directory of another user than this one and root | `"other_owner"` |
 | a file of another user than these and the directory's owner | `"other_owner"` |
-| a directory that everybody may write to, without the sticky bit | `"world_writable"` |
-| a file system between hosts, or with who knows what behind it | `"network_file_system"` |
+| a world-writable directory without the sticky bit | `"world_writable"` |
+| a file system shared between hosts, or of unknown backing | `"network_file_system"` |
 
 Root may *read* the queue of any user; to write there it needs `"other_owner"`, because the user
-could exchange the files under it.
+could replace the files meanwhile.
 """
 
 from __future__ import annotations
@@ -65,21 +65,26 @@ NETWORK_FILE_SYSTEMS: Final = {
 """File systems that other hosts write to as well, by the number that statfs(2) gives.
 
 Source: statfs(2) and linux/magic.h; of those that the kernel does not ship, what their clients
-report, as `stat -f` of coreutils names it. FUSE is among them because what is behind it is not
-known: sshfs as well as a local disk.
+report, as `stat -f` of coreutils names it. FUSE is among them because its backing is unknown: sshfs
+as well as a local disk.
 """
 
 
 def trusted(names: Iterable[str], path: str) -> frozenset[str]:
-    """Return what is accepted, checked.
+    """Return the accepted circumstances, checked.
 
     Raises:
-        InvalidOption: something else than names of the table is among it.
+        InvalidOption: a name is not in the table.
+
+    Example:
+        >>> trusted(["other_owner"], "/srv/queue")
+        frozenset({'other_owner'})
     """
     if isinstance(names, str) or not ALL.issuperset(names := tuple(names)):
         raise errors.InvalidOption(
-            f"trust is {names!r}: give a tuple of some of {', '.join(sorted(ALL))}", path=path
-        )
+            f"trust is {names!r}", path=path,
+            remedy=f"give a tuple of some of {', '.join(sorted(ALL))}",
+        )  # fmt: skip
     return frozenset(names)
 
 
@@ -139,8 +144,8 @@ def check_file(
     """Raise if an open file may not be used.
 
     Raises:
-        UnsafePath: it is not a regular file, or belongs to a stranger, or would be written to and
-            has another name elsewhere.
+        UnsafePath: it is not a regular file, or another user owns it, or it would be written to and
+            has a second hard link.
     """
     if not stat.S_ISREG(status.st_mode):
         raise errors.UnsafePath("not a regular file", path=path, remedy="put the real file there")
@@ -156,10 +161,11 @@ def check_file(
     if writable and status.st_nlink > 1:
         raise errors.UnsafePath(
             f"the file has {status.st_nlink} names (hard links), so writing would change it under "
-            "the other names as well, in a backup perhaps: put a copy in its place "
-            "(cp FILE FILE.copy && mv FILE.copy FILE) while nobody has the queue open, then open "
-            "it again; for reading, hard links are no hindrance",
+            "the other names as well, in a backup perhaps",
             path=path,
+            remedy="close the queue in all processes, put a copy in its place "
+            "(cp FILE FILE.copy && mv FILE.copy FILE), then open it again; for reading, hard links "
+            "do not matter",
         )
 
 
