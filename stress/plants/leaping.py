@@ -67,19 +67,19 @@ LEAPING = (
 
 def mark_before_pages() -> None:
     """Pages are on stable storage only when somebody flushes."""
-    rewrite(staged_pages, "_stamp_page", ("region.sync(0, len(region))", "pass"))
+    rewrite(staged_pages, "_assign_page", ("region.sync(0, len(region))", "pass"))
 
 
 def entry_before_mark() -> None:
     """The entry is there before the mark is."""
     rewrite(
         publisher.BulkPublisher,
-        "_publish_laid",
+        "_publish_staged",
         (
-            "        producer._commit_pages(page, header, beyond)",
+            "        producer.commit_pages(page, header, beyond)",
             (
                 "        write_down(folder, prefix, record)\n"
-                "        producer._commit_pages(page, header, beyond)"
+                "        producer.commit_pages(page, header, beyond)"
             ),
         ),
     )

@@ -34,7 +34,7 @@ SHIPPING = (
 
 def published_and_not_flushed() -> None:
     """Messages are durable when somebody flushes."""
-    rewrite(publisher.BulkPublisher, "publish", ("producer._flush_sent(found.stop)", "pass"))
+    rewrite(publisher.BulkPublisher, "publish", ("producer.flush_sent(found.stop)", "pass"))
 
 
 def consumer_before_manifest() -> None:

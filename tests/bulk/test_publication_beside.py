@@ -120,7 +120,7 @@ def test_who_waits_for_a_publisher_that_goes_on_is_not_refused(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large publication takes longer than the lock's timeout: producers and publishers wait."""
-    real = staged_pages._stamp_page
+    real = staged_pages._assign_page
     begun = threading.Event()
 
     def slow(*args: object) -> int:
@@ -128,7 +128,7 @@ def test_who_waits_for_a_publisher_that_goes_on_is_not_refused(
         time.sleep(0.2)
         return real(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(staged_pages, "_stamp_page", slow)
+    monkeypatch.setattr(staged_pages, "_assign_page", slow)
     failed: list[BaseException] = []
 
     def run() -> None:

@@ -1,10 +1,10 @@
-"""Publication: any number of messages, all of them or none, and once for each piece of work.
+"""Publisher: appends any number of messages atomically, and once for each piece of work.
 
-What fits into one page is one batch (I8), sent on the condition that it gets the sequence that a
-record on stable storage names: whoever finds that record can tell by the messages whether it was
-sent. What does not is laid down in pages beside the queue, which get their names and are published
-by one store (I19). Either way ordinary producers go on; while the second kind gets its sequences
-they wait, as they do for a page that is being made.
+Messages that fit into one page are one batch (I8), sent on the condition that it gets the sequence
+named by a record on stable storage: the next publisher that finds the record compares it with the
+messages to tell whether the batch was sent. More messages are written to staged pages, which are
+renamed into the queue and published by one store (I19). Ordinary producers continue meanwhile; only
+while staged pages get their sequences do they wait, as for a page that is being created.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue.bulk.producer import BulkProducer
 from pagequeue.bulk.staged_pages import (
     Chunk,
     StagedPages,
@@ -47,7 +48,6 @@ from pagequeue.meta.ledger import (
 )
 from pagequeue.page.page import map_plain
 from pagequeue.receive.replay import Replay
-from pagequeue.send.producer import Producer
 from pagequeue.store.pending_commit import (
     Record,
     read_publishing,
@@ -67,20 +67,20 @@ if TYPE_CHECKING:
     from pagequeue.store.store import Store
 
 TRIES: Final = 20
-"""So often a batch is tried behind producers that come in between; then it takes pages."""
+"""Attempts to send a batch while other producers send in between; then it takes pages."""
 ROOM_TRIES: Final = 100
 PAGES: Final = "pages-"
-"""What the names of directories begin with in which pages are laid down."""
+"""Prefix of the names of directories with staged pages."""
 
 
 class BulkSource(Protocol):
-    """What is to be published; `chunks` can be asked for more than once."""
+    """The messages of one publication; `chunks` may be called more than once."""
 
     count: int
     frame_bytes: int
 
     def chunks(self) -> Iterator[Chunk]:
-        """Give all of it in order; all chunks have times, or none."""
+        """Yield all messages in order; all chunks have times, or none has."""
         ...
 
 
@@ -91,8 +91,8 @@ class BulkPublisher:
         store: of the queue, open for writing.
 
     Raises:
-        LockTimeout: another one is publishing, and did not go on for too long.
-        UnsafePath: the directory beside the queue is a link, or somebody else's.
+        LockTimeout: another publisher made no progress for too long.
+        UnsafePath: the staging directory is a link, or belongs to another user.
     """
 
     def __init__(self, store: Store) -> None:
@@ -113,7 +113,7 @@ class BulkPublisher:
             raise
 
     def _locked(self) -> FileLock:
-        """Lock the file that publishers lock, and not one that had its name before."""
+        """Lock the publishers' lock file; retry if it was replaced meanwhile."""
         while True:
             lock = FileLock(
                 self._staged.open(LOCK, writable=True, make=True), self._staged.full(LOCK)
@@ -140,36 +140,36 @@ class BulkPublisher:
     def done(self, writer: str, piece: int) -> range | None:
         """Return the sequences of a piece of work that was published; None: it was not.
 
-        What a publisher left that died is settled first.
+        A publication that was interrupted is resolved first.
 
         Raises:
             CorruptMeta: the ledger is damaged.
-            Expired: retention took what would have to tell, and nobody published meanwhile.
+            Expired: retention removed the messages that would decide it.
         """
-        self._settle()
+        self._recover()
         entry = self._entry(writer)
         if entry is not None and "unsure" in entry and entry["unsure"][0] == piece:
             raise self._store.expired(
-                f"nobody can tell whether piece {piece} of {writer!r} was published as messages "
+                f"it is unknown whether piece {piece} of {writer!r} was published as messages "
                 f"{entry['unsure'][1]} to {entry['unsure'][2] - 1} before {{head}}, now the head: "
-                "look for them where they went, or publish it as another piece"
+                "find out from their consumers, or publish it as another piece"
             )
         return done_in(entry, piece)
 
     def forget(self, writer: str) -> None:
-        """Remove the entry of a writer that never comes again."""
+        """Remove the entry of a writer that will not publish again."""
         self._folder.remove(published_name(self._prefix, entry_of(writer)))
 
     def _entry(self, writer: str) -> dict[str, Any] | None:
         return read_record(self._folder, published_name(self._prefix, entry_of(writer)))
 
     def publish(self, writer: str, piece: int, source: BulkSource) -> range:
-        """Make all of the source visible, durably, unless that was done before.
+        """Publish all messages of the source durably, unless this piece was published before.
 
         Args:
-            writer: who publishes; each has a ledger's entry of its own.
-            piece: of its work, from 0 on; never an earlier one behind a later one.
-            source: what is published.
+            writer: name of the publishing writer; each has its own entry in the ledger.
+            piece: of its work, from 0 on, never decreasing.
+            source: the messages.
 
         Returns:
             Its sequences.
@@ -178,24 +178,23 @@ class BulkPublisher:
             TimestampOrder: its times are not in order, or begin before the queue's last one.
             MessageTooLarge: one of its messages fits into no page.
             DiskFull, QueueFull, LockTimeout, SyncFailed: as for `Producer.send`; SyncFailed and
-                NotDurable can mean that it is visible: `done` tells.
-
-        Source: FORMAT.md, "Publishing pages"; keeps I8, I19.
+                NotDurable can mean that it is visible: call `done` to find out.
         """
+        # FORMAT.md, "Publishing pages"; keeps I8 and I19.
         known = self.done(writer, piece)
         if known is not None:
             return known
         before = self._entry(writer)
         entry = _Entry(writer, piece, before)
         store = self._store
-        with _Sender(store) as producer:
-            producer._record_bytes = store.schema.record_bytes  # noqa: SLF001 - its own package
+        with BulkProducer(store) as producer:
+            producer.require_record_bytes(store.schema.record_bytes)
             found = None
             if source.count and self._fits(source):
                 found = self._send(producer, entry, source)
             if found is None:
                 found = self._publish_pages(producer, entry, source)
-            producer._flush_sent(found.stop)  # noqa: SLF001 - its own package
+            producer.flush_sent(found.stop)
         return found
 
     def _fits(self, source: BulkSource) -> bool:
@@ -205,8 +204,8 @@ class BulkPublisher:
 
     # --- one batch --------------------------------------------------------------------------------
 
-    def _send(self, producer: _Sender, entry: _Entry, source: BulkSource) -> range | None:
-        """Send one batch; None: others always came in between."""
+    def _send(self, producer: BulkProducer, entry: _Entry, source: BulkSource) -> range | None:
+        """Send one batch; None: other producers sent in between each time."""
         whole = _joined(list(source.chunks()))
         for _ in range(TRIES):
             tail = self._store.tail
@@ -217,15 +216,17 @@ class BulkPublisher:
             elif int(times[0]) < tail.last_timestamp:
                 raise too_early(self._folder.path, int(times[0]), tail.last_timestamp)
             sequences = range(first, first + len(whole.payloads))
-            # 1. The record, on stable storage. Dies here: no such messages; it is removed.
+            # 1. Write the record to stable storage. Dies here: no message matches it; it is
+            #    removed.
             write_record(self._folder, sending_name(self._prefix), {
                 "entry": entry_of(entry.writer), **entry.with_sequences(sequences),
                 "first_sequence": first, "count": len(sequences), "digest": _digest(whole, times),
             }, self._sync_names)  # fmt: skip
-            # 2. The batch, at that sequence and with these times, or not at all. Dies here: the
-            #    messages say that it was done.
+            # 2. Send the batch with that sequence and these times, or not at all. Dies here: the
+            #    messages match the record.
             if producer.send_at(first, whole.payloads, times):
-                # 3. The entry. Cut before the flush: recovery takes it back with the messages.
+                # 3. Rename the record to the entry. Power is cut before the flush: recovery reverts
+                #    it together with the messages.
                 with self._visible():
                     self._enter(sending_name(self._prefix), entry_of(entry.writer))
                 return sequences
@@ -233,26 +234,26 @@ class BulkPublisher:
         return None
 
     def _enter(self, record: str, entry: str) -> None:
-        """Make a record an entry, on stable storage."""
+        """Rename a record to an entry, on stable storage."""
         self._folder.rename(record, published_name(self._prefix, entry))
         self._sync_names()
 
     @contextlib.contextmanager
     def _visible(self) -> Iterator[None]:
-        """Behind the store that publishes: no error may read as if nothing was sent."""
+        """Raise NotDurable for errors after the store that publishes: the messages are visible."""
         try:
             yield
         except errors.NotDurable:
             raise
         except errors.RetryError as error:
             raise errors.NotDurable(
-                f"published and visible, but the ledger is not on stable storage: {error}; then "
-                "publish the same piece again, which sends nothing twice",
+                f"published and visible, but the ledger is not on stable storage: {error}",
                 path=self._folder.path,
+                remedy="then publish the same piece again, which sends no message twice",
             ) from error
 
-    def _settle(self) -> None:
-        """Settle what a publisher left that died; nobody else publishes now."""
+    def _recover(self) -> None:
+        """Resolve the publication of a dead publisher; the publishers' lock is held."""
         store = self._store
         for name in self._staged.names():
             if name.startswith(PAGES):
@@ -265,24 +266,24 @@ class BulkPublisher:
                     self._enter(name, record["entry"])
                 else:
                     self._folder.remove(name)
-            except errors.Expired:  # only its own writer has to know that nobody knows
+            except errors.Expired:  # unknown; only its own writer has to know that
                 entry = published_name(self._prefix, record["entry"])
                 write_record(self._folder, entry, unsure(record), self._sync_names)
                 self._folder.remove(name)
         if read_publishing(self._folder, self._prefix) is not None:
-            with Producer(store) as producer, self._prepared("settling a publication"):
-                self._settle_publishing(producer)
+            with BulkProducer(store) as producer, self._prepared("resolving a publication"):
+                self._recover_commit(producer)
             self._sync_names()
 
-    def _settle_publishing(self, producer: Producer) -> None:
+    def _recover_commit(self, producer: BulkProducer) -> None:
         store = self._store
         settle_publishing(
             self._folder, self._prefix, store.meta, store.write_meta,
-            producer._commit_pages, self._sync_names,  # noqa: SLF001 - its own package
+            producer.commit_pages, self._sync_names,
         )  # fmt: skip
 
     def _drop(self, name: str) -> None:
-        """Remove a directory in which pages were laid down; what is left the next one removes."""
+        """Remove a directory of staged pages; the next publisher removes the rest."""
         with contextlib.suppress(OSError), self._staged.descriptor as staged:
             shutil.rmtree(name, ignore_errors=True, dir_fd=staged)
 
@@ -298,28 +299,26 @@ class BulkPublisher:
                 and ENTRY.fullmatch(entry)
                 and record["done"]
             ):
-                raise nonsense(self._folder.full(name), "no record of a batch")
+                raise nonsense(self._folder.full(name), "not a record of a batch")
         return record
 
     def _was_sent(self, record: dict[str, Any]) -> bool:
-        """Whether the batch that a record names stands in the queue."""
+        """Whether the batch that a record names is in the queue."""
         first, end = record["first_sequence"], record["first_sequence"] + record["count"]
         if end > self._store.tail.sequence:
             return False
-        chunks = []
         with Replay(self._store, None, None, first, end) as replay:
-            while (batch := replay._batch(fmt.READ_COUNT_MAX, 0)) is not None:  # noqa: SLF001
-                chunks.append(chunk_of(batch.payloads, batch.timestamps))
-        whole = _joined(chunks)
-        assert whole.times is not None
-        return bool(_digest(whole, whole.times) == record["digest"])
+            messages = list(replay)
+        times = np.array([message.timestamp for message in messages], np.int64)
+        whole = chunk_of([message.payload for message in messages], times)
+        return bool(_digest(whole, times) == record["digest"])
 
     # --- many pages -------------------------------------------------------------------------------
 
     def _prepared(self, doing: str) -> contextlib.AbstractContextManager[None]:
         return self._store.roller.lock.exclusive(self._store.lock_timeout, doing)
 
-    def _publish_pages(self, producer: Producer, entry: _Entry, source: BulkSource) -> range:
+    def _publish_pages(self, producer: BulkProducer, entry: _Entry, source: BulkSource) -> range:
         store = self._store
         if source.count == 0:
             first = store.tail.sequence
@@ -329,29 +328,30 @@ class BulkPublisher:
             return range(first, first)
         name = PAGES + uuid.uuid4().hex
         try:
-            # M1. All pages, laid down beside the queue. Dies here: a directory that is removed.
-            laid = stage(store, self._staged.full(name), source.chunks())
+            # M1. Write all staged pages. Dies here: a directory that the next publisher removes.
+            staged = stage(store, self._staged.full(name), source.chunks())
             for _ in range(ROOM_TRIES):
-                if store.write_meta.failed_errno:  # not below: going on needs the preparation lock
+                if store.write_meta.failed_errno:  # before the preparation lock, which it needs
                     store.flusher.go_on()
                 first = self._first_page()
-                if store.roller.make_room is not None:  # for all of it, before any of it is there
-                    store.roller.make_room(first + len(laid.pages) - 1, producer._check_open)  # noqa: SLF001
+                if store.roller.make_room is not None:  # for all pages, before any is renamed
+                    store.roller.make_room(first + len(staged.pages) - 1, producer.check_open)
                 sequences = None
                 try:
                     with self._prepared("publishing pages"):
-                        sequences = self._publish_laid(producer, entry, laid, first)
+                        sequences = self._publish_staged(producer, entry, staged, first)
                 except errors.RetryError:
                     if sequences is None:
                         raise
-                    with self._visible():  # it could not be unlocked, and was published
+                    with self._visible():  # published, but unlocking failed
                         raise
                 if sequences is not None:
                     break
             else:
                 raise errors.LockTimeout(
-                    f"other producers rolled {ROOM_TRIES} times in a row: call again",
+                    f"other producers rolled {ROOM_TRIES} times in a row",
                     path=store.folder.path,
+                    remedy="call again",
                 )
         finally:
             self._drop(name)
@@ -360,113 +360,88 @@ class BulkPublisher:
         return sequences
 
     def _first_page(self) -> int:
-        """Return the number that the first page gets, as things stand."""
+        """Return the number that the first page gets, unless producers roll meanwhile."""
         number = self._store.tail.page_number + 1
         while self._folder.exists(fmt.page_name(self._prefix, number)):
             number += 1
         return number
 
-    def _publish_laid(
-        self, producer: Producer, entry: _Entry, laid: StagedPages, first_page: int
+    def _publish_staged(
+        self, producer: BulkProducer, entry: _Entry, staged: StagedPages, first_page: int
     ) -> range | None:
-        """Publish pages that were laid down; None: somebody rolled, so try again.
+        """Publish staged pages; None: another producer rolled, so try again.
 
-        The preparation lock is held: nobody makes a page, retires one, or looks for a record. For
-        pages from `first_page` on there is room.
+        The caller holds the preparation lock, so that no process creates or retires a page or reads
+        a pending record, and has made room for the pages from `first_page` on.
         """
         store, folder, prefix = self._store, self._folder, self._prefix
-        if folder.exists(publishing_name(prefix)):  # of one who locked another file: it died
-            self._settle_publishing(producer)
-        laid.check_times(store)  # before a page is sealed for nothing
-        # M2. No page stands behind the active one, and none can be made. Dies here: nothing did.
+        if folder.exists(publishing_name(prefix)):  # its publisher locked a replaced file, and died
+            self._recover_commit(producer)
+        staged.check_times(store)  # before a page is sealed for a commit that fails
+        # M2. Use up the page after the active one; no process can create another. Dies here: the
+        #     queue has rolled.
         active = store.tail.page_number
         while store.roller.take(active + 1):
-            producer._roll_from(active)  # noqa: SLF001 - not from the next one, if others rolled
+            producer.roll_from(active)  # not from the next one, if others rolled
             active = store.tail.page_number
         if active + 1 > first_page:
             return None
-        # M3. Nobody lays anything down in the active page any more. Dies here: it is left (I8).
+        # M3. Freeze the active page: no producer writes to it any more. Dies here: producers treat
+        #     it as abandoned (I8).
         tail = producer.freeze()
         if tail is None or tail.page_number != active:
             return None
-        # M4. Sequences, times and headers, now that they are known; all of it synced.
-        beyond = assign_sequences(store, laid, tail, self._lock.touch)
+        # M4. Assign sequences, times and headers, which are known now; sync the pages.
+        beyond = assign_sequences(store, staged, tail, self._lock.touch)
         sequences = range(tail.sequence, beyond.sequence)
         done = entry.with_sequences(sequences)
         record = Record(
-            active + 1, tail.sequence, laid.first_checksum(store), beyond, entry_of(entry.writer),
+            active + 1, tail.sequence, staged.first_checksum(store), beyond, entry_of(entry.writer),
             done,
         )  # fmt: skip
-        # M5. The record, then the names, synced. Dies here: whoever makes a page, or opens the
-        #     queue alone, finds no mark and removes them.
+        # M5. Write the record, then rename the pages, each synced. Dies here: the next process that
+        #     creates a page or opens the queue exclusively finds no marker and removes them.
         write_record(folder, publishing_name(prefix), record.as_json(), self._sync_names)
         try:
-            laid.give_names(store, record.first_page)
+            staged.give_names(store, record.first_page)
             self._sync_names()
             name = fmt.page_name(prefix, record.first_page)
             page = map_plain(folder, name, store.meta, writable=False)
-            # M6 to M8. One store publishes all of it. Dies behind it: the next one finishes.
+            # M6 to M8. One store publishes all messages. Dies after it: the next process that
+            #     creates a page completes the commit.
             header = page.read(0, fmt.PAGE_HEADER_BYTES)
-            producer._commit_pages(page, header, beyond)  # noqa: SLF001 - its own package
+            producer.commit_pages(page, header, beyond)
         except BaseException:
             if store.tail.page_number <= active:
                 roll_back(folder, prefix, record, self._sync_names)
             raise
-        # M9. The entry. Cut before the flush: recovery takes it back if it took the mark.
+        # M9. Write the entry. Power is cut before the flush: recovery reverts it if the marker is
+        #     lost.
         with self._visible():
             write_down(folder, prefix, record)
             self._sync_names()
         return sequences
 
 
-class _OvertakenError(Exception):
-    """Another one has the sequence, or a later time."""
-
-
-class _Sender(Producer):
-    """A producer that can send on a condition."""
-
-    __slots__ = ()
-
-    def send_at(self, sequence: int, payloads: list[bytes], times: NDArray[np.int64]) -> bool:
-        """Send a batch as the messages from a sequence on; False: nothing was sent.
-
-        Another one has that sequence by now, or a later time.
-        """
-        self._only_at = sequence + 1
-        try:
-            self.send_many(payloads, timestamps=times)
-        except _OvertakenError:
-            return False
-        finally:
-            self._only_at = 0
-        return True
-
-    def _on_event(self, event: int, value: int) -> bool:
-        if event in {_core.EVENT_CROWDED, _core.EVENT_OLD_TIMESTAMP} and self._only_at:
-            raise _OvertakenError
-        return super()._on_event(event, value)
-
-
 class _Entry(NamedTuple):
-    """The ledger's entry of a writer, as it becomes."""
+    """The ledger's next entry of a writer."""
 
     writer: str
     piece: int
     before: dict[str, Any] | None
 
     def with_sequences(self, sequences: range) -> dict[str, Any]:
-        """Return what it says when this piece has these sequences."""
+        """Return the entry's contents once this piece has these sequences."""
         return with_piece(self.before, self.writer, self.piece, sequences)
 
 
 def staged_directory(
     path: str, prefix: str, file_mode: int = FILE_MODE, trust: frozenset[str] = NOTHING
 ) -> str:
-    """Return the directory beside a queue in which rows and pages wait; made if need be.
+    """Return a queue's staging directory for rows and pages; create it if missing.
 
     Raises:
-        UnsafePath: it is a link, or somebody else's.
+        UnsafePath: it is a link, or belongs to another user.
     """
     folder = _staged(path, prefix, file_mode, trust)
     folder.close()
@@ -481,7 +456,7 @@ def _staged(path: str, prefix: str, file_mode: int, trust: frozenset[str]) -> Di
 
 
 def _joined(chunks: list[Chunk]) -> Chunk:
-    """Return all of it as one chunk of bytes objects."""
+    """Return all chunks as one chunk of bytes objects."""
     payloads: list[bytes] = []
     for chunk in chunks:
         given = chunk.payloads
@@ -491,6 +466,6 @@ def _joined(chunks: list[Chunk]) -> Chunk:
 
 
 def _digest(whole: Chunk, times: NDArray[np.int64]) -> int:
-    """Return what tells this batch from others that could stand in its place."""
+    """Return a checksum of a batch's payloads, lengths and times."""
     begun = _core.crc32c(np.ascontiguousarray(times, np.int64).tobytes())
     return _core.crc32c(b"".join(whole.payloads), _core.crc32c(whole.lengths.tobytes(), begun))

@@ -1,7 +1,7 @@
-"""Pages laid down beside a queue, and made pages of it once their place is known.
+"""Staged pages: written to a private directory, renumbered and renamed into the queue at commit.
 
-They are those of a queue of its own, in a directory that is removed afterwards; so laying them down
-is what sending is. Nobody but their maker knows of them, until they have their final names.
+They are pages of a temporary queue in that directory, so that staging is ordinary sending. Only
+their publisher knows of them until they are renamed.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import numpy as np
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue.bulk.producer import BulkProducer
 from pagequeue.meta.write_meta import Tail
 from pagequeue.page.header import CHECKSUM_AT, PageHeader, parse_header
 from pagequeue.page.page import map_file
-from pagequeue.send.producer import Producer
 from pagequeue.store.store import Store
 from pagequeue.system.directory import Directory
 from pagequeue.system.os_errors import raise_typed
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 BATCH_BYTES: Final = 1 << 20
 SHARE: Final = 8
-"""A batch takes at most a page divided by this, so that little of each page stays empty."""
+"""A batch takes at most a page divided by this, so that little of each page remains empty."""
 
 
 class Chunk(NamedTuple):
@@ -37,7 +37,7 @@ class Chunk(NamedTuple):
     Attributes:
         payloads: list of bytes, or an Arrow array of type binary.
         lengths: of each, in bytes; int64, shape (n,).
-        times: of each, ns since 1970, int64, shape (n,); None: when they appear.
+        times: of each, ns since 1970, int64, shape (n,); None: the time of the commit.
     """
 
     payloads: Any
@@ -50,8 +50,8 @@ def chunk_of(payloads: list[bytes], times: NDArray[np.int64] | None) -> Chunk:
     return Chunk(payloads, np.fromiter(map(len, payloads), np.int64, len(payloads)), times)
 
 
-class LaidPage(NamedTuple):
-    """A page by its number, its first sequence from 0 on, and how many messages it has."""
+class StagedPage(NamedTuple):
+    """A page: its number, its first sequence (counted from 0), and its number of messages."""
 
     number: int
     first: int
@@ -59,16 +59,16 @@ class LaidPage(NamedTuple):
 
 
 class StagedPages:
-    """Pages that wait; an odd number of them, because the tail words of even and odd pages differ.
+    """Pages that await their commit; an odd number: even and odd pages have separate tail fields.
 
     Attributes:
         pages: in order.
-        position: where the last one's messages end.
-        first_time: of the first message, ns since 1970; None: they get their time with their place.
+        position: end of the messages in the last one.
+        first_time: of the first message, ns since 1970; None: the commit assigns their times.
     """
 
     def __init__(
-        self, path: str, prefix: str, pages: list[LaidPage], position: int, first_time: int | None
+        self, path: str, prefix: str, pages: list[StagedPage], position: int, first_time: int | None
     ) -> None:
         self._path = path
         self._prefix = prefix
@@ -77,7 +77,7 @@ class StagedPages:
         self.first_time = first_time
 
     def folder(self, store: Store) -> Directory:
-        """Open the directory that they stand in."""
+        """Open the directory that contains them."""
         return Directory(self._path, create=False, trust=store.folder.trust)
 
     def check_times(self, store: Store) -> None:
@@ -87,7 +87,7 @@ class StagedPages:
             raise too_early(store.folder.path, self.first_time, last)
 
     def first_checksum(self, store: Store) -> int:
-        """Return the checksum in the frame of the first message, as it stands there now."""
+        """Return the current checksum in the frame of the first message."""
         folder = self.folder(store)
         try:
             name = fmt.page_name(self._prefix, self.pages[0].number)
@@ -97,7 +97,7 @@ class StagedPages:
             folder.close()
 
     def give_names(self, store: Store, first_page: int) -> None:
-        """Rename all files to those of the queue's pages from `first_page` on, the last first."""
+        """Rename all files to pages of the queue from `first_page` on, the last one first."""
         to, prefix = store.folder, self._prefix
         folder = self.folder(store)
         try:
@@ -116,60 +116,60 @@ class StagedPages:
 
 
 def too_early(path: str, first: int, last: int) -> errors.TimestampOrder:
-    """Return the error for messages that are older than what stands in front of them."""
+    """Return the error for messages that are older than those before them."""
     return errors.TimestampOrder(
-        f"a message of timestamp {first} would follow one of {last}: give them in order of time "
-        "and not before the queue's last one, leave their times out, or write history into a queue "
-        "of its own",
+        f"a message of timestamp {first} would follow one of {last}",
         path=path, last_timestamp=last,
+        remedy="give them in order of time and not before the queue's last one, omit their times, "
+        "or write history into a queue of its own",
     )  # fmt: skip
 
 
 def stage(store: Store, path: str, chunks: Iterator[Chunk]) -> StagedPages:
-    """Lay messages down in pages of a directory of its own, as many as they need.
+    """Write messages to as many staged pages as they need.
 
     Args:
         store: of the queue that they will belong to.
-        path: of the directory, which is made.
+        path: of the directory to create.
         chunks: the messages.
 
     Raises:
-        DiskFull: there is no room. MessageTooLarge: one fits into no page.
-        TimestampOrder: times go back.
+        DiskFull: the pages do not fit. MessageTooLarge: a message is larger than a page.
+        TimestampOrder: times decrease.
     """
-    beside = Store(
+    staging = Store(
         path, store.prefix, create=True, read_only=False, page_bytes=store.meta.page_bytes,
         lock_timeout=store.lock_timeout, clock=_no_time, file_mode=store.folder.file_mode,
         trust=store.folder.trust,
     )  # fmt: skip
     try:
         first_time: int | None = None
-        with Producer(beside, _no_time) as producer:
-            producer._record_bytes = store.schema.record_bytes  # noqa: SLF001 - its own package
+        with BulkProducer(staging, _no_time) as producer:
+            producer.require_record_bytes(store.schema.record_bytes)
             for chunk in chunks:
                 if chunk.times is not None and len(chunk.times) and first_time is None:
                     first_time = int(chunk.times[0])
-                _send(producer, beside, chunk)
-            if beside.tail.page_number % 2 == 0:
+                _send(producer, staging, chunk)
+            if staging.tail.page_number % 2 == 0:
                 producer.seal()
-        tail = beside.tail
+        tail = staging.tail
         numbers = range(fmt.FIRST_PAGE, tail.page_number + 1)
-        pages = [LaidPage(n, beside.first_sequence(n), beside.count(n, tail)) for n in numbers]
+        pages = [StagedPage(n, staging.first_sequence(n), staging.count(n, tail)) for n in numbers]
         return StagedPages(path, store.prefix, pages, tail.position, first_time)
     finally:
-        beside.close()
+        staging.close()
 
 
 def _no_time() -> int:
     return 0
 
 
-def _send(producer: Producer, beside: Store, chunk: Chunk) -> None:
+def _send(producer: BulkProducer, staging: Store, chunk: Chunk) -> None:
     count = len(chunk.lengths)
     if chunk.times is not None and count:
-        _check_times(beside, chunk.times)
-    limit_bytes = min(BATCH_BYTES, beside.meta.page_bytes // SHARE)
-    limit_count = max(1, beside.meta.index_capacity // SHARE)
+        _check_times(staging, chunk.times)
+    limit_bytes = min(BATCH_BYTES, staging.meta.page_bytes // SHARE)
+    limit_count = max(1, staging.meta.index_capacity // SHARE)
     ends = np.cumsum(-(-(chunk.lengths + fmt.FRAME_HEADER_BYTES) // fmt.FRAME_ALIGN_BYTES))
     begin = before = 0
     while begin < count:
@@ -181,59 +181,59 @@ def _send(producer: Producer, beside: Store, chunk: Chunk) -> None:
         begin, before = end, int(ends[end - 1])
 
 
-def _check_times(beside: Store, times: NDArray[np.int64]) -> None:
-    """Raise if times go back."""
-    last = beside.tail.last_timestamp
+def _check_times(staging: Store, times: NDArray[np.int64]) -> None:
+    """Raise if times decrease."""
+    last = staging.tail.last_timestamp
     if int(times[0]) < last:
-        raise too_early(beside.folder.path, int(times[0]), last)
+        raise too_early(staging.folder.path, int(times[0]), last)
     back = np.flatnonzero(np.diff(times) < 0)
     if len(back):
         i = int(back[0])
-        raise too_early(beside.folder.path, int(times[i + 1]), int(times[i]))
+        raise too_early(staging.folder.path, int(times[i + 1]), int(times[i]))
 
 
 def assign_sequences(
-    store: Store, laid: StagedPages, tail: Tail, goes_on: Callable[[], None]
+    store: Store, staged: StagedPages, tail: Tail, report_progress: Callable[[], None]
 ) -> Tail:
-    """Give pages the sequences that follow a tail, their times and their headers; sync them.
+    """Assign the sequences that follow a tail, times and headers to staged pages; sync them.
 
     Args:
         store: of the queue.
-        laid: the pages.
-        tail: what stands before them.
-        goes_on: called behind each page: others wait meanwhile.
+        staged: the pages.
+        tail: of the queue, before them.
+        report_progress: called after each page, because others wait meanwhile.
 
     Returns:
-        The tail behind them.
+        The tail after them.
 
     Raises:
         TimestampOrder: they begin before the last timestamp.
-        CorruptPage: they are not as they were laid down. SystemLimit: they cannot be synced.
+        CorruptPage: they were changed since they were staged. SystemLimit: syncing them failed.
     """
     last = tail.last_timestamp
-    laid.check_times(store)
-    time = -1 if laid.first_time is not None else max(store.clock(), last)
-    folder = laid.folder(store)
+    staged.check_times(store)
+    time = -1 if staged.first_time is not None else max(store.clock(), last)
+    folder = staged.folder(store)
     try:
-        for page in laid.pages:
-            last = _stamp_page(store, folder, page, tail, (time, last))
-            goes_on()
+        for page in staged.pages:
+            last = _assign_page(store, folder, page, tail, (time, last))
+            report_progress()
     finally:
         folder.close()
-    end = laid.pages[-1]
+    end = staged.pages[-1]
     return Tail(
-        tail.page_number + len(laid.pages),
-        laid.position,
+        tail.page_number + len(staged.pages),
+        staged.position,
         end.size,
         tail.sequence + end.first,
         last,
     )
 
 
-def _stamp_page(
-    store: Store, folder: Directory, page: LaidPage, tail: Tail, times: tuple[int, int]
+def _assign_page(
+    store: Store, folder: Directory, page: StagedPage, tail: Tail, times: tuple[int, int]
 ) -> int:
-    """Make one page one of the queue; return its last timestamp."""
+    """Turn one staged page into a page of the queue; return its last timestamp."""
     time, last = times
     prefix, meta = store.prefix, store.meta
     name = fmt.page_name(prefix, page.number)
@@ -247,9 +247,9 @@ def _stamp_page(
     done = _core.restamp(region, index, page.first, page.size, first, time, meta.queue_id)
     if done != page.size:
         raise errors.CorruptPage(
-            f"has {done} messages where {page.size} were laid down: look for what else writes "
-            "there, then write again; nothing was published",
-            path=folder.full(name), position=0, reason="changed by somebody",
+            f"has {done} messages where {page.size} were staged, and was not published",
+            remedy="find out which other process writes there, then publish again",
+            path=folder.full(name), position=0, reason="changed by another process",
         )  # fmt: skip
     number = tail.page_number + page.number - fmt.FIRST_PAGE + 1
     header = PageHeader(number, meta.queue_id, first, last, store.clock())

@@ -1,8 +1,8 @@
-"""Pumps: they draw from an upstream in the background and store what it gives, one by one.
+"""Feeders: background workers that read an upstream iterator and append each element to the queue.
 
-An element is drawn only when the one before it is stored, so at most one is in no queue and no
-upstream's hands; if it cannot be stored, it stands in `unstored`. A pump that is stopped stores the
-element that it holds, unless there is no room for it, and draws no other.
+A feeder draws an element only after the one before it is stored, so it holds at most one; if
+storing that one fails, it is in `unstored`. A feeder that is stopped stores the element that it
+holds, unless the queue is full, and draws no more.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
     from pagequeue.store.store import Store
 
 STORING_SECONDS: Final = 0.1
-"""An element that takes longer to be stored finds no room: a pump that is stopped gives it up."""
+"""If storing takes longer, the queue is full: a feeder that is stopped discards the element."""
 STEP_SECONDS: Final = 0.005
 
 
 class Feeder:
-    """What both kinds of pump have in common.
+    """The common part of both feeders.
 
     Attributes:
-        keeps: what must not go before the pump has ended: the consumer, so that no other flow of
-            its name begins while this one may still store something.
-        stored: elements that this pump has stored.
-        unstored: the element that was drawn and could not be stored, if there is one. After an
-            error of the disk or a cancellation it may have been stored all the same.
-        end_sequence: everything stored when the upstream had ended is before it; None until then.
-        error: what ended the upstream, or the storing; None if it simply ended.
+        keeps: the consumer, kept alive until the feeder has ended, so that no other flow of its
+            name starts while this one may still store an element.
+        stored: elements that this feeder has stored.
+        unstored: the element that was drawn and not stored because of an error. After an error of
+            the disk or a cancellation it may have been stored all the same.
+        end_sequence: the tail when the upstream had ended; None until then.
+        error: the error that ended the upstream or the storing; None if the upstream was exhausted.
     """
 
     def __init__(self, store: Store, producer: Producer) -> None:
@@ -53,22 +53,22 @@ class Feeder:
         self.error: BaseException | None = None
 
     def stop(self) -> None:
-        """Draw nothing more."""
+        """Draw no more elements."""
         self._is_stopped = True
 
     def _failed(self, element: Buffer, error: BaseException) -> None:
-        """Keep an element that an error kept from being stored."""
+        """Keep an element whose storing failed."""
         if isinstance(error, errors.NotDurable):  # it is stored, and visible
             self.stored += 1
         else:
             self.unstored.append(element)
 
     def _end(self, error: BaseException | None) -> None:
-        """Say that nothing more comes; whoever waits downstream looks again."""
+        """Set the end, and wake the waiters downstream."""
         self.error = error
         self._producer.close()
         end_sequence = 0
-        with contextlib.suppress(errors.PageQueueError):  # it was closed meanwhile
+        with contextlib.suppress(errors.PageQueueError):  # the queue was closed meanwhile
             end_sequence = self._store.tail.sequence
         self.end_sequence = end_sequence
         with contextlib.suppress(errors.PageQueueError):
@@ -85,10 +85,11 @@ class ThreadFeeder(Feeder):
         self._thread = threading.Thread(target=self._run, name="pagequeue-persist", daemon=True)
         try:
             self._thread.start()
-        except RuntimeError as error:  # none can be had, or the interpreter is ending
+        except RuntimeError as error:  # the limit is reached, or the interpreter is exiting
             raise errors.SystemLimit(
-                f"no thread can be had to draw from the upstream ({error}): raise the limit",
+                f"starting the thread that draws from the upstream failed ({error})",
                 path=store.folder.path,
+                remedy="raise the thread limit (`ulimit -u`)",
             ) from error
 
     def _run(self) -> None:
@@ -104,7 +105,7 @@ class ThreadFeeder(Feeder):
             error = caught
         try:
             if isinstance(iterator, types.GeneratorType):
-                iterator.close()  # its own clean-up belongs into this thread
+                iterator.close()  # so that its clean-up runs in this thread
         except BaseException as caught:  # noqa: BLE001 - the same
             error = error or caught
         del iterator
@@ -121,7 +122,7 @@ class ThreadFeeder(Feeder):
         self.stored += 1
 
     def close(self, timeout: float) -> None:
-        """Stop, wait for the upstream to give what it was asked for, then give up waiting.
+        """Stop, and wait a limited time for the upstream's pending element.
 
         Args:
             timeout: seconds to wait for the upstream.
@@ -148,9 +149,9 @@ class ThreadFeeder(Feeder):
         """Whether closing waits for the thread, which holds an element or is about to."""
         now = time.monotonic()
         since = self._storing_since
-        has_room = since is None or now - since <= STORING_SECONDS
-        is_mine = self._thread is threading.current_thread()
-        return self._thread.is_alive() and not is_mine and has_room and now < deadline
+        has_space = since is None or now - since <= STORING_SECONDS
+        is_own = self._thread is threading.current_thread()
+        return self._thread.is_alive() and not is_own and has_space and now < deadline
 
 
 class TaskFeeder(Feeder):
@@ -195,10 +196,11 @@ class TaskFeeder(Feeder):
         self._end(error)
 
     def _cancelled(self) -> errors.ClosedError:
-        """Return the error for a task that somebody else has cancelled."""
+        """Return the error for a task that was cancelled from outside."""
         return errors.ClosedError(
-            "the task that draws from the upstream was cancelled: persist it again",
+            "the task that draws from the upstream was cancelled",
             path=self._store.folder.path,
+            remedy="persist it again",
         )
 
     async def _store_one(self, element: Buffer) -> None:
@@ -210,12 +212,12 @@ class TaskFeeder(Feeder):
         self.stored += 1
 
     def stop(self) -> None:
-        """Draw nothing more, and end; called by the loop's thread, or by one that ends it."""
+        """Draw no more elements, and end; called by the loop's thread, or by one that ends it."""
         self._is_stopped = True
         if self._is_asking:
-            with contextlib.suppress(RuntimeError):  # the loop is closed, and the task with it
+            with contextlib.suppress(RuntimeError):  # the loop and with it the task are closed
                 self._loop.call_soon_threadsafe(self._task.cancel)
-        else:  # a send that waits for room ends with that
+        else:  # which also ends a send that waits for space
             self._producer.close()
 
     async def aclose(self) -> None:

@@ -1,14 +1,15 @@
-"""Flow: an iterator goes into a queue in the background, and comes out of it, at least once.
+"""Flow: an iterator is stored in a queue in the background and read from it, at least once.
 
-    upstream -> pump (a thread or a task) -> the queue -> named consumer -> for message in flow
+    upstream -> feeder (a thread or a task) -> the queue -> named consumer -> for message in flow
 
-The upstream is drawn from at its own pace, and stands still while the queue has no room. What was
-stored and not acknowledged before comes first, in the order of the queue. An element is
-acknowledged when the next one is asked for, so whoever dies in between gets it again.
+The feeder draws from the upstream at the upstream's pace, and pauses while the queue is full.
+Messages that an earlier flow stored and did not acknowledge come first, in the order of the queue.
+An element is acknowledged when the next one is requested, so a process that dies in between gets it
+again.
 
-A kill, at any moment: what is stored stays, and the element that the upstream had given and that
-was not stored yet is lost to the queue. An upstream that can begin behind a given element loses
-nothing: `persist` takes a function that gets the last stored message and returns the upstream.
+A kill at any moment loses at most the element that the upstream had given and that was not stored
+yet. An upstream that can start after a given element loses none: `persist` takes a function that
+gets the last stored message and returns the upstream.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pagequeue import _core, errors
 from pagequeue._core import Message
 from pagequeue.flow.feeders import Feeder, TaskFeeder, ThreadFeeder
 from pagequeue.util.closing import Closing
-from pagequeue.wait.coroutine import first
+from pagequeue.wait.coroutine import TakesTurns, first
 from pagequeue.wait.notifier import SLICE_SECONDS
 
 if TYPE_CHECKING:
@@ -36,26 +37,34 @@ if TYPE_CHECKING:
     Source: TypeAlias = Upstream | Callable[[Message | None], Upstream]
 
 CLOSE_SECONDS: Final = 1.0
-"""So long closing waits for the upstream to give what it was asked for."""
+"""Longest time that closing waits for the upstream's pending element."""
 SLICE_NS: Final = int(SLICE_SECONDS * 1e9)
 
 
-class Flow(Closing):
-    """What `Queue.persist` returns: iterate it, with `for` or `async for`, and close it.
+class Flow(TakesTurns, Closing):
+    """The stream that `Queue.persist` returns: iterate it with `for` or `async for`, and close it.
 
-    It belongs to one thread at a time. An error of the upstream is raised when all that was stored
-    before it has come out.
+    It belongs to one thread at a time. An error of the upstream is raised after all messages that
+    were stored before it.
+
+    Example:
+        >>> with queue.persist(lines, name="reader") as flow:
+        ...     for message in flow:
+        ...         work(message.payload)
     """
 
-    def __init__(self, store: Store, pump: Feeder, consumer: NamedConsumer, *, acks: bool) -> None:
+    def __init__(
+        self, store: Store, feeder: Feeder, consumer: NamedConsumer, *, acks: bool
+    ) -> None:
         self._store = store
-        self._feeder = pump
+        self._feeder = feeder
         self._consumer = consumer
         self._acks = acks
-        self._needs_loop = isinstance(pump, TaskFeeder)
+        self._needs_loop = isinstance(feeder, TaskFeeder)
         self._has_raised = False
+        self._rested_at = 0.0
 
-    # --- what stands where ------------------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -74,7 +83,7 @@ class Flow(Closing):
 
     @property
     def unstored(self) -> list[Buffer]:
-        """The element that was drawn and could not be stored, if there is one."""
+        """The element that was drawn and not stored because of an error; else empty."""
         return list(self._feeder.unstored)
 
     @property
@@ -84,24 +93,31 @@ class Flow(Closing):
 
     @property
     def missed(self) -> int:
-        """Messages that retention took before they came out, with `on_expired="skip"`."""
+        """Messages that retention removed before they came out, with `on_expired="skip"`."""
         return self._consumer.missed
 
     def commit(
         self, message_or_sequence: Message | int | None = None, *, durable: bool = False
     ) -> None:
-        """Acknowledge a message and all before it; all that came out so far by default.
+        """Acknowledge a message and all before it; by default all that came out so far.
 
         Args:
             message_or_sequence: the last message that is done, or its sequence.
-            durable: return when the place is on stable storage.
+            durable: return once the acknowledgement is on stable storage.
+
+        Example:
+            >>> flow.commit(message, durable=True)
         """
         self._consumer.ack(message_or_sequence, durable=durable)
 
     async def commit_async(
         self, message_or_sequence: Message | int | None = None, *, durable: bool = False
     ) -> None:
-        """Acknowledge as `commit` does; with `durable` the event loop runs during the sync."""
+        """Acknowledge as `commit` does; with `durable` the event loop runs during the sync.
+
+        Example:
+            >>> await flow.commit_async(message, durable=True)
+        """
         await self._consumer.ack_async(message_or_sequence, durable=durable)
 
     # --- downstream -------------------------------------------------------------------------------
@@ -113,18 +129,19 @@ class Flow(Closing):
         self._done_with_last()
         if self._needs_loop:
             raise errors.UsageError(
-                "its upstream is asynchronous and needs the event loop: use `async for`",
+                "its upstream is asynchronous and needs the event loop",
                 path=self._store.folder.path,
+                remedy="use `async for`",
             )
         message = self._consumer.poll()
         return message if message is not None else self._wait()
 
     def _wait(self) -> Message:
-        """Return the next message when it comes; raise at the end."""
+        """Wait for the next message and return it; raise at the end."""
         region = self._store.write_meta.region
         while True:
             doorbell = _core.doorbell(region, True)
-            is_end = self._is_at_end()  # before the last look, because it comes behind all else
+            is_end = self._is_at_end()  # before the last poll, because the end is set last
             message = self._consumer.poll()
             if message is not None:
                 return message
@@ -138,17 +155,16 @@ class Flow(Closing):
 
     async def __anext__(self) -> Message:
         self._done_with_last()
-        consumer = self._consumer
-        await consumer._take_turns()  # noqa: SLF001 - its own package
+        await self._take_turns()
         found = await first(self._store.notifier, self._attempt, maybe_ready=self._is_near)
-        consumer._rest()  # noqa: SLF001 - the same
+        self._rest()
         if isinstance(found, Message):
             return found
         self._raise_error()
         raise StopAsyncIteration
 
     def _attempt(self) -> Message | Feeder | None:
-        """Return the next message; the pump at the end of all; None when there is nothing yet."""
+        """Return the next message; at the end the feeder; None if no message is available yet."""
         is_end = self._is_at_end()
         message = self._consumer.poll()
         return message if message is not None or not is_end else self._feeder
@@ -157,19 +173,19 @@ class Flow(Closing):
         return self._feeder.end_sequence is not None or self._consumer._is_near()  # noqa: SLF001
 
     def _done_with_last(self) -> None:
-        """Acknowledge what came out, because the next is asked for."""
+        """Acknowledge the messages that came out, because the next one is requested."""
         if self._acks:
             self._consumer.ack()
         else:
             self._consumer._check()  # noqa: SLF001 - its own package
 
     def _is_at_end(self) -> bool:
-        """Whether the upstream has ended and all that was stored by then has come out."""
+        """Whether the upstream has ended and all messages stored until then have come out."""
         end_sequence = self._feeder.end_sequence
         return end_sequence is not None and self._consumer.sequence >= end_sequence
 
     def _raise_error(self) -> None:
-        """Raise what ended the upstream, once."""
+        """Raise the error that ended the upstream, once."""
         if self._feeder.error is not None and not self._has_raised:
             self._has_raised = True
             raise self._feeder.error
@@ -177,10 +193,10 @@ class Flow(Closing):
     # --- the end ----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Stop drawing, and let go of the consumer; closing again does nothing.
+        """Stop drawing and close the consumer; closing again has no effect.
 
-        The upstream has a second to give what it was asked for, which is stored. What came out last
-        is not acknowledged by this: it comes again.
+        The upstream has a second to give its pending element, which is stored. Closing does not
+        acknowledge the message that came out last: it is redelivered.
         """
         if self._store.is_forked:
             return  # the parent's
@@ -191,7 +207,11 @@ class Flow(Closing):
         self._consumer.close()
 
     async def aclose(self) -> None:
-        """Close, and let the event loop run meanwhile; the upstream's task has ended behind it."""
+        """Close, and let the event loop run meanwhile; afterwards the upstream's task has ended.
+
+        Example:
+            >>> await flow.aclose()
+        """
         try:
             if isinstance(self._feeder, TaskFeeder):
                 await self._feeder.aclose()
