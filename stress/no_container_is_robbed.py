@@ -51,7 +51,7 @@ STOPS_AT_POINTS = {
         ),
         ("#include <pthread.h>", "#include <pthread.h>\n#include <time.h>"),
     ],
-    "python/locked_call.c": [("#define HELD_TRIES 100 ", "#define HELD_TRIES 5000 ")],
+    "python/writer_attempt.c": [("#define HELD_TRIES 100 ", "#define HELD_TRIES 5000 ")],
 }
 """Turns kill points into points where a process asks to be stopped, once: process 1 of a namespace
 cannot stop itself. And has those who try do little else, so that they die while they try."""

@@ -27,7 +27,7 @@ ITEMS = (
     in_c(
         "bound_by_one_more", "one object too many fits into a queue with a maxsize", "I17",
         {ITEM: 30.0},
-        {"python/locked_call.c": [(
+        {"python/writer_attempt.c": [(
             "    return pq_table_next(&table, &place) + try->taker_limit;",
             "    return pq_table_next(&table, &place) + try->taker_limit + 1;",
         )]},

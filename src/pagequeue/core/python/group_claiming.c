@@ -5,78 +5,60 @@
  * than a slice, nor than until a lease ends or a delay is over.
  */
 #include "python/group_handle.h"
+#include "python/idle.h"
 
-#define HELD_LOOKS 32
-#define SPIN_NS_MIN 5000
-#define YIELD_FROM_NS 10000
 #define SLICE_NS 50000000 /* longest sleep: owners of claims are checked as often */
 #define NAP_NS 1000000
 #define BUSY_LOOK_NS 1000000000
 
-/* Without the GIL. 1 = a message came while spinning. */
-static int spin(Claims *self, pq_claimant *by, int64_t deadline) {
-    int64_t start = pq_clock_monotonic(), now = start;
-    while (now - start < self->spin_ns && now < deadline) {
-        if (pq_table_beckons(&self->table, by, 0)) {
-            int64_t longer = self->spin_ns * 2;
-            self->spin_ns = longer < PQ_GROUP_SPIN_NS_MAX ? longer : PQ_GROUP_SPIN_NS_MAX;
-            return 1;
-        }
-        for (int i = 0; i < 4; i++) {
-            pq_pause();
-        }
-        now = pq_clock_monotonic();
-        if (now - start > YIELD_FROM_NS) {
-            pq_yield();
-        }
-    }
-    self->spin_ns = self->spin_ns / 2 > SPIN_NS_MIN ? self->spin_ns / 2 : SPIN_NS_MIN;
-    return 0;
+typedef struct {
+    const pq_table *table;
+    pq_claimant *by;
+} awaited;
+
+static int arrived(const void *of) {
+    const awaited *what = of;
+    return pq_table_beckons(what->table, what->by, 0);
 }
 
-/* Without the GIL: one slice, no longer than until a record may be due. */
-static void sleep_slice(Claims *self, uint8_t *meta, pq_claimant *by, int64_t remaining,
-                        int is_full) {
+/* One slice, no longer than until a record may be due. */
+static int64_t slice_of(const Claims *self, const pq_claimant *by, int64_t remaining) {
     int64_t slice = remaining < SLICE_NS ? remaining : SLICE_NS;
-    int64_t wake_at = pq_table_wake_at(&self->table);
     if (self->clock != Py_None) {
-        slice = slice < NAP_NS ? slice : NAP_NS; /* the rate of that clock is unknown */
-    } else if (wake_at <= by->now) { /* INT64_MIN = poll now: no difference is taken of it */
-        slice = 1;
-    } else if (wake_at - by->now < slice) {
-        slice = wake_at - by->now;
+        return slice < NAP_NS ? slice : NAP_NS; /* the rate of that clock is unknown */
     }
-    if (is_full) { /* an acknowledgement wakes no waiter */
-        pq_nap(slice < NAP_NS ? slice : NAP_NS);
-        return;
+    int64_t wake_at = pq_table_wake_at(&self->table);
+    if (wake_at <= by->now) { /* INT64_MIN = poll now: no difference is taken of it */
+        return 1;
     }
-    uint32_t doorbell = pq_doorbell(meta);
-    pq_register(meta);
-    if (!pq_table_beckons(&self->table, by, 0)) {
-        pq_sleep(meta, doorbell, slice);
-    }
+    return wake_at - by->now < slice ? wake_at - by->now : slice;
 }
 
 /* 1 = poll again, 0 = the deadline passed, -1 = raised. */
-static int pause_for(Claims *self, pq_claimant *by, int64_t deadline, int is_full) {
-    for (int i = 0; i < HELD_LOOKS && !is_full; i++) {
-        if (pq_table_beckons(&self->table, by, 0)) {
-            return 1;
-        }
-        pq_pause();
+static int pause_until(Claims *self, pq_claimant *by, int64_t deadline, int is_full) {
+    awaited what = {&self->table, by};
+    pq_idle idle = {.arrived = arrived, .of = &what, .meta = self->meta->base,
+                    .spin_ns = &self->spin_ns, .pauses = 4};
+    if (!is_full && pq_idle_poll(&idle)) {
+        return 1;
     }
     Region *meta = self->meta, *file = self->file, *page = self->page;
     Py_INCREF((PyObject *)meta);
     Py_INCREF((PyObject *)file);
     Py_XINCREF((PyObject *)page);
     PyThreadState *state = PyEval_SaveThread();
-    if (is_full || !spin(self, by, deadline)) {
+    if (is_full || !pq_idle_spin(&idle, deadline)) {
         int64_t now = pq_clock_monotonic();
         if (now < deadline) {
             if (self->clock == Py_None) {
                 by->now = now;
             }
-            sleep_slice(self, meta->base, by, deadline - now, is_full);
+            int64_t slice = slice_of(self, by, deadline - now);
+            if (is_full) { /* an acknowledgement wakes no waiter */
+                pq_nap(slice < NAP_NS ? slice : NAP_NS);
+            } else {
+                pq_idle_sleep(&idle, slice);
+            }
         }
     }
     int64_t now = pq_clock_monotonic();
@@ -150,10 +132,9 @@ int pq_group_claim(Claims *self, int64_t timeout, pq_claim *got, uint32_t limit,
             return -1;
         }
         if (deadline == 0) {
-            int64_t now = pq_clock_monotonic();
-            deadline = timeout < 0 || timeout > INT64_MAX - now ? INT64_MAX : now + timeout;
+            deadline = pq_deadline(timeout);
         }
-        more = timeout == 0 ? 0 : pause_for(self, &try.by, deadline, try.result == PQ_CLAIM_FULL);
+        more = timeout == 0 ? 0 : pause_until(self, &try.by, deadline, try.result == PQ_CLAIM_FULL);
         if (more <= 0) {
             return more;
         }

@@ -6,14 +6,14 @@
  * claimed frame is read from a page: messages are copied out afterwards (python/group_deliver.c).
  */
 #include "python/group_handle.h"
+#include "python/idle.h"
+#include "python/locked_call.h"
 
-#include <errno.h>
-
-/* Between two tries. Long pauses, because each change of hands costs more than an operation: the
- * words move from one processor to the other. So one worker does a few in a row while another
- * waits. */
-#define PAUSES_MIN 32
-#define PAUSES_MAX 256
+#define HELD_TRIES 4
+/* After the first try, and twice as many after each further one. They are long, because each change
+ * of hands costs more than an operation: the words move from one processor to the other. So one
+ * worker does a few in a row while another waits. */
+#define PAUSES 32
 #define WALL_NS 500000000
 #define BATCH_BYTES PQ_READ_BYTES_MAX
 
@@ -57,7 +57,7 @@ static PyObject *claims_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     self->lease = (int64_t)(lease * 1e9);
     self->deliveries_max = deliveries_max;
     self->lock_timeout = lock_timeout < 9e9 ? (int64_t)(lock_timeout * 1e9) : INT64_MAX;
-    self->spin_ns = PQ_GROUP_SPIN_NS_MAX;
+    self->spin_ns = PQ_SPIN_NS_MAX;
     self->fork_count = pq_fork_count;
     return (PyObject *)self;
 }
@@ -171,24 +171,27 @@ static pq_claim_result apply(pq_table *table, pq_group_attempt *try) {
     return PQ_CLAIM_DONE;
 }
 
-static void with_lock(Claims *self, pq_group_attempt *try) {
-    pq_table *table = &self->table;
+static void with_lock(void *what) {
+    pq_group_attempt *try = what;
+    pq_table *table = try->table;
     try->result = PQ_CLAIM_MEMORY;
     if (pq_table_begin(table) == 0) {
         try->result = apply(table, try);
         pq_table_end(table);
     }
     pq_lock_release(&table->lock);
+    try->is_lost = pq_region_lost(try->file);
+    if (try->is_lost) {
+        pq_lock_forget(&table->lock);
+    }
 }
 
-/* Whether the file was truncated, so that changes to it are lost. */
-static int check_lost(Claims *self, Region *file) {
-    if (!pq_region_lost(file)) {
-        return 1;
+/* 1 = done, 0 = raised: the file was truncated, so that changes to it are lost. */
+static int check_lost(Claims *self, const pq_group_attempt *try) {
+    if (try->is_lost) {
+        pq_event_raise((PyObject *)self, EVENT_LOST, 0);
     }
-    pq_lock_forget(&self->table.lock);
-    pq_event_raise((PyObject *)self, EVENT_LOST, 0);
-    return 0;
+    return !try->is_lost;
 }
 
 void pq_group_go_in(Claims *self) { self->inside += 1; }
@@ -223,7 +226,7 @@ int pq_group_go_out(Claims *self) {
 }
 
 int pq_group_run(Claims *self, pq_group_attempt *try) {
-    Region *file = self->file, *page = self->page;
+    Region *page = self->page;
     if (self->inside == 0 && !pq_group_ready(self)) { /* its files are closed */
         return 0;
     }
@@ -232,49 +235,25 @@ int pq_group_run(Claims *self, pq_group_attempt *try) {
     try->by.page_bytes = page == NULL ? 0 : page->bytes;
     try->by.queue_state = page == NULL ? 0 : page->queue_state;
     try->by.page_number = self->page_number;
-    for (int pauses = PAUSES_MIN; pauses <= PAUSES_MAX; pauses *= 2) {
-        if (pq_lock_try(&self->table.lock) == 0) {
-            with_lock(self, try);
-            return check_lost(self, file);
-        }
-        for (int i = 0; i < pauses; i++) {
-            pq_pause();
-        }
+    try->table = &self->table;
+    try->file = self->file;
+    if (pq_lock_soon(&self->table.lock, HELD_TRIES, PAUSES, 2)) {
+        with_lock(try);
+        return check_lost(self, try);
     }
-    Region *meta = self->meta;
+    pq_locked_call call = {.lock = &self->table.lock, .closed = &self->closed,
+                           .timeout = self->lock_timeout, .used = {self->meta, self->file, page},
+                           .run = with_lock, .what = try};
     Py_INCREF((PyObject *)self);
-    Py_INCREF((PyObject *)meta);
-    Py_INCREF((PyObject *)file);
-    Py_XINCREF((PyObject *)page);
     pq_group_go_in(self);
-    int error = 0;
-    PyThreadState *state = PyEval_SaveThread();
-    lock_outcome outcome =
-        pq_lock_wait(&self->table.lock, &self->closed, self->lock_timeout, &state);
-    if (outcome == LOCK_TAKEN) {
-        with_lock(self, try);
-    } else if (outcome == LOCK_ERROR) {
-        error = errno;
-    }
-    PyEval_RestoreThread(state);
-    int stands = 0;
-    if (outcome == LOCK_TAKEN) {
-        stands = check_lost(self, file);
-    } else if (outcome != LOCK_SIGNAL) {
-        pq_event_raise((PyObject *)self,
-                       outcome == LOCK_ERROR     ? EVENT_NO_LOCK
-                       : outcome == LOCK_TIMEOUT ? EVENT_STALLED
-                                                 : EVENT_CLOSED,
-                       outcome == LOCK_ERROR ? error : self->lock_timeout);
-    }
-    Py_XDECREF((PyObject *)page);
-    Py_DECREF((PyObject *)file);
-    Py_DECREF((PyObject *)meta);
+    lock_outcome outcome = pq_locked_call_run(&call);
+    int done = outcome == LOCK_TAKEN && check_lost(self, try);
+    pq_locked_call_raise(&call, outcome, (PyObject *)self);
     if (pq_group_go_out(self) < 0) {
-        stands = 0;
+        done = 0;
     }
     Py_DECREF((PyObject *)self);
-    return stands;
+    return done;
 }
 
 /* --- what users call -------------------------------------------------------------------------- */

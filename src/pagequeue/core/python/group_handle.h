@@ -7,7 +7,6 @@
 #include "python/module.h"
 
 #define PQ_CLAIM_COUNT_MAX 1024
-#define PQ_GROUP_SPIN_NS_MAX 100000
 
 typedef struct {
     PyObject_HEAD
@@ -44,6 +43,8 @@ typedef enum {
 
 typedef struct {
     pq_group_do what;
+    pq_table *table;
+    Region *file;
     pq_claimant by;
     pq_claim *got;      /* claimed, or what is meant */
     uint32_t limit, count;
@@ -53,6 +54,7 @@ typedef struct {
     uint64_t *owners;
     uint8_t *records;
     pq_claim_result result;
+    int is_lost; /* the file was truncated */
 } pq_group_attempt;
 
 /* 1 = usable, 0 = raised. */

@@ -1,74 +1,20 @@
-/* One attempt to append or to roll, under the writers' lock, with or without the GIL.
+/* One call under a robust lock, without the GIL: for the writers' lock and a group's.
  *
- * The GIL is released when the lock is not free at once, and for large payloads; no thread waits
- * for the GIL while it holds the lock, because that would stop every other producer for as long.
+ * A handle first tries with the GIL held (`pq_lock_soon`), because a short call costs less than
+ * taking the GIL back. No thread waits for the GIL while it holds the lock, because that would stop
+ * every other process for as long.
  */
-#include "protocol/group_claims.h"
-#include "python/writer.h"
+#include "python/locked_call.h"
 
 #include <errno.h>
 
-#define HELD_TRIES 100              /* for the lock, before the GIL is released */
-#define YIELDS 40                   /* after that, before naps */
+#define YIELDS 40 /* tries before naps */
 #define NAP_NS_MAX 1000000
 #define SIGNAL_CHECK_NS 50000000
-#define FLUSH_WAIT_NS 10000000 /* the flusher may be dead: Python tries the flush lock */
-
-/* Whether the mapping was truncated, so that writes are lost. The page's last byte is touched,
- * because the rest of an OS page in whose middle a file was cut can still be written without any
- * error, and never reaches the disk. The index is only a hint: a lost one is rebuilt on demand. */
-static int is_lost(const attempt *try) {
-    return pq_region_look(try->page) || pq_region_lost(try->meta) ||
-           (try->next_page != NULL && pq_region_look(try->next_page));
-}
-
-/* Under the writers' lock, so that no two producers fill the same last place (I17). The group only
- * advances meanwhile: its progress is seen late at worst. */
-static uint64_t crowded_at(const attempt *try) {
-    pq_table table = {.base = try->taker->base};
-    uint64_t place;
-    return pq_table_next(&table, &place) + try->taker_limit;
-}
-
-static pq_append_result with_lock(attempt *try) {
-    pq_append_result result = PQ_APPEND_LOST;
-    if (!is_lost(try)) {
-        if (try->freeze != NULL) {
-            result = pq_freeze(&try->at, try->freeze);
-        } else if (try->beyond != NULL) {
-            result = pq_leap(&try->at, try->next_page->base, try->header, try->beyond);
-        } else if (try->next_page != NULL) {
-            result = pq_roll(&try->at, try->next_page->base, try->header);
-        } else {
-            if (try->taker != NULL) {
-                try->at.crowded_at = crowded_at(try);
-            }
-            if (try->only_at != 0) { /* sequences only grow: so it is this one or none */
-                try->at.crowded_at = try->only_at - 1 + try->batch->count;
-            }
-            int64_t now = try->now == PQ_TIMESTAMP_NOW ? pq_clock_realtime() : try->now;
-            result = pq_append(&try->at, try->batch, now, try->exact, &try->out);
-        }
-        if (result == PQ_APPEND_MOVED || result == PQ_APPEND_DAMAGED) {
-            pq_meta_look(try->meta);
-        }
-    }
-    pq_lock_release(try->lock);
-    PQ_KILL_POINT(8);
-    if (result == PQ_APPEND_DONE) {
-        /* P5. Wake. Dies before: waiters poll again after a slice (I7). */
-        pq_wake(try->at.meta);
-    }
-    if (is_lost(try)) {
-        result = PQ_APPEND_LOST;
-        pq_lock_forget(try->lock);
-    }
-    return result;
-}
 
 /* Without the GIL, but for signals. */
-lock_outcome pq_lock_wait(pq_lock *lock, const int *closed, int64_t timeout,
-                          PyThreadState **state) {
+static lock_outcome lock_wait(pq_lock *lock, const int *closed, int64_t timeout,
+                              PyThreadState **state) {
     int64_t start = pq_clock_monotonic(), checked = start, nap = 10000;
     for (long round = 0;; round++) {
         int error = pq_lock_try(lock);
@@ -102,88 +48,30 @@ lock_outcome pq_lock_wait(pq_lock *lock, const int *closed, int64_t timeout,
     }
 }
 
-int pq_writer_run(Writer *self, attempt *try, int free_gil) {
-    try->at = self->at;
-    try->meta = self->meta;
-    try->page = self->page;
-    try->lock = &self->lock;
-    try->taker = self->taker;
-    try->taker_limit = self->taker_limit;
-    try->only_at = self->only_at;
-    if (!free_gil) {
-        for (int i = 0; i < HELD_TRIES; i++) {
-            if (pq_lock_try(&self->lock) == 0) {
-                return with_lock(try);
-            }
-            pq_pause();
-        }
+lock_outcome pq_locked_call_run(pq_locked_call *call) {
+    for (size_t i = 0; i < sizeof call->used / sizeof *call->used; i++) {
+        Py_XINCREF((PyObject *)call->used[i]);
     }
-    Region *meta = try->meta, *page = try->page, *index = self->index;
-    Py_INCREF((PyObject *)meta);
-    Py_INCREF((PyObject *)page);
-    Py_INCREF((PyObject *)index);
-    self->inside += 1;
-    int64_t timeout = self->lock_timeout;
-    int result = -1, error = 0;
     PyThreadState *state = PyEval_SaveThread();
-    lock_outcome outcome = pq_lock_wait(&self->lock, &self->closed, timeout, &state);
+    lock_outcome outcome = lock_wait(call->lock, call->closed, call->timeout, &state);
     if (outcome == LOCK_TAKEN) {
-        result = with_lock(try);
+        call->run(call->what);
     } else if (outcome == LOCK_ERROR) {
-        error = errno;
+        call->error = errno;
     }
     PyEval_RestoreThread(state);
-    self->inside -= 1;
-    Py_DECREF((PyObject *)meta);
-    Py_DECREF((PyObject *)page);
-    Py_DECREF((PyObject *)index);
-    if (outcome == LOCK_ERROR) {
-        pq_event_raise((PyObject *)self, EVENT_NO_LOCK, error);
-    } else if (outcome == LOCK_TIMEOUT) {
-        pq_event_raise((PyObject *)self, EVENT_STALLED, timeout);
-    } else if (outcome == LOCK_CLOSED) {
-        pq_event_raise((PyObject *)self, EVENT_CLOSED, 0);
+    for (size_t i = 0; i < sizeof call->used / sizeof *call->used; i++) {
+        Py_XDECREF((PyObject *)call->used[i]);
     }
-    return result;
+    return outcome;
 }
 
-int pq_writer_is_durable(Writer *self, uint64_t sequence) {
-    Region *meta = self->meta, *page = self->page;
-    if (meta == NULL || page == NULL) { /* closed meanwhile: Python raises */
-        return 0;
+void pq_locked_call_raise(const pq_locked_call *call, lock_outcome outcome, PyObject *handle) {
+    switch (outcome) {
+    case LOCK_TAKEN:
+    case LOCK_SIGNAL: break;
+    case LOCK_ERROR: pq_event_raise(handle, EVENT_NO_LOCK, call->error); break;
+    case LOCK_TIMEOUT: pq_event_raise(handle, EVENT_STALLED, call->timeout); break;
+    case LOCK_CLOSED: pq_event_raise(handle, EVENT_CLOSED, 0); break;
     }
-    pq_turn_result result = pq_turn_wait(meta->base, sequence, 0, 0);
-    if (result != PQ_TURN_LATE && result != PQ_TURN_DURABLE) {
-        return 0;
-    }
-    Py_INCREF((PyObject *)meta);
-    Py_INCREF((PyObject *)page);
-    if (result == PQ_TURN_LATE) {
-        Py_BEGIN_ALLOW_THREADS
-        result = pq_turn_wait(meta->base, sequence, FLUSH_WAIT_NS, 0);
-        Py_END_ALLOW_THREADS
-    }
-    /* Never a success for frames in a file that was truncated. */
-    int durable = result == PQ_TURN_DURABLE && !pq_region_look(meta) && !pq_region_look(page);
-    Py_DECREF((PyObject *)meta);
-    Py_DECREF((PyObject *)page);
-    return durable;
-}
-
-/* Called once; from here on it sends only while a group has fewer than `limit` messages waiting. */
-PyObject *pq_writer_bind(Writer *self, PyObject *args) {
-    Region *taker;
-    unsigned long long limit;
-    if (!PyArg_ParseTuple(args, "O!K:_bind", pq_region_type, &taker, &limit) ||
-        pq_region_check(taker, PQ_GROUP_TABLE_AT, 1, "file of the group") < 0) {
-        return NULL;
-    }
-    if (self->taker != NULL || limit == 0) {
-        PyErr_SetString(PyExc_ValueError, "bound once, by 1 or more");
-        return NULL;
-    }
-    Py_INCREF((PyObject *)taker); /* until the writer goes: a thread may be inside */
-    self->taker_limit = limit;
-    self->taker = taker;
-    Py_RETURN_NONE;
 }

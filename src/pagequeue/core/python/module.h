@@ -78,8 +78,6 @@ int pq_region_check(Region *region, uint64_t bytes, int writable, const char *wh
 int pq_page_check(Region *page, int writable, const char *what);
 /* 1 = continue, 0 = raised, because the file of the map that was just used was truncated */
 int pq_region_stands(Region *region);
-typedef enum { LOCK_TAKEN, LOCK_TIMEOUT, LOCK_ERROR, LOCK_SIGNAL, LOCK_CLOSED } lock_outcome;
-lock_outcome pq_lock_wait(pq_lock *lock, const int *closed, int64_t timeout, PyThreadState **state);
 int64_t pq_timeout_ns(PyObject *seconds); /* -1 = for ever, -2 = raised */
 void pq_type_free(PyObject *self);
 /* For tp_clear: what is called later, by a finalizer in the same cycle, must not be NULL. */

@@ -8,7 +8,12 @@
  * whenever it finds an empty slot or a wrong frame; never after a valid frame, which proves
  * itself.
  */
+#include "python/idle.h"
 #include "python/reader.h"
+
+#define SLICE_NS 100000000 /* longest sleep: covers a publisher that died before it woke anyone */
+#define NAP_NS_MIN 50000
+#define NAP_NS_MAX 10000000
 
 static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"meta", "waits", "durable_only", NULL};
@@ -209,15 +214,57 @@ void pq_reader_step(Reader *self, uint64_t position, uint64_t count) {
     self->since = INT64_MIN; /* time never goes back, so nothing older follows */
 }
 
+typedef struct {
+    const Reader *reader;
+    const Region *page;
+} awaited;
+
+static int arrived(const void *of) {
+    const awaited *what = of;
+    return pq_load_u32(what->page->base + what->reader->position) != 0 &&
+           what->reader->sequence < pq_reader_limit(what->reader);
+}
+
+/* 1 = poll again, 0 = the deadline passed, -1 = raised. It naps where no message is awaited, or
+ * where it may not write that it sleeps. */
+static int pause_until(Reader *self, int64_t deadline, int64_t *nap) {
+    Region *page = self->page;
+    awaited what = {self, page};
+    pq_idle idle = {.arrived = arrived, .of = &what, .meta = self->meta->base,
+                    .spin_ns = &self->spin_ns, .pauses = 1};
+    if (!self->stuck && pq_idle_poll(&idle)) {
+        return 1;
+    }
+    Py_INCREF((PyObject *)page);
+    PyThreadState *state = PyEval_SaveThread();
+    if (self->stuck || *nap > NAP_NS_MIN || !pq_idle_spin(&idle, deadline)) {
+        int64_t left = deadline - pq_clock_monotonic();
+        int64_t slice = left < SLICE_NS ? left : SLICE_NS;
+        if (left > 0) {
+            self->empty_looks = PQ_HOLE_LOOKS; /* the next poll checks for a hole */
+            if (self->registers && !self->stuck) {
+                pq_idle_sleep(&idle, slice);
+            } else {
+                pq_nap(slice < *nap ? slice : *nap);
+                *nap = *nap * 2 < NAP_NS_MAX ? *nap * 2 : NAP_NS_MAX;
+            }
+        }
+    }
+    int64_t now = pq_clock_monotonic();
+    PyEval_RestoreThread(state);
+    Py_DECREF((PyObject *)page);
+    return PyErr_CheckSignals() < 0 ? -1 : now < deadline;
+}
+
 /* Reach a message, waiting for it: READ_EMPTY when none came. */
 reading pq_reader_reach(Reader *self, int64_t timeout, pq_frame *frame, PyObject **payload) {
     reading found = reach(self, frame, payload);
     if (found != READ_EMPTY || timeout == 0) {
         return found;
     }
-    int64_t deadline = pq_reader_deadline(timeout), nap = PQ_NAP_NS_MIN;
+    int64_t deadline = pq_deadline(timeout), nap = NAP_NS_MIN;
     for (;;) {
-        int more = pq_reader_pause(self, deadline, &nap);
+        int more = pause_until(self, deadline, &nap);
         if (more >= 0 && self->closed) { /* by another thread, to end this wait */
             more = pq_event_raise((PyObject *)self, EVENT_CLOSED, 0) < 0 ? -1 : 0;
         }

@@ -1,13 +1,11 @@
-/* What python/reader.c, python/idle.c and python/reader_batch.c share: a Reader, and how it
- * reaches the next message. */
+/* What python/reader.c and python/reader_batch.c share: a Reader, and how it reaches the next
+ * message. */
 #ifndef PAGEQUEUE_READER_H
 #define PAGEQUEUE_READER_H
 
 #include "python/module.h"
 
 #define PQ_HOLE_LOOKS 1023 /* of so many empty polls one checks for a hole */
-#define PQ_SPIN_NS_MAX 100000
-#define PQ_NAP_NS_MIN 50000
 
 typedef struct {
     PyObject_HEAD
@@ -37,9 +35,6 @@ int pq_reader_begin(Reader *self);
 reading pq_reader_reach(Reader *self, int64_t timeout, pq_frame *frame, PyObject **payload);
 /* Continue after `count` messages, which end at a position. */
 void pq_reader_step(Reader *self, uint64_t position, uint64_t count);
-/* 1 = poll again, 0 = the deadline passed, -1 = raised */
-int pq_reader_pause(Reader *self, int64_t deadline, int64_t *nap);
-int64_t pq_reader_deadline(int64_t timeout);
 /* Raise that no message came in time, unless an exception is set already. */
 PyObject *pq_reader_timed_out(Reader *self, int64_t timeout);
 PyObject *pq_reader_read_many(PyObject *self, PyObject *args);

@@ -189,7 +189,7 @@ int pq_writer_append(Writer *self, pq_batch *batch, pq_payload *items, int64_t e
         checksum_fixed(queue_state, items, batch->count);
     }
     for (int again = 0;; again = 1) {
-        attempt try = {.batch = batch, .exact = exact};
+        attempt try = {.what = PQ_DO_APPEND, .batch = batch, .exact = exact};
         try.now = free_gil && self->clock == Py_None ? PQ_TIMESTAMP_NOW : clock_now(self);
         if (try.now < 0 && (try.now != PQ_TIMESTAMP_NOW || self->clock != Py_None)) {
             if (!PyErr_Occurred()) {
@@ -261,7 +261,7 @@ static PyObject *writer_roll(Writer *self, PyObject *args) {
         PyErr_SetString(PyExc_ValueError, "a page header has another size");
     } else if (pq_region_check(next_page, PQ_PAGE_BYTES_MIN, 1, "next page") == 0 &&
                pq_writer_ready(self)) {
-        attempt try = {.next_page = next_page, .header = header.buf};
+        attempt try = {.what = PQ_DO_ROLL, .next_page = next_page, .header = header.buf};
         result = pq_writer_run(self, &try, 1);
     }
     PyBuffer_Release(&header);

@@ -1,5 +1,4 @@
-/* What python/writer.c and python/locked_call.c share: a Writer, and one attempt under the
- * writers' lock. */
+/* What the parts of a Writer share (python/writer*.c), and one attempt under the writers' lock. */
 #ifndef PAGEQUEUE_WRITER_H
 #define PAGEQUEUE_WRITER_H
 
@@ -25,20 +24,24 @@ typedef struct {
     int inside; /* threads that are in an attempt without the GIL */
 } Writer;
 
+typedef enum { PQ_DO_APPEND, PQ_DO_ROLL, PQ_DO_FREEZE, PQ_DO_BULK_COMMIT } pq_writer_do;
+
 typedef struct {
+    pq_writer_do what;
     pq_place at; /* a copy: another thread may attach the next page meanwhile */
     pq_lock *lock;
     const pq_batch *batch;
     int64_t now; /* PQ_TIMESTAMP_NOW = take it when the lock is held */
     int64_t exact;
     Region *meta, *page;
-    Region *next_page; /* not NULL = roll instead */
+    Region *next_page;     /* roll, bulk commit */
     const uint8_t *header; /* of the next page */
-    pq_tail *freeze;       /* not NULL = only freeze the page, and say where it ends */
-    const pq_tail *beyond; /* not NULL = publish all pages up to there, the next page first */
+    pq_tail *end;          /* freeze: gets the end of the page */
+    const pq_tail *beyond; /* bulk commit: publishes all pages up to there, the next page first */
     Region *taker;
     uint64_t taker_limit, only_at;
     pq_appended out;
+    pq_append_result result;
 } attempt;
 
 /* One attempt; returns a pq_append_result, or -1 with an exception set. */

@@ -4,7 +4,7 @@
 /* (pq_append_result, page number, position, count, first sequence, last timestamp) */
 PyObject *pq_writer_freeze(Writer *self, PyObject *Py_UNUSED(unused)) {
     pq_tail tail = {0};
-    attempt try = {.freeze = &tail};
+    attempt try = {.what = PQ_DO_FREEZE, .end = &tail};
     int result = pq_writer_ready(self) ? pq_writer_run(self, &try, 1) : -1;
     return result < 0 ? NULL
                       : Py_BuildValue("(iKKKKL)", result, (unsigned long long)tail.page_number,
@@ -31,7 +31,8 @@ PyObject *pq_writer_leap(Writer *self, PyObject *args) {
         PyErr_SetString(PyExc_ValueError, "a page header has another size");
     } else if (pq_region_check(next_page, PQ_PAGE_BYTES_MIN, 0, "next page") == 0 &&
                pq_writer_ready(self)) {
-        attempt try = {.next_page = next_page, .header = header.buf, .beyond = &beyond};
+        attempt try = {.what = PQ_DO_BULK_COMMIT, .next_page = next_page,
+                       .header = header.buf, .beyond = &beyond};
         result = pq_writer_run(self, &try, 1);
     }
     PyBuffer_Release(&header);
