@@ -58,7 +58,7 @@ def many_cuts(  # one of them goes on afterwards; these are only looked at
 ) -> list[str]:  # fmt: skip
     """Cut the power so often, and return what is wrong with what recovery made of it."""
     from pagequeue import format as fmt  # noqa: PLC0415  the core is chosen by now
-    from pagequeue.meta.group_table import GroupTable, settle_groups  # noqa: PLC0415
+    from pagequeue.meta.group_table import GroupTable, recover_groups  # noqa: PLC0415
     from pagequeue.system.directory import Directory  # noqa: PLC0415
 
     now, before = group_file.read_bytes(), image.read_bytes()
@@ -70,7 +70,7 @@ def many_cuts(  # one of them goes on afterwards; these are only looked at
         room.mkdir()
         (room / group_file.name).write_bytes(mixed(before, now, rng))
         folder = Directory(str(room), create=False)
-        settle_groups(folder, "queue", queue_id, fmt.SEQUENCE_MAX, lambda _: None, lambda: 10**18)
+        recover_groups(folder, "queue", queue_id, fmt.SEQUENCE_MAX, lambda _: None, lambda: 10**18)
         group = GroupTable(folder, "queue", queue_id, name, writable=False)
         rows = np.frombuffer(
             group.region.read(fmt.GROUP_TABLE_AT, group.capacity * fmt.GROUP_RECORD.itemsize),

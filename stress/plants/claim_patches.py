@@ -18,7 +18,7 @@ def living_owners_robbed() -> None:
 
 def table_of_another_boot_believed() -> None:
     """The table is believed whatever its key says."""
-    rewrite(group_table, "settle_groups", ("if group.is_trusted", "if True"))
+    rewrite(group_table, "recover_groups", ("if group.is_trusted", "if True"))
 
 
 def only_snapshot_overwritten() -> None:

@@ -300,7 +300,7 @@ def lock_reset_by_every_opener() -> None:
     rewrite(
         write_meta.WriteMeta,
         "check_lock",
-        ("if self.lock_abi", "self.settle()\n    if self.lock_abi"),
+        ("check_lock_abi(", "self.settle()\n    check_lock_abi("),
     )
 
 

@@ -9,7 +9,7 @@ from pagequeue import format as fmt
 from pagequeue.group.dead_letters import DeadLetters
 from pagequeue.group.group import Group
 from pagequeue.meta.all_and_read_meta import ReadMeta
-from pagequeue.meta.group_table import GroupTable, Snapshot, make_anew, make_group_file
+from pagequeue.meta.group_table import GroupTable, Snapshot, make_group_file, recreate
 from pagequeue.store.options import check_consumer_name, check_expired, check_group
 from pagequeue.system.file_lock import LivenessLock
 from pagequeue.system.namespaces import CLOCK_OFFSETS
@@ -122,7 +122,7 @@ def _finish(store: Store, name: str, capacity: int | None) -> None:
         )
     if file.is_unfinished:
         with store.read_meta.making(ReadMeta.CONSUMERS_MADE):
-            make_anew(folder, store.prefix, queue_id, file, store.tail.sequence, store.clock())
+            recreate(folder, store.prefix, queue_id, file, store.tail.sequence, store.clock())
     else:
         file.close()
 

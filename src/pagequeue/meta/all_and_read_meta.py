@@ -1,7 +1,7 @@
-"""The meta files: what was fixed at creation, and what may be read; `write_meta.py` has the other.
+"""allMeta (fixed at creation) and readMeta (the head); `write_meta.py` has the third meta file.
 
 Their identity (magic, version, queue id) is checked once, at opening; a file that fails is never
-used. The shared words of the write meta are only touched through the core, whole and aligned.
+used. Shared fields are accessed only through the core, whole and aligned.
 """
 
 from __future__ import annotations
@@ -39,34 +39,34 @@ def field_of(dtype: np.dtype[np.void], name: str) -> int:
 
 
 def check_identity(data: bytes, dtype: np.dtype[np.void], magic: bytes, path: str) -> np.void:
-    """Return the record at the beginning of `data`, if it is one of ours that we can read.
+    """Return the record at the beginning of `data`, if its magic and version are right.
 
     Raises:
-        CorruptMeta: too short, or the magic word is another.
+        CorruptMeta: too short, or another magic word.
         NewerFormat: written by a newer version.
     """
     if len(data) < dtype.itemsize:
         raise errors.CorruptMeta(
-            f"{len(data)} bytes where {dtype.itemsize} are needed: {REPAIR}",
-            path=path, position=0, reason="too short",
+            f"{len(data)} bytes where {dtype.itemsize} are needed",
+            path=path, position=0, reason="too short", remedy=REPAIR,
         )  # fmt: skip
     record: np.void = np.frombuffer(data, dtype, 1)[0]
     if record["magic"].tobytes() != magic:
         raise errors.CorruptMeta(
-            f"begins with {record['magic'].tobytes()!r}, not {magic!r}: {REPAIR}",
-            path=path, position=0, reason="wrong magic",
+            f"begins with {record['magic'].tobytes()!r}, not {magic!r}",
+            path=path, position=0, reason="wrong magic", remedy=REPAIR,
         )  # fmt: skip
     version = int(record["version"])
     if version < fmt.FORMAT_VERSION:
         raise errors.CorruptMeta(
-            f"written in format {version}, which no release wrote, this is {fmt.FORMAT_VERSION}: "
-            f"read it with the version that wrote it, or {REPAIR}",
+            f"written in format {version}, which no release wrote, this is {fmt.FORMAT_VERSION}",
             path=path, position=8, reason="no format",
+            remedy=f"read it with the version that wrote it, or {REPAIR}",
         )  # fmt: skip
     if version > fmt.FORMAT_VERSION:
         raise errors.NewerFormat(
-            f"written in format {version}, this is {fmt.FORMAT_VERSION}: upgrade pagequeue",
-            path=path, version=version,
+            f"written in format {version}, this is {fmt.FORMAT_VERSION}",
+            path=path, version=version, remedy="upgrade pagequeue",
         )  # fmt: skip
     return record
 
@@ -74,16 +74,16 @@ def check_identity(data: bytes, dtype: np.dtype[np.void], magic: bytes, path: st
 def bad_checksum(path: str) -> errors.CorruptMeta:
     """Return the error for a meta file whose checksum is wrong."""
     return errors.CorruptMeta(
-        f"its checksum is wrong: {REPAIR}", path=path, position=12, reason="wrong checksum"
+        "its checksum is wrong", path=path, position=12, reason="wrong checksum", remedy=REPAIR
     )
 
 
 def size_now(path: str, position: int) -> tuple[int, str]:
-    """Return how long a file is that was lost under its map, and in words what became of it.
+    """Return the size of a file that lost bytes under its map, and the reason as text.
 
     Args:
         path: of the file.
-        position: where it was found to be lost.
+        position: of a byte that was lost.
     """
     try:
         size = os.stat(path, follow_symlinks=False).st_size
@@ -91,7 +91,7 @@ def size_now(path: str, position: int) -> tuple[int, str]:
         return position, "truncated while it was open"
     if size <= position or position == 0:
         return size, "truncated while it was open"
-    # It was truncated and grew again, or the disk cannot give what is there.
+    # It was truncated and grew again, or the disk fails to read it.
     return position, "truncated or unreadable while it was open"
 
 
@@ -99,13 +99,13 @@ def lost_meta(path: str, position: int) -> errors.CorruptMeta:
     """Return the error for a meta file that was truncated under its map."""
     size, reason = size_now(path, position)
     return errors.CorruptMeta(
-        f"{reason}, at {size} bytes: close the queue everywhere, {REPAIR}",
-        path=path, position=size, reason=reason,
+        f"{reason}, at {size} bytes",
+        path=path, position=size, reason=reason, remedy=f"close the queue everywhere, {REPAIR}",
     )  # fmt: skip
 
 
 def identity_checksum(queue_id: bytes, magic: bytes) -> int:
-    """Return the checksum of a shared meta file: over what never changes in it."""
+    """Return the checksum of a shared meta file, over the fields that never change."""
     version = fmt.FORMAT_VERSION.to_bytes(4, "little")
     return _core.crc32c(magic + version + queue_id)
 
@@ -123,7 +123,7 @@ def _read(folder: Directory, name: str, limit_bytes: int) -> bytes:
 
 @dataclass(frozen=True)
 class AllMeta:
-    """What never changes after creation.
+    """The values that are fixed at creation.
 
     Attributes:
         queue_id: 16 random bytes.
@@ -165,10 +165,10 @@ class AllMeta:
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> AllMeta:
-        """Return what a file says.
+        """Return the decoded file.
 
         Raises:
-            CorruptMeta, NewerFormat: as they say.
+            CorruptMeta: it is damaged. NewerFormat: a newer version wrote it.
         """
         record = check_identity(data, fmt.ALL_META, fmt.ALL_MAGIC, path)
         end = fmt.ALL_META.itemsize + int(record["options_bytes"])
@@ -184,8 +184,9 @@ class AllMeta:
             and int(record["index_capacity"]) == fmt.index_capacity(page_bytes)
         ):
             raise errors.CorruptMeta(
-                f"a page size of {page_bytes} bytes cannot be: {REPAIR}",
+                f"an invalid page size of {page_bytes} bytes",
                 path=path, position=field_of(fmt.ALL_META, "page_bytes"), reason="page size",
+                remedy=REPAIR,
             )  # fmt: skip
         try:
             options = json.loads(text) if text else {}
@@ -194,8 +195,8 @@ class AllMeta:
             schema = Schema.from_options(options)
         except (ValueError, RecursionError) as error:
             raise errors.CorruptMeta(
-                f"its options cannot be ({error}): {REPAIR}",
-                path=path, position=fmt.ALL_META.itemsize, reason="options",
+                f"its options are invalid ({error})",
+                path=path, position=fmt.ALL_META.itemsize, reason="options", remedy=REPAIR,
             ) from error  # fmt: skip
         return cls(
             queue_id=record["queue_id"].tobytes(),
@@ -207,7 +208,7 @@ class AllMeta:
 
 
 def read_all_meta(folder: Directory, prefix: str) -> AllMeta:
-    """Return what was fixed at creation."""
+    """Return the decoded allMeta of a queue."""
     name = fmt.all_meta_name(prefix)
     return AllMeta.decode(_read(folder, name, fmt.ALL_META_MAX_BYTES), folder.full(name))
 
@@ -231,8 +232,8 @@ def map_shared(
             found = os.fstat(fd)
             if found.st_size < size_bytes:
                 raise errors.CorruptMeta(
-                    f"{found.st_size} bytes where {size_bytes} are needed: {REPAIR}",
-                    path=folder.full(name), position=0, reason="too short",
+                    f"{found.st_size} bytes where {size_bytes} are needed",
+                    path=folder.full(name), position=0, reason="too short", remedy=REPAIR,
                 )  # fmt: skip
             region = _core.Region(fd, size_bytes, writable)
         except OSError as error:
@@ -244,41 +245,42 @@ def map_shared(
 def check_shared(
     region: _core.Region, dtype: np.dtype[np.void], magic: bytes, queue_id: bytes, path: str
 ) -> None:
-    """Raise if a mapped meta file is not of this kind and this queue."""
+    """Raise if a mapped meta file has another magic, or belongs to another queue."""
     record = check_identity(region.read(0, dtype.itemsize), dtype, magic, path)
     found = record["queue_id"].tobytes()
     if int(record["checksum"]) != identity_checksum(found, magic):
         raise bad_checksum(path)
     if found != queue_id:
         raise errors.CorruptMeta(
-            f"belongs to another queue ({found.hex()}): {REPAIR}",
+            f"belongs to another queue ({found.hex()})",
             path=path, position=field_of(dtype, "queue_id"), reason="another queue's file",
+            remedy=REPAIR,
         )  # fmt: skip
 
 
 def queue_ids_said(folder: Directory, prefix: str) -> list[bytes]:
-    """Return the queue ids that read meta and write meta say, as far as they can be read."""
-    said = []
-    kinds = (
+    """Return the queue ids in read meta and write meta, of those that are readable."""
+    found = []
+    files = (
         (fmt.read_meta_name(prefix), fmt.READ_META, fmt.READ_MAGIC),
         (fmt.write_meta_name(prefix), fmt.WRITE_META, fmt.WRITE_MAGIC),
     )
-    for name, dtype, magic in kinds:
+    for name, dtype, magic in files:
         with contextlib.suppress(errors.PageQueueError):
             record = check_identity(
                 _read(folder, name, dtype.itemsize), dtype, magic, folder.full(name)
             )
             queue_id = record["queue_id"].tobytes()
             if int(record["checksum"]) == identity_checksum(queue_id, magic):
-                said.append(queue_id)
-    return said
+                found.append(queue_id)
+    return found
 
 
 def sync_words(folder: Directory, name: str) -> None:
-    """Put a small file of shared words on stable storage; the error is the system's own.
+    """Put a small file of shared fields on stable storage; the error is the system's own.
 
-    Its first bytes, which never change, are written again before: what an earlier sync failed to
-    write counts as written, and without that this one could succeed and leave it out.
+    Its first bytes, which never change, are rewritten before: after a failed sync the kernel counts
+    the page as clean, so this sync could succeed without writing it.
     """
     with folder.opened(name, writable=True) as fd:
         os.pwrite(fd, os.pread(fd, WRITTEN_AGAIN_BYTES, 0), 0)
@@ -293,7 +295,7 @@ def make_shared(
     queue_id: bytes,
     **words: int,
 ) -> None:
-    """Make a meta file with its identity and these words, whole or not at all."""
+    """Make a meta file with its identity and these fields, whole or not at all."""
     record = np.zeros(1, dtype)
     record["magic"] = np.void(magic)
     record["version"] = fmt.FORMAT_VERSION
@@ -305,7 +307,33 @@ def make_shared(
     folder.make(name, record.tobytes(), size_bytes=size_bytes, synced=True)
 
 
-class ReadMeta:
+class MappedMeta:
+    """A mapped meta file, whose map can be released while other objects refer to this one.
+
+    Attributes:
+        path: of the file.
+        region: its map.
+    """
+
+    path: str
+    region: _core.Region
+
+    def close(self) -> None:
+        """Release the map; using it raises ClosedError from then on."""
+        self.__dict__.pop("region", None)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raise ClosedError for the map once it is released."""
+            if name == "region":
+                raise errors.ClosedError(
+                    "this queue is closed", path=self.path, remedy="open it again"
+                )
+            raise AttributeError(name)
+
+
+class ReadMeta(MappedMeta):
     """The first readable page and its first sequence, mapped."""
 
     HEAD_PAGE: Final = field_of(fmt.READ_META, "head_page")
@@ -324,31 +352,19 @@ class ReadMeta:
         check_shared(self.region, fmt.READ_META, fmt.READ_MAGIC, queue_id, self.path)
         if self.region.load(self.HEAD_PAGE) == 0:
             raise errors.CorruptMeta(
-                f"says that reading begins in page 0: {REPAIR}",
-                path=self.path, position=self.HEAD_PAGE, reason="head page",
+                "its head is page 0, so reading begins nowhere",
+                path=self.path, position=self.HEAD_PAGE, reason="head page", remedy=REPAIR,
             )  # fmt: skip
 
     @staticmethod
     def make(
         folder: Directory, prefix: str, queue_id: bytes, *, head_page: int, head_sequence: int
     ) -> None:
-        """Create the file anew; only when alone."""
+        """Create or replace the file; only with the queue locked exclusively."""
         make_shared(
             folder, fmt.read_meta_name(prefix), fmt.READ_META, fmt.READ_MAGIC, queue_id,
             head_page=head_page, head_odd=head_sequence, head_even=head_sequence,
         )  # fmt: skip
-
-    def close(self) -> None:
-        """Release the map; what still refers to this object raises ClosedError from here on."""
-        self.__dict__.pop("region", None)
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> NoReturn:
-            """Raise ClosedError for the map once it is released."""
-            if name == "region":
-                raise errors.ClosedError("this queue is closed: open it again", path=self.path)
-            raise AttributeError(name)
 
     @property
     def head_page(self) -> int:
@@ -360,16 +376,16 @@ class ReadMeta:
 
     @classmethod
     def sequence_at(cls, number: int) -> int:
-        """Return where the first sequence of a page stands, by its number's parity."""
+        """Return the offset of the head sequence that a page of this number uses."""
         return cls.HEAD_ODD if number & 1 else cls.HEAD_EVEN
 
     @property
     def head(self) -> tuple[int, int]:
-        """The first readable page and its first sequence, of one moment."""
+        """The first readable page and its first sequence, read consistently."""
         while True:
             number = self.head_page
             sequence = self.region.load(self.sequence_at(number))
-            if self.head_page == number:  # else retention went on, and took the word again
+            if self.head_page == number:  # else retention advanced and reused the word
                 return number, sequence
 
     @property
@@ -380,8 +396,8 @@ class ReadMeta:
     def advance(self, first_sequence: int, page_number: int | None = None) -> None:
         """Move the head to a page that begins with this; under the preparation lock.
 
-        Only by an odd number of pages, so that the word that is written is never the one in use
-        (I12). Dies between the stores: the head is where it was.
+        Only by an odd number of pages, so that the store never hits the word in use (I12). Dies
+        between the stores: the head has not moved.
 
         Args:
             first_sequence: of the page.
@@ -396,15 +412,15 @@ class ReadMeta:
     def made(self, at: int) -> int:
         """Return the word of `CONSUMERS_MADE` or `PAGES_COMPRESSED`.
 
-        While it is the same, and even, no consumer was made, or no page compressed.
+        While it is unchanged and even, no consumer was made, or no page compressed.
         """
         return self.region.load_half(at)
 
     @contextlib.contextmanager
     def making(self, at: int) -> Iterator[None]:
-        """Make a consumer, or compress a page, inside; under the preparation lock.
+        """Wrap the making of a consumer, or compressing a page; under the preparation lock.
 
-        Dies inside: the word stays odd until one is made next, or `made_none_since` finds it.
+        Dies inside: the word stays odd until the next one is made, or `made_none_since` finds it.
         """
         odd = self.made(at) | 1
         self.region.store_half(at, odd)

@@ -1,10 +1,10 @@
-"""Cursors: what each named consumer has acknowledged, one small file for each, mapped.
+"""Cursors: the next sequence of each named consumer, one small mapped file for each.
 
-An acknowledgement is one aligned 8-byte store, so a kill finds the old place or the new one. It is
-put on stable storage only when that is asked for, and before retention goes on because of it. After
-a power cut a cursor can therefore be older than it was, and its messages come again. It can also
-be *ahead*: its OS page reached the disk, and the messages did not. Their sequences are given to
-other messages then, so recovery lowers such a cursor to the tail before anything new is sent (I11).
+An acknowledgement is one aligned 8-byte store, so a kill leaves the old value or the new one. It is
+put on stable storage only on request, and before retention removes messages because of it. After a
+power cut a cursor can therefore be older than it was, and its messages are redelivered. It can also
+be *ahead*: its OS page reached the disk, and the messages did not. Their sequences are then given
+to other messages, so recovery lowers such a cursor to the tail before anything new is sent (I11).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pagequeue")
 TAKE_SECONDS: Final = 0.2
-"""So long somebody who only looks whether a cursor is in use can be in the way."""
+"""How long to retry: `is_open` takes a cursor's lock briefly."""
 TAKE_STEP_SECONDS: Final = 0.005
 REMEDY: Final = (
     "restore the file from a copy, or remove the consumer, whose place is lost, and make it again"
@@ -55,17 +55,17 @@ def cursor_files(folder: Directory, prefix: str) -> list[str]:
 
 def _corrupt(path: str, position: int, reason: str) -> errors.CorruptMeta:
     return errors.CorruptMeta(
-        f"cursor: {reason}: {REMEDY}", path=path, position=position, reason=reason
+        f"cursor: {reason}", path=path, position=position, reason=reason, remedy=REMEDY
     )
 
 
 class CursorMeta:
-    """The words of one cursor, mapped.
+    """The fields of one cursor, mapped.
 
     Raises:
-        QueueNotFound: there is none of this name.
+        QueueNotFound: no cursor has this name.
         CorruptMeta: it is damaged, or another queue's.
-        NewerFormat, UnsafePath, AccessDenied: as they say.
+        NewerFormat, UnsafePath, AccessDenied: opening it failed.
     """
 
     NEXT: Final = field_of(fmt.CURSOR_META, "next_sequence")
@@ -92,7 +92,7 @@ class CursorMeta:
         if self.region.load_half(self.KIND) not in {fmt.CURSOR_OF_CONSUMER, fmt.CURSOR_OF_GROUP}:
             raise _corrupt(self.path, self.KIND, "not the cursor of a consumer or a group")
         if self.next_sequence > fmt.SEQUENCE_MAX:
-            raise _corrupt(self.path, self.NEXT, "a sequence that cannot be")
+            raise _corrupt(self.path, self.NEXT, "an invalid sequence")
         if self.flow_from > fmt.SEQUENCE_MAX:
             raise _corrupt(self.path, self.FLOW_FROM, "an invalid sequence")
 
@@ -109,11 +109,10 @@ class CursorMeta:
         last_ack: int = 0,
         flow_from: int = 0,
     ) -> None:
-        """Create the file, or put another one in its place, durable with its name.
+        """Create or replace the file, durable with its name.
 
         Raises:
-            SystemLimit: a sync failed; then the file is not to be trusted and is removed, unless it
-                took the place of another.
+            SystemLimit: a sync failed; a new file is removed then, a replaced one stays.
         """
         file_name = fmt.cursor_name(prefix, name)
         replaces = folder.exists(file_name)
@@ -131,7 +130,7 @@ class CursorMeta:
 
     @property
     def is_group(self) -> bool:
-        """Whether it is a group's: then the table behind it says more (`group_table.py`)."""
+        """Whether it is a group's, which has more fields and a table (`group_table.py`)."""
         return self.region.load_half(self.KIND) == fmt.CURSOR_OF_GROUP
 
     @property
@@ -141,7 +140,7 @@ class CursorMeta:
 
     @property
     def last_ack(self) -> int:
-        """When something was acknowledged last, in ns; 0 = never."""
+        """Time of the last acknowledgement, in ns; 0 = never."""
         return self.region.load(self.LAST_ACK)
 
     @property
@@ -162,25 +161,24 @@ class CursorMeta:
 
     @property
     def generation(self) -> tuple[int, int]:
-        """Changes when the place can have gone back; until then the place only rises."""
+        """Changes whenever the cursor can have moved back; until then it only rises."""
         return self.region.load(self.CREATED), self.region.load(self.OPENED)
 
     def move(self, next_sequence: int, now: int | None = None) -> None:
-        """Set the place; with a time, because it was acknowledged.
+        """Set the next sequence; with a time, because messages were acknowledged.
 
-        Dies between the stores: the place is right, and the time that of the acknowledgement
-        before.
+        Dies between the stores: the sequence is right, the time that of the acknowledgement before.
         """
         self.region.store(self.NEXT, next_sequence)
         if now is not None:
             self.region.store(self.LAST_ACK, now)
 
     def opened(self, now: int) -> None:
-        """Say that somebody opened it."""
+        """Record that the consumer was opened."""
         self.region.store(self.OPENED, now)
 
     def seek(self, next_sequence: int, now: int) -> None:
-        """Set the place, which can be an earlier one; the caller has the preparation lock.
+        """Set the next sequence, perhaps to an earlier one; the caller has the preparation lock.
 
         Retention, which syncs cursors without that lock, sees by the time that it must sync again.
         """
@@ -188,17 +186,17 @@ class CursorMeta:
         self.move(next_sequence, now)
 
     def begin_flow(self, tail_sequence: int) -> None:
-        """Say that a flow of this name asks for the last message, if none did before."""
+        """Record that a flow of this name asks for the last message, if none did before."""
         if not self.flow_from:
             self.region.store(self.FLOW_FROM, tail_sequence + 1)
 
     def close(self) -> None:
-        """Let go of the map."""
+        """Release the map."""
         del self.region
 
 
 class Cursor:
-    """The cursor of one named consumer, which this handle alone has open.
+    """The cursor of one named consumer, locked exclusively by this handle.
 
     Raises:
         ConsumerInUse: another thread or process has it open.
@@ -208,7 +206,7 @@ class Cursor:
     def __init__(self, folder: Directory, prefix: str, queue_id: bytes, name: str) -> None:
         self.name = name
         self.sync_failed = False
-        self._stands = partial(folder.status, fmt.cursor_name(prefix, name))
+        self._status = partial(folder.status, fmt.cursor_name(prefix, name))
         self._lock = locked(folder, prefix, name)
         try:
             self.meta = CursorMeta(folder, prefix, queue_id, name, writable=True)
@@ -220,22 +218,22 @@ class Cursor:
     def _refuse_group(self) -> None:
         if self.meta.is_group:
             raise errors.UsageError(
-                f"{self.name!r} is a group: open queue.group({self.name!r}), or choose another "
-                "name",
+                f"{self.name!r} is a group",
                 path=self.meta.path,
+                remedy=f"open queue.group({self.name!r}), or choose another name",
             )
 
     def sync(self) -> None:
-        """Put the place on stable storage.
+        """Put the cursor on stable storage.
 
         Raises:
-            SyncFailed: that failed, now or before; another try could succeed and mean nothing.
+            SyncFailed: the sync failed, now or before; a later success would prove nothing.
             CorruptMeta: the file was removed, replaced or truncated while it was open.
         """
         try:
             if not self.sync_failed:
                 self._lock.sync()
-                self._check_stands()
+                self._check_file()
                 return
             words = "a sync of it failed before"
         except OSError as error:
@@ -243,32 +241,32 @@ class Cursor:
             words = errors.describe(error)
         sequence = self.meta.next_sequence
         raise errors.SyncFailed(
-            f"the cursor is not on stable storage ({words}): a power cut can take the "
-            "acknowledgement back, so that messages come again; mend the disk, then open the "
-            "consumer again",
+            f"the cursor is not on stable storage ({words}), so after a power cut acknowledged "
+            "messages can be redelivered",
+            remedy="repair the disk, then open the consumer again",
             path=self.meta.path, position=0, reason=words,
             first_sequence=sequence, end_sequence=sequence,
         )  # fmt: skip
 
-    def _check_stands(self) -> None:
-        """Raise if what was synced is not what whoever opens the consumer next will find."""
-        status = self._stands()
+    def _check_file(self) -> None:
+        """Raise if the synced file is not the one that the next opener will find."""
+        status = self._status()
         if status is None or (status.st_dev, status.st_ino) != self._lock.identity():
             raise _corrupt(self.meta.path, 0, "removed or replaced while it was open")
         if status.st_size < fmt.CURSOR_META_BYTES:
             raise _corrupt(self.meta.path, status.st_size, "truncated while it was open")
 
     def close(self) -> None:
-        """Let others open it; closing again does nothing."""
+        """Release the lock; closing again has no effect."""
         self._lock.close()
 
 
 def locked(folder: Directory, prefix: str, name: str) -> FileLock:
-    """Return the lock on a cursor, held alone; the kernel lets go of it when this process ends.
+    """Return the exclusive lock on a cursor; the kernel releases it when this process ends.
 
     Raises:
-        ConsumerInUse: another thread or process has it.
-        QueueNotFound: there is no such cursor.
+        ConsumerInUse: another thread or process holds it.
+        QueueNotFound: no cursor has this name.
     """
     file_name = fmt.cursor_name(prefix, name)
     deadline = time.monotonic() + TAKE_SECONDS
@@ -284,15 +282,15 @@ def locked(folder: Directory, prefix: str, name: str) -> FileLock:
         lock.close()  # in use; or it was removed, or replaced, before it was locked
         if time.monotonic() > deadline:
             raise errors.ConsumerInUse(
-                f"consumer {name!r} is open in another thread or process: close it there, "
-                "or choose another name",
+                f"consumer {name!r} is open in another thread or process",
                 path=folder.full(file_name),
+                remedy="close it there, or choose another name",
             )
         time.sleep(TAKE_STEP_SECONDS)
 
 
 def is_open(folder: Directory, prefix: str, name: str) -> bool:
-    """Return whether somebody has a cursor open, as of now; whoever opens it just then waits."""
+    """Return whether a cursor is open now; a concurrent opener waits for this test."""
     file_name = fmt.cursor_name(prefix, name)
     lock = FileLock(folder.open(file_name, writable=False), folder.full(file_name))
     try:
@@ -302,20 +300,20 @@ def is_open(folder: Directory, prefix: str, name: str) -> bool:
 
 
 def sync_cursor(folder: Directory, prefix: str, name: str) -> None:
-    """Put a cursor on stable storage, whoever has it open; the error is the system's own."""
+    """Put a cursor on stable storage, open or not; the error is the system's own."""
     sync_words(folder, fmt.cursor_name(prefix, name))
 
 
 def readable_cursors(
     folder: Directory, prefix: str, queue_id: bytes, names: list[str] | None = None
 ) -> Iterator[tuple[str, CursorMeta | errors.PageQueueError]]:
-    """Give the cursors, mapped for reading while they are referred to; or what is wrong with one.
+    """Yield each cursor, mapped for reading while it is referenced, or the error of reading it.
 
     Args:
         folder: of the queue.
         prefix: of its file names.
         queue_id: of the queue.
-        names: of the consumers; None: of all that there are.
+        names: of the consumers; None: of all.
     """
     for name in cursor_names(folder, prefix) if names is None else names:
         try:
@@ -323,7 +321,7 @@ def readable_cursors(
         except errors.QueueNotFound:
             continue  # removed meanwhile
         except errors.ClosedError:
-            raise  # it says nothing about the cursor
+            raise  # this is not about the cursor
         except errors.SETTLED as error:
             yield name, error
             continue
@@ -335,15 +333,15 @@ def lower_cursors(
 ) -> None:
     """Lower every cursor that is ahead of the tail to it; the caller has the queue alone (I11).
 
-    A file that cannot be read is left: where its consumer stood cannot be known from anything else.
-    The new place is made as a new file, durable before anything new is sent: otherwise the old
-    one could come back at the next power cut, and skip what was sent until then.
+    An unreadable file is left: no other file records its consumer's place. The lowered cursor is a
+    new file, durable before anything new is sent: otherwise the old one could come back at the next
+    power cut, and skip the messages sent until then.
     """
     for name, meta in readable_cursors(folder, prefix, queue_id):
         if isinstance(meta, errors.PageQueueError):
             log.warning("%s", meta)
         elif meta.next_sequence > tail_sequence and not meta.is_group:
-            # Dies or cut before the rename: it is ahead still, and the next recovery lowers it.
+            # Dies or cut before the rename: it is still ahead, and the next recovery lowers it.
             CursorMeta.make(
                 folder, prefix, queue_id, name, next_sequence=tail_sequence,
                 created=meta.created, last_ack=meta.last_ack,
@@ -351,5 +349,5 @@ def lower_cursors(
             )  # fmt: skip
             did(
                 f"lowered consumer {name!r} from {meta.next_sequence} to {tail_sequence}, the next "
-                "sequence: what it had acknowledged behind it was lost"
+                "sequence: the power cut took later messages that it had acknowledged"
             )

@@ -1,12 +1,12 @@
-"""The file of a group: who has claimed what, mapped by every handle; and its snapshots.
+"""The file of a group: its table of claims, mapped by every handle, and its snapshots.
 
-The table in it is shared memory: it survives every kill, and is believed only within the boot, the
-mount and the file that it was made in. What survives a power cut is the floor (one word, as in
-every cursor) and the last snapshot that was synced. Both are never ahead of the truth, so what was
-acknowledged later comes again, and nothing that was not acknowledged is skipped (I14).
+The table is shared memory: it survives every kill, and is trusted only within the boot, the mount
+and the file that it was made in. After a power cut the floor (one word, as in every cursor) and the
+last synced snapshot are used. Neither is ever ahead of the true state, so messages acknowledged
+later are redelivered, and no unacknowledged message is skipped (I14).
 
-There are two places for snapshots, in turn. The one on stable storage is never written to: whoever
-dies or is cut while writing leaves it whole.
+Snapshots alternate between two places. The one on stable storage is never overwritten, so a death
+or a power cut during a write leaves it whole.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.meta.all_and_read_meta import check_shared, field_of, identity_checksum, map_shared
 from pagequeue.meta.cursor import REMEDY, readable_cursors
-from pagequeue.meta.write_meta import lock_key_of
+from pagequeue.meta.write_meta import check_lock_abi, lock_key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,7 @@ KEY_BYTES: Final = field_of(fmt.GROUP_META, "lock_abi") - KEY_AT
 
 @dataclass(frozen=True)
 class Waiting:
-    """A message that was claimed and is not acknowledged, as a snapshot has it."""
+    """A claimed and unacknowledged message, as stored in a snapshot."""
 
     sequence: int
     due: int = 0  # ns since 1970, UTC
@@ -46,12 +46,12 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a group had done at one moment.
+    """The state of a group at one time.
 
     Attributes:
         new_sequence: the first message that was never claimed.
         waiting: those below it that are not acknowledged, in order.
-        ordinal: which snapshot it was; 0 = it was made from the floor.
+        ordinal: number of the snapshot; 0 = made from the floor.
     """
 
     new_sequence: int
@@ -64,7 +64,7 @@ class Snapshot:
         return self.waiting[0].sequence if self.waiting else self.new_sequence
 
     def within(self, floor: int, tail: int) -> Snapshot:
-        """Return the same without what the floor says is done, and what the queue does not have."""
+        """Return the same without messages below the floor or from the tail on."""
         new = min(max(self.new_sequence, floor), tail)
         kept = [one for one in self.waiting if floor <= one.sequence < new]
         return Snapshot(new, kept, self.ordinal)
@@ -82,7 +82,7 @@ def encode_snapshot(ordinal: int, new_sequence: int, records: bytes) -> bytes:
 
 
 def decode_snapshot(data: bytes) -> Snapshot | None:
-    """Return what a snapshot says; None if it is none, or not whole."""
+    """Return the decoded snapshot; None: it is invalid or incomplete."""
     if len(data) < fmt.SNAPSHOT.itemsize:
         return None
     header = np.frombuffer(data, fmt.SNAPSHOT, 1).copy()
@@ -121,10 +121,10 @@ class GroupTable:
     """The file of one group, mapped as a whole.
 
     Raises:
-        QueueNotFound: there is no consumer and no group of this name.
+        QueueNotFound: neither a consumer nor a group has this name.
         UsageError: a consumer has this name.
         CorruptMeta: it is damaged, or another queue's.
-        NewerFormat, UnsafePath, AccessDenied: as they say.
+        NewerFormat, UnsafePath, AccessDenied: opening it failed.
     """
 
     NEXT: Final = _word("next_sequence")
@@ -149,7 +149,7 @@ class GroupTable:
         size_bytes = fmt.GROUP_TABLE_AT if status is None else status.st_size
         if size_bytes == fmt.CURSOR_META_BYTES:
             raise errors.UsageError(
-                f"{name!r} is a consumer, not a group: choose another name", path=self.path
+                f"{name!r} is a consumer, not a group", path=self.path, remedy="choose another name"
             )
         if not fmt.GROUP_TABLE_AT <= size_bytes <= fmt.PAGE_BYTES_MAX:
             raise self.corrupt(0, f"{size_bytes} bytes, which no group has")
@@ -161,7 +161,7 @@ class GroupTable:
         self.region.on_lost = partial(self.corrupt, reason="truncated while it was open")
         self.capacity = self.region.load_half(self.CAPACITY)
         needed = fmt.group_bytes(self.capacity)
-        if fmt.GROUP_TABLE_AT <= needed < size_bytes:  # nobody reads what was appended
+        if fmt.GROUP_TABLE_AT <= needed < size_bytes:  # appended bytes are ignored
             size_bytes = needed
             self.region, self.inode = map_shared(
                 folder, self._file_name, size_bytes=size_bytes, writable=writable,
@@ -174,12 +174,12 @@ class GroupTable:
             not 0 < self.capacity <= fmt.GROUP_CAPACITY_MAX
             or fmt.group_bytes(self.capacity) != size_bytes
         ):
-            raise self.corrupt(self.CAPACITY, f"a table of {self.capacity}, which cannot be")
+            raise self.corrupt(self.CAPACITY, f"an invalid capacity of {self.capacity}")
 
     def corrupt(self, position: int, reason: str) -> errors.CorruptMeta:
-        """Return the error for a file that cannot be used."""
+        """Return the error for an invalid file."""
         return errors.CorruptMeta(
-            f"group: {reason}: {REMEDY}", path=self.path, position=position, reason=reason
+            f"group: {reason}", path=self.path, position=position, reason=reason, remedy=REMEDY
         )
 
     @property
@@ -190,38 +190,32 @@ class GroupTable:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether whoever made the file died before it could be used: nobody ever did."""
+        """Whether the file's maker died before it could be used."""
         return not any(self.region.read(KEY_AT, KEY_BYTES))
 
     @property
     def is_this_boot(self) -> bool:
-        """The same, but a mount of another name (a container's, say) counts as the same."""
+        """Like `is_trusted`, but through any mount, a container's for example."""
         key = self.region.read(KEY_AT, KEY_BYTES)[:24]
         return key == lock_key_of(self._folder, self.inode)[:24]
 
     def check_usable(self) -> None:
-        """Raise if the table is not of this boot, or its lock of a kind that we cannot take."""
+        """Raise if the table is not of this boot, or its lock of another C library."""
         if not self.is_this_boot:
             raise self.corrupt(KEY_AT, "put there while the queue was open: close it first")
-        abi = self.region.load_half(self.LOCK_ABI)
-        if abi != _core.LOCK_ABI:
-            raise errors.ForeignLock(
-                f"its lock is of kind {abi:#x}, this process has {_core.LOCK_ABI:#x}: "
-                "use one C library for all processes of a queue, or close it everywhere first",
-                path=self.path,
-            )
+        check_lock_abi(self.region.load_half(self.LOCK_ABI), self.path)
 
     def settle(self) -> None:
-        """Make the lock anew and every claim void; only while nobody has the group open."""
+        """Recreate the lock and void every claim; only while the group is open nowhere."""
         _core.reset_group(self.region, self.capacity)
         self.region.store_half(self.LOCK_ABI, _core.LOCK_ABI)
-        # Dies or is cut before this line: the next opener makes the file anew.
+        # Dies or is cut before this line: the next opener recreates the file.
         self.region.write(KEY_AT, lock_key_of(self._folder, self.inode))
 
     def look(self, monotonic: int) -> tuple[int, tuple[int, int]]:
-        """Return the next new message, and how many claims are live and how many messages wait.
+        """Return the next new message, and the numbers of live claims and of waiting messages.
 
-        Others go on meanwhile, so the numbers are of nearly one moment.
+        Workers continue meanwhile, so the numbers are only nearly consistent.
         """
         used = min(self.region.load_half(_word("used")), self.capacity)
         rows = np.frombuffer(memoryview(self.region), fmt.GROUP_RECORD, used, fmt.GROUP_TABLE_AT)
@@ -241,7 +235,7 @@ class GroupTable:
                 return sequence
 
     def last_snapshot(self) -> Snapshot:
-        """Return what survives a power cut: the newest whole snapshot, and the floor."""
+        """Return the state that survives a power cut: the newest whole snapshot, and the floor."""
         size_bytes = fmt.snapshot_bytes(self.capacity)
         newest = Snapshot(0)
         for ordinal in (0, 1):
@@ -252,14 +246,14 @@ class GroupTable:
         return newest.within(self.region.load(self.NEXT), fmt.SEQUENCE_MAX)
 
     def write_snapshot(self, new_sequence: int, records: bytes) -> int:
-        """Write a snapshot where the one on stable storage does not stand; return its ordinal."""
+        """Write a snapshot over the older one; return its ordinal."""
         ordinal = self.region.load(self.SNAPSHOT) + 1
         at = fmt.snapshot_at(self.capacity, ordinal)
         self.region.write(at, encode_snapshot(ordinal, new_sequence, records))
         return ordinal
 
     def close(self) -> None:
-        """Let go of the map."""
+        """Release the map."""
         del self.region
 
 
@@ -276,10 +270,10 @@ def make_group_file(
     now: int = 0,
     monotonic: int = 0,
 ) -> None:
-    """Create the file, or put another one in its place, durable with its name.
+    """Create or replace the file, durable with its name.
 
-    What waits in the snapshot waits in the table; its place is looked for when it is claimed. `now`
-    is of the wall clock, and `monotonic` of the leases' clock at the same moment, in ns.
+    Messages that wait in the snapshot wait in the table; their positions are searched when they are
+    claimed. `now` is the wall clock, `monotonic` the leases' clock at the same time, in ns.
     """
     file_name = fmt.cursor_name(prefix, name)
     header = np.zeros(1, fmt.GROUP_META)
@@ -307,14 +301,14 @@ def make_group_file(
         ordinal, snapshot.new_sequence, encode_waiting(snapshot.waiting)
     )
     folder.make(file_name, whole, size_bytes=fmt.group_bytes(capacity), synced=True)
-    # Dies or cut before the table is settled: it is not believed, and the snapshot is.
+    # Dies or cut before the table is settled: the table is not trusted, the snapshot is.
     made = GroupTable(folder, prefix, queue_id, name, writable=True)
     made.settle()
     made.close()
     folder.sync_entries()
 
 
-def settle_groups(
+def recover_groups(
     folder: Directory,
     prefix: str,
     queue_id: bytes,
@@ -322,11 +316,11 @@ def settle_groups(
     did: Callable[[str], None],
     clock: Callable[[], int],
 ) -> None:
-    """Make every group usable by who comes next; the caller has the queue alone (I11, I14).
+    """Make every group usable for its next opener; the caller has the queue alone (I11, I14).
 
-    Nobody who claimed anything is alive. Where the table is believed, its claims are void and the
-    rest stays; otherwise the file is made anew from what survives a power cut, not ahead of the
-    tail, before anything new is sent: the old one could come back at the next power cut.
+    No process that claimed a message is alive. In a trusted table the claims are voided and the
+    rest stays; otherwise the file is recreated from the state that survives a power cut, not ahead
+    of the tail, before anything new is sent: the old file could come back at the next power cut.
     """
     names = [name for name, meta in readable_cursors(folder, prefix, queue_id)
              if not isinstance(meta, errors.PageQueueError) and meta.is_group]  # fmt: skip
@@ -340,16 +334,16 @@ def settle_groups(
             group.settle()
             group.close()
         else:
-            did(make_anew(folder, prefix, queue_id, group, tail_sequence, clock()))
+            did(recreate(folder, prefix, queue_id, group, tail_sequence, clock()))
 
 
-def make_anew(
+def recreate(
     folder: Directory, prefix: str, queue_id: bytes, group: GroupTable, tail_sequence: int, now: int
 ) -> str:
-    """Make a group's file again from what survives a power cut; return what was done.
+    """Recreate a group's file from the state that survives a power cut; return what was done.
 
-    Nobody has the group open; the map that is given is let go of. Dies or is cut in here: the old
-    file, or the new one, of which the same is made again.
+    The group is open nowhere; the given map is released. Dies or is cut in here: the old file is
+    there, or the new one, from which the same is made again.
     """
     before, name, capacity = group.last_snapshot(), group.name, group.capacity
     created, last_ack = (group.region.load(_word(word)) for word in ("created", "last_ack"))
@@ -360,6 +354,6 @@ def make_anew(
         last_ack=last_ack, now=now, monotonic=_core.monotonic(),
     )  # fmt: skip
     return (
-        f"made group {name!r} anew from its last flush: message {kept.new_sequence} is the next "
-        f"new one, and {len(kept.waiting)} before it come again"
+        f"recreated group {name!r} from its last flush: message {kept.new_sequence} is the next "
+        f"new one, and {len(kept.waiting)} before it are redelivered"
     )

@@ -2,7 +2,7 @@
 
 A flow asks its source to continue after the last message of the queue. Retention can empty a queue,
 so where a flow has asked, it first keeps that message here (T1 in FORMAT.md, "Retention"). The file
-is named after the sequence and never changes; which of several counts is decided by the tail alone.
+is named after the sequence and never changes; the tail alone decides which of several counts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def decode(data: bytes, queue_id: bytes, sequence: int, path: str) -> Message:
     """Return the message that a file keeps.
 
     Raises:
-        CorruptMeta: it is damaged, or keeps another message than its name says.
+        CorruptMeta: it is damaged, or keeps another message than the one in its name.
         NewerFormat: written by a newer version.
     """
     if len(data) < fmt.STORED.itemsize:
@@ -55,8 +55,8 @@ def decode(data: bytes, queue_id: bytes, sequence: int, path: str) -> Message:
     version, stated = int(found["version"]), int(found["checksum"])
     if version > fmt.FORMAT_VERSION:
         raise errors.NewerFormat(
-            f"written in format {version}, this is {fmt.FORMAT_VERSION}: upgrade pagequeue",
-            path=path, version=version,
+            f"written in format {version}, this is {fmt.FORMAT_VERSION}",
+            path=path, version=version, remedy="upgrade pagequeue",
         )  # fmt: skip
     if int(found["payload_bytes"]) != len(payload):
         raise bad_record(path, "wrong size")
@@ -71,9 +71,9 @@ def decode(data: bytes, queue_id: bytes, sequence: int, path: str) -> Message:
 
 
 def bad_record(path: str, reason: str) -> errors.CorruptMeta:
-    """Return the error for a last message that cannot be read."""
+    """Return the error for an invalid last message."""
     return errors.CorruptMeta(
-        f"last message of the queue: {reason}: {REMEDY}", path=path, position=0, reason=reason
+        f"last message of the queue: {reason}", path=path, position=0, reason=reason, remedy=REMEDY
     )
 
 
@@ -81,8 +81,8 @@ def read_stored(folder: Directory, prefix: str, queue_id: bytes, sequence: int) 
     """Return the message that was kept under this sequence.
 
     Raises:
-        QueueNotFound: there is none.
-        CorruptMeta, NewerFormat: as for `decode`. UnsafePath, AccessDenied: as they say.
+        QueueNotFound: no message was kept.
+        CorruptMeta, NewerFormat: as for `decode`. UnsafePath, AccessDenied: reading it failed.
     """
     name = fmt.stored_name(prefix, sequence)
     data = folder.read(name, fmt.STORED.itemsize + fmt.PAGE_BYTES_MAX)
@@ -90,10 +90,10 @@ def read_stored(folder: Directory, prefix: str, queue_id: bytes, sequence: int) 
 
 
 def write_stored(folder: Directory, prefix: str, queue_id: bytes, message: Message) -> None:
-    """Keep a message, on stable storage; its name is, when the directory is synced next.
+    """Keep a message, on stable storage; its name is durable after the directory's next sync.
 
     Raises:
-        DiskFull, SystemLimit, AccessDenied: nothing is left behind.
+        DiskFull, SystemLimit, AccessDenied: writing it failed; no file is left.
     """
     data = encode(queue_id, message)
     name = fmt.stored_name(prefix, message.sequence)

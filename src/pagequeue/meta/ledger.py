@@ -1,10 +1,10 @@
-"""The ledger: what a writer that may come again has published, kept beside the messages.
+"""The ledger: the published work of writers that may retry, stored next to the messages.
 
-A writer that can die and do its work again (a Spark query, say) names each piece of work. Whoever
-publishes one writes first what it is about to do, a record, and afterwards its entry. An entry says
-what is done; the record that is found says what was begun, and the pages or the frames say whether
-it was done as well. After a power cut an entry can be there whose messages are not: recovery takes
-back what is behind the tail, as it lowers cursors.
+A writer that can die and repeat its work (a Spark query, for example) names each piece of work. The
+publisher of a piece first writes a record of it, and afterwards its entry. An entry lists completed
+work; a record that is found was begun, and the pages or frames show whether it was completed. After
+a power cut an entry can be there without its messages: recovery removes pieces past the tail, as it
+lowers cursors.
 """
 
 from __future__ import annotations
@@ -26,45 +26,46 @@ VERSION: Final = 1
 BYTES_MAX: Final = 1 << 20
 ENTRY: Final = re.compile(r"[0-9a-f]{32}")
 STAGED: Final = "-staged"
-"""Behind the prefix: the directory beside the queue in which rows and pages wait."""
+"""Suffix after the prefix: the directory in the queue's directory that holds staged rows and pages.
+"""
 LOCK: Final = "lock"
-"""In that directory: what publishers lock, one at a time."""
+"""In that directory: the lock file of publishers."""
 KEPT: Final = 16
-"""So many pieces of work an entry remembers: a writer repeats its last one, or after a power cut a
-few before it."""
+"""How many pieces of work an entry keeps: a writer repeats its last one, or after a power cut a few
+before it."""
 
 
 def publishing_name(prefix: str) -> str:
-    """Return the name of the file that says which pages are being published."""
+    """Return the name of the record of pages that are being published."""
     return f"{prefix}-publishing"
 
 
 def sending_name(prefix: str) -> str:
-    """Return the name of the file that says which batch is being sent."""
+    """Return the name of the record of a batch that is being sent."""
     return f"{prefix}-sending"
 
 
 def published_name(prefix: str, entry: str) -> str:
-    """Return the name of a ledger's entry: what one writer has published so far."""
+    """Return the name of a ledger's entry: one writer's completed work."""
     return f"{prefix}-published.{entry}"
 
 
 def progress(folder: Directory, prefix: str) -> int:
-    """Return how far the publisher is who is at work: the time of its lock, ns; 0: nobody was."""
+    """Return the progress of an active publisher, as the time of its lock in ns; 0: none."""
     try:
         status = folder.status(f"{prefix}{STAGED}/{LOCK}")
-    except errors.PageQueueError:  # it may not be looked at: then nobody waits longer for it
+    except errors.PageQueueError:  # inaccessible: then waits are not extended for it
         return 0
     return 0 if status is None else status.st_mtime_ns
 
 
 def entry_of(name: str) -> str:
-    """Return how the entry of a writer is called."""
+    """Return the name of a writer's entry."""
     return hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
 
 
 def read_record(folder: Directory, name: str) -> dict[str, Any] | None:
-    """Return what a record or an entry says; None: there is none.
+    """Return a decoded record or entry; None: it is missing.
 
     Raises:
         CorruptMeta: it is damaged.
@@ -75,11 +76,11 @@ def read_record(folder: Directory, name: str) -> dict[str, Any] | None:
     try:
         data = folder.read(name, BYTES_MAX)
     except errors.QueueNotFound:
-        return None  # another one settled it
+        return None  # another process resolved it
     path = folder.full(name)
     text = data[8:]
     try:
-        # What follows was appended by somebody else; a writer's text is ASCII, a byte a character.
+        # Bytes after it were appended by others; a writer's text is ASCII, a byte a character.
         record, end = json.JSONDecoder().raw_decode(text.decode("latin-1"))
         record = record if int(data[:8], 16) == _core.crc32c(text[:end]) else None
     except (ValueError, RecursionError):
@@ -88,8 +89,8 @@ def read_record(folder: Directory, name: str) -> dict[str, Any] | None:
         raise nonsense(path, "wrong checksum")
     if record.get("version") != VERSION:
         raise errors.NewerFormat(
-            f"written in version {record.get('version')}, this is {VERSION}: upgrade pagequeue",
-            path=path, version=_number(record.get("version")),
+            f"written in version {record.get('version')}, this is {VERSION}",
+            path=path, version=_number(record.get("version")), remedy="upgrade pagequeue",
         )  # fmt: skip
     pieces = [record.get("unsure", [0, 0, 0]), *_list(record.get("done"))]
     if not isinstance(record.get("writer"), str) or not all(map(_is_piece, pieces)):
@@ -98,11 +99,12 @@ def read_record(folder: Directory, name: str) -> dict[str, Any] | None:
 
 
 def nonsense(path: str, reason: str) -> errors.CorruptMeta:
-    """Return the error for a record or an entry that cannot be."""
+    """Return the error for an invalid record or entry."""
     return errors.CorruptMeta(
-        "says nothing that could be right: repair the queue, which removes it; what its writer "
-        "published last has to be looked for by hand",
+        "invalid record of a writer",
         path=path, position=0, reason=reason,
+        remedy="repair the queue, which removes it; search by hand for what its writer published "
+        "last",
     )  # fmt: skip
 
 
@@ -137,9 +139,9 @@ def write_record(
     Args:
         folder: of the queue.
         name: of the record.
-        record: what it says.
+        record: its contents.
         sync: puts the directory's entries on stable storage, and latches the queue if that
-            fails; None: whoever recovers it begins again.
+            fails; None: recovery calls this, and is repeated after a failure.
 
     Raises:
         DiskFull, SystemLimit: the one before stays. What `sync` raises.
@@ -151,9 +153,9 @@ def write_record(
 
 
 def done_in(entry: dict[str, Any] | None, piece: int) -> range | None:
-    """Return the sequences of a piece of work that is done; None: it is not.
+    """Return the sequences of a completed piece of work; None: it is not completed.
 
-    Pieces that are older than all that the entry remembers are done, their place is not known.
+    Pieces that are older than all in the entry are completed, at unknown sequences.
     """
     if entry is None or not entry["done"]:
         return None
@@ -166,20 +168,20 @@ def done_in(entry: dict[str, Any] | None, piece: int) -> range | None:
 def with_piece(
     entry: dict[str, Any] | None, writer: str, piece: int, sequences: range
 ) -> dict[str, Any]:
-    """Return an entry that says that a piece of work is done as well."""
+    """Return an entry with one more completed piece of work."""
     before = [] if entry is None else entry["done"]
     done = [*before, [piece, sequences.start, sequences.stop]]
     return {"writer": writer, "done": done[-KEPT:]}
 
 
 def unsure(record: dict[str, Any]) -> dict[str, Any]:
-    """Return the entry of a record of which nobody can tell any more whether it was done."""
+    """Return the entry of a record whose completion cannot be determined any more."""
     *done, last = record["done"]
     return {"writer": record["writer"], "done": done, "unsure": last}
 
 
 def damaged(folder: Directory, prefix: str) -> dict[str, errors.CorruptMeta]:
-    """Return what is wrong with entries, and with the record of a batch, by their names."""
+    """Return the errors of damaged entries, and of a batch's record, by their names."""
     pattern = re.compile(re.escape(published_name(prefix, "")) + r"[0-9a-f]{32}")
     found = {}
     for name in sorted(folder.names()):
@@ -189,23 +191,23 @@ def damaged(folder: Directory, prefix: str) -> dict[str, errors.CorruptMeta]:
             except errors.CorruptMeta as error:
                 found[name] = error
             except errors.PageQueueError:
-                continue  # nothing can be said about it
+                continue  # inaccessible, so its contents are unknown
     return found
 
 
 def lower_entries(
     folder: Directory, prefix: str, tail_sequence: int, did: Callable[[str], None]
 ) -> None:
-    """Take back what entries say of messages that a power cut took; only when alone."""
+    """Remove pieces past the tail, which a power cut took; only with the queue locked."""
     pattern = re.compile(re.escape(published_name(prefix, "")) + r"[0-9a-f]{32}")
     for name in sorted(filter(pattern.fullmatch, folder.names())):
         try:
             entry = read_record(folder, name)
         except errors.CorruptMeta:
-            continue  # whoever needs it is told
+            continue  # a publisher that needs it gets the error
         if entry is None:
             continue
         kept = [piece for piece in entry["done"] if piece[2] <= tail_sequence]
         if len(kept) < len(entry["done"]):
             write_record(folder, name, {**entry, "done": kept})
-            did(f"took back in {name} what stood behind the tail")
+            did(f"removed the work after the tail from {name}")

@@ -1,9 +1,9 @@
-"""The manifest of a ship: which sealed pages were copied here, whole and checked.
+"""The manifest of a replica: which sealed pages were copied here, whole and checked.
 
-A ship is a directory of copies of a queue's sealed pages, which can be read as a queue. What the
-manifest does not name is not there for its readers, whatever files stand beside it; it is replaced
-as a whole, after all that it names is on stable storage. It is JSON, a line for each page, so that
-other tools can check and copy what it names.
+A replica is a directory of copies of a queue's sealed pages, which can be read as a queue. Readers
+ignore every page that the manifest does not name. It is replaced as a whole, after all that it
+names is on stable storage. It is JSON, a line for each page, so that other tools can check and copy
+the files.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CHECKSUM: Final = re.compile(r"[0-9a-f]{8}")
 
 
 def manifest_name(prefix: str) -> str:
-    """Return the name of the file that makes a directory a ship."""
+    """Return the name of the file that makes a directory a replica."""
     return f"{prefix}-manifest.json"
 
 
@@ -50,20 +50,20 @@ def lock_name(prefix: str) -> str:
 
 @dataclass(frozen=True)
 class ShippedPage:
-    """One page that was shipped.
+    """One page of a replica.
 
     Attributes:
         number: of the page.
         file: its name.
         size_bytes: of the file, which may be compressed.
         crc32c: of the file, in hexadecimal.
-        index_bytes: of the index that are in use; the file is longer, zeros behind them.
+        index_bytes: of the index that are in use; the rest of the file is zeros.
         index_crc32c: of these bytes, in hexadecimal.
         first_sequence: of its first message.
-        end_sequence: behind its last message.
+        end_sequence: one past its last message.
         first_timestamp: of its first message, ns since 1970, UTC.
         last_timestamp: of its last message.
-        end_position: behind its last message, when it is not compressed.
+        end_position: one past its last message, in the inflated page.
     """
 
     number: int
@@ -81,13 +81,13 @@ class ShippedPage:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a ship has.
+    """The contents of a replica.
 
     Attributes:
         queue_id: of the queue, in hexadecimal.
-        host: on which it was.
-        directory: in which it was there.
-        prefix: of its file names, there and here.
+        host: of the original.
+        directory: of the original.
+        prefix: of the file names of both.
         page_bytes: of each of its pages.
         pages: in their order, without a gap.
     """
@@ -111,8 +111,9 @@ class Manifest:
         is_its = (self.queue_id, self.page_bytes) == (meta.queue_id.hex(), meta.page_bytes)
         if not is_its or not self.tail.can_be(head, meta.page_bytes):
             raise errors.CorruptMeta(
-                f"another queue's, or not of the other meta files here: {REMEDY}",
+                "the manifest of another queue, or not of the other meta files here",
                 path=os.path.join(path, manifest_name(self.prefix)), position=0, reason="manifest",
+                remedy=REMEDY,
             )  # fmt: skip
 
     def encode(self) -> bytes:
@@ -125,10 +126,10 @@ class Manifest:
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> Manifest:
-        """Return what a file says.
+        """Return the decoded file.
 
         Raises:
-            CorruptMeta: nothing that can be. NewerFormat: a newer version wrote it.
+            CorruptMeta: it is invalid. NewerFormat: a newer version wrote it.
         """
         try:
             told = json.loads(data)
@@ -136,8 +137,8 @@ class Manifest:
             body = data[data.index(b"\n") + 1 : data.rindex(b"}")]
             if type(version) is int and version > VERSION:
                 raise errors.NewerFormat(
-                    f"a manifest of format {version}, this is {VERSION}: upgrade pagequeue",
-                    path=path, version=version,
+                    f"a manifest of format {version}, this is {VERSION}",
+                    path=path, version=version, remedy="upgrade pagequeue",
                 )  # fmt: skip
             if version != VERSION or type(version) is not int:
                 raise ValueError(f"unknown format {version!r}")  # noqa: TRY301 - the same
@@ -147,16 +148,16 @@ class Manifest:
             found._check()
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise errors.CorruptMeta(
-                f"no manifest that can be ({error}): {REMEDY}",
-                path=path, position=0, reason="manifest",
+                f"invalid manifest ({error})",
+                path=path, position=0, reason="manifest", remedy=REMEDY,
             ) from error  # fmt: skip
         return found
 
     def _check(self) -> None:
-        """Raise ValueError for what cannot be."""
+        """Raise ValueError for a contradiction."""
         texts = (self.queue_id, self.host, self.directory, self.prefix)
         if not all(isinstance(text, str) for text in texts) or type(self.page_bytes) is not int:
-            raise ValueError("the queue is not told")
+            raise ValueError("the queue is not described")
         before: ShippedPage | None = None
         for page in self.pages:
             follows = before is None or (
@@ -171,7 +172,7 @@ class Manifest:
                 and page.file == fmt.page_name(self.prefix, page.number)
             )
             if not (follows and can_be):
-                raise ValueError(f"page {page.number} cannot be there")
+                raise ValueError(f"page {page.number} contradicts the page before it or the queue")
             before = page
 
 
@@ -180,18 +181,18 @@ def _page(told: dict[str, Any]) -> ShippedPage:
     for name, limit in _NUMBERS.items():
         value = told[name]
         if type(value) is not int or not 0 <= value <= limit:
-            raise ValueError(f"{value!r} is no {name}")
+            raise ValueError(f"invalid {name} {value!r}")
     for checksum in (told["crc32c"], told["index_crc32c"]):
         if not isinstance(checksum, str) or not _CHECKSUM.fullmatch(checksum):
-            raise ValueError(f"{checksum!r} is no checksum")
+            raise ValueError(f"invalid checksum {checksum!r}")
     return page
 
 
 def read_manifest(folder: Directory, prefix: str) -> Manifest | None:
-    """Return the manifest of a directory; None: it is no ship.
+    """Return the manifest of a directory; None: it is not a replica.
 
     Raises:
-        CorruptMeta, NewerFormat: as they say.
+        CorruptMeta: it is invalid. NewerFormat: a newer version wrote it.
     """
     name = manifest_name(prefix)
     if not folder.exists(name):
@@ -200,8 +201,8 @@ def read_manifest(folder: Directory, prefix: str) -> Manifest | None:
     found = Manifest.decode(folder.read(name, BYTES_MAX), path)
     if found.prefix != prefix:
         raise errors.CorruptMeta(
-            f"a manifest of prefix {found.prefix!r}: {REMEDY}",
-            path=path, position=0, reason="manifest",
+            f"a manifest of prefix {found.prefix!r}",
+            path=path, position=0, reason="manifest", remedy=REMEDY,
         )  # fmt: skip
     return found
 

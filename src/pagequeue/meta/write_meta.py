@@ -1,7 +1,7 @@
-"""The shared words of those who write: where writing stands, the durable mark, the failure latch.
+"""writeMeta: the shared state of writers: the tail, the durable mark, the failure latch, the lock.
 
-They stand in the write meta, mapped by everyone who writes or waits, and are only touched through
-the core, whole and aligned. The file's identity is checked once, at opening.
+Every process that writes or waits maps it, and accesses it only through the core, whole and
+aligned. The file's identity is checked once, at opening.
 """
 
 from __future__ import annotations
@@ -9,11 +9,17 @@ from __future__ import annotations
 import errno
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.meta.all_and_read_meta import check_shared, field_of, make_shared, map_shared
+from pagequeue.meta.all_and_read_meta import (
+    MappedMeta,
+    check_shared,
+    field_of,
+    make_shared,
+    map_shared,
+)
 from pagequeue.system.namespaces import NAMESPACE_BYTES, UNKNOWN_NAMESPACE, pid_namespace
 from pagequeue.system.os_errors import refuse_without_resource
 
@@ -26,7 +32,7 @@ BOOT_ID_PATH: Final = "/proc/sys/kernel/random/boot_id"
 
 @dataclass(slots=True)
 class Tail:
-    """Where writing stands: the active page, the next position in it, its frames so far."""
+    """The tail: the active page, the next position in it, its frames so far."""
 
     page_number: int
     position: int
@@ -40,7 +46,7 @@ class Tail:
         return self.first_sequence + self.count
 
     def can_be(self, head: tuple[int, int], page_bytes: int) -> bool:
-        """Whether writing can stand here, when reading begins at this page and sequence."""
+        """Whether this is a possible tail of a queue with this head (page and sequence)."""
         head_page, head_sequence = head
         return (
             head_page <= self.page_number <= fmt.PAGE_NUMBER_MAX
@@ -53,8 +59,8 @@ def _word(name: str) -> int:
     return field_of(fmt.WRITE_META, name)
 
 
-class WriteMeta:
-    """The shared words of those who write, mapped."""
+class WriteMeta(MappedMeta):
+    """The shared state of writers, mapped."""
 
     DURABLE_SEQUENCE: Final = _word("durable_sequence")
     DURABLE_PAGE: Final = _word("durable_page")
@@ -85,7 +91,10 @@ class WriteMeta:
         durable_sequence: int,
         durable_page: int = 0,
     ) -> None:
-        """Create the file anew; only when alone. Without a durable page the mark is not known."""
+        """Create or replace the file; only with the queue locked exclusively.
+
+        Without a durable page the durable mark is unknown.
+        """
         make_shared(
             folder, fmt.write_meta_name(prefix), fmt.WRITE_META, fmt.WRITE_MAGIC, queue_id,
             durable_sequence=durable_sequence, durable_page=durable_page,
@@ -93,7 +102,7 @@ class WriteMeta:
 
     @property
     def tail(self) -> Tail:
-        """Where writing stands, as of now."""
+        """The current tail."""
         return Tail(*_core.tail(self.region))
 
     @tail.setter
@@ -119,7 +128,7 @@ class WriteMeta:
         self.region.store(self.DURABLE_PAGE, page_number)
 
     def await_turn(self, sequence: int, ns: int) -> bool:
-        """Sleep until nobody else flushes, but no longer than this; return whether to flush.
+        """Sleep until no other thread flushes, but no longer than this; return whether to flush.
 
         Then the turn must be ended. False: this sequence is durable, or the failure latch changed.
         """
@@ -144,7 +153,7 @@ class WriteMeta:
         return self.region.load_half(self.FAILED_ERRNO) != 0
 
     def latch(self, number: int, page_number: int) -> None:
-        """Set the failure latch: nothing is written any more, by any process."""
+        """Set the failure latch: every process refuses to write from now on."""
         self.region.store(self.FAILED_PAGE, page_number)
         self.region.write(self.FAILED_BOOT, self._key[:BOOT_BYTES])
         self.region.store_half(self.FAILED_ERRNO, number)
@@ -156,37 +165,37 @@ class WriteMeta:
         return self.region.load(self.FAILED_PAGE)
 
     def unlatch(self) -> None:
-        """Clear the failure latch; what was at risk must be on stable storage in another way."""
+        """Clear the failure latch; the data at risk must be on stable storage by other means."""
         self.region.store_half(self.FAILED_ERRNO, 0)
 
     @property
     def is_failed_in_this_boot(self) -> bool:
-        """Whether memory can still show what the disk does not have, because a sync failed."""
+        """Whether a sync failed in this boot, so that memory can show what the disk lacks."""
         failed_boot = self.region.read(self.FAILED_BOOT, BOOT_BYTES)
         return self.failed_errno != 0 and failed_boot == self._key[:BOOT_BYTES]
 
     @property
     def lock_abi(self) -> int:
-        """Which kind of lock stands in the file."""
+        """The C library's mutex layout that the lock in the file has."""
         return self.region.load_half(self.LOCK_ABI)
 
     @property
     def lock_key(self) -> bytes:
-        """Boot, file and mount in which the words were last settled."""
+        """Boot, file and mount in which the state was last settled."""
         return self.region.read(self.LOCK_KEY, self.LOCK_KEY_BYTES)
 
     @property
     def is_settled(self) -> bool:
-        """Whether the words were made in this boot, through this mount, in this very file."""
+        """Whether the state was made in this boot, through this mount, in this very file."""
         return self.lock_key == self._key
 
     @property
     def is_this_boot(self) -> bool:
-        """The same, but a mount of another name (a container's, say) counts as the same."""
+        """Like `is_settled`, but through any mount, a container's for example."""
         return self.region.read(self.LOCK_KEY, 24) == self._key[:24]
 
     def settle(self) -> None:
-        """Make the lock anew and say so; only when alone, after recovery."""
+        """Recreate the lock and mark the state as recovered; only with the queue locked."""
         _core.reset_lock(self.region)
         self.region.store_half(self.LOCK_ABI, _core.LOCK_ABI)
         self.region.write(self.LOCK_NAMESPACE, pid_namespace())
@@ -204,33 +213,26 @@ class WriteMeta:
         )
 
     def check_lock(self) -> None:
-        """Raise if the lock is of a kind that this process cannot take."""
-        if self.lock_abi != _core.LOCK_ABI:
-            raise errors.ForeignLock(
-                f"its lock is of kind {self.lock_abi:#x}, this process has {_core.LOCK_ABI:#x}: "
-                "use one C library for all processes of a queue, or close it everywhere first",
-                path=self.path,
-            )
-
-    def close(self) -> None:
-        """Release the map; what still refers to this object raises ClosedError from here on."""
-        self.__dict__.pop("region", None)
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> NoReturn:
-            """Raise ClosedError for the map once it is released."""
-            if name == "region":
-                raise errors.ClosedError("this queue is closed: open it again", path=self.path)
-            raise AttributeError(name)
+        """Raise if the lock has the layout of another C library."""
+        check_lock_abi(self.lock_abi, self.path)
 
     def wake(self) -> None:
-        """Wake every sleeper, so that it looks again."""
+        """Wake every waiter, so that it polls again."""
         _core.wake(self.region)
 
     def sync(self) -> None:
-        """Put the words on stable storage; the error is the system's own."""
+        """Put the state on stable storage; the error is the system's own."""
         self.region.sync(0, fmt.WRITE_META_FILE_BYTES)
+
+
+def check_lock_abi(lock_abi: int, path: str) -> None:
+    """Raise ForeignLock if a lock in a file has another layout than this process's C library."""
+    if lock_abi != _core.LOCK_ABI:
+        raise errors.ForeignLock(
+            f"its lock has layout {lock_abi:#x}, this process has {_core.LOCK_ABI:#x}",
+            path=path,
+            remedy="use one C library for all processes of a queue, or close it everywhere first",
+        )
 
 
 def _boot_id() -> bytes | None:
@@ -247,21 +249,21 @@ def _boot_id() -> bytes | None:
 def check_boot_id() -> None:
     """Raise if this process cannot tell one boot from another: it must not write then.
 
-    What was not synced before a power cut would pass for what memory still has.
+    After a power cut, unsynced data would be taken for data that is still in memory.
 
     Raises:
-        SystemLimit: the boot id cannot be read, or no descriptor is left to read it.
+        SystemLimit: the boot id is unreadable, or no descriptor is left to read it.
     """
     if sys.platform == "linux" and _boot_id() is None:
         raise errors.SystemLimit(
-            "it cannot be read, so a power cut would not be noticed: mount /proc in this "
-            "container or chroot, or open the queue with read_only=True",
+            "unreadable, so a power cut would not be noticed",
             path=BOOT_ID_PATH,
+            remedy="mount /proc in this container or chroot, or open the queue with read_only=True",
         )
 
 
 def lock_key_of(folder: Directory, inode: int) -> bytes:
-    """Return what tells this boot, file and mount from all others."""
+    """Return the key that identifies this boot, file and mount."""
     boot = _boot_id() or bytes(BOOT_BYTES)
     with folder.descriptor as fd:
         mount = _core.mount_id(fd)

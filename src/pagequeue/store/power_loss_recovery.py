@@ -20,7 +20,7 @@ from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.meta.all_and_read_meta import ReadMeta
 from pagequeue.meta.cursor import lower_cursors
-from pagequeue.meta.group_table import settle_groups
+from pagequeue.meta.group_table import recover_groups
 from pagequeue.meta.ledger import lower_entries
 from pagequeue.meta.write_meta import Tail, WriteMeta
 from pagequeue.page.compressed_format import HEAD_REASON
@@ -120,7 +120,7 @@ class Recovery:
         # Cut in the middle of it: the words are not settled, so the next recovery does it again.
         tail = write.tail.sequence
         lower_cursors(self.folder, self.prefix, self.meta.queue_id, tail, self.report.did)
-        settle_groups(
+        recover_groups(
             self.folder, self.prefix, self.meta.queue_id, tail, self.report.did, self.clock
         )
         settle_alone(self.folder, self.prefix, self.meta, write.tail, self.report.did, self._sync)
