@@ -280,7 +280,8 @@ def test_compressed_page_that_stands_where_the_next_comes_is_not_overwritten(dis
     data = disk.page(1).read_bytes()
     disk.page(tail + 1).write_bytes(data)
     assert any(
-        "comes next" in p.reason or "not" in p.reason for p in verify_queue(disk.directory).problems
+        "only prepared" in p.reason or "not" in p.reason
+        for p in verify_queue(disk.directory).problems
     )
     with disk.open() as queue:
         with pytest.raises(CorruptPage):

@@ -302,7 +302,7 @@ def test_other_directories_are_refused(queue: Queue, tmp_path: Path) -> None:
     for target, text in (
         ("q", "own"),
         ("q/x", "own"),
-        ("other", "no ship"),
+        ("other", "not a replica"),
         ("ship", "of another"),
     ):
         with pytest.raises(errors.InvalidOption, match=text):
@@ -322,7 +322,7 @@ def test_an_older_copy_of_the_queue_is_refused(tmp_path: Path) -> None:
         with pytest.raises(errors.InvalidOption, match="older copy"):
             queue.ship(tmp_path / "ship")
         send(queue, 110, 130)
-        with pytest.raises(errors.InvalidOption, match="another than the one"):
+        with pytest.raises(errors.InvalidOption, match="differs from the one"):
             queue.ship(tmp_path / "ship")
     assert read(tmp_path / "ship") == numbers(0, 20)
 
@@ -515,7 +515,7 @@ def test_a_copy_that_is_not_what_was_written_is_told(
     monkeypatch.undo()
     queue.ship(tmp_path / "ship")
     (tmp_path / "ship" / fmt.page_name("queue", 1)).unlink()
-    with pytest.raises(errors.CorruptPage, match="missing, the manifest says"):
+    with pytest.raises(errors.CorruptPage, match=r"missing, but [0-9]+ bytes in the manifest"):
         queue.ship(tmp_path / "ship")
 
 

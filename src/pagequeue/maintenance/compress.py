@@ -1,17 +1,17 @@
 """Compressing sealed pages: the same name, the same messages, fewer bytes.
 
-A page is sealed, so its frames never change, and readers may have either file. The order of steps
+The frames of a sealed page never change, so readers may have either file open. The order of steps
 (FORMAT.md, "Compressing"), under a lock on the temporary file:
 
-Z1. Every frame is checked, and the blocks are written to a temporary file, which is synced.
-Z2. The file is read again, inflated, and compared with the page, byte by byte.
-Z3. Under the preparation lock: if the page is still that file and still retained, the new one is
-    renamed over it.
+Z1. Check every frame; write the blocks to a temporary file and sync it.
+Z2. Read the file again, inflate it, and compare it with the page, byte by byte.
+Z3. Under the preparation lock: if the page is still that file and still retained, rename the new
+    one over it.
 
-Dies in Z1 or Z2: a temporary file, which whoever compresses that page next empties, and recovery
-or a later run removes. Dies or cut behind Z3: the name leads to the one file or the other; both are
-whole, because the new one was on stable storage before it got the name (I16). So the directory is
-not synced, and no error of its sync can be taken from a flush that must know it.
+Dies in Z1 or Z2: a temporary file, which the next process that compresses that page truncates, and
+which recovery or a later run removes. Dies or power is cut after Z3: the name refers to one of the
+files; both are whole, because the new one was on stable storage before the rename (I16). So the
+directory is not synced, and no sync error is hidden from a flush that must report it.
 """
 
 from __future__ import annotations
@@ -55,22 +55,27 @@ if TYPE_CHECKING:
 log = logging.getLogger("pagequeue")
 MAKER: Final = ".tmp-zip"
 WORTH: Final = 0.9
-"""A page stays as it is if it would take more than this part of its bytes."""
+"""A page is left uncompressed if it would take more than this fraction of its bytes."""
 SAMPLES: Final = 8
-"""So many blocks say first whether a page is worth compressing."""
+"""Blocks that are compressed first, to estimate whether a page is worth compressing."""
 NICE: Final = 10
-"""How much less of a processor the background gets than senders do."""
+"""Priority of the background thread: below that of senders."""
 
 
 @dataclass(frozen=True)
 class CompressReport:
-    """What compressing did.
+    """The result of compressing.
 
     Attributes:
         pages: that were compressed.
         bytes_before: of their files.
         bytes_after: of their files.
-        pages_left: sealed pages that stay as they are, because they would hardly shrink.
+        pages_left: sealed pages left uncompressed, because they would hardly shrink.
+
+    Example:
+        >>> report = queue.compress()
+        >>> report.pages, report.bytes_after / report.bytes_before
+        (40, 0.21)
     """
 
     pages: int = 0
@@ -84,8 +89,8 @@ class Compressor:
 
     Args:
         store: the open queue.
-        after: pages are compressed in the background when so many sealed ones follow; None: only
-            when that is asked for.
+        after: sealed pages that follow a page before it is compressed in the background; None: only
+            on request.
         level: of Zstandard.
     """
 
@@ -112,7 +117,7 @@ class Compressor:
             store.compressing.submit(self._quietly)
 
     def _quietly(self) -> None:
-        """Compress what is due; in a thread of its own, so that making pages need not wait."""
+        """Compress the pages that are due; in a thread of its own: preparing pages never waits."""
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
         self._asked = False
@@ -129,9 +134,9 @@ class Compressor:
             log.warning("%s: compressing: %s", store.folder.path, error)
         except errors.PageQueueError as error:
             log.warning("%s: compressing: %s", store.folder.path, error)
-            self._next += 1  # the next one may be good
+            self._next += 1  # the next page may be valid
 
-    # --- asked for --------------------------------------------------------------------------------
+    # --- on request -------------------------------------------------------------------------------
 
     def run(self, store: Store, progress: Callable[[int, int], None] | None) -> CompressReport:
         """Compress all sealed pages that are not compressed yet."""
@@ -159,7 +164,7 @@ class Compressor:
         return CompressReport(pages, before, after, left)
 
     def _sweep(self, store: Store) -> None:
-        """Remove what was left of pages that retention took; others are replaced in their turn."""
+        """Remove temporary files of retired pages; those of other pages are overwritten later."""
         folder = store.folder
         pattern = fmt.page_name_pattern(store.prefix)
         for name in folder.names():
@@ -179,9 +184,9 @@ class Compressor:
             return None  # retention was faster
 
     def _one(self, store: Store, number: int) -> tuple[int, int] | None:
-        """Compress one page; return its bytes before and after, equal if it stays as it is.
+        """Compress one page; return its bytes before and after, equal if it is left uncompressed.
 
-        None: it is compressed already, or somebody else does it just now.
+        None: it is compressed already, or another process is compressing it.
         """
         folder, page_bytes = store.folder, store.meta.page_bytes
         name = fmt.page_name(store.prefix, number)
@@ -195,7 +200,7 @@ class Compressor:
             if fd is None:
                 return None
             before = folder.identity(name)
-            if is_compressed(first_bytes(folder, name)):  # before the lock was had
+            if is_compressed(first_bytes(folder, name)):  # before the lock was acquired
                 return None
             page = _Sealed(store, number)
             if page.is_worth(self._level):
@@ -209,10 +214,10 @@ class Compressor:
 
 
 def _swap(store: Store, number: int, before: Identity | None, fd: int) -> bool:
-    """Give the new file the page's name, if that still leads to the file that was read.
+    """Rename the new file to the page, if that name still refers to the file that was read.
 
-    As a page, it is shared with all who have it open (`page_lock.py`); until it has the name,
-    nobody else compresses this page, because that needs the lock alone.
+    As a page, its lock is shared by all processes that have it open (`page_lock.py`); until the
+    rename no other process compresses this page, because that needs the lock exclusively.
     """
     folder, name = store.folder, fmt.page_name(store.prefix, number)
     with store.roller.lock.exclusive(store.lock_timeout, "compressing a page"):
@@ -228,10 +233,10 @@ def _swap(store: Store, number: int, before: Identity | None, fd: int) -> bool:
 
 @contextlib.contextmanager
 def _temporary(store: Store, name: str) -> Iterator[int | None]:
-    """Give the temporary file of a page, empty and locked; None: somebody else has it.
+    """Yield the temporary file of a page, empty and locked; None: another process has it.
 
-    It is removed behind the block unless it was renamed. The kernel lets go of the lock when its
-    holder dies: then the next one takes over what is there.
+    It is removed after the block unless it was renamed. The kernel releases the lock when its
+    holder dies; the next process then reuses the file.
     """
     folder, temporary = store.folder, name + MAKER
     file = folder.open(temporary, writable=True, make=True)
@@ -241,7 +246,7 @@ def _temporary(store: Store, name: str) -> Iterator[int | None]:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 status = os.fstat(fd)
-                # Else somebody was done with it, or gave it up, before it was locked.
+                # Else another process renamed or removed it before it was locked.
                 has_it = folder.identity(temporary) == (status.st_dev, status.st_ino)
             except BlockingIOError:
                 has_it = False
@@ -264,7 +269,7 @@ class _Sealed:
     """A sealed page that is read to be compressed.
 
     Raises:
-        CorruptFrame: it is damaged, and stays as it is.
+        CorruptFrame: it is damaged, and is left unchanged.
     """
 
     def __init__(self, store: Store, number: int) -> None:
@@ -282,10 +287,10 @@ class _Sealed:
             self._page, index, self._header, first or 0, None, use=_core.INDEX_WRITE
         )
         if first is None or scan.stopped != _core.READ_END or scan.sequence != end_sequence:
-            reason = REASONS.get(scan.stopped, "it cannot be read")
+            reason = REASONS.get(scan.stopped, "it is unreadable")
             raise errors.CorruptFrame(
-                f"message {scan.sequence} at position {scan.position}: {reason}, so the page stays "
-                f"as it is: {REMEDY}",
+                f"message {scan.sequence} at position {scan.position}: {reason}, so the page is "
+                "left uncompressed", remedy=REMEDY,
                 path=self._path, position=scan.position, sequence=scan.sequence, reason=reason,
             )  # fmt: skip
         self._first = first
@@ -316,7 +321,7 @@ class _Sealed:
         return after <= WORTH * before * self.page_bytes / self._used
 
     def write(self, fd: int, level: int) -> int:
-        """Write the compressed file, and put it on stable storage; return its size."""
+        """Write the compressed file to stable storage; return its size."""
         count = len(self._cuts) - 1
         at = BLOCKS_AT + count * fmt.COMPRESSED_BLOCK_BYTES
         blocks = []
@@ -336,7 +341,7 @@ class _Sealed:
         return at + len(front) + fmt.COMPRESSED_END_BYTES
 
     def compare(self, fd: int, size: int) -> None:
-        """Raise if what was written is not the page, byte by byte.
+        """Compare the written file with the page, byte by byte.
 
         Raises:
             CorruptPage, CorruptFrame: the disk or the memory changed it.
@@ -360,7 +365,7 @@ def _write_all(fd: int, data: bytes, at: int) -> None:
 
 
 def _cuts(index: _core.Region, count: int, used_bytes: int) -> list[tuple[int, int]]:
-    """Return position and ordinal of each block's first frame, and of what is behind the last."""
+    """Return position and ordinal of each block's first frame, and of the end of the last one."""
     records = np.frombuffer(memoryview(index), fmt.INDEX_RECORD, count)
     positions = np.ascontiguousarray(records["position"])
     step = fmt.COMPRESSED_BLOCK_TARGET_BYTES

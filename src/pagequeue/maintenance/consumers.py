@@ -1,4 +1,4 @@
-"""The named consumers and groups of a queue: where each stands, who is silent, and removing one."""
+"""The named consumers and groups of a queue: their state, idleness, and removal."""
 
 from __future__ import annotations
 
@@ -22,14 +22,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GroupInfo:
-    """What a group has besides what every consumer has.
+    """The part of a group's state that a consumer does not have.
 
     Attributes:
         claimed: messages with a live claim.
-        waiting: messages that were claimed and come again, now or later.
-        dead_letters: messages that went to its dead letters so far.
-        missed: messages that retention took before they were claimed.
+        waiting: messages that were claimed and await redelivery.
+        dead_letters: messages moved to its dead letters so far.
+        missed: messages that retention removed before they were claimed.
         capacity: most messages that can be claimed or waiting at a time.
+
+    Example:
+        >>> queue.consumers()[0].group.claimed
+        3
     """
 
     claimed: int
@@ -41,21 +45,25 @@ class GroupInfo:
 
 @dataclass(frozen=True)
 class ConsumerInfo:
-    """A named consumer, or a group, at one moment.
+    """A named consumer, or a group, at one time.
 
     Attributes:
         name: of the consumer.
         next_sequence: every message below it is acknowledged; None if its file is damaged.
-        lag: messages published and not acknowledged, those that a group has claimed included; None
+        lag: messages published and not acknowledged, including those that a group has claimed; None
             if its file is damaged.
-        last_ack: when something was acknowledged last, None if nothing was.
+        last_ack: time of the last acknowledgement, None before the first one.
         is_open: whether a thread or process has it open.
         is_idle: whether it was silent for longer than this queue's `Retention(max_idle=...)`, so
             that it does not keep pages any more.
-        problem: what is wrong with its file, None if nothing is.
-        group: what only a group has; None for a consumer.
-        oldest_time: of the oldest message that it has not acknowledged and that is there; None if
-            there is none.
+        problem: what is wrong with its file; None if it is valid.
+        group: claims and dead letters of a group; None for a consumer.
+        oldest_time: of the oldest retained message that it has not acknowledged; None if it has
+            acknowledged all.
+
+    Example:
+        >>> [(consumer.name, consumer.lag) for consumer in queue.consumers()]
+        [('reader', 12)]
     """
 
     name: str
@@ -70,7 +78,7 @@ class ConsumerInfo:
 
 
 def consumers(store: Store) -> list[ConsumerInfo]:
-    """Return all named consumers and groups, in order of their names; a damaged one says so."""
+    """Return all named consumers and groups, in order of their names; `problem` marks damage."""
     result: list[ConsumerInfo] = []
     for name, cursor in readable_cursors(store.folder, store.prefix, store.meta.queue_id):
         try:
@@ -78,7 +86,7 @@ def consumers(store: Store) -> list[ConsumerInfo]:
         except errors.QueueNotFound:
             continue  # removed meanwhile
         except errors.AccessError:
-            taken = False  # no regular file: that is told as its problem
+            taken = False  # not a regular file: reported as its problem
         if isinstance(cursor, errors.PageQueueError):
             result.append(ConsumerInfo(name, None, None, None, taken, problem=str(cursor)))
             continue
@@ -106,7 +114,7 @@ def consumers(store: Store) -> list[ConsumerInfo]:
 
 
 def _look_at_group(store: Store, name: str) -> tuple[bool, int, GroupInfo]:
-    """Return whether anybody has a group open, how many messages it has to do, and its table."""
+    """Return whether a group is open, its lag, and the state of its table."""
     file = GroupTable(store.folder, store.prefix, store.meta.queue_id, name, writable=False)
     try:
         new_sequence, states = file.look(_core.monotonic())
@@ -121,7 +129,7 @@ def _look_at_group(store: Store, name: str) -> tuple[bool, int, GroupInfo]:
 
 
 def _is_group_open(store: Store, name: str) -> bool:
-    """Whether any handle of a group is alive, as of now."""
+    """Whether any handle of a group is alive."""
     file_name = fmt.cursor_name(store.prefix, name)
     path = store.folder.full(file_name)
     owners = LivenessLock(store.folder.open(file_name, writable=False), path)
@@ -132,7 +140,7 @@ def _is_group_open(store: Store, name: str) -> bool:
 
 
 def _oldest_time(store: Store, sequence: int) -> datetime | None:
-    """Return the time of the first message from a place on that is there."""
+    """Return the time of the first retained message from a sequence on."""
     while True:
         sequence = max(sequence, store.read_meta.head_sequence)
         if sequence >= store.tail.sequence:
@@ -140,16 +148,16 @@ def _oldest_time(store: Store, sequence: int) -> datetime | None:
         try:
             return to_datetime(store.time_at(sequence))
         except errors.Expired:
-            continue  # retention went on in between
+            continue  # retention moved past it meanwhile
         except errors.DamageError:
             return None
 
 
 def is_idle(store: Store, cursor: CursorMeta) -> bool:
-    """Whether a consumer was silent for too long, and had something to acknowledge all the while.
+    """Whether a consumer was silent for too long while it had messages to acknowledge.
 
-    A sign of life is making it, opening it, and acknowledging. Silence does not begin before there
-    is a message that it has not acknowledged.
+    Creating it, opening it, and acknowledging end a silence. A silence begins no earlier than the
+    first message that it has not acknowledged.
     """
     if store.max_idle_ns is None:
         return False
@@ -160,20 +168,20 @@ def is_idle(store: Store, cursor: CursorMeta) -> bool:
     try:
         place = store.seek_sequence(sequence)
     except (errors.Expired, errors.DamageError):
-        return True  # passed before, or it cannot be known; and it was silent
+        return True  # it fell behind retention, or is at damage; and it was silent
     found, timestamp, _, _ = _core.look(place.page.ready(place.position), place.position, sequence)
     return found != _core.READ_FRAME or timestamp < oldest_kept
 
 
 def remove_consumer(store: Store, name: str) -> None:
-    """Remove a named consumer or a group, for good; the dead letters of a group stay.
+    """Remove a named consumer or a group permanently; the dead letters of a group remain.
 
     Raises:
-        ConsumerNotFound: there is none of this name.
+        ConsumerNotFound: no consumer has this name.
         ConsumerInUse: a thread or process has it open.
     """
     check_consumer_name(store.folder.path, name)
-    # Under this lock, so that nobody opens a group that is being removed.
+    # Under this lock, so that no process opens a group while it is removed.
     with store.roller.lock.exclusive(store.lock_timeout, "removing a consumer"):
         _remove(store, name)
 
@@ -190,8 +198,9 @@ def _remove(store: Store, name: str) -> None:
     try:
         if _is_group_open(store, name):
             raise errors.ConsumerInUse(
-                f"group {name!r} is open in a thread or process: close it there",
+                f"group {name!r} is open in a thread or process",
                 path=store.folder.full(fmt.cursor_name(store.prefix, name)),
+                remedy="close it there",
             )
         store.folder.remove(fmt.cursor_name(store.prefix, name))
         store.folder.sync_entries()

@@ -1,4 +1,4 @@
-"""Info: what a queue looks like from outside, at one moment."""
+"""Info: the parameters and the extent of a queue at one time."""
 
 from __future__ import annotations
 
@@ -23,30 +23,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Info:
-    """A queue at one moment.
+    """A queue at one time.
 
     Attributes:
         directory: its path.
         prefix: of its file names.
         format_version: of its files.
-        created: when it was made.
+        created: when the queue was created.
         page_bytes: size of each page file.
         dtype: of its fixed records, None when messages are of any size.
-        codec: what makes payloads of objects; "bytes": they are payloads already.
-        page_count: pages that can be read, the active one included.
-        compressed_page_count: of them, those that are compressed.
+        codec: name of the codec that encodes objects; "bytes": payloads are bytes.
+        page_count: retained pages, including the active one.
+        compressed_page_count: compressed pages among them.
         head_page: number of the first of them.
         tail_page: number of the active one.
-        head_sequence: first message that can be read.
-        tail_sequence: next to be written.
-        durable_sequence: first that is not known to be on stable storage.
-        message_count: messages retained.
+        head_sequence: of the first retained message.
+        tail_sequence: of the next message to be sent.
+        durable_sequence: of the first message that is not known to be on stable storage.
+        message_count: retained messages.
         used_bytes: of frames and page headers.
         file_bytes: allocated on disk for all files of the queue, spare pages included.
-        head_time: of the first message, None when there is none.
-        tail_time: of the last message, None when there is none.
+        head_time: of the first retained message, None if the queue is empty.
+        tail_time: of the last message, None if the queue is empty.
         sync_failed: whether the failure latch is set.
-        consumers: the named ones and groups, in order of their names.
+        consumers: named consumers and groups, in order of their names.
+
+    Example:
+        >>> queue.info().message_count
+        1000
     """
 
     directory: str
@@ -73,7 +77,7 @@ class Info:
 
 
 def info(store: Store) -> Info:
-    """Return what a queue looks like now.
+    """Return the current parameters and extent of a queue.
 
     Raises:
         CorruptMeta: the write meta was overwritten while it was open.
@@ -87,8 +91,8 @@ def _info(store: Store) -> Info:
     tail = store.tail
     if not tail.can_be((head_page, head_sequence), store.meta.page_bytes):
         raise errors.CorruptMeta(
-            f"it says that writing stands at {tail}, which cannot be: close the queue everywhere, "
-            "repair it, or restore the file from a copy",
+            f"invalid {tail}",
+            remedy="close the queue everywhere, repair it, or restore the file from a copy",
             path=store.write_meta.path,
             position=field_of(fmt.WRITE_META, "page_number"),
             reason="tail",
@@ -122,9 +126,9 @@ def _info(store: Store) -> Info:
 
 
 def _sealed_pages(store: Store, numbers: range) -> list[SealedPage]:
-    """Return what is known of sealed pages.
+    """Return the used and file bytes of sealed pages.
 
-    Each page is mapped once. Later it is only asked whether its file still has its size.
+    Each page is mapped once; later calls only check that its file still has the same size.
     """
     known = store.sealed
     for number in [number for number in list(known) if number < numbers.start]:
@@ -137,7 +141,7 @@ def _sealed_pages(store: Store, numbers: range) -> list[SealedPage]:
         if page is None or page.file_bytes != file_bytes:
             mapped = store.page(number)
             end = store.end_sequence(number)
-            # Where its end-of-page marker is.
+            # The position of its end-of-page marker.
             used_bytes = mapped.locate(end, end - mapped.first_sequence, mend=store.may_mend)
             page = known[number] = SealedPage(
                 file_bytes, used_bytes, is_compressed=mapped.is_compressed

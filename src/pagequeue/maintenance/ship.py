@@ -1,19 +1,19 @@
-"""Shipping: copies of sealed pages in another directory, which is read as the queue that it is.
+"""Shipping: a replica of the sealed pages in another directory, readable as a queue.
 
-A sealed page never changes, so a copy is as good as the page, wherever it stands. The steps, for
-one shipper at a time:
+A sealed page never changes, so a copy is equivalent to the page. The steps, for one shipper at a
+time:
 
-H1. The directory is synced, so that the manifest that is there stays; what a shipper left that it
-    does not name is removed. The first time a manifest without pages says that this directory will
-    be a ship.
-H2. A page that is on stable storage here is copied to a temporary name, summed, and synced.
-H3. The copy is read again and summed; every frame in it is checked, and its index is written.
-H4. Both get their names. After some pages, and behind the last: the directory is synced, then the
-    meta files are replaced, then the manifest, by one rename (I20). The first time allMeta follows,
-    by which a directory is found.
+H1. Sync the directory, so that the current manifest survives a power cut; remove files of earlier
+    shippers that it does not name. The first time, write a manifest without pages, which marks the
+    directory as a replica.
+H2. Copy a durable page to a temporary name, compute its checksum, and sync the copy.
+H3. Read the copy again and compare the checksum; check every frame in it, and write its index.
+H4. Rename both. After some pages, and after the last: sync the directory, then replace the meta
+    files, then the manifest, by one rename (I20). The first time, write allMeta last: processes
+    recognize a queue by it.
 
-Dies anywhere before H4's manifest: files that no reader looks at, which the next shipper removes.
-Cut there: the same, or the new manifest, and then all that it names is on stable storage.
+Dies anywhere before H4's manifest: files that no reader opens, which the next shipper removes.
+Power is cut there: the same, or the new manifest, and then all that it names is on stable storage.
 """
 
 from __future__ import annotations
@@ -43,24 +43,28 @@ if TYPE_CHECKING:
 
 PIECE_BYTES: Final = 1 << 20
 NOTED_BYTES: Final = 256 << 20
-"""After so many bytes what was shipped so far is noted, so that a kill costs no more than that."""
+"""Bytes between two updates of the manifest: a killed shipper repeats no more than that."""
 
 
 @dataclass(frozen=True)
 class ShipReport:
-    """What shipping did.
+    """The result of shipping.
 
     Attributes:
-        target: the directory that the pages are in.
-        pages: that were shipped by this call.
-        pages_before: that were there already.
+        target: the directory of the replica.
+        pages: shipped by this call.
+        pages_before: shipped earlier.
         pages_left: sealed pages that were not shipped, because they are not on stable storage and
-            the queue is open to read only.
+            the queue is open read-only.
         messages: in the pages of this call.
-        messages_missed: that retention took before the first page was shipped.
-        bytes_shipped: of their files, indexes left out.
-        first_sequence: of the ship's first message.
-        end_sequence: behind its last one.
+        messages_missed: removed by retention before the first page was shipped.
+        bytes_shipped: of the pages of this call, without indexes.
+        first_sequence: of the replica's first message.
+        end_sequence: one more than that of its last message.
+
+    Example:
+        >>> queue.ship("replica").pages
+        3
     """
 
     target: str
@@ -82,13 +86,14 @@ def ship(
     file_mode: int = FILE_MODE,
     progress: Callable[[int, int], None] | None = None,
 ) -> ShipReport:
-    """Ship what is sealed and not there yet; see `Queue.ship`."""
+    """Ship all sealed pages that the replica does not have; see `Queue.ship`."""
     path = os.path.abspath(os.fsdecode(to))
     source = os.path.realpath(store.folder.path)
     if os.path.commonpath([source, os.path.realpath(path)]) == source:
         raise errors.InvalidOption(
-            "the queue's own directory, or one in it: choose a directory elsewhere", path=path
-        )
+            "the queue's own directory, or one in it", path=path,
+            remedy="choose a directory elsewhere",
+        )  # fmt: skip
     with contextlib.ExitStack() as held:
         target = held.enter_context(Target(path, store, file_mode))
         keeper = None
@@ -111,7 +116,7 @@ class _Shipping:
         self._missed = self._unnoted = 0
 
     def run(self, progress: Callable[[int, int], None] | None) -> ShipReport:
-        """Ship page by page; where one cannot be shipped, those before it are."""
+        """Ship page by page; an error leaves the pages before it shipped."""
         store = self._store
         sealed = store.tail.page_number
         if not store.read_only:
@@ -119,12 +124,12 @@ class _Shipping:
         end = min(sealed, store.write_meta.durable_page)
         before = len(self._pages)
         self._next = self._begin()
-        if self._pages and self._target.can_be_found:  # a shipper can have died before this
+        if self._pages and self._target.is_complete:  # a shipper can have died before this
             self._release()
         try:
             self._copy_all(end, progress)
         finally:
-            if self._unnoted or (self._pages and not self._target.can_be_found):
+            if self._unnoted or (self._pages and not self._target.is_complete):
                 self._note()
         return self._report(before, sealed - max(end, self._next))
 
@@ -158,21 +163,21 @@ class _Shipping:
         )  # fmt: skip
 
     def _note(self) -> None:
-        """Make visible what was copied; then retention need not wait for it any more."""
+        """Make the copied pages visible, and let retention remove the originals."""
         self._unnoted = 0
         self._target.note(replace(self._target.manifest, pages=tuple(self._pages)))
         self._release()
 
     def _release(self) -> None:
-        """Move the consumer to the end of what the manifest on the disk names."""
+        """Move the consumer to the end of the pages in the manifest on the disk."""
         end = self._pages[-1].end_sequence
         if self._consumer is not None and end > self._consumer.acknowledged:
             self._consumer.seek(sequence=end)
 
-    # --- where to go on ---------------------------------------------------------------------------
+    # --- the next page ----------------------------------------------------------------------------
 
     def _begin(self) -> int:
-        """Return the page to begin with."""
+        """Return the number of the first page to ship."""
         store = self._store
         if not self._pages:
             page, self._first = store.read_meta.head
@@ -181,15 +186,16 @@ class _Shipping:
         if last.end_sequence > store.tail.sequence:
             raise errors.InvalidOption(
                 f"it ends with message {last.end_sequence - 1}, the queue with "
-                f"{store.tail.sequence - 1}: that is an older copy of the queue; {REMEDY}",
+                f"{store.tail.sequence - 1}: the queue is an older copy",
                 path=self._target.folder.path,
+                remedy=REMEDY,
             )
         if not self._is_there(last):
             raise self._another(last)
         return last.number + 1
 
     def _is_there(self, page: ShippedPage) -> bool:
-        """Whether a page that was shipped has the same frames here, or was taken by retention."""
+        """Whether a shipped page has the same frames in the queue, or was retired."""
         store, size = self._store, self._store.meta.page_bytes
         try:
             there = map_page(store.folder, page.file, store.meta)
@@ -205,18 +211,19 @@ class _Shipping:
 
     def _another(self, page: ShippedPage) -> errors.InvalidOption:
         return errors.InvalidOption(
-            f"page {page.number} here is another than the one that was shipped: the queue was put "
-            f"back to an earlier state, and went on from there; {REMEDY}",
+            f"page {page.number} differs from the one that was shipped: the queue was restored to "
+            "an earlier state and then continued",
             path=self._store.folder.path,
+            remedy=REMEDY,
         )
 
     def _passed(self, number: int) -> int:
-        """Return the page to go on with where retention took one; raise if that leaves a gap."""
+        """Return the page to continue with after retention removed one; raise if it was needed."""
         store = self._store
         head_page, head_sequence = store.read_meta.head
         if number >= head_page:
             raise errors.MissingPage(
-                f"page {number} is not there: {DAMAGE_REMEDY}",
+                f"page {number} is missing", remedy=DAMAGE_REMEDY,
                 path=store.folder.full(fmt.page_name(store.prefix, number)), position=0,
                 reason="missing page",
             )  # fmt: skip
@@ -225,9 +232,10 @@ class _Shipping:
             return head_page
         first = self._pages[-1].end_sequence
         raise errors.Expired(
-            f"retention took {message_range(first, head_sequence)} before they were shipped: ship "
-            "on into another directory, a glob reads both; with a consumer retention waits",
+            f"retention removed {message_range(first, head_sequence)} before they were shipped",
             path=store.folder.path, head_sequence=head_sequence,
+            remedy="ship into another directory (a glob reads both); with a consumer retention "
+            "waits",
         )  # fmt: skip
 
     # --- one page ---------------------------------------------------------------------------------
@@ -257,14 +265,15 @@ class _Shipping:
                 raise_typed(error, folder.full(name), "reading the copy")
         if (at, found) != (size, checksum):
             raise errors.CorruptPage(
-                "the copy has other bytes than were written: look at that disk, and ship again",
+                "the copy has other bytes than were written",
+                remedy="check that disk, then ship again",
                 path=folder.full(name),
                 position=0,
                 reason="copy",
             )
 
     def _index(self, number: int, size: int, checksum: int) -> ShippedPage:
-        """Check the frames of a copy, write its index, and give both their names."""
+        """Check the frames of a copy, write its index, and rename both."""
         store, target = self._store, self._target
         name, index_name = fmt.page_name(store.prefix, number), fmt.index_name(store.prefix, number)
         region = map_page(target.folder, name + TEMPORARY, store.meta)
@@ -275,7 +284,7 @@ class _Shipping:
         expected = self._pages[-1].end_sequence if self._pages else first
         if first is None or first != expected:
             raise errors.CorruptPage(
-                f"begins with message {first}, must be {expected}: {DAMAGE_REMEDY}",
+                f"begins with message {first}, must be {expected}", remedy=DAMAGE_REMEDY,
                 path=path, position=0, reason="wrong first sequence",
             )  # fmt: skip
         index = private_region(b"", store.meta.index_bytes)
@@ -284,7 +293,7 @@ class _Shipping:
             reason = REASONS.get(scan.stopped, "an incomplete batch")
             raise errors.CorruptFrame(
                 f"message {scan.sequence} at position {scan.position}: {reason}, so the page is "
-                f"not shipped: {DAMAGE_REMEDY}",
+                "not shipped", remedy=DAMAGE_REMEDY,
                 path=path, position=scan.position, sequence=scan.sequence, reason=reason,
             )  # fmt: skip
         used = (scan.sequence - first) * fmt.INDEX_RECORD_BYTES

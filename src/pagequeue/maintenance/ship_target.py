@@ -1,4 +1,4 @@
-"""Where pages are shipped to: a directory of copies, locked by one shipper at a time."""
+"""The replica that pages are shipped to: a directory of copies, locked by one shipper at a time."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ TEMPORARY: Final = ".tmp-ship"
 
 
 class Target(Closing):
-    """The directory that pages are shipped to; what it has so far.
+    """The directory that pages are shipped to, with its manifest.
 
     Args:
-        path: of the directory; made if it is not there.
+        path: of the directory; created if missing.
         store: of the queue whose pages these are.
-        file_mode: permission bits of what is made.
+        file_mode: permission bits of created files.
 
     Attributes:
         folder: the directory.
-        manifest: what readers see there.
+        manifest: the pages that readers see.
         meta: of the queue.
         prefix: of all file names.
 
     Raises:
-        InvalidOption: something else is there. LockTimeout: somebody else ships there.
-        CorruptMeta, CorruptPage: what was shipped before is damaged.
+        InvalidOption: another queue is there. LockTimeout: another shipper holds its lock.
+        CorruptMeta, CorruptPage: files shipped earlier are damaged.
     """
 
     def __init__(self, path: str, store: Store, file_mode: int) -> None:
@@ -82,7 +82,7 @@ class Target(Closing):
             raise
 
     def close(self) -> None:
-        """Let others ship to it."""
+        """Release the lock, so that others can ship to it."""
         if self._lock is not None:
             with contextlib.suppress(errors.PageQueueError):  # closing unlocks as well
                 self._held.close()
@@ -90,8 +90,8 @@ class Target(Closing):
         self.folder.close()
 
     def _is_empty(self) -> bool:
-        """Whether no file of a queue with this prefix is there."""
-        begun = manifest_name(self.prefix) + ".tmp-"  # of a shipper that died there
+        """Whether the directory has no file of a queue with this prefix."""
+        begun = manifest_name(self.prefix) + ".tmp-"  # of a shipper that died
         pattern = fmt.file_pattern(self.prefix)
         return not any(
             pattern.fullmatch(name) and not name.startswith(begun) for name in self.folder.names()
@@ -100,13 +100,14 @@ class Target(Closing):
     def _check_empty(self) -> None:
         if not self._is_empty():
             raise errors.InvalidOption(
-                f"there is a queue with prefix {self.prefix!r}, or a part of one, and no ship: "
-                "choose another directory",
+                f"it contains a queue with prefix {self.prefix!r}, or a part of one, that is not a "
+                "replica made by ship()",
                 path=self.folder.path,
+                remedy="choose another directory",
             )
 
     def _begin(self, store: Store) -> Manifest:
-        """Say what this directory will be."""
+        """Write the first manifest, which marks the directory as a replica."""
         self._check_empty()
         self.folder.sync_name()
         manifest = Manifest(
@@ -117,25 +118,26 @@ class Target(Closing):
         return manifest
 
     def _check_same(self, store: Store) -> None:
-        """Raise if what was shipped does not belong to this queue, or is not there."""
-        told = self.manifest
-        if told.queue_id != store.meta.queue_id.hex() or told.page_bytes != store.meta.page_bytes:
+        """Raise if the shipped pages are another queue's, or are missing."""
+        known = self.manifest
+        if known.queue_id != store.meta.queue_id.hex() or known.page_bytes != store.meta.page_bytes:
             raise errors.InvalidOption(
-                f"a ship of another queue, {told.directory} on {told.host}: choose another "
-                "directory",
+                f"a replica of another queue, {known.directory} on {known.host}",
                 path=self.folder.path,
+                remedy="choose another directory",
             )
-        for page in told.pages:
+        for page in known.pages:
             status = self.folder.status(page.file)
             if status is None or status.st_size != page.size_bytes:
                 size = "missing" if status is None else f"{status.st_size} bytes"
                 raise errors.CorruptPage(
-                    f"{size}, the manifest says {page.size_bytes}: {REMEDY}, or put the file back",
+                    f"{size}, but {page.size_bytes} bytes in the manifest",
+                    remedy=f"{REMEDY}, or restore the file",
                     path=self.folder.full(page.file), position=0, reason="not as shipped",
                 )  # fmt: skip
 
     def _sweep(self) -> None:
-        """Remove what a shipper left that died."""
+        """Remove the files of a dead shipper."""
         names = self.folder.names()
         temporary = fmt.temporary_pattern(self.prefix)
         known = {page.number for page in self.manifest.pages}
@@ -146,8 +148,8 @@ class Target(Closing):
             self.folder.remove(name)
 
     @property
-    def can_be_found(self) -> bool:
-        """Whether the last file is there that makes it a queue to read."""
+    def is_complete(self) -> bool:
+        """Whether the last file that makes it a readable queue exists."""
         return self.folder.exists(fmt.all_meta_name(self.prefix))
 
     def put(self, name: str, pieces: Callable[[int], bytes], size_bytes: int) -> tuple[int, int]:
@@ -155,8 +157,8 @@ class Target(Closing):
 
         Args:
             name: of the file.
-            pieces: returns what stands at a place, empty behind the end.
-            size_bytes: filled up to these with zeros that take no room.
+            pieces: returns the bytes at a position, empty at the end.
+            size_bytes: extended to this size with a hole.
         """
         checksum = at = 0
         temporary = name + TEMPORARY
@@ -172,7 +174,7 @@ class Target(Closing):
                 if size_bytes > at:
                     os.ftruncate(fd, size_bytes)
                 os.fsync(fd)
-                with contextlib.suppress(OSError):  # so that it is read from where it was put
+                with contextlib.suppress(OSError):  # so that it is read back from the disk
                     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             except OSError as error:
                 raise_typed(error, self.folder.full(name), "copying the page")
@@ -183,7 +185,7 @@ class Target(Closing):
         folder, prefix, queue_id = self.folder, self.prefix, self.meta.queue_id
         folder.sync_entries()
         first, last = manifest.pages[0], manifest.pages[-1]
-        if not self.can_be_found:  # also if a power cut left the manifest, and not what it needs
+        if not self.is_complete:  # also if a power cut kept the manifest, and not the other files
             ReadMeta.make(
                 folder, prefix, queue_id,
                 head_page=first.number, head_sequence=first.first_sequence,
@@ -193,7 +195,7 @@ class Target(Closing):
             durable_sequence=last.end_sequence, durable_page=last.number,
         )  # fmt: skip
         write_manifest(folder, prefix, manifest)
-        if not self.can_be_found:
+        if not self.is_complete:
             write_all_meta(folder, prefix, self.meta)
-            write_manifest(folder, prefix, manifest)  # its sync is that of the name before
+            write_manifest(folder, prefix, manifest)  # whose sync makes the rename before durable
         self.manifest = manifest

@@ -1,8 +1,8 @@
-"""Stats: how full a queue is and how far its consumers are, cheaply enough to ask every second.
+"""Stats: how full a queue is and how far its consumers are, cheap enough to poll every second.
 
-Nothing is counted while messages are sent or received: all of it is read from the words that are
-there anyway, and rates come from two of such looks. Reading writes nothing, waits for nobody, maps
-a page or two for the times of messages, and lets go of those that retention took.
+Sending and receiving maintain no counters for it: all figures come from the shared state, and rates
+from two samples. Reading them writes no file, takes no lock, maps a page or two for the times of
+messages, and unmaps retired pages.
 """
 
 from __future__ import annotations
@@ -27,20 +27,24 @@ NS_PER_SECOND = 1_000_000_000
 
 @dataclass(frozen=True)
 class ConsumerStats:
-    """A named consumer, or a group, at one moment.
+    """A named consumer, or a group, at one time.
 
     Attributes:
         name: of the consumer.
         kind: `"consumer"` or `"group"`.
         next_sequence: every message below it is acknowledged; None if its file is damaged.
         lag: messages published and not acknowledged; None if its file is damaged.
-        oldest_age: seconds since the oldest message was sent that it has not acknowledged and that
-            is there; None if there is none.
-        last_ack_age: seconds since its last acknowledgement; None if there was none.
+        oldest_age: seconds since the oldest retained message that it has not acknowledged was sent;
+            None if it has acknowledged all.
+        last_ack_age: seconds since its last acknowledgement; None before the first one.
         is_open: whether a thread or process has it open.
         is_idle: whether it keeps no pages any more, because it was silent for too long.
-        problem: what is wrong with its file, None if nothing is.
+        problem: what is wrong with its file; None if it is valid.
         group: claims and dead letters of a group; None for a consumer.
+
+    Example:
+        >>> [(consumer.name, consumer.lag) for consumer in queue.stats().consumers]
+        [('reader', 12)]
     """
 
     name: str
@@ -57,23 +61,28 @@ class ConsumerStats:
 
 @dataclass(frozen=True)
 class Stats:
-    """A queue at one moment.
+    """A queue at one time.
 
     Attributes:
-        time: of the moment, by the queue's clock.
-        taken_at: the same as seconds of the monotonic clock of this process, for rates.
-        depth: messages retained.
-        head_sequence: first message that can be read.
-        tail_sequence: next to be written; all messages ever sent.
-        durable_sequence: first that is not known to be on stable storage.
-        page_count: pages that can be read, the active one included.
-        written_bytes: how far writing has come since the queue was made, the unused ends of sealed
-            pages included; it only grows.
+        time: of the sample, by the queue's clock.
+        taken_at: the same in seconds of this process's monotonic clock, for rates.
+        depth: retained messages.
+        head_sequence: of the first retained message.
+        tail_sequence: of the next message to be sent; the count of all messages ever sent.
+        durable_sequence: of the first message that is not known to be on stable storage.
+        page_count: retained pages, including the active one.
+        written_bytes: bytes of pages written since the queue was created, including the unused ends
+            of sealed pages; it only grows.
         file_bytes: allocated on disk for all files of the queue, spare pages included.
-        oldest_age: seconds since the first message retained was sent; None when there is none.
-        newest_age: seconds since the last message was sent; None when there is none.
+        oldest_age: seconds since the first retained message was sent; None if the queue is empty.
+        newest_age: seconds since the last message was sent; None before the first one.
         sync_failed: whether the failure latch is set.
-        consumers: the named ones and the groups, in order of their names.
+        consumers: named consumers and groups, in order of their names.
+
+    Example:
+        >>> stats = queue.stats()
+        >>> stats.depth, stats.tail_sequence - stats.durable_sequence
+        (1000, 0)
     """
 
     time: datetime
@@ -93,15 +102,19 @@ class Stats:
 
 @dataclass(frozen=True)
 class Rates:
-    """What went on between two moments, by the second.
+    """Rates between two samples, per second.
 
     Attributes:
         seconds: between them.
-        sent: messages.
+        sent: messages sent.
         written_bytes: see `Stats`.
         durable: messages that reached stable storage.
-        removed: messages that retention took.
-        acknowledged: messages, by consumer; below 0 for one that was moved back.
+        removed: messages that retention removed.
+        acknowledged: messages, by consumer; below 0 for one that sought back.
+
+    Example:
+        >>> rates(before, queue.stats()).sent
+        125000.0
     """
 
     seconds: float
@@ -113,7 +126,7 @@ class Rates:
 
 
 def stats(store: Store) -> Stats:
-    """Return how a queue stands now."""
+    """Return the current statistics of a queue."""
     found = store.while_retained(partial(_stats, store))
     store.let_go_of_retired()
     return found
@@ -166,11 +179,17 @@ def _age_of(now: int, then: datetime | None) -> float | None:
 
 
 def rates(before: Stats, after: Stats) -> Rates:
-    """Return what went on between two looks at a queue.
+    """Return the rates between two samples of a queue.
 
     Args:
-        before: the earlier one.
+        before: the earlier sample.
         after: the later one, of the same queue and in the same process.
+
+    Example:
+        >>> before = queue.stats()
+        >>> time.sleep(1)
+        >>> rates(before, queue.stats()).sent
+        125000.0
     """
     seconds = max(after.taken_at - before.taken_at, 1e-9)
     places = {found.name: found.next_sequence for found in before.consumers}

@@ -1,7 +1,7 @@
 """MergedBatch: messages of several queues in one order, as messages and as columns.
 
-What was read of each queue stays as it is; the order is an array of places in it. Columns are made
-when they are asked for, so that whoever needs times only does not pay for payloads.
+The batches read from each queue are kept unchanged; the order is an array of indices into them.
+Columns are built on access, so that a caller that needs only times does not pay for payloads.
 """
 
 from __future__ import annotations
@@ -31,15 +31,21 @@ if TYPE_CHECKING:
 
 
 OWN_COLUMNS: Final = 2
-"""Sequence and timestamp stand before what messages hold."""
+"""Sequence and timestamp come before the columns of the payload."""
 
 
 class Merged(NamedTuple):
     """One message of a merge.
 
     Attributes:
-        queue: which queue it is of: its place in the list that was given to `merge`.
+        queue: index of its queue in the list that was given to `merge`.
         message: the message.
+
+    Example:
+        >>> for queue, message in merge([first, second]):
+        ...     print(queue, message.payload)
+        0 b'a'
+        1 b'b'
     """
 
     queue: int
@@ -62,44 +68,44 @@ class MergedSlice(NamedTuple):
 
 
 class MergedChunk:
-    """Parts of several queues, one behind the other, in the order of the queues.
+    """Slices of several queues, concatenated in the order of the queues.
 
     Args:
-        parts: not empty, ascending by queue; of one queue ascending by sequence.
+        parts: non-empty slices, ascending by queue; of one queue ascending by sequence.
         names: of the queues, for Arrow.
-        kind: that of all queues, if they all have records of one dtype.
+        schema: that of all queues, if they all have records of one dtype.
     """
 
     def __init__(
-        self, parts: Sequence[MergedSlice], names: tuple[str, ...], kind: Schema | None = None
+        self, parts: Sequence[MergedSlice], names: tuple[str, ...], schema: Schema | None = None
     ) -> None:
-        self.kind = kind
+        self.schema = schema
         self.parts = tuple(parts)
         self.names = names
         self.timestamps = _joined([part.batch.timestamps[part.start : part.stop] for part in parts])
 
     def order(self) -> NDArray[np.int64]:
-        """Return the places of the messages by timestamp, then queue, then sequence."""
+        """Return the indices of the messages by timestamp, then queue, then sequence."""
         if len(self.parts) == 1:
             return np.arange(len(self.timestamps), dtype=np.int64)
-        return np.argsort(self.timestamps, kind="stable")  # ties stay as the parts stand
+        return np.argsort(self.timestamps, kind="stable")  # ties keep the order of the parts
 
     @Kept
     def arrow_columns(self) -> list[Any]:
-        """What the messages hold as Arrow arrays, copied, part by part."""
+        """The payloads or fields as Arrow arrays, copied, part by part."""
         columns = zip(*map(self._arrow_part, self.parts), strict=True)
         return [pyarrow().concat_arrays(arrays) for arrays in columns]
 
     def _arrow_part(self, part: MergedSlice) -> list[Any]:
         batch = part.batch[part.start : part.stop]
         table = batch.to_arrow(copy=True)
-        if self.kind is None and "payload" not in table.schema.names:  # records, among others
+        if self.schema is None and "payload" not in table.schema.names:  # records, among others
             return [pyarrow().array(batch.payloads, pyarrow().binary())]
         return list(table.columns[OWN_COLUMNS:])
 
     @property
     def decoders(self) -> dict[int, Decoder | None]:
-        """What makes the values, by queue."""
+        """The functions that make values of payloads, by queue."""
         return {part.queue: part.decoder for part in self.parts}
 
     @Kept
@@ -127,7 +133,13 @@ class MergedChunk:
 
 
 class MergedBatch(Sequence[Merged]):
-    """Messages of several queues in one order: a sequence of `Merged`, and the same as columns."""
+    """Messages of several queues in one order: a sequence of `Merged`, and the same as columns.
+
+    Example:
+        >>> batch = merge([first, second]).receive_many(2)
+        >>> batch.payloads, batch.queues.tolist()
+        ([b'a', b'b'], [0, 1])
+    """
 
     __slots__ = ("_chunk", "_order")
 
@@ -145,7 +157,7 @@ class MergedBatch(Sequence[Merged]):
 
     @property
     def queues(self) -> NDArray[np.int64]:
-        """Which queue each message is of, its place in the list of queues; int64, shape (n,)."""
+        """The index of each message's queue in the list of queues; int64, shape (n,)."""
         return self._chunk.queues[self._order]
 
     @property
@@ -180,7 +192,7 @@ class MergedBatch(Sequence[Merged]):
         return self.items()[0]
 
     def items(self) -> tuple[Iterator[Merged], Iterator[int]]:
-        """Return the messages, made one by one, and an iterator that knows how many are left."""
+        """Return an iterator of the messages, and one that knows how many of them remain."""
         numbers = self.queues.tolist()
         columns: list[list[Any]] = [
             self.payloads, self.timestamps.tolist(), self.sequences.tolist()
@@ -201,22 +213,26 @@ class MergedBatch(Sequence[Merged]):
 
         Raises:
             MissingExtra: pyarrow is not installed.
-            MessageTooLarge: the payloads are more than a copy can have: take smaller batches.
+            MessageTooLarge: the payloads are too large for a copy: take smaller batches.
+
+        Example:
+            >>> batch.to_arrow().schema.names
+            ['queue', 'sequence', 'timestamp', 'payload']
         """
-        pa, kind, names = pyarrow(), arrow_schema(self._chunk.kind), self._chunk.names
+        pa, schema, names = pyarrow(), arrow_schema(self._chunk.schema), self._chunk.names
         queue = pa.DictionaryArray.from_arrays(
             pa.array(self.queues.astype(np.int32)), pa.array(names, pa.string())
         )
         own = [
-            pa.Array.from_buffers(kind.field(i).type, len(self), [None, pa.py_buffer(column)])
+            pa.Array.from_buffers(schema.field(i).type, len(self), [None, pa.py_buffer(column)])
             for i, column in enumerate((self.sequences, self.timestamps), 1)
         ]
         order = pa.array(self._order)
         columns = [column.take(order) for column in self._chunk.arrow_columns]
-        return pa.RecordBatch.from_arrays([queue, *own, *columns], schema=kind)
+        return pa.RecordBatch.from_arrays([queue, *own, *columns], schema=schema)
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
-        """Return the messages as Arrow's two capsules, for any library that takes them."""
+        """Return the messages as Arrow's two capsules, for any library that accepts them."""
         capsules: tuple[object, object] = self.to_arrow().__arrow_c_array__(requested_schema)
         return capsules
 
@@ -232,17 +248,17 @@ class MergedBatch(Sequence[Merged]):
         return f"<MergedBatch of {counted(len(self), 'message')} of {queues}>"
 
 
-def arrow_schema(kind: Schema | None) -> Any:  # noqa: ANN401 - pyarrow need not be there
+def arrow_schema(schema: Schema | None) -> Any:  # noqa: ANN401 - pyarrow need not be there
     """Return the `pyarrow.Schema` of merged batches.
 
     Args:
-        kind: that of all queues, if they all have records of one dtype.
+        schema: that of all queues, if they all have records of one dtype.
 
     Raises:
         MissingExtra: pyarrow is not installed.
     """
     pa = pyarrow()
-    columns = arrow.schema(kind, copy=True)
+    columns = arrow.schema(schema, copy=True)
     name = "queue_name" if "queue" in columns.names else "queue"
     return columns.insert(0, pa.field(name, pa.dictionary(pa.int32(), pa.string())))
 

@@ -1,7 +1,7 @@
-"""Merge: gives out messages of several queues in one order, waits for them, and keeps a pace.
+"""Merge: yields messages of several queues in one order, waits for them, and keeps a pace.
 
-What comes next is found by generators that yield whenever something must be waited for; the one
-who runs them waits as threads do, or as coroutines do.
+Generators find the next messages and yield whenever they must wait; their caller waits as a thread
+or as a coroutine.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 INSIDE: Final = "inside"
 ITEMS_COUNT: Final = 1024
-"""So many messages are made at a time."""
+"""Messages made at a time."""
 Result = TypeVar("Result")
 
 
 class _Wait(NamedTuple):
-    """What has to be waited for: a ring of a silent queue, or where there is none, the pace."""
+    """A wait: for a message in one of the silent queues, or, without such, for the pace."""
 
     silent: list[tuple[MergeSource, int]]
     seconds: float
@@ -48,11 +48,16 @@ class _Wait(NamedTuple):
 class Merge(TakesTurns, Closing):
     """Messages of several queues in one order. Made by `merge`; belongs to one thread at a time.
 
-    Iterating gives `Merged` pairs, `batches` the same as columns; each goes on where the other
-    stopped. A following one waits for ever; `async for` does too, and lets the event loop run.
+    Iterating gives `Merged` pairs, `batches` the same as columns; each continues where the other
+    stopped. With `follow` it waits for ever; `async for` does too, and lets the event loop run.
 
     Attributes:
-        names: of the queues, as Arrow is told.
+        names: of the queues, for Arrow.
+
+    Example:
+        >>> with merge([first, second]) as merged:
+        ...     [message.payload for _, message in merged]
+        [b'a', b'b']
     """
 
     __slots__ = (
@@ -70,15 +75,13 @@ class Merge(TakesTurns, Closing):
         self._sources = tuple(sources)
         self._ordering = MergeOrder(sources, names, patience_ns)
         self._pace = pace
-        self._ordered: MergedBatch | None = (
-            None  # what was ordered; given out, or made, up to `_at`
-        )
+        self._ordered: MergedBatch | None = None  # returned, or made, up to `_at`
         self._at = 0
-        self._items: Iterator[Merged] = iter(())  # being made, of what stands before `_at`
-        self._left: Iterator[int] = iter(())  # knows how many of them are left
+        self._items: Iterator[Merged] = iter(())  # being made, of messages before `_at`
+        self._left: Iterator[int] = iter(())  # knows how many of them remain
         self._rung = Wakeup()
-        self._busy: dict[str, object] = {}  # who is inside: one call into C, so that Ctrl-C in
-        # between leaves nothing taken
+        # The thread inside. Entered by a single call into C, so that Ctrl-C cannot leave it held.
+        self._busy: dict[str, object] = {}
         self._closed = False
         self._rested_at = 0.0
         self.names = names
@@ -89,15 +92,15 @@ class Merge(TakesTurns, Closing):
 
     @property
     def late(self) -> int:
-        """Messages that came too late for their place, and were given out behind newer ones."""
+        """Messages that came too late for their place, and were returned after newer ones."""
         return self._ordering.late
 
     @property
     def missed(self) -> int:
-        """Messages that retention took first, passed over with `on_expired="skip"`."""
+        """Messages that retention removed first, skipped with `on_expired="skip"`."""
         return sum(source.missed for source in self._sources)
 
-    # --- what users call --------------------------------------------------------------------------
+    # --- public -----------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Merged]:
         while self._run(self._make(None)):
@@ -107,7 +110,12 @@ class Merge(TakesTurns, Closing):
         return self._iterate_async()
 
     def poll(self) -> Merged | None:
-        """Return the next message, or None where none can be given out. Never waits."""
+        """Return the next message, or None if none is ready. Never waits.
+
+        Example:
+            >>> merged.poll()
+            Merged(queue=0, message=Message(b'a', timestamp=1, sequence=0))
+        """
         try:
             return self._run(self._next(0))
         except errors.NothingReceived:
@@ -120,10 +128,13 @@ class Merge(TakesTurns, Closing):
             timeout: seconds to wait; None waits for ever, 0 never waits.
 
         Raises:
-            TimeoutError: none could be given out in time, or the merge has ended; it has not moved.
+            TimeoutError: none was ready in time, or the merge has ended; it has not moved.
             Expired: retention was faster. CorruptFrame, CorruptPage: damage is reached.
             ConcurrentUse: another thread is inside this merge.
-            ClosedError, ForkedError: the merge, or one of its queues, cannot be used.
+            ClosedError, ForkedError: the merge, or one of its queues, is closed or the parent's.
+
+        Example:
+            >>> queue, message = merged.receive(timeout=1.0)
         """
         return self._there(self._run(self._next(timeout)))
 
@@ -136,6 +147,10 @@ class Merge(TakesTurns, Closing):
 
         Raises:
             As for `receive`.
+
+        Example:
+            >>> merged.receive_many(2).payloads
+            [b'a', b'b']
         """
         return self._there(self._run(self._next_batch(limit_count, timeout)))
 
@@ -143,22 +158,27 @@ class Merge(TakesTurns, Closing):
         """Return an iterator of batches: the same messages, as columns.
 
         Args:
-            limit_count: most messages in a batch, 1 to 1_048_576. It also ends where more of one
-                of the queues has to be read, which is done about 1 MiB at a time.
+            limit_count: most messages in a batch, 1 to 1_048_576. A batch also ends where more of
+                one of the queues must be read, which is done about 1 MiB at a time.
+
+        Example:
+            >>> sum(len(batch) for batch in merged.batches())
+            2
         """
         limit_count = _check_limit(limit_count)
         return iter(lambda: self._run(self._next_batch(limit_count, None)), None)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Return what is left as the capsule of Arrow's stream; see `MergedBatch.to_arrow`.
+        """Return the remaining messages as the capsule of Arrow's stream.
 
-        Libraries that know Arrow take a merge as it is: `polars.DataFrame(merge(...))`.
+        The columns are those of `MergedBatch.to_arrow`. Libraries that know Arrow accept a merge
+        directly: `polars.DataFrame(merge(...))`.
 
         Raises:
             MissingExtra: pyarrow is not installed.
         """
         made = (batch.to_arrow() for batch in self.batches())
-        schema = arrow_schema(self._ordering.kind)
+        schema = arrow_schema(self._ordering.schema)
         reader = pyarrow().RecordBatchReader.from_batches(schema, made)
         capsule: object = reader.__arrow_c_stream__(requested_schema)
         return capsule
@@ -166,7 +186,10 @@ class Merge(TakesTurns, Closing):
     async def receive_async(self, timeout: float | None = None) -> Merged:
         """Return the next message, as `receive` does, and let the event loop run meanwhile.
 
-        A wait that is cancelled has taken nothing.
+        A wait that is cancelled consumes no message.
+
+        Example:
+            >>> queue, message = await merged.receive_async(timeout=1.0)
         """
         return self._there(await self._run_async(self._next(timeout)))
 
@@ -175,21 +198,24 @@ class Merge(TakesTurns, Closing):
     ) -> MergedBatch:
         """Return the next messages, as `receive_many` does, and let the event loop run meanwhile.
 
-        A wait that is cancelled has taken nothing.
+        A wait that is cancelled consumes no message.
+
+        Example:
+            >>> batch = await merged.receive_many_async(2)
         """
         return self._there(await self._run_async(self._next_batch(limit_count, timeout)))
 
     def close(self) -> None:
-        """Let go of the queues' pages; the queues stay open. Closing again does nothing.
+        """Release the queues' pages; the queues stay open. Closing again has no effect.
 
-        Another thread may close it: whoever waits then gets `ClosedError`.
+        Another thread may close it: a thread that waits then gets `ClosedError`.
         """
         self._closed = True
         self._rung.set()
         for source in self._sources:
             source.close()
 
-    # --- what comes next; each wait is yielded, and done by who runs it ---------------------------
+    # --- the next messages; each wait is yielded to the caller, which performs it -----------------
 
     def _next(self, timeout: float | None) -> Generator[_Wait, None, Merged | None]:
         """Find the next message; None at the end."""
@@ -197,7 +223,7 @@ class Merge(TakesTurns, Closing):
         return next(self._items) if found else None
 
     def _make(self, timeout: float | None) -> Generator[_Wait, None, bool]:
-        """Have messages made, which are due; False at the end."""
+        """Make messages that are due; False at the end."""
         self._check()
         if length_hint(self._left):
             return True
@@ -218,7 +244,7 @@ class Merge(TakesTurns, Closing):
     def _reach_batch(
         self, limit_count: int, timeout: float | None
     ) -> Generator[_Wait, None, MergedBatch | None]:
-        """Have the next messages given out, which are due; None at the end."""
+        """Return the next messages that are due; None at the end."""
         deadline = _deadline(timeout)
         if not (yield from self._reach(deadline, timeout)):
             return None
@@ -232,7 +258,7 @@ class Merge(TakesTurns, Closing):
         return batch
 
     def _reach(self, deadline: float, timeout: float | None) -> Generator[_Wait, None, bool]:
-        """Have something ordered that was not given out; False at the end."""
+        """Order messages unless ordered ones remain; False at the end."""
         self._check()
         if self._ordered is not None and self._at < len(self._ordered):
             return True
@@ -303,13 +329,13 @@ class Merge(TakesTurns, Closing):
         try:
             if self._busy.setdefault(INSIDE, me) is not me:
                 raise errors.ConcurrentUse(
-                    "another thread or task is inside this merge: give each its own"
+                    "another thread or task is inside this merge", remedy="give each its own"
                 )
             yield
         finally:
             try:
                 self._leave(me)
-            except BaseException:  # a signal handler's, perhaps before anything was done
+            except BaseException:  # of a signal handler, perhaps before the call has left
                 self._leave(me)
                 raise
 
@@ -319,18 +345,18 @@ class Merge(TakesTurns, Closing):
 
     def _check(self) -> None:
         if self._closed:
-            raise errors.ClosedError("this merge is closed: make another one")
+            raise errors.ClosedError("this merge is closed", remedy="make another one")
         for source in self._sources:
             source.check()
 
     def _there(self, found: Result | None) -> Result:
         if found is None:
-            raise errors.NothingReceived("this merge has ended: make another one")
+            raise errors.NothingReceived("this merge has ended", remedy="make another one")
         return found
 
     def _timed_out(self, timeout: float | None) -> errors.NothingReceived:
         return errors.NothingReceived(
-            f"no message of {len(self._sources)} queues within {timeout:g} s: call again"
+            f"no message of {len(self._sources)} queues within {timeout:g} s", remedy="call again"
         )
 
 

@@ -1,17 +1,17 @@
 """merge: one stream over any number of queues, ordered by timestamp, then queue, then sequence.
 
-A finite merge reads what stands in the queues when it is made, and its order is exact.
+A finite merge reads the messages published when it is made, and its order is exact.
 
-A following one goes on with what comes. A message is given out when nothing older can come:
+With `follow` it continues with new messages. A message is returned once no older one can come:
 
-1. Every other queue has a newer message. Times never go back in a queue, so this is exact.
-2. Or the others are silent, and the message is older than `patience`. A sender takes the time, then
-   publishes; whoever looks later than `patience` behind that sees it. So this is right as long as
-   senders are not held up longer than that in between.
-3. Or it was read so long ago. That matters where its time lies in the future, because its sender
-   gave it or the clock was set back: nothing waits for that time to come.
+1. Every other queue has a newer message. Times never decrease in a queue, so this is exact.
+2. Or the other queues are silent, and the message is older than `patience`. A sender reads the
+   clock, then publishes; a poll more than `patience` after that sees the message. So this is right
+   unless a sender is delayed for longer in between.
+3. Or it was read more than `patience` ago. That matters for timestamps in the future, given by the
+   sender or caused by a clock that was set back: the merge does not wait for that time.
 
-A message that comes too late for its place, by 2 or 3, is given out at once and counted in `late`.
+A message that comes too late for its place, by 2 or 3, is returned at once and counted in `late`.
 """
 
 from __future__ import annotations
@@ -49,26 +49,31 @@ def merge(
 ) -> Merge:
     """Return one stream of several queues, by timestamp, then place in the list, then sequence.
 
-    Memory stays bounded: about 1 MiB of each queue is held, however much they have.
+    Memory is bounded: the merge holds about 1 MiB of each queue.
 
     Args:
-        queues: open ones; they stay open, and closing one ends the merge.
+        queues: open queues; they stay open, and closing one ends the merge.
         since: begin with the first messages that are not older (inclusive).
         until: end before the first messages that are not older (exclusive).
-        follow: go on with what comes; False: up to the tail of each queue as of now.
-        patience: seconds, 0 or more; while it follows, a message that is older than that is given
-            out though another queue is silent. A smaller one is faster, and what senders publish
-            so late comes out of order, counted in `late`.
+        follow: continue with new messages; False: up to the current tail of each queue.
+        patience: seconds, 0 or more; with `follow`, a message that is older than that is returned
+            although another queue is silent. A smaller value is faster, and messages that senders
+            publish later than that come out of order, counted in `late`.
         speed: how fast messages come out: 1.0 as they were sent, 10.0 ten times as fast, a `Pace`
-            on another clock; None as fast as possible. Not for one that follows.
+            on another clock; None as fast as possible. Not together with `follow`.
         on_expired: what happens when retention was faster. `"raise"`: `Expired`. `"skip"`: the
-            merge goes on at that queue's head and counts what it missed in `.missed`.
+            merge continues at that queue's head and counts the skipped messages in `.missed`.
         names: of the queues, for Arrow; None: their directories.
 
     Raises:
-        InvalidOption, NaiveDatetime, TypeError: what was given cannot be.
-        ClosedError, ForkedError: a queue cannot be used.
-        DamageError: damage is reached where a queue begins.
+        InvalidOption, NaiveDatetime, TypeError: an argument is invalid.
+        ClosedError, ForkedError: a queue is closed, or belongs to the parent process.
+        DamageError: the first message of a queue is damaged.
+
+    Example:
+        >>> with Queue("orders") as orders, Queue("trades") as trades:
+        ...     for queue, message in merge([orders, trades]):
+        ...         print(queue, message.timestamp, message.payload)
     """
     given = tuple(queues)
     for queue in given:
@@ -76,12 +81,14 @@ def merge(
             raise TypeError(f"queues are open ones of class Queue, not {type(queue).__name__}")
     called = tuple(map(_name_of, given)) if names is None else tuple(names)
     if len(called) != len(given):
-        raise errors.InvalidOption(f"{len(called)} names for {len(given)} queues: give one each")
+        raise errors.InvalidOption(
+            f"{len(called)} names for {len(given)} queues", remedy="give one for each"
+        )
     patience = number("patience", patience)
     if not 0 <= patience < PATIENCE_SECONDS_MAX:
-        raise errors.InvalidOption(f"patience is {patience}: give seconds, 0 or more")
+        raise errors.InvalidOption(f"patience is {patience}", remedy="give seconds, 0 or more")
     if follow and speed is not None:
-        raise errors.InvalidOption("follow and speed exclude each other: what comes sets the pace")
+        raise errors.InvalidOption("follow and speed exclude each other", remedy="omit one of them")
     pace = pace_of(speed)
     stores = [internals(queue).readable() for queue in given]
     if not stores:
@@ -105,6 +112,6 @@ def merge(
 
 
 def _name_of(queue: Queue) -> str:
-    """Return what a queue is called: its directory, and its prefix if that is not the usual one."""
-    usual = queue.prefix == "queue"
-    return queue.directory if usual else f"{queue.directory}/{queue.prefix}"
+    """Return a queue's name: its directory, with its prefix unless that is the default."""
+    is_default = queue.prefix == "queue"
+    return queue.directory if is_default else f"{queue.directory}/{queue.prefix}"

@@ -1,8 +1,8 @@
-"""Ordering: takes messages of several queues in the order of a merge; never waits.
+"""MergeOrder: takes messages of several queues in the order of a merge; never waits.
 
-`cut` is the time up to which nothing can come any more that is not held: the lowest bound of any
-queue. What is older is taken; and what is as old, of this queue and of those before it in the list,
-because of those behind it more of the same time could be wanted first.
+`cut` is the lowest bound of any queue: all older messages are already held. Older messages are
+taken; messages of exactly that time only from the queue with that bound and those before it in the
+list, because it can still get messages of that time, which precede those of later queues.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ PAUSE_SECONDS_MAX: Final = 3600.0
 
 
 class MergeOrder:
-    """The order of what several queues give.
+    """Orders the messages of several queues.
 
     Args:
         sources: the queues, in the order that decides between messages of one time.
         names: of the queues.
-        patience_ns: how long a message waits for silent queues, at most.
+        patience_ns: longest time that a message waits for silent queues.
 
     Attributes:
-        ended: all queues have ended, and nothing is held.
-        kind: that of all queues, if they all have records of one dtype.
-        late: messages taken behind newer ones, because they came too late.
+        ended: all queues have ended, and no message is held.
+        schema: that of all queues, if they all have records of one dtype.
+        late: messages taken after newer ones, because they came too late.
     """
 
-    __slots__ = ("_last", "_names", "_patience_ns", "_sources", "ended", "kind", "late")
+    __slots__ = ("_last", "_names", "_patience_ns", "_sources", "ended", "late", "schema")
 
     def __init__(
         self, sources: Sequence[MergeSource], names: tuple[str, ...], patience_ns: int
@@ -48,11 +48,13 @@ class MergeOrder:
         self._last = -math.inf
         self.ended = False
         self.late = 0
-        kinds = {source.record_dtype: source.kind for source in sources}
-        self.kind = next(iter(kinds.values())) if len(kinds) == 1 and None not in kinds else None
+        schemas = {source.record_dtype: source.schema for source in sources}
+        self.schema = (
+            next(iter(schemas.values())) if len(schemas) == 1 and None not in schemas else None
+        )
 
     def attempt(self) -> MergedBatch | None:
-        """Return the messages whose turn it is now; None if there are none."""
+        """Return the messages that are next in order; None if none are ready."""
         live = [source for source in self._sources if source.is_live(self._patience_ns)]
         if not live:
             self.ended = True
@@ -65,7 +67,7 @@ class MergeOrder:
         return self._ordered(parts) if parts else None
 
     def prepare_wait(self) -> list[tuple[MergeSource, int]]:
-        """Say of all silent queues that somebody may be asleep; return their doorbells' values."""
+        """Prepare to wait for all silent queues; return each with its doorbell's value."""
         return [
             (source, source.prepare_wait())
             for source in self._sources
@@ -73,7 +75,7 @@ class MergeOrder:
         ]
 
     def pause_seconds(self) -> float:
-        """Return the seconds after which another attempt can succeed though no queue rings."""
+        """Return the seconds after which another attempt can succeed without a new message."""
         patience_ns = self._patience_ns
         silent = [source for source in self._sources if not source.ended and not source.is_held]
         held = [source for source in self._sources if source.is_held]
@@ -86,12 +88,12 @@ class MergeOrder:
         return max(min(pauses), PAUSE_SECONDS_MIN)
 
     def _held_seconds(self, held: list[MergeSource]) -> float:
-        """Return the seconds until something was held for as long as it may be."""
+        """Return the seconds until a message has been held for the patience."""
         read_at = min(source.read_at for source in held)
         return read_at + self._patience_ns / 1e9 - time.monotonic()
 
     def _ordered(self, parts: list[MergedSlice]) -> MergedBatch:
-        chunk = MergedChunk(parts, self._names, self.kind)
+        chunk = MergedChunk(parts, self._names, self.schema)
         batch = MergedBatch(chunk, chunk.order())
         timestamps = batch.timestamps
         if timestamps[0] < self._last:
@@ -101,7 +103,7 @@ class MergeOrder:
 
 
 def _taken(sources: list[MergeSource]) -> list[MergedSlice]:
-    """Return what is safe to be taken of these queues; all others are not waited for."""
+    """Take the messages that are in order among these queues, without waiting for others."""
     cut = min(source.bound for source in sources)
     last = next(source.queue for source in sources if source.bound == cut)
     parts = [source.take(cut, inclusive=source.queue <= last) for source in sources]

@@ -1,8 +1,8 @@
-"""Source: one queue of a merge, what was read of it, and what is known of what follows.
+"""MergeSource: one queue of a merge, the messages read from it, and a bound of those to come.
 
-What follows in a queue is never older than its `bound`: the last timestamp that was read, because
-times never go back in a queue; and where nothing was there, the time at which it was looked, less
-the patience for senders who took the time and were still waiting to publish (`Merge` says more).
+Later messages of a queue are never older than its `bound`: the last timestamp read, because times
+never decrease in a queue; or, after an empty poll, the time of that poll less the patience for
+senders that had read the clock and not published yet (see `merge/open.py`).
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from pagequeue.util.wakeup import Wakeup
 
 LOAD_COUNT: Final = 65536
-"""Messages that are read of a queue at a time; it ends after about 1 MiB too."""
+"""Messages read from a queue at a time; a batch also ends after about 1 MiB."""
 
 
 class MergeSource(Consumer):
     """One queue of a merge.
 
     Attributes:
-        queue: its place in the list of queues.
-        bound: nothing that is read later is older than that; ns since 1970, UTC.
-        ended: there is nothing more, and never will be.
-        read_at: when what is held was read; seconds, monotonic.
+        queue: its index in the list of queues.
+        bound: no later message is older than this; ns since 1970, UTC.
+        ended: no more messages will come.
+        read_at: when the held messages were read; seconds, monotonic.
     """
 
     __slots__ = ("_at", "_end", "_held", "_until", "bound", "ended", "queue", "read_at")
@@ -53,7 +53,7 @@ class MergeSource(Consumer):
     _at: int
 
     def __new__(cls, store: Store, queue: int, *, on_expired: str) -> Self:
-        """Be nowhere yet; `begin` goes on."""
+        """Make a source without a position; `begin` sets it."""
         self = super().__new__(cls, store, on_expired=on_expired)
         self._kind = "merge"
         self.queue = queue
@@ -65,15 +65,15 @@ class MergeSource(Consumer):
         return self
 
     def __init__(self, store: Store, queue: int, **options: object) -> None:
-        """Everything is done in `__new__`."""
+        """Leave everything to `__new__`."""
 
     def begin(self, since: int | None, until: int | None, end: int | None) -> None:
-        """Stand at the first message wanted.
+        """Seek to the first requested message.
 
         Args:
             since: ns since 1970, inclusive; None: the head.
-            until: ns since 1970, exclusive; None: no such end.
-            end: the sequence to stop before; None: goes on with what comes.
+            until: ns since 1970, exclusive; None: unlimited.
+            end: the sequence to stop before; None: continue with new messages.
         """
         self._end, self._until = end, until
         self.seek(since=since)
@@ -84,7 +84,7 @@ class MergeSource(Consumer):
         )
 
     @property
-    def kind(self) -> Schema:
+    def schema(self) -> Schema:
         """What the queue's messages hold."""
         return self._store.schema
 
@@ -99,27 +99,27 @@ class MergeSource(Consumer):
 
     @property
     def is_held(self) -> bool:
-        """Whether messages were read and not taken."""
+        """Whether messages are held: read and not taken yet."""
         return self._held is not None
 
     @property
     def first_timestamp(self) -> int:
-        """The timestamp of the first message that is held."""
+        """The timestamp of the first held message."""
         assert self._held is not None
         return int(self._held.timestamps[self._at])
 
     def is_live(self, patience_ns: int) -> bool:
-        """Have messages held, if there are any now; return whether it has not ended."""
+        """Read messages unless some are held; return whether the source has not ended."""
         if not self.ended and self._held is None:
             self._load(patience_ns)
         return not self.ended
 
     def _load(self, patience_ns: int) -> None:
-        looked = self._store.clock() if self._end is None else 0  # before looking
+        polled = self._store.clock() if self._end is None else 0  # before polling
         try:
             batch = self._batch(LOAD_COUNT, 0)
         except errors.NothingReceived:
-            self._found_nothing(looked - patience_ns)
+            self._found_none(polled - patience_ns)
             return
         if batch is None:
             self.ended = True
@@ -129,13 +129,13 @@ class MergeSource(Consumer):
         self.bound = fmt.TIMESTAMP_MAX if is_last else max(self.bound, int(batch.timestamps[-1]))
         self.read_at = time.monotonic()
 
-    def _found_nothing(self, bound: int) -> None:
+    def _found_none(self, bound: int) -> None:
         self.bound = max(self.bound, bound)
         waits_for_recovery = self._end is not None
         self.ended = waits_for_recovery or (self._until is not None and self.bound >= self._until)
 
     def take(self, cut: int, *, inclusive: bool) -> MergedSlice | None:
-        """Return the held messages up to a time, and hold the rest."""
+        """Return the held messages up to a time, and keep the rest."""
         held = self._held
         if held is None:
             return None
@@ -150,32 +150,32 @@ class MergeSource(Consumer):
         return MergedSlice(self.queue, held, start, stop, self._decoder)
 
     def prepare_wait(self) -> int:
-        """Say that somebody may be asleep; return the value of the doorbell."""
+        """Prepare to wait for a message; return the value of the doorbell."""
         return self._store.notifier.prepare_wait()
 
-    def add(self, sleeper: Waiter) -> None:
-        """Have a sleeper rung."""
-        self._store.notifier.add(sleeper)
+    def add(self, waiter: Waiter) -> None:
+        """Register a waiter with the queue's notifier."""
+        self._store.notifier.add(waiter)
 
-    def remove(self, sleeper: Waiter) -> None:
-        """Forget a sleeper."""
-        self._store.notifier.remove(sleeper)
+    def remove(self, waiter: Waiter) -> None:
+        """Unregister a waiter."""
+        self._store.notifier.remove(waiter)
 
     def may_have(self) -> bool:
-        """Whether there may be something to load, asked from the notifier's thread."""
+        """Whether a message may be available; called by the notifier's thread."""
         return self._is_near()
 
     def seconds_to(self, moment: int) -> float:
-        """Return the seconds until this queue's clock comes to a time, ns since 1970."""
+        """Return the seconds until this queue's clock reaches a time, ns since 1970."""
         return (moment - self._store.clock()) / 1e9
 
     def seconds_to_end(self, patience_ns: int) -> float:
-        """Return the seconds until the clock ends it; infinite where it has no such end."""
+        """Return the seconds until the clock ends it; infinite without `until`."""
         return math.inf if self._until is None else self.seconds_to(self._until + patience_ns)
 
 
 class _Here:
-    """Stands where a bell expects an event loop, for a thread that waits without one."""
+    """Stand-in for an event loop, for a thread that waits without one."""
 
     @staticmethod
     def call_soon_threadsafe(call: Callable[..., object], *arguments: object) -> None:
@@ -186,34 +186,34 @@ class _Here:
 def sleep_until_rung(
     silent: Sequence[tuple[MergeSource, int]], rung: Wakeup, seconds: float
 ) -> None:
-    """Sleep until one of some queues has something, the event is set, or the time is over.
+    """Sleep until one of some queues has a message, the event is set, or the time is over.
 
     Args:
-        silent: queues that had nothing, each with its doorbell's value from before that look.
-        rung: cleared before that look.
+        silent: queues whose last poll was empty, each with its doorbell's value from before it.
+        rung: cleared before that poll.
         seconds: to sleep at most.
     """
     here: Any = _Here()
-    sleepers = [
+    waiters = [
         (source, Waiter(doorbell, here, rung.set, source.may_have)) for source, doorbell in silent
     ]
     try:
-        for source, sleeper in sleepers:
-            source.add(sleeper)
+        for source, waiter in waiters:
+            source.add(waiter)
         rung.wait(seconds)
     finally:
-        for source, sleeper in sleepers:
-            source.remove(sleeper)
+        for source, waiter in waiters:
+            source.remove(waiter)
 
 
 async def await_rung(silent: Sequence[tuple[MergeSource, int]], seconds: float) -> None:
-    """Let the event loop run until one of some queues has something, or the time is over.
+    """Let the event loop run until one of some queues has a message, or the time is over.
 
     Args:
-        silent: queues that had nothing, each with its doorbell's value from before that look.
+        silent: queues whose last poll was empty, each with its doorbell's value from before it.
         seconds: to wait at most.
     """
-    import asyncio  # noqa: PLC0415 - only where somebody waits with it
+    import asyncio  # noqa: PLC0415 - only for callers that wait with it
 
     loop = asyncio.get_running_loop()
     woken: asyncio.Future[None] = loop.create_future()
@@ -222,15 +222,15 @@ async def await_rung(silent: Sequence[tuple[MergeSource, int]], seconds: float) 
         if not woken.done():
             woken.set_result(None)
 
-    sleepers = [
+    waiters = [
         (source, Waiter(doorbell, loop, wake, source.may_have)) for source, doorbell in silent
     ]
     timer = loop.call_later(seconds, wake)
     try:
-        for source, sleeper in sleepers:
-            source.add(sleeper)
+        for source, waiter in waiters:
+            source.add(waiter)
         await woken
     finally:
-        for source, sleeper in sleepers:
-            source.remove(sleeper)
+        for source, waiter in waiters:
+            source.remove(waiter)
         timer.cancel()
