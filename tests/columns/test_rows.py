@@ -91,6 +91,7 @@ def test_arrow_arrays_are_what_their_list_is(payloads: list[bytes]) -> None:
             assert got == payloads, name
 
 
+@pytest.mark.slow
 @given(arrays.arrays(arrays.byte_string_dtypes(min_len=1, max_len=12), st.integers(0, 20)),
        st.sampled_from([1, -1, 2, -3]))  # fmt: skip
 @settings(max_examples=100, deadline=None)

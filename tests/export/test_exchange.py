@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from tiers import slow_but
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import HERE, SMALL
@@ -77,6 +78,7 @@ def test_empty_queue_is_a_file_too(tmp_path: Path, suffix: str, capsys: Capture)
     assert contents(tmp_path / "b") == []
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     payloads=st.lists(st.binary(max_size=50) | st.text(max_size=30).map(str.encode), max_size=20),
@@ -379,7 +381,7 @@ def test_wrong_usage_is_told(tmp_path: Path, capsys: Capture) -> None:
     assert "Traceback" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("suffix", slow_but([".arrow"], SUFFIXES))
 def test_memory_does_not_grow_with_the_queue(tmp_path: Path, suffix: str) -> None:
     """Both ways hold a batch or a row group at a time: half the memory that all would take."""
     code = (

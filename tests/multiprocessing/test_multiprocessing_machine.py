@@ -110,7 +110,7 @@ class DropIn(RuleBasedStateMachine):
         shutil.rmtree(self.directory)
 
 
-TestDropIn = DropIn.TestCase
+TestDropIn = pytest.mark.slow(DropIn.TestCase)
 TestDropIn.settings = settings(
     max_examples=30,
     stateful_step_count=30,

@@ -49,6 +49,7 @@ def test_a_list_that_is_not_the_truth_is_found() -> None:
     assert set(wrong_in_docs(outcomes, {"b", "d", "e"})) == {"d", "e"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", stdlib_queues.METHODS)
 def test_cpythons_own_tests_pass_but_those_in_the_docs(method: str) -> None:
     """Only the import is changed: what fails is what architecture.md lists, no more, no less."""

@@ -40,6 +40,7 @@ def record_dtypes() -> st.SearchStrategy[np.dtype[Any]]:
     )
 
 
+@pytest.mark.slow
 @given(record_dtypes())
 @settings(max_examples=300, deadline=None)
 def test_any_dtype_of_records_comes_back_from_its_json(dtype: np.dtype[Any]) -> None:
