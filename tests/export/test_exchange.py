@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from tiers import slow_but
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import HERE, SMALL
+from tiers import slow_but
 
 from pagequeue import DiskFull, FileStands, Queue
 from pagequeue.cli import main

@@ -369,6 +369,7 @@ def test_queues_are_archived_each_message_once(spark: SparkSession, tmp_path: Pa
     assert len(hours) == 6
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_what_is_archived_may_go_and_nothing_else(spark: SparkSession, tmp_path: Path) -> None:
     """A consumer's name holds retention back until a batch is on stable storage."""
@@ -387,6 +388,7 @@ def test_what_is_archived_may_go_and_nothing_else(spark: SparkSession, tmp_path:
     assert numbers(table) == list(range(600))
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_an_archive_goes_on_until_it_is_stopped(spark: SparkSession, tmp_path: Path) -> None:
     """With `every` what comes is archived too, by whoever sends it, a new queue's as well."""
@@ -406,6 +408,7 @@ def test_an_archive_goes_on_until_it_is_stopped(spark: SparkSession, tmp_path: P
     assert (done.messages, done.batches) == (35, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_what_a_power_cut_can_take_is_archived_later(spark: SparkSession, tmp_path: Path) -> None:
     """With `durable_only` no message gets the sequence of one that was archived and lost."""
@@ -432,6 +435,7 @@ def test_what_a_power_cut_can_take_is_archived_later(spark: SparkSession, tmp_pa
     assert payloads == [numbered(n) for n in (*range(10), *range(100, 105))]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_errors_of_the_source_keep_their_kind(spark: SparkSession, tmp_path: Path) -> None:
     """What retention took is told as such, and not as an error of Spark."""

@@ -51,6 +51,7 @@ def test_the_answer_of_the_source_counts_every_flight() -> None:
     assert max(means, key=lambda hour: means[hour]) == 19
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_the_example_ends_with_a_chart(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -67,6 +68,7 @@ def test_the_example_ends_with_a_chart(
     assert "give a new directory" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_an_answer_that_differs_is_told(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -150,6 +150,7 @@ def test_queues_and_their_archive_have_the_same_figures(
         profile(spark, tmp_path / "table", prefix="x")
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_what_somebody_put_into_a_table_is_counted(spark: SparkSession, tmp_path: Path) -> None:
     """Rows that are there twice, missing, or late; only then the rows are looked at in order."""
@@ -170,6 +171,7 @@ def test_what_somebody_put_into_a_table_is_counted(spark: SparkSession, tmp_path
     assert (one.messages, one.missing, one.duplicates, one.late) == (45, 0, 5, 5)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_the_command_prints_and_draws(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str],

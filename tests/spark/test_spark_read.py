@@ -69,6 +69,7 @@ def test_all_columns_are_what_plain_reading_gives(spark: SparkSession, filled: P
     assert off.count() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "columns", [["sequence"], ["timestamp_ns"], ["queue", "timestamp"], ["payload", "sequence"]]
 )
@@ -82,6 +83,7 @@ def test_a_subset_of_columns_is_that_of_all(
     assert sorted(given.collect()) == sorted(wanted)
 
 
+@pytest.mark.slow
 def test_without_payload_no_payload_is_touched(spark: SparkSession, tmp_path: Path) -> None:
     """Damage in payloads is not noticed by who does not ask for them, and is by who does."""
     fill(tmp_path / "q")
@@ -113,6 +115,7 @@ def test_ranges_are_inclusive_at_the_beginning_and_not_at_the_end(
     assert rows(frame) == plain(filled)[slice(*bounds)]
 
 
+@pytest.mark.slow
 def test_a_read_can_leave_out_what_is_not_durable(spark: SparkSession, tmp_path: Path) -> None:
     """With `durableOnly` a frame ends where what is on stable storage ends."""
     with Queue(tmp_path / "q", page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
@@ -169,6 +172,7 @@ def test_what_is_no_queue_is_an_error_that_says_so(spark: SparkSession, tmp_path
         spark.read.format("pagequeue").schema(schema).load(str(tmp_path / "q")).count()
 
 
+@pytest.mark.slow
 def test_empty_and_compressed_queues_read(spark: SparkSession, tmp_path: Path) -> None:
     """No message gives no row; compressed pages give what they had."""
     Queue(tmp_path / "q", page_bytes=PAGE_BYTES).close()
@@ -179,6 +183,7 @@ def test_empty_and_compressed_queues_read(spark: SparkSession, tmp_path: Path) -
     assert rows(spark.read.format("pagequeue").load(str(tmp_path / "q"))) == plain(tmp_path / "q")
 
 
+@pytest.mark.slow
 def test_the_live_page_is_read_up_to_the_tail_at_planning(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -222,6 +227,7 @@ def test_damage_fails_the_task_or_is_a_gap_that_is_counted(
         assert len(there) == COUNT - 1
 
 
+@pytest.mark.slow
 def test_a_page_that_is_gone_is_a_gap(spark: SparkSession, tmp_path: Path) -> None:
     """A missing page fails the read, or costs exactly its messages."""
     fill(tmp_path / "q")
@@ -234,6 +240,7 @@ def test_a_page_that_is_gone_is_a_gap(spark: SparkSession, tmp_path: Path) -> No
     assert [row[0] for row in there] == [n for n in range(COUNT) if not first <= n < end]
 
 
+@pytest.mark.slow
 def test_what_retention_took_meanwhile_is_told_or_skipped(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -252,6 +259,7 @@ def test_what_retention_took_meanwhile_is_told_or_skipped(
     assert spark.read.format("pagequeue").load(str(tmp_path / "q")).count() == COUNT - head
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pushdown", ["true", "false"])
 def test_results_are_right_with_every_setting_of_pushdown(
     spark: SparkSession, filled: Path, pushdown: str
@@ -271,6 +279,7 @@ def test_results_are_right_with_every_setting_of_pushdown(
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
+@pytest.mark.slow
 def test_pushdown_is_still_wrong_in_this_pyspark(spark: SparkSession) -> None:
     """When this fails, PySpark has mended pushdown: define `pushFilters` in `BatchReader`."""
     from spark_pushdown import Numbers  # noqa: PLC0415 - workers import it by this name

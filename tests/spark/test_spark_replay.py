@@ -166,6 +166,7 @@ def test_a_table_comes_back_in_order_of_time(spark: SparkSession, tmp_path: Path
         replay(spark, table, target, until=since, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_what_is_trusted_is_trusted_by_the_sink_too(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -203,6 +204,7 @@ class Killing:
         monkeypatch.setattr(_Replay, "_write", killing)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("killed", ["before a slice", "behind a slice"])
 def test_a_killed_replay_goes_on(
@@ -224,6 +226,7 @@ def test_a_killed_replay_goes_on(
     assert not [name for name in os.listdir(target / "queue-staged") if "replay" in name]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("step_ns", [MINUTE_NS // 60, 7, 0])
 def test_a_large_hour_is_several_slices(
@@ -248,6 +251,7 @@ def test_a_large_hour_is_several_slices(
     assert messages(target) == [(time, payload) for time, _, payload in expected]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_large_messages_make_more_slices(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -263,6 +267,7 @@ def test_large_messages_make_more_slices(
     assert messages(target) == stepped
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_the_commands_archive_and_replay(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -103,6 +103,7 @@ def test_a_batch_that_is_done_again_is_published_once(
     assert payloads(tmp_path / "to") == numbers(0, 210)
 
 
+@pytest.mark.slow
 def test_queues_that_appear_later_join(spark: SparkSession, tmp_path: Path) -> None:
     """A glob is looked at again for each micro-batch; a new queue is read from its head."""
     send(tmp_path / "q1", *numbers(0, 10))
@@ -115,6 +116,7 @@ def test_queues_that_appear_later_join(spark: SparkSession, tmp_path: Path) -> N
     assert sorted(payloads(tmp_path / "to")) == numbers(10, 20) + numbers(100, 120)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["raised", "killed"])
 def test_a_task_that_is_tried_again_writes_its_rows_once(
     spark: SparkSession, tmp_path: Path, how: str
@@ -127,6 +129,7 @@ def test_a_task_that_is_tried_again_writes_its_rows_once(
     assert payloads(tmp_path / "to") == sent
 
 
+@pytest.mark.slow
 def test_a_stream_of_ships_goes_on_with_what_is_shipped(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -146,6 +149,7 @@ def test_a_stream_of_ships_goes_on_with_what_is_shipped(
     assert sorted(payloads(tmp_path / "to")) == sorted(sent)
 
 
+@pytest.mark.slow
 def test_processing_time_follows_a_live_producer(spark: SparkSession, tmp_path: Path) -> None:
     """Without an end: what is sent comes, in order."""
     send(tmp_path / "q", *numbers(0, 5))
@@ -163,6 +167,7 @@ def test_processing_time_follows_a_live_producer(spark: SparkSession, tmp_path: 
         query.stop()
 
 
+@pytest.mark.slow
 def test_a_consumers_name_holds_back_retention(spark: SparkSession, tmp_path: Path) -> None:
     """What Spark has not committed stays; what it has may go."""
     retention = Retention(max_bytes=3 * PAGE_BYTES)
@@ -184,6 +189,7 @@ def test_a_consumers_name_holds_back_retention(spark: SparkSession, tmp_path: Pa
         assert queue.head_sequence > 100
 
 
+@pytest.mark.slow
 def test_what_retention_took_before_a_stream_read_it_is_told(
     spark: SparkSession, tmp_path: Path
 ) -> None:

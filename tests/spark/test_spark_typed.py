@@ -83,6 +83,7 @@ def test_records_are_columns_of_their_fields(spark: SparkSession, tmp_path: Path
     assert frame.count() == 1000
 
 
+@pytest.mark.slow
 def test_a_schema_or_columns_take_some_of_them(spark: SparkSession, tmp_path: Path) -> None:
     """A user's schema builds only what it names; payloads can still be had as bytes."""
     fill(tmp_path / "q", ticks(0, 100))
@@ -110,6 +111,7 @@ def test_queues_of_different_dtypes_are_no_table(tmp_path: Path) -> None:
     assert inferred(place_options({"path": str(tmp_path / "none")})) == schema_of()
 
 
+@pytest.mark.slow
 def test_a_table_of_different_dtypes_has_what_they_share(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -122,6 +124,7 @@ def test_a_table_of_different_dtypes_has_what_they_share(
     assert frame.count() == 11
 
 
+@pytest.mark.slow
 def test_a_stream_of_records_has_their_columns(spark: SparkSession, tmp_path: Path) -> None:
     """Read as a stream and written as one, into a queue of the same records, once each."""
     fill(tmp_path / "q", ticks(0, 300))
@@ -174,6 +177,7 @@ def test_records_are_written_from_columns(spark: SparkSession, tmp_path: Path) -
     assert np.array_equal(whole, wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sql_text", "text"),
     [

@@ -66,6 +66,7 @@ def test_rows_are_written_in_the_order_of_partitions(
     assert len(payloads(tmp_path / "q")) == 2 * count
 
 
+@pytest.mark.slow
 def test_times_are_kept_where_order_allows(spark: SparkSession, tmp_path: Path) -> None:
     """With `timestamp_ns` rows have their own times; out of order, nothing is written."""
     frame = spark.range(0, 500, 1, 2).selectExpr("cast(id as string) payload", "id timestamp_ns")
@@ -86,6 +87,7 @@ def test_a_named_piece_of_work_is_published_once(spark: SparkSession, tmp_path: 
     assert payloads(tmp_path / "q") == [b"one", b"two"]
 
 
+@pytest.mark.slow
 def test_binary_is_written_byte_by_byte(spark: SparkSession, tmp_path: Path) -> None:
     """Payloads come back as they were, the empty one too."""
     rows = [(bytes([n, 0, 255]) * n,) for n in range(50)]
@@ -126,6 +128,7 @@ def test_overwrite_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     assert len(payloads(tmp_path / "q")) == 5
 
 
+@pytest.mark.slow
 def test_ordinary_producers_go_on(spark: SparkSession, tmp_path: Path) -> None:
     """Rows of a job stand together, between what others send."""
     stop = threading.Event()
@@ -152,6 +155,7 @@ def test_ordinary_producers_go_on(spark: SparkSession, tmp_path: Path) -> None:
     assert at[-1] - at[20] == 1999
 
 
+@pytest.mark.slow
 def test_a_thread_of_the_driver_writes_once_it_registered(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -180,6 +184,7 @@ def test_a_thread_of_the_driver_writes_once_it_registered(
 # --- tasks that fail ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["raised", "killed"])
 def test_a_task_that_is_tried_again_writes_its_rows_once(
     spark: SparkSession, tmp_path: Path, how: str
