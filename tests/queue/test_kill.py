@@ -41,6 +41,7 @@ def queue(tmp_path: Path) -> Iterator[Queue]:
         yield queue
 
 
+@pytest.mark.slow
 def test_producers_killed_while_sending_lose_nothing_and_stop_nobody(
     queue: Queue, tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ from support import (
     start,
     use_after_fork,
 )
+from tiers import slow_but
 
 from pagequeue import Queue
 
@@ -31,7 +32,7 @@ COUNT = 700
 SEQUENCE, TIMESTAMP, WHO, NUMBER, BATCH, SIZE = range(6)
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", slow_but(["fork"], ["fork", "spawn"]))
 def test_all_consumers_see_one_order_of_all_that_all_producers_sent(
     tmp_path: Path, method: str
 ) -> None:
@@ -103,6 +104,7 @@ def test_batch_is_visible_whole_to_a_reader_that_looks_all_the_time(tmp_path: Pa
             end(other)
 
 
+@pytest.mark.slow
 def test_processes_that_open_a_new_queue_at_once_make_one_queue(tmp_path: Path) -> None:
     """Whoever comes first creates it; nobody overwrites it, and nobody fails."""
     for round_ in range(3):

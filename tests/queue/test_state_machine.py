@@ -316,5 +316,6 @@ QueueMachine.TestCase.settings = settings(
 )
 
 
+@pytest.mark.slow
 class TestQueueAgainstModel(QueueMachine.TestCase):  # type: ignore[misc,name-defined]
     """I1, I2, I5, I6, I8: the queue does what a list would do, and keeps its files right."""

@@ -237,6 +237,7 @@ def test_repair_notices_who_is_inside_without_a_lock_file(disk: Disk) -> None:
     assert disk.payloads() == [b"x"]
 
 
+@pytest.mark.slow
 def test_opening_while_others_close_is_no_replaced_lock(tmp_path: Path) -> None:
     """Whoever closes lets go of the write meta first, so that nobody seems to be inside."""
     Queue(tmp_path / "q", page_bytes=4096).close()

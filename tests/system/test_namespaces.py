@@ -305,6 +305,7 @@ def test_containers_and_the_host_send_into_one_queue(tmp_path: Path) -> None:
             assert mine == [b"%s%d" % (name, number) for number in range(2000)]
 
 
+@pytest.mark.slow
 @own_ids
 @mutexes
 def test_stopped_holder_in_a_container_is_not_robbed_and_a_dead_one_is_noticed(
