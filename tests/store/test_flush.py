@@ -260,7 +260,7 @@ def test_failed_sync_latches_the_queue_for_all_writers(
         producer.rotate()
         producer.send(b"b")
         monkeypatch.setattr("pagequeue.system.directory.Directory.sync", fail)
-        with pytest.raises(SyncFailed, match="mend the disk") as caught:
+        with pytest.raises(SyncFailed, match="repair the disk") as caught:
             producer.flush()
         assert caught.value.errno == errno.EIO
         second = other.producer()

@@ -104,7 +104,7 @@ def test_torn_rest_is_cut_off(
         assert report.pages_removed == ([3] if page == 2 else [])
         if damage == "tear":
             assert report.bytes_zeroed > 0
-            assert f"behind position {position} of page {page}" in "; ".join(report.actions)
+            assert f"after position {position} of page {page}" in "; ".join(report.actions)
     data = written.page(page).read_bytes()
     assert data[position:] == bytes(len(data) - position)
     assert written.index(page).read_bytes()[12 * ordinal :] == bytes(12 * (128 - ordinal))
@@ -285,7 +285,7 @@ def test_lost_read_meta_begins_at_the_first_page_that_is_left(written: Disk) -> 
     written.path("0000000001.idx").unlink()
     with written.open() as queue:
         assert (queue.head_sequence, queue.tail_sequence) == (3, 8)
-        assert "made the read meta again" in queue.recovery.actions[0]
+        assert "recreated the read meta" in queue.recovery.actions[0]
         assert [m.sequence for m in queue.replay()] == [3, 4, 5, 6, 7]
 
 
@@ -364,7 +364,7 @@ def test_head_page_that_is_only_made_ready_is_refused(disk: Disk) -> None:
     disk.cut_power()
     disk.poke(disk.path("readMeta"), ReadMeta.HEAD_PAGE, struct.pack("<Q", 2))
     before = disk.page(1).read_bytes(), disk.page(2).read_bytes()
-    with pytest.raises(errors.CorruptMeta, match="page 2, which is only made ready") as caught:
+    with pytest.raises(errors.CorruptMeta, match="page 2, which is only prepared") as caught:
         disk.open()
     assert caught.value.path == str(disk.path("readMeta"))
     assert (disk.page(1).read_bytes(), disk.page(2).read_bytes()) == before

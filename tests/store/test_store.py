@@ -257,7 +257,7 @@ def test_sync_that_fails_latches_the_queue_for_all(
             assert caught.value.errno == errno.EIO
             assert one.durable_sequence == 0
             for call in (first.flush, second.flush, two.rotate, lambda: second.send(b"y")):
-                with pytest.raises(errors.SyncFailed, match="mend the disk"):
+                with pytest.raises(errors.SyncFailed, match="repair the disk"):
                     call()
         assert [m.payload for m in two.replay()] == [b"x"]
         assert two.info().sync_failed

@@ -70,7 +70,7 @@ def test_wrong_lock_file_is_found_and_taken_away(
     report = repair_queue(disk.directory)
     assert report.ok
     why = problem.reason.removesuffix(BEHIND)
-    assert report.actions == [f"removed {LOCK}, which kept everybody out ({why})"]
+    assert report.actions == [f"removed {LOCK}, which no process could lock ({why})"]
     assert stat.S_ISREG((disk.directory / LOCK).stat().st_mode)
     assert disk.payloads() == MESSAGES
     assert verify_queue(disk.directory).ok

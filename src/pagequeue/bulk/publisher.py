@@ -51,8 +51,8 @@ from pagequeue.receive.replay import Replay
 from pagequeue.store.pending_commit import (
     Record,
     read_publishing,
+    resolve_pending,
     roll_back,
-    settle_publishing,
     write_down,
 )
 from pagequeue.system.directory import FILE_MODE, Directory
@@ -277,7 +277,7 @@ class BulkPublisher:
 
     def _recover_commit(self, producer: BulkProducer) -> None:
         store = self._store
-        settle_publishing(
+        resolve_pending(
             self._folder, self._prefix, store.meta, store.write_meta,
             producer.commit_pages, self._sync_names,
         )  # fmt: skip
@@ -332,7 +332,7 @@ class BulkPublisher:
             staged = stage(store, self._staged.full(name), source.chunks())
             for _ in range(ROOM_TRIES):
                 if store.write_meta.failed_errno:  # before the preparation lock, which it needs
-                    store.flusher.go_on()
+                    store.flusher.resume()
                 first = self._first_page()
                 if store.roller.make_room is not None:  # for all pages, before any is renamed
                     store.roller.make_room(first + len(staged.pages) - 1, producer.check_open)

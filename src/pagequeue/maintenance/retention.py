@@ -335,7 +335,7 @@ class Retainer:
         if cut.steps:
             pages = cut.steps[-1].page_number - cut.head_page
             messages = _first_of(cut.steps[-1]) - cut.head_sequence
-            store.let_go_of_retired()
+            store.drop_retired()
         removed = self._remove(store)
         if cut.refused is not None:
             raise cut.refused

@@ -128,7 +128,7 @@ class Rates:
 def stats(store: Store) -> Stats:
     """Return the current statistics of a queue."""
     found = store.while_retained(partial(_stats, store))
-    store.let_go_of_retired()
+    store.drop_retired()
     return found
 
 

@@ -178,7 +178,7 @@ class AwaitedSends:
         if event == _core.EVENT_FULL:
             self._roll_from(page_number, check)
         else:
-            self._store.flusher.go_on()
+            self._store.flusher.resume()
 
     async def _flushed(self, end_sequence: int, timeout: float | None) -> None:
         """Have all that is before a sequence on stable storage."""

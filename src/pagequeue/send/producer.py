@@ -244,7 +244,7 @@ class Producer(_core.Writer, AwaitedSends, Closing):
         elif event == _core.EVENT_FULL:
             self._roll_from(self._page_number)
         elif event == _core.EVENT_FAILED:
-            self._store.flusher.go_on()
+            self._store.flusher.resume()
         else:
             raise refusal(self, event, value)
         return True

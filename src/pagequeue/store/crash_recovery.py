@@ -1,8 +1,8 @@
-"""Settling after a kill: the tail words are brought up to what the pages hold.
+"""Recovery after a process was killed: the tail is updated to the frames in the pages.
 
-Within one boot the shared words are right but for what a killed producer had begun: frames that it
-had published and not yet counted, or a roll of which the last step is missing. Messages that the
-words count and the page does not have are damage, and never taken for a torn tail.
+Within one boot the shared state is right except for what a killed producer had begun: frames that
+it had published and not yet counted, or a roll without its last step. Messages that the tail counts
+and the page lacks are damage, never a torn tail.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PAGE_START = fmt.PAGE_HEADER_BYTES
 
 
 class CrashRecovery:
-    """Settles one queue; the caller has it alone."""
+    """One such recovery; the caller has the queue locked exclusively."""
 
     def __init__(
         self,
@@ -48,11 +48,11 @@ class CrashRecovery:
         self._walked_all = False
 
     def run(self) -> int:
-        """Set the words; return how many messages they did not count.
+        """Set the tail; return how many messages it did not count.
 
         Raises:
-            MissingPage, CorruptPage: the active page is not there, or not what it should be.
-            CorruptFrame: what the words count is not all there, or what follows is damaged.
+            MissingPage, CorruptPage: the active page is missing or damaged.
+            CorruptFrame: a counted message is missing, or the bytes after the last one are damaged.
         """
         counted = self._write.tail
         number, header, scan = self._scan(counted)
@@ -69,7 +69,7 @@ class CrashRecovery:
         if tail != counted:
             self._write.tail = tail
         if scan.whole_sequence < scan.sequence:
-            # Half of a batch, which was never sent: nobody may write to this page again (I8).
+            # Half of a batch, which was never sent: this page must not be written to again (I8).
             self._write.region.store(BATCH_OPEN, scan.whole_sequence + 1)
         settled = tail.sequence - counted.sequence
         if settled > 0:
@@ -92,7 +92,7 @@ class CrashRecovery:
         return page, decode_header(data, self._meta.queue_id, number, path)
 
     def _scan(self, tail: Tail) -> tuple[int, PageHeader, Scan]:
-        """Walk from the tail on; from the beginning of the page, if that is not where it stands."""
+        """Walk from the tail on; from the page's first frame, if the tail is not a frame's end."""
         page, header = self._map(tail.page_number)
         first = header.first_sequence
         floor = header.floor_timestamp
@@ -102,10 +102,10 @@ class CrashRecovery:
             and (_core.look(page, PAGE_START, tail.first_sequence)[0] == _core.READ_FRAME)
         ):
             raise errors.CorruptPage(
-                f"says that it begins with message {first}, its frames begin with "
-                f"{tail.first_sequence}: {REMEDY}",
+                f"its header states first message {first}, its frames begin with "
+                f"{tail.first_sequence}",
                 path=self._folder.full(fmt.page_name(self._prefix, tail.page_number)),
-                position=0, reason="wrong first sequence",
+                position=0, reason="wrong first sequence", remedy=REMEDY,
             )  # fmt: skip
         index = open_index(self._folder, self._prefix, self._meta, tail.page_number)
         if first == tail.first_sequence:
@@ -131,11 +131,11 @@ class CrashRecovery:
         )  # fmt: skip
 
     def _following(self, number: int, sequence: int) -> tuple[PageHeader, Scan] | None:
-        """Walk the page behind an end mark, if messages were sent to it."""
+        """Walk the page after an end-of-page marker, if messages were sent to it."""
         try:
             page, header = self._map(number)
         except errors.DamageError:
-            return None  # it is only made ready: the next producer rolls into it
+            return None  # it is only prepared: the next producer rolls into it
         if (
             header.first_sequence != sequence
             or _core.look(page, fmt.PAGE_HEADER_BYTES, sequence)[0] != _core.READ_FRAME
@@ -150,7 +150,7 @@ class CrashRecovery:
         reason = REASONS.get(scan.stopped, "unknown")
         raise errors.CorruptFrame(
             f"message {scan.sequence} at position {scan.position}: {reason}, though the write meta "
-            f"counts messages up to {counted.sequence - 1}: {REMEDY}",
+            f"counts messages up to {counted.sequence - 1}",
             path=self._folder.full(fmt.page_name(self._prefix, number)),
-            position=scan.position, sequence=scan.sequence, reason=reason,
+            position=scan.position, sequence=scan.sequence, reason=reason, remedy=REMEDY,
         )  # fmt: skip

@@ -1,8 +1,8 @@
-"""Making a queue: the order of its first files, and that a making that failed is in nobody's way.
+"""Creates a queue: the order of its first files, and the removal of an unfinished queue.
 
-The allMeta comes first, and its name is on stable storage before there is any page: pages without
-it are refused, because they are somebody's data. The rest is made by the recovery of a queue that
-has nothing else yet.
+The allMeta comes first, and its name is on stable storage before any page is made: pages without it
+are refused, because they are a user's data. The recovery of a queue that has only an allMeta makes
+the other files.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ def refuse_confusion(folder: Directory, prefix: str) -> None:
     if other is not None:
         raise errors.InvalidOption(
             f"prefix {prefix!r}: {fmt.lock_name(max(prefix, other))} would be a file of this queue "
-            f"and of {other!r}, which is here: choose another prefix or directory",
+            f"and of {other!r}, which is here",
             path=folder.path,
+            remedy="choose another prefix or directory",
         )
 
 
 class Creation:
-    """The making of one queue; whoever begins or abandons it has `queue.lock` alone."""
+    """The creation of one queue; its caller has `queue.lock` exclusively."""
 
     def __init__(self, folder: Directory, prefix: str) -> None:
         self._folder = folder
@@ -49,26 +50,26 @@ class Creation:
     def begin(self, created: int, page_bytes: int, schema: Schema) -> AllMeta:
         """Make the allMeta.
 
-        Dies behind it: a queue without pages, which the next opener completes, or makes anew.
+        Dies after it: a queue without pages, which the next opener completes or recreates.
         """
         folder, prefix = self._folder, self._prefix
         meta = AllMeta(uuid.uuid4().bytes, created, page_bytes, schema.options(), schema)
         if len(meta.encode()) > fmt.ALL_META_MAX_BYTES:
             raise errors.InvalidOption(
-                "dtype: its names and fields are too many: give fewer", path=folder.path
+                "dtype: its names and fields are too many", path=folder.path, remedy="give fewer"
             )
         folder.sync_name()
         write_all_meta(folder, prefix, meta)
         try:
             folder.sync()
         except OSError as error:
-            # The next one must make it again: to sync this name again could mean nothing.
+            # The next opener makes it again: a later sync could succeed without this name.
             folder.remove(fmt.all_meta_name(prefix))
             raise_typed(error, folder.path, "syncing the directory")
         return meta
 
     def is_unfinished(self) -> bool:
-        """Whether a queue was begun here and has no page yet: nothing was ever sent to it."""
+        """Whether a queue's creation was begun here and no page made: no message was ever sent."""
         folder, prefix = self._folder, self._prefix
         names = folder.names()
         cursors = fmt.cursor_name(prefix, "")
@@ -112,9 +113,9 @@ class Creation:
         return not any(word)
 
     def abandon(self) -> None:
-        """Remove what was made, the allMeta last.
+        """Remove the files of an unfinished queue, the allMeta last.
 
-        Dies in between, or cannot: it is unfinished still, and the next one takes it over.
+        Dies or fails in between: it is still unfinished, and the next opener handles it.
         """
         prefix = self._prefix
         with contextlib.suppress(errors.PageQueueError):

@@ -1,4 +1,4 @@
-"""Being the only one who has a queue open, although its lock file can be removed or replaced."""
+"""Exclusive access to a queue, even if its lock file was deleted or replaced."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ RETRY_SECONDS = 0.01
 
 @contextlib.contextmanager
 def ensure_no_writer(folder: Directory, prefix: str, timeout: float) -> Iterator[None]:
-    """Make sure that nobody has the queue open who holds a lock file that was removed.
+    """Ensure that no process has the queue open through a lock file that was removed.
 
-    The caller has `queue.lock` alone. Whoever writes has the write meta locked as well, and that is
-    not a file that people remove. One who is killed right now can let go of it a moment later.
+    The caller has `queue.lock` exclusively. Every writer has the write meta locked as well, which
+    people do not remove. The kernel may release a killed writer's lock slightly later.
 
     Raises:
-        LockReplaced: somebody has it open, for longer than `timeout` seconds.
+        LockReplaced: a process has it open, for longer than `timeout` seconds.
     """
     name = fmt.write_meta_name(prefix)
     file = None
     if not _core.LOCK_NEEDS_FD:  # there its lock is the writers' own
-        # Nobody can be inside without it, or with something else in its place.
+        # No process can have the queue open without a regular write meta.
         with contextlib.suppress(errors.QueueNotFound, errors.UnsafePath):
             file = folder.open(name, writable=False)
     if file is None:
@@ -47,9 +47,9 @@ def ensure_no_writer(folder: Directory, prefix: str, timeout: float) -> Iterator
                 time.sleep(RETRY_SECONDS)
                 continue
             raise errors.LockReplaced(
-                "nobody has it locked, and yet another process has the queue open, so this "
-                "file was replaced or removed: close the queue there, then open it again",
+                "the lock file was deleted or replaced while another process has the queue open",
                 path=folder.full(fmt.lock_name(prefix)),
+                remedy="close the queue in that process, then open it again",
             )
         yield
     finally:
@@ -59,29 +59,28 @@ def ensure_no_writer(folder: Directory, prefix: str, timeout: float) -> Iterator
 def remove_bad_lock_file(
     folder: Directory, prefix: str, timeout: float, did: Callable[[str], None]
 ) -> None:
-    """Remove what stands in the lock file's place and keeps everybody out; never a directory.
+    """Remove a lock file that no process can lock; never a directory.
 
-    Nobody can lock it as it is. Whoever is inside, with the lock file that stood there before, has
-    the write meta locked as well. Under that lock two repairs do not remove what the other one has
-    just made.
+    A process that has the queue open, through the earlier lock file, has the write meta locked as
+    well. Under that lock, two repairs do not remove the file that the other one has just made.
 
     Raises:
-        LockReplaced: somebody has the queue open.
+        LockReplaced: a process has the queue open.
     """
     name = fmt.lock_name(prefix)
     if wrong_lock(folder, name) is None or _core.LOCK_NEEDS_FD:
-        return  # without the lock on the write meta nothing says whether somebody is inside
+        return  # without the lock on the write meta, open queues are not detected
     with ensure_no_writer(folder, prefix, timeout):
         reason = wrong_lock(folder, name)
         status = folder.status(name)
         if reason is not None and status is not None and not stat.S_ISDIR(status.st_mode):
             folder.remove(name)
-            did(f"removed {name}, which kept everybody out ({reason})")
+            did(f"removed {name}, which no process could lock ({reason})")
 
 
 @contextlib.contextmanager
 def exclusive(folder: Directory, prefix: str, timeout: float) -> Iterator[None]:
-    """Hold `queue.lock` alone, to mend the queue."""
+    """Hold `queue.lock` exclusively, to repair the queue."""
     check_boot_id()
     name = fmt.lock_name(prefix)
     lock = FileLock(folder.open(name, writable=True, make=True), folder.full(name))

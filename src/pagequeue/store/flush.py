@@ -1,8 +1,9 @@
-"""Flushing: what is published is put on stable storage, data before mark.
+"""Flushing: published messages are put on stable storage, data before mark.
 
-Whoever waits here while another one syncs finds its own messages covered by that, in any process
-(group commit). A sync that fails is never tried again: the system may have dropped what it could
-not write and say nothing the next time. The queue is latched instead, for everybody.
+A thread that waits here while another one syncs, in any process, can find its own messages covered
+by that sync (group commit). A failed sync is never retried: the kernel may have dropped the data
+that it could not write, and report success the next time. The queue is latched instead, in all
+processes.
 """
 
 from __future__ import annotations
@@ -34,16 +35,17 @@ if TYPE_CHECKING:
 
 Sync = str | int | timedelta
 GATHER_SHARE = 2
-"""A sync waits for those who shared the last one: at most that sync's time divided by this."""
+"""A sync waits for the senders that shared the last one: at most that sync's time over this."""
 WAIT_NS = 10_000_000
-"""Whoever flushes can die and wake nobody: then the next one tries the lock after this."""
+"""A flusher can die without waking the waiters: then the next one tries the lock after this."""
 
 
 def sync_policy(sync: Sync) -> tuple[int, float | None]:
     """Return after how many messages, and after how many seconds, a sync is due.
 
     Raises:
-        InvalidOption, TypeError: `sync` is none of "none", "always", an int, a timedelta.
+        InvalidOption, TypeError: `sync` is not "none", "always", an int of 1 or more or a positive
+            timedelta.
     """
     remedy = 'give "none", "always", an int of 1 or more, or a timedelta above 0'
     every, seconds = 0, None
@@ -85,7 +87,7 @@ class Flusher:
         self.lock = lock
         self._timer: threading.Thread | None = None
         self._ended = Wakeup()
-        self._sleepers = 0  # that the end of this process's last turn woke
+        self._woken_count = 0  # by the end of this process's last turn
         self._covered = (0, 0)  # messages that the last sync made durable, and ns that it took
         self.rewrite: Callable[[], object] | None = None
         """Puts all that is published on stable storage in another way; None: stop instead."""
@@ -122,8 +124,8 @@ class Flusher:
             SEQUENCE_MAX, None,
         )  # fmt: skip
 
-    def go_on(self) -> None:
-        """Go on after a failed sync, if that was chosen at opening and is possible.
+    def resume(self) -> None:
+        """Continue after a failed sync, if the opener chose that and it is possible.
 
         Raises:
             SyncFailed: it is not; the queue stays latched.
@@ -137,12 +139,11 @@ class Flusher:
         target: int,
         timeout: float | None,
     ) -> None:
-        """Act under the flush lock, unless another one did meanwhile.
+        """Act under the flush lock, unless another thread did meanwhile.
 
-        Whoever does not get the turn sleeps until it is over. It does not wait for the lock: the
-        one who has it would mostly take it again before the others are awake. The turn says only
-        who should try; it can be left by one who died, and so it never keeps anybody from trying
-        for longer than WAIT_NS.
+        A thread that does not get the turn sleeps until the turn is over. It does not wait for the
+        lock, which its holder would mostly take again before the others are awake. The turn only
+        decides who should try; its owner can die, so it delays the others by WAIT_NS at most.
         """
         with self._folder.descriptor:
             self._take_turns(act, is_done, target, timeout)
@@ -159,7 +160,7 @@ class Flusher:
         mine, wait_ns = False, WAIT_NS
         try:
             while not is_done():
-                self._folder.descriptor.check()  # nobody waits in a queue that was closed
+                self._folder.descriptor.check()  # ends the wait when the queue was closed
                 if deadline is not None:
                     left = deadline - time.monotonic()
                     wait_ns = int(max(0.0, min(left * 1e9, WAIT_NS)))
@@ -174,22 +175,23 @@ class Flusher:
                     mine = False
                 elif wait_ns == 0:
                     raise errors.FlushTimeout(
-                        f"not on stable storage within {timeout} s: call again",
+                        f"not on stable storage within {timeout} s",
                         path=self._folder.path,
+                        remedy="call again",
                     )
         finally:
             if mine:
                 meta.end_turn()
 
     def _end_turn(self) -> None:
-        """Wake those whom the sync covered, and have the next one wait for them to send again."""
+        """Wake the threads whose messages the sync covered; the next one waits for their sends."""
         (count, ns), self._covered = self._covered, (0, 0)
-        if not self._sleepers:
+        if not self._woken_count:
             ns = 0
-        self._sleepers = self._write_meta.end_turn(count, ns // GATHER_SHARE)
+        self._woken_count = self._write_meta.end_turn(count, ns // GATHER_SHARE)
 
     def flush_every(self, seconds: float) -> None:
-        """Flush in the background, so that nothing stays unflushed for longer than this."""
+        """Flush in the background, so that no message stays unflushed for longer than this."""
         self._timer = threading.Thread(
             target=self._keep_flushing, args=(seconds / 2,), name="pagequeue-sync", daemon=True
         )
@@ -201,14 +203,14 @@ class Flusher:
                 self.flush(None)
             except errors.SyncFailed:
                 if self.rewrite is None:
-                    return  # the queue is latched: whoever sends is told
+                    return  # the queue is latched: senders get the error
             except errors.RetryError:
                 continue  # the next turn is the next attempt
             except errors.PageQueueError:
-                return  # closed, damage, or a lock file that was replaced: whoever sends is told
+                return  # closed, damage, or a replaced lock file: senders get the error
 
     def end(self) -> None:
-        """End flushing in the background; wait for nothing."""
+        """End flushing in the background; return at once."""
         self._ended.set()
 
     def await_end(self, seconds: float) -> None:
@@ -218,7 +220,7 @@ class Flusher:
                 self._timer.join(seconds)
 
     def _is_failed(self) -> bool:
-        """Whether the failure latch is set; raises when nothing can be done about it here."""
+        """Whether the failure latch is set; raises if this queue cannot resume after it."""
         meta = self._write_meta
         if not meta.is_failed:
             return False
@@ -230,7 +232,7 @@ class Flusher:
         return not self._is_failed() and self._write_meta.durable_sequence >= target
 
     def _sync_to_tail(self) -> None:
-        """Data before mark, from the queue's durable mark on, whoever wrote it (I5)."""
+        """Sync data, then mark, from the queue's durable mark on, for all processes (I5)."""
         meta = self._write_meta
         if meta.is_failed:
             self._rewrite()
@@ -244,7 +246,7 @@ class Flusher:
         started_ns = time.monotonic_ns()
         number = first
         try:
-            # 1. The pages. Cut here: the mark still says less than is there.
+            # 1. The pages. Cut here: the mark is still lower than what is on disk.
             for number in range(first, tail.page_number + 1):
                 self._sync_page(number)
                 if number < tail.page_number:
@@ -253,7 +255,7 @@ class Flusher:
             if known < tail.page_number:
                 self._folder.sync()
             # 3. The mark. Cut before it is on disk: recovery checks more than it must. That is
-            #    why it is only synced with a new page; it follows by itself within seconds.
+            #    why it is only synced with a new page; the kernel writes it back within seconds.
             meta.set_durable(tail.sequence, tail.page_number)
             if known < tail.page_number:
                 meta.sync()
@@ -269,7 +271,7 @@ class Flusher:
         meta.wake()  # consumers that take only what is durable
 
     def _first(self, known: int) -> int:
-        """Return the page to begin with: that of the mark, or the first that can still be read.
+        """Return the page to begin with: that of the mark, or the first readable one.
 
         Pages below the head count as long as their files are there: until retention has synced the
         new head, the one on the disk is an older one, and reading begins there after a power cut.
@@ -281,7 +283,7 @@ class Flusher:
         return first
 
     def _rewrite(self) -> None:
-        """Put what is at risk into new files; the latch stays set until that is done."""
+        """Write the data at risk to new files; the latch stays set until that is done."""
         assert self.rewrite is not None
         self.forget_page()
         try:
@@ -290,7 +292,7 @@ class Flusher:
             raise self.failed(self._write_meta.failed_errno or errno.EIO) from error
 
     def _sync_page(self, number: int) -> None:
-        """Sync a page by a descriptor: msync through a reader's map does nothing at all."""
+        """Sync a page by a descriptor: msync through a reader's map has no effect."""
         synced, page = self._synced
         if synced != number or page is None:
             self.forget_page()
@@ -299,17 +301,17 @@ class Flusher:
                 page = self._folder.open(name, writable=False)
             except errors.QueueNotFound as error:
                 if number < self._read_meta.head_page:
-                    return  # retention took it meanwhile: nothing of it is promised any more
+                    return  # retention removed it meanwhile: its messages are not guaranteed
                 raise errors.MissingPage(
-                    f"page {number} is not there, so it cannot be flushed: salvage the queue",
-                    path=error.path, position=0, reason="missing page",
+                    f"page {number} is not there, so flushing it failed",
+                    path=error.path, position=0, reason="missing page", remedy="salvage the queue",
                 ) from error  # fmt: skip
             self._synced = (number, page)
         with page as fd:
             os.fdatasync(fd)
 
     def _sync_index(self, number: int) -> None:
-        """Sync the index of a sealed page, so that it need not be made again after a power cut."""
+        """Sync the index of a sealed page, so that a power cut does not require its rebuild."""
         try:
             index = self._folder.open(self._index_name(number), writable=False)
         except errors.QueueNotFound:
@@ -327,7 +329,7 @@ class Flusher:
         """Put the directory's entries on stable storage.
 
         Raises:
-            SyncFailed: that failed, and the queue is latched: the next sync could say all is well.
+            SyncFailed: that failed, and the queue is latched: the next sync could report success.
         """
         try:
             self._folder.sync()
@@ -347,10 +349,11 @@ class Flusher:
         first, end = self._write_meta.durable_sequence, self._write_meta.tail.sequence
         risk = f"a power cut may take {message_range(first, end)}"
         error = errors.SyncFailed(
-            f"a sync failed ({os.strerror(number)}), so {risk} and nothing more is written: mend "
-            "the disk, close the queue everywhere and repair it, before the machine is restarted",
+            f"a sync failed ({os.strerror(number)}), so {risk} and writing is refused",
             path=self._folder.path, position=0, reason=os.strerror(number),
             first_sequence=first, end_sequence=end,
+            remedy="repair the disk, close the queue everywhere and repair it, before the machine "
+            "is restarted",
         )  # fmt: skip
         error.errno = number
         return error

@@ -1,10 +1,10 @@
-"""Opening a queue directory: who may go in, who makes or recovers it, what it must look like then.
+"""Opens a queue directory: locks it, creates or recovers the queue, checks the result.
 
-To write, `queue.lock` is taken: alone by the first one in, which creates or recovers the queue, and
-together with all others after that. A lock file can be removed by somebody who takes it for a
-leftover, and then the next opener would believe to be alone: therefore the write meta is locked as
-well. To read, nothing is taken and nothing is written; what awaits recovery by a writer is read as
-far as it is valid.
+For writing, `queue.lock` is taken: exclusively by the first opener, which creates or recovers the
+queue, and shared after that. A user can remove a lock file that seems stale, and then the next
+opener would believe that it is alone: therefore the write meta is locked as well. For reading, no
+lock is taken and no byte is written; a queue that a writer must recover is read as far as it is
+valid.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ log = logging.getLogger("pagequeue")
 RETRY_SECONDS = 0.01
 PREFIXES_TOLD = 5
 DYING_SECONDS = 1.0
-"""So long at most the kernel takes to let go of all locks of a process that was killed."""
+"""How long at most the kernel takes to release all locks of a killed process."""
 MADE: Final = (fmt.all_meta_name, fmt.write_meta_name, fmt.read_meta_name)
-"""What must be there to open a queue, in the order in which it is looked for."""
+"""The files that a queue must have to be opened, in the order in which they are tested."""
 
 
 class Asked(TypedDict):
-    """How a directory is to be opened: the arguments of `Opening`, for who hands them on."""
+    """The keyword arguments of `Opening`, for callers that pass them on."""
 
     create: bool
     read_only: bool
@@ -63,22 +63,22 @@ class Opening:
     Args:
         path: of the directory.
         prefix: of all file names.
-        create: make the queue if there is none.
-        read_only: write no byte, and lock nothing but, shared, the pages that are read.
-        page_bytes: of a new queue; of an existing one it must be the same; None takes what is.
+        create: make the queue if it is missing.
+        read_only: write no byte; lock only the pages that are read, shared.
+        page_bytes: of a new queue; an existing one must have the same; None accepts any.
         lock_timeout: seconds to wait for any lock before a typed error.
         clock: ns since 1970, UTC.
-        file_mode: permission bits of what is made, whatever the umask.
-        trust: names of circumstances that are accepted; see `trust.py`.
+        file_mode: permission bits of new files, whatever the umask.
+        trust: names of accepted circumstances; see `trust.py`.
         schema: of a new queue; an existing one must agree with it.
 
     Attributes:
         folder: the directory.
-        meta: what was fixed at creation.
+        meta: the allMeta.
         schema: of the messages, for this opener.
-        write_meta: where writing stands, mapped.
-        read_meta: what can be read, mapped.
-        report: what had to be done.
+        write_meta: the shared state of writers, mapped.
+        read_meta: the head, mapped.
+        report: what recovery did.
         prefix_tail: where the valid prefix ends, if a writer must recover the queue first.
     """
 
@@ -124,19 +124,19 @@ class Opening:
             raise
 
     def close(self) -> None:
-        """Close all that was opened; an operation that has begun keeps it open until it ends."""
+        """Close all that was opened, when the operations in progress have ended."""
         self.folder.descriptor.close(self.release)
 
     def release(self) -> None:
-        """Release locks and maps; nobody is inside. What was interrupted can be called again."""
-        for lock in reversed(self._locks):  # `queue.lock` last: then nobody is inside any more
+        """Release locks and maps; no operation is in progress. May be called again."""
+        for lock in reversed(self._locks):  # `queue.lock` last: it marks the queue as open
             lock.close()
         self.folder.latch = None
         for meta in ("write_meta", "read_meta"):
             self.__dict__.pop(meta, None)
 
     def lock_on(self, name: str, *, make: bool = False) -> FileLock:
-        """Return a lock on a file, with a descriptor of its own; it is closed with this."""
+        """Return a lock on a file, with its own descriptor; it is closed with this."""
         file = self.folder.open(name, writable=make, make=make)
         lock = FileLock(file, self.folder.full(name), self.folder.descriptor)
         self._locks.append(lock)
@@ -149,7 +149,7 @@ class Opening:
         for name in names:
             if not self.folder.exists(name):
                 if self.folder.exists(manifest_name(self._prefix)):
-                    raise self._no_queue()  # it is being shipped for the first time
+                    raise self._no_queue()  # the first export of a replica is in progress
                 if name == names[0] or not Creation(self.folder, self._prefix).is_empty():
                     self._refuse_pages_without(name)
                 raise self._no_queue()
@@ -170,14 +170,14 @@ class Opening:
                 tail = recovery.prefix_tail(self.read_meta, self.write_meta)
                 break
             except (errors.DamageError, errors.QueueNotFound):
-                # A writer can have recovered it meanwhile, and retention taken what was read.
+                # A writer can have recovered it meanwhile, and retention removed what was read.
                 if self.read_meta.head_page == head_page and not self.write_meta.is_settled:
                     raise
         if self.write_meta.is_this_boot and (
             before <= tail.sequence <= self.write_meta.tail.sequence
         ):
-            # Another mount, a container's perhaps: what the words count is there, and nothing more.
-            # After a power cut and a mount in the same boot they would be older, or newer.
+            # Another mount, a container's perhaps: the tail is exactly that of the pages. After a
+            # power cut and a mount in the same boot it would be older, or newer.
             return None
         log.warning(
             "%s: read up to message %d; what follows awaits recovery by a writer",
@@ -188,7 +188,7 @@ class Opening:
     # --- to write ---------------------------------------------------------------------------------
 
     def _open_to_write(self, *, create: bool) -> AllMeta:
-        """Take `queue.lock`; the first one in, alone, creates or recovers the queue."""
+        """Take `queue.lock`; the first opener, exclusively, creates or recovers the queue."""
         self._check_before(create=create)
         name = fmt.lock_name(self._prefix)
         presence = self.lock_on(name, make=True)
@@ -198,7 +198,7 @@ class Opening:
             if not alone:
                 presence.share(self._lock_timeout)
             if self.folder.identity(name) != presence.identity():
-                # It was removed or replaced before it was locked: that keeps nobody out.
+                # It was removed or replaced before it was locked, so the lock is worthless.
                 presence.close()
                 self._locks.remove(presence)
                 presence = self.lock_on(name, make=True)
@@ -207,24 +207,24 @@ class Opening:
                 if alone:
                     with ensure_no_writer(self.folder, self._prefix, DYING_SECONDS):
                         meta = self._create_or_recover()
-                    # Another opener can come in between here and recover again: nobody has laid
-                    # anything down yet, so that changes nothing.
+                    # Another opener can lock and recover again here: no frame has been written
+                    # yet, so that has no effect.
                     presence.share(self._lock_timeout)
                     return meta
                 if self._is_recovered():
                     return read_all_meta(self.folder, self._prefix)
-                # Whoever was creating or recovering it died: one of those who waited does it.
+                # The process that was creating or recovering it died: a waiting one does it.
                 presence.release()
             if time.monotonic() > deadline:
                 raise errors.LockTimeout(
-                    "it must be recovered, and other processes keep it open: close it there, "
-                    "then open it again",
+                    "it must be recovered, and other processes keep it open",
                     path=self.folder.path,
+                    remedy="close it there, then open it again",
                 )
             time.sleep(random.uniform(0, RETRY_SECONDS))  # noqa: S311 - only not in step
 
     def _check_before(self, *, create: bool) -> None:
-        """Raise for what no lock is needed to see; no lock file is made then."""
+        """Raise for problems that are visible without a lock, before a lock file is made."""
         check_boot_id()
         if self.folder.exists(name := manifest_name(self._prefix)):
             raise errors.ReadOnlyQueue(
@@ -247,20 +247,20 @@ class Opening:
             except errors.QueueNotFound:
                 if not create:
                     raise
-                # Another maker gave up meanwhile, for want of room, and removed it again.
+                # Another process failed to create it, for lack of space, and removed it again.
 
     def _share_write_meta_lock(self) -> None:
-        """Lock the write meta together with all who write, before it is mapped, and watch it."""
+        """Share the lock on the write meta, as all writers do, before it is mapped; watch it."""
         name = fmt.write_meta_name(self._prefix)
         if _core.LOCK_NEEDS_FD:  # there its lock is the writers' own
             self.folder.watch(name, self.folder.identity(name))
             return
-        seat = self.lock_on(name)
-        seat.share(self._lock_timeout)
-        self.folder.watch(name, seat.identity())
+        lock = self.lock_on(name)
+        lock.share(self._lock_timeout)
+        self.folder.watch(name, lock.identity())
 
     def _is_recovered(self) -> bool:
-        """Whether somebody finished creating or recovering the queue, in this boot."""
+        """Whether a process finished creating or recovering the queue, in this boot."""
         if not all(self.folder.exists(name_of(self._prefix)) for name_of in MADE):
             return False
         meta = read_all_meta(self.folder, self._prefix)
@@ -282,7 +282,7 @@ class Opening:
         try:
             self.report = Recovery(self.folder, self._prefix, meta, self._clock).run()
         except errors.RetryError:
-            if unfinished:  # no room, mostly: nothing was ever sent, so nothing need be left
+            if unfinished:  # no room, mostly: no message was ever sent, so all is removed
                 creation.abandon()
             raise
         return meta
@@ -309,40 +309,40 @@ class Opening:
         if tail.page_number == 0:
             if not self.write_meta.is_settled:
                 if page_numbers(self._prefix, self.folder.names()):
-                    return  # made anew by a repair that found damage: the valid prefix is there
+                    return  # recreated by a repair that found damage: the valid prefix is there
                 raise self._no_queue()  # it is being made right now
-            tail = self.write_meta.tail  # it was being made; or zeros were written over the words
+            tail = self.write_meta.tail  # it was being made; or zeros overwrote the fields
         if not self.write_meta.is_settled:
-            # A reader before the recovery: behind a power cut the words can be older than the head,
-            # which trimming put on stable storage. The scan from the head on tells the tail.
+            # A reader before the recovery: after a power cut the tail can be older than the head,
+            # which trimming put on stable storage. The scan from the head on finds the tail.
             return
         if not tail.can_be(head, self.meta.page_bytes):
             raise errors.CorruptMeta(
-                f"it says that writing stands at {tail}, which cannot be: "
-                "repair the queue, which makes this file again from the pages",
+                f"invalid tail {tail}",
                 path=self.write_meta.path, position=0, reason="tail",
+                remedy="repair the queue, which recreates this file from the pages",
             )  # fmt: skip
 
     def _check_head(self) -> None:
-        """Raise if reading would begin in another page than the one that has the first message."""
+        """Raise if the head page does not begin with the head sequence."""
         number, sequence = self.read_meta.head
         try:
             header = read_header(self.folder, self._prefix, self.meta.queue_id, number)
         except errors.PageQueueError:
-            return  # whoever reads it is told
+            return  # reading the page raises it
         if header.first_sequence not in {None, sequence}:
             raise errors.CorruptMeta(
-                f"says that reading begins with message {sequence} in page {number}, which begins "
-                f"with {header.first_sequence}: repair the queue, which makes this file again",
+                f"its head is message {sequence}, but reading begins in page {number} with "
+                f"{header.first_sequence}",
                 path=self.read_meta.path, position=ReadMeta.sequence_at(number),
-                reason="head sequence",
+                reason="head sequence", remedy="repair the queue, which recreates this file",
             )  # fmt: skip
 
     def _refuse_pages_without(self, name: str) -> None:
         """Raise if there are pages and not this meta file, which is made before any page.
 
-        They are somebody's data: no new queue is ever begun over them, and it is not said that
-        there is none.
+        They are a user's data: a new queue never overwrites them, and the error is not
+        `QueueNotFound`.
         """
         pattern = fmt.page_name_pattern(self._prefix)
         pages = any(pattern.fullmatch(other) for other in self.folder.names())

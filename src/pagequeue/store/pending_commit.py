@@ -1,9 +1,9 @@
-"""Publishing many pages at once, and what is left of it when its publisher dies.
+"""The record of a bulk commit, and the recovery of an interrupted one.
 
-The pages are laid down elsewhere and get their final names behind the tail, where nobody looks;
-the end-of-page mark in front of them makes all of them visible by one store (I19). Whoever makes
-pages finds the record of a publisher that died, because both need the preparation lock: if the mark
-stands he finishes it, if not he removes the pages. Steps M1 to M9 stand in FORMAT.md.
+Staged pages get their final names after the tail, where no reader looks for them; the end-of-page
+marker before them makes all of them visible by one store (I19). A process that makes a page finds
+the record of a publisher that died, because both need the preparation lock: if the marker is there
+it completes the commit, otherwise it removes the pages. FORMAT.md has the steps M1 to M9.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pagequeue.meta.write_meta import WriteMeta
     from pagequeue.system.directory import Directory
 
-    Leap = Callable[[_core.Region, bytes, Tail], None]
+    CommitPages = Callable[[_core.Region, bytes, Tail], None]
     Sync = Callable[[], None]
 
 
@@ -42,16 +42,16 @@ TAIL_WORDS: Final = 5
 
 
 class Record(NamedTuple):
-    """What is being published.
+    """The pages of a bulk commit.
 
     Attributes:
         first_page: the number of the first page.
         first_sequence: its first message.
-        first_checksum: of that message's frame: it tells this page from one that got its number
-            when these were given up, if a power cut brings the record back.
-        beyond: the tail behind all of them.
-        entry: how the entry of its writer is called.
-        done: what that says; the record becomes the entry by its new name.
+        first_checksum: of that message's frame: it tells this page from a later one of its number,
+            made after a rollback, if a power cut brings the record back.
+        beyond: the tail after all of them.
+        entry: name of its writer's entry.
+        done: contents of the entry; renaming the record makes it the entry.
     """
 
     first_page: int
@@ -62,7 +62,7 @@ class Record(NamedTuple):
     done: dict[str, Any]
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as it is written."""
+        """Return the contents of its file."""
         beyond = self.beyond
         return {
             "first_page": self.first_page,
@@ -83,7 +83,7 @@ class Record(NamedTuple):
 
 
 def read_publishing(folder: Directory, prefix: str) -> Record | None:
-    """Return what is being published, or was when its publisher died; None: nothing.
+    """Return the pending record, of a live or a dead publisher; None: no commit is pending.
 
     Raises:
         CorruptMeta: the record is damaged.
@@ -113,10 +113,10 @@ def read_publishing(folder: Directory, prefix: str) -> Record | None:
 
 
 def remove_pages(folder: Directory, prefix: str, pages: range, sync: Sync) -> None:
-    """Remove pages that were not published, the newest first, for good: on stable storage.
+    """Remove pages that were not published, the newest first, and sync that.
 
-    Whoever makes the next page marks the end of the one before it. A power cut that kept the mark
-    and brought these names back would publish them after all.
+    The next roll writes an end-of-page marker. A power cut that kept the marker and brought these
+    names back would publish the pages after all.
     """
     for number in reversed(page_numbers(prefix, folder.names(), "idx")):
         if number in pages:
@@ -126,13 +126,13 @@ def remove_pages(folder: Directory, prefix: str, pages: range, sync: Sync) -> No
 
 
 def remove_again(folder: Directory, prefix: str, page_bytes: int, pages: range) -> None:
-    """Remove the names of pages that memory does not show, and that the disk perhaps still has.
+    """Remove again the names of removed pages, which the disk may still have.
 
     A failed sync can have dropped their removal, and the next one then succeeds without it. A name
     that is made and removed again is a change that the next sync writes.
     """
     if len(pages) * page_bytes > folder.space_bytes:
-        return  # nobody can have made so many
+        return  # so many pages do not fit on the file system
     there = set(folder.names())
     for number in reversed(pages):
         for name in (fmt.page_name(prefix, number), fmt.index_name(prefix, number)):
@@ -141,17 +141,17 @@ def remove_again(folder: Directory, prefix: str, page_bytes: int, pages: range) 
 
 
 def roll_back(folder: Directory, prefix: str, record: Record, sync: Sync) -> None:
-    """Undo what a publisher had begun; nobody saw any of it."""
+    """Undo a commit that was not published; no reader has seen any of it."""
     remove_pages(folder, prefix, record.pages, sync)
     # Dies here, or could not sync: the same again, so the record goes last.
     folder.remove(publishing_name(prefix))
 
 
 def write_down(folder: Directory, prefix: str, record: Record) -> None:
-    """Write the entry of what is published (M9), unless another one did.
+    """Write the entry of a published record (M9), unless another process did.
 
-    Dies before: the next one who looks does it. After a power cut without the entry's name the
-    record is there again, and the same is done.
+    Dies before: the next process that finds the record does it. After a power cut without the
+    entry's name the record is there again, and the same is done.
     """
     try:
         folder.rename(publishing_name(prefix), published_name(prefix, record.entry))
@@ -159,22 +159,27 @@ def write_down(folder: Directory, prefix: str, record: Record) -> None:
         return
 
 
-def settle_publishing(
-    folder: Directory, prefix: str, meta: AllMeta, write: WriteMeta, commit: Leap | None, sync: Sync
+def resolve_pending(
+    folder: Directory,
+    prefix: str,
+    meta: AllMeta,
+    write: WriteMeta,
+    commit: CommitPages | None,
+    sync: Sync,
 ) -> None:
-    """Finish or undo what a publisher left that died; the caller has the preparation lock.
+    """Complete or roll back a dead publisher's commit; the caller has the preparation lock.
 
     Args:
         folder: of the queue.
         prefix: of its file names.
-        meta: what was fixed at creation.
-        write: where writing stands.
-        commit: does M6 to M8; None: then what needs it is left to the next one.
+        meta: of the queue.
+        write: the shared state of writers.
+        commit: does M6 to M8; None: a commit that needs it raises.
         sync: puts names on stable storage.
 
     Raises:
-        LockTimeout: it has to be finished, and `commit` is None.
-        CorruptMeta: the record is damaged. CorruptFrame: the place of the mark is.
+        LockTimeout: the commit must be completed, and `commit` is None.
+        CorruptMeta: the record is damaged. CorruptFrame: the frame at the marker's place is.
     """
     record = read_publishing(folder, prefix)
     if record is None:
@@ -188,8 +193,9 @@ def settle_publishing(
             return
         if commit is None:
             raise errors.LockTimeout(
-                "pages of a publisher that died are to be finished first: send, which does it",
+                "the commit of a publisher that died must be completed first",
                 path=folder.path,
+                remedy="send a message, which completes it",
             )
         name = fmt.page_name(prefix, record.first_page)
         page = map_plain(folder, name, meta, writable=False)
@@ -198,13 +204,13 @@ def settle_publishing(
 
 
 def unpublished(folder: Directory, prefix: str, number: int, scan: Scan) -> range:
-    """Return the pages that were to be published behind a page, if that has no mark.
+    """Return the pages of a pending commit after a page that has no marker.
 
     Args:
         folder: of the queue.
         prefix: of its file names.
         number: of the page.
-        scan: of all that stands in it.
+        scan: of all of its frames.
     """
     try:
         record = read_publishing(folder, prefix)
@@ -217,7 +223,7 @@ def unpublished(folder: Directory, prefix: str, number: int, scan: Scan) -> rang
     return record.pages
 
 
-def settle_alone(
+def resolve_in_recovery(
     folder: Directory,
     prefix: str,
     meta: AllMeta,
@@ -225,12 +231,12 @@ def settle_alone(
     did: Callable[[str], None],
     sync: Sync,
 ) -> None:
-    """The same for a recovery, which has set the tail by the frames and the marks already."""
+    """Do the same in a recovery, which has set the tail from the frames and markers already."""
     try:
         record = read_publishing(folder, prefix)
     except errors.CorruptMeta:
-        # Its pages would pass for somebody's. The marks were followed: behind the tail is nothing
-        # that was ever published.
+        # Its pages would be taken for a user's. The markers were followed, so no page after the
+        # tail was ever published.
         remove_pages(folder, prefix, _waiting(folder, prefix, meta, tail), sync)
         folder.remove(publishing_name(prefix))
         did(f"removed {publishing_name(prefix)}, which was damaged")
@@ -239,7 +245,7 @@ def settle_alone(
         return
     if tail.page_number >= record.first_page and not _is_another(folder, prefix, meta, record):
         write_down(folder, prefix, record)
-        did("finished the publishing of pages whose publisher died")
+        did("completed the commit of pages whose publisher died")
     else:
         waiting = range(tail.page_number + 1, record.beyond.page_number + 1)
         remove_again(folder, prefix, meta.page_bytes, waiting)
@@ -249,7 +255,7 @@ def settle_alone(
 
 
 def _is_marked(folder: Directory, prefix: str, meta: AllMeta, tail: Tail, record: Record) -> bool:
-    """Whether the mark in front of the pages stands."""
+    """Whether the marker before the pages was written."""
     if tail.page_number != record.first_page - 1:
         return False
     name = fmt.page_name(prefix, tail.page_number)
@@ -258,32 +264,31 @@ def _is_marked(folder: Directory, prefix: str, meta: AllMeta, tail: Tail, record
         page, None, tail.first_sequence, tail.position, tail.sequence, fmt.SEQUENCE_MAX, 0,
         _core.INDEX_NONE,
     ))  # fmt: skip
-    if scan.stopped in BAD:  # it could have been the mark: nothing is removed
+    if scan.stopped in BAD:  # it could have been the marker: the pages are kept
         raise errors.CorruptFrame(
             f"message {scan.sequence} at position {scan.position}: {REASONS[scan.stopped]}, where "
-            f"a publisher died: {REMEDY}",
+            "a publisher died",
             path=folder.full(name), position=scan.position, sequence=scan.sequence,
-            reason=REASONS[scan.stopped],
+            reason=REASONS[scan.stopped], remedy=REMEDY,
         )  # fmt: skip
     return scan.stopped == _core.READ_END and scan.sequence == record.first_sequence
 
 
 def _is_another(folder: Directory, prefix: str, meta: AllMeta, record: Record) -> bool:
-    """Whether the first page is not the one that was to be published: that one was given up.
+    """Whether the first page is not that of the record, whose commit was rolled back.
 
-    A power cut can bring the record back behind that. A page that is gone was retired, and the
-    directory synced before.
+    A power cut can bring the record back after that. A missing page was retired, and the directory
+    synced before.
     """
     try:
         page = map_page(folder, fmt.page_name(prefix, record.first_page), meta)
     except (errors.QueueNotFound, errors.DamageError):
         return False
-    stands = page.load_half(fmt.PAGE_HEADER_BYTES + CHECKSUM_AT)
-    return stands != record.first_checksum
+    return page.load_half(fmt.PAGE_HEADER_BYTES + CHECKSUM_AT) != record.first_checksum
 
 
 def _waiting(folder: Directory, prefix: str, meta: AllMeta, tail: Tail) -> range:
-    """Return the pages behind the tail that say that they are this queue's and have messages."""
+    """Return the pages after the tail up to the last of this queue that has messages."""
     last = tail.page_number
     for number in page_numbers(prefix, folder.names()):
         if number > tail.page_number:

@@ -1,10 +1,10 @@
-"""Making a queue, and finding its true tail, by whoever has it open alone.
+"""Makes a queue's files and finds its true tail, with the queue locked exclusively.
 
-After a kill the shared words are right but for what the dead holder of the writers' lock had begun;
-that is settled from the tail on. After a power cut, a copy or a lost write meta they are not to be
-trusted: from the durable mark on, every frame is checked, and the first that is not whole ends the
-queue. What follows is zeroed, and that is synced before anything new is laid down (I5). Each step
-can be repeated, so a recovery that is itself cut short is finished by the next one.
+After a kill the shared state is right except for what the dead holder of the writers' lock had
+begun; `crash_recovery.py` resolves that from the tail on. After a power cut, a copy or a lost write
+meta it is not trusted: from the durable mark on, every frame is checked, and the first incomplete
+one ends the queue. The bytes after it are zeroed, and that is synced before anything new is written
+(I5). Each step can be repeated, so the next opener finishes a recovery that was interrupted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from pagequeue.page.page import (
     writable_index,
 )
 from pagequeue.store.crash_recovery import BATCH_OPEN, CrashRecovery
-from pagequeue.store.pending_commit import settle_alone, unpublished
+from pagequeue.store.pending_commit import resolve_in_recovery, unpublished
 from pagequeue.util.text import counted
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pagequeue")
 TORN = {"wrong size", "wrong magic", "wrong checksum"}
-"""What a power cut can make of a page that was rolled into; anything else is another's page."""
+"""The damage that a power cut can do to a page in use; other reasons mean another page."""
 
 
 @dataclass
@@ -84,7 +84,7 @@ class RecoveryReport:
 
 
 def missing_before(head_page: int, head_sequence: int) -> str:
-    """Say what is not there in front of a first page that only the directory's listing names."""
+    """Return a clause on the messages missing before a head that the listing determined."""
     if head_sequence == 0:
         return ""
     return (
@@ -94,7 +94,7 @@ def missing_before(head_page: int, head_sequence: int) -> str:
 
 
 class Recovery:
-    """One recovery; the caller holds `queue.lock` alone."""
+    """One recovery; the caller holds `queue.lock` exclusively."""
 
     def __init__(
         self, folder: Directory, prefix: str, meta: AllMeta, clock: Callable[[], int]
@@ -106,24 +106,26 @@ class Recovery:
         self.report = RecoveryReport()
 
     def run(self) -> RecoveryReport:
-        """Bring the queue to where producers can go on."""
+        """Bring the queue into a state that producers can continue from."""
         self._sweep()
         numbers = self._page_numbers()
         read = self._read_meta(numbers)
         self._write, known = self._write_meta(read)
         write = self._write
         if known and write.is_settled:
-            settling = CrashRecovery(self.folder, self.prefix, self.meta, write, self.report.did)
-            self.report.messages_settled = settling.run()
+            crash = CrashRecovery(self.folder, self.prefix, self.meta, write, self.report.did)
+            self.report.messages_settled = crash.run()
         else:
             self._scan(write, read, numbers, durable_known=known)
-        # Cut in the middle of it: the words are not settled, so the next recovery does it again.
+        # Cut in the middle of it: the state is not settled, so the next recovery does it again.
         tail = write.tail.sequence
         lower_cursors(self.folder, self.prefix, self.meta.queue_id, tail, self.report.did)
         recover_groups(
             self.folder, self.prefix, self.meta.queue_id, tail, self.report.did, self.clock
         )
-        settle_alone(self.folder, self.prefix, self.meta, write.tail, self.report.did, self._sync)
+        resolve_in_recovery(
+            self.folder, self.prefix, self.meta, write.tail, self.report.did, self._sync
+        )
         lower_entries(self.folder, self.prefix, tail, self.report.did)
         self._remove_retired(read)
         write.settle()
@@ -131,7 +133,7 @@ class Recovery:
             log.warning("%s: recovered: %s", self.folder.path, "; ".join(self.report.actions))
         return self.report
 
-    # --- what stands there ------------------------------------------------------------------------
+    # --- the existing files -----------------------------------------------------------------------
 
     def _sweep(self) -> None:
         """Remove what an interrupted maker of a file left under a temporary name."""
@@ -151,7 +153,7 @@ class Recovery:
                 head_sequence = self._header(head_page).first_sequence or 0
                 self._refuse_lost_head(head_page)
                 missing = missing_before(head_page, head_sequence)
-                self.report.did(f"made the read meta again from the first page{missing}")
+                self.report.did(f"recreated the read meta from the first page{missing}")
             ReadMeta.make(
                 self.folder, self.prefix, self.meta.queue_id,
                 head_page=head_page, head_sequence=head_sequence,
@@ -159,7 +161,7 @@ class Recovery:
         return ReadMeta(self.folder, self.prefix, self.meta.queue_id, writable=True)
 
     def _refuse_lost_head(self, head_page: int) -> None:
-        """Raise if an index says that a page was there: retention removes both."""
+        """Raise if an index remains of a missing page: retention removes both."""
         below = [n for n in page_numbers(self.prefix, self.folder.names(), "idx") if n < head_page]
         if below and below[-1] == head_page - 1:
             raise self._missing(below[-1])
@@ -171,8 +173,8 @@ class Recovery:
                 self.folder, self.prefix, self.meta.queue_id, durable_sequence=read.head_sequence
             )
         write = WriteMeta(self.folder, self.prefix, self.meta.queue_id, writable=True)
-        # Every recovery that was finished has set the durable page; one that was cut short right
-        # behind the line above, or ended in an error, has not.
+        # Every finished recovery has set the durable page; one that was interrupted right after
+        # the line above, or ended in an error, has not.
         return write, write.durable_page > 0
 
     def _header(self, number: int) -> PageHeader:
@@ -200,7 +202,7 @@ class Recovery:
             scan = scan_region(region, None, header, first, None)
             following = None
             if scan.stopped == _core.READ_END:
-                following = self._promised_header(number + 1, scan, durable, write.durable_page)
+                following = self._next_header(number + 1, scan, durable, write.durable_page)
             elif header.is_compressed:  # the whole page is on stable storage
                 durable = max(durable, scan.whole_sequence + 1)
             if following is None:
@@ -213,13 +215,13 @@ class Recovery:
             number, scan.whole_position, scan.whole_sequence - first, first, scan.whole_timestamp
         )
 
-    def _promised_header(
+    def _next_header(
         self, number: int, before: Scan, promised: int, durable_page: int
     ) -> PageHeader | None:
         """Return the header of the page after an end-of-page marker; None: the queue ends there.
 
         Raises:
-            DamageError: messages of this page were on stable storage, and it cannot be read.
+            DamageError: messages of this page were on stable storage, and it is unreadable.
         """
         try:
             header = self._header(number)
@@ -245,7 +247,7 @@ class Recovery:
         if write.is_failed_in_this_boot:
             raise self._sync_failed(write)
         durable = max(write.durable_sequence, read.head_sequence)
-        # Without a durable mark an end-of-page marker is all that says whether a page is missing.
+        # Without a durable mark only an end-of-page marker shows that a page is missing.
         promised = durable if durable_known else fmt.SEQUENCE_MAX
         begin, header = self._start(read, write, numbers, durable)
         number = begin
@@ -262,13 +264,13 @@ class Recovery:
         later = [other for other in numbers if other > number]
         if not durable_known:
             self._refuse_lost_pages(number, scan, later)
-        # 1. Zero what is torn, then sync all of it before anything new is acknowledged.
+        # 1. Zero the torn bytes, then sync all of it before anything new is acknowledged.
         #    Cut here: the next recovery finds the same tail and does the same.
         self._cut(region, index, header, scan)
         self._remove(later)
         self._sync(*self._names(number))
         self._sync()
-        # 2. The words. Cut here: the same again, from the same durable mark.
+        # 2. The shared state. Cut here: the same again, from the same durable mark.
         first = header.first_sequence or 0
         write.region.store(BATCH_OPEN, 0)
         write.tail = Tail(
@@ -276,9 +278,9 @@ class Recovery:
         )
         write.set_durable(scan.whole_sequence, number)
         if write.failed_errno:
-            # It failed in another boot: what was read came from the disk.
+            # It failed in another boot: the frames were read from the disk.
             write.unlatch()
-            self.report.did("cleared the failure latch: all that is left was synced again")
+            self.report.did("cleared the failure latch: all remaining messages were synced again")
         self._sync(fmt.write_meta_name(self.prefix))
         if durable_known or numbers:
             self.report.scanned = True
@@ -292,7 +294,7 @@ class Recovery:
     ) -> tuple[int, PageHeader]:
         """Return the last page that begins before the durable mark, or the head.
 
-        Not one behind the mark's own: there a producer that died while it rolled can have left a
+        Not one after the mark's own: there a producer that died while it rolled can have left a
         header, with a sequence that others then sent in the page before.
         """
         head = read.head_page
@@ -309,9 +311,9 @@ class Recovery:
         if best[1].first_sequence is None:
             # Only a page with messages was ever the first; taking it would hide those before it.
             raise errors.CorruptMeta(
-                f"says that reading begins in page {head}, which is only made ready: {REMEDY}",
+                f"its head is page {head}, which is only prepared, without messages",
                 path=self.folder.full(fmt.read_meta_name(self.prefix)),
-                position=ReadMeta.HEAD_PAGE, reason="head page",
+                position=ReadMeta.HEAD_PAGE, reason="head page", remedy=REMEDY,
             )  # fmt: skip
         while low < high:
             middle = (low + high + 1) // 2
@@ -347,11 +349,11 @@ class Recovery:
         return fmt.page_name(self.prefix, number), fmt.index_name(self.prefix, number)
 
     def _sync(self, *names: str) -> None:
-        """Put files on stable storage, and with none the directory.
+        """Put files on stable storage; without names, the directory.
 
         Raises:
-            SyncFailed: the failure latch is set, so that nobody in this boot takes for the truth
-                what memory shows; nothing was acknowledged yet.
+            SyncFailed: the failure latch is set, so that no process in this boot trusts the
+                contents of memory; no message was acknowledged yet.
         """
         try:
             for name in names:
@@ -370,21 +372,21 @@ class Recovery:
     def _sync_failed(self, write: WriteMeta) -> errors.SyncFailed:
         words = os.strerror(write.failed_errno)
         return errors.SyncFailed(
-            f"a sync failed in this boot ({words}), so the system can show what the disk does not "
-            "have: mend the disk, then repair the queue, which writes it again to new files",
+            f"a sync failed in this boot ({words}), so memory can show data that the disk lacks",
             path=self.folder.path, position=0, reason=words,
             first_sequence=write.durable_sequence, end_sequence=write.tail.sequence,
+            remedy="repair the disk, then repair the queue, which writes it again to new files",
         )  # fmt: skip
 
     def _make(self, number: int, first_sequence: int, floor: int) -> PageHeader:
         header = PageHeader(number, self.meta.queue_id, first_sequence, floor, self.clock())
-        # Synced before it has its name: a first page without its header is damage to whoever comes
-        # after a power cut.
+        # Synced before it has its name: after a power cut, a first page without its header would be
+        # damage.
         make_page(self.folder, self.prefix, self.meta, header, synced=True)
         return header
 
     def _follow(self, number: int, before: Scan, promised: int, durable_page: int) -> PageHeader:
-        """Return the header of the page that follows an end mark, written again if it was lost."""
+        """Return the header of the page after an end-of-page marker, rewritten if it was lost."""
         name = fmt.page_name(self.prefix, number)
         try:
             header = self._header(number)
@@ -401,12 +403,12 @@ class Recovery:
                 self.folder.remove(name)
                 return self._make(number, before.sequence, before.timestamp)
         region = map_plain(self.folder, name, self.meta, writable=True)
-        stands = _core.look(region, fmt.PAGE_HEADER_BYTES, before.sequence)[0]
-        # Without a mark, an empty page that was only made ready can follow.
-        may_be_unused = promised == fmt.SEQUENCE_MAX and stands == _core.READ_NOTHING
+        found = _core.look(region, fmt.PAGE_HEADER_BYTES, before.sequence)[0]
+        # Without a durable mark, an empty page that was only prepared can follow.
+        may_be_unused = promised == fmt.SEQUENCE_MAX and found == _core.READ_NOTHING
         if (
             before.sequence < promised
-            and stands not in PROOF
+            and found not in PROOF
             and not (may_be_unused and self._is_unused(name))
         ):
             # Below the durable mark no header is lost, and its frames are not those that follow.
@@ -431,15 +433,15 @@ class Recovery:
         return error.reason in TORN or self._is_unused(fmt.page_name(self.prefix, number))
 
     def _is_unused(self, name: str) -> bool:
-        """Whether a page was only made ready, whichever it is: nothing was ever sent to it."""
+        """Whether a page of any number was only prepared: no message was ever sent to it."""
         data = first_bytes(self.folder, name)
         return parse_header(data, self.folder.full(name)).first_sequence is None
 
     def _wrong_first(self, number: int, sequence: int) -> errors.CorruptPage:
         return errors.CorruptPage(
-            f"does not begin with message {sequence}, with which the page before it ends: {REMEDY}",
+            f"does not begin with message {sequence}, with which the page before it ends",
             path=self.folder.full(fmt.page_name(self.prefix, number)),
-            position=0, reason="wrong first sequence",
+            position=0, reason="wrong first sequence", remedy=REMEDY,
         )  # fmt: skip
 
     def _missing(self, number: int) -> errors.MissingPage:
@@ -449,13 +451,14 @@ class Recovery:
         reason = REASONS.get(scan.stopped, "an incomplete batch")
         return errors.CorruptFrame(
             f"message {scan.whole_sequence} at position {scan.whole_position}: {reason}, though "
-            f"all below {durable} was on stable storage: {REMEDY}",
+            f"all below {durable} was on stable storage",
             path=self.folder.full(fmt.page_name(self.prefix, number)),
             position=scan.whole_position, sequence=scan.whole_sequence, reason=reason,
+            remedy=REMEDY,
         )  # fmt: skip
 
     def _refuse_lost_pages(self, number: int, scan: Scan, later: list[int]) -> None:
-        """Without a durable mark, damage in the middle must not pass for the tail."""
+        """Raise if, without a durable mark, the scan ended at damage before later messages."""
         waiting = unpublished(self.folder, self.prefix, number, scan)
         for other in later:
             if other in waiting:
@@ -476,12 +479,12 @@ class Recovery:
         if zeroed:
             batch = f", an incomplete batch of {counted(dropped, 'message')} among them"
             self.report.did(
-                f"zeroed {counted(zeroed, 'byte')} behind position {scan.whole_position} of page "
+                f"zeroed {counted(zeroed, 'byte')} after position {scan.whole_position} of page "
                 f"{header.page_number}{batch if dropped else ''}"
             )
 
     def _remove_retired(self, read: ReadMeta) -> None:
-        """Remove what a retention that was cut short left below the head, if the head is proved."""
+        """Remove the files that an interrupted retention left below a head that is proved."""
         number, sequence = read.head
         left = retired(self.prefix, self.folder.names(), number)
         if not left:
@@ -497,10 +500,10 @@ class Recovery:
                 )
 
     def _remove(self, later: list[int]) -> None:
-        """Remove pages behind the tail, the newest first, so that no hole can be left."""
+        """Remove pages after the tail, the newest first, so that an interruption leaves no gap."""
         for number in reversed(later):
             self.folder.remove(fmt.page_name(self.prefix, number))
             self.folder.remove(fmt.index_name(self.prefix, number))
         self.report.pages_removed = later
         if later:
-            self.report.did(f"removed {counted(len(later), 'page')} behind the tail")
+            self.report.did(f"removed {counted(len(later), 'page')} after the tail")

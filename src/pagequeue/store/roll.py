@@ -1,9 +1,9 @@
-"""The next page, made ready ahead of need, and the writable maps of pages.
+"""Prepares the next page ahead of need, and keeps the writable maps of pages.
 
-A page is made under the preparation lock by whichever process needs it first, off the writer's path
-if there is time: blocks reserved, page faults taken a few MiB ahead of the tail. It stands under
-its final name before any end-of-page mark leads to it (I10). Rolling itself is one call into the
-core, under the writers' lock.
+The process that needs a page first makes it under the preparation lock, off the writer's path if
+there is time: blocks reserved, page faults taken a few MiB ahead of the tail. It has its final name
+before any end-of-page marker leads to it (I10). Rolling itself is one call into the core, under the
+writers' lock.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pagequeue.page.compressed_format import is_compressed
 from pagequeue.page.header import PageHeader, decode_header, first_bytes, parse_header
 from pagequeue.page.page import WritablePage, make_page, map_plain, writable_index
 from pagequeue.page.spare import drop_spare, has_spare
-from pagequeue.store.pending_commit import settle_publishing
+from pagequeue.store.pending_commit import resolve_pending
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pagequeue.meta.all_and_read_meta import AllMeta
     from pagequeue.meta.write_meta import WriteMeta
-    from pagequeue.store.pending_commit import Leap
+    from pagequeue.store.pending_commit import CommitPages
     from pagequeue.system.directory import Directory
     from pagequeue.system.file_lock import FileLock
     from pagequeue.util.worker import Background
@@ -40,9 +40,9 @@ class Roller:
 
     Attributes:
         lock: the preparation lock: pages are made, retired and promised to consumers one at a time.
-        make_room: called with the number of a page before it is made, and with a check that raises
-            when nobody wants it any more, None where nobody waits; raises QueueFull if there is no
-            room for it.
+        make_room: called before a page is made, with its number and with a check that raises if the
+            page is no longer needed, or None: do not wait; raises QueueFull if the limit is
+            reached.
     """
 
     def __init__(
@@ -89,36 +89,39 @@ class Roller:
             self._background.drop(old)
 
     def next_page(
-        self, number: int, check: Callable[[], None] | None = None, leap: Leap | None = None
+        self,
+        number: int,
+        check: Callable[[], None] | None = None,
+        commit: CommitPages | None = None,
     ) -> WritablePage:
         """Return a page that may not exist yet.
 
         Args:
             number: of the page.
-            check: raises when it is not wanted any more, while room for it is waited for; None: no
-                room is waited for.
-            leap: finishes what a publisher of many pages left.
+            check: called while waiting for room; raises if the page is no longer needed. None: do
+                not wait.
+            commit: completes the bulk commit of a publisher that died.
 
         Raises:
-            DiskFull: there is no room for it. QueueFull: retention leaves no room for it.
+            DiskFull: the disk is full. QueueFull: the limit of retention is reached.
             LockTimeout: another process holds the preparation lock.
-            LockReplaced: the lock file is another one than it was when the queue was opened.
+            LockReplaced: the lock file was replaced since the queue was opened.
         """
         with self._guard:
             page = self._pages.get(number)
             if page is not None and page.region.broken:
-                # Truncated before anything stood in it: another one takes its place.
+                # Truncated while it was still empty: another one replaces it.
                 page = None
                 del self._pages[number]
         with self._folder.descriptor:
             self._folder.check()
             if page is None:
                 self._ask_for_room(number, check)
-                page = self._keep(self._make(number, 0, 1.0, leap))
+                page = self._keep(self._make(number, 0, 1.0, commit))
         return page
 
     def _ask_for_room(self, number: int, check: Callable[[], None] | None) -> None:
-        """Have room made for a page; not after a failed sync, when one is needed to go on."""
+        """Make room for a page; not after a failed sync, when a page is needed to continue."""
         if (
             self.make_room is not None
             and number > self._write_meta.tail.page_number
@@ -133,13 +136,13 @@ class Roller:
             return self._pages.setdefault(page.number, page)
 
     def prepare(self, number: int, *, reach: int, filled_bytes: int, frame_bytes: float) -> None:
-        """Make a page ready in the background; what goes wrong shows when it is needed.
+        """Prepare a page in the background; errors are raised when the page is needed.
 
         Args:
             number: of the page.
             reach: bytes whose page faults are taken at once.
-            filled_bytes: bytes whose memory is had at once.
-            frame_bytes: what a frame has taken so far.
+            filled_bytes: bytes whose memory is allocated at once.
+            frame_bytes: mean size of frames so far.
         """
         with self._guard:
             if number <= self._asked:
@@ -168,7 +171,7 @@ class Roller:
         return True
 
     def header(self, page: WritablePage) -> bytes:
-        """Return the header of a next page, but for what only the roll knows."""
+        """Return the header of a next page, without the fields that the roll sets."""
         data = page.region.read(0, fmt.PAGE_HEADER_BYTES)
         path = self._folder.full(fmt.page_name(self._prefix, page.number))
         try:
@@ -191,35 +194,41 @@ class Roller:
         return WritablePage(number, region, index)
 
     def _make(
-        self, number: int, filled_bytes: int, frame_bytes: float, leap: Leap | None = None
+        self, number: int, filled_bytes: int, frame_bytes: float, commit: CommitPages | None = None
     ) -> WritablePage:
         if number > fmt.PAGE_NUMBER_MAX:
             raise errors.SequencesExhausted(
-                "no page number is left: start a new queue", path=self._folder.path
+                "no page number is left", path=self._folder.path, remedy="start a new queue"
             )
         with self.lock.exclusive(self._lock_timeout, "making the next page"):
             self._folder.check()
             if self._folder.exists(publishing_name(self._prefix)):  # its publisher died (M4)
-                settle_publishing(
-                    self._folder, self._prefix, self._meta, self._write_meta, leap, self._sync_names
+                resolve_pending(
+                    self._folder,
+                    self._prefix,
+                    self._meta,
+                    self._write_meta,
+                    commit,
+                    self._sync_names,
                 )
             if number > self._write_meta.tail.page_number:
                 if self._folder.exists(fmt.page_name(self._prefix, number)):
-                    # Whatever stands in it, but for messages: the roll writes the header. It must
-                    # not be made again: another process can have mapped it and roll into it.
+                    # Its contents do not matter, unless they are messages: the roll writes the
+                    # header. It must not be recreated: another process can have mapped it and roll
+                    # into it.
                     page = None
                     try:
                         page = self._mapped(number)
                     except errors.CorruptPage as error:
                         name = fmt.page_name(self._prefix, number)
                         if is_compressed(first_bytes(self._folder, name)):
-                            raise  # it has messages, and somebody put it there
-                        log.warning("%s; it held nothing and is made again", error)
+                            raise  # it has messages: a foreign file
+                        log.warning("%s; it was empty and is recreated", error)
                     if page is not None:
                         self._refuse_used(page)
                         return page
                 header = PageHeader(number, self._meta.queue_id, None, 0, self._clock())
-                # A spare is worth it where all memory of the page is wanted at once; for a slow
+                # A spare pays off where all memory of the page is needed at once; for a slow
                 # producer its zeros would only be written to the disk.
                 may_reuse = self._is_fast
                 if not may_reuse and has_spare(self._folder, self._prefix):
@@ -236,10 +245,10 @@ class Roller:
         return self._mapped(number)
 
     def _refuse_used(self, page: WritablePage) -> None:
-        """Raise if a page that is to come next has messages: somebody put it there.
+        """Raise if the prepared next page has messages: a foreign file.
 
         Raises:
-            CorruptPage: it has; nothing was written to it.
+            CorruptPage: it has; it was not written to.
         """
         name = fmt.page_name(self._prefix, page.number)
         path = self._folder.full(name)
@@ -251,15 +260,16 @@ class Roller:
         if (
             first is not None
             and _core.look(page.region, fmt.PAGE_HEADER_BYTES, first)[0] == _core.READ_FRAME
-            and page.number > self._write_meta.tail.page_number  # nobody rolled into it meanwhile
+            and page.number > self._write_meta.tail.page_number  # no producer rolled into it
         ):
             raise errors.CorruptPage(
                 f"this page comes next, and it has messages, from {first} on, as page "
-                f"{header.page_number}: repair the queue, or move the file away",
+                f"{header.page_number}",
                 path=path, position=0, reason="it has messages already",
+                remedy="repair the queue, or move the file away",
             )  # fmt: skip
 
     def close(self) -> None:
-        """Let the pages go."""
+        """Release the maps."""
         with self._guard:
             self._pages.clear()

@@ -45,7 +45,7 @@ Found = TypeVar("Found")
 
 
 class Place(NamedTuple):
-    """A place in the queue: a page, a position in it, and the sequence that stands there."""
+    """A place in the queue: a page, a position in it, and the sequence of the message there."""
 
     page: Page
     position: int
@@ -236,7 +236,7 @@ class Store:
 
     @property
     def tail(self) -> Tail:
-        """Where writing stands; before recovery, where the valid prefix ends."""
+        """The tail; before recovery, the end of the valid prefix."""
         if self._prefix_tail is not None and self.awaits_recovery:
             return self._prefix_tail
         return self.write_meta.tail
@@ -275,17 +275,17 @@ class Store:
                 old.append(self._cache.popitem(last=False))
         if old:
             self.background.drop(old)
-        self.let_go_of_retired()
+        self.drop_retired()
         return page
 
     def forget(self, number: int) -> None:
-        """Let go of a page whose file is another one now; who reads in the old one goes on."""
+        """Drop a page whose file was replaced; readers of the old file keep its map."""
         with self._guard:
             old: list[object] = [self._cache.pop(number, None)]
         self.background.drop(old)
 
     def page_again(self, number: int) -> Page:
-        """Return a page, mapped anew: its file can have been replaced by one with the same frames.
+        """Return a page, mapped again: its file can have been replaced by one with the same frames.
 
         Raises:
             Expired, MissingPage: as for `page`.
@@ -293,8 +293,8 @@ class Store:
         self.forget(number)
         return self.page(number)
 
-    def let_go_of_retired(self) -> None:
-        """Forget pages below the head: a page that is mapped is not used again."""
+    def drop_retired(self) -> None:
+        """Drop pages below the head: the file of a mapped page is not reused."""
         head_page = self.read_meta.head_page
         with self._guard:
             old: list[object] = [
@@ -354,7 +354,7 @@ class Store:
         return tail.first_sequence if at_tail else self.page(number).first_sequence
 
     def end_sequence(self, number: int) -> int:
-        """Return the sequence behind a page's last message, as of now."""
+        """Return the current end sequence of a page: one past its last message."""
         tail = self.tail
         return tail.sequence if number == tail.page_number else self.first_sequence(number + 1)
 
@@ -369,16 +369,16 @@ class Store:
                 high = middle - 1
         return low
 
-    def while_retained(self, look: Callable[[], Found]) -> Found:
-        """Return what a look at the pages gives; look again when retention went on meanwhile.
+    def while_retained(self, search: Callable[[], Found]) -> Found:
+        """Return the result of a search in the pages; repeat it if retention advanced meanwhile.
 
         Raises:
-            Expired: retention passed what was looked for.
+            Expired: retention removed the requested place.
         """
         while True:
             head_page = self.read_meta.head_page
             try:
-                return look()
+                return search()
             except errors.Expired:
                 if self.read_meta.head_page == head_page:
                     raise
@@ -387,7 +387,7 @@ class Store:
         """Return the place of a message, or of the next to come.
 
         Raises:
-            Expired: it is before the head. SequenceOutOfRange: it is behind the tail.
+            Expired: it is before the head. SequenceOutOfRange: it is after the tail.
         """
         sequence = whole("sequence", sequence)
         return self.while_retained(partial(self._seek_sequence, sequence))
@@ -406,7 +406,7 @@ class Store:
         number = self.page_of_sequence(sequence)
         page = self.page(number)
         if page.first_sequence > sequence:
-            raise self.expired()  # the head went on in between
+            raise self.expired()  # retention advanced meanwhile
         position = page.locate(sequence, self.count(number), mend=self.may_mend_index(number))
         return Place(page, position, sequence)
 
@@ -421,7 +421,7 @@ class Store:
             try:
                 page = self.page(number)
             except errors.Expired:
-                continue  # retention went on in between
+                continue  # retention advanced meanwhile
             return Place(page, fmt.PAGE_HEADER_BYTES, page.first_sequence)
 
     def seek_since(self, since: int) -> Place:
