@@ -89,6 +89,16 @@ def test_every_marked_set_of_tests_is_run_by_one_step() -> None:
     assert "python -m pytest -m campaign tests stress/tests" in commands
 
 
+def test_document_and_hooks_know_the_tasks() -> None:
+    """Each task is in docs/contributing.md, and a commit is checked by what `poe check` runs."""
+    tasks = PROJECT["tool"]["poe"]["tasks"]
+    text = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
+    assert [name for name in tasks if f"poe {name}" not in text] == []
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    checked = {command["cmd"].split()[0] for command in tasks["check"]["sequence"]} - {"stubtest"}
+    assert [name for name in checked if f"id: {name}\n" not in hooks] == []
+
+
 def test_run_of_no_test_fails(tmp_path: Path) -> None:
     """An expression that no test matches any more has shown nothing."""
     checks = TEXT[TEXT.index("check_log() {") : TEXT.index("in_copy() {")]
