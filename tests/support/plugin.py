@@ -39,6 +39,13 @@ START = 1_700_000_000_000_000_000
 NEEDS = "needs"
 NO_SPARK = "needs Spark: "
 SPARK_TESTS = "tests/spark/"
+LONGEST = (
+    "spark",
+    "tests/multiprocessing/test_multiprocessing_machine.py",
+    "tests/cli/test_cli_endings.py",
+    "tests/maintenance/test_compress_failing.py",
+)
+"""Files, and all of Spark's as one, that processes begin with: one left for last is waited for."""
 PAGE_NUMBER_AT = 192
 DURABLE_SEQUENCE_AT = 256
 DURABLE_PAGE_AT = DURABLE_SEQUENCE_AT + 8
@@ -197,8 +204,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:  # noqa
             return "spark" if file.startswith(SPARK_TESTS) else file
 
         def _assign_work_unit(self, node: Any) -> None:  # noqa: ANN401 - xdist's
-            if "spark" in self.workqueue:  # the longest, so it begins first
-                self.workqueue.move_to_end("spark", last=False)
+            for file in reversed(LONGEST):
+                if file in self.workqueue:
+                    self.workqueue.move_to_end(file, last=False)
             super()._assign_work_unit(node)
 
     return ByFile(config, log)
