@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pagequeue.flow import flow
-from pagequeue.maintenance import retention
+from pagequeue.maintenance import retainer
 from pagequeue.queue import flows
 from pagequeue.receive import async_receive
 from pagequeue.send import async_send
@@ -77,7 +77,7 @@ def flow_forgets_the_last_message() -> None:
 
 def last_message_not_kept() -> None:
     """Retention keeps nothing of a queue that it empties, and the flow begins with nothing."""
-    rewrite(retention.Retainer, "_secure", ("if cut.has_flow:", "if False:"))
+    rewrite(retainer.Retainer, "_secure", ("if plan.has_flow:", "if False:"))
     rewrite(flows, "_last_stored", ("if tail < flow_from:", "if True:"))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
-from pagequeue.maintenance import retention
+from pagequeue.maintenance import retainer, size_limit, trim_plan
 from pagequeue.meta import all_and_read_meta, cursor
 from pagequeue.receive import named_consumer
 from pagequeue.store import power_loss_recovery, store
@@ -113,12 +113,12 @@ def page_not_held() -> None:
 def head_moved_after_files() -> None:
     """Pages are removed, and then the head moves."""
     early = (
-        "for number in range(cut.head_page, (cut.steps or [_header(store, cut.head_page)])[-1]"
-        ".page_number):\n"
+        "for number in range(plan.head_page, "
+        "(plan.steps or [retained_header(store, plan.head_page)])[-1].page_number):\n"
         "            store.folder.remove(fmt.page_name(store.prefix, number))\n"
-        "        if not cut.steps or self._move_head"
+        "        if not plan.steps or self._move_head"
     )
-    rewrite(retention.Retainer, "_trim", ("if not cut.steps or self._move_head", early))
+    rewrite(retainer.Retainer, "trim_to", ("if not plan.steps or self._move_head", early))
 
 
 def trim_is_quadratic() -> None:
@@ -133,17 +133,19 @@ def trim_is_quadratic() -> None:
     )
     locked = "with store.roller.lock.exclusive(store.lock_timeout, 'trimming the queue'):"
     rewrite(
-        retention.Retainer, "_remove", (loop, f"    {locked}\n{textwrap.indent(listed, '    ')}")
+        retainer.Retainer,
+        "remove_retired",
+        (loop, f"    {locked}\n{textwrap.indent(listed, '    ')}"),
     )
 
 
 def moved_consumer_not_looked_at() -> None:
     """The cut is done as it was planned, whoever was made or moved since."""
     rewrite(
-        retention.Retainer,
+        retainer.Retainer,
         "_move_head",
         ("if not store.read_meta.made_none_since", "if 0 and store.read_meta.made_none_since"),
-        ("if any(_went_back", "if False and any(_went_back"),
+        ("if any(place.went_back", "if False and any(place.went_back"),
     )
 
 
@@ -166,19 +168,19 @@ def _swapped(owner: Any) -> tuple[str, str]:  # noqa: ANN401  a class
 def unacked_not_looked_at() -> None:
     """Retention does not ask where named consumers stand."""
     rewrite(
-        retention.Retainer,
-        "_cut",
-        ("needed = min(stands.values(), default=math.inf)", "needed = math.inf"),
+        trim_plan.TrimPlanner,
+        "plan",
+        ("needed = min(positions.values(), default=math.inf)", "needed = math.inf"),
     )
 
 
 def trim_without_lock() -> None:
     """Nothing keeps two from trimming at once, and nobody looks whether another one has."""
     rewrite(
-        retention.Retainer,
+        retainer.Retainer,
         "_move_head",
         ('with store.roller.lock.exclusive(store.lock_timeout, "trimming the queue"):', "if True:"),
-        ("store.read_meta.head_page != cut.head_page", "False"),
+        ("store.read_meta.head_page != plan.head_page", "False"),
     )
     rewrite(all_and_read_meta.ReadMeta, "advance", ("assert (number - before) % 2 == 1", "pass"))
 
@@ -186,8 +188,8 @@ def trim_without_lock() -> None:
 def page_emptied_before_it_goes() -> None:
     """A retired page is truncated, so that its room is there at once."""
     rewrite(
-        retention.Retainer,
-        "_remove",
+        retainer.Retainer,
+        "remove_retired",
         (
             "folder.remove(name)",
             "os.truncate(folder.full(name), 0)\n        folder.remove(name)",
@@ -198,9 +200,9 @@ def page_emptied_before_it_goes() -> None:
 def room_never_asked_for() -> None:
     """There is always room for another page."""
     rewrite(
-        retention.Retainer,
-        "_is_room",
-        ("if count <= self._page_limit:", "if True:"),
+        size_limit.SizeLimit,
+        "allows",
+        ("if count <= self.page_limit:", "if True:"),
     )
 
 
@@ -250,15 +252,15 @@ def lowered_cursor_not_synced() -> None:
 def cursor_not_synced_before_head() -> None:
     """T1 leaves the cursors out."""
     rewrite(
-        retention.Retainer, "_secure", ("sync_cursor(folder, prefix, name)", "pass")
+        retainer.Retainer, "_secure", ("sync_cursor(folder, prefix, name)", "pass")
     )  # fmt: skip
 
 
 def head_not_synced() -> None:
     """T3 is left out."""
     rewrite(
-        retention.Retainer,
-        "_remove",
+        retainer.Retainer,
+        "remove_retired",
         ("sync_words(folder, fmt.read_meta_name(prefix))", "pass"),
     )
 
@@ -266,7 +268,7 @@ def head_not_synced() -> None:
 def new_head_page_not_synced() -> None:
     """T1 leaves out the page that becomes the head, and its name."""
     rewrite(
-        retention.Retainer,
+        retainer.Retainer,
         "_secure",
         ("self._sync_header(store, header)", "pass"),
         ("folder.sync()", "pass"),

@@ -1,4 +1,4 @@
-"""Publishing: all rows or none, once, beside producers, through every death and every reader."""
+"""Publishing: all rows or none, once, concurrently with producers, through deaths and cuts."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_times_are_kept(queue: Queue, count: int) -> None:
 
 @pytest.mark.parametrize("count", [SMALL_COUNT, LARGE_COUNT])
 def test_times_before_the_last_one_are_refused(queue: Queue, count: int) -> None:
-    """I1: timestamps never go back; nothing of such rows is there, and the queue goes on."""
+    """I1: timestamps never decrease; no such row is in the queue, and sending continues."""
     with queue.producer() as producer, BulkPublisher(queue._store) as ledger:
         producer.send(b"now")
         with pytest.raises(errors.TimestampOrder):
@@ -92,7 +92,7 @@ def test_times_before_the_last_one_are_refused(queue: Queue, count: int) -> None
 
 
 def test_a_message_that_fits_into_no_page_publishes_nothing(queue: Queue) -> None:
-    """All or none, also when the last row cannot be."""
+    """All or none, also when only the last row is invalid."""
     rows = Rows("x", LARGE_COUNT)
     rows.payloads[-1] = bytes(PAGE_BYTES)
     rows.frame_bytes += PAGE_BYTES
@@ -104,7 +104,7 @@ def test_a_message_that_fits_into_no_page_publishes_nothing(queue: Queue) -> Non
 
 @pytest.mark.parametrize("count", [SMALL_COUNT, LARGE_COUNT])
 def test_producers_go_on_beside_publishers(queue: Queue, count: int) -> None:
-    """I19: each publication is one run of sequences, whoever sends meanwhile."""
+    """I19: each publication is one run of sequences, whichever producers send meanwhile."""
     stop = threading.Event()
     sent: list[int] = []
 
@@ -158,10 +158,10 @@ def test_no_reader_sees_a_part(queue: Queue) -> None:
 @pytest.mark.parametrize("kind", slow_but(["alone"], ["alone", "live", "cut", "repair"]))
 @pytest.mark.parametrize("count", slow_but([SMALL_COUNT], [SMALL_COUNT, LARGE_COUNT]))
 def test_a_publisher_that_dies_at_any_step_leaves_all_or_none(kind: str, count: int) -> None:
-    """I19: killed before or behind anything that changes a file; whoever comes next settles it.
+    """I19: killed before or after each change of a file; the next process resolves it.
 
     Next is an opener that is alone, a producer that has the queue open, a repair, or a recovery
-    after a cut; before these salvage copies all or none, and verify finds nothing.
+    after a cut; before these salvage copies all or none, and verify finds no problem.
     """
     script = Path(__file__).parents[1] / "support" / "publishing_steps.py"
     # In memory, where there is such a place: some thousand syncs, and no power is really cut.
@@ -175,7 +175,7 @@ def test_a_publisher_that_dies_at_any_step_leaves_all_or_none(kind: str, count: 
 
 
 def test_an_entry_ahead_of_the_tail_is_taken_back(tmp_path: Path) -> None:
-    """After a power cut that took the rows, the ledger must not say that they are there."""
+    """After a power cut that lost the rows, the ledger must not claim them."""
     from stress.tampering import pretend_power_cut  # noqa: PLC0415 - used here only
 
     directory = str(tmp_path / "q")
@@ -195,7 +195,7 @@ def test_an_entry_ahead_of_the_tail_is_taken_back(tmp_path: Path) -> None:
 
 
 def test_a_damaged_record_is_told_and_repaired(queue: Queue) -> None:
-    """What nobody can read is an error for who needs it, a problem for verify, gone by repair."""
+    """An unreadable one is an error for its writer, a problem for verify, removed by repair."""
     folder = queue._store.folder
     write_record(folder, publishing_name("queue"), {"first_page": 2})
     path = Path(folder.full(publishing_name("queue")))
@@ -219,7 +219,7 @@ def test_publishers_wait_for_each_other(queue: Queue) -> None:
 
 
 def test_what_publishers_left_is_removed(queue: Queue) -> None:
-    """The directory beside the queue holds nothing behind a publication but the lock."""
+    """After a publication the staging directory contains only the lock."""
     with BulkPublisher(queue._store) as ledger:
         ledger.publish("w", 0, Rows("x", LARGE_COUNT))
         assert [path.name for path in Path(ledger.path).iterdir()] == ["lock"]
@@ -227,7 +227,7 @@ def test_what_publishers_left_is_removed(queue: Queue) -> None:
 
 @pytest.mark.parametrize("count", [SMALL_COUNT, LARGE_COUNT])
 def test_records_of_another_size_are_refused(tmp_path: Path, count: int) -> None:
-    """A queue with a dtype holds nothing else, however it is published."""
+    """A queue with a dtype contains only its records, however they are published."""
     with (
         Queue(tmp_path / "q", page_bytes=PAGE_BYTES, dtype=[("n", "<i8")]) as queue,
         BulkPublisher(queue._store) as ledger,
@@ -241,7 +241,7 @@ def test_records_of_another_size_are_refused(tmp_path: Path, count: int) -> None
 def test_making_the_staged_directory_syncs_nothing_of_the_queue(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A failed sync of the queue's directory would have to stop the queue, for nothing durable."""
+    """A failed sync of the queue's directory would stop the queue without need."""
 
     def fails(path: str) -> None:
         raise OSError(errno.EIO, "a sync failed", path)

@@ -1,4 +1,4 @@
-"""Publishing beside all else: retention, latches, hostile records, links, slow publishers."""
+"""Publishing concurrently with retention, latches, hostile records, links, slow publishers."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_nothing_is_published_in_a_latched_queue(queue: Queue, count: int) -> No
 def test_a_sync_that_fails_before_the_mark_keeps_it_away(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The core looks at the latch again where the mark is stored."""
+    """The core checks the latch again where it stores the marker."""
     real = Producer._commit_pages
 
     def latched(self: Producer, *args: object) -> None:
@@ -219,7 +219,7 @@ def test_a_sync_that_fails_before_the_mark_keeps_it_away(
 def test_published_pages_need_not_be_mapped_to_be_published(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once pages are visible, no error says "call again": the next one to send attaches to them."""
+    """Once pages are visible, no error asks to call again: the next producer attaches to them."""
     roller = queue._store.roller
     real = roller.page
 
@@ -240,7 +240,7 @@ def test_published_pages_need_not_be_mapped_to_be_published(
 def test_ledger_that_cannot_be_read_is_a_typed_error(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An entry that the disk refuses to read names its file, and is no damage."""
+    """An entry that the disk refuses to read names its file, and is not damage."""
     with BulkPublisher(queue._store) as ledger:
         ledger.publish("w", 0, Rows("x", SMALL_COUNT))
 
@@ -258,7 +258,7 @@ def test_ledger_that_cannot_be_read_is_a_typed_error(
 def test_a_directory_that_cannot_be_synced_latches_the_queue(
     queue: Queue, monkeypatch: pytest.MonkeyPatch, count: int, which: int
 ) -> None:
-    """The next sync of it could say that all is well, and names be missing after a cut."""
+    """The next sync of it could report success, and names be missing after a cut."""
     with queue.producer() as producer, BulkPublisher(queue._store) as ledger:
         producer.send(b"first")
         real, left = Directory.sync, [which]
@@ -290,7 +290,7 @@ def test_times_that_are_too_early_seal_no_page(queue: Queue) -> None:
         assert queue._store.tail.page_number == 1
 
 
-# --- what a dead publisher left -------------------------------------------------------------------
+# --- files of a dead publisher --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("alone", [False, True])
@@ -302,7 +302,7 @@ def test_what_is_given_up_is_gone_for_good_before_the_next_page_leads_on(
         producer.send(b"first")
     interrupted(queue, monkeypatch)
     directory = Path(queue.directory)
-    if alone:  # whoever opens the queue settles it
+    if alone:  # opening the queue resolves it
         queue.close()
     real, seen = Directory.sync, []
 
@@ -346,7 +346,7 @@ def fails_with_eio(folder: Directory) -> None:
 def test_salvage_leaves_what_waits_and_takes_what_is_marked(
     queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I19: pages without a mark are messages of nobody, also where the record is damaged."""
+    """I19: pages without a marker are unpublished, also where the record is damaged."""
     with queue.producer() as producer:
         producer.send(b"first")
     interrupted(queue, monkeypatch)
@@ -361,7 +361,7 @@ def test_salvage_leaves_what_waits_and_takes_what_is_marked(
 def test_salvage_leaves_what_waits_without_a_write_meta(
     queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The record and the missing mark say it where no tail does."""
+    """The record and the missing marker prove it where no tail does."""
     with queue.producer() as producer:
         producer.send(b"first")
     interrupted(queue, monkeypatch)
@@ -376,7 +376,7 @@ def test_salvage_leaves_what_waits_without_a_write_meta(
 def test_repair_removes_pages_whose_record_is_damaged(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They would pass for somebody's pages, and nobody could roll any more."""
+    """They would be taken for another publisher's pages, and no producer could roll any more."""
     with queue.producer() as producer:
         producer.send(b"first")
     interrupted(queue, monkeypatch)
@@ -497,7 +497,7 @@ def test_an_entry_of_any_text_is_damage(queue: Queue, text: str) -> None:
 
 
 def test_a_link_in_the_place_of_the_directory_is_not_followed(queue: Queue, tmp_path: Path) -> None:
-    """No byte is written outside, and nothing there is removed."""
+    """No byte is written outside, and no file there is removed."""
     outside = tmp_path / "outside"
     (outside / "pages-mine").mkdir(parents=True)
     os.symlink(outside, Path(queue.directory) / "queue-staged")
@@ -509,7 +509,7 @@ def test_a_link_in_the_place_of_the_directory_is_not_followed(queue: Queue, tmp_
 
 
 def test_a_lock_that_was_replaced_keeps_nobody_out_for_long(queue: Queue) -> None:
-    """Whoever locked a file that has no name by then locks the one that has it."""
+    """A process that locked a file without a name retries with the named one."""
     with BulkPublisher(queue._store) as ledger:
         os.unlink(os.path.join(ledger.path, "lock"))
         with BulkPublisher(queue._store) as second:

@@ -120,7 +120,7 @@ def test_what_cannot_be_is_refused(queue: Queue) -> None:
 
 
 def test_upstream_is_drawn_without_anybody_downstream(queue: Queue) -> None:
-    """It goes at its own pace: the queue stands in between."""
+    """The upstream runs at its own pace: the queue is in between."""
     upstream = Upstream(300)
     with queue.persist(upstream, "down") as flow:
         deadline = time.monotonic() + PATIENCE
@@ -139,7 +139,7 @@ class UpstreamError(Exception):
 
 
 def test_error_of_the_upstream_comes_behind_all_that_was_stored(queue: Queue) -> None:
-    """Nothing that was stored is held back by it; it comes once, then the flow is at its end."""
+    """Every stored message still comes out, once; then the flow is at its end."""
     upstream = Upstream(50)
     upstream.error = UpstreamError("broken")
     with queue.persist(upstream, "down") as flow:
@@ -170,7 +170,7 @@ def test_error_of_an_asynchronous_upstream_comes_behind_all_that_was_stored(
 
 
 def test_element_that_cannot_be_stored_is_kept_and_said(queue: Queue) -> None:
-    """Text is no message: the flow ends with the TypeError, and names what it could not store."""
+    """Text is not a message: the flow ends with the TypeError, and names the element."""
     with queue.persist([b"a", "b", b"c"], "down") as flow:  # type: ignore[list-item]
         assert next(flow).payload == b"a"
         with pytest.raises(TypeError):
@@ -180,7 +180,7 @@ def test_element_that_cannot_be_stored_is_kept_and_said(queue: Queue) -> None:
 
 
 def test_error_downstream_leaves_its_element_unacknowledged(queue: Queue) -> None:
-    """What was being worked on comes again."""
+    """The message in work is redelivered."""
 
     def work() -> None:
         with queue.persist(Upstream(10), "down") as flow:
@@ -199,7 +199,7 @@ def test_error_downstream_leaves_its_element_unacknowledged(queue: Queue) -> Non
 
 
 def test_what_was_stored_and_not_acknowledged_comes_first(queue: Queue) -> None:
-    """After a break the last element comes again, then the rest, then what the upstream gives."""
+    """After a break the last element is redelivered, then the rest, then new elements."""
     with queue.persist(Upstream(10), "down") as flow:
         for message in flow:
             if message.sequence == 6:
@@ -213,7 +213,7 @@ def test_what_was_stored_and_not_acknowledged_comes_first(queue: Queue) -> None:
 
 
 def test_committing_by_hand_decides_what_comes_again(queue: Queue) -> None:
-    """With `commit="manual"` asking for the next one acknowledges nothing."""
+    """With `commit="manual"` requesting the next message acknowledges none."""
     with queue.persist(Upstream(10), "down", commit="manual") as flow:
         seen = list(flow)
         assert flow.acknowledged == 0
@@ -226,7 +226,7 @@ def test_committing_by_hand_decides_what_comes_again(queue: Queue) -> None:
 
 
 def test_function_gets_the_last_message_and_goes_on_behind_it(queue: Queue) -> None:
-    """So an upstream that knows its place loses and doubles nothing on the way in."""
+    """So an upstream that can resume loses and duplicates no element on the way in."""
 
     def numbered(last: Message | None) -> Upstream:
         begin = 0 if last is None else int(last.payload) + 1
@@ -248,7 +248,7 @@ class Lives:
         self.acked = 0
 
     def source(self, last: Message | None) -> Any:  # noqa: ANN401
-        """Go on behind the last message."""
+        """Continue after the last message."""
         begin = 0 if last is None else int(last.payload.rstrip(b".")) + 1
         upstream = Upstream(self.total, begin=begin, size_bytes=self.rng.randrange(400))
         return asynchronous(upstream) if self.how == "async" else upstream
@@ -299,7 +299,7 @@ class Lives:
 def test_any_lives_give_all_of_it_at_least_once_in_order(
     tmp_path_factory: pytest.TempPathFactory, seed: int, how: str
 ) -> None:
-    """Each life begins behind the last acknowledgement; nothing is skipped on either way."""
+    """Each life begins after the last acknowledgement; no element is skipped on either way."""
     lives = Lives(tmp_path_factory.mktemp("flow"), random.Random(seed), how)
     while lives.acked < lives.total:
         lives.next_life()

@@ -1,4 +1,4 @@
-"""persist: backpressure, and how a flow ends: nothing is left behind, what was lost is named."""
+"""persist: backpressure, and how a flow ends: no thread remains, a lost element is named."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_asynchronous_upstream_stands_still_while_there_is_no_room(
 def test_closing_a_flow_that_finds_no_room_gives_up_one_element(
     tmp_path: Path, *, asynchronously: bool
 ) -> None:
-    """It does not wait for room that nobody makes; what it held is named, the rest is undrawn."""
+    """It does not wait for space for ever; the held element is named, the rest is not drawn."""
     upstream = Upstream(40, size_bytes=1300)
 
     async def main(queue: Queue) -> Flow:
@@ -94,7 +94,7 @@ def test_closing_a_flow_that_finds_no_room_gives_up_one_element(
 
 
 def test_full_queue_that_raises_ends_the_flow_behind_what_is_stored(tmp_path: Path) -> None:
-    """What was chosen for a full queue holds: the error comes out behind all messages."""
+    """The chosen `on_full` holds: the error is raised after all messages."""
     upstream = Upstream(40, size_bytes=1300)
     with (
         full(tmp_path / "q", on_full="raise") as queue,
@@ -107,7 +107,7 @@ def test_full_queue_that_raises_ends_the_flow_behind_what_is_stored(tmp_path: Pa
 
 
 def test_closing_waits_for_the_element_that_was_asked_for(queue: Queue) -> None:
-    """An upstream that gives it in time loses nothing by closing."""
+    """Closing loses no element that the upstream gives in time."""
     upstream = Upstream(40)
     upstream.gate.clear()
     flow = queue.persist(upstream, "down")
@@ -118,7 +118,7 @@ def test_closing_waits_for_the_element_that_was_asked_for(queue: Queue) -> None:
 
 
 def test_closing_does_not_wait_for_ever(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An upstream that gives nothing is left behind; what it gives later is named, not stored."""
+    """An upstream that blocks is abandoned; an element that it gives later is named, not stored."""
     monkeypatch.setattr("pagequeue.flow.flow.CLOSE_SECONDS", 0.05)
     upstream = Upstream(40)
     upstream.gate.clear()
@@ -132,7 +132,7 @@ def test_closing_does_not_wait_for_ever(queue: Queue, monkeypatch: pytest.Monkey
 
 
 def test_cancelled_downstream_ends_the_upstream(queue: Queue, run: Callable[..., Any]) -> None:
-    """No task is left, an asynchronous generator is closed, and nothing is lost."""
+    """No task remains, an asynchronous generator is closed, and no element is lost."""
     closed = []
 
     async def endless() -> AsyncIterator[bytes]:
@@ -169,7 +169,7 @@ def test_cancelled_downstream_ends_the_upstream(queue: Queue, run: Callable[...,
 
 
 def test_flow_that_is_dropped_stops_drawing(queue: Queue) -> None:
-    """Nobody has to wait for a process to end to get rid of a flow."""
+    """A flow can be closed without waiting for the process to end."""
     upstream = Upstream(10**9)
     flow = queue.persist(upstream, "down")
     (thread,) = pump_threads()
@@ -181,7 +181,7 @@ def test_flow_that_is_dropped_stops_drawing(queue: Queue) -> None:
 
 
 def test_closing_the_queue_ends_its_flows(tmp_path: Path) -> None:
-    """Whoever waits downstream in another thread gets an error."""
+    """A thread that waits downstream gets an error."""
     queue = Queue(tmp_path / "q", page_bytes=SMALL)
     upstream = Upstream(10)
     flow = queue.persist(upstream, "down", commit="manual")

@@ -104,7 +104,7 @@ def test_acknowledged_message_never_comes_again(
 def test_claim_whose_lease_ended_is_delivered_again_and_its_ack_refused(
     queue: Queue, group_of: Callable[..., Group], clock: Leases
 ) -> None:
-    """I15: a late acknowledgement does nothing."""
+    """I15: a late acknowledgement has no effect."""
     send(queue, 2, "m")
     group = group_of(lease=10)
     late = group.claim(timeout=0)
@@ -171,7 +171,7 @@ def test_claim_is_settled_once(queue: Queue, group_of: Callable[..., Group]) -> 
 def test_taken_message_is_acknowledged_at_once(
     queue: Queue, group_of: Callable[..., Group], clock: Leases
 ) -> None:
-    """`take` leaves nothing outstanding, for new messages and for those that came back."""
+    """`take` leaves no message outstanding, new or redelivered."""
     send(queue, 3, "m")
     group = group_of()
     claim = group.claim(timeout=0)
@@ -185,7 +185,7 @@ def test_taken_message_is_acknowledged_at_once(
 
 
 def test_messages_of_many_pages_are_claimed(queue: Queue, group_of: Callable[..., Group]) -> None:
-    """I10: a group goes on from page to page, and redelivers from pages behind it."""
+    """I10: a group continues from page to page, and redelivers from earlier pages."""
     send(queue, 1000, "m")
     group = group_of(capacity=2000)
     claims = []
@@ -261,7 +261,7 @@ def test_spent_message_goes_to_the_dead_letters(
 
 
 def test_group_resumes_in_a_later_opening(tmp_path: Path) -> None:
-    """I14: what was acknowledged stays so, what was claimed comes again with its count."""
+    """I14: acknowledgements persist, claimed messages are redelivered with their count."""
     with Queue(tmp_path) as queue:
         send(queue, 5, "m")
         group = queue.group("work")
@@ -281,7 +281,7 @@ def test_group_resumes_in_a_later_opening(tmp_path: Path) -> None:
 def test_flushed_state_survives_another_boot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I14: after a reboot the last flush counts, and what was acknowledged later comes again."""
+    """I14: after a reboot the last flush counts; messages acknowledged later are redelivered."""
     with Queue(tmp_path) as queue:
         send(queue, 6, "m")
         with queue.producer() as producer:

@@ -31,7 +31,7 @@ DONE_GOES = Retention(max_age=timedelta(microseconds=1))
 
 
 def test_a_damaged_file_is_an_error_and_keeps_pages(tmp_path: Path) -> None:
-    """Nothing says where the group stood: verify reports it, and it is left."""
+    """The group's position is lost: verify reports it, and no file is changed."""
     with Queue(tmp_path, page_bytes=PAGE_BYTES) as queue:
         send(queue, 500)
         queue.group("work").claim(timeout=0)
@@ -52,7 +52,7 @@ def test_a_damaged_file_is_an_error_and_keeps_pages(tmp_path: Path) -> None:
 
 
 def test_any_bytes_in_the_table_are_survived(tmp_path: Path) -> None:
-    """I9: whatever links, slots and counts say, only the file is touched, and nobody hangs."""
+    """I9: whatever links, slots and counts contain, only the file is touched, and no call hangs."""
     with Queue(tmp_path, page_bytes=PAGE_BYTES) as queue:
         send(queue, 200)
         queue.group("work", capacity=16).close()
@@ -111,7 +111,7 @@ def test_a_replaced_file_is_noticed(tmp_path: Path) -> None:
 def test_a_file_whose_maker_died_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dying between the file's name and its first use keeps nobody out, others in or not."""
+    """Dying between the file's name and its first use locks no process out."""
     with Queue(tmp_path) as queue:
         send(queue, 3)
         with monkeypatch.context() as patch:
@@ -149,7 +149,7 @@ def refuse(fd: int) -> None:
 
 
 def test_a_damaged_message_stops_nobody(tmp_path: Path) -> None:
-    """It is told, tried again a second later, and goes to the dead letters; others go on."""
+    """It is reported, retried a second later, and moved to the dead letters; others continue."""
     with Queue(tmp_path, page_bytes=PAGE_BYTES) as queue:
         send(queue, 3)
         page = tmp_path / "queue-0000000001.page"
@@ -223,7 +223,7 @@ def test_a_torn_snapshot_leaves_the_one_before(tmp_path: Path) -> None:
 
 
 def test_a_group_ahead_of_the_tail_is_lowered(tmp_path: Path) -> None:
-    """I11: sequences that the cut took are given anew, and nobody skips them."""
+    """I11: sequences that the cut took are assigned again, and no worker skips them."""
     with Queue(tmp_path) as queue:
         send(queue, 4)
         group = queue.group("work", capacity=16)
@@ -233,7 +233,7 @@ def test_a_group_ahead_of_the_tail_is_lowered(tmp_path: Path) -> None:
     other = tmp_path / "other"
     with Queue(other) as queue:
         send(queue, 2)
-    # What is left of the queue has two messages only.
+    # The queue has two messages only.
     with Queue(tmp_path) as queue:
         frame = fmt.frame_bytes(1)
     for name, size in (("page", frame), ("idx", fmt.INDEX_RECORD_BYTES)):
@@ -295,7 +295,7 @@ def test_a_group_that_retention_passed_says_so(tmp_path: Path) -> None:
             assert passed.value.head_sequence == queue.head_sequence
         group.close()
         group = queue.group("work", on_expired="skip")
-        time.sleep(1.1)  # what cannot be read is tried again after a second
+        time.sleep(1.1)  # unreadable messages are retried after a second
         assert group.claim(timeout=0).message.sequence >= queue.head_sequence
         assert group.missed > 0
 
@@ -324,7 +324,7 @@ def finish_first_page(queue: Queue) -> Group:
 def test_a_group_goes_on_behind_a_page_that_went(
     tmp_path: Path, on_expired: str, is_reopened: bool
 ) -> None:
-    """I12: a page goes when all in it is done; that nobody was led beyond its end loses nothing."""
+    """I12: a page goes when all its messages are done, also before a worker followed its marker."""
     with Queue(tmp_path, page_bytes=PAGE_BYTES, retention=DONE_GOES) as queue:
         group = finish_first_page(queue)
         assert group._next()[:2] == (3, 1)
@@ -344,7 +344,7 @@ def test_a_group_goes_on_behind_a_page_that_went(
 
 @pytest.mark.usefixtures("bounded")
 def test_damage_in_a_page_that_went_keeps_nobody(tmp_path: Path) -> None:
-    """Who has a page mapped that went, and finds no end in it, looks for what comes next."""
+    """A worker that has a retired page mapped, without its marker, finds the next page."""
     with Queue(tmp_path, page_bytes=PAGE_BYTES, retention=DONE_GOES) as queue:
         group = finish_first_page(queue)
         _, number, position = group._next()
@@ -380,7 +380,7 @@ def test_a_place_that_cannot_be_is_looked_for(
 
 @pytest.mark.usefixtures("bounded")
 def test_a_group_waits_behind_a_page_that_went(tmp_path: Path) -> None:
-    """There is nothing in the next page either: a timeout is one, and what comes is claimed."""
+    """The next page is empty too: a timeout is one, and new messages are claimed."""
     with Queue(tmp_path, page_bytes=PAGE_BYTES, retention=DONE_GOES) as queue:
         group = finish_first_page(queue)
         for _ in range(2):
@@ -396,7 +396,7 @@ def test_a_group_waits_behind_a_page_that_went(tmp_path: Path) -> None:
 
 
 def test_a_group_goes_on_in_pages_that_were_compressed(tmp_path: Path) -> None:
-    """I16: what was claimed comes again from compressed pages, and what is new from others."""
+    """I16: redelivered messages come from compressed pages, new ones from others."""
     with Queue(tmp_path, page_bytes=65536) as queue:
         send(queue, 6000)
         group = queue.group("work")

@@ -68,7 +68,7 @@ class Model:
         return (self.new, 1) if self.new < self.sent else None
 
     def snapshot(self, now: int) -> tuple[int, dict[int, Record]]:
-        """Return what a flush keeps: claims are void, delays go on."""
+        """Return the state that a flush keeps: claims are void, delays remain."""
         kept = {}
         for sequence, record in self.records.items():
             waits = record.claim is None and record.when > now
@@ -106,7 +106,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.handle(0).flush()
 
     def teardown(self) -> None:
-        """Leave nothing behind."""
+        """Leave no file."""
         if hasattr(self, "directory"):
             self.close_all()
             self.patch.stop()
@@ -187,7 +187,7 @@ class GroupMachine(RuleBasedStateMachine):
         assert len(claims) <= limit
         for claim in claims:
             self.took(place, claim, self.model.claim(self.now, MAX_DELIVERIES[place]))
-        # A batch can end with messages that went to the dead letters, which nothing else shows.
+        # A batch can end with messages moved to the dead letters; only `dead_letters` shows them.
         for letter in list(group.dead_letters())[len(self.model.dead) :]:
             record = self.model.records.pop(letter.sequence)
             assert record.deliveries == letter.deliveries == MAX_DELIVERIES[place]
@@ -271,7 +271,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(place=st.integers(0, 1))
     def die(self, place: int) -> None:
-        """Let a handle's owner die: the kernel lets go of its byte, and somebody looks."""
+        """Kill a handle's owner: the kernel releases its byte, and another handle checks owners."""
         group = self.handles[place]
         if group is None:
             return

@@ -51,7 +51,7 @@ def end(process: subprocess.Popen[bytes], number: int = signal.SIGKILL) -> None:
 
 
 def test_claims_of_a_killed_process_come_again_at_once(tmp_path: Path) -> None:
-    """I14: nobody waits for a lease of an hour when the kernel says that its owner is dead."""
+    """I14: no worker waits for a lease of an hour when the kernel reports its owner dead."""
     with Queue(tmp_path) as queue:
         send(queue, 4)
         process = claimer(tmp_path, 3600, 3)
@@ -67,7 +67,7 @@ def test_claims_of_a_killed_process_come_again_at_once(tmp_path: Path) -> None:
 
 
 def test_a_waiting_worker_gets_what_a_killed_one_had(tmp_path: Path) -> None:
-    """I7: it looks by itself while it sleeps, and sleeping costs next to nothing."""
+    """I7: it polls for dead owners while it sleeps, and sleeping costs hardly any time."""
     with Queue(tmp_path) as queue:
         send(queue, 1)
         process = claimer(tmp_path, 3600, 1)
@@ -249,7 +249,7 @@ def test_a_group_begins_where_it_is_told_and_only_once(tmp_path: Path) -> None:
 
 
 def test_a_group_that_is_open_is_not_removed(tmp_path: Path) -> None:
-    """Whoever has claims must not find itself alone with them."""
+    """A handle that has claims must not lose its group."""
     with Queue(tmp_path) as queue:
         send(queue, 2)
         group = queue.group("work")
@@ -272,7 +272,7 @@ def test_a_group_that_is_open_is_not_removed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seconds", [-1.0, 1e10, math.inf, math.nan])
 def test_span_of_a_claim_has_a_limit(tmp_path: Path, seconds: float) -> None:
-    """Nothing is parked for ever by a number that is none; the claim stays as it was."""
+    """An invalid number parks no message for ever; the claim is unchanged."""
     with Queue(tmp_path / "q") as queue, queue.producer() as producer:
         producer.send(b"x")
         with queue.group("g") as group:
@@ -285,7 +285,7 @@ def test_span_of_a_claim_has_a_limit(tmp_path: Path, seconds: float) -> None:
 
 
 def test_group_that_was_passed_is_told_what_helps(tmp_path: Path) -> None:
-    """A group has no seek: the option that goes on is named, and goes on."""
+    """A group has no seek: the error names the option that continues, and it works."""
     retention = Retention(max_bytes=16_384, keep_unacked=False)
     with Queue(tmp_path / "q", page_bytes=4096, retention=retention) as queue:
         queue.group("g").close()

@@ -39,7 +39,7 @@ def pages(directory: Path) -> list[Path]:
 
 
 def refused_by_all(directory: Path, target: Path) -> None:
-    """Every face says that something is missing, and none changes what is there."""
+    """Every interface reports that a page is missing, and none changes a file."""
     report = verify_queue(directory)
     assert not report.ok
     for read_only in (True, False):
@@ -58,7 +58,7 @@ def test_lost_last_page_below_the_durable_mark(tmp_path: Path, flushed: int) -> 
 
 
 def test_lost_only_page(tmp_path: Path) -> None:
-    """Nothing was flushed, but the first page's name is on stable storage before any message."""
+    """No message was flushed, but the first page's name is durable before any message."""
     copy = copied(tmp_path / "q", flushed=0, sent=2)
     for path in copy.glob("*.page"):
         path.unlink()
@@ -113,7 +113,7 @@ def test_only_page_is_another_queues(tmp_path: Path) -> None:
 
 
 def test_allmeta_of_another_queue_is_still_found(tmp_path: Path) -> None:
-    """The other files and the pages agree against it: then the pages say what the queue is."""
+    """The other files and the pages agree against it: then the pages determine the queue."""
     copy = copied(tmp_path / "q", flushed=8, sent=8)
     copied(tmp_path / "other", flushed=1, sent=1)
     os.replace(tmp_path / "other" / "queue-allMeta", copy / "queue-allMeta")
@@ -122,7 +122,7 @@ def test_allmeta_of_another_queue_is_still_found(tmp_path: Path) -> None:
 
 
 def test_salvage_without_a_read_meta_says_what_is_not_there(tmp_path: Path) -> None:
-    """Nothing tells retention from loss, so it is no success."""
+    """Retention and loss look alike here, so it is not a success."""
     copy = copied(tmp_path / "q", flushed=8, sent=8)
     (copy / "queue-readMeta").unlink()
     first = pages(copy)[0]

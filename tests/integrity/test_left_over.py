@@ -1,4 +1,4 @@
-"""What is derived from what is left over: it agrees with every other fact, or it is said."""
+"""Values derived from the remaining files: they agree with every other fact, or are reported."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ HEADERS: dict[str, tuple[int, bytes]] = {
 def test_header_of_an_empty_active_page_is_made_again(
     made: Path, how: str, power_cut: bool
 ) -> None:
-    """The end-of-page marker before it says number and sequence."""
+    """The end-of-page marker before it determines number and sequence."""
     overwrite(pages(made)[-1], *HEADERS[how])
     if power_cut:
         pretend_power_cut(made)
@@ -79,7 +79,7 @@ def test_header_of_an_empty_active_page_is_made_again(
 
 
 def test_header_is_not_invented_where_facts_conflict(made: Path) -> None:
-    """Bytes in the page, or words that count messages in it, say that it was not empty."""
+    """Bytes in the page, or a tail that counts messages in it, prove that it was not empty."""
     last = pages(made)[-1]
     whole = files(made)
     overwrite(last, 0, bytes(fmt.PAGE_HEADER_BYTES))
@@ -97,7 +97,7 @@ def test_header_is_not_invented_where_facts_conflict(made: Path) -> None:
 
 
 def test_lost_read_meta_does_not_hide_a_lost_first_page(made: Path) -> None:
-    """An index without its page says that the page was there: opening is an error."""
+    """An index without its page proves that the page existed: opening is an error."""
     (made / "queue-readMeta").unlink()
     pages_there = sorted(made.glob("*.page"))
     pages_there[0].unlink()
@@ -111,7 +111,7 @@ def test_lost_read_meta_does_not_hide_a_lost_first_page(made: Path) -> None:
 
 
 def test_lost_first_page_without_any_trace_is_said(made: Path) -> None:
-    """Where nothing tells retention from loss, what is not there is named."""
+    """Where retention and loss look alike, the missing messages are named."""
     for path in (made / "queue-readMeta", made / fmt.page_name("queue", 1),
                  made / fmt.index_name("queue", 1)):  # fmt: skip
         path.unlink()
@@ -122,7 +122,7 @@ def test_lost_first_page_without_any_trace_is_said(made: Path) -> None:
 
 
 def test_lost_read_meta_of_a_whole_queue_loses_nothing(made: Path) -> None:
-    """The first page that ever was is the head, and nothing is missing."""
+    """The first page ever is the head, and no message is missing."""
     (made / "queue-readMeta").unlink()
     with Queue(made) as queue:
         assert "not here" not in " ".join(queue.recovery.actions)
@@ -164,7 +164,7 @@ def test_verify_finds_what_opening_refuses(
 ) -> None:
     """Whatever opening or reading to the end raises, verify has a problem with."""
     copy = shutil.copytree(made, made.with_name("copy"))
-    if not durable:  # as if nothing had ever been flushed
+    if not durable:  # as if no flush had ever happened
         overwrite(copy / "queue-writeMeta", 256, bytes(8))
         overwrite(copy / "queue-writeMeta", 264, b"\x01")
     if not power_cut:
@@ -179,7 +179,7 @@ def test_verify_finds_what_opening_refuses(
     assert found or not refused
 
 
-# --- bytes behind small files ---------------------------------------------------------------------
+# --- bytes after small files ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_verify_finds_what_opening_refuses(
     ],
 )  # fmt: skip
 def test_appended_bytes_are_found_and_cut_off(made: Path, name: str) -> None:
-    """Seven bytes behind any file cost nothing: verify names it, repair cuts them off."""
+    """Seven bytes appended to any file do no harm: verify names them, repair cuts them off."""
     before = (made / name).read_bytes()
     with (made / name).open("ab") as file:
         file.write(b"garbage")
@@ -207,7 +207,7 @@ def test_appended_bytes_are_found_and_cut_off(made: Path, name: str) -> None:
 
 
 def test_group_with_appended_bytes_goes_on(made: Path) -> None:
-    """Nobody need repair it first."""
+    """It opens without a repair."""
     with (made / "queue-readMeta.workers").open("ab") as file:
         file.write(b"garbage")
     with Queue(made) as queue, queue.group("workers") as group:

@@ -84,7 +84,7 @@ def test_other_names_have_no_owner(name: str) -> None:
 
 
 def test_queues_in_one_directory_are_no_damage_of_each_other(shared: Path, tmp_path: Path) -> None:
-    """Verify finds nothing, repair does nothing, salvage copies one."""
+    """Verify finds no problem, repair takes no action, salvage copies one."""
 
     def lasting() -> dict[str, bytes]:
         """Return the files that repair has no reason to touch; it makes the writers' lock again."""

@@ -1,4 +1,4 @@
-"""Repair: what can be mended without losing a message is, and the rest is left and named."""
+"""Repair: whatever is repairable without losing a message is repaired, the rest is named."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def link(path: Path) -> None:
 
 
 def empty(path: Path) -> None:
-    """Cut a file to nothing."""
+    """Truncate a file to zero bytes."""
     path.write_bytes(b"")
 
 
@@ -95,12 +95,12 @@ def no_end_mark(path: Path) -> None:
 
 
 def short_behind_frames(path: Path) -> None:
-    """Cut a page behind its last frame."""
+    """Cut a page after its last frame."""
     os.truncate(path, PAGE - 4)
 
 
 def mended(disk: Disk, expected: list[bytes], *, once: bool = True) -> list[str]:
-    """Repair; the queue must be whole then, and repairing again must find nothing to do."""
+    """Repair; the queue must be whole then, and a second repair must take no action."""
     report = repair_queue(disk.directory)
     assert report.remaining == []
     assert report.ok
@@ -116,7 +116,7 @@ def mended(disk: Disk, expected: list[bytes], *, once: bool = True) -> list[str]
 @pytest.mark.parametrize("damage", [remove, fifo, link, empty, ones, zeros, longer])
 @pytest.mark.parametrize("name", ["0000000001.idx", "0000000002.idx", "0000000003.idx"])
 def test_index_is_made_again(filled: Disk, name: str, damage: Callable[[Path], None]) -> None:
-    """I6: whatever stands in its place."""
+    """I6: whatever file has its name."""
     damage(filled.path(name))
     assert not verify_queue(filled.directory).ok
     assert any(name in action for action in mended(filled, MESSAGES))
@@ -125,7 +125,7 @@ def test_index_is_made_again(filled: Disk, name: str, damage: Callable[[Path], N
 @pytest.mark.parametrize("damage", [remove, fifo, link, empty, ones, zeros])
 @pytest.mark.parametrize("name", ["allMeta", "readMeta", "writeMeta"])
 def test_meta_file_is_made_again(filled: Disk, name: str, damage: Callable[[Path], None]) -> None:
-    """From the pages; nothing else holds what they say."""
+    """From the pages, the only other source."""
     damage(filled.path(name))
     assert not verify_queue(filled.directory).ok
     assert any(name in action for action in mended(filled, MESSAGES))
@@ -143,7 +143,7 @@ def test_all_metas_at_once(filled: Disk) -> None:
 def test_page_whose_frames_are_whole_is_mended(
     filled: Disk, number: int, damage: Callable[[Path], None]
 ) -> None:
-    """Its frames prove which sequence they have, and the format says how long it is."""
+    """Its frames prove their sequences, and the format determines its size."""
     damage(filled.page(number))
     assert not verify_queue(filled.directory).ok
     assert any(f"{number:010d}.page" in action for action in mended(filled, MESSAGES))
@@ -157,7 +157,7 @@ def test_headers_of_all_pages_are_mended(filled: Disk) -> None:
 
 
 def test_header_behind_a_damaged_page_is_mended(filled: Disk) -> None:
-    """Then the checksum of its first frame alone says which sequence that is."""
+    """Then the checksum of its first frame alone proves its sequence."""
     filled.tear(1, 1)
     no_header(filled.page(2))
     report = repair_queue(filled.directory)
@@ -168,7 +168,7 @@ def test_header_behind_a_damaged_page_is_mended(filled: Disk) -> None:
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_end_mark_is_written_again(filled: Disk, number: int) -> None:
-    """All messages before the next page are there, so nothing is missing but the mark."""
+    """All messages before the next page are present, only the marker is missing."""
     no_end_mark(filled.page(number))
     assert not verify_queue(filled.directory).ok
     assert any("end-of-page marker" in action for action in mended(filled, MESSAGES))
@@ -176,34 +176,34 @@ def test_end_mark_is_written_again(filled: Disk, number: int) -> None:
 
 @pytest.mark.parametrize("number", [1, 3])
 def test_page_that_is_too_short_behind_its_frames_is_filled_up(filled: Disk, number: int) -> None:
-    """Nothing was there."""
+    """The page had no message."""
     short_behind_frames(filled.page(number))
     mended(filled, MESSAGES)
 
 
 def test_page_under_another_number_gets_its_own(filled: Disk) -> None:
-    """What it is stands in its header."""
+    """Its number is in its header."""
     filled.page(2).rename(filled.page(7))
     filled.index(2).rename(filled.index(7))
     mended(filled, MESSAGES)
 
 
 def test_leftover_temporary_is_removed(filled: Disk) -> None:
-    """An interrupted maker's file holds nothing of the queue."""
+    """An interrupted process's temporary file contains no part of the queue."""
     filled.path("0000000004.page.tmp-next").write_bytes(b"half")
     mended(filled, MESSAGES)
     assert not list(filled.directory.glob("*.tmp-*"))
 
 
 def test_torn_tail_behind_the_durable_mark_is_cut(filled: Disk) -> None:
-    """I5: as opening would; and it is said."""
+    """I5: as opening would; and it is reported."""
     filled.tear(3, 1)
     filled.cut_power()
     assert any("zeroed" in action for action in mended(filled, MESSAGES[:7]))
 
 
 def test_half_a_batch_behind_the_tail_is_zeroed(filled: Disk) -> None:
-    """I8: nobody sent it, and while it stands there nobody may write to the page."""
+    """I8: it was never sent, and no producer may write to the page while it exists."""
     last = filled.frames(3)[-1]
     end, word = last.position + last.word, fmt.MORE_OF_BATCH | 16 + 4
     half = Frame(end, word, 0, last.timestamp, b"half", last.queue_id)
@@ -220,7 +220,7 @@ def test_half_a_batch_behind_the_tail_is_zeroed(filled: Disk) -> None:
 def test_damaged_message_is_left_and_named(
     filled: Disk, number: int, ordinal: int, sequence: int, *, cut: bool
 ) -> None:
-    """Below the durable mark nothing is ever cut off; mending it would lose what follows."""
+    """Below the durable mark no byte is ever cut off; that would lose the messages after it."""
     position = filled.tear(number, ordinal)
     if cut:
         filled.cut_power()
@@ -244,7 +244,7 @@ def test_frame_of_the_page_before_proves_no_other_beginning(filled: Disk) -> Non
 
 
 def test_missing_page_is_left_and_named(filled: Disk) -> None:
-    """What stood in it is gone, and the rest is still there."""
+    """Its messages are lost, and the rest is intact."""
     remove(filled.page(2))
     report = repair_queue(filled.directory)
     assert [p.file for p in report.remaining] == [str(filled.page(2))]
@@ -260,7 +260,7 @@ def test_newer_format_is_left_alone(filled: Disk) -> None:
 
 
 def test_whole_queue_is_not_touched(filled: Disk) -> None:
-    """Every byte stays, but for the lock that each first opener makes anew."""
+    """Every byte is unchanged, except for the lock that each first opener recreates."""
     before = filled.contents()
     assert mended(filled, MESSAGES, once=False) == []
     del before["queue-writeMeta"]
@@ -285,7 +285,7 @@ def test_repair_needs_the_queue_for_itself(filled: Disk) -> None:
 def test_messages_are_read_once_unless_an_index_was_made(
     filled: Disk, monkeypatch: pytest.MonkeyPatch, damage: str | None, times: int
 ) -> None:
-    """Verifying is what takes long; what nothing changed since is not verified again."""
+    """Verifying is slow; an unchanged queue is not verified again."""
     if damage is not None:
         filled.path(damage).unlink()
     looks = []
@@ -309,7 +309,7 @@ def test_repair_of_nothing_is_an_error(tmp_path: Path) -> None:
 
 
 def test_open_queue_repairs_itself(filled: Disk) -> None:
-    """Its handles are closed, it goes on."""
+    """Its handles are closed, the process continues."""
     with filled.open() as queue:
         consumer = queue.consumer()
         ones(filled.index(1))
@@ -371,7 +371,7 @@ def test_head_that_contradicts_its_page_hides_nothing(filled: Disk, words: tuple
 def test_meta_file_that_may_not_be_read_is_not_made_again(
     filled: Disk, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it says is not known: a durable mark or a latch would be lost with it (I8)."""
+    """Its contents are unknown: a durable mark or a latch would be lost with it (I8)."""
     before = {path.name: path.read_bytes() for path in filled.directory.iterdir()}
     really = Directory.open
 
@@ -398,7 +398,7 @@ def test_meta_file_that_may_not_be_read_is_not_made_again(
 def test_index_that_cannot_be_read_is_kept(
     filled: Disk, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """It may be right: whoever may read it says so, and nothing is written over it."""
+    """It may be right: a user who may read it decides, and it is not overwritten."""
     path = filled.path("0000000001.idx")
     before = path.read_bytes()
     real = os.open

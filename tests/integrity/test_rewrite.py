@@ -72,7 +72,7 @@ def test_unknown_policy_is_an_error(tmp_path: Path) -> None:
 def test_stop_latches_every_process_and_survives_reopening(
     tmp_path: Path, disk: BrokenDisk
 ) -> None:
-    """I5: within the boot nobody may take for durable what the failed sync may have dropped."""
+    """I5: within the boot no process may treat data as durable that the failed sync dropped."""
     with Queue(tmp_path / "q", page_bytes=SMALL) as queue, queue.producer() as producer:
         producer.send(b"a")
         producer.flush()
@@ -143,7 +143,7 @@ def test_seal_stays_latched_while_the_disk_fails_and_goes_on_when_it_works(
 
 
 def test_seal_of_one_process_frees_the_others(tmp_path: Path, disk: BrokenDisk) -> None:
-    """The latch is the queue's: whoever may go on does so for all."""
+    """The latch is the queue's: the process that may resume does so for all."""
     with (
         Queue(tmp_path / "q", page_bytes=SMALL) as stopping,
         Queue(tmp_path / "q", on_sync_failure="seal") as sealing,
@@ -159,7 +159,7 @@ def test_seal_of_one_process_frees_the_others(tmp_path: Path, disk: BrokenDisk) 
 
 
 def test_reader_of_a_replaced_page_goes_on(tmp_path: Path, disk: BrokenDisk) -> None:
-    """The old file has the same bytes and an end mark, so whoever has it mapped finds the next."""
+    """The old file has the same bytes and a marker, so readers inside find the next page."""
     with (
         Queue(tmp_path / "q", page_bytes=SMALL, on_sync_failure="seal") as queue,
         Queue(tmp_path / "q", read_only=True) as reading,
@@ -176,7 +176,7 @@ def test_reader_of_a_replaced_page_goes_on(tmp_path: Path, disk: BrokenDisk) -> 
 def test_no_room_for_the_new_files_leaves_the_queue_latched(
     tmp_path: Path, disk: BrokenDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is worse than before, and it works when there is room."""
+    """The queue is no worse than before, and it works once there is space."""
     with Queue(tmp_path / "q", page_bytes=SMALL, on_sync_failure="seal") as queue:
         producer = queue.producer()
         producer.send(b"a")
@@ -257,7 +257,7 @@ def test_sync_that_fails_during_recovery_is_never_tried_again_on_those_files(
 
 
 def test_latch_of_another_boot_is_cleared_by_recovery(tmp_path: Path, disk: BrokenDisk) -> None:
-    """Then what is read comes from the disk, and a sync of it says the truth."""
+    """Then reads come from the disk, and a sync of it reports the truth."""
     path = tmp_path / "q"
     with Queue(path, page_bytes=SMALL) as queue, queue.producer() as producer:
         producer.send(b"a")
@@ -277,7 +277,7 @@ def test_latch_of_another_boot_is_cleared_by_recovery(tmp_path: Path, disk: Brok
 def test_send_that_is_not_durable_says_that_it_was_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever takes the error for a refusal would send it twice."""
+    """A caller that takes the error for a refusal would send it twice."""
     with Queue(tmp_path / "q", page_bytes=SMALL, sync="always") as queue:
         producer = queue.producer()
 
@@ -309,7 +309,7 @@ def test_every_sync_mode_goes_on(
 
 
 def test_producers_go_on_while_pages_are_written_again(tmp_path: Path, disk: BrokenDisk) -> None:
-    """I1, I3: nothing is lost or doubled by what is sent meanwhile, from other threads."""
+    """I1, I3: concurrent senders in other threads lose and duplicate no message."""
     with Queue(tmp_path / "q", page_bytes=SMALL, on_sync_failure="seal") as queue:
         sent: list[int] = []
 
@@ -335,7 +335,7 @@ def test_producers_go_on_while_pages_are_written_again(tmp_path: Path, disk: Bro
 
 @pytest.mark.parametrize("policy", ["stop", "seal"])
 def test_queue_that_is_dropped_leaves_no_thread(tmp_path: Path, policy: str) -> None:
-    """Neither the timer nor what goes on after a failure keeps a forgotten queue alive."""
+    """Neither the timer nor the rewriter keeps a forgotten queue alive."""
 
     def use() -> Callable[[], bool]:
         queue = Queue(

@@ -1,4 +1,4 @@
-"""Salvage: everything that validates is copied, and exactly what is gone is said."""
+"""Salvage: every valid message is copied, and exactly the lost ones are reported."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def read(directory: Path) -> list[Message]:
 
 
 def salvaged(disk: Disk, kept: list[int], sent: list[Message]) -> SalvageReport:
-    """Salvage; these messages must be there, with their times, and the report must say so."""
+    """Salvage; these messages must be copied, with their times, and the report must list them."""
     before = disk.contents()
     target = disk.directory.with_name("target")
     shutil.rmtree(target, ignore_errors=True)
@@ -73,7 +73,7 @@ def salvaged(disk: Disk, kept: list[int], sent: list[Message]) -> SalvageReport:
 
 
 def test_whole_queue_is_copied(filled: Disk) -> None:
-    """Nothing is gone; the copy is on stable storage."""
+    """No message is lost; the copy is on stable storage."""
     report = salvaged(filled, list(range(8)), read(filled.directory))
     assert report.ok
     assert report.runs == [Run(0, 7, 0)]
@@ -100,7 +100,7 @@ def test_damaged_message_is_gone_and_the_rest_is_copied(
 
 @pytest.mark.parametrize("cut", [True, False])
 def test_damaged_last_message_is_gone(filled: Disk, *, cut: bool) -> None:
-    """The durable mark says that it was there, though nothing follows it."""
+    """The durable mark proves that it existed, although no page follows it."""
     sent = read(filled.directory)
     filled.tear(3, 1)
     if cut:
@@ -110,7 +110,7 @@ def test_damaged_last_message_is_gone(filled: Disk, *, cut: bool) -> None:
 
 
 def test_missing_page_is_gone(filled: Disk) -> None:
-    """The next page's first sequence says how much; the page that is missing is named."""
+    """The next page's first sequence gives the count; the missing page is named."""
     sent = read(filled.directory)
     filled.page(2).unlink()
     report = salvaged(filled, [0, 1, 2, 6, 7], sent)
@@ -119,7 +119,7 @@ def test_missing_page_is_gone(filled: Disk) -> None:
 
 
 def test_pages_alone_are_enough(filled: Disk) -> None:
-    """Without any meta file or index, and with headers that say nothing."""
+    """Without any meta file or index, and with unreadable headers."""
     sent = read(filled.directory)
     for path in list(filled.directory.iterdir()):
         if not path.name.endswith(".page"):
@@ -131,7 +131,7 @@ def test_pages_alone_are_enough(filled: Disk) -> None:
 
 
 def test_page_that_was_cut_short(filled: Disk) -> None:
-    """What is left of it is copied."""
+    """Its remaining messages are copied."""
     sent = read(filled.directory)
     data = filled.page(2).read_bytes()
     filled.page(2).write_bytes(data[: filled.frames(2)[1].position + 700])
@@ -161,7 +161,7 @@ def test_frames_of_another_page_do_not_say_where_a_page_begins(
 
 @pytest.mark.parametrize("sequence", [2**64 - 1, 2**63 - 1, 4])
 def test_head_that_cannot_be_is_not_believed(filled: Disk, sequence: int) -> None:
-    """Whatever the read meta says, while the first page's header is damaged as well."""
+    """Whatever the read meta contains, while the first page's header is damaged as well."""
     sent = read(filled.directory)
     filled.poke(filled.page(1), 0, bytes(8))
     filled.poke(filled.path("readMeta"), ReadMeta.HEAD_ODD, struct.pack("<Q", sequence))
@@ -180,7 +180,7 @@ def test_identical_duplicate_is_ignored_and_reported(filled: Disk) -> None:
 
 
 def test_conflicting_duplicate_is_an_error(filled: Disk, tmp_path: Path) -> None:
-    """Two pages that both prove themselves and say different things."""
+    """Two pages that both prove themselves and contradict each other."""
     sent = read(filled.directory)
     other = Disk(tmp_path / "other", clock=filled.clock)
     shutil.copytree(filled.directory, other.directory)
@@ -215,7 +215,7 @@ def test_batches_stay_whole(disk: Disk) -> None:
 
 
 def test_unsent_batch_of_a_dead_producer_is_not_copied(disk: Disk) -> None:
-    """I8: its frames validate, and nobody ever sent them."""
+    """I8: its frames are valid, and were never sent."""
     with disk.open() as queue, queue.producer() as producer:
         producer.send(b"sent")
         producer.send_many([b"never"] * 5)
@@ -231,7 +231,7 @@ def test_unsent_batch_of_a_dead_producer_is_not_copied(disk: Disk) -> None:
 
 
 def test_target_must_be_free(filled: Disk) -> None:
-    """A queue that stands there is never added to."""
+    """An existing queue is never appended to."""
     for target in (filled.directory, filled.directory.with_name("other")):
         if target != filled.directory:
             Queue(target).close()
@@ -307,7 +307,7 @@ def test_salvage_that_is_cut_short_leaves_no_target(
 
 
 def test_mark_that_cannot_be_is_not_believed(filled: Disk) -> None:
-    """No page can have so many messages, so none of them is gone; repair makes the mark anew."""
+    """No page can have so many messages, so none is lost; repair recreates the mark."""
     sent = read(filled.directory)
     filled.cut_power(2**60)
     (problem,) = verify_queue(filled.directory).problems
@@ -319,7 +319,7 @@ def test_mark_that_cannot_be_is_not_believed(filled: Disk) -> None:
 
 
 def test_mark_past_pages_that_are_missing_is_believed(filled: Disk) -> None:
-    """The words beside it say that there was such a page, so its messages are gone."""
+    """The tail fields prove that the page existed, so its messages are lost."""
     filled.send(b"more", flush=True)
     sent = read(filled.directory)
     filled.page(3).unlink()
@@ -329,7 +329,7 @@ def test_mark_past_pages_that_are_missing_is_believed(filled: Disk) -> None:
 
 
 def test_target_inside_of_the_damaged_queue_is_refused(filled: Disk, tmp_path: Path) -> None:
-    """Nothing is written to what is salvaged, not even by another name."""
+    """The damaged queue is never written to, not even by another name."""
     (tmp_path / "link").symlink_to(filled.directory)
     before = filled.contents()
     for target in (filled.directory / "saved", tmp_path / "link" / "deep" / "er"):

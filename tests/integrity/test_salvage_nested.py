@@ -1,4 +1,4 @@
-"""Salvage of messages that hold pages: nothing is invented, nothing is lost in silence."""
+"""Salvage of messages that contain pages: no message is invented, and no loss is silent."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def inner_of(tmp_path: Path, kind: str, outer: Path) -> bytes:
 def test_frames_inside_a_payload_are_never_messages(
     tmp_path: Path, kind: str, place: str, *, has_index: bool, seal: bool
 ) -> None:
-    """I2: behind damage only a frame whose place is proved is one of the queue."""
+    """I2: after damage only a frame at a proved position belongs to the queue."""
     outer = tmp_path / "outer"
     fill(outer, [b"outer 0"], OUTER)
     inner = inner_of(tmp_path, kind, outer)
@@ -128,7 +128,7 @@ def test_lost_index_record_is_bridged_by_whole_frames_only(tmp_path: Path) -> No
 
 
 def test_hole_before_messages_of_others_is_reported(tmp_path: Path) -> None:
-    """In a page whose end nobody knows, what follows an empty place is not copied, but reported."""
+    """In a page with an unknown end, frames after an empty slot are reported, not copied."""
     outer = tmp_path / "outer"
     with Queue(outer, page_bytes=4096) as queue, queue.producer() as producer:
         for n in range(6):
@@ -143,7 +143,7 @@ def test_hole_before_messages_of_others_is_reported(tmp_path: Path) -> None:
 
 
 def test_damaged_last_message_that_the_index_has_is_reported(tmp_path: Path) -> None:
-    """Nothing else knows of it in a copied directory: it may have been lost."""
+    """No other file of a copied directory mentions it: it may have been lost."""
     outer = tmp_path / "outer"
     with Queue(outer, page_bytes=4096) as queue, queue.producer() as producer:
         for n in range(5):

@@ -1,4 +1,4 @@
-"""Verify: every byte that the format says something about, compared with what it says."""
+"""Verify: every byte that the format defines, compared with its definition."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_good_queue_has_no_problem(queue: Queue) -> None:
 
 
 def test_empty_queue_has_no_problem(tmp_path: Path) -> None:
-    """Nothing sent is nothing wrong."""
+    """An empty queue has no problem."""
     with Queue(tmp_path / "q", page_bytes=SMALL) as queue:
         assert queue.verify().ok
 
@@ -89,7 +89,7 @@ def test_changed_byte_of_a_frame_is_found_where_it_is(
 
 @pytest.mark.parametrize("ordinal", [0, 2, 3])
 def test_damaged_message_of_the_last_batch_is_named_itself(tmp_path: Path, ordinal: int) -> None:
-    """The tail words say that the whole batch was sent, so its good part is no loss."""
+    """The tail proves that the whole batch was sent, so its valid part is not a loss."""
     with Queue(tmp_path / "q", page_bytes=SMALL) as queue:
         queue.producer().send_many([b"." * 84] * 4)
         position = fmt.PAGE_HEADER_BYTES + ordinal * fmt.frame_bytes(84)
@@ -99,7 +99,7 @@ def test_damaged_message_of_the_last_batch_is_named_itself(tmp_path: Path, ordin
 
 @pytest.mark.parametrize("name", ["queue.lock", "queue-writeMeta", "queue-readMeta"])
 def test_file_with_a_second_name_is_found(tmp_path: Path, name: str) -> None:
-    """Nobody can open such a queue for writing, so it must not be taken for a good one."""
+    """No process can open such a queue for writing, so it must not pass for a sound one."""
     with Queue(tmp_path / "q", page_bytes=SMALL) as queue:
         queue.producer().send(b"message")
     (tmp_path / name).hardlink_to(tmp_path / "q" / name)
@@ -112,7 +112,7 @@ def test_file_with_a_second_name_is_found(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("word", [0, 5, 0x3FFFFFFF, 0x80000010, 0x40000010 + EACH, 0xFFFFFFFF])
 def test_changed_length_is_found(queue: Queue, word: int) -> None:
-    """I2, I9: whatever stands in the commit word, the walk stays in the page and says where."""
+    """I2, I9: whatever the commit word is, the walk remains in the page and reports where."""
     position = fmt.PAGE_HEADER_BYTES + FRAME
     overwrite(file(queue, 1), position, word.to_bytes(4, "little"))
     problem = first(queue)
@@ -162,7 +162,7 @@ def test_one_damaged_page_is_one_problem(queue: Queue, damage: str) -> None:
 
 
 def test_page_of_another_size_is_found(queue: Queue) -> None:
-    """A page that was cut short is reported, not read behind its end."""
+    """A page that was cut short is reported, not read past its end."""
     with Queue(queue.directory, read_only=True) as reading:
         with file(queue, 1).open("r+b") as opened:
             opened.truncate(1000)
@@ -193,7 +193,7 @@ def test_missing_index_is_found_and_put_back_by_its_use(queue: Queue) -> None:
 def test_an_old_write_meta_costs_no_survey_for_each_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many pages stand behind the tail that it names, the directory is listed as often."""
+    """The number of pages after its tail does not change how often the directory is listed."""
     looks = {}
     inspect = verify_room.inspect
     for count in (5, 40):
@@ -265,7 +265,7 @@ def test_verify_runs_while_others_write(queue: Queue) -> None:
 def test_sending_and_flushing_meanwhile_is_no_problem(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The durable mark is read before the tail: read behind it, it can be ahead of that tail."""
+    """The durable mark is read before the tail: read after it, it can be ahead of that tail."""
     honest = WriteMeta.tail
     read = honest.fget
     assert read is not None
@@ -284,7 +284,7 @@ def test_sending_and_flushing_meanwhile_is_no_problem(
 
 
 def test_verify_says_when_it_could_not_look(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the system refuses a file once, wherever that is, nobody hears that all is well."""
+    """Where the system refuses a file once, at any point, verify does not report success."""
     disk.send(*MESSAGES, flush=True)
     really, left = Directory.open, 0
 
@@ -309,7 +309,7 @@ def test_verify_says_when_it_could_not_look(disk: Disk, monkeypatch: pytest.Monk
 def test_queue_that_is_closed_meanwhile_is_not_damaged(
     queue: Queue, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """An error of the handle is no problem of the files, wherever the closing comes."""
+    """An error of the handle is not a problem of the files, whenever it is closed."""
     real = getattr(verify_room, where)
 
     def closing(*given: object, **named: object) -> object:

@@ -1,4 +1,4 @@
-"""Walking behind damage: the next frame that proves itself, nothing that only looks like one."""
+"""Walking after damage: to the next frame that proves itself, past all that only resemble one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def sequences(found: list[ValidRun]) -> list[int]:
 
 
 def positions(payloads: list[bytes]) -> list[int]:
-    """Return where each frame stands."""
+    """Return the position of each frame."""
     result, at = [], fmt.PAGE_HEADER_BYTES
     for payload in payloads:
         result.append(at)
@@ -62,7 +62,7 @@ def positions(payloads: list[bytes]) -> list[int]:
 @pytest.mark.parametrize("length", [0, 1, 16, 200, 0xFFFFFFFF, 0x80000010, 0x40000018])
 @pytest.mark.parametrize("ordinal", [0, 3, 9])
 def test_only_the_damaged_frame_is_passed_over(tmp_path: Path, ordinal: int, length: int) -> None:
-    """I2, I6: whatever its length says, the frame behind it is found by its own checksum."""
+    """I2, I6: whatever its length is, the frame after it is found by its own checksum."""
     payloads = [bytes([65 + n]) * (n * 17 % 90 + 1) for n in range(10)]
     page = page_of(tmp_path, payloads)
     at = positions(payloads)[ordinal]
@@ -73,7 +73,7 @@ def test_only_the_damaged_frame_is_passed_over(tmp_path: Path, ordinal: int, len
 
 
 def test_damaged_end_mark_leaves_all_frames(tmp_path: Path) -> None:
-    """The walk ends with what stands there instead."""
+    """The walk ends with the reason."""
     payloads = [b"abc"] * 5
     page = page_of(tmp_path, payloads)
     page[positions(payloads)[-1] + 4] ^= 0xFF
@@ -109,7 +109,7 @@ def test_end_is_a_bound(tmp_path: Path) -> None:
 
 
 def test_nothing_behind_an_empty_place_of_an_open_page(tmp_path: Path) -> None:
-    """I4: there can stand what a dead producer laid down and never sent."""
+    """I4: a dead producer can have written frames there that it never sent."""
     payloads = [b"abc"] * 10
     page = page_of(tmp_path, payloads)
     at = positions(payloads)[4]
@@ -128,7 +128,7 @@ def test_index_that_lies_leads_nowhere(tmp_path: Path) -> None:
 
 
 def test_forged_lengths_end_in_bounded_time() -> None:
-    """A page full of headers whose payload is the rest of the page is given up, not walked."""
+    """A page full of headers whose payload is the rest of the page is skipped, not walked."""
     size = 1 << 20
     page = bytearray(size)
     for at in range(64, size - 64, 8):
@@ -140,7 +140,7 @@ def test_forged_lengths_end_in_bounded_time() -> None:
 
 
 def test_random_pages_give_no_frames() -> None:
-    """Nothing is invented from noise."""
+    """No frame is invented from noise."""
     rng = random.Random(11)
     for _ in range(40):
         noise = rng.randbytes(SMALL)

@@ -49,7 +49,7 @@ def disk(disk: Disk) -> Disk:
 
 
 def test_sealed_pages_shrink_and_the_active_one_stays(disk: Disk) -> None:
-    """I16: the report says how many pages and bytes; a second time there is nothing to do."""
+    """I16: the report counts pages and bytes; a second run has no page to compress."""
     with disk.open() as queue:
         sent = fill(queue)
         last = queue.info().tail_page
@@ -106,7 +106,7 @@ def test_page_that_would_hardly_shrink_stays(disk: Disk) -> None:
 
 
 def test_page_that_would_be_larger_stays(tmp_path: Path) -> None:
-    """One message of random bytes that fills its page: nothing is wrong with it, it only stays."""
+    """One message of random bytes that fills its page: it is valid, and left uncompressed."""
     payload = random.Random(1).randbytes(3900)
     with Queue(tmp_path / "q", page_bytes=4096) as queue, queue.producer() as producer:
         producer.send(payload)
@@ -117,13 +117,13 @@ def test_page_that_would_be_larger_stays(tmp_path: Path) -> None:
 
 
 def test_empty_and_large_and_single_frames(disk: Disk) -> None:
-    """A page with one message of its own size, one with little in it, and one with nothing."""
+    """A page with one message of its own size, one with few messages, and an empty one."""
     with disk.open() as queue, queue.producer() as producer:
         large = b"L" * fmt.payload_bytes_max(PAGE)
         producer.send(large)
         producer.send(b"")
         queue.rotate()
-        producer.seal()  # an empty page: only its end mark stands in it
+        producer.seal()  # an empty page: it has only its end-of-page marker
         producer.send(b"last")
         queue.rotate()
         tail = queue.info().tail_page
@@ -168,7 +168,7 @@ def test_read_only_queue_compresses_nothing(disk: Disk) -> None:
 
 
 def test_pages_are_compressed_when_so_many_follow(disk: Disk) -> None:
-    """The newest sealed ones stay as they are."""
+    """The newest sealed pages are left uncompressed."""
     with disk.open(compress_after=2) as queue:
         sent = fill(queue, 1000)
         tail = queue.info().tail_page
@@ -184,7 +184,7 @@ def test_pages_are_compressed_when_so_many_follow(disk: Disk) -> None:
 def test_background_goes_on_behind_a_damaged_page(
     disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It says so once, and the page stays as it is."""
+    """The damage is logged once, and the page is left uncompressed."""
     with disk.open() as queue:
         fill(queue, 1000)
     data = disk.page(2).read_bytes()
@@ -326,7 +326,7 @@ def test_random_access_inflates_no_more_than_it_needs(
 
 
 def test_index_that_is_missing_or_wrong_is_made_again(disk: Disk) -> None:
-    """I6: from the frames, which then are inflated; in memory where nothing may be written."""
+    """I6: from the inflated frames; in memory where the directory is read-only."""
     with disk.open() as queue:
         fill(queue)
         messages = list(queue.replay())

@@ -1,4 +1,4 @@
-"""Compressing beside readers and retention: nobody notices but by the bytes."""
+"""Compressing concurrently with readers and retention: they notice only the bytes saved."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_two_threads_read_one_page_at_once(disk: Disk) -> None:
 
 
 def test_damage_in_a_mapped_page_is_healed_by_the_compressed_one(disk: Disk) -> None:
-    """Who finds damage looks at the file that is there now."""
+    """A reader that finds damage checks the current file of that name."""
     with disk.open() as queue:
         sent = fill(queue)
         consumer = queue.consumer()
@@ -177,7 +177,7 @@ def test_age_removes_compressed_pages(disk: Disk) -> None:
 def test_page_that_retention_takes_meanwhile_is_left(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I12: nothing comes back under a name below the head."""
+    """I12: no page reappears under a name below the head."""
     with disk.open(retention=Retention(max_bytes=2 * PAGE)) as queue:
         fill(queue, 300)
         real = rooms._Sealed.compare
@@ -197,7 +197,7 @@ def test_page_that_retention_takes_meanwhile_is_left(
 
 
 def test_leftovers_of_retired_pages_are_removed(disk: Disk) -> None:
-    """They belong to nobody; those of others are replaced in their turn."""
+    """Temporary files of retired pages are removed; others are overwritten later."""
     with disk.open(retention=Retention(max_bytes=4 * PAGE)) as queue:
         fill(queue, 1000)
         queue.trim()

@@ -54,7 +54,7 @@ CALLS = ["open", "pwrite", "fsync", "pread", "rename"]
 def test_error_at_any_step_leaves_the_page(
     disk: Disk, monkeypatch: pytest.MonkeyPatch, call: str, number: int
 ) -> None:
-    """I16: a typed error; the page is read as before, nothing is left behind, sending goes on."""
+    """I16: a typed error; the page reads as before, no file remains, sending continues."""
     with disk.open() as queue:
         sent = fill(queue)
         real = getattr(os, call)
@@ -100,7 +100,7 @@ def test_what_the_disk_changed_is_noticed(disk: Disk, monkeypatch: pytest.Monkey
 
 
 def test_page_that_cannot_be_walked_stays(disk: Disk) -> None:
-    """Damage is said, not compressed."""
+    """Damage is reported, not compressed."""
     with disk.open() as queue:
         fill(queue)
     data = disk.page(1).read_bytes()
@@ -113,7 +113,7 @@ def test_page_that_cannot_be_walked_stays(disk: Disk) -> None:
 
 
 def test_latched_queue_is_left_alone(disk: Disk) -> None:
-    """After a failed sync nothing is written to it but by repair."""
+    """After a failed sync only repair writes to the queue."""
     with disk.open() as queue:
         fill(queue)
         queue._store.write_meta.latch(errno.EIO, 1)
@@ -138,7 +138,7 @@ def test_failed_sync_with_compressed_pages_is_written_again(disk: Disk) -> None:
 
 @pytest.mark.slow
 def test_killed_at_every_step_the_page_is_there(tmp_path: Path) -> None:
-    """I16: dying at each system call of Z1 to Z3; the next run goes on, and nothing is left."""
+    """I16: dying at each system call of Z1 to Z3; the next run continues and leaves no file."""
     step = deaths = 0
     while True:
         disk = Disk(tmp_path / str(step), PAGE)
@@ -161,7 +161,7 @@ def test_killed_at_every_step_the_page_is_there(tmp_path: Path) -> None:
 
 
 def test_power_cut_leaves_the_one_file_or_the_other(disk: Disk) -> None:
-    """I16: recovery from a mark before, inside and behind compressed pages finds every message."""
+    """I16: recovery from a mark before, in and after compressed pages finds every message."""
     with disk.open() as queue:
         sent = fill(queue, 300)
         with queue.producer() as producer:
@@ -182,7 +182,7 @@ def test_power_cut_leaves_the_one_file_or_the_other(disk: Disk) -> None:
 
 @pytest.mark.parametrize("meta", ["allMeta", "readMeta", "writeMeta"])
 def test_lost_meta_is_made_again_from_compressed_pages(disk: Disk, meta: str) -> None:
-    """What a plain page says of itself, a compressed one says too."""
+    """A compressed page has the same header fields as a plain one."""
     with disk.open() as queue:
         sent = fill(queue)
         queue.compress()
@@ -206,7 +206,7 @@ def _numbers(disk: Disk) -> Iterator[int]:
 
 
 def test_processes_compress_read_and_send_at_once(disk: Disk) -> None:
-    """Two that compress, one that sends and retires: each page is done once, nothing is lost."""
+    """Two compressors, one producer with retention: each page once, no message lost."""
     with disk.open() as queue:
         fill(queue, 100)
         others = [start(compress_for_ever.__name__, disk.directory) for _ in range(2)]
@@ -249,7 +249,7 @@ def test_page_that_another_process_compresses_just_before_is_left(
 def test_page_that_is_compressed_while_a_producer_comes_to_it(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its tail was another one by then, so it looks again; nothing is damaged."""
+    """Its tail was another page meanwhile, so it polls again; no damage is reported."""
     with disk.open() as queue, disk.open() as other:
         producer = other.producer()
         producer.send(b"first")
@@ -296,7 +296,7 @@ def test_compressed_page_that_stands_where_the_next_comes_is_not_overwritten(dis
 def test_new_file_is_on_stable_storage_before_it_has_the_name(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I16: written, synced, read again, and only then renamed; nothing is written behind that."""
+    """I16: written, synced, read again, and only then renamed; no write follows."""
     done: list[str] = []
 
     def noting(name: str) -> None:

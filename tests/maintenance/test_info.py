@@ -1,4 +1,4 @@
-"""Info: what a queue looks like from outside."""
+"""Info: the parameters and the extent of a queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backpressure: what a sender meets when `max_bytes` is reached and consumers are behind."""
+"""Backpressure: sending when `max_bytes` is reached and consumers lag."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def pages_of(disk: Disk) -> int:
 
 
 def opened(disk: Disk, on_full: str, **options: object) -> tuple[Queue, NamedConsumer]:
-    """Open a queue of at most four pages, with a consumer that receives nothing."""
+    """Open a queue of at most four pages, with a consumer that receives no message."""
     queue = disk.open(retention=FOUR_PAGES, on_full=on_full, **options)
     consumer = queue.consumer("slow")
     assert isinstance(consumer, NamedConsumer)
@@ -79,7 +79,7 @@ def test_raise_refuses_and_sends_nothing(disk: Disk) -> None:
 
 
 def test_unnamed_consumers_keep_nothing(disk: Disk) -> None:
-    """Only a name is a promise; then nothing is ever full."""
+    """Only a named consumer holds pages; without one the queue is never full."""
     with disk.open(retention=FOUR_PAGES) as queue, queue.consumer() as consumer:
         assert send_all(queue) == 100
         assert pages_of(disk) <= 4
@@ -115,7 +115,7 @@ def test_drop_oldest_keeps_what_it_can(disk: Disk) -> None:
 
 
 def test_block_sleeps_until_there_is_room(disk: Disk) -> None:
-    """Nothing is lost, nothing is refused, and waiting costs next to nothing."""
+    """No message is lost or refused, and waiting uses hardly any processor time."""
     queue, consumer = opened(disk, "block")
     with queue:
         sent: list[int] = []
@@ -142,7 +142,7 @@ def test_block_sleeps_until_there_is_room(disk: Disk) -> None:
 
 
 def test_block_ends_after_its_timeout(disk: Disk) -> None:
-    """Counted for each page that is waited for; nothing was sent."""
+    """The timeout counts for each page that is waited for; no message was sent."""
     queue, _ = opened(disk, "block", full_timeout=0.3)
     with queue:
         began = time.monotonic()
@@ -181,7 +181,7 @@ def test_closing_ends_the_wait_of_another_thread(disk: Disk, closing: str) -> No
 
 
 def test_ctrl_c_ends_the_wait(disk: Disk) -> None:
-    """Nothing was sent, and the queue is whole."""
+    """No message was sent, and the queue is whole."""
     queue, _ = opened(disk, "block")
     with queue:
         process = start(send_until_blocked.__name__, disk.directory)
@@ -225,7 +225,7 @@ def test_sender_goes_on_when_the_consumer_that_kept_pages_is_removed(disk: Disk)
 
 
 def test_failed_sync_ends_the_wait(disk: Disk) -> None:
-    """I5: a latched queue removes nothing, so waiting for room would be for ever."""
+    """I5: a latched queue removes no page, so waiting for space would never end."""
     queue, _ = opened(disk, "block")
     with queue:
         thread = threading.Thread(
@@ -262,11 +262,11 @@ def test_error_names_a_few_of_many_that_keep_pages(disk: Disk) -> None:
         with pytest.raises(QueueFull) as caught:
             queue.rotate()
     assert len(caught.value.held_by) == 10
-    assert "'n4' and 5 more: acknowledge" in str(caught.value)
+    assert "'n4' and 5 more, so the message was not sent: acknowledge" in str(caught.value)
 
 
 def test_killed_receiver_process_keeps_its_pages(disk: Disk) -> None:
-    """Its cursor holds them; whoever takes the name over gets them."""
+    """Its cursor holds them; the next consumer of that name receives them."""
     queue, consumer = opened(disk, "raise")
     consumer.close()
     with queue:

@@ -1,4 +1,4 @@
-"""Retired pages that become the next ones: whoever reads finishes, and nothing old is seen."""
+"""Retired pages that become the next ones: readers inside finish, and no old byte is visible."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support import end, hold_a_page, hold_file_lock, ready, start, until
 
 from pagequeue import LockTimeout, Queue, Retention, salvage_queue, verify_queue
 from pagequeue import format as fmt
-from pagequeue.maintenance.retention import Retainer
+from pagequeue.maintenance.retainer import Retainer
 from pagequeue.page import spare as recycle
 from pagequeue.store.roll import Roller
 from pagequeue.system import page_lock
@@ -34,7 +34,7 @@ OS_PAGE = 4096
 
 
 def message(word: bytes, number: int) -> bytes:
-    """Return a payload that says in each of its parts whose it is; not the same twice."""
+    """Return a payload whose every part identifies it; never the same twice."""
     return (b"%06d" % number + word) * 100
 
 
@@ -110,7 +110,7 @@ def test_retired_page_becomes_the_next_one(disk: Disk) -> None:
 
 
 def test_nothing_of_the_old_page_can_be_read(disk: Disk) -> None:
-    """I13: neither in the page before it is used, nor behind its tail, nor in its index."""
+    """I13: neither in the page before it is used, nor after its tail, nor in its index."""
     with fill(disk) as queue:
         queue.consumer(latest=True)
         old = [m.payload for m in queue.replay()][: 3 * EACH]
@@ -149,7 +149,7 @@ def test_spare_takes_no_room_of_its_own(disk: Disk) -> None:
 
 
 def test_spare_goes_with_its_queue_or_at_the_next_opening(disk: Disk) -> None:
-    """A temporary file is left by nobody who closes, and by who is killed only for a while."""
+    """Closing removes temporary files; those of a killed process remain for a while only."""
     with fill(disk) as queue:
         queue.trim()
         assert spare(disk).exists()
@@ -190,7 +190,7 @@ def test_view_of_a_batch_keeps_its_page(disk: Disk) -> None:
 
 @pytest.mark.parametrize("child", [False, True], ids=["process", "child of a fork"])
 def test_other_process_that_has_a_page_keeps_it_until_it_dies(disk: Disk, *, child: bool) -> None:
-    """I13: the kernel lets go of the lock at death, and not before the last map is gone."""
+    """I13: the kernel releases the lock at death, and not before the last map is gone."""
     with fill(disk) as queue:
         fd = os.open(disk.page(3), os.O_RDONLY)
         queue._store._cache.clear()
@@ -206,7 +206,7 @@ def test_other_process_that_has_a_page_keeps_it_until_it_dies(disk: Disk, *, chi
 
 
 def can_be_alone(fd: int) -> bool:
-    """Whether nobody else has a file locked."""
+    """Whether no other process has a file locked."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -252,7 +252,7 @@ def test_file_that_is_more_or_less_than_a_page_is_not_used(disk: Disk, how: str)
 
 
 def stays_in_memory(directory: Path) -> bool:
-    """Whether this file system has nothing but memory."""
+    """Whether this file system is in memory only."""
     lines = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
     mounts = {fields[1]: fields[2] for fields in map(str.split, lines)}
     return next(mounts[str(d)] for d in directory.parents if str(d) in mounts) == "tmpfs"
@@ -279,7 +279,7 @@ def test_page_that_is_not_in_memory_is_not_used(disk: Disk) -> None:
 def test_page_that_somebody_locks_alone_is_refused_in_time(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody waits for ever, and nobody reads a page that is not kept for it."""
+    """No reader waits for ever, and none reads a page that is not held for it."""
     monkeypatch.setattr("pagequeue.system.directory.HOLD_SECONDS", 0.05)
     with fill(disk) as queue:
         process = start(hold_file_lock.__name__, disk.page(2))
@@ -294,7 +294,7 @@ def test_page_that_somebody_locks_alone_is_refused_in_time(
 def test_system_without_locks_reads_and_uses_nothing_again(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where no lock can be had, none can be had alone either; another error is said."""
+    """Where a shared lock is unsupported, so is an exclusive one; other errors are raised."""
 
     def refuse(number: int) -> Callable[[int, int], None]:
         def flock(_fd: int, _kind: int) -> None:
@@ -398,7 +398,7 @@ def test_old_bytes_that_a_power_cut_brings_back_are_never_read(
 
 
 def test_lock_alone_is_never_left_on_a_page(disk: Disk) -> None:
-    """Whoever maps a page that was used again shares its lock like everybody else."""
+    """A process that maps a recycled page shares its lock as for any other page."""
     with fill(disk) as queue:
         reuse(disk, queue)
         fd = os.open(disk.page(6), os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""Retention: whole pages, oldest first; the head moves before a file goes; nobody sees a gap."""
+"""Retention: whole pages, oldest first; the head moves before a file goes; no reader skips."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_pages_go_when_their_last_message_is_too_old(
 
 
 def test_no_retention_keeps_all(disk: Disk) -> None:
-    """And trimming says that nothing went."""
+    """And trimming reports that no page was removed."""
     with disk.open() as queue:
         fill(queue, 4)
         assert queue.trim() == TrimReport()
@@ -71,7 +71,7 @@ def test_no_retention_keeps_all(disk: Disk) -> None:
 
 
 def test_rolling_applies_it_in_the_background(disk: Disk) -> None:
-    """Whoever rolls trims; page files never take more than was said."""
+    """Each roll trims; page files never exceed the limit."""
     with disk.open(retention=Retention(max_bytes=4 * SMALL)) as queue:
         with queue.producer() as producer:
             for _ in range(60):
@@ -99,7 +99,7 @@ def test_values_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
 
 
 def test_wrong_types_and_too_few_bytes_are_refused(disk: Disk) -> None:
-    """A seconds count is no timedelta; less than two pages keeps nothing."""
+    """A number of seconds is not a timedelta; less than two pages is refused."""
     for wrong in ({"max_age": 5}, {"max_idle": 5.0}, {"max_bytes": "1"}, {"keep_unacked": 1}):
         with pytest.raises(TypeError):
             Retention(**wrong)  # type: ignore[arg-type]
@@ -191,14 +191,14 @@ def test_passed_consumer_skips_to_the_head_and_counts(
 def test_consumer_that_is_silent_for_too_long_keeps_nothing(
     disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is said once in the log, and in the list; opening it is a sign of life."""
+    """It is logged once, and shown in the list; opening it ends the silence."""
     only_by_hand(monkeypatch)
     disk.clock.step = 0
     policy = Retention(max_bytes=3 * SMALL, max_idle=timedelta(hours=1))
     hour = 3600 * 10**9
     with disk.open(retention=policy) as queue:
         queue.consumer("slow").close()
-        disk.clock.now += 3 * hour  # nothing to acknowledge: not silent
+        disk.clock.now += 3 * hour  # no message to acknowledge: not silent
         fill(queue, 5)
         assert not queue.consumers()[0].is_idle
         assert queue.trim() == TrimReport(held_by=("slow",))
@@ -225,7 +225,7 @@ def test_consumer_that_is_silent_for_too_long_keeps_nothing(
 def test_cursor_that_cannot_be_read_keeps_everything(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where its consumer stands is not known, so nothing is taken from it."""
+    """The position of its consumer is unknown, so all pages are kept for it."""
     only_by_hand(monkeypatch)
     with disk.open(retention=KEEP_TWO) as queue:
         queue.consumer("slow", latest=True).close()

@@ -58,7 +58,7 @@ class RetentionMachine(RuleBasedStateMachine):
 
     @rule(size=st.integers(0, 1400), count=st.integers(1, 4))
     def send(self, size: int, count: int) -> None:
-        """Refused only when every page is there and somebody is behind."""
+        """Sending is refused only when every page exists and a consumer lags."""
         for _ in range(count):
             item = b"%d:" % len(self.sent) + b"." * size
             try:
@@ -78,7 +78,7 @@ class RetentionMachine(RuleBasedStateMachine):
 
     @rule(who=name)
     def open_consumer(self, who: str) -> None:
-        """A new one begins at the head, a known one behind its ack."""
+        """A new one begins at the head, a known one after its last acknowledgement."""
         known = self.known.get(who)
         if known is not None and known.handle is not None:
             return
@@ -98,7 +98,7 @@ class RetentionMachine(RuleBasedStateMachine):
 
     @rule(who=name, count=st.integers(1, 9))
     def receive(self, who: str, count: int) -> None:
-        """Nothing that is kept for a consumer is missing."""
+        """Every message that is kept for a consumer is present."""
         known = self.known.get(who)
         if known is None or known.handle is None:
             return
@@ -176,7 +176,7 @@ class RetentionMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_that_is_kept_for_somebody_is_gone(self) -> None:
-        """I11, I12. Trimmed here, so that nothing goes on in the background meanwhile."""
+        """I11, I12. Trimmed here, so that no background trim runs meanwhile."""
         before = self.queue.head_sequence
         report = self.queue.trim()
         assert self.queue.head_sequence >= before + report.messages
@@ -199,4 +199,4 @@ RetentionMachine.TestCase.settings = settings(
 
 @pytest.mark.slow
 class TestRetentionAgainstModel(RetentionMachine.TestCase):  # type: ignore[misc,name-defined]
-    """I11, I12: nothing that somebody has not acknowledged goes, and files never outgrow."""
+    """I11, I12: unacknowledged messages are kept, and files never exceed the limit."""

@@ -1,4 +1,4 @@
-"""Readers that are inside of pages that retention takes: they finish, and nobody sees a gap."""
+"""Readers inside pages that retention removes: they finish, and none skips a message."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_reader_inside_a_retired_page_finishes_it(
             with pytest.raises(Expired) as caught:
                 read()
             assert caught.value.head_sequence == 9
-        # Page 3 was followed by the page that is the head now: nothing was missed.
+        # The page after page 3 is the head now: no message was missed.
         assert [until_head.receive().sequence for _ in range(9)] == list(range(6, 15))
         with pytest.raises(Expired):
             queue.consumer(sequence=8)
@@ -63,7 +63,7 @@ def test_reader_inside_a_retired_page_finishes_it(
 
 
 def test_head_and_its_sequence_are_of_one_moment(tmp_path: Path) -> None:
-    """I12: however fast it moves, nobody sees one with the other's word."""
+    """I12: however fast the head moves, no reader mixes two heads."""
     with Queue(tmp_path / "q", page_bytes=SMALL) as queue:
         fill(queue, 300, each=1)
         meta = queue._store.read_meta
@@ -102,7 +102,7 @@ def look_at_everything(queue: Queue, random_: random.Random) -> None:
         lambda: queue.consumer(sequence=random_.randrange(head, head + 40)).poll(),
     ):
         passed = None
-        with contextlib.suppress(SequenceOutOfRange):  # behind the tail
+        with contextlib.suppress(SequenceOutOfRange):  # after the tail
             try:
                 choice()
             except Expired as error:
@@ -119,7 +119,7 @@ def look_at_everything(queue: Queue, random_: random.Random) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [random.randrange(10**6)], ids=["seed"])
 def test_readers_race_with_rolls_and_retention(tmp_path: Path, seed: int) -> None:
-    """I12: in threads and processes, nobody sees a gap, a missing page or a wrong head."""
+    """I12: in threads and processes, no reader sees a gap, a missing page or a wrong head."""
     print("seed", seed)
     Queue(tmp_path / "q", page_bytes=SMALL).close()
     processes = [start(send_and_trim_for_ever.__name__, tmp_path / "q") for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Retention by who may not remove pages: nothing is made unreadable that keeps its room."""
+"""Retention by a user who may not remove pages: no message is hidden that still takes space."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shipped pages: whole, checked and in order, or not there, whoever dies meanwhile."""
+"""Shipped pages: whole, checked and in order, or absent, whichever process dies meanwhile."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COUNT = 500
 
 
 def send(queue: Queue, first: int, end: int) -> None:
-    """Send numbers as messages, and seal the page behind them."""
+    """Send numbers as messages, then seal the page."""
     with queue.producer() as producer:
         for number in range(first, end):
             producer.send(b"message %06d" % number)
@@ -66,7 +66,7 @@ def manifest_of(directory: Path) -> Manifest:
 
 
 def test_sealed_pages_are_a_queue_to_read(queue: Queue, tmp_path: Path) -> None:
-    """All that is sealed, with sequences and times; the active page stays behind."""
+    """All sealed pages, with sequences and times; the active page is not shipped."""
     send(queue, 0, COUNT)
     with queue.producer() as producer:
         producer.send(b"active")
@@ -85,7 +85,7 @@ def test_sealed_pages_are_a_queue_to_read(queue: Queue, tmp_path: Path) -> None:
 
 
 def test_a_second_call_ships_only_what_is_new(queue: Queue, tmp_path: Path) -> None:
-    """Files that are there are not touched; a reader of before goes on with what it saw."""
+    """Shipped files are not touched; an earlier reader continues with its view."""
     send(queue, 0, 100)
     first = queue.ship(tmp_path / "ship")
     stamps = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "ship").glob("*.page")}
@@ -113,7 +113,7 @@ def test_a_manifest_whose_name_was_not_synced_is_before_it_is_reported(
 
     def interrupted(folder: Directory) -> None:
         synced[0] += folder.path == str(tmp_path / "ship")
-        if synced[0] == 3:  # at the beginning, before the manifest, behind it
+        if synced[0] == 3:  # at the beginning, before the manifest, after it
             raise KeyboardInterrupt
         real(folder)
 
@@ -131,7 +131,7 @@ def test_a_manifest_whose_name_was_not_synced_is_before_it_is_reported(
 
 
 def test_what_was_copied_and_not_named_is_no_damage(queue: Queue, tmp_path: Path) -> None:
-    """I20: a page behind the manifest is not there, for verify either, and after a reboot too."""
+    """I20: a page outside the manifest is invisible, also to verify and after a reboot."""
     send(queue, 0, 100)
     queue.ship(tmp_path / "ship")
     last = manifest_of(tmp_path / "ship").pages[-1].number
@@ -179,7 +179,7 @@ def test_a_manifest_that_a_power_cut_left_alone_gets_all_that_readers_need(
 def test_a_shipper_that_died_writing_the_first_manifest_hinders_nobody(
     queue: Queue, tmp_path: Path
 ) -> None:
-    """Its temporary file is no part of a queue, and the next shipper removes it."""
+    """Its temporary file is not part of a queue, and the next shipper removes it."""
     send(queue, 0, 10)
     (tmp_path / "ship").mkdir(0o700)
     left = tmp_path / "ship" / "queue-manifest.json.tmp-0123456789abcdef0123456789abcdef"
@@ -214,7 +214,7 @@ def test_a_lock_that_cannot_be_unlocked_is_closed(
 def test_a_manifest_that_cannot_be_read_is_no_damage(
     queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """What the system refuses to read is said so, and not called nonsense."""
+    """A refusal of the system is reported as such, and not as damage."""
     send(queue, 0, 100)
     queue.ship(tmp_path / "ship")
 
@@ -227,7 +227,7 @@ def test_a_manifest_that_cannot_be_read_is_no_damage(
 
 
 def test_nothing_sealed_ships_nothing(queue: Queue, tmp_path: Path) -> None:
-    """Nobody finds a queue there before there is a page; the next call ships it."""
+    """The directory is not a queue before it has a page; the next call ships it."""
     assert queue.ship(tmp_path / "ship").pages == 0
     with pytest.raises(errors.QueueNotFound):
         Queue(tmp_path / "ship", read_only=True)
@@ -237,7 +237,7 @@ def test_nothing_sealed_ships_nothing(queue: Queue, tmp_path: Path) -> None:
 
 
 def test_compressed_pages_and_records_are_shipped(tmp_path: Path) -> None:
-    """As they are: compressed, with the dtype; pages of both kinds stand in one ship."""
+    """Compressed pages remain compressed, with the dtype; a replica can mix both kinds."""
     pytest.importorskip("zstandard")
     dtype = np.dtype([("number", "<i8"), ("text", "S40")])
     records = np.zeros(COUNT, dtype)
@@ -281,7 +281,7 @@ def test_the_manifest_tells_what_is_there(queue: Queue, tmp_path: Path) -> None:
 
 
 def test_a_ship_is_not_written_to(queue: Queue, tmp_path: Path) -> None:
-    """It would go on from there, and be another queue of the same id."""
+    """It would continue from there, and be another queue of the same id."""
     send(queue, 0, 10)
     queue.ship(tmp_path / "ship")
     before = sorted(os.listdir(tmp_path / "ship"))
@@ -294,7 +294,7 @@ def test_a_ship_is_not_written_to(queue: Queue, tmp_path: Path) -> None:
 
 
 def test_other_directories_are_refused(queue: Queue, tmp_path: Path) -> None:
-    """The queue's own, another queue, a ship of another queue; nothing is changed there."""
+    """The queue's own, another queue, a replica of another queue; no file is changed there."""
     send(queue, 0, 10)
     with Queue(tmp_path / "other", page_bytes=SMALL) as other:
         send(other, 0, 10)
@@ -328,7 +328,7 @@ def test_an_older_copy_of_the_queue_is_refused(tmp_path: Path) -> None:
 
 
 def test_one_ships_at_a_time(queue: Queue, tmp_path: Path) -> None:
-    """The second one gets an error, and nothing is spoilt."""
+    """The second one gets an error, and the replica is intact."""
     send(queue, 0, 10)
     target = Target(str(tmp_path / "ship"), queue._store, 0o600)
     with target, pytest.raises(errors.LockTimeout):
@@ -415,7 +415,7 @@ def test_a_reader_ships_only_what_is_durable(tmp_path: Path) -> None:
 def test_the_mark_at_a_pages_end_is_flushed_before_it_is_shipped(
     queue: Queue, tmp_path: Path
 ) -> None:
-    """Messages that are durable make no durable page: without its mark it could go on."""
+    """Durable messages do not make a durable page: without its marker it could still grow."""
     with queue.producer() as producer:
         producer.send(b"message %06d" % 0)
         producer.flush()
@@ -428,7 +428,7 @@ def test_the_mark_at_a_pages_end_is_flushed_before_it_is_shipped(
 def test_what_retention_took_before_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the first page is copied: counted. Behind what was shipped: an error, never a gap."""
+    """While the first page is copied: counted. After shipped pages: an error, never a gap."""
     keep = Retention(max_bytes=6 * SMALL)
     with Queue(tmp_path / "q", page_bytes=SMALL, retention=keep) as queue:
         send(queue, 0, 600)
@@ -455,7 +455,7 @@ def test_what_retention_took_before_is_counted(
 
 
 def test_with_a_consumer_retention_waits(tmp_path: Path) -> None:
-    """What is not shipped stays; what was may go, and shipping goes on."""
+    """Unshipped pages are kept; shipped ones may be removed, and shipping continues."""
     keep = Retention(max_age=timedelta(microseconds=1))
     with Queue(tmp_path / "q", page_bytes=SMALL, retention=keep) as queue:
         queue.ship(tmp_path / "ship", consumer="shipper")
@@ -484,7 +484,7 @@ def test_a_consumer_that_was_left_where_it_was_is_moved(queue: Queue, tmp_path: 
 
 
 def test_a_damaged_page_is_not_shipped(queue: Queue, tmp_path: Path) -> None:
-    """Those before it are; the error names it here, where it has to be mended."""
+    """The pages before it are shipped; the error names the original, which needs the repair."""
     send(queue, 0, COUNT)
     flip(tmp_path / "q" / fmt.page_name("queue", 3), 500)
     with pytest.raises(errors.CorruptFrame, match=r"0000000003\.page") as caught:
@@ -499,7 +499,7 @@ def test_a_damaged_page_is_not_shipped(queue: Queue, tmp_path: Path) -> None:
 def test_a_copy_that_is_not_what_was_written_is_told(
     queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is read again behind the sync; a file that vanished later is told as well."""
+    """It is read again after the sync; a file that vanished later is reported as well."""
     send(queue, 0, 100)
     put = Target.put
 
@@ -520,7 +520,7 @@ def test_a_copy_that_is_not_what_was_written_is_told(
 
 
 def test_a_manifest_that_cannot_be_is_refused(queue: Queue, tmp_path: Path) -> None:
-    """Whatever stands there: a typed error, and no message is invented."""
+    """Whatever the files contain: a typed error, and no message is invented."""
     send(queue, 0, 100)
     queue.ship(tmp_path / "ship")
     path = tmp_path / "ship" / "queue-manifest.json"
@@ -580,9 +580,9 @@ def in_child(work: Callable[[], object]) -> int:
 
 @pytest.mark.slow
 def test_a_shipper_that_is_killed_anywhere_spoils_nothing(tmp_path: Path) -> None:
-    """I20: readers see what stood there before or all of it, and the next call ships the rest.
+    """I20: readers see the earlier replica or all of the new one; the next call ships the rest.
 
-    Killed before each of its system calls that change a file; nothing is left behind.
+    Killed before each of its system calls that change a file; no other file remains.
     """
     with Queue(tmp_path / "q", page_bytes=SMALL) as queue:
         send(queue, 0, 60)

@@ -25,7 +25,7 @@ def of(found: Stats, name: str) -> tuple[int | None, float | None, float | None]
 
 
 def test_empty_queue_has_depth_and_no_ages(tmp_path: Path) -> None:
-    """What there is not is None, not 0."""
+    """Absent values are None, not 0."""
     with Queue(tmp_path / "q", page_bytes=SMALL, clock=Clock(7 * SECOND)) as queue:
         found = queue.stats()
     assert found.time == datetime(1970, 1, 1, 0, 0, 7, tzinfo=UTC)
@@ -106,7 +106,7 @@ def test_reader_sees_the_same_as_the_writer(tmp_path: Path) -> None:
 
 
 def test_watching_keeps_no_page_that_retention_took(tmp_path: Path) -> None:
-    """A process that only looks keeps no file alive, whose room would not be free then."""
+    """A process that only polls keeps no file alive, whose space would not be freed."""
     retention = Retention(max_bytes=3 * SMALL)
     with (
         Queue(tmp_path / "q", page_bytes=SMALL, retention=retention) as queue,
@@ -148,7 +148,7 @@ def test_rates_are_differences_by_the_second(
     tmp_path_factory: pytest.TempPathFactory,
     steps: list[tuple[int, int, float]],
 ) -> None:
-    """Against a model: what was sent and acknowledged between two looks, over their time."""
+    """Against a model: messages sent and acknowledged between two samples, over their time."""
     with Queue(tmp_path_factory.mktemp("q"), page_bytes=SMALL) as queue:
         producer, consumer = queue.producer(), queue.consumer("billing")
         before = dataclasses.replace(queue.stats(), taken_at=0.0)
@@ -171,7 +171,7 @@ def test_rates_are_differences_by_the_second(
 
 
 def test_rates_of_consumers_that_come_and_go(tmp_path: Path) -> None:
-    """A consumer has a rate when both looks know it; one that was moved back has less than none."""
+    """A consumer in both samples has a rate; one that sought back has a negative one."""
     with Queue(tmp_path / "q", page_bytes=SMALL) as queue:
         queue.producer().send_many([b"x"] * 10)
         consumer = queue.consumer("billing")
@@ -188,7 +188,7 @@ def test_rates_of_consumers_that_come_and_go(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_looking_while_others_send_and_trim(tmp_path: Path) -> None:
-    """No look fails or contradicts itself, whatever goes on."""
+    """No sample fails or contradicts itself, whatever runs concurrently."""
     retention = Retention(max_bytes=4 * SMALL, max_age=timedelta(hours=1))
     ended = threading.Event()
 

@@ -10,7 +10,7 @@ import pytest
 from support import SMALL
 
 from pagequeue import Queue, Retention
-from pagequeue.maintenance import retention
+from pagequeue.maintenance import retainer, trim_plan
 from pagequeue.meta.all_and_read_meta import ReadMeta
 from pagequeue.meta.cursor import CursorMeta
 from pagequeue.system.file_lock import FileLock
@@ -80,7 +80,7 @@ def counted(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, int]
 def test_lock_is_held_for_the_same_few_calls_however_many_pages_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """T2 alone: no listing, nothing opened, no sync and no removal."""
+    """T2 alone: no listing, no file opened, no sync and no removal."""
     for pages in (50, 200):
         filled(tmp_path / str(pages), pages)
     few, few_held = counted(tmp_path / "50", monkeypatch)
@@ -99,8 +99,8 @@ def test_lock_is_held_for_the_same_few_calls_however_many_pages_go(
 def test_trimming_after_each_roll_costs_the_same_however_many_pages_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, flow: bool
 ) -> None:
-    """A full queue goes on in constant time a page: no listing, and no look at each page."""
-    monkeypatch.setattr(retention, "LIST_SECONDS", float("inf"))
+    """A full queue rolls in constant time: no listing, and no check of each page."""
+    monkeypatch.setattr(trim_plan, "LIST_SECONDS", float("inf"))
     calls = {}
     for pages in (33, 133):
         path = tmp_path / str(pages)
@@ -149,7 +149,7 @@ def test_consumer_whose_maker_died_is_not_passed(
     filled(tmp_path / "q", 30, names=1)
     with Queue(tmp_path / "q", retention=Retention(max_bytes=5 * SMALL)) as queue:
         store = queue._store
-        real, calls = retention.Retainer._move_head, []
+        real, calls = retainer.Retainer._move_head, []
 
         def move(*args: Any, **options: Any) -> bool:  # noqa: ANN401
             if not calls:
@@ -161,7 +161,7 @@ def test_consumer_whose_maker_died_is_not_passed(
             calls.append(1)
             return real(*args, **options)
 
-        monkeypatch.setattr(retention.Retainer, "_move_head", move)
+        monkeypatch.setattr(retainer.Retainer, "_move_head", move)
         report = queue.trim()
         assert len(calls) == 2
         assert queue.head_sequence == report.messages == 4
@@ -217,7 +217,7 @@ def test_consumer_that_goes_back_meanwhile_is_not_passed(
     path = tmp_path / case
     filled(path, 30, names=1)
     with Queue(path, retention=Retention(max_bytes=5 * SMALL)) as queue, Queue(path) as other:
-        real = retention.Retainer._move_head
+        real = retainer.Retainer._move_head
         calls = []
 
         def move(*args: Any, **options: Any) -> bool:  # noqa: ANN401
@@ -234,7 +234,7 @@ def test_consumer_that_goes_back_meanwhile_is_not_passed(
             return real(*args, **options)
 
         with monkeypatch.context() as patched:
-            patched.setattr(retention.Retainer, "_move_head", move)
+            patched.setattr(retainer.Retainer, "_move_head", move)
             report = queue.trim()
         assert len(calls) == 2
         assert queue.head_sequence == report.messages == 4
@@ -251,7 +251,7 @@ def test_cursor_that_was_synced_and_went_back_is_synced_again(
         Queue(tmp_path / "q") as other,
     ):
         synced: list[int] = []
-        real_sync, real_move = retention.sync_cursor, retention.Retainer._move_head
+        real_sync, real_move = retainer.sync_cursor, retainer.Retainer._move_head
 
         def sync(*args: Any) -> None:  # noqa: ANN401
             synced.append(1)
@@ -264,8 +264,8 @@ def test_cursor_that_was_synced_and_went_back_is_synced_again(
                     consumer.seek(latest=True)
             return real_move(*args, **options)
 
-        monkeypatch.setattr(retention, "sync_cursor", sync)
-        monkeypatch.setattr(retention.Retainer, "_move_head", move)
+        monkeypatch.setattr(retainer, "sync_cursor", sync)
+        monkeypatch.setattr(retainer.Retainer, "_move_head", move)
         assert queue.trim().pages > 20
         assert len(synced) == 2
 
@@ -275,7 +275,7 @@ def test_two_that_trim_at_once_agree(tmp_path: Path, monkeypatch: pytest.MonkeyP
     filled(tmp_path / "q", 30)
     keep = Retention(max_bytes=5 * SMALL)
     with Queue(tmp_path / "q", retention=keep) as queue, Queue(tmp_path / "q", retention=keep) as b:
-        real = retention.Retainer._move_head
+        real = retainer.Retainer._move_head
         done = []
 
         def move(*args: Any, **options: Any) -> bool:  # noqa: ANN401
@@ -284,7 +284,7 @@ def test_two_that_trim_at_once_agree(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 done[0] = b.trim().pages
             return real(*args, **options)
 
-        monkeypatch.setattr(retention.Retainer, "_move_head", move)
+        monkeypatch.setattr(retainer.Retainer, "_move_head", move)
         assert queue.trim().pages == 0
         assert done[0] > 20
         assert queue.verify().ok
@@ -302,7 +302,7 @@ def test_new_head_that_goes_or_is_compressed_meanwhile(
         Queue(tmp_path / "q", retention=Retention(max_bytes=9 * SMALL)) as queue,
         Queue(tmp_path / "q", retention=Retention(max_bytes=4 * SMALL)) as other,
     ):
-        real, done = retention.sync_header, []
+        real, done = retainer.sync_header, []
 
         def sync(*args: Any) -> None:  # noqa: ANN401
             if not done:
@@ -313,7 +313,7 @@ def test_new_head_that_goes_or_is_compressed_meanwhile(
                     other.compress()
             real(*args)
 
-        monkeypatch.setattr(retention, "sync_header", sync)
+        monkeypatch.setattr(retainer, "sync_header", sync)
         queue.trim()
         assert queue.head_sequence >= 20
         assert queue.verify().ok

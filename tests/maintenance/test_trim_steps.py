@@ -1,4 +1,4 @@
-"""Trimming that is killed, cut or fails at any step: nothing is lost, nothing is half removed."""
+"""Trimming that is killed, cut or fails at any step: no message lost, no page half removed."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from pagequeue import (
     salvage_queue,
     verify_queue,
 )
-from pagequeue.maintenance import retention
-from pagequeue.maintenance.retention import Retainer, sync_header
+from pagequeue.maintenance import retainer
+from pagequeue.maintenance.retainer import Retainer, sync_header
 from stress.tampering import pretend_power_cut
 
 if TYPE_CHECKING:
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 
 def check_trimmed(disk: Disk, total: int = 18) -> None:
-    """Check that the queue is whole from some page's first message on, and goes on."""
+    """Check that the queue is whole from some page's first message on, and that sending works."""
     assert verify_queue(disk.directory).problems == []
     with disk.open(retention=KEEP_TWO) as queue:
         head = queue.head_sequence
         assert head % 3 == 0
         assert [m.sequence for m in queue.replay()] == list(range(head, total))
-        # Nothing below the head is left after recovery.
+        # No file below the head remains after recovery.
         assert numbers(disk)[0] == head // 3 + 1
         with queue.consumer("acked") as consumer:
             assert consumer.sequence >= head
@@ -86,7 +86,7 @@ def test_power_cut_after_trimming_finds_the_head_or_an_older_one(
     only_by_hand(monkeypatch)
     with disk.open(retention=KEEP_TWO) as queue:
         if not moved:
-            monkeypatch.setattr(Retainer, "_remove", lambda *_: 0)  # cut before T3
+            monkeypatch.setattr(Retainer, "remove_retired", lambda *_: 0)  # cut before T3
         queue.trim()
         assert queue.head_sequence == 12
     if not moved:
@@ -152,7 +152,7 @@ def test_order_of_syncs_and_removals(disk: Disk, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(os, "fdatasync", sync)
         monkeypatch.setattr(os, "fsync", sync_directory)
         monkeypatch.setattr(os, "unlink", unlink)
-        monkeypatch.setattr(retention, "sync_header", sync_new_head)
+        monkeypatch.setattr(retainer, "sync_header", sync_new_head)
         queue.trim()
         monkeypatch.undo()
     assert done == [
@@ -171,7 +171,7 @@ def test_flush_before_the_new_head_is_on_the_disk_begins_below_it(
     with disk.open(retention=KEEP_TWO) as queue:
         fill(queue, 5)
         synced: list[int] = []
-        real_page, real_words = queue._store.flusher._sync_page, retention.sync_words
+        real_page, real_words = queue._store.flusher._sync_page, retainer.sync_words
 
         def sync_page(number: int) -> None:
             synced.append(number)
@@ -183,7 +183,7 @@ def test_flush_before_the_new_head_is_on_the_disk_begins_below_it(
             real_words(folder, name)
 
         monkeypatch.setattr(queue._store.flusher, "_sync_page", sync_page)
-        monkeypatch.setattr(retention, "sync_words", sync_words)
+        monkeypatch.setattr(retainer, "sync_words", sync_words)
         queue.trim()
         assert synced == [1, 2, 3, 4, 5]
 
@@ -192,7 +192,7 @@ def test_flush_before_the_new_head_is_on_the_disk_begins_below_it(
 def test_failed_sync_while_trimming_latches_and_removes_nothing(
     disk: Disk, monkeypatch: pytest.MonkeyPatch, *, first: bool
 ) -> None:
-    """I5: another try could succeed and mean nothing."""
+    """I5: a second sync could succeed for dropped data."""
     only_by_hand(monkeypatch)
     with disk.open(retention=KEEP_TWO) as queue:
         fill(queue, 5)
@@ -202,7 +202,7 @@ def test_failed_sync_while_trimming_latches_and_removes_nothing(
             raise OSError(5, "no")
 
         if first:
-            monkeypatch.setattr(retention, "sync_header", fail)
+            monkeypatch.setattr(retainer, "sync_header", fail)
         else:
             monkeypatch.setattr(os, "fdatasync", fail)
         with pytest.raises(SyncFailed):
@@ -251,7 +251,7 @@ def test_queue_with_a_head_further_on_is_salvaged_and_recovered(
 
 
 def test_flush_goes_on_while_pages_go(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """I5: a page that retention took before it was durable promises nothing any more."""
+    """I5: a page removed before it was durable guarantees no durable message."""
     only_by_hand(monkeypatch)
     with disk.open(retention=KEEP_TWO) as queue:
         fill(queue, 5)

@@ -1,4 +1,4 @@
-"""Merge of what stands in several queues: exact order, bounded memory, each message once."""
+"""Merge of the messages in several queues: exact order, bounded memory, each message once."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_what_is_sent_later_is_not_waited_for(make: Callable[..., list[Queue]]) 
 
 
 def test_breaking_off_loses_nothing(make: Callable[..., list[Queue]]) -> None:
-    """Loops and batches go on where the one before stopped."""
+    """Loops and batches continue where the one before stopped."""
     queues = make(range(0, 40, 2), range(1, 40, 2))
     merged = merge(queues)
     for item in merged:
@@ -201,7 +201,7 @@ def test_wrong_options_are_refused(
 
 
 def test_what_is_no_queue_is_refused(make: Callable[..., list[Queue]]) -> None:
-    """A path, for one, because whoever opens a queue also closes it."""
+    """A path, for one, because the opener of a queue must close it."""
     [queue] = make([1])
     with pytest.raises(TypeError, match="not str"):
         merge([queue, queue.directory])  # type: ignore[list-item]
@@ -235,7 +235,7 @@ def test_closing_ends_it(make: Callable[..., list[Queue]]) -> None:
 
 
 def test_queues_are_let_go_when_one_cannot_begin(make: Callable[..., list[Queue]]) -> None:
-    """No reader stays behind an error."""
+    """No reader stays open after an error."""
     queues = make([1], [2])
     queues[1].close()
     before = len(queues[0]._opened.handles)
@@ -269,7 +269,7 @@ def merge_part(merged: Merge) -> Merged | None:
 
 @pytest.mark.parametrize("on_expired", ["raise", "skip"])
 def test_retention_that_is_faster_is_told(tmp_path: Path, on_expired: str) -> None:
-    """Expired, or counted; what comes behind the head comes in order."""
+    """Expired, or counted; messages after the head come in order."""
     retention = Retention(max_bytes=3 * SMALL)
     with (
         Queue(tmp_path / "a", page_bytes=SMALL, retention=retention) as first,

@@ -23,7 +23,7 @@ LONG = 30.0
 
 @pytest.fixture
 def queues(tmp_path: Path) -> Iterator[list[Queue]]:
-    """Three queues with one clock, which stands."""
+    """Three queues with one clock, which does not advance."""
     clock = Clock(10**15)
     made = [Queue(tmp_path / str(n), page_bytes=SMALL, clock=clock) for n in range(3)]
     yield made
@@ -69,7 +69,7 @@ def test_newer_messages_elsewhere_let_a_message_go_at_once(queues: list[Queue]) 
 def test_message_older_than_the_patience_goes_though_others_are_silent(
     queues: list[Queue],
 ) -> None:
-    """By the queues' clock: nothing that is sent from now on can be as old."""
+    """By the queues' clock: no message sent from now on can be as old."""
     clock = clock_of(queues)
     merged = merge(queues, follow=True, patience=5.0)
     send(queues[1], b"a")
@@ -85,7 +85,7 @@ def test_message_older_than_the_patience_goes_though_others_are_silent(
 
 
 def test_message_of_the_future_is_held_for_the_patience_only(queues: list[Queue]) -> None:
-    """Its sender said so, or the clock was set back: it does not wait for that time to come."""
+    """By its sender, or after the clock was set back: it does not wait for that time."""
     clock = clock_of(queues)
     merged = merge(queues, follow=True, patience=0.05)
     send(queues[0], b"a")
@@ -101,7 +101,7 @@ def test_message_of_the_future_is_held_for_the_patience_only(queues: list[Queue]
 
 
 def test_late_message_is_given_out_and_counted(queues: list[Queue]) -> None:
-    """Nothing is lost because it is out of order."""
+    """No message is lost because it is out of order."""
     clock = clock_of(queues)
     merged = merge(queues, follow=True, patience=0)
     with queues[0].producer() as producer:
@@ -143,7 +143,7 @@ def test_waiting_ends_with_its_timeout_and_has_not_moved(queues: list[Queue]) ->
 
 @pytest.mark.parametrize("read_only", [False, True])
 def test_sleeper_is_woken_by_any_queue(tmp_path: Path, *, read_only: bool) -> None:
-    """Also where it may not say that it sleeps."""
+    """Also where it may not announce that it sleeps."""
     made = [Queue(tmp_path / str(n), page_bytes=SMALL) for n in range(3)]
     opened = [Queue(queue.directory, read_only=True) for queue in made] if read_only else made
     with merge(opened, follow=True, patience=0.001) as merged:
@@ -161,7 +161,7 @@ def test_waiting_uses_little_of_a_core(tmp_path: Path) -> None:
     """Waiting is sleeping."""
     made = [Queue(tmp_path / str(n), page_bytes=SMALL) for n in range(3)]
     with merge(made, follow=True) as merged:
-        for _ in range(3):  # a busy machine can only make it look worse than it is
+        for _ in range(3):  # load can only make the figure worse
             used = time.process_time()
             with pytest.raises(TimeoutError):
                 merged.receive(timeout=1.0)
@@ -195,7 +195,7 @@ def test_ctrl_c_ends_a_wait(queues: list[Queue]) -> None:
 
 
 def test_threads_that_send_are_followed_in_order(tmp_path: Path) -> None:
-    """Each message once; in order of time but for what was said to be late."""
+    """Each message once; in order of time except those counted as late."""
     made = [Queue(tmp_path / str(n), page_bytes=1 << 16) for n in range(3)]
     count = 2000
 
@@ -256,7 +256,7 @@ def test_processes_that_send_are_followed_in_batches(tmp_path: Path) -> None:
 def test_coroutines_wait_without_a_thread_of_their_own(
     queues: list[Queue], run: Callable[..., Any]
 ) -> None:
-    """`async for` and the two calls; a wait that is cancelled has taken nothing."""
+    """`async for` and the two calls; a cancelled wait consumes no message."""
 
     async def main() -> list[bytes]:
         merged = merge(queues, follow=True, patience=0.001)

@@ -82,7 +82,7 @@ def test_items_know_how_many_are_left() -> None:
 
 
 def test_item_is_a_pair_with_names() -> None:
-    """It can be taken apart, and says what it is."""
+    """It can be unpacked, and has a readable repr."""
     first = next(iter(merged()))
     queue, message = first
     assert type(first) is Merged

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from support import SMALL
 
 from pagequeue import Queue, Retention
-from pagequeue.maintenance.retention import Retainer
+from pagequeue.maintenance.retainer import Retainer
 
 if TYPE_CHECKING:
     import pytest

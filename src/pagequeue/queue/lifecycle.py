@@ -16,7 +16,7 @@ from pagequeue import errors
 from pagequeue.integrity.repair import RepairReport, repair_queue
 from pagequeue.integrity.rewrite_unsynced import rewriter
 from pagequeue.maintenance.compress import Compressor
-from pagequeue.maintenance.retention import Retainer
+from pagequeue.maintenance.retainer import Retainer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

@@ -1,0 +1,281 @@
+"""Retainer: moves the head and removes the pages below it.
+
+The order of steps (FORMAT.md, "Retention"):
+
+T1. Put on stable storage what the move depends on: the cursors that allow pages to be removed, the
+    header of the page that becomes the head, and its name; the last message, where a flow needs it.
+T2. Under the preparation lock: if none of that has changed, move the head, in one step or two.
+T3. Put the head on stable storage.
+T4. Remove the page files below it, oldest first, each before its index.
+
+Only T2 holds the lock, for a few loads and stores and no listing, however many pages there are.
+Dies anywhere: the head is unchanged or has moved (I12), and the next trim or recovery removes the
+pages below it. Power is cut anywhere: a head on the disk has its page there, and every cursor on
+the disk that allowed the move is at or after it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import weakref
+from typing import TYPE_CHECKING
+
+from pagequeue import errors
+from pagequeue import format as fmt
+from pagequeue.maintenance.retention import TrimReport
+from pagequeue.maintenance.room import RoomMaker
+from pagequeue.maintenance.size_limit import SizeLimit
+from pagequeue.maintenance.trim_plan import Place, TrimPlan, TrimPlanner, first_of, retained_header
+from pagequeue.meta.all_and_read_meta import ReadMeta, sync_words
+from pagequeue.meta.cursor import sync_cursor
+from pagequeue.meta.last_stored import forget_stored, sequences_stored, write_stored
+from pagequeue.page.header import parse_header
+from pagequeue.page.listing import retired
+from pagequeue.page.page import map_plain
+from pagequeue.page.search import first_batch_end
+from pagequeue.page.spare import is_worth_it, keep_spare
+from pagequeue.receive.replay import Replay
+from pagequeue.util.timestamps import MICROSECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pagequeue.maintenance.retention import Retention
+    from pagequeue.page.header import PageHeader
+    from pagequeue.store.store import Store
+
+log = logging.getLogger("pagequeue")
+
+
+class Retainer:
+    """Applies one process's retention to an open queue, without keeping it open."""
+
+    def __init__(
+        self, store: Store, policy: Retention, on_full: str, full_timeout: float | None
+    ) -> None:
+        self._known = weakref.ref(store)
+        self.policy = policy
+        self._limit = SizeLimit(store, policy.max_bytes)
+        self._planner = TrimPlanner(policy, self._limit)
+        self._room = RoomMaker(self._limit, on_full, full_timeout)
+        self._has_swept = False  # removed what a dead process left below the head
+        self._stored: set[int] = set()  # sequences of last messages that were kept
+        if policy.max_idle is not None:
+            store.max_idle_ns = policy.max_idle // MICROSECOND * 1000
+        if policy.max_bytes is not None or policy.max_age is not None:
+            store.after_roll = self.trim_quietly
+        if policy.max_bytes is not None:
+            store.roller.make_room = self.make_room
+
+    def trim_quietly(self) -> None:
+        """Apply retention in the background, after a roll."""
+        store = self._known()
+        if store is None:
+            return
+        try:
+            self.trim(store)
+        except errors.ClosedError:
+            return
+        except errors.PageQueueError as error:
+            log.warning("%s: retention: %s", store.folder.path, error)
+
+    def trim(self, store: Store) -> TrimReport:
+        """Apply retention now, including space for the next page."""
+        page_limit = self._limit.page_limit - 1
+        return self.trim_to(store, page_limit, protects=self.policy.keep_unacked)
+
+    def make_room(self, number: int, check: Callable[[], None] | None) -> None:
+        """Make room for a page before it is created; see `RoomMaker.make_room`."""
+        store = self._known()
+        if store is not None:
+            self._room.make_room(self, store, number, check)
+
+    def trim_to(self, store: Store, page_limit: float, *, protects: bool) -> TrimReport:
+        """Remove pages until at most `page_limit` remain.
+
+        Args:
+            store: of the queue.
+            page_limit: pages that may remain.
+            protects: whether pages that consumers need are kept.
+
+        Raises:
+            AccessDenied: this user may not remove the oldest page.
+        """
+        synced: dict[str, Place] = {}
+        while True:
+            store.folder.check()
+            if store.write_meta.is_failed:
+                return TrimReport()  # the messages at risk are rewritten first, if at all
+            try:
+                plan = self._planner.plan(store, page_limit, protects=protects)
+                if plan.steps:
+                    self._secure(store, plan, synced)
+            except errors.Expired:
+                continue  # another process trimmed meanwhile
+            if not plan.steps or self._move_head(store, plan, protects=protects):
+                break
+        pages = messages = 0
+        if plan.steps:
+            pages = plan.steps[-1].page_number - plan.head_page
+            messages = first_of(plan.steps[-1]) - plan.head_sequence
+            store.drop_retired()
+        removed = self.remove_retired(store)
+        if plan.refused is not None:
+            raise plan.refused
+        return TrimReport(pages, messages, removed, plan.held_by)
+
+    # --- T1 ---------------------------------------------------------------------------------------
+
+    def _secure(self, store: Store, plan: TrimPlan, synced: dict[str, Place]) -> None:
+        """Put on stable storage what the move of the head depends on (T1)."""
+        folder, prefix = store.folder, store.prefix
+        if plan.has_flow:
+            self._keep_last(store, plan)
+        try:
+            for name, place in plan.places.items():
+                if place.sequence is None or (at := synced.get(name)) == place:
+                    continue
+                end = first_of(plan.steps[-1]) if plan.steps else 0
+                if at is not None and at.stamp == place.stamp and (at.sequence or 0) >= end:
+                    continue
+                with contextlib.suppress(errors.QueueNotFound):  # removed meanwhile
+                    sync_cursor(folder, prefix, name)
+                synced[name] = place
+            for header in plan.steps:
+                self._sync_header(store, header)
+            folder.sync()
+        except OSError as error:
+            raise store.flusher.latched(error) from error
+
+    def _sync_header(self, store: Store, header: PageHeader) -> None:
+        """Sync the header of a new head, although others may trim or compress the page.
+
+        A compressed page was synced before it was renamed.
+        """
+        number = header.page_number
+        while not header.is_compressed:
+            try:
+                sync_header(store, number)
+            except (errors.QueueNotFound, errors.CorruptPage):
+                header = retained_header(store, number)  # Expired: another process trimmed
+                if not header.is_compressed:
+                    raise
+            else:
+                return
+
+    def _keep_last(self, store: Store, plan: TrimPlan) -> None:
+        """Store the last message apart from its page where a new head is empty (T1).
+
+        If that fails, its page is kept.
+        """
+        for header in list(plan.steps):
+            last = first_of(header) - 1
+            if last < 0 or store.count(header.page_number) > 0:
+                continue  # `sync_header` puts its first message on stable storage
+            try:
+                message = next(iter(Replay(store, None, None, last)))
+                write_stored(store.folder, store.prefix, store.meta.queue_id, message)
+                self._stored.add(last)
+            except errors.Expired:
+                raise
+            except errors.PageQueueError as error:
+                plan.refused = error
+                plan.steps.clear()
+                plan.step_to(store, store.page_of_sequence(last))
+                self._keep_last(store, plan)
+                return
+
+    # --- T2 ---------------------------------------------------------------------------------------
+
+    def _move_head(self, store: Store, plan: TrimPlan, *, protects: bool) -> bool:
+        """Move the head (T2); False: the state that the plan was made by has changed.
+
+        The head never passes a consumer that was made or sought back since. No file is opened or
+        listed, so that the lock is held as long for a million pages as for one.
+        """
+        with store.roller.lock.exclusive(store.lock_timeout, "trimming the queue"):
+            store.folder.check()
+            if store.write_meta.is_failed or store.read_meta.head_page != plan.head_page:
+                return False
+            if not store.read_meta.made_none_since(ReadMeta.CONSUMERS_MADE, plan.consumers_made):
+                return False
+            if any(place.went_back(protects=protects) for place in plan.places.values()):
+                return False
+            for header in plan.steps:
+                store.read_meta.advance(first_of(header), header.page_number)
+            return True
+
+    # --- T3 and T4 --------------------------------------------------------------------------------
+
+    def remove_retired(self, store: Store) -> int:
+        """Remove the pages below the head; return their bytes.
+
+        Without the lock: no process creates, opens or renames files below the head any more.
+        """
+        folder, prefix, head_page = store.folder, store.prefix, store.read_meta.head_page
+        below = (fmt.page_name(prefix, head_page - 1), fmt.index_name(prefix, head_page - 1))
+        if not any(map(folder.exists, below)):  # these are removed last
+            return 0
+        # T3. Before T4: the page of an older head on the disk would be missing.
+        try:
+            sync_words(folder, fmt.read_meta_name(prefix))
+        except OSError as error:
+            raise store.flusher.latched(error) from error
+        # T4. Keep the newest page as the spare (U1): it is the one most likely in memory.
+        removed = self._keep_as_spare(store, head_page - 1)
+        for name in self._retired(store, head_page):
+            status = folder.status(name)
+            removed += 0 if status is None else status.st_size
+            folder.remove(name)
+        forget_stored(folder, prefix, self._stored, store.read_meta.head_sequence)
+        self._has_swept = True
+        return removed
+
+    def _retired(self, store: Store, head_page: int) -> list[str]:
+        """Return the files below the head, oldest first, a page before its index.
+
+        They are an unbroken run up to the head, because the oldest are removed first. Only a copy
+        or a power cut causes others, before the queue is opened; so the directory is listed once.
+        """
+        folder, prefix = store.folder, store.prefix
+        names: list[str] = []
+        if not self._has_swept:
+            names = folder.names()
+            self._stored.update(sequences_stored(prefix, names))
+            return retired(prefix, names, head_page)
+        for number in range(head_page - 1, fmt.FIRST_PAGE - 1, -1):
+            pair = fmt.index_name(prefix, number), fmt.page_name(prefix, number)
+            if not any(map(folder.exists, pair)):
+                break
+            names += pair
+        return names[::-1]
+
+    def _keep_as_spare(self, store: Store, number: int) -> int:
+        """Keep a retired page as the spare if it is worth it; return its bytes."""
+        page_bytes = store.meta.page_bytes
+        if not is_worth_it(page_bytes):
+            return 0
+        with store.roller.lock.exclusive(store.lock_timeout, "trimming the queue"):
+            if store.folder.exists(fmt.page_name(store.prefix, store.tail.page_number + 1)):
+                return 0
+            if keep_spare(store.folder, store.prefix, number, page_bytes):
+                store.has_spare = True
+                return page_bytes
+        return 0
+
+
+def sync_header(store: Store, number: int) -> None:
+    """Put a page's header and its first batch on stable storage; raise the system's own error.
+
+    After a power cut a flow continues after that batch. The rest of the new head needs no sync:
+    messages are durable up to the durable mark only, and syncing all of a page that was never
+    flushed would take as long as writing it.
+    """
+    name = fmt.page_name(store.prefix, number)
+    page = map_plain(store.folder, name, store.meta, writable=True)
+    first = parse_header(
+        page.read(0, fmt.PAGE_HEADER_BYTES), store.folder.full(name)
+    ).first_sequence
+    end = fmt.PAGE_HEADER_BYTES if first is None else first_batch_end(page, first)
+    page.sync(0, -(-end // fmt.PAGE_BYTES_STEP) * fmt.PAGE_BYTES_STEP)

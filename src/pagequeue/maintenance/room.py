@@ -1,0 +1,129 @@
+"""Room for a sender: what happens before a page is created in a queue at its `max_bytes`."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from typing import TYPE_CHECKING, Final, Protocol
+
+from pagequeue import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pagequeue.maintenance.retention import Retention, TrimReport
+    from pagequeue.maintenance.size_limit import SizeLimit
+    from pagequeue.store.store import Store
+
+log = logging.getLogger("pagequeue")
+FIRST_PAUSE: Final = 0.001
+LONGEST_PAUSE: Final = 0.05
+NAMED_COUNT: Final = 5
+"""Consumers that an error names; all of them are in its `held_by`."""
+
+
+class Trimmer(Protocol):
+    """The part of `Retainer` that removes pages."""
+
+    policy: Retention
+
+    def trim_to(self, store: Store, page_limit: float, *, protects: bool) -> TrimReport:
+        """Remove pages until at most `page_limit` remain."""
+        ...
+
+    def remove_retired(self, store: Store) -> int:
+        """Remove the pages below the head."""
+        ...
+
+
+class RoomMaker:
+    """Makes room for the next page: it trims, and then drops, waits or raises, by `on_full`.
+
+    Args:
+        limit: of the page files.
+        on_full: "raise", "block" or "drop_oldest".
+        full_timeout: longest time to block, in seconds; None: unlimited.
+    """
+
+    def __init__(self, limit: SizeLimit, on_full: str, full_timeout: float | None) -> None:
+        self._limit = limit
+        self._on_full = on_full
+        self._full_timeout = full_timeout
+
+    def make_room(
+        self, trimmer: Trimmer, store: Store, number: int, check: Callable[[], None] | None
+    ) -> None:
+        """Make room for a page before it is created.
+
+        Args:
+            trimmer: removes pages.
+            store: of the queue.
+            number: of the page.
+            check: raises when the page is not needed any more; None: no sender waits for it.
+
+        Raises:
+            QueueFull: the queue is full, and `on_full` is "raise" or the timeout is over; or the
+                pages would never fit.
+            AccessDenied: this user may not remove the oldest page.
+            SyncFailed: a sync failed, in any process, during the wait.
+        """
+        if self._has_room(trimmer, store, number):
+            return
+        page_limit = self._limit.page_limit
+        count = number - store.tail.page_number
+        if count >= page_limit:  # of a bulk commit: no page is dropped for one that never fits
+            raise errors.QueueFull(
+                f"these messages take {count} pages besides the active one, and max_bytes of "
+                f"{self._limit.max_bytes} allows {page_limit:.0f} in all, so none was sent",
+                path=store.folder.path, held_by=(),
+                remedy="raise max_bytes or write them in parts",
+            )  # fmt: skip
+        deadline = math.inf
+        if self._full_timeout is not None:
+            deadline = time.monotonic() + self._full_timeout
+        pause = FIRST_PAUSE
+        while True:
+            limit = page_limit - (number - store.tail.page_number)
+            protects = trimmer.policy.keep_unacked
+            report = trimmer.trim_to(store, limit, protects=protects)
+            if self._limit.allows(store, number):
+                return
+            if self._on_full == "drop_oldest":
+                trimmer.trim_to(store, limit, protects=False)
+                log.warning(
+                    "%s: full: dropped pages that were not acknowledged by %s",
+                    store.folder.path, ", ".join(report.held_by),
+                )  # fmt: skip
+                return
+            if self._on_full == "raise" or check is None or time.monotonic() >= deadline:
+                raise self._full(store, report.held_by)
+            # Poll: an acknowledgement does not wake senders, because it would have to find them.
+            time.sleep(max(0.0, min(pause, deadline - time.monotonic())))
+            pause = min(2 * pause, LONGEST_PAUSE)
+            check()
+            store.folder.descriptor.check()
+            if store.write_meta.is_failed:
+                raise store.flusher.failed(store.write_meta.failed_errno)
+            if store.tail.page_number >= number:
+                return  # another process created it
+
+    def _has_room(self, trimmer: Trimmer, store: Store, number: int) -> bool:
+        """Whether pages up to this number fit; if so, remove retired pages, which take space."""
+        if not self._limit.allows(store, number):
+            return False
+        if self._limit.page_limit < math.inf:
+            # Another thread or process can have moved the head without removing the pages yet.
+            trimmer.remove_retired(store)
+        return True
+
+    def _full(self, store: Store, held_by: tuple[str, ...]) -> errors.QueueFull:
+        names = ", ".join(map(repr, held_by[:NAMED_COUNT])) or "any consumer"
+        if len(held_by) > NAMED_COUNT:
+            names += f" and {len(held_by) - NAMED_COUNT} more"
+        return errors.QueueFull(
+            f"max_bytes of {self._limit.max_bytes} is reached, and the oldest page is not "
+            f"acknowledged by {names}, so the message was not sent",
+            path=store.folder.path, held_by=held_by,
+            remedy="acknowledge, remove the consumer or raise max_bytes",
+        )  # fmt: skip
