@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pagequeue.store.store import Store
-    from pagequeue.util.timestamps import Moment
+    from pagequeue.util.timestamps import TimeLike
 
 
 def open_group(
@@ -28,7 +28,7 @@ def open_group(
     *,
     lease: float,
     max_deliveries: int | None,
-    since: Moment | None,
+    since: TimeLike | None,
     sequence: int | None,
     latest: bool,
     on_expired: str,
@@ -88,7 +88,7 @@ def _make(
     store: Store,
     name: str,
     *,
-    since: Moment | None,
+    since: TimeLike | None,
     sequence: int | None,
     latest: bool,
     capacity: int | None,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pagequeue.receive.pace import Speed
-    from pagequeue.util.timestamps import Moment
+    from pagequeue.util.timestamps import TimeLike
 
 PATIENCE_SECONDS: Final = 0.05
 PATIENCE_SECONDS_MAX: Final = 1e9
@@ -39,8 +39,8 @@ PATIENCE_SECONDS_MAX: Final = 1e9
 def merge(
     queues: Iterable[Queue],
     *,
-    since: Moment | None = None,
-    until: Moment | None = None,
+    since: TimeLike | None = None,
+    until: TimeLike | None = None,
     follow: bool = False,
     patience: float = PATIENCE_SECONDS,
     speed: Speed | None = None,

@@ -23,6 +23,8 @@ from pagequeue.system.os_errors import raise_typed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
     from pagequeue.system.directory import Directory
 
 HALF: Final = 2**32 - 1
@@ -287,6 +289,16 @@ def sync_words(folder: Directory, name: str) -> None:
         os.fdatasync(fd)
 
 
+def identity_record(dtype: np.dtype[np.void], magic: bytes, queue_id: bytes) -> NDArray[np.void]:
+    """Return an array of one record of a shared meta file, with its identity set, the rest zero."""
+    record = np.zeros(1, dtype)
+    record["magic"] = np.void(magic)
+    record["version"] = fmt.FORMAT_VERSION
+    record["queue_id"] = np.void(queue_id)
+    record["checksum"] = identity_checksum(queue_id, magic)
+    return record
+
+
 def make_shared(
     folder: Directory,
     name: str,
@@ -296,11 +308,7 @@ def make_shared(
     **words: int,
 ) -> None:
     """Make a meta file with its identity and these fields, whole or not at all."""
-    record = np.zeros(1, dtype)
-    record["magic"] = np.void(magic)
-    record["version"] = fmt.FORMAT_VERSION
-    record["queue_id"] = np.void(queue_id)
-    record["checksum"] = identity_checksum(queue_id, magic)
+    record = identity_record(dtype, magic, queue_id)
     for word, value in words.items():
         record[word] = value
     size_bytes = fmt.WRITE_META_FILE_BYTES if dtype is fmt.WRITE_META else dtype.itemsize

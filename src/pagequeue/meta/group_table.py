@@ -20,7 +20,7 @@ import numpy as np
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.meta.all_and_read_meta import check_shared, field_of, identity_checksum, map_shared
+from pagequeue.meta.all_and_read_meta import check_shared, field_of, identity_record, map_shared
 from pagequeue.meta.cursor import REMEDY, readable_cursors
 from pagequeue.meta.write_meta import check_lock_abi, lock_key_of
 
@@ -276,11 +276,7 @@ def make_group_file(
     claimed. `now` is the wall clock, `monotonic` the leases' clock at the same time, in ns.
     """
     file_name = fmt.cursor_name(prefix, name)
-    header = np.zeros(1, fmt.GROUP_META)
-    header["magic"] = np.void(fmt.CURSOR_MAGIC)
-    header["version"] = fmt.FORMAT_VERSION
-    header["queue_id"] = np.void(queue_id)
-    header["checksum"] = identity_checksum(queue_id, fmt.CURSOR_MAGIC)
+    header = identity_record(fmt.GROUP_META, fmt.CURSOR_MAGIC, queue_id)
     header["kind"], header["capacity"] = fmt.CURSOR_OF_GROUP, capacity
     header["created"], header["opened"], header["last_ack"] = created, now, last_ack
     header["next_sequence"] = snapshot.floor

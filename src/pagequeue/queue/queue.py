@@ -33,7 +33,7 @@ from pagequeue.store.store import Store
 from pagequeue.system.directory import FILE_MODE
 from pagequeue.system.trust import trusted
 from pagequeue.util.closing import Closing
-from pagequeue.util.timestamps import Moment, system_clock
+from pagequeue.util.timestamps import TimeLike, system_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -257,7 +257,7 @@ class Queue(Closing):
         self,
         name: str | None = None,
         *,
-        since: Moment | None = None,
+        since: TimeLike | None = None,
         sequence: int | None = None,
         latest: bool = False,
         durable_only: bool = False,
@@ -305,7 +305,7 @@ class Queue(Closing):
         *,
         lease: float = 30.0,
         max_deliveries: int | None = None,
-        since: Moment | None = None,
+        since: TimeLike | None = None,
         sequence: int | None = None,
         latest: bool = False,
         on_expired: str = "raise",
@@ -406,8 +406,8 @@ class Queue(Closing):
     def replay(
         self,
         *,
-        since: Moment | None = None,
-        until: Moment | None = None,
+        since: TimeLike | None = None,
+        until: TimeLike | None = None,
         sequence: int | None = None,
         speed: Speed | None = None,
     ) -> Replay:
@@ -433,8 +433,8 @@ class Queue(Closing):
     def batches(
         self,
         *,
-        since: Moment | None = None,
-        until: Moment | None = None,
+        since: TimeLike | None = None,
+        until: TimeLike | None = None,
         sequence: int | None = None,
         limit_count: int = reading.BATCH_COUNT,
         speed: Speed | None = None,
@@ -481,7 +481,7 @@ class Queue(Closing):
         """
         return reading.last(self._opened, count)
 
-    def between(self, since: Moment | None = None, until: Moment | None = None) -> Batch:
+    def between(self, since: TimeLike | None = None, until: TimeLike | None = None) -> Batch:
         """Return all messages of a range of time as one batch.
 
         It takes 16 bytes of memory for each message; payloads stay in their pages, mapped, until
@@ -501,10 +501,10 @@ class Queue(Closing):
         return reading.between(self._opened, since, until)
 
     @overload
-    def as_of(self, moments: Moment) -> int: ...
+    def as_of(self, moments: TimeLike) -> int: ...
     @overload
     def as_of(self, moments: ArrayLike) -> NDArray[np.int64]: ...
-    def as_of(self, moments: Moment | ArrayLike) -> int | NDArray[np.int64]:
+    def as_of(self, moments: TimeLike | ArrayLike) -> int | NDArray[np.int64]:
         """Return the sequence of the last message that is not later than a time; -1 for none.
 
         Many times are searched for together: only the index of each page is searched, and the
@@ -534,8 +534,8 @@ class Queue(Closing):
     def times(
         self,
         *,
-        since: Moment | None = None,
-        until: Moment | None = None,
+        since: TimeLike | None = None,
+        until: TimeLike | None = None,
         sequence: int | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return when messages were sent, by the index alone.

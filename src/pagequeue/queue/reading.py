@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pagequeue.queue.lifecycle import OpenQueue
     from pagequeue.receive.pace import Pace, Speed
     from pagequeue.store.store import Store
-    from pagequeue.util.timestamps import Moment
+    from pagequeue.util.timestamps import TimeLike
 
 BATCH_COUNT = 65536
 NO_TIME = fmt.TIMESTAMP_MAX + 1
@@ -41,7 +41,7 @@ def consumer(
     queue: OpenQueue,
     name: str | None,
     *,
-    since: Moment | None,
+    since: TimeLike | None,
     sequence: int | None,
     latest: bool,
     durable_only: bool,
@@ -64,8 +64,8 @@ def consumer(
 
 def replay(
     queue: OpenQueue,
-    since: Moment | None,
-    until: Moment | None,
+    since: TimeLike | None,
+    until: TimeLike | None,
     sequence: int | None,
     end_sequence: int | None,
     pace: Pace | None,
@@ -82,8 +82,8 @@ def replay(
 def batches(
     queue: OpenQueue,
     *,
-    since: Moment | None = None,
-    until: Moment | None = None,
+    since: TimeLike | None = None,
+    until: TimeLike | None = None,
     sequence: int | None = None,
     limit_count: int = BATCH_COUNT,
     speed: Speed | None = None,
@@ -115,12 +115,12 @@ def _last(queue: OpenQueue, count: int) -> Batch:
     return joined(found, tail, store.schema)[: tail - first]
 
 
-def between(queue: OpenQueue, since: Moment | None, until: Moment | None) -> Batch:
+def between(queue: OpenQueue, since: TimeLike | None, until: TimeLike | None) -> Batch:
     """Return the messages of a range of time as one batch; as `Queue.between`."""
     return queue.readable().while_retained(partial(_between, queue, since, until))
 
 
-def _between(queue: OpenQueue, since: Moment | None, until: Moment | None) -> Batch:
+def _between(queue: OpenQueue, since: TimeLike | None, until: TimeLike | None) -> Batch:
     found = batches(queue, since=since, until=until, limit_count=fmt.READ_COUNT_MAX)
     return joined(list(found), found.sequence, queue.readable().schema)
 
@@ -128,7 +128,7 @@ def _between(queue: OpenQueue, since: Moment | None, until: Moment | None) -> Ba
 # --- by the index ---------------------------------------------------------------------------------
 
 
-def as_of(store: Store, moments: Moment | ArrayLike) -> int | NDArray[np.int64]:
+def as_of(store: Store, moments: TimeLike | ArrayLike) -> int | NDArray[np.int64]:
     """Return the last sequence that is not later than each of some times; as `Queue.as_of`."""
     if not isinstance(moments, np.ndarray) and not hasattr(moments, "__len__"):
         moment = to_ns(moments, store.clock, name="moments")  # type: ignore[arg-type]
@@ -146,7 +146,7 @@ def _as_of_many(store: Store, moments: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def times(
-    store: Store, since: Moment | None, until: Moment | None, sequence: int | None
+    store: Store, since: TimeLike | None, until: TimeLike | None, sequence: int | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return sequences and times of sending; as `Queue.times`."""
     oldest = None if since is None else to_ns(since, store.clock)

@@ -19,7 +19,7 @@ from pagequeue.page.page import REASONS, lost_page
 from pagequeue.receive.async_receive import AsyncReads
 from pagequeue.store.options import check_expired
 from pagequeue.util.closing import Closing
-from pagequeue.util.timestamps import Moment, to_ns
+from pagequeue.util.timestamps import TimeLike, to_ns
 
 if TYPE_CHECKING:
     from pagequeue._core import Message
@@ -290,7 +290,7 @@ class Consumer(PageReader, AsyncReads):
         return batch
 
     def seek(
-        self, *, since: Moment | None = None, sequence: int | None = None, latest: bool = False
+        self, *, since: TimeLike | None = None, sequence: int | None = None, latest: bool = False
     ) -> None:
         """Go to another place: one of the three, or the head when none is given.
 

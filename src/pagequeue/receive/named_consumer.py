@@ -21,7 +21,7 @@ from pagequeue.util.numbers import whole
 if TYPE_CHECKING:
     from pagequeue._core import Message
     from pagequeue.store.store import Store
-    from pagequeue.util.timestamps import Moment
+    from pagequeue.util.timestamps import TimeLike
 
 log = logging.getLogger("pagequeue")
 NEXT, LAST_ACK = CursorMeta.NEXT, CursorMeta.LAST_ACK
@@ -133,7 +133,7 @@ class NamedConsumer(Consumer):
         self._cursor.sync()
 
     def seek(
-        self, *, since: Moment | None = None, sequence: int | None = None, latest: bool = False
+        self, *, since: TimeLike | None = None, sequence: int | None = None, latest: bool = False
     ) -> None:
         """Go to another place, and move the cursor there at once, forwards or backwards.
 
@@ -187,7 +187,7 @@ def open_consumer(
     store: Store,
     name: str,
     *,
-    since: Moment | None,
+    since: TimeLike | None,
     sequence: int | None,
     latest: bool,
     durable_only: bool,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pagequeue._core import Message
     from pagequeue.columns.batch import Batch
     from pagequeue.store.store import Store
-    from pagequeue.util.timestamps import Moment
+    from pagequeue.util.timestamps import TimeLike
 
 AHEAD_COUNT = 1024
 """So many messages are read at a time."""
@@ -49,8 +49,8 @@ class PacedReplay(Replay):
     def __new__(
         cls,
         store: Store,
-        since: Moment | None,
-        until: Moment | None,
+        since: TimeLike | None,
+        until: TimeLike | None,
         sequence: int | None,
         end_sequence: int | None,
         pace: Pace,

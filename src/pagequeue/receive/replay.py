@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from pagequeue import errors
 from pagequeue.receive.consumer import NO_LIMIT, PageReader
-from pagequeue.util.timestamps import Moment, to_ns
+from pagequeue.util.timestamps import TimeLike, to_ns
 
 if TYPE_CHECKING:
     from pagequeue.columns.batch import Batch
@@ -24,8 +24,8 @@ class Replay(PageReader):
     def __new__(
         cls,
         store: Store,
-        since: Moment | None,
-        until: Moment | None,
+        since: TimeLike | None,
+        until: TimeLike | None,
         sequence: int | None,
         end_sequence: int | None = None,
     ) -> Self:
@@ -49,8 +49,8 @@ class Replay(PageReader):
     def _begin(
         self,
         store: Store,
-        since: Moment | None,
-        until: Moment | None,
+        since: TimeLike | None,
+        until: TimeLike | None,
         sequence: int | None,
         end_sequence: int | None,
     ) -> None:

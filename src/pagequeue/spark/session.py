@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from pagequeue.util.timestamps import Moment
+    from pagequeue.util.timestamps import TimeLike
 
 SETTINGS: Final = {
     "spark.python.unix.domain.socket.enabled": "true",
@@ -77,8 +77,8 @@ def read(
     path: str | os.PathLike[str] | Sequence[str],
     *,
     columns: Sequence[str] | None = None,
-    since: Moment | str | None = None,
-    until: Moment | str | None = None,
+    since: TimeLike | str | None = None,
+    until: TimeLike | str | None = None,
     **options: object,
 ) -> DataFrame:
     """Return queues as a table.

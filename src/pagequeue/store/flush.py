@@ -53,16 +53,18 @@ def sync_policy(sync: Sync) -> tuple[int, float | None]:
         raise TypeError(f"sync is a bool: {remedy}")
     if isinstance(sync, str):
         if sync not in {"none", "always"}:
-            raise errors.InvalidOption(f"sync is {sync!r}: {remedy}")
+            raise errors.InvalidOption(f"sync is {sync!r}", remedy=remedy)
         every = 1 if sync == "always" else 0
     elif isinstance(sync, timedelta):
         seconds = sync.total_seconds()
         if not 0 < seconds <= threading.TIMEOUT_MAX:  # longer than a thread can wait
-            raise errors.InvalidOption(f"sync is {sync!r}: {remedy}, of 200 years at most")
+            raise errors.InvalidOption(
+                f"sync is {sync!r}", remedy=f"{remedy}, of 200 years at most"
+            )
     else:
         every = whole("sync", sync)
         if not 1 <= every <= SEQUENCE_MAX:
-            raise errors.InvalidOption(f"sync is {every}: {remedy}")
+            raise errors.InvalidOption(f"sync is {every}", remedy=remedy)
     return every, seconds
 
 
@@ -105,7 +107,8 @@ class Flusher:
         timeout = None if timeout is None else number("timeout", timeout)
         if timeout is not None and not timeout >= 0:
             raise errors.InvalidOption(
-                f"timeout is {timeout}: give seconds, 0 or more, or None for ever",
+                f"timeout is {timeout}",
+                remedy="give seconds, 0 or more, or None for ever",
                 path=self._folder.path,
             )
         target = self._write_meta.tail.sequence if end_sequence is None else end_sequence

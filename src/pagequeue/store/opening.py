@@ -191,30 +191,30 @@ class Opening:
         """Take `queue.lock`; the first opener, exclusively, creates or recovers the queue."""
         self._check_before(create=create)
         name = fmt.lock_name(self._prefix)
-        presence = self.lock_on(name, make=True)
+        lock = self.lock_on(name, make=True)
         deadline = time.monotonic() + self._lock_timeout
         while True:
-            alone = presence.try_exclusive()
+            alone = lock.try_exclusive()
             if not alone:
-                presence.share(self._lock_timeout)
-            if self.folder.identity(name) != presence.identity():
+                lock.share(self._lock_timeout)
+            if self.folder.identity(name) != lock.identity():
                 # It was removed or replaced before it was locked, so the lock is worthless.
-                presence.close()
-                self._locks.remove(presence)
-                presence = self.lock_on(name, make=True)
+                lock.close()
+                self._locks.remove(lock)
+                lock = self.lock_on(name, make=True)
             else:
-                self.folder.watch(name, presence.identity())
+                self.folder.watch(name, lock.identity())
                 if alone:
                     with ensure_no_writer(self.folder, self._prefix, DYING_SECONDS):
                         meta = self._create_or_recover()
                     # Another opener can lock and recover again here: no frame has been written
                     # yet, so that has no effect.
-                    presence.share(self._lock_timeout)
+                    lock.share(self._lock_timeout)
                     return meta
                 if self._is_recovered():
                     return read_all_meta(self.folder, self._prefix)
                 # The process that was creating or recovering it died: a waiting one does it.
-                presence.release()
+                lock.release()
             if time.monotonic() > deadline:
                 raise errors.LockTimeout(
                     "it must be recovered, and other processes keep it open",
@@ -346,10 +346,10 @@ class Opening:
         """
         pattern = fmt.page_name_pattern(self._prefix)
         pages = any(pattern.fullmatch(other) for other in self.folder.names())
-        if pages and not self.folder.exists(name):  # else somebody makes the queue right now
+        if pages and not self.folder.exists(name):  # else the queue is being made right now
             raise errors.CorruptMeta(
-                f"missing, though there are pages with this prefix: {REMEDY}",
-                path=self.folder.full(name), position=0, reason="missing",
+                "missing, though there are pages with this prefix",
+                path=self.folder.full(name), position=0, reason="missing", remedy=REMEDY,
             )  # fmt: skip
 
     def _is_asked(self, meta: AllMeta) -> bool:

@@ -167,11 +167,12 @@ class Store:
         """Whether this process is a child that inherited the store."""
         return _core.fork_count() != self._fork_count
 
-    def check_process(self, kind: str) -> None:
+    def check_process(self, what: str) -> None:
         """Raise if this process is a child that inherited the handle."""
         if self.is_forked:
             raise errors.ForkedError(
-                f"this {kind} belongs to the parent process: open the queue in the child",
+                f"this {what} belongs to the parent process",
+                remedy="open the queue in the child",
                 path=self.folder.path,
             )
 

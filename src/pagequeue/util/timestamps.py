@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 type_text = "an int of ns, an aware datetime or a timedelta"
-Moment = int | datetime | timedelta
+TimeLike = int | datetime | timedelta
 Clock = Callable[[], int]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -37,7 +37,7 @@ def system_clock() -> int:
     return time.time_ns()
 
 
-def to_ns(moment: Moment, clock: Clock, *, name: str = "since") -> int:
+def to_ns(moment: TimeLike, clock: Clock, *, name: str = "since") -> int:
     """Return a time in ns since 1970, UTC.
 
     Args:

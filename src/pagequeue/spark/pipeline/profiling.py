@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from pagequeue.util.timestamps import Moment
+    from pagequeue.util.timestamps import TimeLike
 
 NEEDED: Final = ("queue", "sequence", "timestamp_ns", "payload")
 ARCHIVE: Final = "archive"
@@ -115,8 +115,8 @@ def profile(
     spark: SparkSession,
     source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
-    since: Moment | str | None = None,
-    until: Moment | str | None = None,
+    since: TimeLike | str | None = None,
+    until: TimeLike | str | None = None,
     progress: Callable[[int, int], None] | None = None,
     **options: object,
 ) -> Profile:
@@ -162,7 +162,9 @@ def _is_table(path: str) -> bool:
     return os.path.isdir(path) and any(n.startswith("queue=") for n in os.listdir(path))
 
 
-def _within(rows: DataFrame, since: Moment | str | None, until: Moment | str | None) -> DataFrame:
+def _within(
+    rows: DataFrame, since: TimeLike | str | None, until: TimeLike | str | None
+) -> DataFrame:
     """Return the rows of a table that are between two times."""
     first, last = Bound.of(since, "since").ns, Bound.of(until, "until").ns
     if first is not None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from pagequeue.util.timestamps import Moment
+    from pagequeue.util.timestamps import TimeLike
 
 SLICE_COUNT: Final = 1_000_000
 SLICE_BYTES: Final = 1 << 30
@@ -73,8 +73,8 @@ def replay(
     table: str | os.PathLike[str],
     queue: str | os.PathLike[str],
     *,
-    since: Moment | str | None = None,
-    until: Moment | str | None = None,
+    since: TimeLike | str | None = None,
+    until: TimeLike | str | None = None,
     page_bytes: int | None = None,
     prefix: str = "queue",
     trust: tuple[str, ...] = (),
@@ -137,7 +137,7 @@ class Bound(NamedTuple):
     is_ago: bool
 
     @classmethod
-    def of(cls, moment: Moment | str | None, name: str) -> Bound:
+    def of(cls, moment: TimeLike | str | None, name: str) -> Bound:
         """Return what a moment means."""
         if moment is None:
             return cls(None, "", is_ago=False)
