@@ -1,7 +1,7 @@
 """What the methods of a `Queue` work on: its open store, and the handles that close with it.
 
-Handles and iterators may refer to an `OpenQueue`; it refers to them weakly, and nothing here refers
-to the `Queue`. So a queue whose last reference is dropped releases its files at once, without the
+Handles and iterators may refer to an `OpenQueue`; it refers to them weakly, and has no reference to
+the `Queue`. So a queue whose last reference is dropped releases its files at once, without the
 garbage collector.
 """
 
@@ -41,9 +41,9 @@ class OpenOptions:
         seals: whether a failed sync seals the page; else it stops the queue.
         syncs: whether `sync` is not "none".
         sync_every: messages of a producer between two syncs; 0: it never syncs by their number.
-        flush_seconds: the time between two flushes in the background; None: there are none.
+        flush_seconds: the time between two flushes in the background; None: flush only on request.
         clock: of producers, ns since 1970, UTC; None: the system's.
-        trust: what need not be refused.
+        trust: accepted risks, as for `Queue`.
     """
 
     open_store: Callable[..., Store]
@@ -63,7 +63,7 @@ class OpenQueue:
     Attributes:
         options: how it was opened.
         store: the open store; `repair` exchanges it.
-        handles: everything that was made from the queue, as long as somebody refers to it.
+        handles: everything that was made from the queue, by `id`, as long as it is referred to.
         retainer: None: the queue was opened with `read_only=True`.
         compressor: the same.
         is_closed: whether no operation begins any more.
@@ -174,7 +174,7 @@ class OpenQueue:
             with contextlib.suppress(errors.DamageError):
                 self.store = self._start(create=False)
         finally:
-            if self.is_closed:  # by another thread, which saw the store of before
+            if self.is_closed:  # by another thread, which closed the previous store
                 self.store.close()
             if self.store.is_closed:
                 self.is_closed = True
@@ -194,7 +194,7 @@ class OpenQueue:
         try:
             self._close_handles()
             if self.flushes_on_close and not store.is_closed:
-                with contextlib.suppress(errors.ClosedError):  # by another thread just now
+                with contextlib.suppress(errors.ClosedError):  # by another thread meanwhile
                     store.flusher.flush(None)
         finally:
             store.close()

@@ -74,7 +74,7 @@ class Queue(Closing):
             `"none"`.
         on_sync_failure: what this process does when a sync fails. `"stop"`: no process writes to
             the queue until it is repaired. `"seal"`: seal the page and write the messages at risk
-            to new files; if that succeeds nothing is lost and sending continues, if not the next
+            to new files; if that succeeds no message is lost and sending continues, if not the next
             flush or send tries again.
         lock_timeout: seconds to wait for a lock that another process holds.
         clock: returns ns since 1970, UTC; for tests and simulations.
@@ -93,7 +93,8 @@ class Queue(Closing):
             `QueueFull`. `"block"`: the sender sleeps until there is room. `"drop_oldest"`: these
             pages are removed, oldest first. This is checked once for each page, not for each
             message.
-        full_timeout: seconds after which a blocked sender gets `QueueFull`; None waits for ever.
+        full_timeout: seconds that a call may be blocked in all before it raises `QueueFull`; None
+            waits for ever.
         compress_after: compress sealed pages that are followed by so many others, in the
             background when this process rolls; None: only when `compress` is called.
         compress_level: of Zstandard, from -7 (fast) to 19 (small).

@@ -95,7 +95,7 @@ def batches(
     end_sequence = store.tail.sequence
     first = replay(queue, oldest, newest, sequence, end_sequence, pace_of(speed))
     again = partial(replay, queue, oldest, newest, first.sequence, end_sequence, None)
-    return Batches(first, again, limit_count)
+    return Batches(first, again, limit_count, store.schema)
 
 
 def last(queue: OpenQueue, count: int) -> Batch:
@@ -161,24 +161,26 @@ def _ns_of(moments: NDArray[np.generic]) -> NDArray[np.int64]:
         TypeError: they are neither integers nor datetime64.
     """
     if is_masked(moments):
-        raise errors.InvalidOption("moments has masked ones: give moments.compressed()")
+        raise errors.InvalidOption(
+            "moments has masked elements", remedy="give moments.compressed()"
+        )
     moments = np.asarray(moments)
     if moments.dtype.kind == "M":
         if np.isnat(moments).any():
-            raise errors.InvalidOption("moments has a NaT: leave out what is no time")
+            raise errors.InvalidOption("moments has a NaT", remedy="leave it out")
         return array_to_ns(moments)
     if moments.dtype.kind not in "iu" and moments.size:
         raise TypeError(f"moments must be integers of ns or datetime64, not {moments.dtype}")
     if moments.dtype.kind == "u" and moments.size and int(moments.max()) > fmt.TIMESTAMP_MAX:
-        raise errors.InvalidOption("moments go beyond 64 bits: give ns since 1970")
+        raise errors.InvalidOption("moments exceed 64 bits", remedy="give ns since 1970, UTC")
     return moments.astype(np.int64)
 
 
 def _check_begin(store: Store, tail: Tail, number: int) -> None:
-    """Raise if the first message of a page, or of the first behind it that has any, is damaged.
+    """Check the first message of a page, or of the first page after it that is not empty.
 
     Raises:
-        CorruptFrame: it is; so nobody knows when it was sent.
+        CorruptFrame: it is damaged, so its time is unknown.
     """
     for page_number in range(number, tail.page_number + 1):
         count = store.count(page_number, tail)
@@ -236,7 +238,7 @@ def _times(
         page, count = store.page(number), store.count(number, tail)
         first = page.first_sequence
         if at < first:
-            raise store.expired()  # the head went on in between
+            raise store.expired()  # retention moved the head meanwhile
         last = min(end - first, count)
         parts.append(page.times(at - first, last, count, mend=store.may_mend_index(number)))
         at = first + last

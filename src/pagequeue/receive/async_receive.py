@@ -1,10 +1,10 @@
-"""Awaiting: how coroutines wait for messages, without a thread for each and without losing any.
+"""How coroutines wait for messages, without a thread for each, and without losing any.
 
-A message is taken by the coroutine that returns it, in one go, with no suspension between taking
-and returning. What wakes it is only a hint. So a coroutine that is cancelled, at whatever moment,
-has taken nothing; and one that was woken together with others and finds nothing waits again.
+The coroutine that returns a message takes it, without a suspension in between; a wakeup is only a
+hint. So a coroutine that is cancelled, at any time, has not moved the consumer, and one that is
+woken and finds no message waits again.
 
-asyncio itself is imported where somebody waits, so that who does without need not have it.
+asyncio itself is imported only when a coroutine waits.
 """
 
 from __future__ import annotations
@@ -56,18 +56,22 @@ class AsyncReads(TakesTurns):
     async def receive_async(self, timeout: float | None = None) -> Message:
         """Return the next message, as `receive` does, and let the event loop run meanwhile.
 
-        Any number of consumers wait on any number of loops with one thread for the queue. A wait
-        that is cancelled, by whatever means, has not moved the consumer.
+        Any number of consumers wait on any number of loops with one thread for the queue. A
+        cancelled wait has not moved the consumer.
 
         Args:
             timeout: seconds to wait; None waits for ever, 0 never waits.
 
         Raises:
-            TimeoutError: nothing was published in time; the consumer has not moved.
-            As for `receive` otherwise.
+            TimeoutError: no message was published in time; the consumer has not moved.
+            Expired, CorruptFrame, CorruptPage, CorruptMeta, ClosedError: as for `receive`.
 
-        Source: FORMAT.md, "Reading"; keeps I1, I2, I7.
+        Example:
+            >>> message = await consumer.receive_async(timeout=1.0)
+
+        Source: FORMAT.md, "Reading".
         """
+        # Keeps I1, I2 and I7.
         timeout = check_timeout(timeout)
         await self._take_turns()
         message = self.poll()
@@ -84,13 +88,20 @@ class AsyncReads(TakesTurns):
             limit_count: most messages to return, 1 to 1_048_576.
             timeout: seconds to wait for the first one; None waits for ever, 0 never waits.
 
-        Raises:
-            TimeoutError: nothing was published in time; the consumer has not moved.
-            As for `receive_many` otherwise.
+        Returns:
+            1 to `limit_count` messages with consecutive sequences.
 
-        Source: FORMAT.md, "Reading"; keeps I1, I2, I7.
+        Raises:
+            TimeoutError: no message was published in time; the consumer has not moved.
+            Expired, CorruptFrame, CorruptPage, CorruptMeta, ClosedError: as for `receive_many`.
+
+        Example:
+            >>> batch = await consumer.receive_many_async(100, timeout=1.0)
+
+        Source: FORMAT.md, "Reading".
         """
 
+        # Keeps I1, I2 and I7.
         def attempt() -> Batch | None:
             try:
                 return self._batch(limit_count, 0)
@@ -107,11 +118,22 @@ class AsyncReads(TakesTurns):
     ) -> None:
         """Acknowledge as `ack` does; with `durable` the event loop runs during the sync.
 
-        The place moves at once. Cancelled: it has moved, and is perhaps not on stable storage.
+        The cursor moves at once. If the task is cancelled during the sync, the cursor has moved,
+        but may not be on stable storage.
+
+        Args:
+            message_or_sequence: as for `ack`.
+            durable: return when the cursor is on stable storage.
+
+        Raises:
+            InvalidOption, SyncFailed, TypeError, UsageError: as for `ack`.
+
+        Example:
+            >>> await consumer.ack_async(message, durable=True)
         """
         self.ack(message_or_sequence)
         if durable:
-            what = object()  # one that is under way may have begun before the place moved
+            what = object()  # a sync that is running may have begun before the cursor moved
             await self._store.jobs.run(what, lambda _: self._sync_place()).wait()
 
     async def _wait_for(self, attempt: Callable[[], Found | None], timeout: float | None) -> Found:
@@ -121,12 +143,14 @@ class AsyncReads(TakesTurns):
         self._rest()
         if found is None:
             raise errors.NothingReceived(
-                f"no message within {timeout:g} s: call again", path=self._store.folder.path
+                f"no message within {timeout:g} s",
+                path=self._store.folder.path,
+                remedy="call again",
             )
         return found
 
     def _is_near(self) -> bool:
-        """Whether something may stand at this place, seen from the notifier's thread."""
+        """Whether the next message may have been published; the notifier's thread calls this."""
         region = self._region
         if self._closed or region is None or self._store.awaits_recovery:
             return True

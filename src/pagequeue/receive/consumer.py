@@ -1,7 +1,7 @@
 """PageReader and Consumer: read messages in order, without a lock and without writing to any page.
 
-The hot path is the core's `Reader`; here stands what it cannot settle by itself: the next page,
-damage, and where to begin.
+The hot path is the core's `Reader`. The core passes to `_on_event` all that it cannot resolve: the
+next page, damage, timeouts.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 GOOD = {_core.READ_FRAME, _core.READ_END}
 NO_END = 2**64 - 1
 KEPT_BYTES = 8 * 4096
-"""The payloads of a batch with more bytes of timestamps are kept until the batch behind the next:
-else Python gives their memory back to the system before the next are made, and takes it anew."""
+"""A batch with more bytes of timestamps keeps its payloads until the next but one: otherwise Python
+would return their memory to the system and request it again for the next batch."""
 NO_LIMIT = -(2**63)
-"""Stands for no `since` and no `until` in the core."""
+"""No `since` and no `until`, for the core."""
 
 
 class PageReader(_core.Reader, Closing):
-    """What Consumer and Replay share: going from page to page."""
+    """Reads page after page, for Consumer and Replay."""
 
     __slots__ = ("__weakref__", "_kept", "_kind", "_last", "_store")
 
@@ -45,7 +45,7 @@ class PageReader(_core.Reader, Closing):
     _kind: str
 
     def __new__(cls, store: Store, *, waits: bool, kind: str, durable_only: bool = False) -> Self:
-        """Read an open store; the place to begin is set by `_go`."""
+        """Read an open store, from the place that `_go` sets."""
         self = super().__new__(cls, store.write_meta.region, waits, durable_only)
         self._store = store
         self._kind = kind
@@ -64,7 +64,7 @@ class PageReader(_core.Reader, Closing):
         self._enter(region, place.page.number, place.position, place.sequence)
 
     def _on_event(self, event: int, value: int) -> bool:
-        """Settle what the core could not; True = go on, False = there is nothing to read yet."""
+        """Resolve what the core cannot; True: the core continues, False: no message exists yet."""
         store = self._store
         if event == _core.EVENT_PAGE_END:
             return self._turn()
@@ -78,40 +78,46 @@ class PageReader(_core.Reader, Closing):
             return self._lift_limit()
         path = store.folder.path
         if event == _core.EVENT_TIMEOUT and self._kind == "replay":
-            raise errors.NothingReceived("this replay has ended: make another one", path=path)
+            raise errors.NothingReceived(
+                "this replay has ended", path=path, remedy="make another one"
+            )
         if event == _core.EVENT_TIMEOUT:
             raise errors.NothingReceived(
-                f"no message within {value / 1e9:g} s: call again", path=path
+                f"no message within {value / 1e9:g} s", path=path, remedy="call again"
             )
         if event == _core.EVENT_FORKED:
             raise errors.ForkedError(
-                f"this {self._kind} belongs to the parent process: open the queue in the child",
+                f"this {self._kind} belongs to the parent process",
                 path=path,
+                remedy="open the queue in the child",
             )
         if event == _core.EVENT_BUSY:
             raise errors.ConcurrentUse(
-                f"another thread is inside this {self._kind}: give each thread its own",
+                f"another thread is inside this {self._kind}",
                 path=path,
+                remedy="give each thread its own",
             )
-        raise errors.ClosedError(f"this {self._kind} is closed: make another one", path=path)
+        raise errors.ClosedError(
+            f"this {self._kind} is closed", path=path, remedy="make another one"
+        )
 
     def _turn(self) -> bool:
-        """Go on in the next page."""
+        """Continue in the next page."""
         if self._store.awaits_recovery and self._page_number >= self._store.tail.page_number:
             return False
-        old: list[object] = [self._region]  # not by its number: retention can have taken it
+        old: list[object] = [self._region]  # not by its number: retention may have removed it
         page = self._store.page(self._page_number + 1)
         if page.first_sequence != self.sequence:
             raise errors.CorruptPage(
-                f"begins with message {page.first_sequence}, must be {self.sequence}: {REMEDY}",
-                path=page.path, position=0, reason="wrong first sequence",
+                f"begins with message {page.first_sequence}, must be {self.sequence}",
+                path=page.path, position=0, reason="wrong first sequence", remedy=REMEDY,
             )  # fmt: skip
         self._enter(page.region, page.number, fmt.PAGE_HEADER_BYTES, self.sequence)
         self._store.background.drop(old)
         return True
 
     def _fill(self, position: int) -> bool:
-        """Have the next block of a compressed page inflated."""
+        """Decompress the next block of a compressed page."""
         region = self._region
         filler = None if region is None else region.filler
         if (
@@ -120,31 +126,30 @@ class PageReader(_core.Reader, Closing):
             and filler.fill(region, position)
         ):
             return True
-        return self._damaged(_core.READ_NOTHING)  # it is there, and this is not
+        return self._damaged(_core.READ_NOTHING)  # the block exists, the message does not
 
     def _lift_limit(self) -> bool:
-        """Go on behind the valid prefix, once a writer has recovered what follows it."""
+        """Continue after the valid prefix, once a writer has recovered the queue."""
         if self._store.awaits_recovery:
             return False
         self._limit(NO_END)
         return True
 
     def _damaged(self, found: int) -> bool:
-        """Raise; but a torn tail of a queue that was not yet recovered is not damage."""
+        """Raise, unless this is the torn tail of a queue that is not recovered yet."""
         store = self._store
         if store.awaits_recovery and self.sequence >= store.tail.sequence:
             return False
         page = store.page_again(self._page_number)
         region = page.ready(self._position)
         if _core.look(region, self._position, self.sequence)[0] in GOOD:
-            # Another file took the place of the page after a failed sync, and memory no longer had
-            # the old one as it was.
+            # After a failed sync another file replaced the page, and the old one had lost data.
             self._enter(region, self._page_number, self._position, self.sequence)
             return True
         reason = REASONS.get(found, "unknown")
         raise errors.CorruptFrame(
-            f"message {self.sequence} at position {self._position}: {reason}: {REMEDY}",
-            path=page.path, position=self._position, sequence=self.sequence, reason=reason,
+            f"message {self.sequence} at position {self._position}: {reason}", path=page.path,
+            position=self._position, sequence=self.sequence, reason=reason, remedy=REMEDY,
         )  # fmt: skip
 
     def _lost(self) -> errors.DamageError:
@@ -158,7 +163,7 @@ class PageReader(_core.Reader, Closing):
     def _batch(
         self, limit_count: int, timeout: float | None, bytes_max: int = fmt.READ_BYTES_MAX
     ) -> Batch | None:
-        """Return the next messages; None at the end that was set."""
+        """Return the next messages; None at the end."""
         columns = self._read_many(limit_count, timeout, bytes_max)
         if columns is None:
             return None
@@ -169,29 +174,34 @@ class PageReader(_core.Reader, Closing):
         return batch
 
     def close(self) -> None:
-        """Let go of the page; closing again does nothing.
+        """Unmap the page; closing again has no effect.
 
-        Another thread may close it: a `receive` that is waiting then ends in `ClosedError`.
+        Another thread may close it: a waiting `receive` then ends in `ClosedError`.
         """
         if self._store.is_forked:
             return  # the parent's
         self._leave()
         self._last = self._kept = None
         if not self._store.read_only:
-            with contextlib.suppress(errors.ClosedError):  # then nobody waits any more
+            with contextlib.suppress(errors.ClosedError):  # then no thread waits any more
                 self._store.write_meta.wake()
 
 
 class Consumer(PageReader, AsyncReads):
-    """Receives messages in order, each once; any number of consumers see all of them.
+    """Receives messages in order, each once; any number of consumers receive all of them.
 
     It belongs to one thread at a time. Made by `Queue.consumer()`. Iterating waits for ever;
     `async for` does too, and lets the event loop run meanwhile.
 
     Attributes:
         sequence: of the next message.
-        missed: messages that retention took before they were received, passed over with
+        missed: messages that retention removed before they were received, skipped with
             `on_expired="skip"`.
+
+    Example:
+        >>> with queue.consumer() as consumer:
+        ...     consumer.receive(timeout=1.0).payload
+        b'one'
     """
 
     __slots__ = ("_is_passed", "_rested_at", "_skips", "missed")
@@ -204,7 +214,7 @@ class Consumer(PageReader, AsyncReads):
     def __new__(
         cls, store: Store, *, durable_only: bool = False, on_expired: str = "raise"
     ) -> Self:
-        """Be nowhere yet; `seek` goes on."""
+        """Make a consumer without a place; `seek` sets one."""
         check_expired(store.folder.path, on_expired)
         self = super().__new__(cls, store, waits=True, kind="consumer", durable_only=durable_only)
         self._skips = on_expired == "skip"
@@ -214,12 +224,12 @@ class Consumer(PageReader, AsyncReads):
         return self
 
     def __init__(self, store: Store, **options: object) -> None:
-        """Everything is done in `__new__`."""
+        """`__new__` does everything."""
 
-    # --- when retention was faster ----------------------------------------------------------------
+    # --- after retention --------------------------------------------------------------------------
 
-    def _stand_before(self, sequence: int) -> None:
-        """Stand at a place that retention passed: the next read says so, or skips."""
+    def _go_before_head(self, sequence: int) -> None:
+        """Go to a place that retention removed: the next read raises Expired, or skips."""
         head = self._store.seek_head()
         self._enter(head.page.region, head.page.number, head.position, sequence)
         self._is_passed = True
@@ -235,10 +245,10 @@ class Consumer(PageReader, AsyncReads):
         return self._expire() if self._is_passed else super()._lift_limit()
 
     def _expire(self) -> bool:
-        """Go on at the head, and count what was missed, if that was chosen.
+        """Continue at the head, and count the missed messages, with `on_expired="skip"`.
 
         Raises:
-            Expired: it was not.
+            Expired: it is "raise".
         """
         head = self._store.seek_head()
         missed = head.sequence - self.sequence
@@ -250,20 +260,24 @@ class Consumer(PageReader, AsyncReads):
         self.missed += missed
         return True
 
-    # --- what users call --------------------------------------------------------------------------
+    # --- for users --------------------------------------------------------------------------------
 
     def ack(
         self, message_or_sequence: Message | int | None = None, *, durable: bool = False
     ) -> None:
-        """Acknowledge what was received; only a named consumer can.
+        """Acknowledge messages; only a named consumer can.
 
         Raises:
-            UsageError: this one has no name.
+            UsageError: this consumer has no name.
+
+        Example:
+            >>> queue.consumer("billing").ack()
         """
         del message_or_sequence, durable
         raise errors.UsageError(
-            "this consumer has no name, so nothing can be kept for it: open queue.consumer(NAME)",
+            "this consumer has no name, so it cannot acknowledge",
             path=self._store.folder.path,
+            remedy="open queue.consumer(NAME)",
         )
 
     def receive_many(self, limit_count: int = 1024, timeout: float | None = None) -> Batch:
@@ -278,13 +292,20 @@ class Consumer(PageReader, AsyncReads):
             1 to `limit_count` messages with consecutive sequences.
 
         Raises:
-            TimeoutError: nothing was published in time; the consumer has not moved.
-            Expired: retention passed this consumer; carries `head_sequence`.
+            TimeoutError: no message was published in time; the consumer has not moved.
+            Expired: this consumer fell behind retention; carries `head_sequence`.
             CorruptFrame: a published frame fails its checksum; carries file, position, reason.
             CorruptPage, CorruptMeta: a file was truncated while it was open.
+            ConcurrentUse: another thread is inside this consumer.
+            ClosedError, ForkedError: the handle cannot be used.
 
-        Source: FORMAT.md, "Reading"; keeps I1, I2.
+        Example:
+            >>> consumer.receive_many(2, timeout=1.0).payloads
+            [b'one', b'two']
+
+        Source: FORMAT.md, "Reading".
         """
+        # Keeps I1 and I2.
         batch = self._batch(limit_count, timeout)
         assert batch is not None  # a consumer has no end
         return batch
@@ -292,16 +313,21 @@ class Consumer(PageReader, AsyncReads):
     def seek(
         self, *, since: TimeLike | None = None, sequence: int | None = None, latest: bool = False
     ) -> None:
-        """Go to another place: one of the three, or the head when none is given.
+        """Go to another place: one of the three, or the head if none is given.
 
         Args:
-            since: the first message that is not older; int ns, aware datetime, or timedelta ago.
+            since: the first message that is not older: int ns since 1970, UTC, an aware datetime,
+                or a timedelta before now.
             sequence: this message; up to the tail.
-            latest: behind the last message, so that only new ones come.
+            latest: after the last message, to receive new ones only.
 
         Raises:
-            Expired: the sequence is before the head. SequenceOutOfRange: it is behind the tail.
+            Expired: the sequence is before the head. SequenceOutOfRange: it is after the tail.
             InvalidOption: more than one was given.
+            ConcurrentUse, ClosedError, ForkedError: as for `receive_many`.
+
+        Example:
+            >>> consumer.seek(since=timedelta(hours=1))
         """
         store = self._store
         store.check_process(self._kind)
@@ -310,7 +336,9 @@ class Consumer(PageReader, AsyncReads):
         if self._busy:
             self._on_event(_core.EVENT_BUSY, 0)
         if (since is not None) + (sequence is not None) + bool(latest) > 1:
-            raise errors.InvalidOption("since, sequence and latest: give one of them")
+            raise errors.InvalidOption(
+                "since, sequence and latest exclude each other", remedy="give one of them"
+            )
         oldest = NO_LIMIT
         if since is not None:
             oldest = to_ns(since, store.clock)
@@ -328,7 +356,7 @@ class Consumer(PageReader, AsyncReads):
 
     @property
     def lag(self) -> int:
-        """Messages published and not yet received."""
+        """How many messages are published and not received yet."""
         if self._closed:
             self._on_event(_core.EVENT_CLOSED, 0)
         return max(0, self._store.tail.sequence - self.sequence)

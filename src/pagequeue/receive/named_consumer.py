@@ -1,8 +1,8 @@
-"""NamedConsumer: a consumer that resumes after its last acknowledgement, in whatever process.
+"""NamedConsumer: a consumer that resumes after its last acknowledgement, in any process.
 
-Its place stands in a cursor file that one handle at a time has locked; the kernel lets go of the
-lock when that process ends, however it ends. What was received and not acknowledged before a kill
-is received again: at least once.
+Its place is in a cursor file, which one handle at a time has locked; the kernel releases the lock
+when that process ends, however it ends. Messages that were received and not acknowledged before a
+kill are received again: at least once.
 """
 
 from __future__ import annotations
@@ -25,14 +25,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pagequeue")
 NEXT, LAST_ACK = CursorMeta.NEXT, CursorMeta.LAST_ACK
-"""Here as well, because acknowledging is a hot path."""
+"""Copied here, because acknowledging is a hot path."""
 
 
 class NamedConsumer(Consumer):
-    """A consumer with a name and a place that stays. Made by `Queue.consumer(name)`.
+    """A consumer with a name, whose place is persistent. Made by `Queue.consumer(name)`.
 
     Attributes:
         name: of the consumer.
+
+    Example:
+        >>> with queue.consumer("billing") as consumer:
+        ...     message = consumer.receive(timeout=1.0)
+        ...     consumer.ack(message)
     """
 
     __slots__ = ("_cursor", "name")
@@ -43,22 +48,22 @@ class NamedConsumer(Consumer):
     def __new__(
         cls, store: Store, name: str, *, durable_only: bool = False, on_expired: str = "raise"
     ) -> Self:
-        """Be nowhere yet; `open_consumer` goes on."""
+        """Make a consumer without a place; `open_consumer` sets one."""
         self = super().__new__(cls, store, durable_only=durable_only, on_expired=on_expired)
         self.name = name
         return self
 
     def __init__(self, store: Store, name: str, **options: object) -> None:
-        """Everything is done in `__new__`."""
+        """`__new__` does everything."""
 
     def _resume(self, cursor: Cursor) -> None:
-        """Stand where the cursor says."""
+        """Go to the place of the cursor."""
         store, sequence = self._store, cursor.meta.next_sequence
         tail = store.tail.sequence
         if sequence > tail:
-            # The file is a copy of another time, put there while the queue was in use.
+            # Another version of the file was copied here while the queue was in use.
             log.warning(
-                "%s: says %d, the next sequence is %d: lowered to that",
+                "%s: the cursor is at %d, after the next sequence %d: lowered to that",
                 cursor.meta.path, sequence, tail,
             )  # fmt: skip
             sequence = tail
@@ -69,7 +74,7 @@ class NamedConsumer(Consumer):
         try:
             self._go(store.seek_sequence(sequence))
         except errors.Expired:
-            self._stand_before(sequence)
+            self._go_before_head(sequence)
 
     @property
     def acknowledged(self) -> int:
@@ -80,56 +85,60 @@ class NamedConsumer(Consumer):
     def ack(
         self, message_or_sequence: Message | int | None = None, *, durable: bool = False
     ) -> None:
-        """Acknowledge a message and all before it: a later process goes on behind it.
+        """Acknowledge a message and all before it: a later process continues after it.
 
-        What is acknowledged already stays so. It costs a store into memory, and survives every
-        kill; after a power cut without `durable` an older place can come back, and what follows it
-        is received again.
+        An acknowledgement is never undone by a lower one. It costs a store into memory, and
+        survives every kill; without `durable` a power cut can restore an older place, and the
+        messages after that are received again.
 
         Args:
-            message_or_sequence: the last message that is done, or its sequence; None: all that was
+            message_or_sequence: the last message that is done, or its sequence; None: all messages
                 received so far.
             durable: return when the place is on stable storage.
 
         Raises:
             InvalidOption: the message was not received yet, or not since the last `seek`.
-            SyncFailed: with `durable`: acknowledged, but a power cut can take it back.
-            TypeError: neither a message nor a sequence was given.
+            SyncFailed: with `durable`: acknowledged, but a power cut can undo that.
+            TypeError: the argument is neither a message nor a sequence.
+            ConcurrentUse, ClosedError, ForkedError: the handle cannot be used.
+
+        Example:
+            >>> consumer.ack(message, durable=True)
         """
         store = self._store
         if self._closed or self._busy or store.is_forked:
             self._check()
         region, received = self._cursor.meta.region, self.sequence
-        if message_or_sequence is None:  # the cursor is never ahead of that
+        if message_or_sequence is None:  # the cursor is never ahead of this
             wanted = received
         else:
             wanted = _end_of(message_or_sequence)
             if not 0 < wanted <= received:
                 raise errors.InvalidOption(
-                    f"message {wanted - 1} was not received: acknowledge what was, "
-                    f"up to message {received - 1}",
+                    f"message {wanted - 1} was not received",
                     path=store.folder.path,
+                    remedy=f"acknowledge received messages, up to message {received - 1}",
                 )
             wanted = max(wanted, region.load(NEXT))
-        # Dies between: the place is right, the time that of the acknowledgement before.
+        # Dies between: the place is right, the time is that of the previous acknowledgement.
         region.store(NEXT, wanted)
         region.store(LAST_ACK, store.clock())
         if durable:
             self._cursor.sync()
 
     def begin_flow(self) -> int:
-        """Say durably that a flow of this name asks for the last message; return since which tail.
+        """Record durably that a flow of this name needs the last message; return since which tail.
 
         Raises:
-            SyncFailed: that is not on stable storage.
+            SyncFailed: the record is not on stable storage.
         """
         meta = self._cursor.meta
         meta.begin_flow(self._store.tail.sequence)
-        self._cursor.sync()  # also where one that died here has said so in memory
+        self._cursor.sync()  # also if a process that died here had recorded it in memory
         return meta.flow_from
 
     def _sync_place(self) -> None:
-        """Put the place on stable storage; also called by a thread of an event loop's."""
+        """Put the place on stable storage; threads of event loops call this too."""
         self._cursor.sync()
 
     def seek(
@@ -137,21 +146,29 @@ class NamedConsumer(Consumer):
     ) -> None:
         """Go to another place, and move the cursor there at once, forwards or backwards.
 
-        What is skipped counts as acknowledged; what is before the cursor again, as not. The
-        arguments and errors are those of `Consumer.seek`.
+        Skipped messages count as acknowledged; messages after the new place as not acknowledged.
+
+        Args:
+            since: as for `Consumer.seek`.
+            sequence: as for `Consumer.seek`.
+            latest: as for `Consumer.seek`.
 
         Raises:
             LockTimeout: another process is trimming for too long.
+            Expired, SequenceOutOfRange, InvalidOption: as for `Consumer.seek`.
+
+        Example:
+            >>> consumer.seek(sequence=0)  # receive all retained messages again
         """
         self._check()
         store = self._store
-        # Under this lock, so that retention does not pass the place between finding and keeping it.
+        # Under this lock, so that retention does not remove the place before it is stored.
         with store.roller.lock.exclusive(store.lock_timeout, "moving a consumer"):
             super().seek(since=since, sequence=sequence, latest=latest)
             self._cursor.meta.seek(self.sequence, store.clock())
 
     def _check(self) -> None:
-        """Raise if this handle cannot be used, or not by this thread now."""
+        """Raise if this handle cannot be used now, by this thread."""
         self._store.check_process(self._kind)
         if self._closed:
             self._on_event(_core.EVENT_CLOSED, 0)
@@ -159,9 +176,9 @@ class NamedConsumer(Consumer):
             self._on_event(_core.EVENT_BUSY, 0)
 
     def close(self) -> None:
-        """Let go of the page and of the name; closing again does nothing.
+        """Unmap the page and release the name; closing again has no effect.
 
-        What was not acknowledged is received again by whoever opens the consumer next.
+        The next handle of this name receives all messages that were not acknowledged.
         """
         if self._store.is_forked:
             return  # the parent's
@@ -175,7 +192,7 @@ class NamedConsumer(Consumer):
 
 
 def _end_of(message_or_sequence: Message | int) -> int:
-    """Return the sequence behind a message."""
+    """Return the sequence after a message."""
     if isinstance(message_or_sequence, _core.Message):
         return message_or_sequence.sequence + 1
     if isinstance(message_or_sequence, bool):
@@ -193,25 +210,25 @@ def open_consumer(
     durable_only: bool,
     on_expired: str,
 ) -> NamedConsumer:
-    """Open a named consumer, or make it where there is none of that name.
+    """Open a named consumer; create it if it does not exist.
 
     Raises:
         ConsumerInUse: another thread or process has it open.
-        UsageError: it exists, and a place to start was given.
+        UsageError: it exists, and a place to begin was given.
     """
     check_consumer_name(store.folder.path, name)
     consumer = NamedConsumer(store, name, durable_only=durable_only, on_expired=on_expired)
     folder, queue_id = store.folder, store.meta.queue_id
     while True:
         cursor = None
-        # Under this lock, so that retention does not pass the place between finding and keeping it,
-        # and that nobody else opens what was just made.
+        # Under this lock, so that retention does not remove the place between finding and storing
+        # it, and that no other process opens the new cursor first.
         with store.roller.lock.exclusive(store.lock_timeout, "making a consumer"):
             made = not folder.exists(fmt.cursor_name(store.prefix, name))
             if made:
                 Consumer.seek(consumer, since=since, sequence=sequence, latest=latest)
                 now = store.clock()
-                # Dies behind this: a consumer that stands where it will begin.
+                # Dies after this: a consumer at the place where it will begin.
                 with store.read_meta.making(ReadMeta.CONSUMERS_MADE):
                     CursorMeta.make(
                         folder, store.prefix, queue_id, name,
@@ -221,11 +238,11 @@ def open_consumer(
         if not made:
             cursor = _cursor(store, name)
         if cursor is not None:
-            break  # else it was removed in between
+            break  # else it was removed meanwhile
     try:
         if not made:
             _refuse_place(cursor, given=since is not None or sequence is not None or latest)
-        consumer._resume(cursor)  # noqa: SLF001 - its own room
+        consumer._resume(cursor)  # noqa: SLF001 - the same module
     except BaseException:
         cursor.close()
         raise
@@ -233,7 +250,7 @@ def open_consumer(
 
 
 def _cursor(store: Store, name: str) -> Cursor | None:
-    """Open a cursor; None: there is none."""
+    """Open a cursor; None: it does not exist."""
     try:
         return Cursor(store.folder, store.prefix, store.meta.queue_id, name)
     except errors.QueueNotFound:
@@ -241,10 +258,10 @@ def _cursor(store: Store, name: str) -> Cursor | None:
 
 
 def _refuse_place(cursor: Cursor, *, given: bool) -> None:
-    """Raise if a place to begin was given for a consumer that has one."""
+    """Raise if a place to begin was given for a consumer that exists."""
     if given:
         raise errors.UsageError(
-            f"consumer {cursor.name!r} exists and resumes at {cursor.meta.next_sequence}: leave "
-            "since, sequence and latest out, and call seek to go elsewhere",
+            f"consumer {cursor.name!r} exists and resumes at {cursor.meta.next_sequence}",
             path=cursor.meta.path,
+            remedy="leave since, sequence and latest out, and call seek to go elsewhere",
         )

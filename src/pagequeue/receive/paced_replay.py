@@ -1,6 +1,6 @@
-"""PacedReplay: a replay whose messages come out when they are due, as fast as they were sent.
+"""PacedReplay: a replay that returns messages when they are due, as fast as they were sent.
 
-What was read and is not due yet is held: a wait that was interrupted has lost nothing.
+It holds the messages that it has read and that are not due yet, so an interrupted wait loses none.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ if TYPE_CHECKING:
     from pagequeue.util.timestamps import TimeLike
 
 AHEAD_COUNT = 1024
-"""So many messages are read at a time."""
+"""Messages to read at a time."""
 
 
 def due_count(pace: Pace, timestamps: NDArray[np.int64]) -> int:
-    """Return how many of some messages are due, the first of which is: 1 or more."""
+    """Return how many of some messages are due, 1 or more: the first one is due."""
     return max(1, int(timestamps.searchsorted(pace.due(), "right")))
 
 
 class PacedReplay(Replay):
-    """A finite iterator of messages, each of which comes when it is due.
+    """A finite iterator of messages, which returns each when it is due.
+
+    Made by `Queue.replay(speed=...)`.
 
     Attributes:
         sequence: of the next message.
@@ -55,7 +57,7 @@ class PacedReplay(Replay):
         end_sequence: int | None,
         pace: Pace,
     ) -> Self:
-        """Stand at the first message wanted; the pace begins when it is asked for."""
+        """Go to the first message; its pace begins when it is requested."""
         self = super().__new__(cls, store, since, until, sequence, end_sequence)
         self._pace = pace
         self._ended = Wakeup()
@@ -77,7 +79,7 @@ class PacedReplay(Replay):
         return message
 
     def poll(self) -> Message | None:
-        """Return the next message, or None when it is not due or there is none. Never waits."""
+        """Return the next message; None if it is not due, or at the end. Never waits."""
         held = self._hold()
         if held is None or self._pace.left_ns(held[self._at].timestamp) > 0:
             return None
@@ -89,10 +91,15 @@ class PacedReplay(Replay):
         """Return the next message when it is due.
 
         Args:
-            timeout: seconds to wait; None waits as long as it takes, 0 never waits.
+            timeout: seconds to wait; None waits as long as necessary, 0 never waits.
 
         Raises:
             TimeoutError: it is not due in time, or the replay has ended.
+            ClosedError: another thread closed the replay.
+
+        Example:
+            >>> queue.replay(speed=10.0).receive(timeout=1.0).payload
+            b'one'
         """
         timeout = check_timeout(timeout)
         held = self._hold()
@@ -100,8 +107,9 @@ class PacedReplay(Replay):
             self._on_event(_core.EVENT_TIMEOUT, 0)
         elif not self._await_due(held[self._at].timestamp, timeout):
             raise errors.NothingReceived(
-                f"the next message is not due within {timeout:g} s: call again",
+                f"the next message is not due within {timeout:g} s",
                 path=self._store.folder.path,
+                remedy="call again",
             )
         return next(self)
 
@@ -115,7 +123,7 @@ class PacedReplay(Replay):
     def _hold(
         self, limit_count: int = AHEAD_COUNT, bytes_max: int = fmt.READ_BYTES_MAX
     ) -> Batch | None:
-        """Return what is held, of which something is left; None at the end."""
+        """Return the messages that are held; read more if all were returned; None: the end."""
         if self._closed:
             self._on_event(_core.EVENT_CLOSED, 0)
         self._store.check_process(self._kind)
@@ -128,7 +136,7 @@ class PacedReplay(Replay):
         return self._held
 
     def _await_due(self, timestamp: int, timeout: float | None = None) -> bool:
-        """Sleep until a message is due; False if that is not in time."""
+        """Sleep until a message is due; False if that is after the timeout."""
         pace = self._pace
         deadline = None if timeout is None else pace.now() + int(timeout * NS_PER_S)
         while (left := pace.left_ns(timestamp)) > 0:
@@ -145,7 +153,7 @@ class PacedReplay(Replay):
         self, limit_count: int, timeout: float | None, bytes_max: int = fmt.READ_BYTES_MAX
     ) -> Batch | None:
         """Return the next messages that are due, waiting for the first; None at the end."""
-        del timeout  # there is something, or it is the end
+        del timeout  # a replay never waits for messages to be sent
         held = self._hold(limit_count, bytes_max)
         if held is None:
             return None
@@ -156,6 +164,6 @@ class PacedReplay(Replay):
         return due
 
     def close(self) -> None:
-        """Let go of the page; another thread that waits for a message gets `ClosedError`."""
+        """Unmap the page; another thread that waits for a message gets `ClosedError`."""
         self._ended.set()
         super().close()

@@ -1,4 +1,4 @@
-"""Replay: a finite run of messages, one after the other or batch by batch."""
+"""Replay: a finite sequence of messages, one by one or batch by batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 
 
 class Replay(PageReader):
-    """A finite iterator of messages: from somewhere up to the tail as it was at the beginning."""
+    """A finite iterator of messages, up to the tail as it was when the replay was made.
+
+    Made by `Queue.replay()`.
+
+    Example:
+        >>> [message.payload for message in queue.replay(sequence=3)]
+        [b'four', b'five']
+    """
 
     __slots__ = ("_ahead_bytes",)
 
@@ -29,10 +36,10 @@ class Replay(PageReader):
         sequence: int | None,
         end_sequence: int | None = None,
     ) -> Self:
-        """Stand at the first message wanted; with both `since` and `sequence`, the later one.
+        """Go to the first message; with both `since` and `sequence`, the later one.
 
         Args:
-            store: where messages stand.
+            store: the open queue.
             since: begin with the first message that is not older.
             until: end before the first message that is not older.
             sequence: begin with this message.
@@ -44,7 +51,7 @@ class Replay(PageReader):
         return self
 
     def __init__(self, *begin: object) -> None:
-        """Everything is done in `__new__`."""
+        """`__new__` does everything."""
 
     def _begin(
         self,
@@ -68,13 +75,24 @@ class Replay(PageReader):
 
     # --- batch after batch ------------------------------------------------------------------------
 
-    def _batch_on(self, limit_count: int, bytes_max: int) -> Batch | None:
-        """Return the next messages, as one who goes on behind them; None at the end.
+    def read_batch(self, limit_count: int, bytes_max: int) -> Batch | None:
+        """Return the next messages, for a reader that reads all of them; None at the end.
 
-        A fresh map costs as much in page faults as in checksums when they come one by one, so from
-        the second batch on they are taken a batch at a time.
+        Args:
+            limit_count: most messages to return, 1 to 1_048_576.
+            bytes_max: the batch ends after so many bytes of its page.
+
+        Raises:
+            CorruptFrame: a message is damaged.
+            ClosedError, Expired: as for `Consumer.receive`.
+
+        Example:
+            >>> queue.replay().read_batch(2, 1 << 20).payloads
+            [b'one', b'two']
         """
-        self._look_ahead()
+        # The page faults of a new map cost as much time as the checksums if they are taken one by
+        # one, so from the second batch on they are taken for a batch at a time.
+        self._populate_ahead()
         try:
             batch = self._batch(limit_count, 0, bytes_max)
         except errors.NothingReceived:
@@ -84,14 +102,14 @@ class Replay(PageReader):
 
     def _turn(self) -> bool:
         has_turned = super()._turn()
-        self._look_ahead()
+        self._populate_ahead()
         return has_turned
 
-    def _look_ahead(self) -> None:
+    def _populate_ahead(self) -> None:
         region, at = self._region, self._position
         if region is None or region.filler is not None or not self._ahead_bytes:
             return
         tail = self._store.tail
         end = tail.position if tail.page_number == self._page_number else len(region)
-        with contextlib.suppress(OSError):  # an old system: faults come by themselves
+        with contextlib.suppress(OSError):  # an old kernel: faults are taken one by one
             region.ahead(at, max(0, min(self._ahead_bytes, end - at)))
