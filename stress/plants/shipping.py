@@ -50,8 +50,8 @@ def refused_though_published() -> None:
         producer.Producer,
         "_commit_pages",
         (
-            "        raise refusal(self, _core.EVENT_DAMAGED, 0)\n",
-            "        raise refusal(self, _core.EVENT_DAMAGED, 0)\n    self._move()\n",
+            "        raise self._damaged()\n",
+            "        raise self._damaged()\n    self._move()\n",
         ),
     )
 

@@ -6,7 +6,7 @@ import gc
 import random
 import shutil
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from plugin import MESSAGES, Disk
@@ -29,10 +29,7 @@ from pagequeue.store.roll import Roller
 from pagequeue.store.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
-
-    from pagequeue.store.pending_commit import Leap
 
 
 @pytest.fixture
@@ -291,12 +288,10 @@ def test_salvage_that_is_cut_short_leaves_no_target(
     target = filled.directory.with_name("target")
     real = Roller.next_page
 
-    def full(
-        self: Roller, number: int, check: Callable[[], None] | None = None, leap: Leap | None = None
-    ) -> object:
+    def full(self: Roller, number: int, *asked: Any, **options: Any) -> object:  # noqa: ANN401 - the library's own
         if number > 2:
             raise DiskFull("no room")
-        return real(self, number, check, leap)
+        return real(self, number, *asked, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(Roller, "next_page", full)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import threading
@@ -21,11 +22,16 @@ from pagequeue import (
     Retention,
     SyncFailed,
 )
+from pagequeue.maintenance.size_limit import SizeLimit
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from plugin import Disk
+
+    from pagequeue import Producer
+    from pagequeue.store.store import Store
 
 FULL = b"x" * 1300
 """Three fit into a page of 4096 bytes."""
@@ -142,7 +148,7 @@ def test_block_sleeps_until_there_is_room(disk: Disk) -> None:
 
 
 def test_block_ends_after_its_timeout(disk: Disk) -> None:
-    """The timeout counts for each page that is waited for; no message was sent."""
+    """No message was sent."""
     queue, _ = opened(disk, "block", full_timeout=0.3)
     with queue:
         began = time.monotonic()
@@ -152,6 +158,71 @@ def test_block_ends_after_its_timeout(disk: Disk) -> None:
     queue, _ = opened(disk, "block", full_timeout=0)
     with queue, pytest.raises(QueueFull):
         queue.producer().send(FULL)
+
+
+@pytest.mark.parametrize("way", ["send", "send_many", "send_async"])
+def test_timeout_bounds_a_call_that_loses_each_page_to_another_sender(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """It does not begin again with each page that another sender fills."""
+    queue, consumer = opened(disk, "block", full_timeout=0.5)
+    producer, other = queue.producer(), queue.producer()
+    allows, lost, asked = SizeLimit.allows, [0], [0]
+
+    def lose(self: SizeLimit, store: Store, number: int) -> bool:
+        """Make room once the sender has waited for a page, and have another one fill that."""
+        asked[0] += 1
+        if asked[0] == 3:
+            time.sleep(0.1)
+            consumer.receive_many(3)
+            consumer.ack()
+            other.send_many([FULL] * 3)  # which comes back here
+            lost[0] += 1
+            assert lost[0] < 100, "it waits for ever"
+            asked[0] = 0
+        return allows(self, store, number)
+
+    calls: dict[str, Callable[[], object]] = {
+        "send": lambda: producer.send(FULL),
+        "send_many": lambda: producer.send_many([FULL, FULL]),
+        "send_async": lambda: asyncio.run(_awaited(producer.send_async(FULL))),
+    }
+    with queue:
+        assert send_all(queue, 12) == 12
+        monkeypatch.setattr(SizeLimit, "allows", lose)
+        began = time.monotonic()
+        with pytest.raises(QueueFull):
+            calls[way]()
+        assert 0.5 <= time.monotonic() - began < SOON
+        assert lost[0] > 2
+        assert queue.tail_sequence == 12 + 3 * lost[0]
+
+
+async def _awaited(sending: Awaitable[object]) -> object:
+    return await asyncio.wait_for(sending, SOON)
+
+
+def test_tasks_that_wait_for_one_page_have_their_own_deadlines(disk: Disk) -> None:
+    """A task that begins later is not ended by the timeout of the one before it."""
+    queue, _ = opened(disk, "block", full_timeout=0.6)
+    ended: list[float] = []
+
+    async def send(producer: Producer, delay: float) -> None:
+        await asyncio.sleep(delay)
+        began = time.monotonic()
+        with pytest.raises(QueueFull):
+            await producer.send_async(FULL)
+        ended.append(time.monotonic() - began)
+
+    async def both() -> None:
+        producer = queue.producer()
+        await asyncio.gather(send(producer, 0.0), send(producer, 0.3))
+
+    with queue:
+        assert send_all(queue, 12) == 12
+        asyncio.run(both())
+        assert all(0.6 <= seconds < SOON for seconds in ended), ended
+        assert len(ended) == 2
 
 
 @pytest.mark.parametrize("closing", ["producer", "queue"])

@@ -44,7 +44,7 @@ def test_end_mark_is_published_only_when_the_next_page_stands(
     """I10: while the next page cannot be made, readers wait at the end of this one."""
     with disk.open() as queue, queue.producer() as producer, queue.consumer() as consumer:
 
-        def fail(*_: object) -> None:
+        def fail(*_: object, **__: object) -> None:
             raise errors.DiskFull("no room: make room")
 
         for _ in range(3):

@@ -330,12 +330,14 @@ class BulkPublisher:
         try:
             # M1. Write all staged pages. Dies here: a directory that the next publisher removes.
             staged = stage(store, self._staged.full(name), source.chunks())
+            deadline = store.roller.deadline()
             for _ in range(ROOM_TRIES):
                 if store.write_meta.failed_errno:  # before the preparation lock, which it needs
                     store.flusher.resume()
                 first = self._first_page()
                 if store.roller.make_room is not None:  # for all pages, before any is renamed
-                    store.roller.make_room(first + len(staged.pages) - 1, producer.check_open)
+                    last = first + len(staged.pages) - 1
+                    store.roller.make_room(last, producer.check_open, deadline)
                 sequences = None
                 try:
                     with self._prepared("publishing pages"):

@@ -58,7 +58,7 @@ class Retainer:
         self.policy = policy
         self._limit = SizeLimit(store, policy.max_bytes)
         self._planner = TrimPlanner(policy, self._limit)
-        self._room = RoomMaker(self._limit, on_full, full_timeout)
+        self._room = RoomMaker(self._limit, on_full)
         self._has_swept = False  # removed what a dead process left below the head
         self._stored: set[int] = set()  # sequences of last messages that were kept
         if policy.max_idle is not None:
@@ -67,6 +67,7 @@ class Retainer:
             store.after_roll = self.trim_quietly
         if policy.max_bytes is not None:
             store.roller.make_room = self.make_room
+            store.roller.full_timeout = full_timeout
 
     def trim_quietly(self) -> None:
         """Apply retention in the background, after a roll."""
@@ -85,11 +86,11 @@ class Retainer:
         page_limit = self._limit.page_limit - 1
         return self.trim_to(store, page_limit, protects=self.policy.keep_unacked)
 
-    def make_room(self, number: int, check: Callable[[], None] | None) -> None:
+    def make_room(self, number: int, check: Callable[[], None] | None, deadline: float) -> None:
         """Make room for a page before it is created; see `RoomMaker.make_room`."""
         store = self._known()
         if store is not None:
-            self._room.make_room(self, store, number, check)
+            self._room.make_room(self, store, number, check, deadline)
 
     def trim_to(self, store: Store, page_limit: float, *, protects: bool) -> TrimReport:
         """Remove pages until at most `page_limit` remain.

@@ -43,16 +43,19 @@ class RoomMaker:
     Args:
         limit: of the page files.
         on_full: "raise", "block" or "drop_oldest".
-        full_timeout: longest time to block, in seconds; None: unlimited.
     """
 
-    def __init__(self, limit: SizeLimit, on_full: str, full_timeout: float | None) -> None:
+    def __init__(self, limit: SizeLimit, on_full: str) -> None:
         self._limit = limit
         self._on_full = on_full
-        self._full_timeout = full_timeout
 
     def make_room(
-        self, trimmer: Trimmer, store: Store, number: int, check: Callable[[], None] | None
+        self,
+        trimmer: Trimmer,
+        store: Store,
+        number: int,
+        check: Callable[[], None] | None,
+        deadline: float,
     ) -> None:
         """Make room for a page before it is created.
 
@@ -61,6 +64,7 @@ class RoomMaker:
             store: of the queue.
             number: of the page.
             check: raises when the page is not needed any more; None: no sender waits for it.
+            deadline: until when to block, in seconds of the monotonic clock.
 
         Raises:
             QueueFull: the queue is full, and `on_full` is "raise" or the timeout is over; or the
@@ -79,9 +83,6 @@ class RoomMaker:
                 path=store.folder.path, held_by=(),
                 remedy="raise max_bytes or write them in parts",
             )  # fmt: skip
-        deadline = math.inf
-        if self._full_timeout is not None:
-            deadline = time.monotonic() + self._full_timeout
         pause = FIRST_PAUSE
         while True:
             limit = page_limit - (number - store.tail.page_number)

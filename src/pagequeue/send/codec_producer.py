@@ -1,9 +1,9 @@
-"""ValueProducer: the producer of a queue that has a codec or fixed records."""
+"""CodecProducer: the producer of a queue that has a codec or fixed records."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -24,21 +24,29 @@ TEXT = "utf-8"
 
 
 def make_producer(store: Store, clock: Clock | None = None, sync_every: int = 0) -> Producer:
-    """Return a producer as a queue's kind needs it."""
-    kind = store.schema
-    made = Producer if kind.is_plain else CodecProducer
-    producer = made(store, clock, sync_every)
-    producer._record_bytes = kind.record_bytes  # noqa: SLF001 - its own package
-    return producer
+    """Return a producer for the messages that a queue holds."""
+    made = Producer if store.schema.is_plain else CodecProducer
+    return made(store, clock, sync_every)
 
 
 class CodecProducer(Producer):
-    """Sends objects by the queue's codec, or records of its dtype.
+    """Sends objects, encoded by the queue's codec, or records of its dtype.
 
     Made by `Queue.producer()`, as any producer.
+
+    Example:
+        >>> with Queue("readings", codec="json") as queue, queue.producer() as producer:
+        ...     producer.send({"celsius": 21.5})
+        0
     """
 
     __slots__ = ()
+
+    def __new__(cls, store: Store, clock: Clock | None = None, sync_every: int = 0) -> Self:
+        """Attach as `Producer` does; the core checks the size of fixed records."""
+        self = super().__new__(cls, store, clock, sync_every)
+        self._record_bytes = store.schema.record_bytes
+        return self
 
     def send(self, payload: Any, /, *, timestamp: int | None = None) -> int:  # noqa: ANN401 - any object
         """Make a message visible to every process, as `Producer.send` does.
@@ -47,14 +55,22 @@ class CodecProducer(Producer):
             payload: an object for the codec; or a record: a scalar of the dtype, or its bytes.
             timestamp: ns since 1970, UTC, for replaying history.
 
-        Raises:
-            NotEncodable: the codec has no payload for the object; nothing was sent.
-            DtypeMismatch, RecordSize: no record of this queue; nothing was sent.
-            MissingExtra: the codec's library is not installed.
-            As for `Producer.send`.
+        Returns:
+            the sequence of the message.
 
-        Source: FORMAT.md, "Publishing"; keeps I1, I2, I4.
+        Raises:
+            NotEncodable: the codec cannot encode the object.
+            DtypeMismatch, RecordSize: not a record of this queue.
+            MissingExtra: the codec's library is not installed.
+            QueueFull, SyncFailed, LockTimeout, ClosedError, ForkedError: as for `Producer.send`.
+
+        Example:
+            >>> producer.send({"celsius": 21.5})
+            0
+
+        Source: FORMAT.md, "Publishing".
         """
+        # Keeps I1, I2 and I4.
         return super().send(self._payload(payload), timestamp=timestamp)
 
     def _payload(self, value: Any) -> Buffer:  # noqa: ANN401 - any object
@@ -71,8 +87,8 @@ class CodecProducer(Producer):
         dtype = self._store.schema.dtype
         if found != dtype:
             raise errors.DtypeMismatch(
-                f"the queue has records of dtype {dtype}, not {found}: send array.astype(dtype)",
-                path=self._store.folder.path, dtype=dtype,
+                f"the queue has records of dtype {dtype}, not {found}",
+                path=self._store.folder.path, dtype=dtype, remedy="send array.astype(dtype)",
             )  # fmt: skip
 
     def _in_columns(self, payloads: object) -> in_rows.ColumnInput | None:
@@ -87,8 +103,8 @@ class CodecProducer(Producer):
     def _one_by_one(self, payloads: Iterable[Any]) -> Iterable[Buffer]:
         if isinstance(payloads, Mapping) or hasattr(payloads, "columns"):
             raise errors.NotEncodable(
-                f"a {type(payloads).__name__} gives only its keys: send a list of values, or [it] "
-                "as one message"
+                f"a {type(payloads).__name__} gives only its keys",
+                remedy="send a list of values, or [it] as one message",
             )
         return [self._payload(value) for value in payloads]
 
@@ -97,7 +113,7 @@ def _texts(payloads: object) -> in_rows.ColumnInput:
     values = in_rows.arrow_values(payloads)
     kind = str(getattr(values, "type", "a table"))
     if "string" not in kind:
-        raise errors.NotEncodable(f"text is not {kind}: cast it to string; nothing was sent")
+        raise errors.NotEncodable(f"text is not {kind}", remedy="cast it to string")
     columns = in_rows.columns_of(values)
     assert columns is not None
     return columns

@@ -9,7 +9,9 @@ writers' lock.
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -40,9 +42,10 @@ class Roller:
 
     Attributes:
         lock: the preparation lock: pages are made, retired and promised to consumers one at a time.
-        make_room: called before a page is made, with its number and with a check that raises if the
-            page is no longer needed, or None: do not wait; raises QueueFull if the limit is
-            reached.
+        make_room: called before a page is made, with its number, with a check that raises if the
+            page is no longer needed, or None: do not wait, and with the deadline of the call;
+            raises QueueFull if the limit is reached.
+        full_timeout: seconds that a call may be blocked in all; None: for ever.
     """
 
     def __init__(
@@ -69,7 +72,8 @@ class Roller:
         self._pages: dict[int, WritablePage] = {}  # the active one, and the next if it is there
         self._asked = 0
         self._is_fast = False  # whether all memory of a page is wanted at once
-        self.make_room: Callable[[int, Callable[[], None] | None], None] | None = None
+        self.make_room: Callable[[int, Callable[[], None] | None, float], None] | None = None
+        self.full_timeout: float | None = None
         self._guard = threading.RLock()  # a finalizer may come back in
 
     def page(self, number: int) -> WritablePage:
@@ -88,11 +92,23 @@ class Roller:
         if old:
             self._background.drop(old)
 
+    def deadline(self, blocked_ns: int = 0) -> float:
+        """Return until when a call may wait for room, in seconds of the monotonic clock.
+
+        Args:
+            blocked_ns: how long it has been blocked already.
+        """
+        if self.full_timeout is None:
+            return math.inf
+        return time.monotonic() + self.full_timeout - blocked_ns / 1e9
+
     def next_page(
         self,
         number: int,
         check: Callable[[], None] | None = None,
         commit: CommitPages | None = None,
+        *,
+        deadline: float = math.inf,
     ) -> WritablePage:
         """Return a page that may not exist yet.
 
@@ -101,6 +117,7 @@ class Roller:
             check: called while waiting for room; raises if the page is no longer needed. None: do
                 not wait.
             commit: completes the bulk commit of a publisher that died.
+            deadline: until when to wait for room, in seconds of the monotonic clock.
 
         Raises:
             DiskFull: the disk is full. QueueFull: the limit of retention is reached.
@@ -116,11 +133,13 @@ class Roller:
         with self._folder.descriptor:
             self._folder.check()
             if page is None:
-                self._ask_for_room(number, check)
+                self._ask_for_room(number, check, deadline)
                 page = self._keep(self._make(number, 0, 1.0, commit))
         return page
 
-    def _ask_for_room(self, number: int, check: Callable[[], None] | None) -> None:
+    def _ask_for_room(
+        self, number: int, check: Callable[[], None] | None, deadline: float = math.inf
+    ) -> None:
         """Make room for a page; not after a failed sync, when a page is needed to continue."""
         if (
             self.make_room is not None
@@ -128,7 +147,7 @@ class Roller:
             and not self._write_meta.is_failed
             and not self._folder.exists(fmt.page_name(self._prefix, number))
         ):
-            self.make_room(number, check)
+            self.make_room(number, check, deadline)
 
     def _keep(self, page: WritablePage) -> WritablePage:
         """Share a page with the other threads; the first one mapped is the one that counts."""

@@ -188,6 +188,7 @@ int pq_writer_append(Writer *self, pq_batch *batch, pq_payload *items, int64_t e
     } else {
         checksum_fixed(queue_state, items, batch->count);
     }
+    int64_t full_at = -1; /* when this call first found the page full */
     for (int again = 0;; again = 1) {
         attempt try = {.what = PQ_DO_APPEND, .batch = batch, .exact = exact};
         try.now = free_gil && self->clock == Py_None ? PQ_TIMESTAMP_NOW : clock_now(self);
@@ -205,6 +206,11 @@ int pq_writer_append(Writer *self, pq_batch *batch, pq_payload *items, int64_t e
             return after(self, out, batch->count);
         }
         int64_t value = result == PQ_APPEND_OLD ? exact : total;
+        if (result == PQ_APPEND_FULL) { /* others may take the next page again and again */
+            int64_t now = pq_clock_monotonic();
+            full_at = full_at < 0 ? now : full_at;
+            value = now - full_at;
+        }
         if (result < 0 || pq_event_raise((PyObject *)self, event_of(result), value) <= 0) {
             return -1;
         }
