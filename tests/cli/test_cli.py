@@ -333,7 +333,7 @@ def test_missing_queue_is_one_line_and_exit_code_1(
         (["receive", "q", "--since", "1m", "--last", "1"], "exclude each other"),
         (["receive", "q", "--null"], "--format raw"),
         (["send", "q", "--null", "--length-prefixed"], "exclude each other"),
-        (["send", "q", "--page-bytes", "many"], "is no size"),
+        (["send", "q", "--page-bytes", "many"], "is not a size"),
         (["send", "q", "--page-bytes", "100", "--file", os.devnull], "page_bytes"),
         (["sned", "q"], "No such command"),
         (["info"], "DIR"),

@@ -112,7 +112,7 @@ def test_groups_are_listed_with_what_is_claimed(directory: Path, capfdbinary: Ca
         code, out, _ = call(capfdbinary, "consumers", directory)
         assert code == 0
         assert b"lag 9" in out
-        assert b"group: 1 claimed, 1 to come again, 0 dead letters" in out
+        assert b"group: 1 claimed, 1 to be redelivered, 0 dead letters" in out
         code, out, _ = call(capfdbinary, "consumers", directory, "--json")
         assert json.loads(out)["group"] == {
             "claimed": 1, "waiting": 1, "dead_letters": 0, "missed": 0, "capacity": 16,

@@ -195,5 +195,5 @@ def test_repair_of_a_file_that_was_given_away_asks_for_its_owner(
     code, out, err = call(capfdbinary, "repair", filled.directory)
     assert code == 1
     assert f"uid {STRANGER}".encode() in out
-    assert "mend owner, permissions or kind" in err
+    assert "correct the owner, permissions or type" in err
     assert "salvage" not in err

@@ -87,10 +87,10 @@ def test_lines_are_sent_as_the_codec_has_them(
         assert [message.value for message in queue.replay()] == [{"a": 1}, "text"]
     source.write_text("1\n{\n")
     assert main(["send", path, "--file", str(source)]) == 1
-    assert "line 2 is not what the queue's codec holds" in capfd.readouterr().err
+    assert "line 2 is invalid in the queue's codec" in capfd.readouterr().err
     with Queue(path) as queue:
         assert len(queue) == 2
     assert main(["send", path, "--codec", "utf-8", "--file", str(source)]) == 1
     assert "leave --codec out" in capfd.readouterr().err
     assert main(["send", str(tmp_path / "p"), "--codec", "pickle", "--file", str(source)]) == 2
-    assert "no text says that" in capfd.readouterr().err
+    assert "has no text form" in capfd.readouterr().err

@@ -178,7 +178,7 @@ def test_import_goes_on_behind_what_is_there(tmp_path: Path, capsys: Capture) ->
     assert main(arguments) == 0
     assert main(arguments) == 1
     told = capsys.readouterr().err
-    assert "0 messages imported; to go on behind them: --skip 0" in told
+    assert "0 messages imported; to continue after them: --skip 0" in told
     assert main([*arguments, "--skip", "1", "--json"]) == 0
     assert contents(tmp_path / "q") == [(t, str(t).encode()) for t in (5, 7, 7, 7, 7)]
     assert main([*arguments, "--skip", "9"]) == 0

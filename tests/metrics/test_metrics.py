@@ -16,7 +16,7 @@ import pytest
 
 from pagequeue import Queue
 from pagequeue.cli import main
-from pagequeue.cli.watch import age, looks, tables
+from pagequeue.cli.watch import age, samples, tables
 
 prometheus_client = pytest.importorskip("prometheus_client")
 
@@ -184,7 +184,7 @@ def test_watching_needs_an_interval_that_ends(queue: Queue, interval: str, capsy
     assert "not a number of seconds" in capsys.readouterr().err
 
 
-def test_looks_wait_in_between_and_tell_rates(queue: Queue) -> None:
+def test_samples_wait_in_between_and_have_rates(queue: Queue) -> None:
     """Rates come from the look before."""
     slept = []
 
@@ -192,7 +192,7 @@ def test_looks_wait_in_between_and_tell_rates(queue: Queue) -> None:
         slept.append(seconds)
         queue.producer().send_many([b"x"] * 5)
 
-    found = list(looks(queue, 2.5, 3, sleep))
+    found = list(samples(queue, 2.5, 3, sleep))
     assert slept == [2.5, 2.5]
     assert [look.depth for look, _ in found] == [10, 15, 20]
     assert found[0][1] is None

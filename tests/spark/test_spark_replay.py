@@ -286,7 +286,7 @@ def test_the_commands_archive_and_replay(
     assert main([*arguments, "--page-bytes", "4K"]) == 0
     assert "40 messages replayed" in capsys.readouterr().out
     assert main(arguments) == 0
-    assert "1 slice there from an earlier run" in capsys.readouterr().out
+    assert "1 slice published by an earlier run" in capsys.readouterr().out
     assert messages(tmp_path / "to") == wanted(60, 100)
     assert main(["spark", "replay", source, "--to", target]) == 1
     assert "no table that `archive` made" in capsys.readouterr().err

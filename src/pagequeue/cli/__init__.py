@@ -1,9 +1,9 @@
 """The `pagequeue` command.
 
-- exit codes: 0 done, 1 an error told in one line on stderr, 2 wrong usage, 130 interrupted, 141
-  the reader of our output has gone; never a traceback for any of these.
+- exit codes: 0 success, 1 an error printed in one line on stderr, 2 wrong usage, 130 interrupted,
+  141 the reader of stdout has closed it; none of these prints a traceback.
 - data goes to stdout, everything else to stderr; a closed stderr changes no exit code.
-- importing this package imports no command and nothing of an extra; a missing extra is named.
+- importing this package imports no command and no extra; a missing extra is named.
 """
 
 from __future__ import annotations
@@ -24,11 +24,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
     Args:
-        arguments: what stands after the program's name; None takes `sys.argv`, and the process is
-            prepared as the command's own (`pagequeue.system.program`).
+        arguments: those after the program's name; None takes `sys.argv`, and prepares the process
+            as the command's own (`pagequeue.system.program`).
 
     Returns:
-        The exit code, as the package's contract says.
+        The exit code, listed at the top of this module.
+
+    Example:
+        >>> from pagequeue.cli import main
+        >>> main(["info", "/var/lib/app/events", "--json"])  # doctest: +SKIP
+        0
     """
     if arguments is None:
         program.begin()

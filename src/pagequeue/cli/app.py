@@ -1,4 +1,4 @@
-"""The commands by name, and how each of them ends."""
+"""The commands by name, and the exit code and error line of each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
-import rich  # noqa: F401 - every command needs it, so its absence is told here
+import rich  # noqa: F401 - every command needs it: report its absence here
 
 from pagequeue import PageQueueError
 from pagequeue.cli.error_text import message_of
@@ -44,15 +44,15 @@ COMMANDS: Final = {
 
 
 class _ClosedPipeError(Exception):
-    """The reader of stdout has gone. No OSError: click would answer that one itself."""
+    """The reader closed stdout. Not an OSError: click handles those itself."""
 
 
 class _InterruptedError(Exception):
-    """Ctrl-C. Click would answer KeyboardInterrupt with an empty line, where nobody looks too."""
+    """Ctrl-C. Click would print an empty line for a KeyboardInterrupt."""
 
 
 class _Commands(LazyGroup):
-    """All commands; how one ends is told by `run`."""
+    """All commands; `run` turns their errors into exit codes."""
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
         """Run the command."""
@@ -69,13 +69,13 @@ class _Commands(LazyGroup):
 )
 @click.version_option(package_name="pagequeue", prog_name="pagequeue")
 def application() -> None:
-    """Send to, receive from and look after persistent memory-mapped queues."""
+    """Send to, receive from and maintain persistent memory-mapped queues."""
 
 
 def run(arguments: Sequence[str] | None) -> int:
     """Run one command and return its exit code."""
     logging.basicConfig(format="pagequeue: %(message)s", level=logging.WARNING)
-    logging.raiseExceptions = False  # a log line that nobody can hear is no error
+    logging.raiseExceptions = False  # a closed stderr is not an error
     program.raise_on_interrupt()
     try:
         code = _run(arguments)
@@ -98,63 +98,63 @@ def _run(arguments: Sequence[str] | None) -> int:
     except Exception as error:
         if program.was_interrupted():  # whatever the interruption became on its way
             return program.EXIT_INTERRUPTED
-        code = _told(error)
+        code = _report(error)
         if code is None:
             raise
         return code
     return result if isinstance(result, int) else 0
 
 
-def _told(error: Exception) -> int | None:
+def _report(error: Exception) -> int | None:
     """Print an error in one line, and return its exit code; None: the error is a bug."""
     if isinstance(error, click.UsageError):
         with contextlib.suppress(OSError):
             error.show()
         return error.exit_code
     if isinstance(error, click.ClickException):
-        _complain(error.format_message())
+        _print_error(error.format_message())
         return error.exit_code
     if isinstance(error, PageQueueError):
-        _complain(message_of(error))
+        _print_error(message_of(error))
         return EXIT_ERROR
     if isinstance(error, OSError):
-        _complain(os_error_text(error))
+        _print_error(os_error_text(error))
         return EXIT_ERROR
     return None
 
 
-def _complain(text: str) -> None:
-    """Say what went wrong in one line on stderr, if there is anybody to hear it."""
+def _print_error(text: str) -> None:
+    """Print the error in one line on stderr, unless stderr is closed."""
     with contextlib.suppress(OSError):
         line = " ".join(text.split())
         click.echo(f"pagequeue: {click.style('error:', fg='red')} {line}", err=True)
 
 
 def _close_output(code: int) -> int:
-    """Flush stdout and stderr, and return the exit code that this leaves.
+    """Flush stdout and stderr, and return the resulting exit code.
 
-    The interpreter flushes again when it ends and would fail there, with another exit code, so a
-    stream that cannot be written is led to nowhere. Only stdout counts.
+    The interpreter flushes again at exit and would fail with another exit code, so a stream that
+    fails is redirected to /dev/null. Only stdout affects the exit code.
     """
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         code = code or EXIT_CLOSED_PIPE
-        _lead_to_nowhere(sys.stdout)
+        _redirect_to_null(sys.stdout)
     except OSError as error:
         if code == 0:
-            _complain(f"standard output: {os_error_text(error)}; nothing more was written")
+            _print_error(f"standard output: {os_error_text(error)}; the rest of the output is lost")
             code = EXIT_ERROR
-        _lead_to_nowhere(sys.stdout)
+        _redirect_to_null(sys.stdout)
     try:
         sys.stderr.flush()
     except OSError:
-        _lead_to_nowhere(sys.stderr)
+        _redirect_to_null(sys.stderr)
     return code
 
 
-def _lead_to_nowhere(stream: TextIO) -> None:
+def _redirect_to_null(stream: TextIO) -> None:
     with contextlib.suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)

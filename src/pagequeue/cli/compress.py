@@ -1,4 +1,4 @@
-"""`pagequeue compress`: sealed pages in fewer bytes, while others use the queue."""
+"""`pagequeue compress`: compress sealed pages, while other processes use the queue."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pagequeue.util.text import grouped, human_bytes
     type=click.IntRange(LEVEL_MIN, LEVEL_MAX),
     default=LEVEL_DEFAULT,
     show_default=True,
-    help="Of Zstandard; more is smaller and slower.",
+    help="Zstandard level; higher is smaller and slower.",
 )
 @click.option("--rotate", is_flag=True, help="Seal the active page first.")
 @options.json_option()
@@ -33,7 +33,7 @@ def command(
 ) -> None:
     """Compress the sealed pages of the queue in DIR; needs the extra `zstd`.
 
-    Others can send and receive meanwhile. Pages that would hardly shrink stay as they are.
+    Other processes can send and receive meanwhile. Pages that would hardly shrink are skipped.
     """
     try:
         queue = Queue(directory, prefix=prefix, create=False, trust=trust, compress_level=level)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def line_of(consumer: ConsumerInfo) -> str:
-    """Return what a person wants to know of a consumer."""
+    """Return a consumer as one line of text."""
     name = click.style(consumer.name, fg="cyan")
     if consumer.problem is not None:
         return f"{name}  damaged: {consumer.problem}"
@@ -29,7 +29,7 @@ def line_of(consumer: ConsumerInfo) -> str:
     if consumer.group is not None:
         group = consumer.group
         words.append(
-            f"group: {group.claimed:,} claimed, {group.waiting:,} to come again, "
+            f"group: {group.claimed:,} claimed, {group.waiting:,} to be redelivered, "
             f"{group.dead_letters:,} dead letters"
         )
     return f"{name}  {', '.join(words)}"
@@ -37,14 +37,14 @@ def line_of(consumer: ConsumerInfo) -> str:
 
 @click.command()
 @options.directory_argument
-@options.json_option("Print one JSON object for each, a line.")
-@click.option("--remove", metavar="NAME", help="Remove this one: its place is lost.")
+@options.json_option("Print one JSON object per line.")
+@click.option("--remove", metavar="NAME", help="Remove this consumer; its position is lost.")
 @options.prefix_option
 @options.trust_option
 def command(
     directory: str, prefix: str, trust: tuple[str, ...], *, as_json: bool, remove: str | None
 ) -> None:
-    """List the named consumers and groups of the queue in DIR: place, lag, last acknowledgement."""
+    """List the named consumers and groups of the queue in DIR: position, lag, last ack."""
     if remove is not None:
         with options.open_to_write(directory, prefix, trust, create=False) as queue:
             queue.remove_consumer(remove)

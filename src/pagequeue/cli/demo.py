@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def _directory(kept: str | None) -> Iterator[str]:
-    """Give the queue's directory: the one asked for, or one that goes away again."""
+    """Yield the queue's directory: the one given, or a temporary one."""
     if kept is not None:
         yield kept
         return
@@ -30,7 +30,7 @@ def _directory(kept: str | None) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _terminated_tidily() -> Iterator[None]:
-    """Make SIGTERM an exception, so that children and the temporary directory go too."""
+    """Turn SIGTERM into an exception, so that children and the temporary directory are removed."""
 
     def leave(number: int, frame: object) -> NoReturn:
         del frame
@@ -55,7 +55,7 @@ def _terminated_tidily() -> Iterator[None]:
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0, min_open=True),
-    help="Spread the year over so many seconds; otherwise as fast as it goes.",
+    help="Spread the year over so many seconds; otherwise as fast as possible.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
@@ -65,10 +65,10 @@ def command(
 
     Three producer processes, one for each airport, send their flights in event order into one
     queue. Two consumer processes follow live: one keeps delay statistics by carrier, one writes an
-    event log. Then half of it is replayed by time, and all of it compared with the source. Ends
-    with exit code 1, and says which, if one flight is missing, doubled, changed or out of order.
+    event log. Then half of it is replayed by time, and all of it compared with the source. Any
+    flight that is missing, doubled, changed or out of order is printed; the exit code is then 1.
     """
-    # Only here: the other commands, and this one's help, should not wait for it.
+    # Imported here: the other commands, and this one's help, need not wait for it.
     from pagequeue.demo import run, view  # noqa: PLC0415
 
     try:
@@ -88,11 +88,11 @@ def command(
             print_json({"ok": False, "faults": error.faults})
         for fault in error.faults:
             options.note(fault)
-        raise options.CommandError("the demo failed; the lines above say where") from None
+        raise options.CommandError("the demo failed; the lines above name each fault") from None
     if as_json:
         print_json(report.figures())
         return 0
     view.show(report, flights.carrier_names())
     if directory is not None:
-        options.note(f"kept in {directory}; look with: pagequeue receive {directory} --last 5")
+        options.note(f"kept in {directory}; print it: pagequeue receive {directory} --last 5")
     return 0

@@ -1,4 +1,4 @@
-"""Errors for whoever reads JSON: they stand where the result would."""
+"""JSON error output: an error object is printed in place of the result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Function = TypeVar("_Function", bound="Callable[..., Any]")
 
 
 def os_error_text(error: OSError) -> str:
-    """Return an operating system's error as one that names its file."""
+    """Return the text of an operating system's error, with its file."""
     reason = error.strerror or str(error) or type(error).__name__
     return f"{os.fsdecode(error.filename)}: {reason}" if error.filename else reason
 
@@ -37,9 +37,9 @@ def _figures(error: PageQueueError | OSError | click.ClickException) -> dict[str
 
 
 def told_as_json(function: _Function) -> _Function:
-    """Have a command print an error as a JSON object on stdout too, where JSON was asked for.
+    """Make a command with `--json` print an error as a JSON object on stdout too.
 
-    The exit code, and the line on stderr, stay what they are.
+    The exit code and the line on stderr stay the same.
     """
 
     @functools.wraps(function)

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 def _begin(suffix: str, kind: Schema) -> Callable[[IO[bytes]], Writing]:
-    """Return what begins a file of a format."""
+    """Return the class or function that begins a file of this format."""
     if suffix == ".jsonl":
         return JsonlWriting
     if suffix == ".csv":
         return CsvWriting
     from pagequeue.export.arrow import ArrowWriting, ParquetWriting, schema_of  # noqa: PLC0415 - the extra
 
-    schema_of(kind)  # what is missing is told before anything is made
+    schema_of(kind)  # raises for a missing extra before the file is created
     return partial(ParquetWriting if suffix == ".parquet" else ArrowWriting, kind=kind)
 
 
@@ -57,12 +57,12 @@ def _export(
 @options.directory_argument
 @click.option(
     "--to", "target", required=True, metavar="FILE", type=click.Path(readable=False),
-    help="The file to write; .parquet, .arrow, .jsonl or .csv says how.",
+    help="The file to write; its suffix is the format: .parquet, .arrow, .jsonl or .csv.",
 )  # fmt: skip
 @options.since_option
 @options.until_option
 @click.option("--sequence", type=click.IntRange(min=0), help="Start at this sequence.")
-@click.option("--force", is_flag=True, help="Replace what stands there.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 @options.json_option()
 @options.prefix_option
 @options.trust_option
@@ -80,7 +80,7 @@ def command(
 ) -> None:
     """Write the messages of the queue in DIR to a file, with their times.
 
-    The file has its name only when it is whole and on stable storage. Payloads are bytes in
+    The file appears under its name once it is complete and on stable storage. Payloads are bytes in
     .parquet and .arrow (extra `arrow`), where records have a column for each field; in .jsonl and
     .csv they are text where they are UTF-8, else Base64 in another column.
 

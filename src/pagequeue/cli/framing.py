@@ -1,11 +1,11 @@
-r"""How messages stand one after another in a byte stream. No input and no output here.
+r"""Framing of messages in a byte stream; does no I/O.
 
-- newline: each payload, then `\n`. A payload that holds one comes back as two.
-- null: each payload, then a zero byte. The same.
-- length-prefixed: each payload's length as four bytes, little-endian, then the payload. Loses
-  nothing, whatever the payloads hold.
+- newline: each payload, then `\n`. A payload that contains one is read back as two.
+- null: each payload, then a zero byte, with the same limitation.
+- length-prefixed: each payload's length as four bytes, little-endian, then the payload. Any payload
+  is read back unchanged.
 
-What stands behind the last separator is a message too, unless it is empty.
+Bytes after the last separator are a message too, unless there are none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LENGTH_PREFIX: Final = struct.Struct("<I")
-"""Stands before each payload; four bytes, because no page and so no message reaches 4 GiB."""
+"""Precedes each payload; four bytes, because pages and so messages are smaller than 4 GiB."""
 
 
 class FramingError(ValueError):
@@ -27,7 +27,7 @@ class FramingError(ValueError):
 
 
 class Framing(enum.Enum):
-    """Which bytes keep two messages apart."""
+    """How two messages are separated."""
 
     NEWLINE = "newline"
     NULL = "null"
@@ -35,20 +35,20 @@ class Framing(enum.Enum):
 
 
 class Decoder(Protocol):
-    """Takes pieces of a stream as they come, gives the messages that are whole."""
+    """Takes pieces of a stream and returns the messages that they complete."""
 
     unit: str
-    """What a person calls one of its messages: line or record."""
+    """What error messages call one of its messages: line or record."""
 
     @property
     def pending_bytes(self) -> int:
-        """The bytes, known so far, of the message that is not whole yet."""
+        """The known size of the incomplete message."""
 
     def feed(self, piece: bytes) -> list[bytes]:
         """Return the messages that this piece completes."""
 
     def finish(self) -> list[bytes]:
-        """Return what the end of the stream completes; FramingError if that is half a message."""
+        """Return what the end of the stream completes; FramingError if it cuts a message."""
 
 
 class SeparatorDecoder:
@@ -66,7 +66,7 @@ class SeparatorDecoder:
         return self._rest_bytes
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """Return the messages whose separator has come."""
+        """Return the messages whose separator has arrived."""
         messages = piece.split(self._separator)
         last = messages.pop()
         if messages and self._rest:
@@ -80,7 +80,7 @@ class SeparatorDecoder:
         return messages
 
     def finish(self) -> list[bytes]:
-        """Return what stands behind the last separator."""
+        """Return the bytes after the last separator, if any, as a message."""
         last = b"".join(self._rest)
         self._rest.clear()
         self._rest_bytes = 0
@@ -88,7 +88,7 @@ class SeparatorDecoder:
 
 
 class LengthDecoder:
-    """Messages with their length before them."""
+    """Messages preceded by their length."""
 
     unit = "record"
 
@@ -98,13 +98,13 @@ class LengthDecoder:
 
     @property
     def pending_bytes(self) -> int:
-        """The length that the next message has announced, 0 as long as it has not."""
+        """The length prefix of the next message, 0 until it is complete."""
         if len(self._buffer) < LENGTH_PREFIX.size:
             return 0
         return int(LENGTH_PREFIX.unpack_from(self._buffer)[0])
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """Return the messages that have come to their announced length."""
+        """Return the messages that have reached the length of their prefix."""
         buffer = self._buffer
         buffer += piece
         available_bytes = len(buffer)
@@ -123,7 +123,7 @@ class LengthDecoder:
         return messages
 
     def finish(self) -> list[bytes]:
-        """Return nothing: whole messages were given already, and half of one is an error."""
+        """Return an empty list; raise FramingError if the stream ends inside a message."""
         if not self._buffer:
             return []
         have_bytes = len(self._buffer) - LENGTH_PREFIX.size
@@ -148,7 +148,7 @@ def decoder(framing: Framing) -> Decoder:
 
 
 def encode(framing: Framing, payloads: Sequence[bytes]) -> bytes:
-    """Return the payloads as they stand in a stream, the last one ended too."""
+    """Return the payloads as a stream, the last one terminated too."""
     if framing is Framing.LENGTH:
         lengths = map(LENGTH_PREFIX.pack, map(len, payloads))
         return b"".join(itertools.chain.from_iterable(zip(lengths, payloads, strict=True)))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class _Source:
-    """A file of rows, opened: what its queue held, its pieces, and how far it was read."""
+    """An open file of rows: the schema of its queue, its row groups, and how far it was read."""
 
     def __init__(self, file: IO[bytes], path: str) -> None:
         suffix = exchanging.suffix_of(path)
@@ -53,7 +53,7 @@ class _Source:
 
 
 def _open_queue(directory: str, kind: Schema, **options: Any) -> Queue:  # noqa: ANN401 - of Queue
-    """Return the queue; a new one holds what that of the file held."""
+    """Return the queue; a new one gets the schema of the file's queue."""
     try:
         try:
             return Queue(directory, create=False, **options)
@@ -77,7 +77,7 @@ def _raw_producer(queue: Queue) -> Producer:
 def _opened(path: str) -> Iterator[IO[bytes]]:
     with Path(path).open("rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise shared.CommandError(f"{path} is no regular file; give one")
+            raise shared.CommandError(f"{path} is not a regular file; give one")
         yield file
 
 
@@ -85,12 +85,12 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
 @shared.directory_argument
 @click.option(
     "--from", "source", required=True, metavar="FILE", type=click.Path(readable=False),
-    help="The file to read; .parquet, .arrow, .jsonl or .csv says how.",
+    help="The file to read; its suffix is the format: .parquet, .arrow, .jsonl or .csv.",
 )  # fmt: skip
 @click.option("--check", is_flag=True, help="Refuse rows whose sequences have a gap.")
 @click.option(
     "--skip", "skip_count", type=click.IntRange(min=0), default=0, metavar="N",
-    help="Pass over the first N rows: go on where an import ended.",
+    help="Skip the first N rows, to resume an import.",
 )  # fmt: skip
 @click.option(
     "--page-bytes",
@@ -98,7 +98,7 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
     metavar="SIZE",
     help="The size of each page of a new queue, like 64M.",
 )
-@click.option("--flush", is_flag=True, help="End only when everything is on stable storage.")
+@click.option("--flush", is_flag=True, help="Exit only after everything is on stable storage.")
 @shared.json_option()
 @shared.prefix_option
 @shared.trust_option
@@ -116,9 +116,9 @@ def command(
 ) -> None:
     """Send the rows of a file to the queue in DIR, with the times that they have.
 
-    The queue is made if it is not there. Times must not go back, nor lie before the last message
-    of the queue: the import ends there. Each batch is sent as a whole or not at all; what came
-    before an error stays, and is counted, so that --skip can go on behind it. Sequences are new.
+    The queue is created if necessary. Times must not decrease, nor precede the last message of the
+    queue: the import stops at such a row. Each batch is sent as a whole or not at all; rows before
+    an error stay in the queue and are counted, so that --skip can resume. Sequences are new.
     """
     try:
         exchanging.suffix_of(source)
@@ -164,5 +164,5 @@ def command(
 def _say_how_far(importing: exchanging.Import, skip_count: int) -> None:
     rest = skip_count + importing.messages
     shared.note(
-        f"{grouped(importing.messages, 'message')} imported; to go on behind them: --skip {rest}"
+        f"{grouped(importing.messages, 'message')} imported; to continue after them: --skip {rest}"
     )

@@ -1,4 +1,4 @@
-"""`pagequeue info`: what a queue holds, read without writing a byte to it."""
+"""`pagequeue info`: what a queue holds; opens it read-only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pagequeue.util.text import human_bytes
 
 
 def _text(name: str, value: object) -> str:
-    """Return one of the queue's figures for a person."""
+    """Return one of the queue's figures as text."""
     if value is None or isinstance(value, bool):
         return {None: "-", True: "yes", False: "no"}[value]
     if isinstance(value, int):
@@ -31,17 +31,17 @@ def _text(name: str, value: object) -> str:
 
 @click.command()
 @options.directory_argument
-@options.json_option("Print one JSON object; with --watch one a line.")
-@click.option("--watch", is_flag=True, help="Show depth, rates, lags and ages again and again.")
+@options.json_option("Print one JSON object; with --watch one per line.")
+@click.option("--watch", is_flag=True, help="Show depth, rates, lags and ages repeatedly.")
 @click.option(
     "--interval",
     type=click.FloatRange(min=0, min_open=True),
     callback=options.finite,
     default=1.0,
     show_default=True,
-    help="With --watch: after so many seconds.",
+    help="With --watch: seconds between samples.",
 )
-@click.option("--count", type=click.IntRange(min=1), help="With --watch: so often.")
+@click.option("--count", type=click.IntRange(min=1), help="With --watch: number of samples.")
 @options.prefix_option
 @options.trust_option
 def command(

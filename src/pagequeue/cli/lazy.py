@@ -1,4 +1,4 @@
-"""Groups of commands whose modules are imported when they are asked for."""
+"""Groups of commands whose modules are imported on first use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command when it is asked for.
+    """A group that imports a command on first use.
 
     Args:
         modules: each command's, by name, in the order of the help; a module has a `command`.
@@ -31,7 +31,7 @@ class LazyGroup(click.Group):
         return list(self._modules)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return one command, or None where there is none of that name."""
+        """Return the command with this name, or None."""
         del ctx
         if cmd_name not in self._modules:
             return None

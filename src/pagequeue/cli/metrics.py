@@ -1,4 +1,4 @@
-"""`pagequeue metrics`: what a queue looks like, for Prometheus."""
+"""`pagequeue metrics`: figures of queues for Prometheus."""
 
 from __future__ import annotations
 
@@ -15,21 +15,25 @@ from pagequeue.cli import options
 
 @click.command()
 @click.argument("directories", metavar="DIR...", nargs=-1, required=True)
-@click.option("--port", type=click.IntRange(0, 65535), help="Serve it there until interrupted.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help="Serve the metrics on this port until interrupted.",
+)
 @click.option("--address", default="127.0.0.1", show_default=True, help="Where --port listens.")
 @click.option(
     "--textfile",
     metavar="PATH",
     type=click.Path(dir_okay=False),
-    help="Write it there, whole or not at all, for the node exporter.",
+    help="Write the metrics atomically to this file, for the node exporter.",
 )
 @click.option(
     "--interval",
     type=click.FloatRange(min=0, min_open=True),
     callback=options.finite,
-    help="Write the text file again after so many seconds, until interrupted.",
+    help="Rewrite the text file every so many seconds, until interrupted.",
 )
-@click.option("--count", type=click.IntRange(min=1), help="With --interval: so often.")
+@click.option("--count", type=click.IntRange(min=1), help="With --interval: how often.")
 @options.prefix_option
 @options.trust_option
 def command(
@@ -42,7 +46,7 @@ def command(
     prefix: str,
     trust: tuple[str, ...],
 ) -> None:
-    """Tell Prometheus of the queues in DIR...: depth, lag, ages, bytes. Writes no byte to them.
+    """Give Prometheus depth, lag, ages and bytes of the queues in DIR...; opens them read-only.
 
     Without --port and --textfile the metrics are printed once.
     """
@@ -61,7 +65,9 @@ def command(
     if count is not None and interval is None:
         raise click.UsageError("--count belongs to --interval")
     with contextlib.ExitStack() as stack:
-        once = dict.fromkeys(map(os.path.abspath, directories))  # a sample must not come twice
+        once = dict.fromkeys(
+            map(os.path.abspath, directories)
+        )  # Prometheus refuses duplicate samples
         queues = [stack.enter_context(options.open_to_read(path, prefix, trust)) for path in once]
         registry = prometheus_client.CollectorRegistry()
         registry.register(QueueCollector(*queues))

@@ -1,4 +1,4 @@
-"""What several commands use: their options, how a queue is opened, where output goes."""
+"""Shared by several commands: options, opening a queue, notes on stderr."""
 
 from __future__ import annotations
 
@@ -51,24 +51,24 @@ def parse_size(text: str) -> int:
     """Return the bytes that a text means: a number, with K, M or G for powers of 1024."""
     match = _SIZE.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no size; write one like 65536, 64K, 64M or 1G")
+        raise ValueError(f"{text!r} is not a size; write one like 65536, 64K, 64M or 1G")
     return int(match[1]) << _SIZE_SHIFTS[match[2].upper()]
 
 
 def parse_moment(text: str) -> int:
-    """Return the time that a text means, as of now."""
+    """Return the time that a text means, relative to now."""
     return parse_time(text, time.time_ns())
 
 
 def directory_argument(function: _Function) -> _Function:
     """Add the queue's directory."""
-    # Whether it can be read is the library's to say, as an error and not as wrong usage.
+    # An unreadable directory is an error (exit code 1) of the library, not wrong usage.
     kind = click.Path(readable=False, path_type=str)
     return click.argument("directory", metavar="DIR", type=kind)(function)
 
 
 def finite(_context: click.Context, _option: click.Parameter, value: float | None) -> float | None:
-    """Refuse what no clock comes to."""
+    """Reject infinite and NaN."""
     if value is not None and not math.isfinite(value):
         raise click.BadParameter(f"{value} is not a number of seconds")
     return value
@@ -86,7 +86,7 @@ def json_option(each: str = "Print one JSON object.") -> Callable[[_Function], _
 def prefix_option(function: _Function) -> _Function:
     """Add the queue's prefix."""
     return click.option(
-        "--prefix", default="queue", show_default=True, help="How the queue's files are called."
+        "--prefix", default="queue", show_default=True, help="File name prefix of the queue."
     )(function)
 
 
@@ -106,34 +106,34 @@ def until_option(function: _Function) -> _Function:
         "--until",
         metavar="TIME",
         callback=parsed(parse_moment),
-        help="End before this time, given likewise.",
+        help="End before this time, in the same forms.",
     )(function)
 
 
 def trust_option(function: _Function) -> _Function:
-    """Add the option that accepts what is refused otherwise."""
+    """Add the option that accepts otherwise refused owners, modes and file systems."""
     return click.option(
         "--trust",
         multiple=True,
         type=click.Choice(sorted(TRUST)),
-        help="Accept what is refused otherwise; can be given several times.",
+        help="Accept what is refused by default; repeatable.",
     )(function)
 
 
 def framing_options(function: _Function) -> _Function:
-    """Add the options that say how messages are kept apart."""
+    """Add the options for framing messages in a stream."""
     function = click.option(
         "--length-prefixed",
         is_flag=True,
-        help="Before each message its length, 4 bytes little-endian. Loses nothing.",
+        help="Precede each message by its length, 4 bytes little-endian; keeps any payload.",
     )(function)
     return click.option(
-        "-0", "--null", is_flag=True, help="A zero byte behind each message, not a newline."
+        "-0", "--null", is_flag=True, help="End each message with a zero byte instead of a newline."
     )(function)
 
 
 def chosen_framing(*, null: bool, length_prefixed: bool) -> Framing:
-    """Return what the framing options say."""
+    """Return the framing that the options select."""
     if null and length_prefixed:
         raise click.UsageError("--null and --length-prefixed exclude each other; give one of them")
     if length_prefixed:
@@ -165,18 +165,18 @@ def open_to_write(
             codec=codec,
         )  # fmt: skip
     except (PageSizeMismatch, CodecMismatch):
-        raise  # that depends on the queue, not on how the option is written
+        raise  # depends on the queue, not on the form of the option
     except InvalidOption as error:
         raise click.UsageError(message_of(error)) from None
 
 
 def check_output() -> None:
-    """Refuse a stdout that was closed: this command has nothing else to write to."""
+    """Raise if stdout is closed, for a command whose only result is its output."""
     if 1 in program.closed:
         raise CommandError("standard output is closed; give the command one, or >/dev/null")
 
 
 def note(text: str) -> None:
-    """Say one line on stderr, if there is anybody to hear it."""
+    """Print one line on stderr, unless stderr is closed."""
     with contextlib.suppress(OSError):
         click.echo(f"pagequeue: {text}", err=True)

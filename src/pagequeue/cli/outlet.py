@@ -1,13 +1,12 @@
-"""Stdout as the way to a reader: what was written, and whether its reader has taken it.
+"""Stdout, and whether its reader has read what was written.
 
-A write into a pipe succeeds when the kernel has room, up to 64 KiB before anybody reads. What the
-last reader leaves there is gone. So a message counts as delivered when
+A write into a pipe succeeds once the kernel has buffered it, up to 64 KiB before anyone reads; the
+kernel discards what the last reader leaves in the buffer. So a message counts as delivered when
 
-- a pipe or a socket holds nothing of it any more: its reader has read it;
+- the buffer of a pipe or socket is empty: the reader has read the message;
 - a file, a terminal or a device has accepted it.
 
-What a reader does with what it has read is unknown here: the less it is given at once, the less it
-can lose.
+What the reader does with it afterwards is unknown, so smaller writes put fewer messages at risk.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ import time
 from typing import IO, Final
 
 STEP_COUNT: Final = 4096
-"""Messages written at once where nothing can be lost, and in a pipe without acknowledgements."""
-LOOKS_COUNT: Final = 50
-"""So often the reader is given the processor before this process sleeps."""
-NAP_SECONDS: Final = 20e-6
-NAP_SECONDS_MAX: Final = 0.01
+"""Messages per write to a file, or to a pipe without acknowledgements."""
+YIELD_COUNT: Final = 50
+"""Number of `sched_yield` calls before the first sleep."""
+SLEEP_SECONDS: Final = 20e-6
+SLEEP_SECONDS_MAX: Final = 0.01
 
 
 class Outlet:
@@ -39,7 +38,7 @@ class Outlet:
         self._stream: IO[bytes] | None = None
         self._request: int | None = None
         self.step_count = STEP_COUNT
-        """How many messages to write before their delivery is waited for."""
+        """Messages to write before waiting for their delivery."""
         try:
             self._fd = sys.stdout.fileno()
         except io.UnsupportedOperation:  # a program called `main` with a stdout of its own
@@ -53,7 +52,7 @@ class Outlet:
             self._request = termios.TIOCOUTQ
         try:
             self._left_bytes()
-        except OSError:  # a kind of socket that does not tell
+        except OSError:  # a kind of socket without this ioctl
             self._request = None
         is_stream = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
         if is_stream or os.isatty(self._fd):
@@ -65,7 +64,7 @@ class Outlet:
         """Write all of it.
 
         Raises:
-            BrokenPipeError: there is no reader any more. OSError: the disk is full, or the like.
+            BrokenPipeError: the last reader has closed it. OSError: the disk is full, or similar.
         """
         if self._stream is not None:
             self._stream.write(data)
@@ -75,7 +74,7 @@ class Outlet:
         while rest:
             try:
                 rest = rest[os.write(self._fd, rest) :]
-            except BlockingIOError:  # whoever shares the pipe has made it so
+            except BlockingIOError:  # a process that shares the pipe set O_NONBLOCK
                 room = select.poll()
                 room.register(self._fd, select.POLLOUT)
                 room.poll()
@@ -84,29 +83,29 @@ class Outlet:
                 raise
 
     def wait_until_taken(self) -> None:
-        """Return when the reader has read all that was written.
+        """Wait until the reader has read everything written.
 
         Raises:
-            BrokenPipeError: the last reader ended before.
+            BrokenPipeError: the last reader closed it before.
         """
-        looks_count, nap = 0, NAP_SECONDS
+        yield_count, sleep_seconds = 0, SLEEP_SECONDS
         while self._left_bytes():
-            if looks_count < LOOKS_COUNT:
-                looks_count += 1
+            if yield_count < YIELD_COUNT:
+                yield_count += 1
                 os.sched_yield()
             elif self.is_abandoned():
-                if self._left_bytes():  # else it was read since the last look
+                if self._left_bytes():  # else it was read since the last poll
                     raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
             else:
-                time.sleep(nap)
-                nap = min(2 * nap, NAP_SECONDS_MAX)
+                time.sleep(sleep_seconds)
+                sleep_seconds = min(2 * sleep_seconds, SLEEP_SECONDS_MAX)
 
     def is_abandoned(self) -> bool:
-        """Whether there is no reader any more."""
+        """Whether the last reader has closed the pipe."""
         return self._stream is None and bool(self._reader.poll(0))
 
     def _left_bytes(self) -> int:
-        """Return how much was written and not read; of a socket, whether there is any."""
+        """Return the bytes written and not read; for a socket, non-zero if there are any."""
         if self._request is None:
             return 0
         fcntl.ioctl(self._fd, self._request, self._left)

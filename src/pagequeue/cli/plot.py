@@ -1,4 +1,4 @@
-"""`pagequeue plot`: messages and bytes by time, sizes and latencies, as a picture."""
+"""`pagequeue plot`: messages and bytes by time, sizes and latencies, as an image."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def _count(queue: Queue, since: int | None, until: int | None) -> tuple[TimeBins, SizeBins]:
-    """Return what one queue's messages look like."""
+    """Return the histograms of one queue's messages by time and by size."""
     times, sizes = TimeBins(), SizeBins()
     with (
         queue.batches(since=since, until=until) as batches,
@@ -75,11 +75,11 @@ def _figures(times: TimeBins, sizes: SizeBins, latencies: Latencies | None) -> d
 )  # fmt: skip
 @click.option(
     "--by", "rule", metavar="RULE",
-    help=f"What says that, with --latency: {RULES}. payload, the default: the same payload in "
+    help=f"How --latency matches messages: {RULES}. payload, the default: the same payload in "
     "both; field: the same value of a field of JSON objects; time: the payload in OTHER begins "
     "with ns since 1970, int64 little-endian, or has them in a field.",
 )  # fmt: skip
-@click.option("--force", is_flag=True, help="Replace what stands there.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 @options.json_option()
 @options.prefix_option
 @options.trust_option
@@ -106,7 +106,7 @@ def command(
     if file_format not in plotting.FORMATS:
         raise click.UsageError(f"--to {target}: a picture ends with .png, .svg or .pdf")
     if rule is not None and other is None:
-        raise click.UsageError("--by says how messages are matched with --latency: give that too")
+        raise click.UsageError("--by is how --latency matches messages: give --latency too")
     try:
         latencies = Latencies(rule or "payload") if other is not None else None
     except InvalidOption as error:

@@ -1,4 +1,4 @@
-"""What verify, repair and salvage have in common: progress over pages, and problems as lines."""
+"""Shared by verify, repair and salvage: progress over pages, and problems as lines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def page_progress(doing: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Show how many pages are done, where somebody looks."""
+    """Show a progress bar over pages if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -36,7 +36,7 @@ def page_progress(doing: str) -> Iterator[Callable[[int, int], None] | None]:
 
 @contextlib.contextmanager
 def told_in_the_report() -> Iterator[None]:
-    """Keep the library's log quiet about what is printed from the report anyway."""
+    """Silence the library's warnings, which the printed report repeats."""
     log = logging.getLogger("pagequeue")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -47,18 +47,18 @@ def told_in_the_report() -> Iterator[None]:
 
 
 def remedies(problems: Sequence[Problem], damage: str) -> str:
-    """Return what to do about problems, each kind once; `damage` is what to do about that."""
+    """Return the remedy for each kind of problem present; `damage` is the one for damage."""
     texts = {
         "damage": damage,
-        "access": "mend owner, permissions or kind of the files that are refused, then repair",
-        "upgrade": "use a pagequeue as new as what wrote the files",
+        "access": "correct the owner, permissions or type of the refused files, then repair",
+        "upgrade": "use the version of pagequeue that wrote the files, or a newer one",
     }
     kinds = {problem.kind for problem in problems}
     return "; ".join(text for kind, text in texts.items() if kind in kinds)
 
 
 def line_of(problem: Problem) -> str:
-    """Return one problem as a person reads it: where, then why."""
+    """Return one problem as a line: where, then why."""
     where = [str(problem.file)]
     if problem.position is not None:
         where.append(f"position {problem.position}")

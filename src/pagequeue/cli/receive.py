@@ -1,7 +1,7 @@
 """`pagequeue receive`: a queue's messages to stdout.
 
-It opens read-only and writes no byte to the queue, unless a named consumer keeps its place there.
-Then a message is acknowledged when it is delivered, as `outlet.py` says, and never before.
+It opens the queue read-only, except for a named consumer, whose position the queue stores. Then a
+message is acknowledged after its delivery, which outlet.py defines.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     Render = Callable[[Batch], bytes]
 
 LOOK_UP_SECONDS: Final = 0.5
-"""How often a follower that nothing comes to looks whether its own reader is still there."""
+"""How often an idle follower checks that its own reader still exists."""
 EARLY_NS: Final = 10**17
-"""A bare number below it, in 1973, was probably meant as seconds or milliseconds."""
+"""A bare number below it (1973) probably counts seconds or milliseconds."""
 
 
 def printable(payload: bytes) -> str:
-    """Return a payload as text that cannot steer a terminal."""
+    """Return a payload as text without control characters for a terminal."""
     text = payload.decode(errors="backslashreplace")
     if text.isprintable():
         return text
@@ -68,7 +68,7 @@ def render_values(batch: Batch) -> bytes:
 
 
 def _renderer(output_format: str, chosen: framing.Framing, queue: Queue) -> Render:
-    """Return what turns a batch into bytes."""
+    """Return the function that turns a batch into bytes."""
     shown = values.are_shown(queue)
 
     def contents(batch: Batch) -> list[bytes]:
@@ -84,14 +84,14 @@ def _renderer(output_format: str, chosen: framing.Framing, queue: Queue) -> Rend
 
 
 class _Start(TypedDict, total=False):
-    """A place in a queue; the head when it is empty."""
+    """A position in a queue; empty means the head."""
 
     since: int
     sequence: int
 
 
 class _Span:
-    """Which messages were asked for."""
+    """The requested range of messages."""
 
     def __init__(
         self, *, since: int | None, until: int | None, sequence: int | None, last: int | None
@@ -113,12 +113,12 @@ class _Span:
 
 
 def _retained(queue: Queue, span: _Span) -> Iterator[Batch]:
-    """Give what is there now."""
+    """Yield the messages that are retained now."""
     return queue.batches(**span.start(queue), until=span.until, limit_count=STEP_COUNT)
 
 
 def _followed(queue: Queue, span: _Span, outlet: Outlet) -> Iterator[Batch]:
-    """Give what is there and what comes, up to `until` or for ever."""
+    """Yield retained and new messages, up to `until` or until interrupted."""
     with queue.consumer(**span.start(queue)) as consumer:
         while True:
             try:
@@ -138,7 +138,7 @@ def _followed(queue: Queue, span: _Span, outlet: Outlet) -> Iterator[Batch]:
 def _consumed(
     queue: Queue, name: str, until: int | None, outlet: Outlet, *, follow: bool
 ) -> Iterator[tuple[Consumer, Batch]]:
-    """Give what a named consumer receives; the caller acknowledges it."""
+    """Yield what a named consumer receives; the caller acknowledges it."""
     end = queue.tail_sequence
     with queue.consumer(name) as consumer:
         while follow or consumer.sequence < end:
@@ -164,7 +164,7 @@ def _deliver(
     """Write messages and acknowledge them, so many at a time.
 
     1. Write. Dies here: some were seen, none is acknowledged; they are received again.
-    2. Wait until the reader has taken them. Dies here, or the reader does: the same.
+    2. Wait until the reader has read them. Dies here, or the reader does: the same.
     3. Acknowledge.
     """
     for first in range(0, len(batch), step_count):
@@ -175,7 +175,7 @@ def _deliver(
 
 
 def _warn_of_early(name: str, timestamp: int | None) -> None:
-    """Say what a bare number means when it was probably meant otherwise."""
+    """Warn about a bare number that is too small for nanoseconds since 1970."""
     if timestamp is not None and 0 < timestamp < EARLY_NS:
         options.note(
             f"{name} is {iso_time(timestamp)}: a bare number counts nanoseconds since 1970"
@@ -185,7 +185,7 @@ def _warn_of_early(name: str, timestamp: int | None) -> None:
 
 @click.command()
 @options.directory_argument
-@click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until interrupted.")
+@click.option("-f", "--follow", is_flag=True, help="Then print new messages, until interrupted.")
 @options.since_option
 @options.until_option
 @click.option("--sequence", type=click.IntRange(min=0), help="Start at this sequence.")
@@ -194,12 +194,12 @@ def _warn_of_early(name: str, timestamp: int | None) -> None:
     "--last",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Start at the last N messages; with --follow, 0 is only what comes.",
+    help="Start at the last N messages; with --follow, 0 means only new ones.",
 )
 @click.option(
     "--consumer",
     metavar="NAME",
-    help="Go on behind what this named consumer was given before; it is made if it is not there.",
+    help="Continue where this named consumer stopped; created if necessary.",
 )
 @click.option(
     "--ack-every",
@@ -214,9 +214,8 @@ def _warn_of_early(name: str, timestamp: int | None) -> None:
     type=click.Choice(["text", "json", "raw"]),
     default="text",
     show_default=True,
-    help="text: with time on a terminal, else payload lines. json: an object a line. Records, JSON "
-    "and MessagePack are shown as JSON in both. "
-    "raw: payload bytes, framed.",
+    help="text: with time on a terminal, else payload lines. json: one object per line. Both show "
+    "records, JSON and MessagePack as JSON. raw: payload bytes, framed.",
 )
 @options.framing_options
 @options.prefix_option
@@ -257,7 +256,9 @@ def command(
     outlet = Outlet()
     if consumer is not None:
         if any(choice is not None for choice in (since, sequence, last)):
-            raise click.UsageError("--consumer goes on where it was; leave the place to start out")
+            raise click.UsageError(
+                "--consumer continues where it stopped; leave the place to start out"
+            )
         with options.open_to_write(directory, prefix, trust, create=False) as queue:
             render = _renderer(output_format, chosen, queue)
             step_count = ack_every or outlet.step_count

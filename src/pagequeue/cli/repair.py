@@ -1,4 +1,4 @@
-"""`pagequeue repair`: mend what can be mended without losing a message."""
+"""`pagequeue repair`: repair a queue as far as no message is lost."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from pagequeue.util.text import grouped
 @options.prefix_option
 @options.trust_option
 def command(directory: str, prefix: str, trust: tuple[str, ...], *, as_json: bool) -> int:
-    """Mend the queue in DIR as far as that loses no message.
+    """Repair the queue in DIR as far as that loses no message.
 
-    Prints a line for each thing that was mended and for each problem that is left; exit code 1 if
-    there is one. No other process may have the queue open.
+    Prints a line for each repair and for each remaining problem; exit code 1 if there is one. No
+    other process may have the queue open.
     """
     with told_in_the_report(), page_progress("verifying pages") as progress:
         report = repair_queue(directory, prefix=prefix, trust=trust, progress=progress)
@@ -33,16 +33,15 @@ def command(directory: str, prefix: str, trust: tuple[str, ...], *, as_json: boo
     for action in report.actions:
         click.echo(action)
     for problem in report.remaining:
-        click.echo(f"left: {line_of(problem)}")
+        click.echo(f"not repaired: {line_of(problem)}")
     if report.ok:
-        mended = grouped(len(report.actions), "thing")
-        click.echo(f"{click.style('ok', fg='green')}: {mended} mended, nothing is left")
+        repaired = grouped(len(report.actions), "problem")
+        click.echo(f"{click.style('ok', fg='green')}: repaired {repaired}, none remaining")
         return 0
-    left = grouped(len(report.remaining), "problem")
+    remaining = grouped(len(report.remaining), "problem")
     remedy = remedies(
         report.remaining,
-        "what is damaged cannot be mended without losing something: copy what is good with "
-        "`pagequeue salvage`",
+        "repairing the rest would lose messages: copy the valid ones with `pagequeue salvage`",
     )
-    options.note(f"{left} left: {remedy}")
+    options.note(f"{remaining} remaining: {remedy}")
     return 1

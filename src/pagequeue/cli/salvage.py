@@ -1,4 +1,4 @@
-"""`pagequeue salvage`: copy what still validates into a new queue, and say what is gone."""
+"""`pagequeue salvage`: copy what still validates into a new queue, and list what is lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _loss(loss: Loss) -> str:
-    """Return what is gone as a person reads it: which messages, from when, where, why."""
+    """Return a loss as a line: which messages, from when, where, why."""
     if loss.last_sequence is None:
         which = f"what followed message {loss.first_sequence}, if there was any"
     else:
@@ -32,7 +32,7 @@ def _loss(loss: Loss) -> str:
     ]
     when = f" ({' and '.join(times)})" if times else ""
     where = loss.file if loss.position is None else f"{loss.file}, position {loss.position}"
-    return f"gone: {which}{when}: {where}: {loss.reason}"
+    return f"lost: {which}{when}: {where}: {loss.reason}"
 
 
 @click.command()
@@ -48,7 +48,7 @@ def command(
 ) -> int:
     """Copy every message of the queue in DIR that still validates into a new queue.
 
-    DIR is only read. Prints which messages are gone; exit code 1 if there are any.
+    DIR is only read. Prints which messages are lost; exit code 1 if there are any.
     """
     try:
         with page_progress("copying pages") as progress:
@@ -70,7 +70,7 @@ def command(
         click.echo(f"note: {line_of(note)}")
     copied = f"{grouped(report.messages_copied, 'message')} copied to {report.target}"
     if report.ok:
-        click.echo(f"{click.style('ok', fg='green')}: {copied}, nothing is gone")
+        click.echo(f"{click.style('ok', fg='green')}: {copied}, none lost")
         return 0
     options.note(copied)
     return 1

@@ -1,8 +1,8 @@
-"""`pagequeue send`: a byte stream's messages into a queue, as they come.
+"""`pagequeue send`: the messages of a byte stream into a queue, as they arrive.
 
-Each read takes what is there and its whole messages are sent before the next read: so a fast stream
-goes in large batches, and a slow one waits for nothing. When it ends with an error, everything
-before the message that is named was sent, and nothing of that message or behind it.
+Each read takes the bytes available, and sends the complete messages before the next read: a fast
+stream is sent in large batches, a slow one without delay. An error names a message: all messages
+before it were sent, and it and the following ones were not.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 READ_BYTES: Final = 1 << 20
 BATCHES_PER_PAGE: Final = 16
-"""A batch does not go on in the next page, so a small part of a page leaves little of it unused."""
+"""A batch does not continue in the next page; a small one leaves little of a page unused."""
 
 
 class Sender:
@@ -58,7 +58,7 @@ class Sender:
 
         Args:
             descriptor: what to read from.
-            advanced: called with the bytes of each piece when its messages are sent.
+            advanced: called with the size of each piece after its messages are sent.
         """
         while piece := os.read(descriptor, READ_BYTES):
             self._send(self._decoder.feed(piece))
@@ -79,7 +79,7 @@ class Sender:
             raise self._too_long(f"{len(messages[too_long]):,} bytes")
 
     def _decoded(self, batch: list[bytes]) -> list[object]:
-        """Return what the queue's codec holds of these lines."""
+        """Return the values of the queue's codec that these lines encode."""
         assert self._values is not None
         decoded: list[object] = []
         for place, line in enumerate(batch):
@@ -87,9 +87,9 @@ class Sender:
                 decoded.append(self._values(line))
             except ValueError as error:
                 raise options.CommandError(
-                    f"{self._decoder.unit} {self.sent_count + place + 1} is not what the queue's "
-                    f"codec holds ({error}); nothing from {self._decoder.unit} "
-                    f"{self.sent_count + 1} on was sent"
+                    f"{self._decoder.unit} {self.sent_count + place + 1} is invalid in the queue's "
+                    f"codec ({error}); {self._decoder.unit} {self.sent_count + 1} and all "
+                    "following were not sent"
                 ) from None
         return decoded
 
@@ -115,13 +115,13 @@ class Sender:
         return options.CommandError(
             f"{self._decoder.unit} {self.sent_count + 1} has {size}, but a message in this queue "
             f"has at most {self._payload_limit_bytes:,}; send it to a new queue made with a larger "
-            "--page-bytes, or check that the input is framed as the options say"
+            "--page-bytes, or check that the options match the framing of the input"
         )
 
 
 @contextlib.contextmanager
 def _progress(descriptor: int) -> Iterator[Callable[[int], object]]:
-    """Show how far a regular file has been read, where somebody looks."""
+    """Show a progress bar over a regular file if stderr is a terminal."""
     status = os.fstat(descriptor)
     if not (stat.S_ISREG(status.st_mode) and status.st_size and sys.stderr.isatty()):
         yield lambda _: None
@@ -134,7 +134,7 @@ def _progress(descriptor: int) -> Iterator[Callable[[int], object]]:
 
 @contextlib.contextmanager
 def _source(file: str | None) -> Iterator[int]:
-    """Give the descriptor to read from."""
+    """Yield the descriptor to read from."""
     if file is None or file == "-":
         if 0 in program.closed:
             raise options.CommandError("standard input is closed; give the command one, or --file")
@@ -146,7 +146,7 @@ def _source(file: str | None) -> Iterator[int]:
 
 @click.command()
 @options.directory_argument
-@click.option("--file", metavar="FILE", help="Read this file; '-' is stdin, as without it.")
+@click.option("--file", metavar="FILE", help="Read this file; '-' is stdin, the default.")
 @options.framing_options
 @options.prefix_option
 @click.option(
@@ -158,9 +158,9 @@ def _source(file: str | None) -> Iterator[int]:
 @click.option(
     "--codec",
     type=click.Choice(NAMES),
-    help="Of a new queue: with json and utf-8 each line must be that, and bytes is anything.",
+    help="Codec of a new queue; with json and utf-8 each line must be valid.",
 )
-@click.option("--flush", is_flag=True, help="End only when everything is on stable storage.")
+@click.option("--flush", is_flag=True, help="Exit only after everything is on stable storage.")
 @options.trust_option
 def command(
     directory: str,
@@ -176,8 +176,8 @@ def command(
 ) -> None:
     """Send each line of stdin, or of a file, to the queue in DIR.
 
-    The queue is made if it is not there. What is read is sent at once, so that
-    'tail -f log | pagequeue send DIR' keeps up.
+    The queue is created if necessary. Lines are sent as soon as they are read, so that
+    'tail -f log | pagequeue send DIR' works.
 
     \b
     printf 'hello\\n' | pagequeue send events

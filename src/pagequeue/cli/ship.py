@@ -1,4 +1,4 @@
-"""`pagequeue ship`: sealed pages into another directory, where they are a queue to read."""
+"""`pagequeue ship`: copy sealed pages into another directory, a read-only queue."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def parse_mode(text: str) -> int:
     try:
         return int(text, 8)
     except ValueError:
-        raise ValueError(f"{text!r} is no octal number; write one like 640") from None
+        raise ValueError(f"{text!r} is not an octal number; write one like 640") from None
 
 
 def _told(report: ShipReport) -> str:
-    """Return what was done, as a person reads it."""
+    """Return the report as one line."""
     what = f"{grouped(report.pages, 'page')}, {grouped(report.messages, 'message')}"
     there = grouped(report.pages_before + report.pages, "page")
     return (
@@ -38,15 +38,17 @@ def _told(report: ShipReport) -> str:
 @options.directory_argument
 @click.option(
     "--to", "target", required=True, metavar="DIR", type=click.Path(readable=False),
-    help="Directory of the copies; made if it is not there.",
+    help="Directory of the copies; created if necessary.",
 )  # fmt: skip
-@click.option("--rotate", is_flag=True, help="Seal the active page first, so that all goes along.")
+@click.option("--rotate", is_flag=True, help="Seal the active page first, to ship every message.")
 @click.option(
-    "--consumer", metavar="NAME", help="A consumer that acknowledges it, so that retention waits."
+    "--consumer",
+    metavar="NAME",
+    help="Acknowledge shipped messages as this consumer, so that retention waits for it.",
 )
 @click.option(
     "--read-only", is_flag=True,
-    help="Need no write permission in DIR: only pages that were flushed already are shipped.",
+    help="Need no write permission in DIR; ships only pages that are flushed already.",
 )  # fmt: skip
 @click.option(
     "--mode", "file_mode", metavar="MODE", callback=options.parsed(parse_mode), default="600",
@@ -69,9 +71,9 @@ def command(
 ) -> None:
     """Copy the sealed pages of the queue in DIR that are not in another directory yet.
 
-    Each is read again and checked there. The directory can be read as a queue, by Spark as well,
-    wherever it is seen or copied to. Others can send and receive meanwhile; calling it again ships
-    what is new, and goes on where it was killed.
+    Each copy is read back and checked. The target can be read as a queue, also by Spark, and copied
+    to other hosts. Other processes can send and receive meanwhile; the same command later ships the
+    new pages, also after it was killed.
 
     \b
     pagequeue ship events --to /shared/ships/host-1

@@ -47,7 +47,7 @@ logger.apache.level = off
 logger.sparkproject.name = org.sparkproject
 logger.sparkproject.level = off
 """
-"""What goes wrong is told in one line by the command, and not by each room of Spark."""
+"""The command prints an error in one line; Spark's own logging of it is off."""
 CONFIGURATION: Final = "spark.driver.extraJavaOptions"
 
 
@@ -63,12 +63,12 @@ def _setting(_context: click.Context, _option: click.Parameter, given: tuple[str
     pairs = [text.partition("=") for text in given]
     for name, sign, _ in pairs:
         if not sign or not name.startswith("spark."):
-            raise click.BadParameter(f"{name!r} is no setting; write spark.NAME=VALUE")
+            raise click.BadParameter(f"{name!r} is not a setting; write spark.NAME=VALUE")
     return {name: value for name, _, value in pairs}
 
 
 def _refusing_odd_names(function: _Function) -> _Function:
-    """Refuse names that are not UTF-8: the JVM has no text for them, and would take others."""
+    """Refuse names that are not UTF-8: the JVM would replace them by other names."""
 
     @functools.wraps(function)
     def command(**options: Any) -> Any:  # noqa: ANN401
@@ -89,21 +89,21 @@ def session_options(function: _Function) -> _Function:
     function = _refusing_odd_names(function)
     function = click.option(
         "--set", "settings", multiple=True, metavar="KEY=VALUE", callback=_setting,
-        help="A setting of Spark; can be given several times.",
+        help="A setting of Spark; repeatable.",
     )(function)  # fmt: skip
     return click.option(
-        "--master", metavar="URL", help="The cluster, like spark://host:7077; otherwise this host."
+        "--master", metavar="URL", help="The cluster, like spark://host:7077; default: this host."
     )(function)
 
 
 damage_option = click.option(
     "--on-damage", type=click.Choice(["fail", "skip"]), default="fail", show_default=True,
-    help="What a damaged page of a queue does.",
+    help="How to handle a damaged page.",
 )  # fmt: skip
 
 
 def source_options(prefix: str, trust: tuple[str, ...], on_damage: str) -> dict[str, Any]:
-    """Return the options of Spark's source that say which queues are read, and how."""
+    """Return the options of the Spark source for the queues to read."""
     options = {"prefix": prefix, "onDamage": on_damage}
     if trust:
         options["trust"] = ",".join(trust)
@@ -112,12 +112,12 @@ def source_options(prefix: str, trust: tuple[str, ...], on_damage: str) -> dict[
 
 @contextlib.contextmanager
 def session(master: str | None, settings: dict[str, str], *, fast: bool = True) -> Iterator[Any]:
-    """Give a session that is quiet, and ends with the block; one that runs already stays.
+    """Yield a session without logging, stopped at the end of the block unless it ran before.
 
     Args:
         master: of the cluster.
         settings: more of Spark's.
-        fast: start it in fewer seconds, for work that is over soon.
+        fast: start it in fewer seconds, for short work.
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415 - the extra
 
@@ -144,12 +144,12 @@ def session(master: str | None, settings: dict[str, str], *, fast: bool = True) 
             CONFIGURATION: " ".join(flags).strip(),
             **settings,
         }
-        for name in ("pyspark", "py4j"):  # a callback that fails is told by the one who made it
+        for name in ("pyspark", "py4j"):  # the callback reports its own failure
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
         handler = signal.getsignal(signal.SIGINT)
         started: SparkSession = ours.session("pagequeue", master=master, settings=chosen)
         with contextlib.suppress(ValueError):  # in another thread than the main one
-            # Spark's own calls the JVM, perhaps in the middle of another call.
+            # Spark's handler calls the JVM, perhaps in the middle of another call.
             signal.signal(signal.SIGINT, handler)
         try:
             yield started
@@ -164,7 +164,7 @@ def check_extra() -> None:
 
 @contextlib.contextmanager
 def progress_of(doing: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Show how much is done, where somebody looks; the bar is there before Spark is."""
+    """Show a progress bar if stderr is a terminal, also while Spark starts."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -23,7 +23,7 @@ FILE_SIZE: Final = "128M"
 
 @contextlib.contextmanager
 def _stopped_tidily(stop: threading.Event) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM end an archive behind its batch."""
+    """Let Ctrl-C and SIGTERM end an archive after its current batch."""
 
     def leave(_number: int, _frame: FrameType | None) -> None:
         stop.set()
@@ -42,11 +42,11 @@ def _stopped_tidily(stop: threading.Event) -> Iterator[None]:
 )
 @click.option(
     "--to", "table", required=True, metavar="TABLE", type=click.Path(readable=False),
-    help="The directory of the table; made if it is not there.",
+    help="The directory of the table; created if necessary.",
 )  # fmt: skip
 @click.option(
     "--every", type=click.FloatRange(min=0), callback=shared.finite, metavar="SECONDS",
-    help="Go on until Ctrl-C, with a batch each so many seconds. Without it: what is there now.",
+    help="Archive a batch every so many seconds until Ctrl-C. Default: only what is retained now.",
 )  # fmt: skip
 @click.option(
     "--consumer", metavar="NAME",
@@ -54,11 +54,11 @@ def _stopped_tidily(stop: threading.Event) -> Iterator[None]:
 )  # fmt: skip
 @click.option(
     "--checkpoint", metavar="DIR", type=click.Path(readable=False),
-    help="Where Spark notes its progress.  [default: below the table]",
+    help="Where Spark stores its progress.  [default: below the table]",
 )  # fmt: skip
 @click.option(
     "--batch", "batch_count", type=click.IntRange(min=1), metavar="N",
-    help="At most so many messages at a time.  [default: 1 GiB of them]",
+    help="At most so many messages per batch.  [default: 1 GiB of them]",
 )  # fmt: skip
 @click.option(
     "--file-bytes", default=FILE_SIZE, show_default=True, metavar="SIZE",
@@ -68,7 +68,7 @@ def _stopped_tidily(stop: threading.Event) -> Iterator[None]:
 @sparks.damage_option
 @click.option(
     "--on-expired", type=click.Choice(["fail", "skip"]), default="fail", show_default=True,
-    help="What messages do that retention took before they were archived.",
+    help="How to handle messages that retention removed before they were archived.",
 )  # fmt: skip
 @click.option(
     "--durable-only", is_flag=True,
@@ -99,8 +99,8 @@ def command(
 ) -> None:
     """Put the messages of QUEUES, directories or globs, into a Parquet table.
 
-    Each message is in the table once, whoever is killed when; the same command goes on where one
-    ended. The table has the columns sequence, timestamp, timestamp_ns and payload, and is
+    Each message is in the table once, whichever process is killed; the same command resumes an
+    earlier one. The table has the columns sequence, timestamp, timestamp_ns and payload, and is
     partitioned by queue, date and hour, UTC.
     """
     sparks.check_extra()

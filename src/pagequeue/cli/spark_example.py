@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def _directory(kept: str | None) -> Iterator[str]:
-    """Give the directory that was asked for, or one that goes away again."""
+    """Yield the directory given, or a temporary one."""
     if kept is not None:
         os.makedirs(kept, exist_ok=True)
         yield kept
@@ -44,7 +44,7 @@ def _directory(kept: str | None) -> Iterator[str]:
 @click.option(
     "--limit", "limit_count", type=click.IntRange(min=1), help="Only the first rows of the source."
 )
-@click.option("--force", is_flag=True, help="Replace what stands there.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 @sparks.session_options
 @options.json_option()
 def command(
@@ -92,7 +92,7 @@ def command(
         return
     count = grouped(found.messages, "flight")
     files = grouped(found.files, "file")
-    click.echo(f"{count} archived in {files}, joined with the weather: as the source says")
+    click.echo(f"{count} archived in {files}, joined with the weather: equal to the source")
     names = demo_flights.carrier_names()
     for what, delays in (("hour", by_hour), ("carrier", by_carrier)):
         worst = max(delays, key=lambda key: delays[key])
@@ -100,4 +100,4 @@ def command(
     click.echo(f"drawn in {target}")
     if directory is not None:
         table = os.path.join(directory, "table")
-        options.note(f"kept in {directory}; look with: pagequeue spark profile {table}")
+        options.note(f"kept in {directory}; to profile it: pagequeue spark profile {table}")

@@ -1,4 +1,4 @@
-"""`pagequeue spark profile`: what queues, or an archive of them, look like."""
+"""`pagequeue spark profile`: figures of queues, or of an archive of them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _show(profile: Profile) -> None:
 )  # fmt: skip
 @shared.since_option
 @shared.until_option
-@click.option("--force", is_flag=True, help="Replace what stands there.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 @sparks.damage_option
 @sparks.session_options
 @shared.json_option()
@@ -72,8 +72,8 @@ def command(
     """Show rates, sizes, gaps, lags, and what is missing, late or there twice.
 
     Of QUEUES, directories or globs, or of the TABLE that `archive` made. A gap is the time from a
-    message to the next one of its queue; late is one that is older than one with a lower sequence;
-    the lag of a table is what its queue has more, where that is on this host.
+    message to the next one of its queue; a late message is older than one with a lower sequence;
+    the lag of a table is the number of messages that its queue has more, if that is on this host.
     """
     sparks.check_extra()
     from pagequeue.spark.pipeline import profile, report, table_layout  # noqa: PLC0415 - the extra

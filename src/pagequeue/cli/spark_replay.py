@@ -11,7 +11,7 @@ from pagequeue.util.text import grouped
 
 
 def _time(text: str) -> str:
-    """Return a time as it was typed, if it is one: "ago" is counted once for a whole replay."""
+    """Check a time and return its text: a resumed replay must resolve "ago" only once."""
     options.parse_moment(text)
     return text
 
@@ -20,7 +20,7 @@ def _time(text: str) -> str:
 @click.argument("table", metavar="TABLE", type=click.Path(readable=False))
 @click.option(
     "--to", "directory", required=True, metavar="DIR", type=click.Path(readable=False),
-    help="The queue to send to; made if it is not there.",
+    help="The queue to send to; created if necessary.",
 )  # fmt: skip
 @click.option(
     "--since", metavar="TIME", callback=options.parsed(_time),
@@ -28,7 +28,7 @@ def _time(text: str) -> str:
 )  # fmt: skip
 @click.option(
     "--until", metavar="TIME", callback=options.parsed(_time),
-    help="End before this time, given likewise.",
+    help="End before this time, in the same forms.",
 )  # fmt: skip
 @click.option(
     "--page-bytes", callback=options.parsed(options.parse_size), metavar="SIZE",
@@ -36,7 +36,7 @@ def _time(text: str) -> str:
 )  # fmt: skip
 @click.option(
     "--slice", "slice_count", type=click.IntRange(min=1), metavar="N",
-    help="About so many messages appear at a time, fewer if large.  [default: 1,000,000]",
+    help="Publish about so many messages at a time, fewer if large.  [default: 1,000,000]",
 )  # fmt: skip
 @sparks.session_options
 @options.json_option()
@@ -58,9 +58,9 @@ def command(
 ) -> None:
     """Send the messages of TABLE, that `archive` made, to a queue again.
 
-    By time, then queue, then sequence, with the times that they have; sequences are new. The same
-    command goes on where one was killed, with the messages that the table had when it first began.
-    Nobody else can send to the queue meanwhile: its times would be later.
+    Ordered by time, then queue, then sequence; the messages keep their times and get new sequences.
+    The same command resumes one that was killed, with the messages that the table had at its first
+    start. Other producers must not send to the queue meanwhile: their timestamps would be later.
     """
     sparks.check_extra()
     from pagequeue.spark.pipeline import replay  # noqa: PLC0415 - the extra
@@ -79,4 +79,4 @@ def command(
         return
     click.echo(f"{grouped(done.messages, 'message')} replayed to {directory}")
     if done.slices_before:
-        click.echo(f"{grouped(done.slices_before, 'slice')} there from an earlier run")
+        click.echo(f"{grouped(done.slices_before, 'slice')} published by an earlier run")

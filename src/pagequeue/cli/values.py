@@ -1,6 +1,6 @@
-"""What messages of a queue with a dtype or a codec look like as JSON, and how lines become such.
+"""Values of queues with a dtype or a codec as JSON, and lines of text as values.
 
-Only what JSON can nearly say is shown so: records, JSON, MessagePack; pickles and tables are bytes.
+Records, JSON and MessagePack are shown as JSON; pickles and tables as bytes.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ FROM_TEXT: Final = frozenset({"utf-8", "json"})
 
 
 def are_shown(queue: Queue) -> bool:
-    """Whether the values of a queue say more to a reader than their payloads."""
+    """Whether the values of a queue are shown as JSON, not their payloads."""
     return queue.dtype is not None or queue.codec in SHOWN
 
 
 def jsonable(value: object) -> object:
-    """Return what JSON can say of a value, or of a part of one."""
+    """Return a value, or a part of one, in types that JSON has."""
     if isinstance(value, np.void) and value.dtype.names is not None:
         return {name: jsonable(value[name]) for name in value.dtype.names}
     if isinstance(value, np.ndarray):
@@ -52,7 +52,7 @@ def _text(value: bytes) -> str:
 
 
 def value_of(message: Message) -> tuple[bool, object]:
-    """Return whether a message has a value, and what JSON says of it, but for its inside."""
+    """Return whether a message has a value, and the value; only its outermost type is JSON's."""
     try:
         value = message.value
     except NotDecodable:
@@ -73,14 +73,14 @@ def encoded(row: object) -> bytes:
 
 
 def decoder_of_lines(queue: Queue) -> Callable[[bytes], object] | None:
-    """Return what makes an object to send of a line of text; None: lines are payloads.
+    """Return the function that makes an object to send from a line; None: lines are payloads.
 
     Raises:
-        click.UsageError: no text says what this queue holds.
+        click.UsageError: the queue's codec has no text form.
     """
     name = queue.codec
     if name == "bytes":
         return None
     if name not in FROM_TEXT:
-        raise click.UsageError(f"the queue's codec is {name}, and no text says that: use Python")
+        raise click.UsageError(f"the queue's codec {name} has no text form: send with Python")
     return codec_of(name).decode

@@ -1,4 +1,4 @@
-"""`pagequeue verify`: every checksum of a queue, read without writing a byte to it."""
+"""`pagequeue verify`: check every checksum of a queue; opens it read-only."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from pagequeue.util.text import grouped
 def command(directory: str, prefix: str, trust: tuple[str, ...], *, as_json: bool) -> int:
     """Check every message of the queue in DIR.
 
-    Prints one line for each problem and ends with exit code 1 if there is one. A queue that is too
-    damaged to be opened can be verified too.
+    Prints one line for each problem and exits with code 1 if there is one. Also works on a queue
+    that is too damaged to open.
     """
     with page_progress("checking pages") as progress:
         report = verify_queue(directory, prefix=prefix, trust=trust, progress=progress)
@@ -41,8 +41,8 @@ def command(directory: str, prefix: str, trust: tuple[str, ...], *, as_json: boo
         return 0
     remedy = remedies(
         report.problems,
-        "copy the directory before anything else is tried; `pagequeue repair` mends what can be "
-        "mended, `pagequeue salvage` copies what is good",
+        "copy the directory first; `pagequeue repair` repairs what loses no message, "
+        "`pagequeue salvage` copies the valid messages",
     )
     options.note(f"{grouped(len(report.problems), 'problem')}; {checked}; {remedy}")
     return 1

@@ -1,4 +1,4 @@
-"""`pagequeue info --watch`: how full a queue is and how far its consumers are, again and again."""
+"""`pagequeue info --watch`: depth of a queue and lag of its consumers, repeatedly."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
     from pagequeue import ConsumerStats, Queue, Rates, Stats
 
-Look = tuple["Stats", "Rates | None"]
+Sample = tuple["Stats", "Rates | None"]
 
 
-def looks(
+def samples(
     queue: Queue,
     interval: float,
     count: int | None,
     sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[Look]:
-    """Give so many looks at a queue, with the rates since the one before."""
+) -> Iterator[Sample]:
+    """Yield `count` samples of a queue, with the rates since the previous one."""
     before: Stats | None = None
     for number in itertools.count() if count is None else range(count):
         if number:
@@ -43,33 +43,33 @@ def looks(
 
 
 def watch(queue: Queue, interval: float, count: int | None, *, as_json: bool) -> None:
-    """Show looks at a queue until there were enough, or for ever."""
+    """Show `count` samples of a queue, or sample until interrupted."""
     if as_json:
-        for found, since in looks(queue, interval, count):
+        for found, since in samples(queue, interval, count):
             print_json(jsonable(found, since))
             sys.stdout.flush()
         return
     console = output_console()
     if not console.is_terminal:
-        for look in looks(queue, interval, count):
-            console.print(tables(queue, *look))
+        for sample in samples(queue, interval, count):
+            console.print(tables(queue, *sample))
         return
     with Live(console=console, auto_refresh=False) as live:
-        for look in looks(queue, interval, count):
-            live.update(tables(queue, *look), refresh=True)
+        for sample in samples(queue, interval, count):
+            live.update(tables(queue, *sample), refresh=True)
 
 
 def jsonable(found: Stats, since: Rates | None) -> dict[str, object]:
-    """Return a look as it is written to one line."""
+    """Return a sample as one line of JSON has it."""
     figures = dataclasses.asdict(found)
     figures["time"] = found.time.isoformat()
-    del figures["taken_at"]  # means nothing outside of this process
+    del figures["taken_at"]  # of a clock that only this process has
     figures["rates"] = None if since is None else dataclasses.asdict(since)
     return figures
 
 
 def tables(queue: Queue, found: Stats, since: Rates | None) -> Group:
-    """Return a look as it is shown to a person."""
+    """Return a sample as tables for a terminal."""
     figures = Table.grid(padding=(0, 2))
     figures.add_row("[cyan]queue[/]", Text(f"{queue.directory}, prefix {queue.prefix}"))
     figures.add_row("[cyan]messages[/]", f"{found.depth:,} in {grouped(found.page_count, 'page')}")
@@ -81,7 +81,7 @@ def tables(queue: Queue, found: Stats, since: Rates | None) -> Group:
         written = human_bytes(max(0.0, since.written_bytes))
         figures.add_row("[cyan]sent[/]", f"{since.sent:,.0f} msg/s, {written}/s")
     if found.sync_failed:
-        figures.add_row("[red]sync failed[/]", "nothing more is written; see pagequeue repair")
+        figures.add_row("[red]sync failed[/]", "writing has stopped: run `pagequeue repair`")
     return Group(figures, *([_consumers(found, since)] if found.consumers else []))
 
 
@@ -110,7 +110,7 @@ def _state(consumer: ConsumerStats) -> str:
     words = [consumer.kind] if consumer.kind != "consumer" else []
     if consumer.group is not None:
         words.append(
-            f"{consumer.group.claimed:,} claimed, {consumer.group.waiting:,} to come again"
+            f"{consumer.group.claimed:,} claimed, {consumer.group.waiting:,} to be redelivered"
         )
         if consumer.group.dead_letters:
             words.append(f"{consumer.group.dead_letters:,} dead letters")
@@ -119,7 +119,7 @@ def _state(consumer: ConsumerStats) -> str:
 
 
 def age(seconds: float | None) -> str:
-    """Return an age as a person reads it."""
+    """Return an age as text, like 3 min."""
     if seconds is None:
         return "-"
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
