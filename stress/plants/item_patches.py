@@ -52,10 +52,10 @@ def large_gone_when_got() -> None:
 def large_swept_while_others_read() -> None:
     """Whoever opens removes large files that no message names, though others have it open."""
     rewrite(
-        large_objects.LargeItems, "__init__", ("if _is_alone(fd):", "if _is_alone(fd) or True:")
+        large_objects.LargeObjects, "__init__", ("if _is_alone(fd):", "if _is_alone(fd) or True:")
     )
 
 
 def large_left_for_ever() -> None:
     """Nobody removes large files that no message names."""
-    rewrite(large_objects.LargeItems, "__init__", ("if _is_alone(fd):", "if False:"))
+    rewrite(large_objects.LargeObjects, "__init__", ("if _is_alone(fd):", "if False:"))

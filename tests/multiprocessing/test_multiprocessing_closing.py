@@ -16,7 +16,7 @@ from drop_in_support import SECONDS
 
 from pagequeue import errors
 from pagequeue.multiprocessing import SLICE_SECONDS, Empty, JoinableQueue, Queue, SimpleQueue, base
-from pagequeue.multiprocessing.large_objects import LargeItems
+from pagequeue.multiprocessing.large_objects import LargeObjects
 from pagequeue.multiprocessing.object_queue import ObjectQueue
 from pagequeue.multiprocessing.temp_directory import SharedTempDirectory
 
@@ -169,24 +169,24 @@ def test_large_object_whose_directory_went_ends_in_an_error_that_says_so() -> No
         queue.get()
 
 
-def left_again_at(lodging: SharedTempDirectory, place: int) -> list[int]:
+def left_again_at(shared: SharedTempDirectory, place: int) -> list[int]:
     """Leave it, and once more at one of the instructions of that; return what was opened then."""
     left, numbers = [place], list[int]()
 
     def trace(frame: FrameType, event: str, _: object) -> Any:  # noqa: ANN401 - as Python says
-        if frame.f_code is SharedTempDirectory.leave.__code__:
+        if frame.f_code is SharedTempDirectory.release.__code__:
             frame.f_trace_opcodes = True
             left[0] -= event == "opcode"
             if left[0] == -1:
                 sys.settrace(None)
-                lodging.leave()
+                shared.release()
                 numbers.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(2))
         return trace
 
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        lodging.leave()
+        shared.release()
     finally:
         sys.settrace(before)
     return numbers
@@ -231,7 +231,7 @@ def test_large_object_into_a_directory_that_closing_removed_says_that_it_is_clos
     tmp_path: Path,
 ) -> None:
     """A put that had begun may find the directory gone, and not only its queue closed."""
-    large = LargeItems(str(tmp_path / "large"), synced=False, named=tuple)
+    large = LargeObjects(str(tmp_path / "large"), synced=False, named=tuple)
     with large._descriptor:
         large.close()
         (tmp_path / "large").rmdir()

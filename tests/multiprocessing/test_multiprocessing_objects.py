@@ -17,7 +17,7 @@ from drop_in_support import SECONDS, get_and_hang, get_each, joined, put_each, s
 from pagequeue import Queue as PageQueue
 from pagequeue import errors
 from pagequeue.multiprocessing import Empty, Full, JoinableQueue, Queue, SimpleQueue
-from pagequeue.multiprocessing.object_queue import Putter
+from pagequeue.multiprocessing.object_queue import ObjectProducer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,22 +46,22 @@ def test_producer_is_bound_once_and_by_a_group(tmp_path: Path) -> None:
     with PageQueue(tmp_path / "q", page_bytes=1 << 16) as queue, queue.group("g") as group:
         words = group._group_file.region
         store = queue._open()
-        putter = Putter(store, None, 0)
+        producer = ObjectProducer(store, None, 0)
         with pytest.raises(ValueError, match="1 or more"):
-            putter._bind(words, 0)
+            producer._bind(words, 0)
         with pytest.raises(ValueError, match="group"):
-            putter._bind(store.read_meta.region, 1)
-        putter._bind(words, 3)
+            producer._bind(store.read_meta.region, 1)
+        producer._bind(words, 3)
         with pytest.raises(ValueError, match="once"):
-            putter._bind(words, 3)
+            producer._bind(words, 3)
         with pytest.raises(Full):
-            putter.send_many([b"1", b"2", b"3", b"4"])
-        assert putter.send_many([b"1", b"2", b"3"]) == range(3)
+            producer.send_many([b"1", b"2", b"3", b"4"])
+        assert producer.send_many([b"1", b"2", b"3"]) == range(3)
         with pytest.raises(Full):
-            putter.send(b"4")
+            producer.send(b"4")
         group.take()
-        assert putter.send(b"4") == 3
-        putter.close()
+        assert producer.send(b"4") == 3
+        producer.close()
 
 
 def test_full_queue_refuses_or_waits() -> None:
@@ -344,5 +344,5 @@ def test_bytes_that_are_no_pickle_are_told_with_their_place(
     with pytest.raises(pickle.UnpicklingError) as caught:
         queue.get(timeout=SECONDS)
     (note,) = caught.value.__notes__
-    assert note.startswith(f"message 1 of {tmp_path} is no pickle")
+    assert note.startswith(f"message 1 of {tmp_path} is not a pickle")
     queue.close()

@@ -16,7 +16,7 @@ from test_closing_beside import open_in
 
 import pagequeue
 from pagequeue import Queue
-from pagequeue.multiprocessing.large_objects import LargeItems
+from pagequeue.multiprocessing.large_objects import LargeObjects
 from pagequeue.system.directory import Directory, sync_directory, sync_path
 from pagequeue.system.file_lock import FileLock, LivenessLock
 
@@ -106,7 +106,7 @@ def _syncs(path: Path) -> None:
 
 
 def _large(path: Path) -> None:
-    large = LargeItems(str(path / "large"), synced=False, named=tuple)
+    large = LargeObjects(str(path / "large"), synced=False, named=tuple)
     message = large.write(b"object")
     assert large.read(message, 0) == b"object"
     large.forget(message)

@@ -2,13 +2,13 @@
 
     from pagequeue.multiprocessing import JoinableQueue
 
-**Choosing these classes is choosing pickle**: whoever can write to the directory can run code in
-those who read it. Everything else in this package moves bytes and unpickles nothing.
+**These classes use pickle**: any process that can write to the directory can run code in those that
+read it. The rest of `pagequeue` moves bytes and does not unpickle.
 
-Handles go to child processes as arguments of `Process`, under fork, spawn and forkserver; every
-process opens the queue when it first uses it. The classes inherit from those of the standard
-library for `isinstance` only, which `logging.config` checks, and override every public method. What
-differs is listed in architecture.md, "The drop-in for multiprocessing.Queue".
+Pass handles to child processes as arguments of `Process`, under fork, spawn and forkserver; each
+process opens the queue on first use. The classes inherit from those of the standard library for
+`isinstance` only, which `logging.config` checks, and override every public method. architecture.md
+lists the differences in "The drop-in for multiprocessing.Queue".
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pagequeue import errors
-from pagequeue.multiprocessing.base import Base, QueueClosed, nap
+from pagequeue.multiprocessing.base import Base, QueueClosed, backoff_sleep
 from pagequeue.multiprocessing.pickling import UnpicklingError, dumps, loads
 from pagequeue.util.numbers import number, whole
 
@@ -40,18 +40,24 @@ __all__ = ["Empty", "Full", "JoinableQueue", "Queue", "QueueClosed", "SimpleQueu
 T = TypeVar("T")
 PAGE_BYTES: Final = 4 << 20
 TAKEN_MAX: Final = 64
-"""Room for what is taken at once and could not be handed over."""
+"""Capacity of the group for objects that were taken and not yet returned by `get`."""
 UNFINISHED_MAX: Final = 1 << 16
-JOIN_NAP_SECONDS_MAX: Final = 10e-3
+JOIN_SLEEP_SECONDS_MAX: Final = 10e-3
 OWNERS_SECONDS: Final = 0.05
 SLICE_SECONDS: Final = 0.1
-"""So long a `get` waits before it looks whether the queue was closed."""
+"""How long a `get` waits before it checks whether the queue was closed."""
 
 
 class SimpleQueue(Base[T], queues.SimpleQueue):  # type: ignore[misc, type-arg]
     """`multiprocessing.SimpleQueue` on pages: put, get, empty, close.
 
     Args and errors are those of `Queue`, without `maxsize`.
+
+    Example:
+        >>> queue = SimpleQueue()
+        >>> queue.put({"id": 1})
+        >>> queue.get()
+        {'id': 1}
     """
 
     def __init__(
@@ -86,21 +92,27 @@ class SimpleQueue(Base[T], queues.SimpleQueue):  # type: ignore[misc, type-arg]
 class Queue(Base[T], queues.Queue):  # type: ignore[misc, type-arg]
     """`multiprocessing.Queue` on pages: faster, and persistent if a directory is given.
 
-    Objects are pickled when they are put, and every process sees them when `put` returns; there is
-    no feeder thread. Whoever gets one has it for good: no other gets it, and if that process is
-    killed before it is through, the object is gone. `JoinableQueue` gives it to another.
+    `put` pickles the object, and every process sees it when `put` returns; there is no feeder
+    thread. An object goes to one process: if that is killed before it is finished with the object,
+    the object is lost. `JoinableQueue` delivers it to another process instead.
 
     Args:
         maxsize: most objects that were put and not got; 0 or less: any number.
-        ctx: taken and ignored: a handle goes to the children of every context.
-        directory: where the objects are, and stay when all processes end. None: a private one, in
-            memory where there is room, removed when the last process that has the queue lets go.
+        ctx: ignored: a handle works in children of every context.
+        directory: where the objects are stored, also after all processes ended. None: a private
+            directory, in memory if it has room, removed when the last process releases the queue.
         prefix: of all file names, so that one directory can hold several queues.
         page_bytes: size of each page file of a new queue. A larger object gets a file of its own.
-        sync: what a power cut may take; as for `pagequeue.Queue`.
+        sync: which messages a power cut may lose; as for `pagequeue.Queue`.
 
     Raises:
-        What `pagequeue.Queue` raises, when it is first used in a process.
+        What `pagequeue.Queue` raises, on first use in a process.
+
+    Example:
+        >>> queue = Queue(maxsize=100)
+        >>> queue.put([1, 2])
+        >>> queue.get(timeout=1)
+        [1, 2]
     """
 
     _claims_max = TAKEN_MAX
@@ -121,18 +133,18 @@ class Queue(Base[T], queues.Queue):  # type: ignore[misc, type-arg]
         )
 
     def put(self, obj: T, block: bool = True, timeout: float | None = None) -> None:
-        """Put an object where every process can get it.
+        """Put an object; every process can get it when this returns.
 
         Args:
-            obj: anything that can be pickled; it is pickled now.
+            obj: any object that pickle accepts; it is pickled in this call.
             block: wait while the queue is full.
             timeout: seconds to wait for room; None waits for ever.
 
         Raises:
-            queue.Full: there was no room in time.
+            queue.Full: the queue stayed full for `timeout` seconds.
             ValueError: the queue was closed in this process.
-            DiskFull, SyncFailed, LockTimeout: as for `Producer.send`; nothing was put.
-            What pickling raises: nothing was put.
+            DiskFull, SyncFailed, LockTimeout: as for `Producer.send`; the object was not put.
+            What pickling raises: the object was not put.
         """
         try:
             data = dumps(obj)
@@ -145,17 +157,17 @@ class Queue(Base[T], queues.Queue):  # type: ignore[misc, type-arg]
             self._put_otherwise(data, error, block, timeout)
 
     def get(self, block: bool = True, timeout: float | None = None) -> T:
-        """Take the object that has been there longest.
+        """Remove and return the oldest object.
 
         Args:
-            block: wait while there is none.
+            block: wait while the queue is empty.
             timeout: seconds to wait; None waits for ever.
 
         Raises:
-            queue.Empty: there was none in time.
+            queue.Empty: the queue stayed empty for `timeout` seconds.
             ValueError: the queue was closed in this process.
-            CorruptFrame, CorruptPage, CorruptMeta: what stands there is damaged.
-            What unpickling raises: the object is taken all the same.
+            CorruptFrame, CorruptPage, CorruptMeta: the object or the queue is damaged.
+            What unpickling raises: the object is removed nevertheless.
         """
         if not block:
             timeout = 0
@@ -168,58 +180,66 @@ class Queue(Base[T], queues.Queue):  # type: ignore[misc, type-arg]
         self.put(obj, False)
 
     def get_nowait(self) -> T:
-        """Take an object, or raise `queue.Empty` at once."""
+        """Get an object, or raise `queue.Empty` at once."""
         return self.get(False)
 
     def qsize(self) -> int:
-        """How many objects can be got, as of now."""
-        items = self._open()
-        return items.waiting + items.returned
+        """Return how many objects `get` could return now."""
+        objects = self._open()
+        return objects.waiting + objects.returned
 
     def empty(self) -> bool:
-        """Whether there is nothing to get, as of now.
+        """Whether the queue is empty now.
 
         Raises:
-            OSError: the queue was closed in this process, in which it had been used.
+            OSError: the queue was used and closed in this process.
         """
         if self._closed and not self._handle.was_used:
             return True  # as in the standard library
         return super().empty()
 
     def full(self) -> bool:
-        """Whether `put` would have to wait, as of now."""
-        items = self._open()
-        return 0 < items.maxsize <= items.waiting
+        """Whether `put` would have to wait now."""
+        objects = self._open()
+        return 0 < objects.maxsize <= objects.waiting
 
     def join_thread(self) -> None:
-        """Do nothing: there is no feeder thread to wait for. Only after `close`."""
+        """Return at once, as there is no feeder thread. Call it only after `close`."""
         assert self._closed, f"{self!r} is not closed"
 
     def cancel_join_thread(self) -> None:
-        """Do nothing: no process waits for a feeder thread when it ends."""
+        """Return at once: a process that exits has no feeder thread to wait for."""
 
     def flush(self) -> None:
-        """Put all that was put and all that is done on stable storage.
+        """Make all puts and all `task_done` durable.
 
         Raises:
             SyncFailed: a sync failed.
         """
-        items = self._open()
-        items.putter.flush()
-        items.group.flush()
+        objects = self._open()
+        objects.producer.flush()
+        objects.group.flush()
 
 
 class JoinableQueue(Queue[T], queues.JoinableQueue):  # type: ignore[misc, type-arg]
-    """`multiprocessing.JoinableQueue` on pages: an object is claimed until it is done.
+    """`multiprocessing.JoinableQueue` on pages: an object is claimed until `task_done`.
 
-    What a process got and has not called `task_done` for comes back when that process ends, however
-    it ends, and others get it before all else: at least once. `task_done` is for the process that
-    got the object.
+    When a process ends, in whatever way, objects that it got without calling `task_done` are
+    redelivered before all others: delivery is at least once. Only the process that got an object
+    can call `task_done` for it.
 
     Args:
-        unfinished_max: most objects that can be got and not done at a time, of a new queue: `get`
-            waits while there are so many.
+        unfinished_max: of a new queue: most objects claimed at a time; `get` waits while there are
+            that many.
         The others are those of `Queue`.
+
+    Example:
+        >>> queue = JoinableQueue()
+        >>> queue.put("job")
+        >>> queue.get()
+        'job'
+        >>> queue.task_done()
+        >>> queue.join()
     """
 
     _claims_max = UNFINISHED_MAX
@@ -240,26 +260,26 @@ class JoinableQueue(Queue[T], queues.JoinableQueue):  # type: ignore[misc, type-
             maxsize, ctx=ctx, directory=directory, prefix=prefix, page_bytes=page_bytes, sync=sync
         )
 
-    def _begin(self, settings: Settings, lodging: SharedTempDirectory | None) -> None:
+    def _begin(self, settings: Settings, temp_directory: SharedTempDirectory | None) -> None:
         self._mine: dict[int, deque[Claim]] = {}  # by thread
         self._files: dict[int, bytes] = {}  # by sequence
-        super()._begin(settings, lodging)
+        super()._begin(settings, temp_directory)
 
     def _after_fork(self) -> None:
         self._mine, self._files = {}, {}
         super()._after_fork()
 
-    def _taker(self, items: ObjectQueue) -> Callable[[float | None], Any]:
-        return items.group.claim
+    def _taker(self, objects: ObjectQueue) -> Callable[[float | None], Any]:
+        return objects.group.claim
 
     def _get(self, timeout: float | None) -> T:
         try:
             claim = self._claim(timeout)
         except errors.TooManyClaims as error:
             raise errors.TooManyClaims(
-                f"{self._claims_max} objects are got and not done: call task_done, or make the "
-                "queue with more unfinished_max",
+                f"{self._claims_max} objects are claimed",
                 path=error.path,
+                remedy="call task_done, or create the queue with a larger unfinished_max",
             ) from None
         except errors.NothingReceived:
             raise Empty from None
@@ -278,7 +298,7 @@ class JoinableQueue(Queue[T], queues.JoinableQueue):  # type: ignore[misc, type-
         return obj
 
     def _claim(self, timeout: float | None) -> Claim:
-        """Wait in slices: `close` leaves the group open, and wakes nobody who waits for it."""
+        """Wait in slices: `close` leaves the group open and wakes no waiter."""
         if timeout is not None and timeout <= SLICE_SECONDS:
             claim: Claim = self._take(timeout)
             return claim
@@ -295,12 +315,12 @@ class JoinableQueue(Queue[T], queues.JoinableQueue):  # type: ignore[misc, type-
                 return claim
 
     def task_done(self) -> None:
-        """Be done with the object that this thread got first and has not done.
+        """Finish the oldest object that this thread has claimed.
 
-        Where it has none, one that another thread of this process got is meant.
+        If it has none, finish one that another thread of this process has claimed.
 
         Raises:
-            ValueError: this process has got nothing that is not done.
+            ValueError: this process has no claimed object.
         """
         mine = self._mine.get(get_ident())
         if not mine:
@@ -309,7 +329,7 @@ class JoinableQueue(Queue[T], queues.JoinableQueue):  # type: ignore[misc, type-
             claim = mine.popleft()
         except IndexError:
             raise ValueError(
-                "task_done() called too many times: this process has nothing that is not done"
+                "task_done() called too many times: this process has no claimed object"
             ) from None
         claim.ack()
         if self._files and (name := self._files.pop(claim.message.sequence, None)) is not None:
@@ -318,21 +338,21 @@ class JoinableQueue(Queue[T], queues.JoinableQueue):  # type: ignore[misc, type-
     def join(self) -> None:
         """Wait until every object that was put is done.
 
-        It looks by itself, every 50 us to 10 ms: whoever is done wakes nobody.
+        It polls every 50 us to 10 ms: `task_done` wakes no waiter.
         """
-        items = self._handle.open()
-        began = looked = time.monotonic()
-        # In this order: what is done only grows, and is never ahead of what was put.
-        while items.done < items.tail:
-            nap(began, None, JOIN_NAP_SECONDS_MAX)
-            if time.monotonic() - looked > OWNERS_SECONDS:
-                items.look_at_owners()
-                looked = time.monotonic()
+        objects = self._handle.open()
+        began = checked = time.monotonic()
+        # In this order: `done` only grows, and never exceeds `tail`.
+        while objects.done < objects.tail:
+            backoff_sleep(began, None, JOIN_SLEEP_SECONDS_MAX)
+            if time.monotonic() - checked > OWNERS_SECONDS:
+                objects.redeliver_abandoned()
+                checked = time.monotonic()
 
     def close(self) -> None:
-        """Put and get no more in this process; `task_done` and `join` still work.
+        """End `put` and `get` in this process; `task_done` and `join` still work.
 
-        A `get` that waits in another thread raises `QueueClosed`.
-        What this process has not done comes back when it drops the queue or ends.
+        A `get` that waits in another thread raises `QueueClosed`. Objects that this process has
+        claimed are redelivered when it drops the queue or ends.
         """
         self._stop()

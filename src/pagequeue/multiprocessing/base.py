@@ -1,8 +1,8 @@
-"""What the classes of the drop-in share: a handle that opens its queue in whatever process it is.
+"""Base of the drop-in's classes: a handle that opens its queue on first use in each process.
 
-It is opened when it is first used, by whoever has it: its maker, the child of a fork, or one that
-gets it pickled. Then the core's own calls stand in the handle's attributes, so that putting and
-getting go through one Python function each.
+That process may be the one that created the handle, a forked child, or one that unpickled it.
+Opening stores the core's own calls in attributes of the handle, so that `put` and `get` go through
+one Python function each.
 """
 
 from __future__ import annotations
@@ -19,96 +19,92 @@ from pagequeue import errors
 from pagequeue.multiprocessing.large_objects import KIND
 from pagequeue.multiprocessing.object_queue import ObjectQueue, Settings
 from pagequeue.multiprocessing.pickling import UnpicklingError, loads
-from pagequeue.multiprocessing.temp_directory import SharedTempDirectory, look_at_exit
+from pagequeue.multiprocessing.temp_directory import SharedTempDirectory, remove_at_exit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pagequeue._core import Message
-    from pagequeue.multiprocessing.large_objects import LargeItems
+    from pagequeue.multiprocessing.large_objects import LargeObjects
     from pagequeue.store.flush import Sync
 
 T = TypeVar("T")
 AT_EXIT: Final = -10
-"""Exit priority: below 0 comes after `multiprocessing` joined this process's children."""
-NAP_SECONDS_MIN: Final = 50e-6
-NAP_SECONDS_MAX: Final = 2e-3
+"""Exit priority: below 0 runs after `multiprocessing` joined this process's children."""
+SLEEP_SECONDS_MIN: Final = 50e-6
+SLEEP_SECONDS_MAX: Final = 2e-3
 
 
 class QueueClosed(OSError, ValueError):
-    """The queue was closed in this process; the standard library raises one or the other."""
+    """The queue was closed in this process. The standard library raises OSError or ValueError."""
 
 
 class Handle:
-    """What one process has of a queue; apart from it, so that it can be ended after it is gone."""
+    """The open queue of one process, separate from `Base` so that its finalizer can close it."""
 
-    def __init__(self, settings: Settings, lodging: SharedTempDirectory | None) -> None:
+    def __init__(self, settings: Settings, temp_directory: SharedTempDirectory | None) -> None:
         self.settings = settings
-        self.lodging = lodging
-        self.items: ObjectQueue | None = None
+        self.temp_directory = temp_directory
+        self.objects: ObjectQueue | None = None
         self.was_used = False
         self.is_closed = False
         self.opening = 0
-        self.guard = threading.RLock()  # a signal handler may come back in
+        self.guard = threading.RLock()  # a signal handler may re-enter
 
     def open(self) -> ObjectQueue:
-        """Return what is open; open it if nothing is.
+        """Return the open queue; open it if necessary.
 
         Raises:
-            QueueClosed: it was closed, perhaps while this opened it.
+            QueueClosed: it was closed, perhaps during this call.
         """
-        items = self.items
-        if items is None:
+        objects = self.objects
+        if objects is None:
             with self.guard:
                 self.opening += 1
                 try:
-                    self._check()  # closing has seen that this opens, or this sees that it closed
-                    items = self._opened()
+                    self._check()  # either `close` sees `opening`, or this sees `is_closed`
+                    objects = self._opened()
                 finally:
                     self.opening -= 1
                     if self.is_closed and not self.opening:
-                        self.end()  # closing left it to this
+                        self.end()  # `close` left it to this thread
         self._check()
-        return items
+        return objects
 
     def _opened(self) -> ObjectQueue:
-        if self.items is None:
-            items = ObjectQueue(self.settings)
-            if self.items is None:
-                self.items = items
+        if self.objects is None:
+            objects = ObjectQueue(self.settings)
+            if self.objects is None:
+                self.objects = objects
                 self.was_used = True
-            else:  # by a handler, meanwhile
-                items.close()
-        return self.items
+            else:  # a signal handler opened it meanwhile
+                objects.close()
+        return self.objects
 
     def _check(self) -> None:
         if self.is_closed:
             raise QueueClosed(f"the queue in {self.settings.directory!r} is closed")
 
-    def let_go(self) -> None:
-        """Close what is open; each thread that closes waits until nobody is inside any more."""
-        items = self.items
-        if items is not None:
-            items.close()
-            self.items = None
-
     def end(self) -> None:
-        """Close what is open, and leave a private directory."""
-        self.let_go()
-        if self.lodging is not None:
-            self.lodging.leave()
+        """Close the queue after the last call in it returned, and release a private directory."""
+        objects = self.objects
+        if objects is not None:
+            objects.close()
+            self.objects = None
+        if self.temp_directory is not None:
+            self.temp_directory.release()
 
     def close(self) -> None:
-        """End it, and open nothing more; who is opening it just now ends it then."""
+        """End it for good; a thread that is opening it ends it afterwards."""
         self.is_closed = True
         if not self.opening:
             self.end()
 
 
 class Base(Generic[T]):
-    """A handle on a queue of objects; Queue, JoinableQueue and SimpleQueue go on from here."""
+    """A handle on a queue of objects: what Queue, JoinableQueue and SimpleQueue share."""
 
-    _large: LargeItems  # of the last opening: what was taken is read when all is closed, too
+    _large: LargeObjects  # of the last opening: a taken object is read also after closing
 
     def _prepare(
         self,
@@ -119,45 +115,45 @@ class Base(Generic[T]):
         maxsize: int,
         claims_max: int,
     ) -> None:
-        lodging = None
+        temp_directory = None
         if directory is None:
-            lodging = SharedTempDirectory()
-            directory = lodging.path
+            temp_directory = SharedTempDirectory()
+            directory = temp_directory.path
         path = os.path.abspath(os.fsdecode(directory))
         settings = Settings(path, prefix, page_bytes, sync, max(0, maxsize), claims_max)
-        self._begin(settings, lodging)
+        self._begin(settings, temp_directory)
 
-    def _begin(self, settings: Settings, lodging: SharedTempDirectory | None) -> None:
+    def _begin(self, settings: Settings, temp_directory: SharedTempDirectory | None) -> None:
         self._closed = False
-        self._handle = Handle(settings, lodging)
+        self._handle = Handle(settings, temp_directory)
         self._watch()
         _alive.add(self)
-        # It clears its list of finalizers in a child, after our own look at the fork.
+        # `util` clears its finalizers in a child, after our own fork handler ran.
         util.register_after_fork(self, Base._watch)
 
     def _watch(self) -> None:
-        """Have the handle ended when this is collected, or the process ends."""
-        look_at_exit()
+        """End the handle when this is collected or the process exits."""
+        remove_at_exit()
         util.Finalize(self, self._handle.end, exitpriority=AT_EXIT)
 
     def _after_fork(self) -> None:
-        """Forget, in the child, what the parent has open; the directory is now the child's too."""
+        """In the child, drop what the parent has open; the child shares the directory."""
         handle = self._handle
-        if handle.items is not None:
-            handle.items.forget()
-            handle.items = None
+        if handle.objects is not None:
+            handle.objects.forget()
+            handle.objects = None
         self.__dict__.pop("_send", None)
         self.__dict__.pop("_take", None)
-        self._handle = Handle(handle.settings, handle.lodging)
+        self._handle = Handle(handle.settings, handle.temp_directory)
         self._watch()
 
     def __getstate__(self) -> tuple[Settings, SharedTempDirectory | None]:
         handle = self._handle
-        if handle.lodging is not None:
+        if handle.temp_directory is not None:
             context.assert_spawning(self)
-            if handle.is_closed:  # its pipe is closed: the numbers can be another file's
+            if handle.is_closed:  # its pipe is closed, and its descriptors may be reused
                 self._refuse()
-        return handle.settings, handle.lodging
+        return handle.settings, handle.temp_directory
 
     def __setstate__(self, state: tuple[Settings, SharedTempDirectory | None]) -> None:
         self._begin(*state)
@@ -167,33 +163,33 @@ class Base(Generic[T]):
 
     @property
     def directory(self) -> str:
-        """The directory that the queue is in; a private one goes with the last that has it."""
+        """The queue's directory; a private one is removed by the last process that has it."""
         return self._handle.settings.directory
 
     # --- opening ----------------------------------------------------------------------------------
 
     def _open(self) -> ObjectQueue:
-        """Return what is open in this process, and put its calls into our own attributes."""
+        """Return the queue open in this process, and cache its calls in attributes."""
         if self._closed:
             self._refuse()
-        items = self._handle.open()
-        self._large = items.large
-        self._send = items.putter.send  # type: ignore[method-assign, assignment]
-        self._take = self._taker(items)  # type: ignore[method-assign, assignment]
-        if self._closed:  # meanwhile, by another thread, which did not see these
+        objects = self._handle.open()
+        self._large = objects.large
+        self._send = objects.producer.send  # type: ignore[method-assign, assignment]
+        self._take = self._taker(objects)  # type: ignore[method-assign, assignment]
+        if self._closed:  # by another thread, before it could see these attributes
             self._stop()
             self._refuse()
-        return items
+        return objects
 
-    def _taker(self, items: ObjectQueue) -> Callable[[float | None], Any]:
-        """Return what takes one, as a Message or what has one."""
-        return items.group.take
+    def _taker(self, objects: ObjectQueue) -> Callable[[float | None], Any]:
+        """Return the call that takes an object: it returns a Message or a Claim."""
+        return objects.group.take
 
     def _refuse(self) -> NoReturn:
         raise QueueClosed(f"{self!r} is closed")
 
     def _send(self, data: bytes) -> object:
-        """Send the first one: opening puts the core's own call in this place."""
+        """Send the first object: opening replaces this method by the core's own call."""
         self._open()
         return self._send(data)
 
@@ -204,7 +200,7 @@ class Base(Generic[T]):
     # --- putting and getting ----------------------------------------------------------------------
 
     def _unpicklable(self, error: Exception, obj: object) -> None:
-        """Raise what pickling raised, or let the hook have it that the standard library has."""
+        """Raise the error of pickling, or pass it to the hook that the standard library has."""
         hook = getattr(self, "_on_queue_feeder_error", None)
         if hook is None or hook is queues.Queue._on_queue_feeder_error:  # type: ignore[attr-defined]  # noqa: SLF001
             raise error
@@ -213,7 +209,7 @@ class Base(Generic[T]):
     def _put_otherwise(
         self, data: bytes, error: Exception, block: bool, timeout: float | None
     ) -> None:
-        """Put what was refused: there was no room, no page holds it, or all was just closed."""
+        """Handle a failed send: the queue is full or closed, or the object exceeds a page."""
         if isinstance(error, errors.ClosedError):
             self._refuse()
         if isinstance(error, Full):
@@ -235,34 +231,34 @@ class Base(Generic[T]):
             raise
 
     def _put_later(self, data: bytes, timeout: float | None) -> None:
-        """Put it when there is room. Whoever takes wakes nobody: that costs a look for sleepers.
+        """Poll until there is room, then put; `get` wakes no waiter, as checking for one costs.
 
-        A nap is an eighth of the time waited so far, from 50 us to 2 ms, so that little is lost.
+        Each sleep is an eighth of the time waited so far, from 50 us to 2 ms.
         """
         began = time.monotonic()
         deadline = None if timeout is None else began + max(0.0, timeout)
         while True:
-            items = self._open()
-            items.check()
-            if items.waiting < items.maxsize:
+            objects = self._open()
+            objects.check()
+            if objects.waiting < objects.maxsize:
                 try:
                     self._send(data)
                 except Full:
-                    pass  # another one was first
+                    pass  # another process was first
                 else:
                     return
-            nap(began, deadline)
+            backoff_sleep(began, deadline)
 
     def _named(self, message: Message, error: Exception) -> bytes:
         """Return the pickle of an object whose message names a file.
 
         Raises:
-            What unpickling raised: it does not; a note says where that stands.
+            What unpickling raised, with a note that names the message: it names no file.
         """
         if message.payload[:1] != bytes((KIND,)):
             error.add_note(
-                f"message {message.sequence} of {self.directory} is no pickle: "
-                "somebody sent other bytes; read them with pagequeue.Queue"
+                f"message {message.sequence} of {self.directory} is not a pickle: "
+                "another program sent other bytes; read them with pagequeue.Queue"
             )
             raise error
         return self._large.read(message.payload, message.sequence)
@@ -282,15 +278,15 @@ class Base(Generic[T]):
         return obj
 
     def empty(self) -> bool:
-        """Whether there is nothing to get, as of now."""
-        items = self._open()
-        return items.waiting == 0 and items.returned == 0
+        """Whether the queue is empty now."""
+        objects = self._open()
+        return objects.waiting == 0 and objects.returned == 0
 
     def close(self) -> None:
-        """Put and get no more in this process; closing again does nothing.
+        """End `put` and `get` in this process; closing again has no effect.
 
-        What was put is there already. A private directory goes when the last process that has the
-        queue closes it, drops it or ends.
+        Objects that were put stay. A private directory is removed when the last process that has
+        the queue closes it, drops it or ends.
         """
         self._stop()
         self._handle.close()
@@ -301,19 +297,19 @@ class Base(Generic[T]):
         self.__dict__.pop("_take", None)
 
 
-def nap(began: float, deadline: float | None, longest: float = NAP_SECONDS_MAX) -> None:
+def backoff_sleep(began: float, deadline: float | None, longest: float = SLEEP_SECONDS_MAX) -> None:
     """Sleep an eighth of the time since `began`, within bounds.
 
     Raises:
         Full: the deadline has passed.
     """
     now = time.monotonic()
-    nap = min(max((now - began) / 8, NAP_SECONDS_MIN), longest)
+    seconds = min(max((now - began) / 8, SLEEP_SECONDS_MIN), longest)
     if deadline is not None:
         if now >= deadline:
             raise Full
-        nap = min(nap, deadline - now)
-    time.sleep(nap)
+        seconds = min(seconds, deadline - now)
+    time.sleep(seconds)
 
 
 _alive: weakref.WeakSet[Base[Any]] = weakref.WeakSet()
@@ -321,7 +317,7 @@ _alive: weakref.WeakSet[Base[Any]] = weakref.WeakSet()
 
 def _after_fork_in_child() -> None:
     for queue in list(_alive):
-        queue._after_fork()  # noqa: SLF001 - its own room
+        queue._after_fork()  # noqa: SLF001 - this module
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,8 +1,8 @@
 """Objects that do not fit into a page: each in a file of its own, and a message that names it.
 
-The file is there, whole, before the message is sent, and goes when the message is done. A kill in
-between leaves a file that no message names. Whoever opens the directory while nobody else has it
-open removes those (a lock on the directory says so); nobody who reads one can be alive then (I18).
+The file is complete before the message is sent, and removed after the message is done. A kill in
+between leaves a file that no message names. A process that opens the directory and holds its lock
+exclusively removes those: then no process that could read one is alive (I18).
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ if TYPE_CHECKING:
     from pagequeue._core import Descriptor
 
 NAME: Final = struct.Struct("<B16sIQ")
-"""What the message says: 0, token, CRC-32C and length of the file. No pickle begins with 0."""
+"""The message: 0, token, CRC-32C and length of the file. A pickle never begins with 0."""
 KIND: Final = 0
 DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 
 
-class LargeItems:
-    """The directory of large objects, as one process has it open.
+class LargeObjects:
+    """The directory of large objects, open in one process.
 
     Args:
-        path: of it; made if it is not there.
+        path: of the directory; created if necessary.
         synced: whether a file is on stable storage before its message is sent.
-        named: called when nobody else has it open, and there are files: gives what messages say.
+        named: returns the messages that name files; called if there are files and no other process
+            has the directory open.
 
     Raises:
-        AccessDenied, UnsafePath, DiskFull: it cannot be used.
+        AccessDenied, UnsafePath, DiskFull: the system refuses the directory.
     """
 
     def __init__(self, path: str, *, synced: bool, named: Callable[[], Iterable[bytes]]) -> None:
@@ -69,7 +70,7 @@ class LargeItems:
             raise_typed(error, self.path, doing)
 
     def write(self, data: bytes) -> bytes:
-        """Keep bytes in a file; return the message that names it."""
+        """Write bytes to a new file; return the message that names it."""
         message = NAME.pack(KIND, secrets.token_bytes(16), _core.crc32c(data), len(data))
         file_name = _file_name(message)
         try:
@@ -78,7 +79,7 @@ class LargeItems:
                 try:
                     file = self._open(file_name, flags)
                 except FileNotFoundError:
-                    self._descriptor.check()  # it was closed meanwhile, and the directory removed
+                    self._descriptor.check()  # raises if this was closed and the directory removed
                     raise
                 with used(file) as fd:
                     rest = memoryview(data)
@@ -116,12 +117,13 @@ class LargeItems:
 
     def _refuse(self, sequence: int, reason: str) -> NoReturn:
         raise errors.CorruptFrame(
-            f"object {sequence}: {reason}: restore the directory from a copy, or go on without it",
+            f"object {sequence}: {reason}",
             path=self.path, position=0, sequence=sequence, reason=reason,
+            remedy="restore the directory from a copy, or continue without the object",
         )  # fmt: skip
 
     def forget(self, message: bytes) -> None:
-        """Remove the file that a message names, if there is one, also when this was closed."""
+        """Remove the file that a message names, if it exists; works also after `close`."""
         with contextlib.suppress(FileNotFoundError), self._typed("removing a large object"):
             try:
                 with self._descriptor as folder:
@@ -130,10 +132,10 @@ class LargeItems:
                 os.unlink(os.path.join(self.path, _file_name(message)))
 
     def _open_taken(self, file_name: str) -> Descriptor:
-        """Open a file whose message was taken: it is nobody else's, whoever closed this meanwhile.
+        """Open the file of a taken message, also if another thread closed this meanwhile.
 
         Raises:
-            ClosedError: the directory went with its queue.
+            ClosedError: the directory was removed with its queue.
         """
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
@@ -150,7 +152,7 @@ class LargeItems:
             return opened(path, flags, FILE_MODE, name=file_name, dir_fd=folder)
 
     def close(self) -> None:
-        """Let go; closing again does nothing."""
+        """Close and unlock the directory; closing again has no effect."""
         self._descriptor.close()
 
 

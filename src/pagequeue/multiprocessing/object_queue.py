@@ -1,7 +1,7 @@
-"""One process's way into a queue of objects: the queue, its one group, and a producer.
+"""A queue of objects, open in one process: the queue, its only group, and a producer.
 
-Each object is a message, its pickle; everybody takes from one group. What is taken and acknowledged
-by all of it goes with its page: retention keeps what the group has not done, and nothing else.
+Each object is a message, its pickle; all processes claim from one group. Retention removes a page
+once the group has acknowledged all its messages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pagequeue import format as fmt
 from pagequeue.maintenance.retention import Retention
 from pagequeue.meta.all_and_read_meta import field_of, lost_meta
 from pagequeue.meta.group_table import GroupTable
-from pagequeue.multiprocessing.large_objects import KIND, NAME, LargeItems
+from pagequeue.multiprocessing.large_objects import KIND, NAME, LargeObjects
 from pagequeue.queue.queue import Queue, internals
 from pagequeue.send.producer import Producer
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 GROUP: Final = "items"
 FOR_EVER: Final = 9e8
-"""Seconds of a lease: an object comes back when its process ends, and never because of time."""
+"""Lease in seconds: an object is redelivered when its process ends, never because of time."""
 KEEP_UNDONE: Final = Retention(max_age=timedelta(microseconds=1))
 USED: Final = field_of(fmt.GROUP_META, "used")
 
 
 class Settings(NamedTuple):
-    """What every process that has the queue needs to know."""
+    """What a process needs to open the queue."""
 
     directory: str
     prefix: str
@@ -47,8 +47,8 @@ class Settings(NamedTuple):
     unfinished_max: int
 
 
-class Putter(Producer):
-    """A producer that says `queue.Full` when it is bound, and there is no room."""
+class ObjectProducer(Producer):
+    """A producer that raises `queue.Full` at the limit of the group."""
 
     __slots__ = ()
 
@@ -63,10 +63,10 @@ class ObjectQueue:
 
     Attributes:
         queue: the directory.
-        group: everybody takes from it.
-        putter: sends to it.
-        large: what does not fit into a page.
-        maxsize: most objects that wait; 0 = any number.
+        group: all processes claim from it.
+        producer: sends to the queue.
+        large: objects that do not fit into a page.
+        maxsize: most waiting objects; 0 = any number.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -75,23 +75,24 @@ class ObjectQueue:
             # Before anything is sent: retention keeps what a group has not acknowledged.
             self.group: Group = _group(queue, settings.unfinished_max)
             self._words = self.group._group_file.region  # noqa: SLF001 - one package
-            self.large = LargeItems(
+            self.large = LargeObjects(
                 os.path.join(queue.directory, f"{settings.prefix}-large"),
                 synced=settings.sync != "none",
                 named=self._names,
             )
             opened = internals(queue)
             store = opened.readable()
-            self.putter = opened.keep(Putter(store, None, opened.options.sync_every), store)
+            producer = ObjectProducer(store, None, opened.options.sync_every)
+            self.producer = opened.keep(producer, store)
             self.maxsize = settings.maxsize
             if settings.maxsize:
-                self.putter._bind(self._words, settings.maxsize)  # noqa: SLF001 - one package
+                self.producer._bind(self._words, settings.maxsize)  # noqa: SLF001 - one package
         except BaseException:
             self.close()
             raise
 
     def _names(self) -> Iterator[bytes]:
-        """Give what messages that are not done say of files."""
+        """Yield the unfinished messages that name files."""
         for batch in self.queue.batches(sequence=self.done):
             for payload in batch.payloads:
                 if len(payload) == NAME.size and payload[0] == KIND:
@@ -99,23 +100,23 @@ class ObjectQueue:
 
     @property
     def done(self) -> int:
-        """Every object below it is done."""
+        """The sequence below which every object is done."""
         return self._words.load(GroupTable.NEXT)
 
     @property
     def tail(self) -> int:
-        """Objects that were ever put."""
+        """How many objects were ever put."""
         return self.queue.tail_sequence
 
     @property
     def waiting(self) -> int:
-        """Objects that were not taken yet."""
-        tail = self.tail  # first: what is taken meanwhile must not count twice
+        """How many objects were not taken yet."""
+        tail = self.tail  # first, so that objects taken meanwhile do not count
         return max(0, tail - self.group._next()[0])  # noqa: SLF001 - one package
 
     @property
     def returned(self) -> int:
-        """Objects that were taken, and wait because whoever had them is gone."""
+        """How many objects wait for redelivery, because the process that took them ended."""
         words = self._words
         if not words.load_half(GroupTable.OUTSTANDING):
             return 0
@@ -124,28 +125,28 @@ class ObjectQueue:
         states = np.frombuffer(records, fmt.GROUP_RECORD)["word"] & 3
         return int(np.count_nonzero(states == fmt.RECORD_WAITS))
 
-    def look_at_owners(self) -> None:
-        """Give back what processes had that are gone."""
+    def redeliver_abandoned(self) -> None:
+        """Make objects that dead processes had claimed available again."""
         self.group._release_dead_owners()  # noqa: SLF001 - one package
 
     def check(self) -> None:
-        """Raise if the group's file was truncated: then nothing that it says counts."""
+        """Raise if the group's file was truncated, which makes its fields meaningless."""
         if self._words.broken:
             raise lost_meta(self.queue.directory, self._words.lost_at)
 
     def forget(self) -> None:
-        """Close, in the child of a fork, what would look as if the parent still had it."""
+        """In a forked child, close the descriptor that would keep the parent's lock."""
         self.large.close()
 
     def close(self) -> None:
-        """Give back what was taken and is not done, and let go."""
+        """Release claimed objects and close."""
         if hasattr(self, "large"):
             self.large.close()
         self.queue.close()
 
 
 def _open(settings: Settings) -> Queue:
-    """Open the queue; a new one gets the page size that was chosen, another keeps its own."""
+    """Open the queue; a new one gets the page size of `settings`."""
     opened = partial(
         Queue, settings.directory, prefix=settings.prefix, retention=KEEP_UNDONE, sync=settings.sync
     )
@@ -156,7 +157,7 @@ def _open(settings: Settings) -> Queue:
 
 
 def _group(queue: Queue, unfinished_max: int) -> Group:
-    """Open the group; the room of one that is there was chosen when it was made."""
+    """Open the group; an existing one keeps its capacity."""
     try:
         return queue.group(GROUP, lease=FOR_EVER, capacity=unfinished_max)
     except errors.UsageError:

@@ -1,11 +1,11 @@
-"""Objects to bytes and back, by pickle: for those who chose it, and for nobody else.
+"""Objects to bytes and back by pickle, used only by the drop-in for `multiprocessing.Queue`.
 
-Unpickling runs what the bytes say. So only what the drop-in for `multiprocessing.Queue` reads comes
-through here, from directories that nobody but their owner could write to (`trust.py`).
+Unpickling can execute arbitrary code, so the drop-in reads only directories that no user other than
+their owner can write to (`trust.py`).
 
-`multiprocessing` has reducers of its own, for sockets, connections and bound methods; they count
-here as well. Its own pickler copies their table for every object, which takes longer than all the
-rest, so here picklers are used again.
+The reducers of `multiprocessing`, for sockets, connections and bound methods, apply here too. Its
+own pickler copies their table for every object, which costs more than the pickling, so this module
+reuses picklers.
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PROTOCOL: Final = 5
-"""Not the highest there is: what stays in a directory is read by other Pythons as well."""
+"""Not the highest: other versions of Python also read a persistent directory."""
 loads = pickle.loads
 UnpicklingError = pickle.UnpicklingError
 
-_SHARED: Final = cast("dict[type, Any]", ForkingPickler._extra_reducers)  # type: ignore[attr-defined]  # noqa: SLF001 - there is no other way to them
-_EVERYBODYS: Final = cast("dict[type, Any]", copyreg.dispatch_table)
+_SHARED: Final = cast("dict[type, Any]", ForkingPickler._extra_reducers)  # type: ignore[attr-defined]  # noqa: SLF001 - the only access
+_GLOBAL: Final = cast("dict[type, Any]", copyreg.dispatch_table)
 
 
 _PLAIN: Final = frozenset((int, str, bytes, float, bool, type(None)))
-"""What no reducer is ever asked for."""
+"""Types that pickle without a reducer."""
 
 _Pickler: TypeAlias = "tuple[Callable[[object], None], Callable[[], None], list[bytes]]"
-"""To dump, to forget what was dumped, and what was written."""
+"""The calls dump and clear_memo, and the list of written parts."""
 
 _spare: list[_Pickler] = []
-"""Those that nobody is using: one goes out for each call, also when a reducer calls `dumps`."""
+"""Idle picklers; each call takes one, also a call of `dumps` from a reducer."""
 
 
 class _Reducers:
-    """Those of `multiprocessing`, then everybody's, as they are when a class is looked up."""
+    """The reducers of `multiprocessing`, then those of copyreg, read at each lookup."""
 
-    def __getitem__(self, kind: type) -> Any:  # noqa: ANN401 - what was registered
+    def __getitem__(self, kind: type) -> Any:  # noqa: ANN401 - a reducer
         try:
             return _SHARED[kind]
         except KeyError:
-            return _EVERYBODYS[kind]
+            return _GLOBAL[kind]
 
 
 def _make() -> _Pickler:
     parts: list[bytes] = []
     pickler = pickle.Pickler(SimpleNamespace(write=parts.append), PROTOCOL)
-    pickler.dispatch_table = _Reducers()  # type: ignore[assignment]  # it asks nothing else
+    pickler.dispatch_table = _Reducers()  # type: ignore[assignment]  # pickle calls only __getitem__
     return pickler.dump, pickler.clear_memo, parts
 
 
@@ -68,8 +68,8 @@ def dumps(obj: object) -> bytes:
     except IndexError:
         pickler = _make()
     dump, forget, parts = pickler
-    dump(obj)  # raises: this pickler is in the middle of something, and is given up
-    forget()  # or it would keep the object
+    dump(obj)  # if it raises, this pickler is dropped in its unknown state
+    forget()  # else it keeps a reference to the object
     if len(parts) == 1:
         data = parts.pop()
     else:

@@ -1,9 +1,9 @@
-"""A private directory that is removed when the last process that has it lets go.
+"""A temporary directory that the last process to release it removes.
 
-A pipe says who has it: nothing is ever written to it, and every process that has the directory has
-its write end, by fork or handed over to a child that is being started. The kernel closes it when a
-process ends, however it ends. Whoever closes the last one sees the read end hang up, and removes
-the directory. One who is killed as the last leaves it behind.
+A pipe counts the processes: each one has its write end, by fork or passed to a child at its start,
+and never writes to it. The kernel closes it when a process ends, in whatever way. The process that
+closes the last write end sees the read end hang up, and removes the directory. If the last process
+is killed, the directory remains.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from typing import Any, Final
 
 from pagequeue.system.descriptors import above_standard
 
-MEMORY: Final = "/dev/shm"  # noqa: S108 - below it a directory of our own is made
+MEMORY: Final = "/dev/shm"  # noqa: S108 - mkdtemp creates a directory in it
 MEMORY_FREE_BYTES: Final = 1 << 30
-"""Memory is used only where it has so much room: containers often have 64 MiB of it."""
+"""Least free space for using /dev/shm, which in containers often has only 64 MiB."""
 PREFIX: Final = "pagequeue-"
 LAST_OF_ALL: Final = -1000
-"""Exit priority: `multiprocessing` joins its children before it comes to those below 0."""
+"""Exit priority: those below 0 run after `multiprocessing` joined its children."""
 
-_left: list[SharedTempDirectory] = []
-"""Those that others had when they were left here: looked at again later."""
+_released: list[SharedTempDirectory] = []
+"""Directories released here that other processes still had, to be checked again."""
 
 
 def _parent() -> str | None:
-    """Return where private directories are made; None: where `tempfile` does."""
+    """Return the parent of temporary directories; None: the default of `tempfile`."""
     if "TMPDIR" in os.environ:
         return None
     try:
@@ -41,14 +41,14 @@ def _parent() -> str | None:
 
 
 class SharedTempDirectory:
-    """A private directory, in one process.
+    """A temporary directory shared by processes, as one of them has it.
 
     Attributes:
         path: of the directory.
     """
 
     def __init__(self) -> None:
-        look_again()
+        remove_released()
         self.path = tempfile.mkdtemp(prefix=PREFIX, dir=_parent())
         self._reader, writer = map(above_standard, os.pipe())
         self._writers = [writer]
@@ -63,20 +63,20 @@ class SharedTempDirectory:
         for end in (self._reader, writer):
             os.set_inheritable(end, False)
 
-    def leave(self) -> None:
-        """Let go; the directory goes if nobody else has it. Leaving again does nothing."""
+    def release(self) -> None:
+        """Release the directory, and remove it if no other process has it. Can be repeated."""
         try:
-            writer = self._writers.pop()  # by one thread: closed twice, it can be another file
+            writer = self._writers.pop()  # by one thread: a second close could hit another file
         except IndexError:
             return
         os.close(writer)
         if not self._remove():
-            _left.append(self)
+            _released.append(self)
 
     def _remove(self) -> bool:
-        """Remove the directory if nobody has it any more; two who see that do no harm."""
+        """Remove the directory if no process has it; two processes may do so at once."""
         poll = select.poll()
-        poll.register(self._reader, 0)  # hanging up is always reported
+        poll.register(self._reader, 0)  # POLLHUP is always reported
         if not poll.poll(0):
             return False
         os.close(self._reader)
@@ -84,24 +84,24 @@ class SharedTempDirectory:
         return True
 
 
-def look_again() -> None:
-    """Remove what others have let go of since it was left here."""
+def remove_released() -> None:
+    """Remove directories that other processes have released since."""
     kept = []
-    while _left:
+    while _released:
         try:
-            lodging = _left.pop()  # so that no other thread, or finalizer, has it too
+            directory = _released.pop()  # taken from other threads and finalizers
         except IndexError:
             break
-        if not lodging._remove():  # noqa: SLF001 - its own room
-            kept.append(lodging)
-    _left.extend(kept)
+        if not directory._remove():  # noqa: SLF001 - this module
+            kept.append(directory)
+    _released.extend(kept)
 
 
 _at_exit: util.Finalize | None = None
 
 
-def look_at_exit() -> None:
-    """Have it looked at again when this process ends; a child of a fork must ask for it again."""
+def remove_at_exit() -> None:
+    """Check again when this process exits; a forked child must register this again."""
     global _at_exit  # noqa: PLW0603 - one for each process
     if _at_exit is None or not _at_exit.still_active():
-        _at_exit = util.Finalize(None, look_again, exitpriority=LAST_OF_ALL)
+        _at_exit = util.Finalize(None, remove_released, exitpriority=LAST_OF_ALL)
