@@ -2,7 +2,7 @@
 
     REGISTRY.register(QueueCollector(queue))
 
-Nothing is counted anywhere: each scrape takes one look (`Queue.stats`). Needs the extra `metrics`.
+There are no counters: each scrape calls `Queue.stats`. Needs the extra `metrics`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ try:
     from prometheus_client.registry import Collector
 except ImportError as error:
     raise MissingExtra(
-        "metrics need prometheus_client, which is not installed: pip install 'pagequeue[metrics]'",
+        "metrics need prometheus_client, which is not installed",
         extra="metrics",
+        remedy="pip install 'pagequeue[metrics]'",
     ) from error
 
 if TYPE_CHECKING:
@@ -38,43 +39,47 @@ QUEUE_GAUGES: Final = {
     "file_bytes": "Bytes allocated on disk for all files of the queue.",
     "oldest_age_seconds": "Time since the first message retained was sent.",
     "newest_age_seconds": "Time since the last message was sent.",
-    "sync_failed": "Whether a sync failed, so that nothing more is written (1) or not (0).",
+    "sync_failed": "Whether a sync failed, which stops all writing (1) or not (0).",
 }
 QUEUE_COUNTERS: Final = {
     "sent_messages": "Messages ever sent.",
-    "removed_messages": "Messages that retention took.",
-    "written_bytes": "How far writing has come, the unused ends of sealed pages included.",
+    "removed_messages": "Messages that retention removed.",
+    "written_bytes": "Bytes written, the unused ends of sealed pages included.",
 }
 CONSUMER_GAUGES: Final = {
     "lag_messages": "Messages published and not acknowledged.",
     "oldest_age_seconds": "Time since the oldest message not acknowledged was sent.",
     "last_ack_age_seconds": "Time since the last acknowledgement.",
     "open": "Whether a thread or process has it open (1) or not (0).",
-    "idle": "Whether it was silent for too long to keep pages (1) or not (0).",
+    "idle": "Whether it was idle for too long to retain pages (1) or not (0).",
     "damaged": "Whether its file is damaged (1) or not (0).",
     "next_sequence": "Every message below it is acknowledged.",
     "claimed_messages": "Messages with a live claim; of groups only.",
-    "returning_messages": "Messages that were claimed and come again; of groups only.",
-    "dead_letters": "Messages that went to the dead letters so far; of groups only.",
+    "returning_messages": "Messages that wait for redelivery; of groups only.",
+    "dead_letters": "Messages moved to the dead letters so far; of groups only.",
 }
 
 
 class QueueCollector(Collector):
-    """Collects the metrics of open queues; one that cannot be read has only `up`, which is 0.
+    """Collects the metrics of open queues; an unreadable one has only `up`, which is 0.
 
     Args:
-        queues: open ones, read-only or not; they stay the caller's to close.
+        queues: open ones, read-only or not; the caller closes them.
+
+    Example:
+        >>> from prometheus_client import REGISTRY
+        >>> REGISTRY.register(QueueCollector(queue))
     """
 
     def __init__(self, *queues: Queue) -> None:
         self._queues = queues
 
     def describe(self) -> Iterable[Metric]:
-        """Return the metrics without a value, so that registering looks at no queue."""
+        """Return the metrics without values, so that registering reads no queue."""
         return _families().values()
 
     def collect(self) -> Iterable[Metric]:
-        """Return the metrics as of now."""
+        """Return the current metrics."""
         families = _families()
         for queue in self._queues:
             labels = [printable_name(queue.directory), queue.prefix]

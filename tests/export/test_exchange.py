@@ -207,7 +207,7 @@ def test_gap_is_found_when_it_is_looked_for(tmp_path: Path, suffix: str, capsys:
         file.write_text("".join(lines))
     arguments = ["import", str(tmp_path / "b"), "--from", str(file)]
     assert main([*arguments, "--check"]) == 1
-    assert "row 3 has sequence 3, 2 must follow" in capsys.readouterr().err
+    assert "row 3 has sequence 3, expected 2" in capsys.readouterr().err
     assert main(arguments) == 0
     assert len(contents(tmp_path / "b")) == 4
 
@@ -215,27 +215,27 @@ def test_gap_is_found_when_it_is_looked_for(tmp_path: Path, suffix: str, capsys:
 @pytest.mark.parametrize(
     ("name", "text", "why"),
     [
-        ("a.jsonl", b'{"timestamp": 1', "row 1: no JSON"),
-        ("a.jsonl", b"[1]\n", "no JSON object"),
+        ("a.jsonl", b'{"timestamp": 1', "row 1: invalid JSON"),
+        ("a.jsonl", b"[1]\n", "not a JSON object"),
         ("a.jsonl", b'{"payload": "a"}\n', "timestamp is None"),
         ("a.jsonl", b'{"timestamp": true, "payload": "a"}\n', "timestamp is True"),
         ("a.jsonl", b'{"timestamp": 1e30, "payload": "a"}\n', "whole number of 64 bits"),
         ("a.jsonl", b'{"timestamp": 1}\n', "either `payload` or"),
         ("a.jsonl", b'{"timestamp": 1, "payload": "a", "payload_base64": ""}\n', "either"),
-        ("a.jsonl", b'{"timestamp": 1, "payload": 3}\n', "a payload is a text"),
-        ("a.jsonl", b'{"timestamp": 1, "payload_base64": "?"}\n', "not what it says"),
-        ("a.jsonl", b'{"timestamp": 1, "payload": "\\ud800"}\n', "not what it says"),
-        ("a.jsonl", b"\xff\n", "no JSON"),
-        ("a.jsonl", b"[" * 100_000, "no JSON"),
-        ("a.csv", b"", "must be there"),
-        ("a.csv", b"timestamp,text\n1,a\n", "must be there"),
+        ("a.jsonl", b'{"timestamp": 1, "payload": 3}\n', "the payload is not a string"),
+        ("a.jsonl", b'{"timestamp": 1, "payload_base64": "?"}\n', "not valid Base64 or text"),
+        ("a.jsonl", b'{"timestamp": 1, "payload": "\\ud800"}\n', "not valid Base64 or text"),
+        ("a.jsonl", b"\xff\n", "invalid JSON"),
+        ("a.jsonl", b"[" * 100_000, "invalid JSON"),
+        ("a.csv", b"", "are required"),
+        ("a.csv", b"timestamp,text\n1,a\n", "are required"),
         ("a.csv", b"timestamp,payload\nx,a\n", "timestamp is 'x'"),
         ("a.csv", b"timestamp,payload\n1\n", "more or fewer fields"),
-        ("a.csv", b'timestamp,payload\n1,"a\n', "no CSV"),
-        ("a.csv", b"timestamp,payload\n1,\xff\n", "no CSV"),
+        ("a.csv", b'timestamp,payload\n1,"a\n', "not CSV in UTF-8"),
+        ("a.csv", b"timestamp,payload\n1,\xff\n", "not CSV in UTF-8"),
         ("a.csv", b"timestamp,payload,payload_base64\n1,a,YQ==\n", "either"),
-        ("a.parquet", b"PAR1", "not whole"),
-        ("a.arrow", b"ARROW1", "not whole"),
+        ("a.parquet", b"PAR1", "incomplete, or not of the format"),
+        ("a.arrow", b"ARROW1", "incomplete, or not of the format"),
     ],
 )
 def test_file_that_is_no_messages_is_refused(
@@ -256,8 +256,8 @@ def test_table_with_other_columns_is_refused(tmp_path: Path, capsys: Capture) ->
     parquet = pytest.importorskip("pyarrow.parquet")
     naive = pa.array([1], pa.timestamp("ns"))
     for table, why in (
-        (pa.table({"timestamp": [1]}), "['payload'] must be there"),
-        (pa.table({"payload": ["a"]}), "['timestamp'] must be there"),
+        (pa.table({"timestamp": [1]}), "['payload'] are missing"),
+        (pa.table({"payload": ["a"]}), "['timestamp'] are missing"),
         (pa.table({"timestamp": naive, "payload": ["a"]}), "no time zone"),
         (pa.table({"timestamp": [1, None], "payload": ["a", "b"]}), "is null"),
         (pa.table({"timestamp": [1, 2], "payload": ["a", None]}), "is null"),

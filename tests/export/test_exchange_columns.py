@@ -59,3 +59,16 @@ def test_column_that_is_no_time_is_refused(
     assert said in capsys.readouterr().err
     with Queue(tmp_path / "q") as queue:
         assert len(queue) == 0
+
+
+def test_schema_of_the_queue_is_under_the_key_of_earlier_exports(tmp_path: Path) -> None:
+    """Files exported by every version keep their dtype."""
+    pytest.importorskip("pyarrow")
+    import pyarrow.ipc  # noqa: PLC0415 - the extra
+
+    with Queue(tmp_path / "q", dtype=[("n", "<i8")]) as queue, queue.producer() as producer:
+        producer.send_many(np.zeros(1, [("n", "<i8")]))
+    path = tmp_path / "a.arrow"
+    assert main(["export", str(tmp_path / "q"), "--to", str(path)]) == 0
+    with pyarrow.ipc.open_file(path) as reader:
+        assert list(reader.schema.metadata) == [b"pagequeue.kind"]

@@ -1,7 +1,7 @@
 """Messages as Parquet and as Arrow's file format, and back; needs the extra `arrow`.
 
-What the queue holds, its dtype or codec, stands in the file too, so that a queue made of it is of
-the same kind.
+The file's metadata has the queue's dtype or codec, so that an import creates a queue of the same
+schema.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
     from pagequeue.columns.batch import Batch
 
-KIND: Final = b"pagequeue.schema.schema"
-"""The key of what the queue holds, as JSON, in the schema."""
+KIND: Final = b"pagequeue.kind"
+"""The key of the queue's schema, as JSON, in the metadata of the file's schema."""
 GROUP_BYTES: Final = 16 << 20
-"""A row group of Parquet ends after so many bytes."""
+"""Size at which a Parquet row group ends."""
 PIECE_COUNT: Final = 16384
-DAMAGED: Final = "is not whole, or not what its suffix says"
+DAMAGED: Final = "incomplete, or not of the format of its suffix"
 
 
 def _parquet() -> Any:  # noqa: ANN401 - it need not be installed
@@ -49,7 +49,7 @@ def schema_of(kind: Schema) -> Any:  # noqa: ANN401 - pyarrow's
 
 
 class ArrowWriting:
-    """Lays batches down as Arrow's record batches."""
+    """Writes batches as Arrow record batches."""
 
     def __init__(self, file: IO[bytes], kind: Schema) -> None:
         self._schema = schema_of(kind)
@@ -57,20 +57,20 @@ class ArrowWriting:
         self._writer = pyarrow().ipc.new_file(self._sink, self._schema)
 
     def write(self, batch: Batch) -> None:
-        """Lay one batch down."""
+        """Write one batch."""
         rows = batch.to_arrow(copy=True)
         self._writer.write_batch(rows.replace_schema_metadata(self._schema.metadata))
 
     def finish(self) -> None:
-        """Lay down where the batches stand."""
+        """Write the footer, which has the positions of the batches."""
         self._writer.close()
 
     def abandon(self) -> None:
-        """Nothing is held."""
+        """Return at once: batches are not buffered."""
 
 
 class ParquetWriting:
-    """Lays batches down as row groups, several batches in one."""
+    """Writes batches as row groups, several batches in one."""
 
     def __init__(self, file: IO[bytes], kind: Schema) -> None:
         self._schema = schema_of(kind)
@@ -80,39 +80,39 @@ class ParquetWriting:
         self._held_bytes = 0
 
     def write(self, batch: Batch) -> None:
-        """Lay one batch down, perhaps later."""
+        """Write one batch, perhaps later."""
         rows = batch.to_arrow(copy=True)
         self._held.append(rows)
         self._held_bytes += rows.nbytes
         if self._held_bytes >= GROUP_BYTES:
-            self._lay_down()
+            self._write_group()
 
-    def _lay_down(self) -> None:
+    def _write_group(self) -> None:
         if self._held:
             table = pyarrow().Table.from_batches(self._held)
             self._held, self._held_bytes = [], 0
             self._writer.write_table(table.replace_schema_metadata(self._schema.metadata))
 
     def finish(self) -> None:
-        """Lay down what is held, and where the row groups stand."""
-        self._lay_down()
+        """Write the buffered batches, and the footer with the positions of the row groups."""
+        self._write_group()
         self._writer.close()
 
     def abandon(self) -> None:
-        """Forget what is held, and that the end is missing."""
+        """Drop the buffered batches, and the footer."""
         self._held = []
-        self._writer.is_open = False  # else it would be laid down when it is collected
+        self._writer.is_open = False  # else its finalizer would write the footer
 
 
 # --- back -----------------------------------------------------------------------------------------
 
 
 class TableFile:
-    """A file of rows, opened.
+    """An open file of rows.
 
     Attributes:
-        kind: what the queue held that it was made of; plain if the file does not say.
-        count: of the rows.
+        kind: schema of the exported queue; plain if the file has none.
+        count: of the rows; -1: unknown.
     """
 
     def __init__(self, file: IO[bytes], path: str, *, is_parquet: bool) -> None:
@@ -133,8 +133,8 @@ class TableFile:
         self._names = schema.names
         if twice := sorted({name for name in self._names if self._names.count(name) > 1}):
             raise errors.BadRow(
-                f"several columns are called {twice[0]!r}: give each its own name",
-                path=path, row=0,
+                f"several columns are called {twice[0]!r}",
+                path=path, row=0, remedy="give each column its own name",
             )  # fmt: skip
 
     def _kind_of(self, schema: Any) -> Schema:  # noqa: ANN401 - pyarrow's
@@ -145,8 +145,8 @@ class TableFile:
             return Schema.from_options(json.loads(told))
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise errors.BadRow(
-                f"what its queue held ({error}) is not known: was it written by a newer version?",
-                path=self._path, row=0,
+                f"the schema of its queue is unknown ({error})",
+                path=self._path, row=0, remedy="use the version of pagequeue that wrote the file",
             ) from error  # fmt: skip
 
     def _damaged(self, error: Exception) -> errors.BadRow:
@@ -157,10 +157,10 @@ class TableFile:
         """Return the rows, piece by piece.
 
         Args:
-            kind: what the queue holds that they go to: fields of its records, or `payload`.
+            kind: schema of the target queue: rows have its records' fields, or `payload`.
 
         Raises:
-            BadRow: the file is damaged, or its columns cannot be messages.
+            BadRow: the file is damaged, or its columns do not fit the schema.
         """
         pa = pyarrow()
         told = self.kind.dtype
@@ -170,8 +170,8 @@ class TableFile:
             fields = list(kind.dtype.names or ())
         if missing := {own["timestamp"], *fields} - set(self._names):
             raise errors.BadRow(
-                f"columns {sorted(missing)} must be there, not only {self._names}",
-                path=self._path, row=0,
+                f"columns {sorted(missing)} are missing from {self._names}",
+                path=self._path, row=0, remedy="add them",
             )  # fmt: skip
         try:
             for batch in self._batches:
@@ -185,32 +185,37 @@ class TableFile:
         times = rows.column(own["timestamp"])
         if pa.types.is_timestamp(times.type) and times.type.tz is None:
             raise errors.BadRow(
-                "the timestamps have no time zone: cast them to timestamp('ns', 'UTC')",
-                path=self._path, row=0,
+                "the timestamps have no time zone",
+                path=self._path, row=0, remedy="cast them to timestamp('ns', 'UTC')",
             )  # fmt: skip
         timestamps = self._whole(times, pa.timestamp("ns", "UTC"))
         has_sequence = own["sequence"] in rows.schema.names
         sequences = self._whole(rows.column(own["sequence"])) if has_sequence else None
         if fields != ["payload"]:
-            lengths = np.ones(len(rows), np.int64)  # of one size: counting them is enough
+            lengths = np.ones(
+                len(rows), np.int64
+            )  # records have one size: only their count matters
             return RowGroup(sequences, timestamps, rows.select(fields), lengths)
         payloads = rows.column("payload")
         if payloads.null_count:
-            raise errors.BadRow("a payload is null: messages have bytes", path=self._path, row=0)
+            raise errors.BadRow(
+                "a payload is null", path=self._path, row=0, remedy="fill it or drop the row"
+            )
         lengths = pa.compute.binary_length(payloads.cast(pa.large_binary()))
         return RowGroup(sequences, timestamps, payloads, lengths.to_numpy().astype(np.int64))
 
     def _whole(self, column: Any, by: Any = None) -> NDArray[np.int64]:  # noqa: ANN401
-        """Return a column as int64, by way of another type if it is of that kind."""
+        """Return a column as int64; timestamps are cast to the type `by` first."""
         pa = pyarrow()
         if by is not None and pa.types.is_timestamp(column.type):
             column = column.cast(by)
         elif not pa.types.is_integer(column.type):
             raise errors.BadRow(
-                f"a time or a sequence is of type {column.type}: give int64, or timestamp('ns', "
-                "'UTC')",
-                path=self._path, row=0,
+                f"a time or a sequence is of type {column.type}",
+                path=self._path, row=0, remedy="give int64, or timestamp('ns', 'UTC')",
             )  # fmt: skip
         if column.null_count:
-            raise errors.BadRow("a time or a sequence is null", path=self._path, row=0)
+            raise errors.BadRow(
+                "a time or a sequence is null", path=self._path, row=0, remedy="drop the row"
+            )
         return cast("NDArray[np.int64]", column.cast(pa.int64()).to_numpy(zero_copy_only=False))

@@ -1,13 +1,13 @@
-"""Exchange: messages into a file of another format, and back, a batch at a time.
+"""Export of messages to files of other formats, and import, batch by batch.
 
-| suffix | what |
+| suffix | contents |
 | --- | --- |
-| `.parquet`, `.arrow` | columns `sequence`, `timestamp`, `payload`; of records a column a field |
-| `.jsonl` | an object a line; `payload` is text, `payload_base64` stands for what is not UTF-8 |
-| `.csv` | the same as columns; `payload_base64` counts where it is not empty |
+| `.parquet`, `.arrow` | columns `sequence`, `timestamp`, `payload`; for records one per field |
+| `.jsonl` | an object per line; `payload` is text, or `payload_base64` if it is not UTF-8 |
+| `.csv` | the same as columns; `payload_base64` counts if it is not empty |
 
-A file that is written has its name only when it is whole and on stable storage. What is read is
-sent in batches, each all or nothing: what came before an error, or a kill, is in the queue.
+An exported file gets its name once it is complete and on stable storage. An import sends batches,
+each as a whole or not at all: after an error or a kill the earlier batches are in the queue.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ if TYPE_CHECKING:
 
 SUFFIXES: Final = (".parquet", ".arrow", ".jsonl", ".csv")
 BATCHES_PER_PAGE: Final = 16
-"""A batch does not go on in the next page, so a small part of a page leaves little of it unused."""
+"""A batch does not continue in the next page; a small one leaves little of a page unused."""
 
 
 class Writing(Protocol):
-    """What lays batches down in an open file."""
+    """Writes batches to an open file."""
 
     def write(self, batch: Batch) -> None:
-        """Lay one batch down."""
+        """Write one batch."""
 
     def finish(self) -> None:
-        """Lay down what stands at the end."""
+        """Write what the format has at the end."""
 
     def abandon(self) -> None:
-        """Let go of everything; the file is thrown away."""
+        """Drop buffered batches; the caller discards the file."""
 
 
 class RowGroup(NamedTuple):
     """Some rows of a file.
 
     Attributes:
-        sequences: what they were in the queue that was exported; None: the file does not say.
+        sequences: those in the exported queue; None: the file has none.
         timestamps: ns since 1970, UTC.
-        payloads: what `send_many` takes: a list of bytes, an array of Arrow, or rows of records.
+        payloads: as for `send_many`: a list of bytes, an Arrow array, or rows of records.
         lengths: of the payloads in bytes.
     """
 
@@ -76,7 +76,7 @@ class ExportReport:
         payload_bytes: of all payloads.
         file_bytes: of the file.
         first_sequence: of the first message; None if there was none.
-        next_sequence: behind the last one.
+        next_sequence: the one after the last.
     """
 
     path: str
@@ -88,15 +88,15 @@ class ExportReport:
 
 
 def suffix_of(path: str) -> str:
-    """Return the suffix that says a file's format.
+    """Return the suffix of a path, which is the file's format.
 
     Raises:
-        InvalidOption: there is none of that suffix.
+        InvalidOption: no format has this suffix.
     """
     suffix = os.path.splitext(path)[1].lower()
     if suffix not in SUFFIXES:
         raise errors.InvalidOption(
-            f"no format has the suffix {suffix!r}: use {', '.join(SUFFIXES)}"
+            f"no format has the suffix {suffix!r}", remedy=f"use {', '.join(SUFFIXES)}"
         )
     return suffix
 
@@ -113,15 +113,15 @@ def export(
     next_sequence: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> ExportReport:
-    """Write batches to a file, whole or not at all.
+    """Write batches to a file, atomically.
 
     Args:
-        batches: in order; one at a time is held.
+        batches: in order; only one is in memory at a time.
         path: of the file.
-        begin: makes what lays batches down.
-        force: replace what stands there.
-        next_sequence: what the report says if there is no message.
-        progress: called with the sequence behind each batch.
+        begin: makes the writer of the open file.
+        force: replace an existing file.
+        next_sequence: for the report if there is no message.
+        progress: called with the sequence after each batch.
 
     Raises:
         As for `whole_file`, and for reading.
@@ -152,14 +152,14 @@ def export(
 
 
 class Import:
-    """Sends the rows of a file, in batches that are all or nothing.
+    """Sends the rows of a file in batches, each as a whole or not at all.
 
     Args:
         producer: sends them.
         page_bytes: of its queue.
-        record_bytes: of its records; 0: messages are of any size.
-        skip_count: rows at the beginning that are passed over.
-        check: whether the file's sequences must follow each other without a gap.
+        record_bytes: of its records; 0: messages have any size.
+        skip_count: rows to skip at the beginning.
+        check: whether the file's sequences must have no gap.
 
     Attributes:
         messages: how many were sent.
@@ -187,10 +187,10 @@ class Import:
         self.payload_bytes = 0
 
     def send(self, piece: RowGroup) -> None:
-        """Send rows, but for those that are passed over.
+        """Send rows, except those to skip.
 
         Raises:
-            BadRow: the sequences have a gap, and that is checked; or a time is before 1970.
+            BadRow: the sequences have a gap and `check` is set; or a time is before 1970.
             TimestampOrder: a row is older than the last message of the queue.
             MessageTooLarge: a payload does not fit into a page.
             As for `Producer.send_many` otherwise.
@@ -201,8 +201,9 @@ class Import:
         if len(early):
             row = self._row + int(early[0]) + 1
             raise errors.BadRow(
-                f"row {row} has the timestamp {piece.timestamps[early[0]]}: give ns since 1970",
+                f"row {row} has the timestamp {piece.timestamps[early[0]]}",
                 row=row,
+                remedy="give ns since 1970",
             )
         count = len(piece.timestamps)
         lengths = np.full(count, self._record_bytes) if self._record_bytes else piece.lengths
@@ -220,13 +221,14 @@ class Import:
     def _out_of_order(
         self, times: NDArray[np.int64], begin: int, error: errors.TimestampOrder
     ) -> errors.TimestampOrder:
-        """Say which row of the file goes back in time; `begin`: the piece's row of the first."""
+        """Return the error with its row of the file; `begin`: index of `times[0]` in the piece."""
         back = np.flatnonzero(times[1:] < times[:-1])
-        i = int(back[0]) + 1 if len(back) else 0  # or it is older than what the queue has
+        i = int(back[0]) + 1 if len(back) else 0  # or it precedes the last message of the queue
         return errors.TimestampOrder(
             f"row {self._row + begin + i + 1} has the timestamp {times[i]}, earlier than the one "
-            f"before it, {error.last_timestamp}: sort the file by time, or import into a new queue",
+            f"before it, {error.last_timestamp}",
             path=error.path, last_timestamp=error.last_timestamp,
+            remedy="sort the file by time, or import into a new queue",
         )  # fmt: skip
 
     def _cuts(self, lengths: NDArray[np.int64], start: int) -> Iterator[tuple[int, int]]:
@@ -245,7 +247,9 @@ class Import:
     def _check_gaps(self, piece: RowGroup) -> None:
         """Raise for the first sequence that does not follow the one before it."""
         if piece.sequences is None:
-            raise errors.BadRow("there are no sequences to check: import without it", row=1)
+            raise errors.BadRow(
+                "there are no sequences to check", row=1, remedy="import without the check"
+            )
         found = piece.sequences
         if not len(found):
             return
@@ -254,8 +258,9 @@ class Import:
         if len(wrong):
             i = int(wrong[0])
             raise errors.BadRow(
-                f"row {self._row + i + 1} has sequence {found[i]}, {first + i} must follow: "
-                "messages are missing, or not in order; import without the check to take it so",
+                f"row {self._row + i + 1} has sequence {found[i]}, expected {first + i}: "
+                "messages are missing or not in order",
                 row=self._row + i + 1,
+                remedy="import without the check to accept that",
             )
         self._expected = first + len(found)

@@ -1,7 +1,6 @@
-"""Messages as lines of JSON, and as CSV, and back; by the standard library.
+"""Messages as JSON lines and as CSV, and back, with the standard library.
 
-A payload is text where it is UTF-8, and Base64 in another column where it is not, so that it comes
-back as it was.
+A payload is text if it is UTF-8, else Base64 in another column, so that import restores its bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ COLUMNS: Final = ("sequence", "timestamp", "time", "payload", "payload_base64")
 PIECE_COUNT: Final = 4096
 PIECE_BYTES: Final = 4 << 20
 LINE_BYTES_MAX: Final = 6 * fmt.PAGE_BYTES_MAX + 4096
-"""No message has a longer line: a byte takes six characters at most."""
+"""Longest possible line: a byte takes at most six characters."""
 _ENCODE: Final = json.JSONEncoder(ensure_ascii=False).encode
 
 
@@ -47,31 +46,31 @@ def json_lines(batch: Batch) -> bytes:
 
 
 class JsonlWriting:
-    """Lays batches down as lines of JSON."""
+    """Writes batches as lines of JSON."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
 
     def write(self, batch: Batch) -> None:
-        """Lay one batch down."""
+        """Write one batch."""
         self._file.write(json_lines(batch))
 
     def finish(self) -> None:
-        """Nothing stands at the end."""
+        """Return at once: the format has no footer."""
 
     def abandon(self) -> None:
-        """Nothing is held."""
+        """Return at once: batches are not buffered."""
 
 
 class CsvWriting:
-    """Lays batches down as CSV; its first line has the names of the columns."""
+    """Writes batches as CSV; the first line has the names of the columns."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         file.write((",".join(COLUMNS) + "\n").encode())
 
     def write(self, batch: Batch) -> None:
-        """Lay one batch down."""
+        """Write one batch."""
         text = io.StringIO(newline="")
         lines = csv.writer(text, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
         columns = (batch.sequences.tolist(), batch.timestamps.tolist(), batch.payloads)
@@ -80,19 +79,19 @@ class CsvWriting:
         self._file.write(text.getvalue().encode())
 
     def finish(self) -> None:
-        """Nothing stands at the end."""
+        """Return at once: the format has no footer."""
 
     def abandon(self) -> None:
-        """Nothing is held."""
+        """Return at once: batches are not buffered."""
 
 
 def _csv_fields(payload: bytes) -> tuple[str, str]:
-    """Return a payload as text, or in Base64; the other one is empty."""
+    """Return a payload as text and Base64, one of them empty."""
     try:
         text = payload.decode()
     except UnicodeDecodeError:
         text = "\0"
-    if "\0" in text:  # many readers end there
+    if "\0" in text:  # many readers stop at NUL
         return "", base64.b64encode(payload).decode("ascii")
     return text, ""
 
@@ -101,7 +100,7 @@ def _csv_fields(payload: bytes) -> tuple[str, str]:
 
 
 class _Rows:
-    """Rows that were read and make no piece yet."""
+    """Rows read for the next row group."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -111,7 +110,7 @@ class _Rows:
         self._bytes = 0
 
     def add(self, sequence: int | None, timestamp: int, payload: bytes) -> bool:
-        """Add a row; return whether there is enough for a piece."""
+        """Add a row; return whether the row group is large enough."""
         self._sequences.append(sequence)
         self._timestamps.append(timestamp)
         self._payloads.append(payload)
@@ -122,7 +121,7 @@ class _Rows:
         return len(self._payloads)
 
     def piece(self) -> RowGroup:
-        """Return the rows, and forget them."""
+        """Return the rows, and start the next row group."""
         known = [sequence for sequence in self._sequences if sequence is not None]
         whole = len(known) == len(self._sequences)
         piece = RowGroup(
@@ -135,15 +134,15 @@ class _Rows:
         return piece
 
     def bad(self, why: str) -> NoReturn:
-        """Raise for the row that is being read."""
+        """Raise BadRow for the current row."""
         raise errors.BadRow(f"row {self.number}: {why}", row=self.number)
 
 
 def read_jsonl(file: IO[bytes]) -> Iterator[RowGroup]:
-    """Return the rows of lines of JSON, piece by piece; empty lines are passed over.
+    """Yield the rows of JSON lines in row groups; skip empty lines.
 
     Raises:
-        BadRow: a line cannot be a message.
+        BadRow: a line is invalid.
     """
     rows = _Rows()
     while line := file.readline(LINE_BYTES_MAX):
@@ -153,9 +152,9 @@ def read_jsonl(file: IO[bytes]) -> Iterator[RowGroup]:
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            rows.bad(f"no JSON ({error}): is the file whole?")
+            rows.bad(f"invalid JSON ({error}): is the file complete?")
         if not isinstance(row, dict):
-            rows.bad("no JSON object")
+            rows.bad("not a JSON object")
         sequence = row.get("sequence")
         if sequence is not None:
             sequence = _whole(rows, sequence, "sequence")
@@ -171,7 +170,7 @@ def _payload(rows: _Rows, row: dict[str, Any]) -> bytes:
     if (text is None) == (coded is None):
         rows.bad("give either `payload` or `payload_base64`")
     if not isinstance(text if coded is None else coded, str):
-        rows.bad("a payload is a text")
+        rows.bad("the payload is not a string")
     return _bytes(rows, text, coded)
 
 
@@ -179,20 +178,20 @@ def _bytes(rows: _Rows, text: str | None, coded: str | None) -> bytes:
     try:
         return base64.b64decode(coded, validate=True) if coded else (text or "").encode()
     except ValueError as error:
-        rows.bad(f"the payload is not what it says ({error})")
+        rows.bad(f"the payload is not valid Base64 or text ({error})")
 
 
 def _whole(rows: _Rows, number: object, name: str) -> int:
     if type(number) is not int or not -fmt.TIMESTAMP_MAX <= number <= fmt.TIMESTAMP_MAX:
-        rows.bad(f"{name} is {number!r}: it is a whole number of 64 bits, times in ns since 1970")
+        rows.bad(f"{name} is {number!r}: give an integer of 64 bits, for a time ns since 1970")
     return number
 
 
 def read_csv(file: IO[bytes]) -> Iterator[RowGroup]:
-    """Return the rows of a CSV file, piece by piece. The first line names the columns.
+    """Yield the rows of a CSV file in row groups. The first line names the columns.
 
     Raises:
-        BadRow: a line cannot be a message.
+        BadRow: a line is invalid.
     """
     rows = _Rows()
     limit = csv.field_size_limit(LINE_BYTES_MAX)
@@ -201,7 +200,7 @@ def read_csv(file: IO[bytes]) -> Iterator[RowGroup]:
         yield from _csv_pieces(rows, csv.DictReader(text, strict=True))
     except (csv.Error, UnicodeDecodeError) as error:
         rows.number += 1
-        rows.bad(f"no CSV of UTF-8 ({error})")
+        rows.bad(f"not CSV in UTF-8 ({error})")
     finally:
         csv.field_size_limit(limit)
         text.detach()
@@ -210,7 +209,7 @@ def read_csv(file: IO[bytes]) -> Iterator[RowGroup]:
 def _csv_pieces(rows: _Rows, lines: csv.DictReader[str]) -> Iterator[RowGroup]:
     names = lines.fieldnames or ()
     if "timestamp" not in names or not {"payload", "payload_base64"} & set(names):
-        rows.bad(f"columns `timestamp` and `payload` must be there, not only {list(names)}")
+        rows.bad(f"columns `timestamp` and `payload` are required, the file has {list(names)}")
     for row in lines:
         rows.number += 1
         if None in row or None in row.values():
@@ -228,5 +227,5 @@ def _csv_pieces(rows: _Rows, lines: csv.DictReader[str]) -> Iterator[RowGroup]:
 
 
 def _number(text: str) -> object:
-    """Return a number, or the text that is none."""
+    """Return an integer, or the text if it is not one."""
     return int(text) if text.removeprefix("-").isdecimal() and text.isascii() else text

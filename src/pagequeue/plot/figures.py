@@ -1,4 +1,4 @@
-"""Plotting: what histograms say of a queue, as a picture; needs the extra `plot`."""
+"""Plots of the histograms of a queue; needs the extra `plot`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Histograms of a queue, made batch by batch: memory does not grow with what is counted.
+"""Histograms of a queue, updated batch by batch in constant memory.
 
-`TimeBins` has as many bins as it was given or fewer; when a message comes that lies behind them all
-the bins are made twice as wide. `SizeBins` has a bin for each power of a root of two.
+`TimeBins` has at most 512 bins; a message after the last one doubles their width. `SizeBins` has a
+bin for each power of a root of two.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class TimeBins:
     """Messages and bytes by time.
 
     Attributes:
-        start: of the first bin, ns since 1970, UTC; None while nothing was counted.
+        start: of the first bin, ns since 1970, UTC; None before the first message.
         bin_ns: width of a bin, a power of two times 1 us.
         messages: by bin; int64, shape (512,).
         payload_bytes: the same.
@@ -100,7 +100,7 @@ class SizeBins:
             self.most = other.most if self.most is None else max(self.most, other.most)
 
     def quantile(self, part: float) -> float:
-        """Return the number that a part of all is not above, to a fifth; 0 where nothing is."""
+        """Return the quantile `part`, to a fifth; 0 if the histogram is empty."""
         wanted = part * self.total
         if self.total == 0 or wanted <= self.below:
             return 0.0

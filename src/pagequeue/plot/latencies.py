@@ -1,4 +1,4 @@
-"""Latencies: how long messages took to come to a second queue, by what their payloads say.
+"""Latencies from one queue to a second one, found from the payloads.
 
 | rule | latency of a message in the second queue |
 | --- | --- |
@@ -41,7 +41,7 @@ class Latencies:
         unmatched: messages of the second queue without one.
 
     Raises:
-        InvalidOption: there is no such rule.
+        InvalidOption: the rule is unknown.
     """
 
     def __init__(self, rule: str = "payload") -> None:
@@ -50,7 +50,7 @@ class Latencies:
             (kind == "time" and rule != "time:") or rule == "payload" or (kind == "field" and name)
         )
         if not is_known:
-            raise InvalidOption(f"no rule {rule!r} for latencies: give {RULES}")
+            raise InvalidOption(f"unknown rule {rule!r} for latencies", remedy=f"give {RULES}")
         self.needs_both = kind != "time"
         self.bins = SizeBins()
         self.unmatched = 0
@@ -102,7 +102,7 @@ def _first_bytes(payload: bytes) -> int | None:
 
 
 def _field(payload: bytes, name: str) -> Any:  # noqa: ANN401 - whatever JSON has
-    """Return a number or a text in a field of a JSON object; None if there is none."""
+    """Return a number or a text from a field of a JSON object, or None."""
     try:
         value = json.loads(payload).get(name)
     except (ValueError, AttributeError, RecursionError):
