@@ -336,7 +336,7 @@ def test_times_that_go_back_are_refused(queue: Queue, shape: int) -> None:
 def test_wrong_number_of_times_is_told(queue: Queue, shape: int, count: int) -> None:
     """There is one time for each message; the error says how many there are of both."""
     with queue.producer() as producer:
-        told = f"{count} timestamps for 4 messages: give one for each; nothing was sent"
+        told = f"{count} timestamps for 4 messages; no message was sent: give one for each"
         for payloads in (all_shapes(4)[shape], iter([b"x"] * 4)):
             with pytest.raises(InvalidOption, match=told):
                 producer.send_many(payloads, timestamps=range(count))
@@ -414,7 +414,7 @@ def test_masked_times_are_refused(queue: Queue) -> None:
 @pytest.mark.parametrize("array", [np.array(["\u00e9"]), np.array([[b"ab", b"c"]])])
 def test_text_and_tables_of_bytes_are_refused(queue: Queue, array: Any) -> None:  # noqa: ANN401
     """Text has no bytes before it is encoded, and a row of a table is no message."""
-    with pytest.raises(NotEncodable, match="is no payloads"):
+    with pytest.raises(NotEncodable, match="cannot send an? (array|table)"):
         queue.producer().send_many(array)
     assert len(queue) == 0
 

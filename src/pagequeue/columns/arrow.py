@@ -1,8 +1,7 @@
-"""Batches as Arrow: record batches, and the capsules that any library takes. The extra `arrow`.
+"""Batches as Arrow record batches, and as the capsules that any library takes. The extra `arrow`.
 
-pyarrow is imported where it is used. It keeps the buffers alive for as long as anybody has the
-arrays made of them: a page that is viewed is mapped until then, and so nobody uses its file again
-(I13), whatever becomes of the queue.
+pyarrow is imported on first use. Arrays keep their buffers alive: a viewed page stays mapped, so
+its file is not recycled (I13), also after the queue is closed or removed.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ COPY_BYTES_MAX: Final = 2**31 - 1
 def schema(kind: Schema | None = None, *, copy: bool = False) -> Any:  # noqa: ANN401 - pyarrow's
     """Return the schema of batches, as views or as copies; records have a column for each field.
 
-    The queue's own columns are called as `own_names` says.
+    `own_names` gives the names of the columns `sequence` and `timestamp`.
 
     Raises:
         MissingExtra: pyarrow is not installed.
@@ -47,7 +46,7 @@ def schema(kind: Schema | None = None, *, copy: bool = False) -> Any:  # noqa: A
 
 
 def own_names(fields: Collection[str]) -> dict[str, str]:
-    """Return what `sequence` and `timestamp` are called beside the fields of records.
+    """Return the names of the columns `sequence` and `timestamp` next to fields of records.
 
     A field keeps its name; the queue's own column of that name gets `queue_` before it.
     """
@@ -67,7 +66,7 @@ def record_batch(batch: Batch, *, copy: bool) -> Any:  # noqa: ANN401 - the same
     count = len(batch)
     if kind is not None and kind.dtype is not None:
         arrays = arrow_arrays(batch.to_numpy())
-        batch._check_stands()  # noqa: SLF001 - what was copied was there
+        batch._check_stands()  # noqa: SLF001 - its own package
     else:
         arrays = [_payload(pa, batch, columns.field("payload").type, copy=copy)]
     sequence = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(batch.sequences)])
@@ -78,7 +77,7 @@ def record_batch(batch: Batch, *, copy: bool) -> Any:  # noqa: ANN401 - the same
 
 
 def payload_array(batch: Batch) -> Any:  # noqa: ANN401 - the same
-    """Return the payloads as a copy of type binary, whatever they hold."""
+    """Return the payloads as a copy of type binary, also those of records."""
     pa = pyarrow()
     return _payload(pa, batch, pa.binary(), copy=True)
 
@@ -92,7 +91,7 @@ def _payload(pa: Any, batch: Batch, column: Any, *, copy: bool) -> Any:  # noqa:
 
 
 def _viewed(pa: Any, parts: list[PageSlice], count: int) -> Any:  # noqa: ANN401 - the same
-    """Return the payloads as views of their pages: a page is a buffer as it is mapped."""
+    """Return the payloads as views: each mapped page is a buffer."""
     pages: dict[_core.Region, int] = {}
     views = [
         _core.views(
@@ -106,16 +105,16 @@ def _viewed(pa: Any, parts: list[PageSlice], count: int) -> Any:  # noqa: ANN401
 
 
 def _copied(pa: Any, parts: list[PageSlice], count: int) -> Any:  # noqa: ANN401 - the same
-    """Return the payloads one behind the other, in memory of their own."""
+    """Return a contiguous copy of the payloads."""
     ends = np.zeros(count + 1, np.int64)
     if parts:
         np.cumsum(np.concatenate([part.lengths for part in parts]), out=ends[1:])
     size_bytes = int(ends[-1])
     if size_bytes > COPY_BYTES_MAX:
         raise errors.MessageTooLarge(
-            f"{size_bytes} bytes of payloads, a copy can have {COPY_BYTES_MAX}: take smaller "
-            "batches, or views",
+            f"{size_bytes} bytes of payloads exceed the {COPY_BYTES_MAX} bytes of a copy",
             size_bytes=size_bytes, limit_bytes=COPY_BYTES_MAX,
+            remedy="take smaller batches, or views",
         )  # fmt: skip
     data, at = np.empty(size_bytes, np.uint8), 0
     for part in parts:
@@ -128,12 +127,11 @@ def _copied(pa: Any, parts: list[PageSlice], count: int) -> Any:  # noqa: ANN401
 
 
 def _wanted(requested_schema: object) -> tuple[Any, bool]:
-    """Return the schema that a reader asks for, and whether payloads must be copies for it."""
+    """Return the schema that a reader requests, and whether it needs copies of payloads."""
     pa = pyarrow()
     if requested_schema is None:
-        # Views: pyarrow, polars, DuckDB and pandas take them
-        # (tests/columns/test_arrow.py), each page is
-        # touched once less, and who only counts or filters never pays for a copy.
+        # Views: pyarrow, polars, DuckDB and pandas take them (tests/columns/test_arrow.py), and a
+        # reader that only counts or filters needs no copy.
         return None, False
     wanted = pa.Schema._import_from_c_capsule(requested_schema)  # noqa: SLF001 - the only way
     fields = [field for field in wanted if field.name == "payload"]
@@ -144,7 +142,7 @@ def array_capsules(batch: Batch, requested_schema: object) -> tuple[object, obje
     """Return a batch as the capsules of a schema and of an array.
 
     Raises:
-        As for `record_batch`; and what pyarrow raises for a schema that it cannot be cast to.
+        As for `record_batch`; and what pyarrow raises if it cannot cast to the schema.
     """
     wanted, copy = _wanted(requested_schema)
     capsules: tuple[object, object] = record_batch(batch, copy=copy).__arrow_c_array__(
@@ -154,11 +152,10 @@ def array_capsules(batch: Batch, requested_schema: object) -> tuple[object, obje
 
 
 def stream_capsule(batches: Iterable[Batch], kind: Schema, requested_schema: object) -> object:
-    """Return batches as the capsule of a stream; they are taken as the reader asks for them.
+    """Return batches as the capsule of a stream, which reads them one by one.
 
     Raises:
-        MissingExtra: pyarrow is not installed; and what it raises for a schema that they cannot be
-            cast to.
+        MissingExtra: pyarrow is not installed; and what it raises if it cannot cast to the schema.
     """
     wanted, copy = _wanted(requested_schema)
     made = (record_batch(batch, copy=copy) for batch in batches)

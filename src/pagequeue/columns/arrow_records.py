@@ -1,4 +1,4 @@
-"""Fixed records as columns of Arrow, and back: a column for each field, no object for a row.
+"""Fixed records as Arrow columns, and back: one column per field, without an object per row.
 
 | field | column |
 | --- | --- |
@@ -8,7 +8,7 @@
 | `U` | string |
 | a record, an array | struct, fixed_size_list |
 
-Anything else is an error that names the field.
+Other types are an error that names the field.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _Arrays = list[tuple["NDArray[Any]", int]]
 
 
 def records_of(payloads: object, dtype: np.dtype[np.void]) -> ColumnInput | None:
-    """Return what is in columns, for a queue of records; None for any other iterable.
+    """Return columnar input for a queue of records; None for any other iterable.
 
     Raises:
         NotEncodable: columns that are not the fields of the records, or a null among them.
@@ -62,8 +62,9 @@ def _fields(table: Any, dtype: np.dtype[Any], at: int, within: str) -> _Arrays: 
     names = list(table.column_names)
     if sorted(names) != sorted(dtype.names):
         raise errors.NotEncodable(
-            f"the columns{within and f' of {within}'} are {names}, the fields {list(dtype.names)}: "
-            "give those, with table.select and table.rename_columns; nothing was sent"
+            f"the columns{within and f' of {within}'} are {names}, the fields {list(dtype.names)}; "
+            "no message was sent",
+            remedy="give those, with table.select and table.rename_columns",
         )
     arrays: _Arrays = []
     for name in dtype.names:
@@ -73,7 +74,7 @@ def _fields(table: Any, dtype: np.dtype[Any], at: int, within: str) -> _Arrays: 
 
 
 def _column(values: Any, dtype: np.dtype[Any], at: int, name: str) -> _Arrays:  # noqa: ANN401
-    """Return the arrays of one field, and where they stand in a record."""
+    """Return the arrays of one field, with their offsets in a record."""
     if dtype.kind not in "mM":  # a null among times is NaT
         check_no_nulls(values, f"column {name!r}")
     arrow = pyarrow()
@@ -95,8 +96,8 @@ def _column(values: Any, dtype: np.dtype[Any], at: int, name: str) -> _Arrays:  
             check_no_nulls(values, f"column {name!r}")
     if base.names is not None:
         raise errors.NotEncodable(
-            f"field {name!r} is an array of records, for which there is no column: send a "
-            "structured array"
+            f"field {name!r} is an array of records, which Arrow columns cannot hold",
+            remedy="send a structured array",
         )
     items = np.ascontiguousarray(_scalars(values, base, name))
     return [(items.view(np.dtype((np.void, dtype.itemsize))), at)]
@@ -111,7 +112,7 @@ def _scalars(values: Any, dtype: np.dtype[Any], name: str) -> NDArray[Any]:  # n
             return _bytes(values, dtype, name)
         wanted = _arrow_type(dtype, name)
         if arrow.types.is_timestamp(wanted) and arrow.types.is_timestamp(values.type):
-            wanted = arrow.timestamp(wanted.unit, values.type.tz)  # the same moments
+            wanted = arrow.timestamp(wanted.unit, values.type.tz)  # the same timestamps
         integers = arrow.types.is_integer(wanted) and arrow.types.is_integer(values.type)
         times = arrow.types.is_temporal(wanted) and arrow.types.is_temporal(values.type)
         if values.type != wanted:
@@ -139,7 +140,8 @@ def _bytes(values: Any, dtype: np.dtype[Any], name: str) -> NDArray[Any]:  # noq
     lengths = _lengths(values)
     if lengths.max(initial=0) > size:
         raise errors.NotEncodable(
-            f"column {name!r} has values of {lengths.max()} bytes, its field only {size}: cut them"
+            f"column {name!r} has values of {lengths.max()} bytes, its field only {size}",
+            remedy="cut them",
         )
     items = np.zeros((len(lengths), size), np.uint8)
     held = [chunk for chunk in values.chunks if len(chunk)]
@@ -166,7 +168,7 @@ def _data(chunk: Any) -> NDArray[np.uint8]:  # noqa: ANN401 - the same
 
 
 def _text(values: Any, dtype: np.dtype[Any], name: str) -> NDArray[Any]:  # noqa: ANN401
-    """Return text by whole columns: each value filled up to the field's size, then all at once."""
+    """Return text columnwise: pad each value to the field's size, then encode all at once."""
     arrow = pyarrow()
     compute = load("pyarrow.compute")
     size = dtype.itemsize // 4
@@ -174,7 +176,8 @@ def _text(values: Any, dtype: np.dtype[Any], name: str) -> NDArray[Any]:  # noqa
     longest = compute.max(compute.utf8_length(values)).as_py() or 0
     if longest > size:
         raise errors.NotEncodable(
-            f"column {name!r} has values of {longest} characters, its field only {size}: cut them"
+            f"column {name!r} has values of {longest} characters, its field only {size}",
+            remedy="cut them",
         )
     full = compute.utf8_rpad(values, size, NUL)
     held = [_data(chunk.cast(arrow.large_binary())) for chunk in full.chunks if len(chunk)]
@@ -184,8 +187,9 @@ def _text(values: Any, dtype: np.dtype[Any], name: str) -> NDArray[Any]:  # noqa
 
 def _other_type(name: str, found: object, wanted: str) -> errors.NotEncodable:
     return errors.NotEncodable(
-        f"column {name!r} is of Arrow's type {found}, its field needs {wanted}: cast it; nothing "
-        "was sent"
+        f"column {name!r} is of Arrow's type {found}, its field needs {wanted}; no message was "
+        "sent",
+        remedy="cast it",
     )
 
 
@@ -193,7 +197,7 @@ def _arrow_type(dtype: np.dtype[Any], name: str) -> Any:  # noqa: ANN401 - a typ
     """Return the type of a column for values of this dtype.
 
     Raises:
-        NotEncodable: Arrow has none.
+        NotEncodable: Arrow has no such type.
     """
     arrow = pyarrow()
     if dtype.kind == "M" and np.datetime_data(dtype) == ("D", 1):
@@ -202,7 +206,7 @@ def _arrow_type(dtype: np.dtype[Any], name: str) -> Any:  # noqa: ANN401 - a typ
         return arrow.from_numpy_dtype(dtype.newbyteorder("="))
     except (arrow.ArrowException, ValueError) as error:
         raise errors.NotEncodable(
-            f"field {name!r}: Arrow has no type for {dtype}: use NumPy's arrays"
+            f"field {name!r}: Arrow has no type for {dtype}", remedy="use NumPy's arrays"
         ) from error
 
 
@@ -224,7 +228,7 @@ def arrow_type_of(dtype: np.dtype[Any], name: str) -> Any:  # noqa: ANN401 - a t
     """Return the type of the column that a field becomes.
 
     Raises:
-        NotEncodable: Arrow has none.
+        NotEncodable: Arrow has no such type.
         MissingExtra: pyarrow is not installed.
     """
     arrow = pyarrow()
@@ -269,17 +273,18 @@ def _array(values: NDArray[Any], name: str) -> Any:  # noqa: ANN401 - a pyarrow.
 
 
 def _check_days(days: NDArray[Any], name: str) -> None:
-    """Raise for a day that 32 bits do not hold: Arrow would make another day of it."""
+    """Raise for a day beyond 32 bits, which Arrow would store as another day."""
     beyond = days[(np.abs(days.view(np.int64)) > DAYS_MAX) & ~np.isnat(days)]
     if len(beyond):
         raise errors.NotEncodable(
             f"field {name!r} has the day {beyond[0].view(np.int64)} since 1970, beyond Arrow's "
-            "dates of 32 bits: use NumPy's arrays"
+            "dates of 32 bits",
+            remedy="use NumPy's arrays",
         )
 
 
 def _used(items: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Return which of each row's items stand before the zeros at its end, and how many do."""
+    """Return a mask of each row's items before its trailing zeros, and their counts."""
     size = items.shape[1]
     full = (items != 0)[:, ::-1]
     counts = np.where(full.any(axis=1), size - full.argmax(axis=1), 0)
@@ -287,7 +292,7 @@ def _used(items: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
 
 
 def _spans(kind: Any, lengths: NDArray[np.int64], data: object) -> Any:  # noqa: ANN401 - pyarrow's
-    """Return an array of values of these sizes, which follow each other in some data."""
+    """Return an array of values of these sizes, contiguous in `data`."""
     arrow = pyarrow()
     offsets = np.zeros(len(lengths) + 1, np.int32)  # a batch stays below 2 GiB
     np.cumsum(lengths, out=offsets[1:])
@@ -303,7 +308,7 @@ def _trimmed(values: NDArray[np.bytes_]) -> Any:  # noqa: ANN401 - a pyarrow.Arr
 
 
 def _told(values: NDArray[np.str_], name: str) -> Any:  # noqa: ANN401 - a pyarrow.Array
-    """Return text in the same way: all of it encoded at once."""
+    """Return text without trailing zeros, encoded all at once."""
     plain = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("<"), copy=False))
     items = plain.view("<u4").reshape(len(values), plain.itemsize // 4)
     used, _ = _used(items)
@@ -313,6 +318,6 @@ def _told(values: NDArray[np.str_], name: str) -> Any:  # noqa: ANN401 - a pyarr
         data = items[used].tobytes().decode("utf-32-le").encode()
     except UnicodeDecodeError as error:
         raise errors.NotEncodable(
-            f"field {name!r} has what is no text ({error.reason}): use NumPy's arrays"
+            f"field {name!r} has invalid text ({error.reason})", remedy="use NumPy's arrays"
         ) from error
     return _spans(pyarrow().string(), np.where(used, sizes, 0).sum(axis=1), data)

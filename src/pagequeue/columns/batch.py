@@ -1,11 +1,10 @@
 """Batch: consecutive messages, as messages and as columns.
 
-What was read is told by the pages that the messages stand in, and by where they stand: no object is
-made for a message before somebody wants it. While a batch has its pages, nobody uses their files
-again (I13), so it stays right whatever becomes of the queue. It lets go of them once it has made
-its payloads.
+A batch refers to the pages of its messages and to positions in them, and makes no object for a
+message before it is used. While it has its pages, their files are not recycled (I13), so it stays
+valid after the queue is closed or removed. It releases them once it has copied its payloads.
 """
-# ruff: noqa: SLF001 - a batch that is made of batches looks into them
+# ruff: noqa: SLF001 - a batch joined from batches uses their private attributes
 
 from __future__ import annotations
 
@@ -35,12 +34,12 @@ SPAN_BYTES = 8
 
 
 class PageSlice(NamedTuple):
-    """Those messages of a batch that stand in one page.
+    """The messages of a batch that are in one page.
 
     Attributes:
         region: the page.
-        spans: where their payloads stand in it; 8 bytes each.
-        first_sequence: of the first one.
+        spans: position and size of each payload, 8 bytes together.
+        first_sequence: of the first message.
     """
 
     region: _core.Region
@@ -66,7 +65,7 @@ class PageSlice(NamedTuple):
         return _core.payloads(self.region, self.spans, self.first_sequence)
 
     def records(self, kind: np.dtype[Any]) -> NDArray[Any]:
-        """Return the payloads, all of the dtype's size, as a view of the page.
+        """Return the payloads, which all have the dtype's size, as a view of the page.
 
         Raises:
             CorruptPage: the page was truncated meanwhile.
@@ -81,15 +80,22 @@ class PageSlice(NamedTuple):
 class Batch(Sequence[Message]):
     """Consecutive messages: a sequence of `Message`, and the same as columns.
 
-    It is a view of the pages in which its messages stand, each of them checked. The pages stay in
-    its hands, also when retention takes them or the queue is closed, until `payloads` was asked
-    for; then it has copies.
+    It is a view of pages, and the checksum of each message is verified. The pages stay mapped, also
+    after retention removed them or the queue was closed, until `payloads` is read; then the batch
+    has copies.
+
+    Example:
+        >>> batch = consumer.receive_many(2)
+        >>> batch.payloads, batch.sequences
+        ([b'a', b'b'], array([0, 1]))
+        >>> batch[0].payload
+        b'a'
     """
 
     __slots__ = ("_first_sequence", "_kind", "_of", "_payloads", "_region", "_spans", "_times")
 
     _of: list[Batch] | None
-    """What it was joined of, while its columns are not."""
+    """The batches it was joined from, until its columns are joined."""
 
     def __init__(
         self,
@@ -115,14 +121,14 @@ class Batch(Sequence[Message]):
         timestamps: bytes,
         kind: Schema | None = None,
     ) -> Batch:
-        """Return a batch that has no page."""
+        """Return a batch without pages."""
         batch = cls(None, first_sequence, timestamps, b"", kind)
         batch._payloads = payloads
         return batch
 
     @classmethod
     def _joined(cls, batches: list[Batch]) -> Batch:
-        """Return one batch of several that follow each other."""
+        """Return one batch of several consecutive ones."""
         whole = cls(None, batches[0]._first_sequence, b"", b"", batches[0]._kind)
         whole._of = batches
         return whole
@@ -131,7 +137,7 @@ class Batch(Sequence[Message]):
 
     @property
     def payloads(self) -> list[bytes]:
-        """The payloads: list of bytes, one for each message; made when first asked for, and kept.
+        """The payloads, one bytes object for each message; created on first access and kept.
 
         Raises:
             CorruptPage: the file of a page was truncated meanwhile.
@@ -146,7 +152,7 @@ class Batch(Sequence[Message]):
             payloads = [payload for batch in batches or () for payload in batch.payloads]
             self._times = self._whole_times()
         self._payloads = payloads
-        self._region = self._of = None  # in this order: other threads may look at it
+        self._region = self._of = None  # in this order: other threads may read both
         return payloads
 
     @property
@@ -177,25 +183,29 @@ class Batch(Sequence[Message]):
     def to_numpy(self, dtype: DTypeLike | None = None) -> NDArray[Any]:
         """Return the payloads as records of a fixed size.
 
-        Where they stand in one page, and `payloads` was not asked for, the array is a view of the
-        page, with the frames' headers between the records; else it is a copy.
+        If all are in one page and `payloads` was not read, the array is a view of the page, strided
+        over the frames' headers; else it is a copy.
 
         Args:
-            dtype: of a payload; None: that of the queue, which has no other.
+            dtype: of a payload; None: that of the queue. A queue with a dtype takes no other.
 
         Returns:
-            records, shape (n,), read-only. A view keeps its page, whatever becomes of the queue.
+            records, shape (n,), read-only. A view keeps its page mapped.
+
+        Example:
+            >>> batch.to_numpy("<i8")
+            array([1, 2, 3])
 
         Raises:
             DtypeMismatch: the queue has records of another dtype.
-            InvalidOption: the queue has none, and none was given.
+            InvalidOption: neither the queue nor the call has a dtype.
             RecordSize: a payload has another size; carries `sequence`.
             TypeError: the dtype holds Python objects.
             CorruptPage: the file of a page was truncated meanwhile.
         """
         kind = self._dtype(dtype)
         if kind.hasobject:
-            raise TypeError(f"payloads hold no Python objects, as {kind} does: give another dtype")
+            raise TypeError(f"{kind} holds Python objects, payloads cannot: give another dtype")
         if kind.subdtype is not None:
             return self.to_numpy([("record", kind)])["record"]
         self._check_records(kind.itemsize)
@@ -216,14 +226,16 @@ class Batch(Sequence[Message]):
         own = None if self._kind is None else self._kind.dtype
         if dtype is None:
             if own is None:
-                raise errors.InvalidOption("messages of any size have no dtype: give one")
+                raise errors.InvalidOption(
+                    "this queue has no dtype", remedy="pass one to to_numpy()"
+                )
             return own
         asked = np.dtype(dtype)
         if own is not None and asked != own:
             raise errors.DtypeMismatch(
-                f"the queue has records of dtype {own}, not {asked}: leave dtype out, then "
-                "view or convert what comes",
+                f"the queue has records of dtype {own}, not {asked}",
                 dtype=own,
+                remedy="leave dtype out, then view or convert the records",
             )
         return asked
 
@@ -235,16 +247,16 @@ class Batch(Sequence[Message]):
     def _check_records(self, size_bytes: int) -> None:
         """Raise if a payload has another size."""
         if size_bytes == 0:
-            raise errors.InvalidOption("the dtype has no bytes: give one that says how many")
+            raise errors.InvalidOption("the dtype has size 0", remedy="give one with a size")
         lengths = self.lengths
         wrong = np.flatnonzero(lengths != size_bytes)
         if len(wrong):
             i = int(wrong[0])
             sequence, found = self._first_sequence + i, int(lengths[i])
             raise errors.RecordSize(
-                f"message {sequence} has {found} bytes, the dtype {size_bytes}: give the dtype "
-                "of what was sent",
+                f"message {sequence} has {found} bytes, the dtype {size_bytes}",
                 sequence=sequence, size_bytes=found, record_bytes=size_bytes,
+                remedy="give the dtype of the sent records",
             )  # fmt: skip
 
     # --- Arrow ------------------------------------------------------------------------------------
@@ -253,17 +265,21 @@ class Batch(Sequence[Message]):
         """Return the messages as a `pyarrow.RecordBatch`; needs the extra `arrow`.
 
         Args:
-            copy: False: `payload` is of type binary_view, and views the pages without a copy. True:
-                it is of type binary, and a copy.
+            copy: False: `payload` has type binary_view, a view of the pages. True: it has type
+                binary, and is a copy.
 
         Returns:
             columns `sequence` (int64), `timestamp` (timestamp[ns, UTC]) and `payload`; in a queue
             with a dtype copies of its fields instead of `payload`.
 
+        Example:
+            >>> batch.to_arrow().column_names
+            ['sequence', 'timestamp', 'payload']
+
         Raises:
             MissingExtra: pyarrow is not installed.
             NotEncodable: Arrow has no type for a field of the dtype; the text names it.
-            MessageTooLarge: the payloads are more than a copy can have: take smaller batches.
+            MessageTooLarge: a copy would exceed 2 GiB: take smaller batches.
             CorruptPage: the file of a page was truncated meanwhile.
         """
         return arrow.record_batch(self, copy=copy)
@@ -271,7 +287,7 @@ class Batch(Sequence[Message]):
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
         """Return the messages as Arrow's two capsules, for any library that takes them.
 
-        polars takes a batch for a sequence of objects: give it `batch.to_arrow()`, or
+        polars treats a batch as a sequence of objects: give it `batch.to_arrow()` or
         `queue.batches()`.
 
         Raises:
@@ -280,7 +296,7 @@ class Batch(Sequence[Message]):
         return arrow.array_capsules(self, requested_schema)
 
     def __arrow_c_schema__(self) -> object:
-        """Return the capsule of the schema that `__arrow_c_array__` has."""
+        """Return the capsule of the schema of `__arrow_c_array__`."""
         return arrow.schema(self._kind).__arrow_c_schema__()
 
     # --- messages ---------------------------------------------------------------------------------
@@ -357,17 +373,17 @@ class Batch(Sequence[Message]):
         )
         return f"<Batch of {counted(len(self), 'message')}{which}>"
 
-    # --- what it is made of -----------------------------------------------------------------------
+    # --- its pages --------------------------------------------------------------------------------
 
     def _whole_times(self) -> bytes:
-        """Return the timestamps, those of all pages in one."""
+        """Return the timestamps of all pages, joined."""
         batches = self._of
         if batches is not None and not self._times:
             self._times = b"".join([batch._whole_times() for batch in batches])
         return self._times
 
     def _parts(self) -> list[PageSlice]:
-        """Return what stands in which page; nothing, if there are copies already."""
+        """Return a slice for each page; an empty list after the payloads were copied."""
         region, batches = self._region, self._of
         if batches is not None:
             return [part for batch in batches for part in batch._parts()]
@@ -377,7 +393,7 @@ class Batch(Sequence[Message]):
 
 
 def joined(batches: list[Batch], next_sequence: int, kind: Schema | None = None) -> Batch:
-    """Return one batch of several that follow each other."""
+    """Return one batch of several consecutive ones."""
     if len(batches) == 1:
         return batches[0]
     return Batch._joined(batches) if batches else Batch(None, next_sequence, b"", b"", kind)

@@ -1,7 +1,7 @@
-"""What `send_many` takes besides bytes: arrays of NumPy and Arrow, told to the core as columns.
+"""Columnar input of `send_many`: arrays of NumPy and Arrow, described to the core as columns.
 
-The core copies rows straight from the arrays' own memory into the page; no object is made for a
-row. What is not in columns is None here, and is sent as the iterable that it is.
+The core copies rows from the arrays' own memory into the page, without an object per row. For input
+that is not columnar these functions return None, and `send_many` iterates over it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 ARROW: Final = ("__arrow_c_array__", "__arrow_c_stream__")
 TIME_BYTES: Final = 8
 PLAIN: Final = frozenset({list, tuple})
-"""What is most often sent, and is never in columns."""
+"""The most frequent types, which are never columnar."""
 
 
 @dataclass(frozen=True)
 class FixedRows:
-    """Messages of one size, each put together from columns.
+    """Messages of one size, each assembled from columns.
 
     Attributes:
-        columns: buffers of one dimension, and where their values stand in the message.
+        columns: buffers of one dimension, and the offset of their values in a message.
         row_bytes: of each message.
         count: of messages.
     """
@@ -45,8 +45,8 @@ class VarRows:
     """Messages of any sizes.
 
     Attributes:
-        parts: for each array its layout, its first value, their count, and its buffers: "S" fixed
-            places filled up with zeros; "o", "O" offsets of 4, 8 bytes, and data; "v" Arrow's
+        parts: for each array its layout, its first value, their count, and its buffers: "S" values
+            padded with zeros to one size; "o", "O" offsets of 4, 8 bytes, and data; "v" Arrow's
             views, and their data.
         count: of messages.
     """
@@ -59,25 +59,25 @@ ColumnInput: TypeAlias = FixedRows | VarRows
 
 
 def is_columnar(payloads: object) -> bool:
-    """Whether this is an array or a table, and no iterable that is used up by looking at it."""
+    """Whether this is an array or a table, not an iterable that can be consumed only once."""
     return isinstance(payloads, np.ndarray) or any(hasattr(payloads, name) for name in ARROW)
 
 
 def columns_of(payloads: object) -> ColumnInput | None:
-    """Return what is in columns, for a queue of bytes; None for any other iterable.
+    """Return columnar input for a queue of bytes; None for any other iterable.
 
-    NumPy's own rule counts for its bytes: zeros at the end of an item are no part of it.
+    As in NumPy itself, zeros at the end of an item of type S are not part of it.
 
     Raises:
-        NotEncodable: columns that are not payloads, or a null among them.
+        NotEncodable: the columns are not payloads, or have a null.
         MissingExtra: pyarrow is not installed.
     """
     if isinstance(payloads, np.ndarray):
         kind = payloads.dtype.kind
         if kind == "U" or (kind in "SV" and payloads.ndim != 1):
             raise errors.NotEncodable(
-                f"an array of {payloads.dtype} in {payloads.ndim} dimensions is no payloads: give "
-                "one dimension, and text as np.strings.encode(array, 'utf-8')"
+                f"cannot send an array of {payloads.dtype} in {payloads.ndim} dimensions",
+                remedy="give one dimension, and text as np.strings.encode(array, 'utf-8')",
             )
         return _array(payloads)
     if not is_columnar(payloads):
@@ -85,8 +85,9 @@ def columns_of(payloads: object) -> ColumnInput | None:
     values = arrow_values(payloads)
     if hasattr(values, "column_names"):
         raise errors.NotEncodable(
-            "a table is no payloads: send its column of them, as table['payload'], or create the "
-            "queue with the dtype of its rows"
+            "cannot send a table to a queue of bytes",
+            remedy="send one column, e.g. table['payload'], or create the queue with a matching "
+            "dtype",
         )
     return _arrow(values)
 
@@ -101,16 +102,20 @@ def _array(array: NDArray[Any]) -> ColumnInput | None:
 
 
 def whole_items(array: NDArray[Any]) -> NDArray[Any]:
-    """Return an array of one dimension whose items are bytes, over the same memory.
+    """Return a view of the array as one dimension of bytes items.
 
     Raises:
-        NotEncodable: they are Python objects, or nothing, or some are masked.
+        NotEncodable: items are Python objects, empty or masked.
     """
     if array.dtype.hasobject or not array.itemsize:
-        raise errors.NotEncodable(f"items of dtype {array.dtype} are no bytes: give another dtype")
+        raise errors.NotEncodable(
+            f"items of dtype {array.dtype} have no bytes to send", remedy="give another dtype"
+        )
     if is_masked(array):
-        raise errors.NotEncodable("some items are masked, and no payload says that: fill them")
-    # A buffer has no times in it; bytes of one size can be anything.
+        raise errors.NotEncodable(
+            "some items are masked, which payloads cannot express", remedy="fill them"
+        )
+    # The buffer protocol has no datetime64; a view as void accepts every dtype.
     return np.asarray(array).view(np.dtype((np.void, array.itemsize)))
 
 
@@ -118,10 +123,10 @@ def whole_items(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def arrow_values(told: Any) -> Any:  # noqa: ANN401 - whatever has Arrow's protocol
-    """Return a `pyarrow.ChunkedArray`, or a `pyarrow.Table` for what has columns with names.
+    """Return a `pyarrow.ChunkedArray`, or a `pyarrow.Table` for input with named columns.
 
     Raises:
-        NotEncodable: pyarrow cannot take it.
+        NotEncodable: pyarrow does not accept it.
         MissingExtra: it is not installed.
     """
     arrow = pyarrow()
@@ -138,7 +143,8 @@ def arrow_values(told: Any) -> Any:  # noqa: ANN401 - whatever has Arrow's proto
             return arrow.Table.from_batches(batches, arrow.schema(list(values.type)))
     except (arrow.ArrowException, TypeError, ValueError) as error:
         raise errors.NotEncodable(
-            f"Arrow cannot take this {type(told).__name__} ({error}): give arrays or tables of it"
+            f"Arrow does not accept this {type(told).__name__} ({error})",
+            remedy="give its arrays or tables",
         ) from error
     return values
 
@@ -147,7 +153,8 @@ def check_no_nulls(values: Any, what: str) -> None:  # noqa: ANN401 - an array o
     """Raise NotEncodable if one of the values is null."""
     if values.null_count:
         raise errors.NotEncodable(
-            f"{what} has {values.null_count} nulls, and no payload says that: fill or drop them"
+            f"{what} has {values.null_count} nulls, which payloads cannot express",
+            remedy="fill or drop them",
         )
 
 
@@ -177,7 +184,7 @@ def _layout(arrow: Any, kind: Any) -> str:  # noqa: ANN401 - pyarrow and its typ
     if types.is_binary_view(kind) or types.is_string_view(kind):
         return "v"
     raise errors.NotEncodable(
-        f"values of Arrow's type {kind} are no payloads: cast them to binary or string"
+        f"cannot send values of Arrow's type {kind}", remedy="cast them to binary or string"
     )
 
 
@@ -185,7 +192,7 @@ def fixed_items(values: Any) -> NDArray[Any]:  # noqa: ANN401 - a pyarrow.Chunke
     """Return values of one size as items of a NumPy array; a view if they are in one piece."""
     width = values.type.byte_width
     if not width:
-        raise errors.NotEncodable("the array's values have no bytes: send a list of b''")
+        raise errors.NotEncodable("the array's values have size 0", remedy="send a list of b''")
     items = [
         np.frombuffer(chunk.buffers()[1], f"V{width}", len(chunk), chunk.offset * width)
         for chunk in values.chunks
@@ -201,8 +208,8 @@ def check_count(times: bytes | None, count: int) -> None:
     """Raise InvalidOption unless there is one time for each message."""
     if times is not None and len(times) != count * TIME_BYTES:
         raise errors.InvalidOption(
-            f"{len(times) // TIME_BYTES} timestamps for {count} messages: give one for each; "
-            "nothing was sent"
+            f"{len(times) // TIME_BYTES} timestamps for {count} messages; no message was sent",
+            remedy="give one for each",
         )
 
 
@@ -210,11 +217,11 @@ TIMESTAMP_REMEDY: Final = "give ns since 1970, from 0 to 2**63 - 1"
 
 
 def times_of(timestamps: Any) -> bytes | None:  # noqa: ANN401 - whatever NumPy takes
-    """Return times as the core takes them: int64 ns, nobody else's.
+    """Return times as the core takes them: a private copy of int64 ns.
 
     Raises:
-        TypeError: they are no integers, and no times with a unit.
-        InvalidOption: one is before 1970, or beyond what 63 bits hold.
+        TypeError: they are neither integers nor times with a unit.
+        InvalidOption: one is before 1970, or exceeds 63 bits.
         TimestampOrder: one is earlier than the one before it.
     """
     if timestamps is None:
@@ -224,7 +231,7 @@ def times_of(timestamps: Any) -> bytes | None:  # noqa: ANN401 - whatever NumPy 
         numbers = [whole("a timestamp", timestamp) for timestamp in given]
         beyond = [number for number in numbers if not -(1 << 63) <= number < 1 << 63]
         if beyond:
-            raise errors.InvalidOption(f"a timestamp is {beyond[0]}: {TIMESTAMP_REMEDY}")
+            raise errors.InvalidOption(f"a timestamp is {beyond[0]}", remedy=TIMESTAMP_REMEDY)
         given = np.asarray(numbers, np.int64)
     if given.ndim != 1 or (given.dtype.kind not in "iuM" and given.size):
         raise TypeError(f"timestamps are int64 ns in one dimension, not {given.dtype}")
@@ -233,17 +240,18 @@ def times_of(timestamps: Any) -> bytes | None:  # noqa: ANN401 - whatever NumPy 
     if given.dtype.kind == "M":
         given = array_to_ns(given)
     if given.dtype.kind == "u" and given.size and int(given.max()) >= 1 << 63:
-        raise errors.InvalidOption(f"a timestamp is {int(given.max())}: {TIMESTAMP_REMEDY}")
+        raise errors.InvalidOption(f"a timestamp is {int(given.max())}", remedy=TIMESTAMP_REMEDY)
     times = given.astype(np.int64)
     if len(times) and times[0] < 0:
-        raise errors.InvalidOption(f"a timestamp is {int(times[0])}: {TIMESTAMP_REMEDY}")
+        raise errors.InvalidOption(f"a timestamp is {int(times[0])}", remedy=TIMESTAMP_REMEDY)
     back = np.flatnonzero(times[1:] < times[:-1])
     if len(back):
         i = int(back[0]) + 1
         before = int(times[i - 1])
         raise errors.TimestampOrder(
             f"timestamp {i} of those given, {int(times[i])}, is earlier than the one before it, "
-            f"{before}: sort what is sent by time",
+            f"{before}",
             last_timestamp=before,
+            remedy="sort the messages by time",
         )
     return times.tobytes()

@@ -1,4 +1,4 @@
-"""Whether the demo's queue kept every flight: once, in order, whole. Compares, and opens nothing.
+"""Checks that the demo's queue kept every flight: once, in order, unchanged. Does no I/O.
 
 What is right is worked out from the source alone, never from what went through the queue.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pagequeue.demo.flights import Flight
 
 EXAMPLES_COUNT: Final = 3
-_LATE_MINUTES: Final = 15  # stated again: nothing here comes from what is checked
+_LATE_MINUTES: Final = 15  # repeated here, independent of the checked code
 
 
 class Entry(NamedTuple):
@@ -115,7 +115,7 @@ def expected_statistics(places: Mapping[str, int], lines: Iterable[bytes]) -> di
 def check_statistics(
     expected: Mapping[str, list[int]], counted: Mapping[str, list[int]]
 ) -> list[str]:
-    """Return which carriers were counted otherwise than the source says."""
+    """Return the carriers whose counts differ from the source."""
     faults = Faults()
     for carrier in sorted(expected.keys() | counted.keys()):
         right, got = expected.get(carrier), counted.get(carrier)

@@ -33,7 +33,7 @@ _UNKNOWN: Final = frozenset({b"", b"NA"})
 
 
 class SourceError(Exception):
-    """The source data is not there or is not what it was; ends with the remedy."""
+    """The source data is missing or was changed; the message ends with the remedy."""
 
 
 class Flight(NamedTuple):
@@ -146,7 +146,7 @@ def read_flights(
 
     Args:
         path: the zipped CSV file.
-        limit_count: how many rows of the source to look at; None means all.
+        limit_count: how many rows of the source to read; None means all.
         origin: the airport whose flights to give; None means all.
 
     Raises:
@@ -180,7 +180,7 @@ def send_flights(directory: str, origin: str, source: str, limit_count: int | No
         directory: of the queue.
         origin: the airport.
         source: path of the zipped CSV file.
-        limit_count: how many rows of the source to look at; None means all.
+        limit_count: how many rows of the source to read; None means all.
     """
     from pagequeue import Queue  # noqa: PLC0415 - who only reads needs no queue
 
@@ -192,7 +192,7 @@ def send_flights(directory: str, origin: str, source: str, limit_count: int | No
 
 
 def carrier_names() -> dict[str, str]:
-    """Return the carriers' names by code, or nothing where the source has none."""
+    """Return the carriers' names by code; empty if the source lacks them."""
     path = _data_directory() / "airlines.csv"
     if not path.is_file():
         return {}

@@ -1,7 +1,7 @@
-"""One run of the demo: starts the five workers, watches them, replays, checks. Prints nothing.
+"""One run of the demo: starts five workers, monitors them, replays and checks. Prints no output.
 
-Whatever goes wrong ends in DemoError and with no worker left behind: a worker that dies is noticed
-at once, because its end of the line closes; one that hangs, when nothing has moved for a while.
+Every failure raises DemoError after all workers have ended. The death of a worker closes its pipe,
+which is noticed at once; a worker that hangs is noticed after a time without progress.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 STALL_SECONDS: Final = 30.0
 EXIT_SECONDS: Final = 5.0
 LOOK_UP_COUNT: Final = 1_000
-"""Rows that are read between two looks whether a worker died."""
+"""Rows to read between two checks for dead workers."""
 LOG_NAME: Final = "demo-events.log"
 STATISTICS: Final = "statistics"
 LOG: Final = "event log"
 
 
 class Display(Protocol):
-    """What is told of a run while it goes on."""
+    """Progress of a run."""
 
     def phase(self, text: str) -> None:
         """Tell what is being done now."""
@@ -49,7 +49,7 @@ class Display(Protocol):
 
 
 class DemoError(Exception):
-    """The demo found something wrong, or could not go on; `faults` says what, a line for each."""
+    """The demo found faults or failed; `faults` has a line for each."""
 
     def __init__(self, faults: list[str]) -> None:
         super().__init__("; ".join(faults))
@@ -71,7 +71,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Report:
-    """What a run that found nothing wrong has to tell."""
+    """The result of a run without faults."""
 
     flights: int
     airports: dict[str, int]
@@ -193,11 +193,11 @@ class Crew:
         while missing:
             if not self.hear(STALL_SECONDS):
                 names = ", ".join(worker.name for worker in missing)
-                raise DemoError([f"nothing moved for {STALL_SECONDS:g} s, waiting for {names}"])
+                raise DemoError([f"no progress for {STALL_SECONDS:g} s, waiting for {names}"])
             missing = [worker for worker in missing if not reached(worker)]
 
     def hear(self, timeout: float) -> bool:
-        """Take what workers say, waiting so long for the first word; return whether any spoke."""
+        """Handle messages of workers, waiting `timeout` for the first; return whether any came."""
         lines = {worker.connection: worker for worker in self._workers if worker.result is None}
         heard = connection.wait(list(lines), timeout)
         for line in heard:
@@ -206,7 +206,7 @@ class Crew:
         return bool(heard)
 
     def kill(self) -> None:
-        """Leave no worker behind."""
+        """End all workers."""
         for worker in self._workers:
             worker.process.kill()
         for worker in self._workers:

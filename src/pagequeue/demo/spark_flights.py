@@ -77,7 +77,7 @@ def run(
 
     Raises:
         SourceError: the data is not installed.
-        UsageError: what came out is not what the source says, or there is something already.
+        UsageError: the result differs from the source, or the directory is not empty.
     """
     source = demo_flights.source_path()
     queues, table = (os.path.join(os.fspath(directory), name) for name in ("queues", "table"))
@@ -98,7 +98,7 @@ def run(
     )
     messages += live.messages
     if any(producer.exitcode for producer in producers):
-        raise errors.UsageError("a producer failed; its own words say why", path=queues)
+        raise errors.UsageError("a producer failed; its output above has the reason", path=queues)
     messages += archive(spark, everything, table, consumer="archive", progress=advanced).messages
     answer = by_hour_and_carrier(spark, table)
     if messages != total or answer != wanted:
@@ -207,7 +207,7 @@ def expected(limit_count: int | None = None) -> Answer:
 
 
 def _difference(messages: int, total: int, answer: Answer, wanted: Answer) -> str:
-    """Return where what came out is not what the source says."""
+    """Return where the result differs from the source."""
     other = [key for key in answer.keys() | wanted.keys() if answer.get(key) != wanted.get(key)]
     where = f"; hour and carrier {min(other)} is the first" if other else ""
     return (

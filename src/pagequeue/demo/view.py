@@ -54,7 +54,7 @@ class Bars:
 
 @contextlib.contextmanager
 def bars() -> Iterator[Bars]:
-    """Show a run's progress on stderr, where somebody looks."""
+    """Show a run's progress on stderr if it is a terminal."""
     console = messages_console()
     columns = (
         TextColumn("{task.description}"),

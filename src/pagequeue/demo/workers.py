@@ -1,6 +1,6 @@
 """What the demo's child processes do. Imports neither click nor rich: five processes start this.
 
-A worker says "ready", waits for "go", tells its progress, and ends with "done" and its result or
+A worker sends "ready", waits for "go", reports its progress, and ends with "done" and its result or
 with "failed" and why. When its parent goes away it leaves without a word.
 """
 
@@ -66,18 +66,18 @@ class Link:
         self._connection = connection
 
     def wait_for_go(self) -> Go:
-        """Say that all is ready, and return the start signal when it comes."""
+        """Report readiness, and return the start signal when it arrives."""
         self._connection.send(("ready", None))
         go = self._connection.recv()
         assert isinstance(go, Go)
         return go
 
     def progress(self, count: int) -> None:
-        """Say how many messages were sent or received."""
+        """Report how many messages were sent or received."""
         self._connection.send(("progress", count))
 
     def end(self) -> int | None:
-        """Return the sequence to stop before, if the parent has said it."""
+        """Return the sequence to stop before, if the parent has sent it."""
         if not self._connection.poll():
             return None
         sequence = self._connection.recv()
@@ -145,7 +145,7 @@ def _sleep_until(due: float, link: Link, count: int) -> None:
 
 
 def _follow(link: Link, plan: Plan, take: Callable[[Batch], None]) -> dict[str, Any]:
-    """Give each batch to `take` as it comes, until the parent has said where the end is."""
+    """Pass each batch to `take`, up to the end that the parent sends."""
     count = 0
     end = None
     started = ended = 0.0

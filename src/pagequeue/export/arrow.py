@@ -192,9 +192,7 @@ class TableFile:
         has_sequence = own["sequence"] in rows.schema.names
         sequences = self._whole(rows.column(own["sequence"])) if has_sequence else None
         if fields != ["payload"]:
-            lengths = np.ones(
-                len(rows), np.int64
-            )  # records have one size: only their count matters
+            lengths = np.ones(len(rows), np.int64)  # of one size: only the count matters
             return RowGroup(sequences, timestamps, rows.select(fields), lengths)
         payloads = rows.column("payload")
         if payloads.null_count:
