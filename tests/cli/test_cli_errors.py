@@ -183,7 +183,7 @@ def test_remedy_depends_on_what_is_wrong() -> None:
     assert remedies([damaged, gone], "salvage it") == "salvage it"
     assert "salvage" not in remedies([refused, denied], "salvage it")
     assert "owner, permissions" in remedies([refused, denied], "salvage it")
-    assert remedies([newer, damaged], "salvage it").startswith("salvage it; use a pagequeue")
+    assert remedies([newer, damaged], "salvage it").startswith("salvage it; use the version")
 
 
 @needs_root

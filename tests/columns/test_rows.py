@@ -414,7 +414,7 @@ def test_masked_times_are_refused(queue: Queue) -> None:
 @pytest.mark.parametrize("array", [np.array(["\u00e9"]), np.array([[b"ab", b"c"]])])
 def test_text_and_tables_of_bytes_are_refused(queue: Queue, array: Any) -> None:  # noqa: ANN401
     """Text has no bytes before it is encoded, and a row of a table is no message."""
-    with pytest.raises(NotEncodable, match="cannot send an? (array|table)"):
+    with pytest.raises(NotEncodable, match=r"cannot send an? (array|table)"):
         queue.producer().send_many(array)
     assert len(queue) == 0
 

@@ -219,7 +219,7 @@ def test_gap_is_found_when_it_is_looked_for(tmp_path: Path, suffix: str, capsys:
         ("a.jsonl", b"[1]\n", "not a JSON object"),
         ("a.jsonl", b'{"payload": "a"}\n', "timestamp is None"),
         ("a.jsonl", b'{"timestamp": true, "payload": "a"}\n', "timestamp is True"),
-        ("a.jsonl", b'{"timestamp": 1e30, "payload": "a"}\n', "whole number of 64 bits"),
+        ("a.jsonl", b'{"timestamp": 1e30, "payload": "a"}\n', "integer of 64 bits"),
         ("a.jsonl", b'{"timestamp": 1}\n', "either `payload` or"),
         ("a.jsonl", b'{"timestamp": 1, "payload": "a", "payload_base64": ""}\n', "either"),
         ("a.jsonl", b'{"timestamp": 1, "payload": 3}\n', "the payload is not a string"),

@@ -159,7 +159,7 @@ def test_a_look_during_publishing_waits(tmp_path: Path) -> None:
     table = str(tmp_path / "table")
     publish(tmp_path / "table", 0, 100)
     Path(table_layout.work_path(table, table_layout.PUBLISHING)).mkdir()
-    with pytest.raises(errors.LockTimeout, match="changed at every look"):
+    with pytest.raises(errors.LockTimeout, match="changed during every listing"):
         table_layout.snapshot(table)
     with Publisher(table):
         pass

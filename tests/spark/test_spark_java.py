@@ -56,7 +56,7 @@ def test_no_java_is_one_line_that_says_what_to_install() -> None:
         ("1.8.0_402", "", "is Java 8, Spark needs 17"),
         ("11.0.2", "", "is Java 11, Spark needs 17"),
         ("21.0.1", MODULE, "is Java 21 without the module jdk.incubator.vector"),
-        ("21", "exit 3\n", "no Java that says its version"),
+        ("21", "exit 3\n", "prints no version"),
     ],
 )
 def test_a_java_that_will_not_do_is_told_apart(

@@ -253,7 +253,7 @@ def test_what_retention_took_meanwhile_is_told_or_skipped(
         queue.trim()
         head = queue.head_sequence
     assert head > 0
-    with pytest.raises(PySparkException, match="retention took messages"):
+    with pytest.raises(PySparkException, match="retention removed messages"):
         frame.count()
     assert rows(skipping) == plain(tmp_path / "q")
     assert spark.read.format("pagequeue").load(str(tmp_path / "q")).count() == COUNT - head

@@ -156,7 +156,7 @@ def test_a_stream_says_when_a_queue_of_another_dtype_joins(tmp_path: Path) -> No
     with Queue(tmp_path / "b", page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
         producer.send(b"plain")
     end = reader.reportLatestOffset()
-    with pytest.raises(errors.InvalidOption, match="no column 'symbol'"):
+    with pytest.raises(errors.InvalidOption, match="unknown column 'symbol'"):
         reader.partitions(dict.fromkeys(end, 0), end)
 
 

@@ -3,7 +3,7 @@
     spark = pagequeue.spark.session()
     spark.read.format("pagequeue").load("events").count()
 
-Importing this needs pyspark and pyarrow, and starts nothing.
+Importing this needs pyspark and pyarrow, and starts no JVM.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ from __future__ import annotations
 from pagequeue.errors import MissingExtra
 
 try:
-    from pagequeue.spark.gaps import gaps
     from pagequeue.spark.java import find_java
-    from pagequeue.spark.session import read, register, session
+    from pagequeue.spark.session import gaps, read, register, session
     from pagequeue.spark.source import PageQueueSource
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] not in {"pyspark", "pyarrow"}:
         raise
     raise MissingExtra(
-        f"pagequeue.spark needs {error.name}, which is not installed: pip install "
-        "'pagequeue[spark]'",
+        f"pagequeue.spark needs {error.name}, which is not installed",
         extra="spark",
+        remedy="pip install 'pagequeue[spark]'",
     ) from error
 
 __all__ = ["PageQueueSource", "find_java", "gaps", "read", "register", "session"]

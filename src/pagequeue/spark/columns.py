@@ -1,9 +1,9 @@
 """The columns of `format("pagequeue")`: their types, what each needs, and how it is built.
 
-A column that nobody asked for is not built, and what it needs is not read: without `payload` and
-fields no payload is touched, and without the times no page is. Which columns there are depends on
-the queue: records have one for each field, in place of `payload`, which can still be asked for. A
-field keeps its name; a column of our own that is called so gets `queue_` before it.
+Columns that the query does not use are not built, and what they need is not read: without `payload`
+and fields no payload is read, and without the times no page is. Records have a column for each
+field in place of `payload`, which can still be selected. A field keeps its name; our own column of
+the same name gets the prefix `queue_`.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Rows(NamedTuple):
         name: of the queue.
         first: their first sequence.
         size: how many there are.
-        timestamps: ns since 1970, int64, shape (size,); empty when nobody needs them.
-        batch: the messages; None when nobody needs their payloads.
+        timestamps: ns since 1970, int64, shape (size,); empty if no column needs them.
+        batch: the messages; None if no column needs their payloads.
     """
 
     name: str
@@ -114,7 +114,7 @@ COLUMNS: Final[dict[str, Column]] = {
 
 
 def own_name(name: str, dtype: Dtype) -> str:
-    """Return what one of our own columns is called beside the fields of records."""
+    """Return the name of one of our own columns next to the fields of records."""
     fields = () if dtype is None else dtype.names or ()
     while name.casefold() in {field.casefold() for field in fields}:  # as Spark compares
         name = f"queue_{name}"
@@ -125,7 +125,7 @@ def column_of(name: str, dtype: Dtype) -> Column:
     """Return the column of this name that there is for queues of this dtype.
 
     Raises:
-        InvalidOption: there is none. NotEncodable: Spark has no type for that field.
+        InvalidOption: the column is unknown. NotEncodable: Spark has no type for that field.
     """
     fields = () if dtype is None else dtype.names or ()
     if dtype is not None and name in fields:
@@ -135,7 +135,7 @@ def column_of(name: str, dtype: Dtype) -> Column:
     own = {own_name(known, dtype): found for known, found in COLUMNS.items()}
     if name not in own:
         raise errors.InvalidOption(
-            f"there is no column {name!r}: take some of {', '.join([*own, *fields])}"
+            f"unknown column {name!r}", remedy=f"select some of {', '.join([*own, *fields])}"
         )
     return own[name]
 
@@ -174,7 +174,8 @@ class Layout:
             if field.dataType != found.kind:
                 raise errors.InvalidOption(
                     f"column {field.name!r} has type {found.kind.simpleString()}, not "
-                    f"{field.dataType.simpleString()}: give that, and cast behind the read"
+                    f"{field.dataType.simpleString()}",
+                    remedy="give that type, and cast after the read",
                 )
             self._columns.append(found)
             fields.append(pa.field(field.name, found.arrow, field.nullable))

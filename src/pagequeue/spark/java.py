@@ -1,4 +1,4 @@
-"""Which Java Spark will run on, and one clear line when there is none that it can.
+"""Which Java Spark will run on, and a clear error if it has no suitable one.
 
 Spark itself only says that its gateway exited. Asking the `java` that it would take for the module
 that it adds by name tells three cases apart: missing, too old, and an image that was trimmed. The
@@ -48,16 +48,16 @@ def find_java() -> Java:
     """Return the Java that Spark will run on: JAVA_HOME's, the PATH's, or the packaged one.
 
     Raises:
-        WrongJava: there is none, it is too old, or it lacks a module; says what to install.
+        WrongJava: Java is missing, too old, or lacks a module; the remedy names what to install.
     """
     named = os.environ.get("JAVA_HOME")
     found = os.path.join(named, "bin", "java") if named else shutil.which("java")
     if named and found and not os.path.exists(found):
-        raise _wrong(f"JAVA_HOME is {named}, and there is no bin/java", None)
+        raise _wrong(f"JAVA_HOME is {named}, which has no bin/java", None)
     if found is None:
         packaged = _packaged()
         if packaged is None:
-            raise _wrong("Spark needs Java, and there is none", None)
+            raise _wrong("Spark needs Java, and found none", None)
         return packaged
     home = named or os.path.dirname(os.path.dirname(os.path.realpath(found)))
     try:
@@ -70,7 +70,7 @@ def find_java() -> Java:
 
 
 def _wrong(text: str, version: int | None) -> errors.WrongJava:
-    return errors.WrongJava(f"{text}: {REMEDY}", extra="spark-java", version=version)
+    return errors.WrongJava(text, extra="spark-java", version=version, remedy=REMEDY)
 
 
 def _run(java: str, *arguments: str) -> tuple[int, str]:
@@ -80,7 +80,7 @@ def _run(java: str, *arguments: str) -> tuple[int, str]:
             check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise _wrong(f"{java} cannot be run ({error})", None) from error
+        raise _wrong(f"running {java} failed ({error})", None) from error
     return done.returncode, done.stderr + done.stdout
 
 
@@ -89,7 +89,7 @@ def _check(java: str) -> int:
     _, text = _run(java)
     match = VERSION.search(text)
     if match is None:
-        raise _wrong(f"{java} is no Java that says its version", None)
+        raise _wrong(f"{java} -version prints no version", None)
     version = int(match[1])
     if version < OLDEST:
         raise _wrong(f"{java} is Java {version}, Spark needs {OLDEST} or newer", version)
@@ -110,7 +110,7 @@ def _packaged() -> Java | None:
     code, text = _run(java)
     match = VERSION.search(text)
     if code != 0 or match is None or int(match[1]) < OLDEST:
-        raise _wrong(f"{java}, the packaged Java, cannot be used", None)
+        raise _wrong(f"{java}, the packaged Java, is unusable", None)
     return Java(wrapped(java), int(match[1]))
 
 

@@ -86,9 +86,9 @@ class WriteOptions:
         path: the directory of the queue; made if it is not there.
         prefix: of its file names.
         trust: as for `Queue`.
-        page_bytes: of a new queue; None: the default, or what the queue has.
-        writer: whose piece of work a table is, None: a job that never comes again.
-        piece: its number; each of a writer is published once, never an earlier one behind a later.
+        page_bytes: of a new queue; None: the default, or that of the queue.
+        writer: name under which the table is published; None: a job that is never repeated.
+        piece: its number; each of a writer is published once, in ascending order.
     """
 
     path: str
@@ -100,7 +100,7 @@ class WriteOptions:
 
 
 class _Given:
-    """Options as they were given; remembers nothing of which were asked for."""
+    """Options as given, without a record of which were read."""
 
     def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
@@ -172,10 +172,10 @@ def _local(path: str) -> str:
 
 
 def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
-    """Return what the options of a read say.
+    """Return the parsed options of a read.
 
     Raises:
-        InvalidOption: one is not known, or cannot be.
+        InvalidOption: one is unknown or invalid.
     """
     options = _Given(given, STREAMING if streaming else READING)
     return ReadOptions(
@@ -198,10 +198,10 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
 
 
 def place_options(given: Mapping[str, str]) -> ReadOptions:
-    """Return which queues the options of a read mean, whatever else they say.
+    """Return the options of a read that name queues; ignores the others.
 
     Raises:
-        InvalidOption: there is no path, or trust says what there is not.
+        InvalidOption: the path is missing, or trust is invalid.
     """
     names = {"path", "paths", "prefix", "trust"}
     place = {name: value for name, value in given.items() if name.lower() in names}
@@ -209,10 +209,10 @@ def place_options(given: Mapping[str, str]) -> ReadOptions:
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
-    """Return what the options of a write say.
+    """Return the parsed options of a write.
 
     Raises:
-        InvalidOption: one is not known, or cannot be; or there is no path.
+        InvalidOption: one is unknown or invalid, or the path is missing.
     """
     options = _Given(given, WRITING)
     path = options.text("path")

@@ -1,7 +1,7 @@
 """Which queues a path means: a directory, a glob of directories, or several of both.
 
 A queue is a directory and a prefix. Its name, in the column `queue` and in offsets, is its absolute
-path; where the prefix is not `queue`, that follows behind a `#`.
+path; a prefix other than `queue` follows it after a `#`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def find(options: ReadOptions) -> list[Found]:
     """Return the queues that the options mean, sorted by name, each once.
 
     Raises:
-        QueueNotFound: a path that is no glob has no queue. A glob may match none.
+        QueueNotFound: a path that is not a glob has no queue. A glob may match none.
     """
     found: set[Found] = set()
     for path in options.paths:
@@ -84,7 +84,7 @@ def find(options: ReadOptions) -> list[Found]:
 
 
 def open_each(options: ReadOptions) -> Iterator[tuple[Found, Queue]]:
-    """Open the queues that the options mean, one after the other; each is closed behind its turn.
+    """Open the queues of the options one after the other; each is closed before the next.
 
     One that a glob matches while it is being made has no message yet, and is left out.
 
@@ -103,13 +103,13 @@ def open_each(options: ReadOptions) -> Iterator[tuple[Found, Queue]]:
 
 
 def end_of(queue: Queue, options: ReadOptions) -> int:
-    """Return behind which message of a queue a read ends that begins now."""
+    """Return the end of a read of a queue that begins now, exclusive."""
     tail = queue.tail_sequence
     return min(tail, queue.durable_sequence) if options.durable_only else tail
 
 
 def one_dtype(found: list[Found]) -> np.dtype[np.void] | None:
-    """Return the dtype that all queues have; None: messages are of any size, or there is no queue.
+    """Return the dtype of all queues; None: messages have any size, or no queue exists.
 
     Raises:
         DtypeMismatch: they have different ones.

@@ -46,7 +46,7 @@ class Part(InputPartition):
     """What one task reads.
 
     Attributes:
-        pieces: one behind the other; none: no row.
+        pieces: in order; none: no row.
     """
 
     def __init__(self, pieces: tuple[Piece, ...]) -> None:
@@ -55,7 +55,7 @@ class Part(InputPartition):
 
 
 class _Span(NamedTuple):
-    """Messages that stand in one page, and about how many bytes they weigh."""
+    """Messages in one page, and about how many bytes they have."""
 
     found: Found
     first: int
@@ -67,7 +67,7 @@ def plan(options: ReadOptions, table: Table) -> list[InputPartition]:
     """Return the partitions of a batch read.
 
     Raises:
-        QueueNotFound: there is none. DamageError: a page's header, or an index, is damaged.
+        QueueNotFound: no queue matches. DamageError: a page's header or index is damaged.
     """
     spans: list[_Span] = []
     for found, queue in open_each(options):
@@ -92,7 +92,7 @@ def plan_ranges(
 
 
 def _range(queue: Queue, options: ReadOptions) -> tuple[int, int]:
-    """Return the first sequence that is wanted, and the one behind the last."""
+    """Return the wanted sequences: the first, and the end, exclusive."""
     store = internals(queue).store
     end = end_of(queue, options)  # before the head, which can only pass it later
     first = store.read_meta.head_sequence
@@ -110,7 +110,7 @@ def _range(queue: Queue, options: ReadOptions) -> tuple[int, int]:
 def _spans(
     store: Store, found: Found, wanted: tuple[int, int], need: Need, *, skips: bool
 ) -> Iterator[_Span]:
-    """Give the pages of a range; retention can go on meanwhile, the task is told then."""
+    """Yield the pages of a range; if retention removes one meanwhile, the task fails."""
     first, end = wanted
     if first >= end:
         return
@@ -133,7 +133,7 @@ def _spans(
 
 
 def _starts(store: Store, first: int, end: int) -> list[tuple[int, int]]:
-    """Return numbers and first sequences of the pages that a range stands in."""
+    """Return numbers and first sequences of the pages of a range."""
     last = store.page_of_sequence(end - 1)
     return [(n, store.first_sequence(n)) for n in range(store.page_of_sequence(first), last + 1)]
 
@@ -169,13 +169,13 @@ def cut(spans: list[_Span], options: ReadOptions) -> list[InputPartition]:
             if left <= each / 2 and each > 0:
                 parts.append(Part(tuple(pieces)))
                 pieces, left = [], room
-    if pieces or not parts:  # without any, Spark would ask for a read of nothing
+    if pieces or not parts:  # without a part Spark fails
         parts.append(Part(tuple(pieces)))
     return parts
 
 
 def _add(pieces: list[Piece], piece: Piece) -> None:
-    """Append a piece; one that goes on where the last one ends makes that longer."""
+    """Append a piece; one that begins at the end of the last extends it."""
     last = pieces[-1] if pieces else None
     if last is not None and last.found == piece.found and last.end == piece.first:
         pieces[-1] = Piece(piece.found, last.first, piece.end)

@@ -1,8 +1,8 @@
 """What a task does: reads its pieces and gives Arrow batches, every frame checked.
 
-It opens the queue to read, so no producer ever waits for it. Damage is an error that names file,
-position and remedy, or, where that was chosen, a gap that the log counts; what retention took
-between planning and reading likewise. Nothing else can be missing without an error.
+It opens the queue read-only, so no producer waits for it. Damage, and messages that retention
+removed between planning and reading, raise an error, or with the option `skip` become gaps that the
+log counts. No other message is missing without an error.
 """
 
 from __future__ import annotations
@@ -123,10 +123,10 @@ class _PieceReader:
             begin, self._at = self._at, first + end
             yield self._rows(begin, len(times), times, None)
 
-    # --- what cannot be read ----------------------------------------------------------------------
+    # --- unreadable messages ----------------------------------------------------------------------
 
     def _gap(self, end: int, why: str) -> None:
-        """Pass over messages that cannot be read, and say so."""
+        """Skip unreadable messages, and log that."""
         if end > self._at:
             log.warning(
                 "%s: skipped %s: %s", self._piece.found.name, message_range(self._at, end), why
@@ -136,7 +136,7 @@ class _PieceReader:
     def _pass_expired(self, store: Store, error: errors.Expired) -> None:
         if not self._options.skips_expired:
             raise store.expired(
-                f"retention took messages from {self._at} on since the read was planned: read "
+                f"retention removed messages from {self._at} on since the read was planned: read "
                 "again, give a stream the option consumer, or onExpired=skip"
             ) from error
         head = store.read_meta.head_sequence
@@ -149,15 +149,15 @@ class _PieceReader:
         why = str(error)
         number, end = _page_bounds(store, self._at)
         end = min(end, self._piece.end)
-        for stretch, region in _good(store, number):
-            begin = max(stretch.first, self._at)
-            if stretch.end <= self._at or begin >= end:
+        for run, region in _good(store, number):
+            begin = max(run.first, self._at)
+            if run.end <= self._at or begin >= end:
                 continue
             self._gap(begin, why)
-            position = _position(region, stretch, begin)
+            position = _position(region, run, begin)
             replay = Replay(store, None, None, None, 0)
             replay._enter(region, number, position, begin)  # noqa: SLF001 - its own package
-            replay._bound(-(2**63), -(2**63), min(stretch.end, end))  # noqa: SLF001 - the same
+            replay._bound(-(2**63), -(2**63), min(run.end, end))  # noqa: SLF001 - the same
             with replay:
                 yield from self._drain(replay)
         self._gap(end, why)
@@ -171,7 +171,7 @@ def _next(replay: Replay) -> Batch | None:
 
 
 def _page_bounds(store: Store, sequence: int) -> tuple[int, int]:
-    """Return the page that a sequence stands in, and where the next one begins.
+    """Return the page of a sequence, and where the next page begins.
 
     By the pages whose headers can be read.
     """
@@ -188,7 +188,7 @@ def _page_bounds(store: Store, sequence: int) -> tuple[int, int]:
 
 
 def _good(store: Store, number: int) -> Iterator[tuple[ValidRun, _core.Region]]:
-    """Give the stretches of a page that validate, as far as anything of it can be read."""
+    """Give the runs of a page that validate, as far as anything of it can be read."""
     name = fmt.page_name(store.prefix, number)
     try:
         first = store.first_sequence(number)
@@ -205,18 +205,18 @@ def _good(store: Store, number: int) -> Iterator[tuple[ValidRun, _core.Region]]:
         )  # fmt: skip
     except errors.PageQueueError:
         index = None  # only a hint
-    for stretch in valid_runs(region, index, first, None, end_sequence=end, is_sealed=sealed):
-        yield stretch, region
+    for run in valid_runs(region, index, first, None, end_sequence=end, is_sealed=sealed):
+        yield run, region
 
 
 def _noted(error: errors.DamageError) -> None:
-    """The stretches say what is missing."""
+    """Ignore the damage: the runs of valid frames show what is missing."""
 
 
-def _position(region: _core.Region, stretch: ValidRun, sequence: int) -> int:
-    """Return where a message of a stretch stands."""
+def _position(region: _core.Region, run: ValidRun, sequence: int) -> int:
+    """Return the position of a message in a run of valid frames."""
     position: int = _core.scan(
-        region, None, stretch.first, stretch.position, stretch.first, sequence, -(2**63),
+        region, None, run.first, run.position, run.first, sequence, -(2**63),
         _core.INDEX_NONE,
     )[0]  # fmt: skip
     return position

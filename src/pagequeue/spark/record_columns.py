@@ -65,7 +65,7 @@ def typed(dtype: np.dtype[Any], name: str) -> Typed:
     """Return the type of the column that a field becomes.
 
     Raises:
-        NotEncodable: there is none.
+        NotEncodable: Spark has no type for it.
     """
     arrow_type_of(dtype, name)  # what Arrow cannot hold is told in its words
     if dtype.names is not None:
@@ -90,7 +90,7 @@ def column(records: np.ndarray[Any, np.dtype[np.void]], name: str, kind: Any) ->
     """Return one field of records as an array of this Arrow type.
 
     Raises:
-        NotEncodable: a value is no text, or a time that microseconds do not hold.
+        NotEncodable: a value is not text, or a time beyond microseconds.
     """
     wanted = _in_microseconds(records.dtype[name])
     field = records[name]
@@ -175,6 +175,7 @@ def _for_field(values: Any, dtype: np.dtype[Any], name: str) -> Any:  # noqa: AN
         return values if dtype.kind in "SU" else values.cast(wanted)
     except (pa.ArrowException, NotImplementedError) as error:
         raise errors.NotEncodable(
-            f"column {name!r} has a value that its field, {dtype}, does not hold ({error}): cast "
-            "or filter it; nothing was written"
+            f"column {name!r} has a value that its field, {dtype}, does not hold ({error}); no row "
+            "was written",
+            remedy="cast or filter it",
         ) from error

@@ -1,7 +1,7 @@
-"""A session that is set up as this source runs best, and the registration of the source.
+"""A session with the settings for this source, its registration, reads, and gaps of a table.
 
-The settings only work if they are made before the session starts: data then goes through Unix
-sockets, which takes a third less time than through TCP, and in larger batches.
+The settings must be made before the session starts: then data goes through Unix sockets, which
+takes a third less time than TCP, and in larger batches.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, Window
+from pyspark.sql import functions as f
 
 from pagequeue.spark.java import find_java
 from pagequeue.spark.options import place_options
@@ -31,7 +32,7 @@ SETTINGS: Final = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.sql.session.timeZone": "UTC",
 }
-"""Each of them stays as it is where the caller gives another."""
+"""Defaults; settings of the caller take precedence."""
 
 
 def session(
@@ -41,11 +42,11 @@ def session(
 
     Args:
         name: of the application.
-        master: of the cluster; None: what spark-submit or the environment says, else `local[*]`.
+        master: of the cluster; None: that of spark-submit or the environment, else `local[*]`.
         settings: more of Spark's own.
 
     Raises:
-        WrongJava: Java is missing, too old or trimmed; says what to install.
+        WrongJava: Java is missing, too old or trimmed; the remedy names what to install.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if SparkSession.getActiveSession() is None and not os.environ.get("PYSPARK_GATEWAY_PORT"):
@@ -63,13 +64,13 @@ def session(
 def register(spark: SparkSession) -> None:
     """Make `format("pagequeue")` known to a session, and the session to the calling thread.
 
-    Spark 4 looks for what a write names in the session that is active in its own thread, and there
-    is none in a thread that did not make it.
+    Spark 4 resolves the format of a write in the session that is active in the calling thread, and
+    a thread that did not create the session has none.
     """
     spark.dataSource.register(PageQueueSource)
     machine = getattr(spark, "_jvm", None)  # a session of Spark Connect has none
     if machine is not None:
-        machine.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)  # noqa: SLF001 - there is no other way
+        machine.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)  # noqa: SLF001 - the only access
 
 
 def read(
@@ -93,7 +94,7 @@ def read(
         options: as for `format("pagequeue")`.
 
     Raises:
-        InvalidOption: a column or an option is not known. QueueNotFound: there is none.
+        InvalidOption: a column or an option is unknown. QueueNotFound: no queue matches.
         DtypeMismatch: the queues have different dtypes.
     """
     register(spark)
@@ -110,3 +111,20 @@ def read(
         place = place_options({**given, "paths": json.dumps(paths)})
         reader = reader.schema(inferred(place, columns))
     return reader.load(paths if several else paths[0])
+
+
+def gaps(frame: DataFrame) -> DataFrame:
+    """Return the runs of sequences that are missing between those of a table.
+
+    Args:
+        frame: with the columns `queue` and `sequence`, each message once.
+
+    Returns:
+        columns `queue`, `first` (the first missing sequence), `end` (exclusive) and `count`.
+
+    Example:
+        >>> gaps(spark.read.parquet("table")).show()
+    """
+    before = f.lag("sequence").over(Window.partitionBy("queue").orderBy("sequence")) + 1
+    found = frame.select("queue", before.alias("first"), f.col("sequence").alias("end"))
+    return found.where("first < end").withColumn("count", f.col("end") - f.col("first"))

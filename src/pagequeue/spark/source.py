@@ -81,12 +81,12 @@ def inferred(options: ReadOptions, columns: Sequence[str] | None = None) -> Stru
     try:
         found = find(options)
     except errors.QueueNotFound:
-        found = []  # whoever reads is told, and a writer makes it
+        found = []  # a reader raises later, a writer creates it
     return schema_of(columns, one_dtype(found))
 
 
 class BatchReader(DataSourceReader):
-    """Reads what stands there when the frame is first used.
+    """Reads the messages retained when the frame is first used.
 
     Args:
         given: the options, as text.

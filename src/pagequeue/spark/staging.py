@@ -1,4 +1,4 @@
-"""Rows that tasks have written and nobody has published: Arrow files beside the queue.
+"""Staged rows, written by tasks and not yet published: Arrow files next to the queue.
 
 A task writes one file, synced, under a name that no other attempt has, and says in its message what
 is in it. Only files that messages of winners name are ever read; the others are removed, when
@@ -47,8 +47,8 @@ class Shape:
 
     Attributes:
         dtype: of the records that the other columns are the fields of; None: there is a payload.
-        time: the column of times, None if there is none.
-        payload: the column of payloads, where there is no dtype.
+        time: the column of times, or None.
+        payload: the column of payloads, if the queue has no dtype.
     """
 
     dtype: np.dtype[np.void] | None = None
@@ -96,11 +96,11 @@ class _Summed:
         return size_bytes
 
     def flush(self) -> None:
-        """Nothing is kept back."""
+        """Return at once: writes are unbuffered."""
 
 
 def _there(options: WriteOptions) -> str:
-    """Return the directory beside the queue, made if need be."""
+    """Return the directory next to the queue; create it if necessary."""
     trust = trusted(options.trust, options.path)
     return staged_directory(options.path, options.prefix, trust=trust)
 
@@ -118,7 +118,7 @@ def stage(
         query: of a stream.
 
     Raises:
-        DiskFull, SystemLimit: as they say; nothing is left.
+        DiskFull, SystemLimit: the system refused; the file is removed.
         InvalidOption, NotEncodable: a value is null, or does not fit into its field.
     """
     there = _there(options)
@@ -157,7 +157,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def _rows(batch: Any, shape: Shape) -> Any:  # noqa: ANN401 - pyarrow is not typed
-    """Return a batch with payloads as binary, and nothing null."""
+    """Return a batch with payloads as binary, without nulls."""
     columns = {}
     if shape.dtype is None:
         columns[PAYLOAD] = _whole(batch, shape.payload).cast(pa.binary())
@@ -216,7 +216,7 @@ class StagedRows:
             try:
                 file = pa.memory_map(path)
             except OSError as error:
-                raise _damaged(path, f"it cannot be read ({error})") from error
+                raise _damaged(path, f"reading it failed ({error})") from error
             with file:
                 data = file.read_buffer()
                 if data.size != message.size_bytes or _core.crc32c(data) != message.checksum:
@@ -231,7 +231,11 @@ class StagedRows:
 
 def _damaged(path: str, reason: str) -> errors.CorruptMeta:
     return errors.CorruptMeta(
-        f"{reason}: nothing was published; run the job again", path=path, position=0, reason=reason
+        f"{reason}; no row was published",
+        path=path,
+        position=0,
+        reason=reason,
+        remedy="run the job again",
     )
 
 

@@ -2,8 +2,8 @@
 
 A queue that appears later joins at its head: first its offset alone, in a micro-batch without its
 rows, so that every row lies between two offsets that a checkpoint holds, and a restart reads
-exactly the same. With a consumer's name progress is acknowledged, and retention waits for it; that
-one handle writes, and nothing else here does.
+exactly the same. With a consumer's name progress is acknowledged, and retention waits for it; only
+that handle writes to the queue.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return queue.head_sequence
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
-        """Note how far the query goes that ends by itself."""
+        """Store the end of a query with the trigger AvailableNow."""
         self._target = self.reportLatestOffset()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
@@ -118,7 +118,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def _check(self, found: Found, sequence: int, tail: int, head: int) -> None:
-        """Raise if what the offset says cannot be read on from."""
+        """Raise if reading is unable to continue at the offset."""
         if sequence > tail and self._target is None:
             raise errors.SequenceOutOfRange(
                 f"the checkpoint is at message {sequence}, the queue ends at {tail}: it is another "
@@ -127,9 +127,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )  # fmt: skip
         if sequence < head and not self._options.skips_expired:
             raise errors.Expired(
-                f"retention took messages {sequence} to {head - 1} before this query read them: "
-                "give the option consumer so that it waits, or onExpired=skip to go on",
+                f"retention removed messages {sequence} to {head - 1} before this query read them",
                 path=found.directory, head_sequence=head,
+                remedy="give the option consumer, so that retention waits, or onExpired=skip to "
+                "continue",
             )  # fmt: skip
 
     def _admitted(self, ready: list[tuple[Found, int, int]]) -> Offsets:
@@ -193,7 +194,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 consumer.seek(sequence=end[name])
 
     def stop(self) -> None:
-        """Let go of the consumers' names; their places stay."""
+        """Close the consumers; their positions stay."""
         while self._kept:
             _, (queue, _) = self._kept.popitem()
             queue.close()
@@ -207,7 +208,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _consumer(queue: Queue, name: str, sequence: int) -> Consumer:
-    """Open a named consumer, made at a place where there is none of that name."""
+    """Open a named consumer; a new one starts at `sequence`."""
     names = [info.name for info in queue.consumers()]
     return queue.consumer(name, on_expired="skip", sequence=None if name in names else sequence)
 
@@ -231,6 +232,6 @@ def _fitting(found: Found, first: int, end: int, room_bytes: int) -> tuple[int, 
 
 
 def _bytes_before(store: Store, sequence: int) -> int:
-    """Return how far into the queue's pages a message stands."""
+    """Return the bytes of the queue's pages before a message."""
     place = store.seek_sequence(sequence)
     return place.page.number * store.meta.page_bytes + place.position

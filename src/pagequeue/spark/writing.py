@@ -1,10 +1,10 @@
 """The writers: tasks stage their rows, the driver publishes them, all or none, once.
 
-A table's job has an id of its own, made on the driver, or a writer's name and a number, by which it
-is known when it comes again. A stream's work is named by query and batch, which tasks learn from
-Spark and tell in their messages: the driver's commit is not told the query.
+A table's job has an id of its own, made on the driver, or a writer's name and a number that
+identify it when it is repeated. A stream's work is named by query and batch, which tasks learn from
+Spark and send in their messages, because the driver's commit does not get the query.
 When a commit raises, Spark calls abort with the same messages, although it may have published: so
-abort only ever removes staged files, never a row. What the ledger says decides what is done again.
+abort only removes staged files, never a row. The ledger decides what is repeated.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def shape_of(schema: StructType, dtype: np.dtype[np.void] | None) -> Shape:
     """Return what the columns of rows are for a queue of this dtype.
 
     Raises:
-        InvalidOption: they cannot be written to it.
+        InvalidOption: the queue does not take these columns.
     """
     kinds = {field.name: field.dataType for field in schema.fields}
     time = own_name(TIME, dtype)
@@ -138,7 +138,7 @@ class BatchWriter(DataSourceArrowWriter):
         with _open(options) as queue, BulkPublisher(internals(queue).store) as ledger:
             if options.writer is None:
                 ledger.publish(self._job, 0, rows)
-                ledger.forget(self._job)  # it never comes again
+                ledger.forget(self._job)  # the job is never repeated
             else:
                 ledger.publish(f"writer {options.writer}", options.piece, rows)
         sweep(options, self._job)
@@ -175,7 +175,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return stage(self._options, f"{query}-{batch}", iterator, self._shape, query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Publish a micro-batch, unless the ledger says that it was."""
+        """Publish a micro-batch, unless the ledger has it."""
         options, staged = self._options, _won(messages)
         if not staged:
             return  # a batch without tasks has no rows

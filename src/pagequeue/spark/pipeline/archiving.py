@@ -1,8 +1,8 @@
 """`archive`: queues into a Parquet table, each message once, as a stream of Spark.
 
-Spark reads and writes, in tasks; the driver only gives files their names. What is archived is said
-by these names alone, so neither a batch that comes again nor a checkpoint that was lost doubles a
-row. A batch is acknowledged, where a consumer's name is given, after it is on stable storage.
+Spark reads and writes, in tasks; the driver only gives files their names. These names alone record
+what is archived, so neither a repeated batch nor a lost checkpoint doubles a row. With a consumer's
+name a batch is acknowledged after it is on stable storage.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 TRIGGER_BYTES: Final = 1 << 30
 COMPACT_BATCHES: Final = 16
-"""An archive that goes on looks for small files so often."""
+"""Batches between two compactions of a continuous archive."""
 LOOK_SECONDS: Final = 0.2
 QUIET_SECONDS: Final = 20.0
 """So long an archive that ends waits for Spark to come to an end of what it does."""
@@ -77,21 +77,21 @@ def archive(
     Args:
         spark: a session; the source is registered.
         queues: directories, or globs of them; those that match later join.
-        table: its directory, made if it is not there; partitioned by queue, date and hour, UTC.
-        every: go on until `stop` is set, with a batch each so many seconds; None: up to what is
-            there now.
+        table: its directory, created if necessary; partitioned by queue, date and hour, UTC.
+        every: archive a batch every so many seconds until `stop` is set; None: only what is
+            retained now.
         consumer: the name under which what is archived is acknowledged, so that retention waits.
         checkpoint: where Spark notes its progress; None: below the table.
         compact: make few files of many small ones.
         file_bytes: about so large a compacted file becomes.
-        stop: ends one that goes on.
-        progress: told after each batch how many messages are archived, of how many.
+        stop: ends a continuous archive.
+        progress: called after each batch with the archived messages and their total.
         options: of the stream that is read: `prefix`, `trust`, `onDamage`, `onExpired`,
             `durableOnly`, `maxRecordsPerTrigger`, `maxBytesPerTrigger`, `partitionBytes`,
             `startingOffsets`.
 
     Raises:
-        QueueNotFound: there is no queue. LockTimeout: another one archives to the table.
+        QueueNotFound: no queue matches. LockTimeout: another process archives to the table.
         Expired: retention took what was not archived. DamageError: a page is damaged.
         SequenceOutOfRange: the checkpoint is further than the table, so messages would be missing.
     """
@@ -111,7 +111,7 @@ def archive(
         if progress is not None:
             run.progress, run.total = progress, _waiting(publisher, reading)
             progress(0, run.total)
-        # The columns are named: queues of records have others when nobody asks.
+        # Explicit columns: queues of records have others by default.
         stream = spark.readStream.format(NAME).schema(schema_of()).options(**reading).load()
         writer = stream.writeStream.foreachBatch(run.write).option("checkpointLocation", place)
         once = every is None
@@ -206,7 +206,7 @@ def _is_at_work(query: StreamingQuery) -> bool:
 def stage(batch: DataFrame, directory: str) -> None:
     """Write rows to Parquet files below `queue=/date=/hour=`, in order of sequence (A1).
 
-    Days and hours are counted in ns since 1970, so that no zone of a session has a say in them.
+    Days and hours are counted in ns since 1970, independent of the session's time zone.
     """
     batch.sparkSession.conf.set(TIMESTAMPS, "TIMESTAMP_MICROS")
     hour = f.expr(f"timestamp_ns div {table_layout.HOUR_NS}")

@@ -1,6 +1,6 @@
 """Compaction: many small files of an hour become few, and no reader sees a row twice or not at all.
 
-    # C1. The hour's directory is made anew beside the table: small files that follow each other
+    # C1. The hour's directory is copied next to the table: consecutive small files
     #     are one file in it, the others are the same files by another link. All of it is synced.
     #     Dies here: the next one removes it.
     # C2. The two directories exchange their names, which the system does at once.
@@ -8,8 +8,8 @@
     # C3. The old one is removed.
 
 A reader that has listed the old directory and opens its files after C3 is told that a file is gone,
-and reads again; what it never gets is wrong rows. Readers of this package hold a lock meanwhile,
-and compaction is put off. Where the file system cannot exchange directories nothing is compacted.
+and reads again; it never gets wrong rows. Readers of this package hold a lock, which postpones
+compaction. On a file system that does not exchange directories there is no compaction.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Compactor:
         return saved
 
     def _jobs(self) -> list[Job]:
-        """Return what is worth it; hours with nothing to do are forgotten until they grow."""
+        """Return the hours worth compacting; others are skipped until they grow."""
         if self._cannot:
             return []
         newest: dict[str, int] = {}
@@ -116,7 +116,7 @@ class Compactor:
         if self._cannot or not exchange(job.new, job.old):
             if not self._cannot:
                 log.warning(
-                    "%s: this file system cannot exchange directories, so nothing is compacted",
+                    "%s: this file system does not exchange directories: no compaction",
                     self._table,
                 )
             self._cannot = True
@@ -143,7 +143,7 @@ def groups_of(
 
 
 def merge(job: Job) -> None:
-    """Make an hour's directory anew (C1), in a task; one that is done again begins anew."""
+    """Write an hour's new directory (C1), in a task; a repeated task starts over."""
     shutil.rmtree(job.new, ignore_errors=True)
     os.mkdir(job.new)
     made = []

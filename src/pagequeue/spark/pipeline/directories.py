@@ -44,7 +44,7 @@ def make(path: str) -> None:
 
 
 def exchange(one: str, other: str) -> bool:
-    """Exchange the names of two directories: whoever looks sees one or the other, at any instant.
+    """Exchange the names of two directories atomically.
 
     Returns:
         Whether it was done; False: the system, or this file system, cannot.

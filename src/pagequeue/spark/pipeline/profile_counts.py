@@ -1,7 +1,7 @@
 """What a task counts of its rows, for `profile`: one row for each queue, however many it saw.
 
 Counts and histograms are of all rows in whatever order. What needs order is counted in runs: rows
-of a queue that follow each other; the driver puts runs one behind the other.
+of a queue that follow each other; the driver puts the runs in order.
 """
 
 from __future__ import annotations
@@ -102,12 +102,12 @@ class Tally:
         """Return how far two sequences of a run may be apart.
 
         What is missing here mostly is in another task, so a run ends there; unless there are so
-        many runs that nothing seems to be where it is looked for.
+        many runs that the rows are not in order.
         """
         return 1 if len(self.runs) < RUNS_MAX else fmt.SEQUENCE_MAX
 
     def _run(self, sequences: NDArray[np.int64], times: NDArray[np.int64]) -> None:
-        """Count rows in order; they go on where the last run ended, or begin a new one."""
+        """Count rows in order; they extend the last run or begin a new one."""
         run = self.runs[-1] if self.runs else None
         step = 0 if run is None else int(sequences[0]) - run.last
         if run is None or step < 0 or step > self._longest_step():

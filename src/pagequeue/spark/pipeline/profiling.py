@@ -1,6 +1,6 @@
 """`profile`: rates, sizes, gaps, lags, and what is missing, late or there twice, of any queues.
 
-Tasks count, and only counts come to the driver: one pass, and nothing is sorted or shuffled. Where
+Tasks count, and only counts reach the driver: one pass without sort or shuffle. Where
 runs of a queue overlap, or times go back between two of them, the rows of that queue alone are
 looked at again, in order. In one queue neither happens; in a table it does when somebody has put
 files there.
@@ -48,7 +48,7 @@ ARCHIVE: Final = "archive"
 
 @dataclass
 class QueueProfile:
-    """What one queue looks like, or all of them together.
+    """The figures of one queue, or of all of them together.
 
     Attributes:
         queue: its name.
@@ -83,7 +83,7 @@ class QueueProfile:
 
     @property
     def rate(self) -> float:
-        """Messages a second, from the first to the last; 0 where that is no time."""
+        """Messages a second from the first to the last; 0 if their times are equal."""
         span = (self.last_timestamp or 0) - (self.first_timestamp or 0)
         return (self.messages - 1) * 1e9 / span if span > 0 else 0.0
 
@@ -94,13 +94,13 @@ class QueueProfile:
 
     @property
     def lag(self) -> int | None:
-        """The largest lag; None: nobody's is known."""
+        """The largest known lag, or None."""
         return max(self.lags.values(), default=None)
 
 
 @dataclass
 class Profile:
-    """What queues look like.
+    """The figures of queues.
 
     Attributes:
         queues: each of them, by name.
@@ -132,7 +132,7 @@ def profile(
             `partitionBytes`.
 
     Raises:
-        QueueNotFound: there is no queue. DamageError: a page is damaged.
+        QueueNotFound: no queue matches. DamageError: a page is damaged.
     """
     given = [source] if isinstance(source, str | os.PathLike) else list(source)
     paths = [os.path.abspath(os.fspath(path)) for path in given]
@@ -173,7 +173,7 @@ def _within(
 
 
 def _table_lags(table: str) -> dict[str, dict[str, int]]:
-    """Return how many messages queues have behind what the table has, where that can be seen."""
+    """Return how many messages queues on this host have after those of the table."""
     lags: dict[str, dict[str, int]] = {}
     for name, queue_directory in table_layout.queues(table).items():
         directory, _, prefix = name.partition("#")
@@ -259,7 +259,7 @@ def _lists(table: Any, name: str) -> list[Any]:  # noqa: ANN401 - pyarrow is not
 
 
 def _joined(one: QueueProfile, runs: list[Run]) -> bool:
-    """Put the runs of a queue one behind the other; False: their rows lie between each other."""
+    """Concatenate the runs of a queue; False: they overlap."""
     runs.sort(key=lambda run: (run.first, run.last))
     one.first_sequence, one.last_sequence = runs[0].first, max(run.last for run in runs)
     one.first_timestamp = min(run.least_time for run in runs)

@@ -1,4 +1,4 @@
-"""How far Spark is, for whoever waits for a job."""
+"""Progress of a Spark job."""
 
 from __future__ import annotations
 

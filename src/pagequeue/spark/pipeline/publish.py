@@ -1,20 +1,20 @@
-"""Files of a micro-batch become the table's: all of them, once, whoever dies when.
+"""Publishes all files of a micro-batch in the table, exactly once, whichever process dies.
 
     # A1. Spark writes the files, in a directory of this attempt.
-    #     Dies here: the next one removes the directory; the batch comes again.
+    #     Dies here: the next archive removes the directory and repeats the batch.
     # A2. Each is named after the messages that it holds; what the table has already is left out.
     #     Dies here: the same.
     # A3. All of it is put on stable storage.
     #     Dies here: the same.
     # A4. One rename makes the directory `publishing`. From here on the batch is archived.
-    #     Dies here: the next one goes on with A5 before it does anything else.
+    #     Dies here: the next archive continues with A5 first.
     # A5. File by file goes to its place, those of a queue in order of sequence.
-    #     Dies here: the next one goes on with those that are left.
+    #     Dies here: the next archive moves the remaining ones.
     # A6. The empty directory is removed. The batch is acknowledged after that.
-    #     Dies before: the batch comes again; by the names all of it is there, and is left out.
+    #     Dies before: the batch is repeated; by the names the table has all of it: no row is added.
 
-A power cut is the same: files are synced before A4, names before A6. A reader that looks during A5
-sees the beginning of the batch of some queues; no message twice, and none that goes again.
+A power cut is the same: files are synced before A4, names before A6. A reader during A5 sees the
+beginning of the batch for some queues; no message twice, and none that disappears again.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Publisher:
         table: its directory; made if it is not there.
 
     Raises:
-        LockTimeout: another one writes to it.
-        InvalidOption: something else stands there. NotADirectory: a file does.
+        LockTimeout: another process writes to it.
+        InvalidOption: the directory has other files. NotADirectory: it is a file.
     """
 
     def __init__(self, table: str) -> None:
@@ -79,8 +79,9 @@ class Publisher:
                 ) from error
             if others:
                 raise errors.InvalidOption(
-                    "is not empty, and is no table that `archive` made: give a new directory",
+                    "is not empty, and not a table that `archive` made",
                     path=self.table,
+                    remedy="give a new directory",
                 )
             make(table_layout.work_path(self.table))
         lock_on(table_layout.work_path(self.table, table_layout.READERS), writable=True).close()
@@ -109,7 +110,7 @@ class Publisher:
         return table_layout.work_path(self.table, *names)
 
     def _settle(self) -> None:
-        """Finish, or remove, what one left that died."""
+        """Finish or remove what a killed archive has started."""
         self._place()
         for name in os.listdir(self._path()):
             if name.startswith((table_layout.STAGING, table_layout.COMPACTING)):
@@ -152,7 +153,7 @@ class Publisher:
         )
 
     def end(self, queue_directory: str) -> int:
-        """Return behind which message of a queue the archive ends."""
+        """Return the end of a queue in the archive, exclusive."""
         if queue_directory not in self._ends:
             self._ends[queue_directory] = table_layout.last_end(self.table, queue_directory)
         return self._ends[queue_directory]
@@ -245,7 +246,7 @@ def _with_above(directories: set[str]) -> set[str]:
 
 
 def _range(path: str) -> tuple[int, int, int] | None:
-    """Return first sequence, the one behind the last, and the rows of a file; None: it has none."""
+    """Return first sequence, end and number of rows of a file; None: it is empty."""
     metadata = pq.read_metadata(path)
     if metadata.num_rows == 0:
         return None

@@ -1,4 +1,4 @@
-"""What a replay does, written down beside the queue before it begins, so that it can go on.
+"""The plan of a replay, stored next to the queue before it starts, so that it can resume.
 
 A plan names the messages by queue and sequence and cuts them into slices, by time, then queue, then
 sequence. Whatever the table becomes meanwhile (it grows, it is compacted), the same command finds
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 VERSION: Final = 2
 START: Final = "replay-"
 NEVER: Final = fmt.TIMESTAMP_MAX + 1
-"""Behind all times."""
+"""After all times."""
 
 
 class Cut(NamedTuple):
@@ -65,9 +65,9 @@ class Plan:
 
     Attributes:
         writer: its name in the queue's ledger.
-        since: the first time, ns since 1970, and `until`, behind the last.
-        until: behind the last.
-        ends: of each queue behind which message the table ended then.
+        since: the first time, ns since 1970.
+        until: the end, exclusive.
+        ends: the end of each queue in the table at that time, exclusive.
         slices: where slices begin and end: slice i is from cut i up to cut i + 1.
     """
 
@@ -95,7 +95,7 @@ def hours_of(found: list[table_layout.Stored], since: int, until: int) -> list[U
 
 
 def ends_of(found: list[table_layout.Stored]) -> dict[str, int]:
-    """Return of each queue behind which message a table ends."""
+    """Return the end of each queue in a table, exclusive."""
     ends: dict[str, int] = {}
     for file in found:
         ends[file.hour.queue] = max(ends.get(file.hour.queue, 0), file.end)
@@ -113,7 +113,7 @@ def make(
         ends: of its queues.
         units: that are not cut further.
         since: the first time, ns since 1970.
-        until: behind the last.
+        until: the end, exclusive.
         slice_count: a slice with so many messages takes no further unit.
         slice_bytes: nor does one with so many bytes.
     """
@@ -134,7 +134,7 @@ def make(
 def path_of(
     directory: str, prefix: str, trust: tuple[str, ...], identity: Iterable[object]
 ) -> tuple[str, str]:
-    """Return where the plan of a replay stands, and the replay's name in the ledger.
+    """Return the path of a replay's plan, and its name in the ledger.
 
     Args:
         directory: of the queue.
@@ -149,7 +149,7 @@ def path_of(
 
 
 def load(path: str) -> Plan | None:
-    """Return a plan that was written down; None: there is none.
+    """Return the stored plan, or None.
 
     Raises:
         CorruptMeta: it is damaged. NewerFormat: a newer version wrote it.
@@ -171,8 +171,9 @@ def load(path: str) -> Plan | None:
             return _plan_of(**record)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise errors.CorruptMeta(
-            "is no plan of a replay: remove it, and replay --since behind the queue's last message",
+            "not a valid plan of a replay",
             path=path, position=0, reason=str(error),
+            remedy="remove it, and replay --since a time after the queue's last message",
         ) from error  # fmt: skip
     raise errors.NewerFormat(
         f"written in version {version}, this is {VERSION}: upgrade pagequeue",

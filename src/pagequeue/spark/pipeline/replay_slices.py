@@ -1,6 +1,6 @@
 """Where a replay's slices begin: at hours, and inside an hour that holds too much for one slice.
 
-The names of files tell how much is in an hour, and nothing finer. So the hours that are over the
+The names of files give the number of messages in an hour, no finer. So the hours that are over the
 limit are counted by minute, the minutes that still are by second, and so on to the nanosecond; what
 has one time is cut by queue and sequence. Each count reads only what is over the limit, and returns
 to the driver only a row for each part of it.

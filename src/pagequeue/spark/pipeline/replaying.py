@@ -1,13 +1,13 @@
-"""`replay`: a table back into a queue, in order of time, with times kept; goes on after a kill.
+"""`replay`: a table back into a queue, in order of time, with its times; resumes after a kill.
 
-Slice by slice is sorted by Spark and published as one piece of work, in full or not at all; the
-ledger of the queue knows which are done. So a slice is never there twice, whoever dies when:
+Spark sorts slice by slice, and each is published as one piece of work, in full or not at all; the
+queue's ledger has the finished ones. So no slice is published twice, whichever process dies:
 
     # R1. The plan is written down, durably, with every place where a slice begins, also inside an
-    #     hour. Dies before: nothing was sent; the next one plans.
+    #     hour. Dies before: no message was sent; the next replay plans.
     # R2. A slice is published under the replay's name and the slice's number (steps M1 to M9 of
     #     FORMAT.md). Dies in it: it is there in full, and known, or it is not there.
-    # R3. The next slice. Dies here: the same command goes on with the first that is not known.
+    # R3. The next slice. Dies here: the same command continues with the first unpublished one.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ def replay(
     slice_count: int = SLICE_COUNT,
     progress: Callable[[int, int], None] | None = None,
 ) -> Replayed:
-    """Send what stands in a table to a queue, by time, then queue, then sequence.
+    """Send the messages of a table to a queue, by time, then queue, then sequence.
 
-    The same call again goes on where one was killed, with the messages that the table had when it
-    first began; when all of them are there it does nothing. Times must not lie before the last
-    message of the queue, so nobody else can send to it meanwhile.
+    The same call resumes one that was killed, with the messages that the table had at its first
+    start; after a complete replay it returns at once. Times must not precede the last message of
+    the queue, so other producers must not send to it meanwhile.
 
     Args:
         spark: a session, made by this thread; the source is registered.
@@ -103,9 +103,9 @@ def replay(
         progress: told after each slice how many slices are done, of how many.
 
     Raises:
-        QueueNotFound: there is no table.
+        QueueNotFound: the table does not exist.
         TimestampOrder: the queue has later messages than the table's.
-        CorruptMeta: the plan beside the queue, or its ledger, is damaged.
+        CorruptMeta: the plan next to the queue, or its ledger, is damaged.
     """
     register(spark)
     path = table_layout.check_table(os.fspath(table))
@@ -154,7 +154,7 @@ class Bound(NamedTuple):
 
 @contextlib.contextmanager
 def _readers(table: str) -> Iterator[None]:
-    """Keep compaction away from a table's files, where it can be."""
+    """Keep compaction away from a table's files, if its directory is writable."""
     try:
         lock = lock_on(table_layout.work_path(table, table_layout.READERS), writable=False)
     except FileNotFoundError:  # a copy without it
@@ -251,10 +251,10 @@ class _Replay:
     def _too_late(self) -> errors.TimestampOrder:
         path, last = self._store.folder.path, self._store.tail.last_timestamp
         return errors.TimestampOrder(
-            f"has messages up to {iso_time(last)}, and what is to be replayed begins earlier: "
-            "replay into a new queue, or since behind that time; a replay since a time ago that "
-            "was finished begins anew when it is called again",
+            f"has messages up to {iso_time(last)}, and the replay begins earlier; "
+            "repeating a finished replay since a time ago starts another one",
             path=path, last_timestamp=last,
+            remedy="replay into a new queue, or since after that time",
         )  # fmt: skip
 
     def _rows(self, begin: plans.Cut, end: plans.Cut) -> DataFrame:

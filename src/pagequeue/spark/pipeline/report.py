@@ -33,7 +33,7 @@ def suffix_of(path: str) -> str:
     """Return how a report is written.
 
     Raises:
-        InvalidOption: the path says neither.
+        InvalidOption: the path has neither suffix.
     """
     suffix = os.path.splitext(path)[1].lower()
     if suffix not in SUFFIXES:
@@ -187,7 +187,7 @@ def labels(queues: list[QueueProfile]) -> list[str]:
 
 
 def _page(title: str, profile: Profile, image: str) -> str:
-    """Return a page that needs nothing but itself."""
+    """Return a self-contained page."""
     heads = "".join(f"<th>{html.escape(name.replace('_', ' '))}</th>" for name in COLUMNS)
     rows = "".join(
         "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row(one)) + "</tr>\n"

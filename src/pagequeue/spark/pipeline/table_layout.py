@@ -1,10 +1,10 @@
-"""The table of an archive: where its files stand, and what their names say.
+"""The table of an archive: the paths of its files, and the meaning of their names.
 
 `queue=NAME/date=2026-01-31/hour=08/FIRST-END.parquet` holds the messages FIRST up to END, less END,
 of one queue that were sent in that hour, UTC. No two files of a queue have a message in common, and
-times of a queue never go back, so the names alone say how far each queue is archived: there is no
-list beside the table that could say anything else. What is at work stands under `_archive`, where
-neither Spark nor Arrow looks for rows.
+times of a queue never decrease, so the names alone show how far each queue is archived, without a
+list that could differ. Work in progress is under `_archive`, where neither Spark nor Arrow reads
+rows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Hour(NamedTuple):
 
     Attributes:
         start: of the hour, ns since 1970, UTC.
-        queue: whose messages stand there.
+        queue: whose messages it has.
         directory: its path below the table.
     """
 
@@ -53,9 +53,9 @@ class Stored(NamedTuple):
     """A file of the table.
 
     Attributes:
-        hour: where it stands.
+        hour: its directory.
         first: the first sequence that it may hold.
-        end: the one behind the last.
+        end: the one after the last.
         size_bytes: of the file.
     """
 
@@ -76,7 +76,7 @@ def file_name(first: int, end: int) -> str:
 
 
 def quote(queue: str) -> str:
-    """Return a queue's name as it stands in the name of a directory."""
+    """Return a queue's name, quoted for the name of a directory."""
     return percent(queue, safe=" ")
 
 
@@ -86,7 +86,7 @@ def work_path(table: str, *names: str) -> str:
 
 
 def is_table(path: str) -> bool:
-    """Whether `archive` made what stands there."""
+    """Whether `archive` made this directory."""
     return os.path.isdir(work_path(path))
 
 
@@ -108,7 +108,7 @@ def hour_of(directory: str) -> Hour:
     """Return what a directory of the table is for, by its name.
 
     Raises:
-        InvalidOption: it is none.
+        InvalidOption: it is not one of an archive.
     """
     match = HOUR.fullmatch(directory)
     try:
@@ -118,7 +118,7 @@ def hour_of(directory: str) -> Hour:
     except ValueError:
         pass
     raise errors.InvalidOption(
-        f"{directory!r} is no directory of an archive: take it out of the table"
+        f"{directory!r} is not a directory of an archive", remedy="take it out of the table"
     )
 
 
@@ -142,7 +142,7 @@ def files(table: str, hour: Hour) -> list[Stored]:
     """Return the files of an hour, in order of sequence.
 
     Raises:
-        InvalidOption: one is none of an archive.
+        InvalidOption: one is not of an archive.
     """
     found = []
     try:
@@ -153,8 +153,9 @@ def files(table: str, hour: Hour) -> list[Stored]:
                 match = NAME.fullmatch(entry.name)
                 if match is None:
                     raise errors.InvalidOption(
-                        f"{entry.name!r} is no file of an archive: take it out of the table",
+                        f"{entry.name!r} is not a file of an archive",
                         path=os.path.join(table, hour.directory),
+                        remedy="take it out of the table",
                     )
                 size_bytes = entry.stat().st_size
                 found.append(Stored(hour, int(match[1]), int(match[2]), size_bytes))
@@ -164,11 +165,11 @@ def files(table: str, hour: Hour) -> list[Stored]:
 
 
 def last_end(table: str, queue_directory: str) -> int:
-    """Return behind which message of a queue the archive ends; 0: there is none of it.
+    """Return the end of a queue in the archive, exclusive; 0: it has none of its messages.
 
     Args:
         table: its path.
-        queue_directory: `queue=NAME`, as it stands in the table.
+        queue_directory: `queue=NAME`, as in the table.
     """
     for date in reversed(_below(table, queue_directory, "date=")):
         for directory in reversed(_below(table, date, "hour=")):
@@ -185,14 +186,14 @@ def queues(table: str) -> dict[str, str]:
 
 
 def ends(table: str) -> dict[str, int]:
-    """Return of each queue behind which message the archive ends."""
+    """Return the end of each queue in the archive, exclusive."""
     return {name: last_end(table, directory) for name, directory in queues(table).items()}
 
 
 def snapshot(table: str) -> list[Stored]:
     """Return all files of a table, none of a batch that is in part in its place.
 
-    Looks again while something is published, and until two looks are the same.
+    Lists again while files are being published, and until two listings are equal.
 
     Raises:
         LockTimeout: it changes all the time.
@@ -207,8 +208,8 @@ def snapshot(table: str) -> list[Stored]:
             return found
         before = found
     raise errors.LockTimeout(
-        "the table changed at every look: look again, or run `archive` once, which finishes what "
-        "one that died has begun",
+        "the table changed during every listing: call again, or run `archive` once, which finishes "
+        "what a killed one has begun",
         path=table,
     )
 
