@@ -18,6 +18,7 @@ from pagequeue import Queue as PageQueue
 from pagequeue import errors
 from pagequeue.multiprocessing import Empty, Full, JoinableQueue, Queue, SimpleQueue
 from pagequeue.multiprocessing.object_queue import ObjectProducer
+from pagequeue.queue.queue import internals
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +46,7 @@ def test_producer_is_bound_once_and_by_a_group(tmp_path: Path) -> None:
     """What binds it is checked, and a batch counts with all its messages."""
     with PageQueue(tmp_path / "q", page_bytes=1 << 16) as queue, queue.group("g") as group:
         words = group._group_file.region
-        store = queue._open()
+        store = internals(queue).readable()
         producer = ObjectProducer(store, None, 0)
         with pytest.raises(ValueError, match="1 or more"):
             producer._bind(words, 0)
