@@ -47,8 +47,7 @@ static pq_append_result apply(attempt *try) {
     return PQ_APPEND_LOST;
 }
 
-static void with_lock(void *what) {
-    attempt *try = what;
+static inline pq_append_result with_lock(attempt *try) {
     pq_append_result result = PQ_APPEND_LOST;
     if (!is_lost(try)) {
         result = apply(try);
@@ -66,7 +65,12 @@ static void with_lock(void *what) {
         result = PQ_APPEND_LOST;
         pq_lock_forget(try->lock);
     }
-    try->result = result;
+    return result;
+}
+
+static void run(void *what) {
+    attempt *try = what;
+    try->result = with_lock(try);
 }
 
 int pq_writer_run(Writer *self, attempt *try, int free_gil) {
@@ -78,13 +82,12 @@ int pq_writer_run(Writer *self, attempt *try, int free_gil) {
     try->taker_limit = self->taker_limit;
     try->only_at = self->only_at;
     if (!free_gil && pq_lock_soon(&self->lock, HELD_TRIES, 1, 1)) {
-        with_lock(try);
-        return try->result;
+        return with_lock(try);
     }
     pq_locked_call call = {.lock = &self->lock, .closed = &self->closed,
                            .timeout = self->lock_timeout,
                            .used = {self->meta, self->page, self->index},
-                           .run = with_lock, .what = try};
+                           .run = run, .what = try};
     self->inside += 1;
     lock_outcome outcome = pq_locked_call_run(&call);
     self->inside -= 1;
