@@ -95,7 +95,7 @@ def test_a_schema_or_columns_take_some_of_them(spark: SparkSession, tmp_path: Pa
     assert {bytes(row.payload) for row in read.collect()} == {
         tick.tobytes() for tick in ticks(0, 100)
     }
-    for columns, text in (("other bigint", "no column 'other'"), ("size int", "has type bigint")):
+    for columns, text in (("other bigint", "column 'other'"), ("size int", "has type bigint")):
         with pytest.raises(PySparkException, match=text):
             spark.read.format("pagequeue").schema(columns).load(str(tmp_path / "q")).collect()
 
@@ -187,7 +187,7 @@ def test_records_are_written_from_columns(spark: SparkSession, tmp_path: Path) -
         ("id size, 1D price, cast('ABCDE' as binary) symbol, timestamp_micros(id) at", "cut them"),
         ("if(id = 7, null, id) size, 1D price, cast('A' as binary) symbol, timestamp_micros(id) at",
          "null"),
-        ("cast('abc' as binary) payload", "is no record"),
+        ("cast('abc' as binary) payload", "is not a record"),
     ],
 )  # fmt: skip
 def test_what_is_no_record_is_refused(
