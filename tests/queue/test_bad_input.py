@@ -124,7 +124,7 @@ def test_message_too_large_names_sizes_and_remedy(queue: Queue) -> None:
     limit = fmt.payload_bytes_max(SMALL)
     with changes_nothing(queue), queue.producer() as producer:
         for size in (limit + 1, 1 << 20):
-            pattern = f"{queue.directory}: .*{size} bytes.*{limit} bytes do: split it"
+            pattern = f"{queue.directory}: .*{size} bytes.*holds {limit}: split it"
             with pytest.raises(MessageTooLarge, match=pattern) as caught:
                 producer.send(bytes(size))
             assert (caught.value.size_bytes, caught.value.limit_bytes) == (size, limit)
