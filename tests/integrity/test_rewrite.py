@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import errno
 import gc
-import time
 import os
 import threading
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
