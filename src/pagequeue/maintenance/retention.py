@@ -1,4 +1,7 @@
-"""Retention: the policy of which pages a queue keeps, and the result of applying it."""
+"""Retention: the policy of which pages a queue keeps, and the result of applying it.
+
+`trim_plan.py` turns the policy into how far the head may move, and `retainer.py` moves it.
+"""
 
 from __future__ import annotations
 

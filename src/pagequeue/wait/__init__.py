@@ -1,1 +1,4 @@
-"""Waiting for messages: the notifier and jobs that threads do for event loops."""
+"""Waiting in coroutines: the notifier and jobs that threads do for event loops.
+
+A blocking call waits in the core: `core/python/idle.c`.
+"""
