@@ -51,7 +51,7 @@ def test_any_dtype_of_records_comes_back_from_its_json(dtype: np.dtype[Any]) -> 
         assert any(part.itemsize == 0 for part in parts_of(dtype)) or titles(dtype)
         return
     meta = AllMeta(bytes(16), 1, 4096, {"dtype": form})
-    assert AllMeta.decode(meta.encode(), "path").kind.dtype == dtype
+    assert AllMeta.decode(meta.encode(), "path").schema.dtype == dtype
 
 
 def parts_of(dtype: np.dtype[Any]) -> list[np.dtype[Any]]:

@@ -157,7 +157,7 @@ def test_plain_queue_has_no_options(tmp_path: Path) -> None:
     Queue(tmp_path, codec="bytes").close()
     data = (tmp_path / "queue-allMeta").read_bytes()
     assert len(data) == fmt.ALL_META.itemsize
-    assert AllMeta.decode(data, "path").kind == Schema()
+    assert AllMeta.decode(data, "path").schema == Schema()
 
 
 @pytest.mark.parametrize(
