@@ -33,8 +33,8 @@ ALL = [pytest.param(name, marks=marks_of(name), id=name) for name in COMMANDS]
 ODD = os.fsdecode(b"na\xefve [red] $x$")
 SPARK_DAEMON = re.compile(
     rb"Traceback .*\n"
-    rb'  File "[^"]*/pyspark/daemon\.py", line \d+, in worker\n'
-    rb"(?:    .*\n)*BrokenPipeError: .*\n"
+    rb'(?:  File "[^"]*/pyspark/daemon\.py", line \d+, in (?:manager|worker)\n(?:    .*\n)*)+'
+    rb"BrokenPipeError: .*\n"
 )
 """What PySpark's own daemon sometimes prints when the JVM ends before a worker of its."""
 """Not UTF-8, and full of what has a meaning to rich and to matplotlib."""
