@@ -31,7 +31,7 @@ from pagequeue import PageQueueError, Queue, Retention
 from stress.campaign import Budget, Outcome
 from stress.spark_driver import PAGE_BYTES
 
-SHORT_SECONDS = 30.0
+SHORT_SECONDS = 45.0
 VIOLATIONS_MAX = 5
 PAGES = 12
 START_SECONDS = 120.0
