@@ -119,7 +119,7 @@ def _(victim: Victim) -> Hit:
 # --- bytes ----------------------------------------------------------------------------------------
 
 
-@damaged("CorruptMeta", "cannot be")("cursor of ones", "the place is 2**64 - 1")
+@damaged("CorruptMeta", "an invalid sequence")("cursor of ones", "the place is 2**64 - 1")
 def _(victim: Victim) -> Hit:
     return ahead(victim, 2**64 - 1)
 

@@ -225,8 +225,8 @@ def _(victim: Victim) -> Hit:
 
 
 @meta_kind(MISSING).but(
-    opening=Works("all", "read meta again"),
-    after_cut=Works("all", "read meta again"),
+    opening=Works("all", "recreated the read meta"),
+    after_cut=Works("all", "recreated the read meta"),
 )("readMeta missing", "the readMeta is removed")
 def _(victim: Victim) -> Hit:
     victim.remove(READ_META)
