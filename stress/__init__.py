@@ -1,5 +1,5 @@
 """Stress campaigns: each module named `no_...` forbids one outcome and tries to bring it about.
 
 `python -m stress` lists them, `python -m stress NAME --seconds 60` runs one. What a campaign is
-stands in `stress/campaign.py`.
+is defined in `stress/campaign.py`.
 """

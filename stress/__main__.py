@@ -1,6 +1,6 @@
 """Run campaigns: `python -m stress [NAME ... | all] [--seconds S | --short] [--seed N] ...`.
 
-Exit code: 0 nothing forbidden was seen, 1 something was or nothing was tried, 2 wrong usage.
+Exit code: 0 no violation, 1 a violation or no case was run, 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def attempt(name: str, options: argparse.Namespace, seed: int) -> Outcome:
         campaign = load(name)
         seconds = campaign.SHORT_SECONDS if options.short else options.seconds or DEFAULT_SECONDS
         return campaign.run(Budget(float(seconds), options.cases, seed))
-    except Exception as error:  # noqa: BLE001  whatever it is, it is reported and fails the run
+    except Exception as error:  # noqa: BLE001  any exception is reported and fails the run
         traceback.print_exc()
         return Outcome(0, [f"raised {type(error).__name__}: {error}"])
 
@@ -84,7 +84,7 @@ def show(record: dict[str, Any]) -> None:
     for violation in record["violations"]:
         print(f"  VIOLATION (seed {record['seed']}): {violation}")
     if record["cases"] <= 0:
-        print("  no case was run, so nothing was shown")
+        print("  no case was run, so the run proves no property")
     sys.stdout.flush()
 
 

@@ -27,7 +27,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def obstacle() -> str | None:
-    """Return why no child can have a namespace of its own here; None: it can."""
+    """Return why a child cannot get a PID namespace here; None if it can."""
     pid = os.fork()
     if pid == 0:
         os._exit(ctypes.get_errno() if _libc.unshare(CLONE_NEWPID) else 0)
@@ -37,7 +37,7 @@ def obstacle() -> str | None:
 
 
 def fork(body: Callable[[], None], errors: ErrorFile, name: str) -> int:
-    """Run `body` in a child with a PID namespace of its own; return its id in this namespace."""
+    """Run `body` in a child with a new PID namespace; return its id in this namespace."""
     own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     try:
         if _libc.unshare(CLONE_NEWPID):
@@ -55,7 +55,7 @@ def fork(body: Callable[[], None], errors: ErrorFile, name: str) -> int:
         assert os.getpid() == 1
         body()
         code = 0
-    except BaseException:  # noqa: BLE001  whatever it is, the parent must hear of it
+    except BaseException:  # noqa: BLE001  every exception must reach the parent
         errors.say(f"{name}: {traceback.format_exc()}")
     finally:
         os._exit(code)
@@ -77,7 +77,7 @@ def ahead(body: Callable[[], None]) -> None:
         try:
             body()
             code = 0
-        except BaseException:  # noqa: BLE001  the parent says which
+        except BaseException:  # noqa: BLE001  the parent reports the name
             traceback.print_exc()
         finally:
             os._exit(code)
@@ -88,7 +88,7 @@ def hide(directory: str) -> None:
     """Have this process see an empty directory in place of one; it ends after that.
 
     Raises:
-        OSError: that cannot be done here.
+        OSError: the mount is not possible here.
     """
     failed = _libc.unshare(CLONE_NEWNS) or _libc.mount(b"none", b"/", None, PRIVATE, None)
     if failed or _libc.mount(b"tmpfs", os.fsencode(directory), b"tmpfs", 0, None):

@@ -1,4 +1,4 @@
-"""A Spark driver that `no_archive_loses_a_row` starts, and kills at any moment.
+"""A Spark driver that `no_archive_loses_a_row` starts, and kills at random times.
 
 It archives a queue until it is told to stop, then archives the rest, and replays the table, all of
 which is one hour or two, to another queue in slices.
@@ -21,7 +21,7 @@ SLICES = 8
 
 def main(directory: str, life: int) -> None:
     """Be a driver."""
-    from pagequeue.spark import session  # noqa: PLC0415 - the campaign says what is missing
+    from pagequeue.spark import session  # noqa: PLC0415 - the campaign reports a missing extra
     from pagequeue.spark.pipeline import archive, compaction, replay, table_layout  # noqa: PLC0415 - the same
     from stress.spark_driver import SETTINGS  # noqa: PLC0415 - the same
 

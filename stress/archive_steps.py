@@ -55,7 +55,7 @@ def stage(staged: str, queue: str, first: int, end: int, tasks: int) -> None:
 
 
 class LocalSpark:
-    """Does tasks by itself; now and then twice, as Spark does."""
+    """Runs tasks in this process; now and then twice, as Spark does."""
 
     def __init__(self, rng: random.Random) -> None:
         self.sparkContext = self  # Spark's name

@@ -1,7 +1,7 @@
 """Measures pagequeue against its peers: python -m stress.bench_core [--help].
 
 Prints figures, ratios of the same run, and each target with whether it was reached. The exit code
-is 0 whatever the targets say, and 1 when a message was lost, torn or out of order anywhere.
+is 0 even when targets are missed, and 1 when a message was lost, torn or out of order anywhere.
 """
 
 import sys

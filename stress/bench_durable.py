@@ -2,7 +2,7 @@
 
 Where the files lie decides everything here: `--directory` names a place on the file system in
 question; the default is the temporary directory. Prints figures, ratios of the same run, and each
-target with whether it was reached. The exit code is 0 whatever the targets say, and 1 when a
+target with whether it was reached. The exit code is 0 even when targets are missed, and 1 when a
 message was lost, torn or out of order anywhere.
 """
 

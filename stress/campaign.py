@@ -1,13 +1,13 @@
 """What a campaign is: a module of this package, named after the outcome that it forbids.
 
-Its name starts with `no_`, the first line of its docstring says what is forbidden, and it has
+Its name starts with `no_`, its docstring's first line names what is forbidden, and it has
 
     SHORT_SECONDS = 20.0                     # budget of a `--short` run
     def run(budget: Budget) -> Outcome: ...
 
 `run` tries to bring the forbidden outcome about until the budget is used up. Each try is a case,
-and everything random comes from `budget.seed`, so that a run can be repeated. A campaign that ran
-no case has shown nothing, and counts as failed.
+and all random choices follow from `budget.seed`, so that a run can be repeated. A campaign that ran
+no case has proved no property, and counts as failed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Outcome:
 
     @property
     def failed(self) -> bool:
-        """Whether something forbidden was seen, or nothing was tried."""
+        """Whether a violation was found, or no case was run."""
         return bool(self.violations) or self.cases <= 0
 
 

@@ -23,7 +23,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class ErrorFile:
-    """What children have to say, appended in one write each, so that kills cannot mix it up."""
+    """What children report, appended in one write each, so that kills cannot interleave it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -38,7 +38,7 @@ class ErrorFile:
         return [part.decode() for part in self.path.read_bytes().split(b"\0") if part]
 
     def close(self) -> None:
-        """Let the descriptor go."""
+        """Close the descriptor."""
         os.close(self._fd)
 
 
@@ -59,14 +59,14 @@ def fork(body: Callable[[], None], errors: ErrorFile, name: str) -> int:
         if os.getppid() == parent:
             body()
             code = 0
-    except BaseException:  # noqa: BLE001  whatever it is, the parent must hear of it
+    except BaseException:  # noqa: BLE001  every exception must reach the parent
         errors.say(f"{name}: {traceback.format_exc()}")
     finally:
         os._exit(code)
 
 
 def ended(pid: int, seconds: float) -> int | None:
-    """Wait for a child to end by itself; return its wait status, None if it does not."""
+    """Wait for a child to exit without a signal; return its wait status, None at the timeout."""
     death = os.pidfd_open(pid)  # no pauses to oversleep: campaigns have many short children
     try:
         ready, _, _ = select.select([death], [], [], seconds)
@@ -82,5 +82,5 @@ def kill(pid: int) -> int:
 
 
 def was_killed(status: int | None) -> bool:
-    """Whether a wait status says SIGKILL."""
+    """Whether a wait status reports SIGKILL."""
     return status is not None and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL

@@ -1,8 +1,8 @@
 """Power cuts of a group's file: what may be on the disk, and what recovery must make of it.
 
-Nobody is alive, and each 512-byte sector of the file is, by chance, what it was when the last sync
-came back or what it was last. Recovery makes a table of that in a directory of its own. Whatever is
-done according to it must have been acknowledged, or stand among the dead letters; and whatever was
+No process is alive, and each 512-byte sector of the file is, by chance, its version at the last
+sync or its latest version. Recovery builds a table from that in a separate directory. Every message
+that the table has as done must have been acknowledged or be among the dead letters; every message
 acknowledged before the last flush began must be done (I14).
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SECTOR_BYTES = 512
 KEY_AT, KEY_BYTES = 80, 32
 SHARES = ((0.5, 0.5), (1.0, 0.0), (1.0, 0.5), (0.0, 1.0), (0.9, 0.9))
-"""How many sectors are newer: the first one, which has the words, and those behind it."""
+"""How many sectors are newer: the first one, with the shared state, and those after it."""
 
 
 def mixed(before: bytes, now: bytes, rng: random.Random) -> bytes:
@@ -37,8 +37,8 @@ def mixed(before: bytes, now: bytes, rng: random.Random) -> bytes:
     return bytes(data)
 
 
-def promises(log_path: Path) -> tuple[set[int], set[int], int]:
-    """Return what may be done, what must be, and how many were taken without saying which."""
+def guarantees(log_path: Path) -> tuple[set[int], set[int], int]:
+    """Return messages that may be done, those that must be, and how many were taken unrecorded."""
     rows = np.fromfile(log_path, RECORD)
     kinds = rows["kind"]
     begun = rows["sequence"][((kinds == ENDING) & (rows["span"] > 0)) | (kinds == TAKEN)]
@@ -48,11 +48,11 @@ def promises(log_path: Path) -> tuple[set[int], set[int], int]:
         cut = min((int(time) for time in cuts if time > row["after"]), default=FOREVER)
         if np.any((flushes["before"] > row["after"]) & (flushes["after"] < cut)):
             flushed.add(int(row["sequence"]))
-    unsaid = int(np.count_nonzero(kinds == TAKING) - np.count_nonzero(kinds == TAKEN))
-    return set(begun.tolist()), flushed, unsaid
+    unrecorded = int(np.count_nonzero(kinds == TAKING) - np.count_nonzero(kinds == TAKEN))
+    return set(begun.tolist()), flushed, unrecorded
 
 
-def many_cuts(  # one of them goes on afterwards; these are only looked at
+def many_cuts(  # one of them is used afterwards; these are only checked
     group_file: Path, image: Path, log_path: Path, room: Path, buried: set[int],
     rng: random.Random, count: int,
 ) -> list[str]:  # fmt: skip
@@ -62,7 +62,7 @@ def many_cuts(  # one of them goes on afterwards; these are only looked at
     from pagequeue.system.directory import Directory  # noqa: PLC0415
 
     now, before = group_file.read_bytes(), image.read_bytes()
-    begun, flushed, unsaid = promises(log_path)
+    begun, flushed, unrecorded = guarantees(log_path)
     name = group_file.name.rpartition(".")[2]
     queue_id = now[16:32]
     wrong: list[str] = []
@@ -80,10 +80,10 @@ def many_cuts(  # one of them goes on afterwards; these are only looked at
         floor = group.region.load(GroupTable.NEXT)
         done = set(range(group.new_sequence)) - waiting
         lost = sorted(done - begun - buried)
-        if len(lost) > unsaid:
-            wrong.append(f"a power cut loses message {lost[0]}: nobody acknowledged it")
+        if len(lost) > unrecorded:
+            wrong.append(f"a power cut loses message {lost[0]}: no worker acknowledged it")
         if floor > min(waiting, default=floor):
-            wrong.append(f"behind a power cut the floor {floor} is above message {min(waiting)}")
+            wrong.append(f"after a power cut the floor {floor} is above message {min(waiting)}")
         if back := sorted(flushed - done):
             wrong.append(f"a power cut takes back message {back[0]}: its end was flushed")
         group.close()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 CLAIMED, ENDING, ACKED, EXTENDED, REFUSED, CLOSING, TAKING, TAKEN, CUT, FLUSHED = range(10)
 NOTHING: Final = -1
-"""Instead of a sequence: nothing was there to be taken."""
+"""In place of a sequence: no message was available."""
 RECORD: Final = np.dtype(
     [
         ("kind", "<i8"),
@@ -53,7 +53,7 @@ class ClaimLog:
         os.write(self._fd, np.array([row], RECORD).tobytes())
 
     def close(self) -> None:
-        """Let the descriptor go."""
+        """Close the descriptor."""
         os.close(self._fd)
 
 
@@ -73,18 +73,18 @@ class Held:
     acked: int = 0
 
     def sure_end(self, deaths: dict[int, int]) -> int:
-        """Return until when it was live for certain."""
+        """Return the time up to which it was certainly live."""
         return min(self.earliest_end, self.ending, deaths.get(self.worker, FOREVER))
 
 
 @dataclass
 class Judge:
-    """Reads a log and says what is wrong.
+    """Reads a log and reports every violation.
 
     Attributes:
-        deaths: by worker: the time before it was killed, or of the last thing that it wrote.
-        dead_letters: sequences that stand among them.
-        done: sequences that the group says are done, in the end.
+        deaths: by worker: the time before it was killed, or of its last record.
+        dead_letters: sequences of the dead letters.
+        done: sequences that the group reports as done, in the end.
     """
 
     deaths: dict[int, int]
@@ -101,7 +101,7 @@ class Judge:
             self.violations.append(text)
 
     def judge(self, path: Path) -> None:
-        """Prove everything."""
+        """Run all checks."""
         rows = np.fromfile(path, RECORD)
         held: dict[tuple[int, int], Held] = {}
         epochs = [0, *(int(row["before"]) for row in rows if row["kind"] == CUT), FOREVER]
@@ -114,14 +114,14 @@ class Judge:
             self._take_in(row, held, begun)
         self._look_at_overlaps(held)
         self._look_at_acknowledged(held, epochs, flushes)
-        # Whoever is killed right behind taking one has not said which.
+        # A process killed right after taking a message has not recorded which one.
         unsaid = sum(
             1 if row["kind"] == TAKING else -1 if row["kind"] == TAKEN else 0 for row in rows
         )
         lost = sorted(self.done - begun - self.dead_letters)
         if len(lost) > unsaid:
             for sequence in lost:
-                self.wrong(f"message {sequence} is done, and nobody acknowledged it: lost")
+                self.wrong(f"message {sequence} is done, and no worker acknowledged it: lost")
 
     def _take_in(self, row: np.void, held: dict[tuple[int, int], Held], begun: set[int]) -> None:
         kind, before, after = int(row["kind"]), int(row["before"]), int(row["after"])
@@ -152,7 +152,7 @@ class Judge:
         elif kind == ACKED:
             claim.acked = after
             if before > claim.latest_end:
-                self.wrong(f"{name}: acknowledged {before - claim.latest_end} ns behind its lease")
+                self.wrong(f"{name}: acknowledged {before - claim.latest_end} ns after its lease")
         elif kind == EXTENDED:
             claim.earliest_end, claim.latest_end = before + span, after + span
         else:
@@ -188,7 +188,7 @@ class Judge:
         epochs: list[int],
         flushes: list[tuple[int, int]],
     ) -> None:
-        """What was acknowledged comes again only after a power cut, if it was not flushed."""
+        """An acknowledged message is redelivered only after a power cut, if it was not flushed."""
         acked: dict[int, int] = {}
         for claim in sorted(held.values(), key=lambda claim: claim.start):
             at = acked.get(claim.sequence)
@@ -197,7 +197,7 @@ class Judge:
                 was_flushed = any(at < begin and end < cut for begin, end in flushes)
                 if claim.before < cut or was_flushed:
                     self.wrong(
-                        f"message {claim.sequence}: delivered again behind its acknowledgement"
+                        f"message {claim.sequence}: delivered again after its acknowledgement"
                         + (", which was flushed" if was_flushed else "")
                     )
             if claim.acked:

@@ -1,7 +1,7 @@
 """The processes of a round: forked into slots, killed, stopped for a while, and started again.
 
-The campaign's own process forks them and has no queue open; which ones, when, and what must hold
-afterwards, is the campaign's.
+The campaign's own process forks them and has no queue open. The campaign chooses the processes and
+the times, and checks what must hold afterwards.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Slot = tuple[str, int]
 
 
 class HasErrors(Protocol):
-    """What the processes of a round share; here only where their errors go."""
+    """The shared state of a round's processes; here only the file for their errors."""
 
     errors: children.ErrorFile
 
@@ -41,7 +41,7 @@ class Crew(Generic[Ground]):
         uids: of all producers that ever ran.
         stopped: the one that is stopped, and until when.
         counts: of kills; more are the campaign's.
-        violations: what must not be.
+        violations: what went wrong, one sentence each.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Crew(Generic[Ground]):
             os.kill(pid, signal.SIGKILL)
         for slot, pid in zip(slots, pids, strict=True):
             if not children.was_killed(os.waitpid(pid, 0)[1]):
-                self.violations.append(f"{slot[0]} {slot[1]} had ended by itself")
+                self.violations.append(f"{slot[0]} {slot[1]} had exited unasked")
         self.counts["kills"] += len(slots)
         if self.stopped is not None and self.stopped[0] in slots:
             self.stopped = None
@@ -101,13 +101,13 @@ class Crew(Generic[Ground]):
         self.stopped = slot, time.monotonic() + STOPPED_SECONDS
 
     def go_on(self, now: float) -> None:
-        """Let a stopped process go on when its time has come."""
+        """Let a stopped process continue when its time has come."""
         if self.stopped is not None and now >= self.stopped[1]:
             os.kill(self.pids[self.stopped[0]], signal.SIGCONT)
             self.stopped = None
 
     def leave(self, slot: Slot) -> None:
-        """Wait for a process to end by itself."""
+        """Wait for a process to exit without being killed."""
         if children.ended(self.pids[slot], DRAIN_SECONDS) is None:
             self.violations.append(f"{slot[0]} {slot[1]} hangs for {DRAIN_SECONDS:g} s")
             children.kill(self.pids[slot])

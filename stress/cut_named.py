@@ -1,4 +1,4 @@
-"""Named consumers of a queue whose power is cut: where they must be, what they are done with."""
+"""Named consumers of a queue whose power is cut: their places, and which messages are done."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Named:
         keeps: whether this queue has them at all.
         is_keeping: whether they are there, so that retention can be at work.
         proved_to: where the prover is, durably.
-        taker: where the taker was behind the last cut.
+        taker: where the taker was after the last cut.
     """
 
     keeps: bool
@@ -29,7 +29,7 @@ class Named:
     taker: int = 0
 
     def wrong(self, queue: Queue, claims: Claims, logs: Logs) -> list[str]:
-        """Compare where they are behind a cut with what they had acknowledged."""
+        """Compare their places after a cut with what they had acknowledged."""
         if not self.is_keeping:
             return []
         places = {info.name: info.next_sequence for info in queue.consumers()}

@@ -1,6 +1,6 @@
-"""What the processes of a power-cut round do, and what they tell in memory that no cut reaches.
+"""What the processes of a power-cut round do, and their logs in memory that no cut reaches.
 
-Every log is a file outside of the disk that is cut. What `told` holds was durable when it was
+Every log is a file outside of the disk that is cut. Each record in `told` was durable when it was
 written: the parent reads it before it cuts.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PAGE_BYTES = 32 << 10
 OS_PAGE_BYTES = 4096
-SHAPE = Shape(publish_parts=10, publish_count_max=256)
+SHAPE = Shape(publish_parts=10, publish_count_max=256, large_parts=8, large_bytes=100 << 10)
 PRODUCERS_MAX = 3
 CONSUMERS_MAX = 2
 PAUSE_SECONDS = 0.001
@@ -64,7 +64,7 @@ class Policy(NamedTuple):
 
 @dataclass
 class Logs:
-    """What the processes of a round said: operations, what is durable, and what was received."""
+    """What the processes of a round record: operations, durable marks, and messages received."""
 
     directory: Path
     acked: list[Log] = field(init=False)
@@ -84,12 +84,12 @@ class Logs:
         return [*self.acked, *self.told, *self.seen, self.taken]
 
     def empty(self) -> None:
-        """Forget what was said."""
+        """Forget all records."""
         for log in self.all():
             os.truncate(log.path, 0)
 
     def close(self) -> None:
-        """Let the descriptors go."""
+        """Close the descriptors."""
         for log in self.all():
             log.close()
 
@@ -118,7 +118,7 @@ class Actor:
         return opened(self.path, keeps=self.keeps, sync=sync)
 
     def produce(self, policy: Policy) -> None:
-        """Send until the power goes."""
+        """Send until the power is cut."""
         rng = random.Random(self.uid)
         acked, told = self.logs.acked[self.slot], self.logs.told[self.slot]
         flushes = 0.15 if policy == Policy() else 0.02
@@ -136,7 +136,7 @@ class Actor:
                     time.sleep(PAUSE_SECONDS)
 
     def consume(self, start: tuple[int, int], *, durable_only: bool) -> None:
-        """Receive until the power goes, from a place with a known digest on."""
+        """Receive until the power is cut, from a place with a known digest on."""
         sequence, digest = start
         log = self.logs.seen[self.slot]
         with self.open() as queue:
@@ -151,7 +151,7 @@ class Actor:
                 log.put(self.uid, consumer.sequence, digest, int(durable_only), 0)
 
     def take(self) -> None:
-        """Resume, receive, acknowledge, trim and compress until the power goes."""
+        """Resume, receive, acknowledge, trim and compress until the power is cut."""
         from pagequeue import NamedConsumer  # noqa: PLC0415  the core is chosen by now
 
         rng = random.Random(self.uid)
@@ -196,7 +196,7 @@ class Actor:
             os.close(fd)
 
     def open_only(self) -> None:
-        """Open the queue, which recovers it, and say what it found: nothing may undo that."""
+        """Open the queue, which recovers it, and record its state: no later cut may undo that."""
         with self.open() as queue:
             self.logs.told[PRODUCERS_MAX].put(self.uid, 0, 0, queue.durable_sequence, 0)
             time.sleep(60)
@@ -204,7 +204,7 @@ class Actor:
 
 @dataclass(frozen=True)
 class Claims:
-    """What must be there after a cut: read before it."""
+    """The messages that must be there after a cut: read before it."""
 
     acked: list[tuple[int, ...]]
     told: list[tuple[int, ...]]
@@ -214,7 +214,7 @@ class Claims:
 
     @staticmethod
     def read(logs: Logs) -> Claims:
-        """Return what was said so far."""
+        """Return the claims recorded so far."""
         at_ns = time.monotonic_ns()
         return Claims(
             records(logs.acked), records(logs.told), records(logs.seen), logs.taken.records(), at_ns
@@ -227,7 +227,7 @@ class Claims:
         return max([known, *durable]), max([known, *about])
 
     def end(self, policies: dict[int, Policy], slack_seconds: float) -> int:
-        """Return the sequence up to which everything must be there."""
+        """Return the sequence below which every message must be there."""
         ends = [0, *(record[3] for record in self.told)]
         ends += [record[1] for record in self.seen if record[3]]
         by_uid: dict[int, list[tuple[int, ...]]] = {}
@@ -240,7 +240,7 @@ class Claims:
 
 
 def _kept(policy: Policy, mine: list[tuple[int, ...]], at_ns: int, slack_seconds: float) -> int:
-    """Return the sequence behind the last message that a producer's policy promises."""
+    """Return the sequence after the last message that a producer's policy guarantees."""
     if policy.every:
         sequences = [first + i for _, _, count, first, _ in mine for i in range(count)]
         promised = sequences[: max(0, len(sequences) - (policy.every - 1))]
@@ -259,7 +259,7 @@ def opened(
     keeps: bool = False,
     sync: str | int | timedelta = "none",
 ) -> Queue:
-    """Open a queue; with `keeps`, what its named consumers acknowledged goes at once."""
+    """Open a queue; with `keeps`, messages that its named consumers acknowledged are removed."""
     from pagequeue import Queue, Retention  # noqa: PLC0415  the core is chosen by now
 
     if read_only:

@@ -1,8 +1,8 @@
-"""File systems of a campaign's own: in an image on a loop device, or in memory with a size limit.
+"""Private file systems of a campaign: in an image on a loop device, or in memory with a size limit.
 
-Nothing is left behind, however a campaign ends. An image is memory without a name, its loop device
-lets go of it with its last user, and `private_mounts` puts all mounts into a namespace that ends
-with the processes in it. It needs root, and for images loop devices and the mkfs of their kind.
+No part of them outlives a campaign, however it ends. An image is memory without a name, its last
+user releases the loop device with it, and `private_mounts` puts all mounts into a namespace that
+ends with its processes. It needs root, and for images loop devices and the mkfs of their kind.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ MIB: Final = 1 << 20
 TMPFS: Final = "tmpfs"
 MKFS: Final = {"ext4": ["mkfs.ext4", "-q", "-F"], "xfs": ["mkfs.xfs", "-q", "-f"]}
 IMAGE_BYTES: Final = {"ext4": 128 * MIB, "xfs": 320 * MIB}
-"""mkfs.xfs makes nothing smaller than 300 MiB."""
+"""The smallest size that mkfs.xfs accepts is 300 MiB."""
 
 SHUTDOWN: Final = 0x8004587D  # EXT4_IOC_SHUTDOWN and XFS_IOC_GOINGDOWN are the same number
 LOG_FLUSHED: Final = 1
 """What the journal holds in memory reaches the disk first; data does not."""
 LOG_DROPPED: Final = 2
-"""Nothing more reaches the disk."""
+"""From here on no write reaches the disk."""
 
 LOOP_CONTROL: Final = "/dev/loop-control"
 LOOP_CTL_GET_FREE: Final = 0x4C82
@@ -45,13 +45,13 @@ CLONE_NEWNS: Final = 0x00020000
 MS_REC_PRIVATE: Final = 0x4000 | 0x40000
 MNT_DETACH: Final = 2
 BUSY_SECONDS: Final = 10.0
-"""Mounts are given up within this time by processes that were killed."""
+"""Killed processes release their mounts within this time."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Unavailable(Exception):
-    """What a campaign needs is not here; the text says what."""
+    """A requirement of the campaign is missing; the text names it."""
 
 
 def _called(result: int, path: str) -> None:
@@ -61,7 +61,7 @@ def _called(result: int, path: str) -> None:
 
 
 def private_mounts() -> None:
-    """Give this process a mount namespace of its own: its mounts end with it and its children.
+    """Give this process a private mount namespace: its mounts end with it and its children.
 
     Raises:
         Unavailable: not root, or not allowed.
@@ -70,7 +70,7 @@ def private_mounts() -> None:
         _called(_libc.unshare(CLONE_NEWNS), "unshare")
         _called(_libc.mount(b"none", b"/", None, ctypes.c_ulong(MS_REC_PRIVATE), None), "/")
     except (OSError, AttributeError) as error:
-        raise Unavailable(f"no mount namespace of its own ({error}): run it as root") from error
+        raise Unavailable(f"no private mount namespace ({error}): run it as root") from error
 
 
 def why_not(kind: str) -> str | None:
@@ -100,10 +100,10 @@ def _attach(image: int) -> tuple[str, int]:
             writer = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             try:
                 fcntl.ioctl(writer, LOOP_CONFIGURE, config)
-                # Kept open to read only: some kernels let nobody write beside a mount.
+                # Kept open to read only: some kernels refuse writers next to a mount.
                 return path, os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             except OSError as error:
-                if error.errno != errno.EBUSY:  # somebody else was given the same one
+                if error.errno != errno.EBUSY:  # another process was given the same one
                     raise
             finally:
                 os.close(writer)
@@ -161,7 +161,7 @@ class Disk:
         _called(_libc.mount(*names, ctypes.c_ulong(0), self.options), str(self.path))
 
     def unmount(self) -> None:
-        """Unmount it; whoever used it has been killed or has closed all, perhaps just now."""
+        """Unmount it; its users were killed or have closed all files, perhaps just now."""
         deadline = time.monotonic() + BUSY_SECONDS
         pause = 0.0005
         while _libc.umount2(os.fsencode(self.path), 0) != 0:
@@ -173,7 +173,7 @@ class Disk:
             pause = min(pause * 2, 0.05)
 
     def cut(self, how: int = LOG_DROPPED) -> None:
-        """Cut the power: nothing reaches the disk from here on, and every call on it fails."""
+        """Cut the power: from here on no write reaches the disk, and every call on it fails."""
         fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             fcntl.ioctl(fd, SHUTDOWN, struct.pack("=I", how))
@@ -181,7 +181,7 @@ class Disk:
             os.close(fd)
 
     def restart(self) -> None:
-        """Give it power again, when everybody who used it is gone.
+        """Give it power again, once all processes that used it are gone.
 
         The loop device is another one then: what the old one has in memory never was on the disk.
         """
@@ -193,7 +193,7 @@ class Disk:
         self.mount()
 
     def close(self) -> None:
-        """Unmount it and let go of its image, whoever still uses it."""
+        """Unmount it and release its image, even if processes still use it."""
         _libc.umount2(os.fsencode(self.path), MNT_DETACH)
         for fd in (self._device_fd, self._image_fd):
             if fd >= 0:

@@ -1,12 +1,11 @@
-"""Runs the body of a campaign in a process of its own, with a variant of the core if one is asked.
+"""Runs the body of a campaign in a child process, with a variant of the core if one is requested.
 
 The child loads the core before anything imports `pagequeue`, opens no queue before it forks its own
 children, and answers with one JSON object. `python -m stress.driver MODULE BUDGET` is that child.
 
-What the environment says to it is inherited by children of its own, so that a campaign can be run
-with a bug planted: `PAGEQUEUE_STRESS_PATCH=module:function` names a function that is called when
-the core is in place and before anything else, and `PAGEQUEUE_STRESS_DEFINES` holds what the core
-was built with.
+The child's own children inherit its environment, so that a campaign can be run with a bug planted:
+`PAGEQUEUE_STRESS_PATCH=module:function` names a function that is called when the core is in place
+and before anything else, and `PAGEQUEUE_STRESS_DEFINES` holds what the core was built with.
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ ROOM_BYTES_MIN = 2 << 30
 DIRECTORY_VARIABLE = "PAGEQUEUE_STRESS_DIRECTORY"
 PATCH_VARIABLE = "PAGEQUEUE_STRESS_PATCH"
 DEFINES_VARIABLE = "PAGEQUEUE_STRESS_DEFINES"
+FIRST_VARIABLE = "PAGEQUEUE_STRESS_FIRST"
 GRACE_SECONDS = 120.0
 """A child that takes so much longer than its budget hangs."""
 
@@ -46,6 +46,11 @@ def scratch_directory() -> str:
     if os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= ROOM_BYTES_MIN:
         return memory
     return tempfile.gettempdir()
+
+
+def violations_enough(usual: int) -> int:
+    """Return how many violations end a campaign: one where a test of a planted bug asks for it."""
+    return 1 if os.environ.get(FIRST_VARIABLE) else usual
 
 
 def run_apart(
@@ -88,7 +93,7 @@ def run_in(module: str, budget: Budget, environment: Mapping[str, str]) -> Outco
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        return Outcome(0, [f"hangs: no end {GRACE_SECONDS:g} s behind its budget ({error.cmd})"])
+        return Outcome(0, [f"hangs: no end {GRACE_SECONDS:g} s after its budget ({error.cmd})"])
     if done.returncode != 0:
         return Outcome(0, [f"the campaign itself ended with code {done.returncode}"])
     return Outcome(**json.loads(done.stdout))
@@ -104,7 +109,7 @@ def apply_patch() -> None:
     """Call the function that the environment names as `module:function`, if it names one.
 
     Raises:
-        ValueError: it names something else.
+        ValueError: it does not have that form.
     """
     patch = os.environ.get(PATCH_VARIABLE)
     if not patch:
@@ -122,7 +127,7 @@ def main() -> int:
     logging.getLogger("pagequeue").setLevel(logging.ERROR)  # recoveries are what it is about
     module, budget = sys.argv[1:]
     answer = os.dup(1)
-    os.dup2(2, 1)  # what anybody prints belongs to the user, not into the answer
+    os.dup2(2, 1)  # printed text goes to the user, not into the answer
     outcome = importlib.import_module(module).campaign(Budget(**json.loads(budget)))
     with os.fdopen(answer, "w", encoding="utf-8") as file:
         json.dump(dataclasses.asdict(outcome), file, default=str)

@@ -1,10 +1,10 @@
 """Scenes of the fault matrix in which much becomes visible at once: bulk commits and replicas.
 
-A bulk commit is visible as a whole or not at all, its error says which, and what returned is
-durable at that moment, whatever is flushed later: the disk is kept as it is then. A replica of
-sealed pages (`Queue.ship`) can be read at any time: it holds a beginning of what was sent, ends
-where one of its manifests said, and what a call reported survives a power cut. Its consumer, for
-whom retention waits, is never after the end of what the replica has on its disk.
+A bulk commit is visible as a whole or not at all, its error reports which, and once it returned it
+is durable, even without a later flush: the disk is saved at that moment. A replica of sealed pages
+(`Queue.ship`) can be read at any time: it holds a prefix of what was sent, ends where one of its
+manifests names, and what a call reported survives a power cut. Its consumer, for which retention
+waits, is never past the end of what the replica has on its disk.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import random
 from typing import TYPE_CHECKING
 
-from stress.steps import PUBLISH, PUBLISH_BATCH, ROTATE
+from stress.steps import LARGE, PUBLISH, PUBLISH_BATCH, ROTATE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from stress.faults import Stage
     from stress.faulty_disk import Disk
 
+LARGE_NUMBER = 5
+"""An operation of the first producer that is one message of several pages."""
+NOTED_BYTES = 6000
+"""So few that the manifest would be replaced between the pages of a large message."""
 REPLICA, REPLICA_DISK, CONSUMER = "replica", "replica-disk", "shipper"
 
 
@@ -43,13 +47,17 @@ def shipping_for_consumer(stage: Stage) -> None:
 
 
 def _shipping(stage: Stage, consumer: str | None) -> None:
+    from pagequeue.maintenance import ship  # noqa: PLC0415  the core is chosen by now
+
+    vars(ship)["NOTED_BYTES"] = NOTED_BYTES
     stage.open()
+    stage.send_other(LARGE, 1, first=LARGE_NUMBER)
     target = os.path.join(os.path.dirname(stage.path), REPLICA)
     disk = stage.also_model(target, stage.directory / REPLICA_DISK)
     stage.begin(ROTATE)
     _ship(stage, target, consumer)
     if consumer is None or stage.error is None:  # its place is judged before a second call moves it
-        stage.send(3)
+        stage.send_other(ROTATE, 3)
         _ship(stage, target, consumer)
     stage.when_calm(lambda: _finish(stage, target, consumer, disk))
 
@@ -70,7 +78,7 @@ def _next_sequence(stage: Stage, consumer: str) -> int:
 
 
 def _finish(stage: Stage, target: str, consumer: str | None, disk: Disk) -> None:
-    """Look at what is there; then ship the rest, which must work unless a sync of the queue failed.
+    """Check the result; then ship the rest, which must work unless a sync of the queue failed.
 
     The replica is compared with the queue when that is proved: here its pages can be in doubt.
     """
@@ -97,7 +105,7 @@ def _finish(stage: Stage, target: str, consumer: str | None, disk: Disk) -> None
         stage.wrong(f"its consumer is not at {report.end_sequence}, to which all was shipped")
     strays = [name for name in os.listdir(target) if ".tmp-" in name]
     if strays:
-        stage.wrong(f"left behind in the replica: {strays}")
+        stage.wrong(f"left over in the replica: {strays}")
 
 
 def _cut(stage: Stage, disk: Disk, promised: int, when: str) -> int:
@@ -129,7 +137,7 @@ def read_replica(path: str, promised: int, name: str, wrong: list[str]) -> list[
     except QueueNotFound:
         payloads = []
     except PageQueueError as error:
-        wrong.append(f"{name} cannot be read: {error!r}")
+        wrong.append(f"{name} is unreadable: {error!r}")
         return []
     if len(payloads) < promised:
         wrong.append(f"{name} has {len(payloads)} messages, {promised} were reported")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 BURST = 100
-"""Of errors that say "try again", for ever means so many: more would be a hang of the system's."""
+"""How often an error that asks for a retry is repeated for "ever": more would be a system hang."""
 FOR_EVER = 1 << 40
 ALARM_RETURNS, ALARM_RAISES = "alarm returns", "alarm raises"
 INTERRUPTED = " with EINTR"
@@ -46,11 +46,11 @@ ERRORS: Final[Mapping[str, tuple[str, ...]]] = {
     "chmod": ("EIO", "EROFS", "EACCES"),
     "statfs": ("EIO", "ENOMEM", "EACCES"),
 }  # fmt: skip
-"""What each call can end in; `short`: half of the bytes."""
+"""The possible outcomes of each call; `short`: half of the bytes."""
 
 
 class Case(NamedTuple):
-    """One fault: which scene, which call, what happens there; `how` is "" when nothing does."""
+    """One fault: which scene, which call, which outcome; `how` is "" for an undisturbed run."""
 
     scene: str
     kind: str = ""
@@ -66,7 +66,7 @@ class Case(NamedTuple):
 
     @property
     def order(self) -> shim.Order | None:
-        """What the shim is told."""
+        """The order for the shim."""
         if not self.how:
             return None
         times = 1

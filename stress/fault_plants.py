@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def forget_to_latch() -> None:
-    """Tell the caller of a failed sync, and nobody else."""
+    """Report a failed sync to its caller, and to no other process."""
     from pagequeue.meta.write_meta import WriteMeta  # noqa: PLC0415  the core is chosen by now
 
     def latch(self: WriteMeta, number: int, page_number: int) -> None:
@@ -52,7 +52,7 @@ def keep_descriptors() -> None:
 
 
 def hide_full_disk() -> None:
-    """Say that the system is short of something, whatever it is short of."""
+    """Report a shortage of the system, whatever the shortage is."""
     from pagequeue.system import os_errors  # noqa: PLC0415
 
     os_errors.NO_RESOURCE |= os_errors.NO_ROOM

@@ -1,6 +1,6 @@
-"""What is going on when a system call fails: one function for each scene of the fault matrix.
+"""The operations during which a system call fails: one function per scene of the fault matrix.
 
-A scene opens what it needs in peace, says `stage.begin()`, and then makes its calls through the
+A scene opens what it needs undisturbed, calls `stage.begin()`, and then makes its calls through the
 stage, which judges how each of them ends.
 """
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from stress.fault_copies import publishing, shipping, shipping_for_consumer
 from stress.lines import SCENARIOS
-from stress.steps import BATCH, MIXED, ROTATE, SINGLE
+from stress.steps import BATCH, LARGE, MIXED, ROTATE, SINGLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,9 +34,9 @@ class SceneKind:
     Attributes:
         name: for people.
         play: makes the calls.
-        cut: what a power cut took of the template, done before; None: it was closed in peace.
+        cut: what a power cut took of the template, done before; None: it was closed normally.
         fresh: there is no queue yet.
-        without_indexes: they were taken away, and are made again only where they are needed.
+        without_indexes: they were removed, and are rebuilt only where they are needed.
     """
 
     name: str
@@ -63,6 +63,12 @@ def _batches(stage: Stage) -> None:
     stage.open()
     stage.begin(BATCH)
     stage.send(6)
+
+
+def _large_messages(stage: Stage) -> None:
+    stage.open()
+    stage.begin(LARGE)
+    stage.send(5)
 
 
 def _large(stage: Stage) -> None:
@@ -119,7 +125,7 @@ def _read_all(stage: Stage) -> None:
     for expected in stage.expected:
         message = stage.attempt("polling", consumer.poll)
         if message is None and stage.error is None:
-            stage.wrong("poll finds nothing where a message is")
+            stage.wrong("poll returns None though there is a message")
         if message is not None and message.payload != expected:
             stage.wrong(f"message {message.sequence} is not what was sent")
         if message is None:
@@ -195,7 +201,7 @@ def _verify(stage: Stage) -> None:
     assert queue is not None
     report = stage.attempt("verifying", queue.verify)
     if report is not None and report.ok and stage.hides_a_file:
-        stage.wrong("verifying says that all is well, and could not look at all of it")
+        stage.wrong("verify reports no problem, though it could not read all of the queue")
     stage.attempt("looking at it", queue.info)
     stage.attempt("the last ones", lambda: queue.last(3))
 
@@ -216,7 +222,7 @@ def _reading_compressed(stage: Stage) -> None:
 
     with Queue(stage.path) as queue:
         if queue.compress().pages == 0:
-            stage.wrong("nothing was compressed")
+            stage.wrong("no page was compressed")
     stage.begin()
     stage.open(read_only=True)
     _read_all(stage)
@@ -261,7 +267,7 @@ def _salvage(stage: Stage) -> None:
     stage.begin()
     report = stage.attempt("salvaging", lambda: salvage_queue(stage.path, target))
     if report is not None and report.ok and report.messages_copied != len(stage.expected):
-        stage.wrong(f"salvaged {report.messages_copied} messages, and says that is all")
+        stage.wrong(f"salvaged {report.messages_copied} messages, and reports no loss")
     stage.when_calm(lambda: _salvage_again(stage, target))
 
 
@@ -272,7 +278,7 @@ def _salvage_again(stage: Stage, first: str) -> None:
     second = f"{first}-2"
     report = salvage_queue(stage.path, second)
     if not report.ok:
-        stage.wrong(f"salvaging loses something of what is whole: {report}")
+        stage.wrong(f"salvaging loses an intact message: {report}")
     with Queue(second) as queue:
         stage.compare("what was salvaged", [m.payload for m in queue.replay()])
 
@@ -284,6 +290,7 @@ SCENES: Final = (
     SceneKind("send", _singles),
     SceneKind("send batches", _batches),
     SceneKind("send to large pages", _large, fresh=True),
+    SceneKind("send large messages", _large_messages),
     SceneKind("flush", _flushing()),
     SceneKind("flush and seal", _flushing(on_sync_failure="seal")),
     SceneKind("sync always", _always),

@@ -25,18 +25,18 @@ class Interrupted(Exception):
 
 @dataclass
 class Played:
-    """What became of a case.
+    """The result of a case.
 
     Attributes:
         fired: how many calls were disturbed.
         counts: of calls, by kind.
         uids: of all producers.
-        refused: operations that ended in an error that says that nothing was sent.
-        visible: operations that ended in an error that says that they were sent all the same.
-        claims: the highest sequence below which all was said to be on stable storage.
+        refused: operations whose error states that no message was sent.
+        visible: operations whose error states that the messages were sent all the same.
+        claims: the highest sequence below which all was reported to be on stable storage.
         shipped: what the replica of sealed pages was last reported to have.
-        latched: whether nothing more may be sent.
-        violations: what must not be.
+        latched: whether all later sends must be refused.
+        violations: what went wrong, one sentence each.
         errors: names of errors that were raised.
     """
 
@@ -54,7 +54,7 @@ class Played:
 
 @dataclass(frozen=True)
 class Judge:
-    """Says what is wrong with an error.
+    """Reports what is wrong with an error.
 
     Attributes:
         case: the fault.
@@ -81,33 +81,33 @@ class Judge:
         if not path.startswith(self.directory) or path not in str(error):
             yield "ends in an error that does not name the path"
         if isinstance(error, SyncFailed) and self.policy == "seal" and not self.case.forever:
-            yield "gives up though a sync works again"
+            yield "stops trying though a sync works again"
         over = fired_before > 0 and not self.case.forever
         if over and not (isinstance(error, SyncFailed) and self.case.fails_syncs):
             yield "fails though the fault is over"
         yield from self._wrong_kind(error)
 
     def _wrong_kind(self, error: BaseException) -> Iterator[str]:
-        """Yield if the error says something else than what happened."""
+        """Yield if the error states a different cause than the fault."""
         import pagequeue  # noqa: PLC0415
 
         if isinstance(error, pagequeue.NotDurable):
-            return  # what kept it from being durable stands in its words
+            return  # its text names what kept it from being durable
         if isinstance(error, pagequeue.SyncFailed):
             if not self.case.fails_syncs:
-                yield "says that a sync failed, and none did"
+                yield "reports a failed sync, and none failed"
             return
         if isinstance(error, OSError) and error.errno not in {None, self.case.error}:
             yield f"names error {error.errno}, it was {self.case.error}"
         known: tuple[type[Exception], ...] = (pagequeue.RetryError, pagequeue.AccessDenied)
         if self.case.kind == "flock" and self.case.how == "EAGAIN" and self.case.forever:
-            known += (pagequeue.LockReplaced,)  # somebody does have it: that is what was said
+            known += (pagequeue.LockReplaced,)  # another process has it, as the fault reported
         if not isinstance(error, known):
-            yield "takes the fault for something else"
+            yield "reports another kind of fault"
         if self.case.error in NO_ROOM and not isinstance(error, pagequeue.DiskFull):
-            yield "does not say that there is no room"
+            yield "does not report that there is no room"
         if self.case.error in DENIED and not isinstance(error, pagequeue.AccessDenied):
-            yield "does not say that it is not allowed"
+            yield "does not report that it is not permitted"
 
 
 def place_of(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""One case of the fault matrix, played in a process of its own, every single step judged.
+"""One case of the fault matrix, played in a separate process, with every step judged.
 
 A case is one scene of `fault_scenes.py` and one fault of `fault_matrix.py` in it.
 """
@@ -36,7 +36,7 @@ Result = TypeVar("Result")
 
 LOCK_TIMEOUT = 0.3
 KEPT_DISK = "disk-at-"
-"""What directories begin with that hold the disk when so many messages were said to be on it."""
+"""Prefix of the directories that hold the disk at the time a number of messages was durable."""
 
 
 class Stage:
@@ -64,10 +64,10 @@ class Stage:
         self._other_disks: list[Disk] = []
         self._own_sync_failed = False
 
-    # --- before and behind the fault --------------------------------------------------------------
+    # --- before and after the fault ---------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Look at the directory, and hear of what goes wrong where nobody can catch it."""
+        """Watch the directory, and record errors raised where no caller can catch them."""
         watched = str(self.directory / "watched")
         shim.watch(watched)
         temporary = os.path.join(watched, "tmp")
@@ -79,7 +79,7 @@ class Stage:
         self._descriptors = descriptors()
 
     def model_disk(self) -> None:
-        """From now on follow what is on the disk; what stands there is."""
+        """From now on model the contents of the disk; existing files count as written."""
         if os.path.isdir(self.path):
             self._disk = Disk(self.path, self.directory / "disk")
             self._disk.start()
@@ -112,7 +112,7 @@ class Stage:
         self.played.latched = told and not self._opening_failed and self.policy == "stop"
 
     def wrong(self, sentence: str) -> None:
-        """Note what must not be."""
+        """Record a violation."""
         self.played.violations.append(sentence)
 
     def _synced(self, _kind: str, path: str, error: int) -> int:
@@ -139,7 +139,7 @@ class Stage:
 
     def _unraisable(self, told: Any) -> None:  # noqa: ANN401  typeshed has no name for it at run time
         if not isinstance(told.exc_value, Interrupted):
-            self.wrong(f"an error that nobody sees, in {told.object!r}: {told.exc_value!r}")
+            self.wrong(f"an unraisable error, in {told.object!r}: {told.exc_value!r}")
 
     def _thread_died(self, told: threading.ExceptHookArgs) -> None:
         self.wrong(f"a thread dies of {told.exc_value!r}")
@@ -147,14 +147,14 @@ class Stage:
     # --- steps ------------------------------------------------------------------------------------
 
     def attempt(self, doing: str, call: Callable[[], Result]) -> Result | None:
-        """Make one call and judge how it ends; `self.error` says whether it did not succeed."""
+        """Make one call and judge how it ends; `self.error` is set if it did not succeed."""
         before = shim.fired()
         self.error = None
         try:
             self._inside = True
             result = call()
             self._inside = False
-        except BaseException as error:  # noqa: BLE001  whatever it is, it is judged
+        except BaseException as error:  # noqa: BLE001  every exception is judged
             self._inside = False
             self.played.errors.append(type(error).__name__)
             judge = Judge(self.case, str(self.directory), self.policy)
@@ -168,7 +168,7 @@ class Stage:
 
     @property
     def hides_a_file(self) -> bool:
-        """Whether something could not be looked at so far."""
+        """Whether a file could not be read so far."""
         return self.case.how == "EIO" and self.case.kind in {"open", "mmap"} and shim.fired() > 0
 
     @property
@@ -195,7 +195,7 @@ class Stage:
         return True
 
     def send(self, count: int) -> bool:
-        """Send so many operations, a single one or a batch each; return whether all went well."""
+        """Send so many operations, a single one or a batch each; return whether all succeeded."""
         well = True
         for _ in range(count):
             if self.producer is None and not self._get_producer():
@@ -203,9 +203,9 @@ class Stage:
             well = self._send() and well
         return well
 
-    def send_other(self, kind: int, count: int) -> None:
-        """Send so many operations of another kind, as another one."""
-        self._kind, self._number = kind, 0
+    def send_other(self, kind: int, count: int, first: int = 0) -> None:
+        """Send so many operations of another kind, as another one, from number `first` on."""
+        self._kind, self._number = kind, first
         self.send(count)
 
     def _get_producer(self) -> bool:
@@ -233,12 +233,12 @@ class Stage:
             self.played.visible.append((uid, number))
         elif isinstance(self.error, RetryError):
             self.played.refused.append((uid, number))
-        self._turn += 1  # nobody sends as this one any more: it may have died in the middle
+        self._turn += 1  # this uid is not used again: it may have died in the middle
         self._number = 0
         return False
 
     def flush(self) -> None:
-        """Flush, and hold it to what it says."""
+        """Flush, and record the guarantee that it reports."""
         if self.producer is not None or self._get_producer():
             assert self.producer is not None
             producer = self.producer
@@ -276,7 +276,7 @@ class Stage:
             self.wrong(f"{doing} gives {len(found)} messages, not {len(self.expected)}")
 
     def fail_a_sync(self) -> None:
-        """Latch the queue, in peace: messages are sent, and flushing them fails."""
+        """Latch the queue, undisturbed: messages are sent, and flushing them fails."""
         from pagequeue import Queue, SyncFailed  # noqa: PLC0415  the core is chosen by now
 
         with Queue(self.path) as queue:
@@ -289,7 +289,7 @@ class Stage:
         self.queue = self.producer = None
 
     def repair(self) -> None:
-        """Repair the queue; when all is calm again, another repair must leave nothing."""
+        """Repair the queue; once the fault is over, another repair must leave no problem."""
         from pagequeue import repair_queue  # noqa: PLC0415
 
         self._mends = True
@@ -303,7 +303,7 @@ class Stage:
         self.when_calm(again)
 
     def when_calm(self, then: Callable[[], None]) -> None:
-        """Have something done when the fault is gone, before the queue is used again."""
+        """Schedule a call for the time after the fault, before the queue is used again."""
         self._calm.append(then)
 
     def close(self) -> None:
@@ -315,7 +315,7 @@ class Stage:
     # --- when the fault is gone -------------------------------------------------------------------
 
     def go_on(self) -> None:
-        """Use what is open, then open again: all must work, but for what may not be written."""
+        """Use open handles, then open again: all calls must work, except those a latch forbids."""
         latched = self.played.latched
         for then in self._calm:
             self._calmly("mending", then)
@@ -349,7 +349,7 @@ class Stage:
             queue.close()
         except SyncFailed:
             if not latched:
-                self.wrong("closing says that a sync failed, and none did")
+                self.wrong("closing reports a failed sync, and none failed")
         except Exception as error:  # noqa: BLE001
             self.wrong(f"closing fails though the fault is gone: {error!r}")
 
@@ -363,13 +363,13 @@ class Stage:
             first, count = op_of(uid, number).run(producer)
         except SyncFailed as error:
             if not latched:
-                self.wrong(f"sending says that a sync failed, and none did: {error}")
+                self.wrong(f"sending reports a failed sync, and none failed: {error}")
         except Exception as error:  # noqa: BLE001
             self.wrong(f"sending fails though the fault is gone: {error!r}")
         else:
             self.acked.put(uid, number, count, first, 0)
             if latched and count:
-                self.wrong("a sync failed, and sending goes on")
+                self.wrong("a sync failed, and sending still works")
 
     def _reopen(self) -> None:
         from pagequeue import Queue  # noqa: PLC0415
@@ -398,7 +398,7 @@ class Stage:
             return None
 
     def leave(self) -> None:
-        """Say what became of it; nothing may be left open."""
+        """Record the result; no file may be left open."""
         self.queue = self.producer = self.error = None
         gc.collect()
         left = descriptors() - self._descriptors

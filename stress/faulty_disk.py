@@ -1,4 +1,4 @@
-"""What of a directory would be on disk, if the power went now: a model that syncs are told to.
+"""The contents of a directory on disk if the power failed now: a model that follows the syncs.
 
 It follows what Linux does with a sync that fails: the OS pages that it could not write are clean
 afterwards, so the next sync leaves them out and succeeds. Only an OS page that changes again is
@@ -36,7 +36,7 @@ def _blocks(data: bytes, count: int) -> npt.NDArray[np.uint8]:
 
 
 def _boot_again(directory: str) -> None:
-    """Have write metas say another boot: the power was off, so the system remembers nothing."""
+    """Give write metas another boot id: the power was off, so the system's memory is lost."""
     from pagequeue import format as fmt  # noqa: PLC0415  the core is chosen by now
 
     fields: Mapping[str, Any] = fmt.WRITE_META.fields or {}
@@ -61,7 +61,7 @@ class Disk:
 
     Args:
         directory: that is synced.
-        state: where the model keeps what it knows; made if it is not there.
+        state: the directory of the model's state; created if missing.
     """
 
     def __init__(self, directory: str, state: Path) -> None:
@@ -70,7 +70,7 @@ class Disk:
         state.mkdir(exist_ok=True)
 
     def start(self) -> None:
-        """Take all that stands there for written."""
+        """Take all existing files for written."""
         with os.scandir(self.directory) as entries:
             for entry in filter(os.DirEntry.is_file, entries):
                 self._content(entry.path, written=True)
@@ -84,7 +84,7 @@ class Disk:
         if error == errno.EINTR:
             return  # it was not even tried
         with self._alone(), contextlib.suppress(FileNotFoundError):
-            # A name that is gone: nobody will ask for it.
+            # A name that is gone: it is not needed any more.
             if path == self.directory:
                 self._names(written=error == 0)
             elif path.startswith(self.directory + os.sep) and os.path.isfile(path):
@@ -131,7 +131,7 @@ class Disk:
         return seen, disk
 
     def copy(self, state: Path) -> None:
-        """Keep what the model knows now, as the state of another one."""
+        """Save the model's present state, as the state of another one."""
         with self._alone():
             shutil.copytree(self.state, state, dirs_exist_ok=True)
 
@@ -140,8 +140,8 @@ class Disk:
 
         Args:
             target: the new directory.
-            rng: says which OS pages had been written without a sync.
-            newer: how many of them, from 0 to 1; above 0 only while nobody writes.
+            rng: chooses which OS pages had been written without a sync.
+            newer: how many of them, from 0 to 1; above 0 only while no process writes.
         """
         os.mkdir(target, 0o700)
         with self._alone():
@@ -150,7 +150,7 @@ class Disk:
         _boot_again(target)
 
     def _left(self, name: str, inode: int, rng: random.Random, newer: float) -> bytes:
-        """Return what is left of one file."""
+        """Return the remaining contents of one file."""
         known = self.state / f"{inode}.disk"
         current = Path(self.directory, name)
         try:

@@ -31,6 +31,7 @@ TARGET = HARNESS / "readers.c"
 GATE_OFF = '-DPAGEQUEUE_PLANT="no_checksum"'
 INPUT_BYTES_MAX = 1024
 CHOICES = struct.Struct("<QqHHBBHq")
+FRAGMENT_SEED_BYTES = 256
 CASE_SECONDS_MAX = 5
 WORDS_LIMIT = 3000
 SANITIZER_OPTIONS = {
@@ -41,7 +42,7 @@ SANITIZER_OPTIONS = {
 
 @dataclass
 class Fuzzed:
-    """Executions, seconds, what libFuzzer said of a crash, and the inputs that it wrote then."""
+    """Executions, seconds, libFuzzer's report of a crash, and the inputs that it wrote then."""
 
     executions: int = 0
     seconds: float = 0.0
@@ -77,7 +78,7 @@ def replay_program(replacements: variant.Replacements | None = None) -> Path:
 
 
 def replay(program: Path, files: list[Path]) -> str | None:
-    """Run files through the target; return what went wrong."""
+    """Run files through the target; return the error, if any."""
     done = subprocess.run(
         [program, *files],
         capture_output=True,
@@ -163,13 +164,17 @@ def make_seeds() -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as base:
         for number, shape in enumerate(SHAPES):
             original = make(shape, 1, Path(base, str(number)))
-            places = original.of_page(original.inner)
-            page = original.contents[fmt.page_name(PREFIX, original.inner)]
-            index = original.contents[fmt.index_name(PREFIX, original.inner)]
+            large = [place.page for place in original.places if place.pages > 1]
+            inner = large[0] if large else original.inner
+            places = original.of_page(inner)
+            page = original.contents[fmt.page_name(PREFIX, inner)]
+            index = original.contents[fmt.index_name(PREFIX, inner)]
             kept = [place for place in places if place.end <= INPUT_BYTES_MAX - 32 - 16 - 12 * 8]
             last = kept[-1]
             mark = frame(original.queue_id, b"", last.timestamp, last.sequence + 1, end=True)
             cut = page[: last.end] + (mark if number % 2 == 0 else bytes(16))
+            if large:  # the head, the mark of its fragment, and the beginning of that
+                cut = page[:FRAGMENT_SEED_BYTES]
             first = places[0].sequence
             made[f"page-{number}"] = seed_of(
                 cut, index[: 12 * len(kept)], first, len(kept), kept[len(kept) // 2].timestamp

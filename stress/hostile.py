@@ -1,4 +1,4 @@
-"""What a hostile neighbour plants, and how to tell whether anybody fell for it.
+"""What a hostile neighbour plants, and checks whether a process fell for it.
 
 Plants are made by root and given away, so that they can be what a neighbour could have made on a
 system with other settings: device nodes, and hard links to files of others.
@@ -38,7 +38,7 @@ NAMES: Final = (
 )
 KINDS: Final = (
     "link to a file",
-    "link to nothing",
+    "dangling link",
     "link to a directory",
     "link to the stranger's",
     "hard link to the victim's",
@@ -54,7 +54,7 @@ KINDS: Final = (
 
 
 def become(uid: int) -> None:
-    """Go on as this user, for good; the parent's death still ends this process."""
+    """Continue as this user, for good; the parent's death still ends this process."""
     if uid != os.geteuid():
         os.setgroups([])
         os.setgid(uid)
@@ -77,9 +77,9 @@ class Neighbourhood:
     """A shared sticky directory, what lies outside of it, and the stranger's own things.
 
     Attributes:
-        shared: everybody may make names there, and remove their own.
+        shared: every user may make names there, and remove their own.
         outside: the victim's own, never to be touched.
-        attic: the stranger's own, with a queue of his.
+        attic: the stranger's own, with a queue.
     """
 
     base: Path
@@ -108,7 +108,7 @@ class Neighbourhood:
         self.before = snapshot(self.outside)
 
     def plant(self, kind: str, name: str) -> None:
-        """Put something of the stranger's under a name, if nothing stands there."""
+        """Put a stranger's object under a name, unless the name exists."""
         path = self.shared / name
         if os.path.lexists(path):
             return
@@ -125,7 +125,7 @@ class Neighbourhood:
         if kind.startswith("link"):
             target = {
                 "link to a file": self.outside / "precious",
-                "link to nothing": self.outside / "made-by-following",
+                "dangling link": self.outside / "made-by-following",
                 "link to a directory": self.outside / "below",
                 "link to the stranger's": self.attic / "bait",
             }[kind]
@@ -165,7 +165,7 @@ class Neighbourhood:
                     path.unlink()
 
     def harm(self) -> list[str]:
-        """Return what was written where nothing may be."""
+        """Return the forbidden writes that happened."""
         after = snapshot(self.outside)
         names = sorted(self.before.keys() | after.keys())
         changed = [name for name in names if self.before.get(name) != after.get(name)]
@@ -176,15 +176,15 @@ class Neighbourhood:
         ]
 
     def close(self) -> None:
-        """Let go of what is watched."""
+        """Close the descriptors of watched files."""
         while self.watched:
             os.close(self.watched.pop()[1])
 
 
 def write_new(path: Path, data: bytes) -> Path:
-    """Write a file of one's own; where another's stands by now it is left as it is.
+    """Write a new file of this user; where another user's file has the name, leave that as it is.
 
-    Some queues are made writable for everybody: who writes to their files is a user, no stranger.
+    Some queues are world-writable: then any user may write to their files, and is no stranger.
     """
     with path.open("xb") as file:
         file.write(data)
@@ -192,7 +192,7 @@ def write_new(path: Path, data: bytes) -> Path:
 
 
 def pester(directory: Path, attic: Path, outside: Path, rng: random.Random) -> None:
-    """Plant and remove, as fast as possible and for ever; as the stranger himself."""
+    """Plant and remove, as fast as possible and without end, as the stranger."""
     own = attic / "pest"
     own.write_bytes(GARBAGE)
     made: list[Path] = []

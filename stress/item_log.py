@@ -1,7 +1,7 @@
-"""What those who put and get objects write down, one write for each event, and the proof from it.
+"""The log of processes that put and get objects, one write for each event, and the proof from it.
 
-The file is appended to, so its order is the order of the writes. What a process writes before a
-call was so before the call, what it writes behind one was so behind it.
+The file is appended to, so its order is the order of the writes. An event that a process writes
+before a call precedes the call; one that it writes after a call follows it.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class ItemLog:
         return [(int(k), int(p), int(i)) for k, p, i in np.frombuffer(data[:whole], RECORD)]
 
     def close(self) -> None:
-        """Let the descriptor go."""
+        """Close the descriptor."""
         os.close(self._fd)
 
 
 @dataclass
 class Judge:
-    """Reads a log in its order and says what must not be.
+    """Reads a log in its order and reports every violation.
 
     Attributes:
         joinable: whether what was got must be done, or is got for good.
@@ -80,7 +80,7 @@ class Judge:
         tried = {item for kind, _, item in records if kind == PUTTING}
         self._say(set(self._got) - tried, "got, and never put")
         if self.joinable:
-            self._say(put - self._ending, "put, and nobody ever was done with it")
+            self._say(put - self._ending, "put, and no worker ever finished it")
         elif len(put - set(self._got)) > self.dead:
             lost = len(put - set(self._got))
             self.violations.append(f"{lost} objects are gone, and {self.dead} processes only")
@@ -93,7 +93,7 @@ class Judge:
             return
         holder = self._holders.get(item)
         if item in self._done:
-            self.violations.append(f"object {item} was got again behind its task_done")
+            self.violations.append(f"object {item} was got again after its task_done")
         elif holder is not None and holder not in self._gone:
             self.violations.append(f"object {item} was got by {process} while {holder} had it")
         self._holders[item] = process

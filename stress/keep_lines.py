@@ -2,7 +2,7 @@
 
 Each case begins with the copy of a queue of eight pages and two named consumers, made once. The
 witness is a process that has the queue open before the victim comes, or opens it afterwards; then
-the first opener recovers it. It proves what is there and goes on with it.
+the first opener recovers it. It proves the messages and continues with it.
 """
 
 from __future__ import annotations
@@ -66,16 +66,16 @@ def make_template(path: str) -> None:
 
 
 class Witness:
-    """Has victims die, and proves what they leave; in a process of its own."""
+    """Has victims die, and proves the queues they leave; in a separate process."""
 
     def __init__(self, path: str, scenario: Scenario, errors: children.ErrorFile) -> None:
         self.path, self.scenario, self.errors = path, scenario, errors
 
     def run(self, deaths: tuple[At | None, ...], *, survives: bool) -> None:
-        """Have a victim die at each of these lines, one after the other, then go on.
+        """Have a victim die at each of these lines, one after the other, then continue.
 
         Args:
-            deaths: None: nobody dies, and the places of all lines are written down.
+            deaths: None: no victim dies, and the places of all lines are recorded.
             survives: whether this process has the queue open all the while.
         """
         with ExitStack() as stack:
@@ -88,10 +88,10 @@ class Witness:
             self.prove(queue or stack.enter_context(self.scenario.open(self.path)))
         with self.scenario.open(self.path):
             strays = [name for name in os.listdir(self.path) if ".tmp-" in name]
-            assert not strays, f"left behind: {strays}"
+            assert not strays, f"left over: {strays}"
 
     def victim(self, at: At | None) -> None:
-        """Die at a line, if it comes to that."""
+        """Die at a line, if execution reaches it."""
         notes = Path(self.path).with_name(PLACES_FILE)
         if self.scenario.cut:
             victim = Victim(at, notes)
@@ -130,7 +130,7 @@ class Witness:
         return head
 
     def cursors_are_right(self, queue: Queue, cursors: Mapping[str, object], head: int) -> None:
-        """Each stands where it was or where it was moved to, and what it needs is there."""
+        """Each is where it was or where it was moved to, and the messages it needs are there."""
         from pagequeue import NamedConsumer  # noqa: PLC0415  the core is chosen by now
 
         tail = self.scenario.tail
@@ -144,7 +144,7 @@ class Witness:
             with queue.consumer(name, on_expired="skip") as consumer:
                 assert isinstance(consumer, NamedConsumer)
                 place = consumer.acknowledged
-                assert place in places, f"{name} stands at {place}, not at one of {places}"
+                assert place in places, f"{name} is at {place}, not at one of {places}"
                 if self.scenario.protects:
                     assert place >= head, f"{name} needs {place}, and the head is {head}"
 
@@ -164,7 +164,7 @@ class Witness:
                     found += [(m.sequence, m.payload) for m in consumer.receive_many(64, 0)]
                 begin += consumer.missed
                 assert found == [(i, payload(i)) for i in range(begin, end)], f"{name}: not all"
-                assert not (consumer.missed and self.scenario.protects), f"{name} missed something"
+                assert not (consumer.missed and self.scenario.protects), f"{name} missed a message"
 
 
 def place_copy(template: Path, path: str, scenario: Scenario) -> None:
@@ -179,7 +179,7 @@ def place_copy(template: Path, path: str, scenario: Scenario) -> None:
 
     pid = os.fork()  # this process has no queue open, and shall have none
     if pid == 0:
-        Queue(path).close()  # so that the victim finds a copy that was opened in peace
+        Queue(path).close()  # so that the victim finds a recovered copy
         os._exit(0)
     os.waitpid(pid, 0)
 
@@ -193,7 +193,7 @@ def one_case(
     *,
     survives: bool,
 ) -> list[str]:
-    """Play one case, hand over the file of places, and return what must not be."""
+    """Play one case, pass on the file of places, and return the violations."""
     directory = Path(tempfile.mkdtemp(dir=base))
     path = str(directory / "queue")
     errors = children.ErrorFile(directory / "errors")
@@ -231,7 +231,7 @@ def run(budget: Budget, scenarios: tuple[Scenario, ...]) -> Outcome:
             take = functools.partial(deaths.add, scenario)
             survives = not scenario.cut
             wrong = one_case(base, template, scenario, (None,), take, survives=survives)
-            outcome.violations += [f"{scenario.name}, nobody died: {w}" for w in wrong]
+            outcome.violations += [f"{scenario.name}, no victim died: {w}" for w in wrong]
             outcome.cases += 1
         for scenario, at in deaths.ordered(rng):
             enough = budget.cases is not None and outcome.cases >= budget.cases

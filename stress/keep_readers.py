@@ -1,6 +1,6 @@
-"""Readers without a name beside retention, and all roles of its campaign by name.
+"""Readers without a name, with retention running, and all roles of its campaign by name.
 
-They are inside a page when it goes, replay, are passed, and skip; some open the queue to read only.
+They are inside a page when it is removed, replay, fall behind, and skip; some open read-only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PASS_SECONDS: Final = 0.4
 
 
 def read(ground: Keeping, slot: int, uid: int) -> None:
-    """Be inside a page when it goes; replay; be passed and skip; with and without a lock."""
+    """Be inside a page that is removed; replay; fall behind and skip; with and without a lock."""
     from pagequeue import Queue  # noqa: PLC0415  the core is chosen by now
 
     rng = random.Random(uid)
@@ -58,7 +58,7 @@ def inside_a_page(ground: Keeping, queue: Queue, log: Log) -> None:
             ground.errors.say(f"passed at {consumer.sequence}, inside a page up to {end}: {passed}")
             return
         if message is None:
-            ground.errors.say(f"nothing at {consumer.sequence}, inside a page up to {end}")
+            ground.errors.say(f"no message at {consumer.sequence}, inside a page up to {end}")
             return
         received(log, [message])
     try:
@@ -70,7 +70,7 @@ def inside_a_page(ground: Keeping, queue: Queue, log: Log) -> None:
 
 
 def end_of_page(ground: Keeping, queue: Queue, consumer: Consumer, log: Log) -> int | None:
-    """Receive a page's first message, and return the sequence behind its last one; None: no use."""
+    """Receive a page's first message; return the sequence after its last one, None if unusable."""
     from pagequeue import Expired  # noqa: PLC0415  the core is chosen by now
 
     store, number = queue._store, consumer._page_number
@@ -84,27 +84,27 @@ def end_of_page(ground: Keeping, queue: Queue, consumer: Consumer, log: Log) -> 
     except (TimeoutError, Expired):
         return None  # it was empty, or the next page was gone before it could be asked
     if consumer._page_number != number:
-        return None  # the head was an empty page, and the consumer in the one behind it
+        return None  # the head was an empty page, and the consumer in the next one
     received(log, [first])
     return end
 
 
 def check_passed(ground: Keeping, queue: Queue, passed: object, sequence: int) -> None:
-    """Whoever is passed hears of a head that is behind it, and was there."""
+    """A lagging reader is given a head that is past its place and that exists."""
     from pagequeue import Expired  # noqa: PLC0415  the core is chosen by now
 
     assert isinstance(passed, Expired)
     head = passed.head_sequence
     if not sequence < head <= queue.tail_sequence:
-        ground.errors.say(f"passed at {sequence}, and the head is said to be {head}")
+        ground.errors.say(f"passed at {sequence}, and the reported head is {head}")
     try:
         found = queue.consumer(sequence=head).sequence
     except Expired as again:
         if again.head_sequence <= head:
-            ground.errors.say(f"the head {head} cannot be read, and is the head")
+            ground.errors.say(f"the head {head} is unreadable, and is the head")
     else:
         if found != head:
-            ground.errors.say(f"a consumer at the head {head} stands at {found}")
+            ground.errors.say(f"a consumer at the head {head} is at {found}")
 
 
 def replay(ground: Keeping, queue: Queue, log: Log) -> None:
@@ -116,7 +116,7 @@ def replay(ground: Keeping, queue: Queue, log: Log) -> None:
     try:
         for message in queue.replay():
             if expected is not None and message.sequence != expected:
-                ground.errors.say(f"a replay gives {message.sequence} behind {expected - 1}")
+                ground.errors.say(f"a replay gives {message.sequence} after {expected - 1}")
             expected = message.sequence + 1
             got.append(message)
     except Expired as passed:

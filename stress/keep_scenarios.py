@@ -19,7 +19,7 @@ PAGES, EACH = 8, 3
 TOTAL: Final = PAGES * EACH
 DONE, BEHIND, NEW = "done", "behind", "new"
 DONE_AT, BEHIND_AT, ON = 24, 13, 5
-"""`behind` stands in page 5, and receives so many more."""
+"""The consumer `behind` is in page 5, and receives so many more."""
 MUCH: Final = 4 * EACH
 
 
@@ -37,9 +37,10 @@ class Scenario:
         act: what it does with the queue.
         pages: that `max_bytes` allows; 0: no bound.
         aged: whether every page is too old.
+        acknowledged: whether what all consumers have acknowledged goes.
         protects: whether what is not acknowledged must stay.
         on_full: as `Queue` takes it.
-        places: where `behind` may stand afterwards; None: it may be gone.
+        places: where `behind` may be afterwards; None: it may be gone.
         cut: whether the queue's last page is torn, so that opening it recovers it; then the victim
             dies in opening, and `done` is ahead of the tail.
     """
@@ -48,6 +49,7 @@ class Scenario:
     act: Callable[[Queue], None]
     pages: int = 0
     aged: bool = False
+    acknowledged: bool = False
     protects: bool = True
     on_full: str = "raise"
     places: tuple[int | None, ...] = (BEHIND_AT,)
@@ -62,6 +64,7 @@ class Scenario:
             max_age=timedelta(microseconds=1) if self.aged else None,
             max_bytes=self.pages * PAGE_BYTES or None,
             keep_unacked=self.protects or self.on_full == "drop_oldest",
+            drop_acknowledged=self.acknowledged,
         )
         return Queue(
             path, page_bytes=PAGE_BYTES, retention=policy, on_full=self.on_full, full_timeout=0.02
@@ -81,7 +84,7 @@ def _trim(queue: Queue) -> None:
 
 
 def _send(queue: Queue) -> None:
-    """Fill the page and go on in the next one, for which there must be room first."""
+    """Fill the page and continue in the next one, for which there must be room first."""
     from pagequeue import QueueFull  # noqa: PLC0415  the core is chosen by now
 
     with queue.producer() as producer, suppress(QueueFull):
@@ -158,7 +161,7 @@ def _make(queue: Queue) -> None:
 
 
 def _make_and_trim(queue: Queue) -> None:
-    """What the new one is promised, the trim behind it leaves."""
+    """The trim that follows leaves the messages that the new consumer needs."""
     there = NEW in {consumer.name for consumer in queue.consumers()}
     with queue.consumer(NEW, sequence=None if there else 10):
         queue.trim()
@@ -175,6 +178,7 @@ def _nothing(_queue: Queue) -> None:
 
 TRIMMING: Final = (
     Scenario("trim by bytes", _trim, pages=3),
+    Scenario("trim what is acknowledged", _trim, acknowledged=True),
     Scenario("trim by age", _trim, aged=True),
     Scenario("trim what is not acknowledged", _trim, pages=3, protects=False),
     Scenario("make room", _send, pages=5),
@@ -185,16 +189,16 @@ TRIMMING: Final = (
     Scenario("remove a consumer and trim", _remove_and_trim, pages=3, places=(BEHIND_AT, None)),
 )
 CURSORS: Final = (
-    Scenario("receive and acknowledge nothing", _receive),
+    Scenario("receive without acknowledging", _receive),
     Scenario("acknowledge", _ack, places=(BEHIND_AT, BEHIND_AT + ON)),
     Scenario("acknowledge some", _ack_some, places=(BEHIND_AT, BEHIND_AT + 1, BEHIND_AT + 2)),
     Scenario("rewind", _seek_back, places=(BEHIND_AT, 7)),
     Scenario("skip", _seek_latest, places=(BEHIND_AT, TOTAL)),
     Scenario("make a consumer", _make),
     Scenario("make a consumer and trim", _make_and_trim, pages=3),
-    Scenario("remove a consumer and make it again", _remove_and_make,
+    Scenario("remove a consumer and recreate it", _remove_and_make,
              places=(BEHIND_AT, None, TOTAL)),
-    Scenario("acknowledge while retention goes on", _ack, pages=3,
+    Scenario("acknowledge while retention runs", _ack, pages=3,
              places=(BEHIND_AT, BEHIND_AT + ON)),
     Scenario("recover with a cursor ahead of the tail", _nothing, cut=True),
 )  # fmt: skip

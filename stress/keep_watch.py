@@ -1,4 +1,4 @@
-"""Looks at a queue's files under retention, as somebody who knows FORMAT.md and nothing else."""
+"""Watches a queue's files under retention, with no knowledge but that of FORMAT.md."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from array import array
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from stress.keeping import CONSUMERS, name_of
+from stress.keeping import CONSUMERS, SHAPE, name_of
 from stress.traffic import VIOLATIONS_MAX
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ NUMBER_MASK: Final = (1 << 32) - 1
 
 
 class Watcher:
-    """Looks at them again and again."""
+    """Checks them again and again."""
 
     def __init__(self, path: str, terms: Terms) -> None:
         from pagequeue import format as fmt  # noqa: PLC0415  the core is chosen by now
@@ -34,7 +34,7 @@ class Watcher:
             self._words = mmap.mmap(file.fileno(), fmt.READ_META_BYTES, prot=mmap.PROT_READ)
 
     def head(self) -> tuple[int, int]:
-        """Return the head's page and sequence, as FORMAT.md says that they are read."""
+        """Return the head's page and sequence, read as FORMAT.md describes."""
         fields = self.fmt.READ_META.fields
         assert fields is not None
         while True:
@@ -47,11 +47,11 @@ class Watcher:
         return int.from_bytes(self._words[at : at + 8], "little")
 
     def look(self) -> list[str]:
-        """Return what must not be, as of now."""
+        """Return the current violations."""
         self.looks += 1
         wrong = []
         pages = [int(n[6:16]) for n in os.listdir(self.path) if n.endswith(".page")]
-        page, sequence = self.head()  # behind the listing: it can only be further on than then
+        page, sequence = self.head()  # read after the listing: it can only have advanced since
         kept = sum(number >= page for number in pages)
         self.slack_pages = max(self.slack_pages, sum(number < page for number in pages))
         if self.terms.pages is not None and kept > self.terms.pages:
@@ -78,12 +78,16 @@ class Watcher:
         return []
 
     def old_bytes(self, uids: list[int], records: list[tuple[int, ...]]) -> list[str]:
-        """Say which operations of earlier pages stand in the last two, which can be used again."""
+        """Return which operations of earlier pages are in the last two, which can be reused."""
         from pagequeue import errors  # noqa: PLC0415
         from pagequeue.page.header import parse_header  # noqa: PLC0415
 
         names = sorted(name for name in os.listdir(self.path) if name.endswith(".page"))
-        first = {(uid, number): first for uid, number, count, first, _ in records if count}
+        last = {  # an operation of several pages ends in a later one than it begins in
+            (uid, number): first + count * SHAPE.op(uid, number).takes_pages
+            for uid, number, count, first, _ in records
+            if count
+        }
         whose = set(uids)
         wrong = []
         for name in names[-2:]:
@@ -91,22 +95,22 @@ class Watcher:
                 data = Path(self.path, name).read_bytes()
                 begins = parse_header(data[: self.fmt.PAGE_HEADER_BYTES], name).first_sequence
             except (FileNotFoundError, errors.CorruptPage):
-                continue  # it went; or it is being rolled into
+                continue  # it was removed; or it is being rolled into
             words = array("Q", data)
             for at, uid in enumerate(words[:-1]):
                 if uid in whose:
-                    sequence = first.get((uid, words[at + 1] & NUMBER_MASK))
+                    sequence = last.get((uid, words[at + 1] & NUMBER_MASK))
                     if sequence is not None and (begins is None or sequence < begins):
-                        wrong.append(f"message {sequence} stands in {name}, from {begins} on")
+                        wrong.append(f"message {sequence} is in {name}, from {begins} on")
         return wrong[:VIOLATIONS_MAX]
 
     def cursor(self, slot: int) -> int:
-        """Return where a named consumer stands."""
+        """Return a named consumer's place."""
         path = os.path.join(self.path, self.fmt.cursor_name("queue", name_of(slot)))
         with open(path, "rb") as file:
             file.seek(self.next_at)
             return int.from_bytes(file.read(8), "little")
 
     def close(self) -> None:
-        """Let the map go."""
+        """Close the map."""
         self._words.close()

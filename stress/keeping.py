@@ -1,7 +1,7 @@
 """What the processes of a retention campaign do: send into a bounded queue, acknowledge, trim.
 
 A named consumer writes down each message that it received, then what it is about to acknowledge,
-acknowledges, and writes that down too, outside of the queue. So whoever comes after its death knows
+acknowledges, and writes that down too, outside of the queue. So its successor after its death knows
 the two places where it may resume, and at the end what it received is compared with what was sent,
 though the pages are gone by then.
 """
@@ -13,7 +13,7 @@ import os
 import random
 import struct
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from stress.traffic import Op
 
 PAGE_BYTES: Final = 8192
-SHAPE: Final = Shape(payload_bytes_max=1800, batch_bytes_max=5000, batch_count_max=6)
+SHAPE: Final = Shape(
+    payload_bytes_max=1800, batch_bytes_max=5000, batch_count_max=6, large_parts=10,
+    large_bytes=9000,
+)  # fmt: skip
 CONSUMERS: Final = 2
 READERS: Final = 2
 PRODUCERS: Final = 2
@@ -37,9 +40,12 @@ NOTE: Final = struct.Struct("<QqQII")  # sequence, timestamp, digest, kind, 0
 RECEIVED, ABOUT, ACKED = range(1, 4)
 FULL_SECONDS: Final = 0.03
 REUSES_SHARE: Final = 0.7
+ACKNOWLEDGED_SHARE: Final = 0.4
 REUSED_AT: Final = 64
 """In the shared memory of a round."""
 NEVER: Final = 1 << 60
+MOST_PAGES: Final = 6
+"""So many pages can be too few for a large operation: five besides the active one."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,7 @@ class Terms:
         on_full: as `Queue` takes it.
         keeps: whether what is not acknowledged must stay.
         reuses: whether files of retired pages become the next ones, as those of large pages do.
+        acknowledged: whether what all consumers have acknowledged goes at once.
     """
 
     pages: int | None
@@ -59,6 +66,7 @@ class Terms:
     on_full: str
     keeps: bool
     reuses: bool = True
+    acknowledged: bool = False
 
     @staticmethod
     def drawn(rng: random.Random) -> Terms:
@@ -74,7 +82,8 @@ class Terms:
             Terms(pages, None, "drop_oldest", False, reuses),
             Terms(pages, age, "raise", False, reuses),
         )
-        return rng.choice(kinds)
+        terms = rng.choice(kinds)
+        return replace(terms, acknowledged=terms.keeps and rng.random() < ACKNOWLEDGED_SHARE)
 
     def open(self, path: str, uid: int) -> Queue:
         """Open the queue as this round's processes do."""
@@ -86,6 +95,7 @@ class Terms:
             max_age=None if self.age is None else timedelta(seconds=self.age),
             max_bytes=None if self.pages is None else self.pages * PAGE_BYTES,
             keep_unacked=self.keeps or self.on_full == "drop_oldest",
+            drop_acknowledged=self.acknowledged,
         )
         return Queue(
             path, page_bytes=PAGE_BYTES, sync=roles.SYNCS[uid % len(roles.SYNCS)],
@@ -94,7 +104,7 @@ class Terms:
 
 
 def use_small_pages_again(*, really: bool = True) -> None:
-    """Have files of small pages used again, too, whatever the pace, in this process from now on."""
+    """Have files of small pages reused, too, at any pace, in this process from now on."""
     from pagequeue.page import spare  # noqa: PLC0415  the core is chosen by now
     from pagequeue.store import roll  # noqa: PLC0415  the core is chosen by now
 
@@ -107,7 +117,7 @@ def use_small_pages_again(*, really: bool = True) -> None:
 
 
 def digest_of(payload: bytes) -> int:
-    """Return what stands for a payload in a record."""
+    """Return the digest that represents a payload in a record."""
     return int.from_bytes(hashlib.blake2b(payload, digest_size=8).digest(), "little")
 
 
@@ -145,7 +155,7 @@ class Keeping(Ground):
         self.phase[REUSED_AT : REUSED_AT + 8] = count.to_bytes(8, "little")
 
     def close(self) -> None:
-        """Let all descriptors go."""
+        """Close all descriptors."""
         for log in [*self.notes, *self.read]:
             log.close()
         super().close()
@@ -168,7 +178,7 @@ def received(log: Log, messages: Iterable[Message]) -> None:
 
 
 def produce(ground: Keeping, slot: int, uid: int) -> None:
-    """Send in bursts; what is refused because the queue is full has sent nothing."""
+    """Send in bursts; a send refused because the queue is full has sent no message."""
     rng = random.Random(uid)
     number = 0
     while ground.phase[0] == RUNNING:
@@ -187,16 +197,22 @@ def produce(ground: Keeping, slot: int, uid: int) -> None:
 
 
 def send(ground: Keeping, producer: Producer, op: Op) -> tuple[int, int] | None:
-    """Do one operation; None: there was no room."""
-    from pagequeue import QueueFull  # noqa: PLC0415  the core is chosen by now
+    """Do one operation; None: there was no room. What can never fit is refused and left out."""
+    from pagequeue import MessageTooLarge, QueueFull  # noqa: PLC0415  the core is chosen by now
 
     started = time.monotonic()
     try:
         return op.run(producer)
+    except MessageTooLarge as error:
+        if ground.terms.pages is None or ground.terms.pages > MOST_PAGES:
+            ground.errors.say(f"refused, though it can fit: {error}")
+        return 0, 0
     except QueueFull as full:
+        if ground.terms.pages is not None and ground.terms.pages <= MOST_PAGES and op.takes_pages:
+            return 0, 0  # with the page that is prepared it does not fit
         took = time.monotonic() - started
         if not ground.terms.keeps:
-            ground.errors.say(f"refused, though nothing is protected: {full}")
+            ground.errors.say(f"refused, though no page is protected: {full}")
         if ground.terms.on_full == "block" and op.payloads and took < FULL_SECONDS * 0.9:
             ground.errors.say(f"a sender that was to wait {FULL_SECONDS} s waited {took:.4f}")
         return None
@@ -304,7 +320,7 @@ def trim(ground: Keeping, uid: int) -> None:
             report = queue.trim()
             ground.stalled(time.monotonic() - started, "trim")
             if (report.pages == 0) > (report.messages == 0):
-                ground.errors.say(f"nothing went, and messages did: {report}")
+                ground.errors.say(f"no page was removed, and messages were: {report}")
             time.sleep(rng.random() * 0.006)
 
 

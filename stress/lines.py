@@ -12,7 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from stress.steps import BATCH, MIXED, PAGE_BYTES, PUBLISH, ROTATE, SINGLE, Scene, op_of, uid_of
+from stress.steps import (
+    BATCH,
+    LARGE,
+    MIXED,
+    PAGE_BYTES,
+    PUBLISH,
+    ROTATE,
+    SINGLE,
+    Scene,
+    op_of,
+    uid_of,
+)
 from stress.tampering import overwrite
 from stress.traced import At, Victim
 from stress.traffic import RECORD, Log
@@ -34,10 +45,10 @@ class Scenario:
     Attributes:
         name: for people.
         kind: of the victim's traffic.
-        cut: what the power cut took, done to the copy; None: the copy was opened in peace before.
+        cut: what the power cut took, done to the copy; None: the copy was recovered before.
         fresh: there is no queue yet.
-        durable: each of its sends is flushed, beside a survivor that flushes too.
-        plays: so many victims' traffic, each its own: few operations do not come to all lines.
+        durable: each of its sends is flushed, with a survivor that flushes at the same time.
+        plays: so many victims' traffic, each different: few operations do not reach all lines.
     """
 
     name: str
@@ -66,7 +77,7 @@ def _tear_last(path: Path) -> None:
 
 
 def _tear_middle(path: Path) -> None:
-    """A frame in the last page but one: pages behind it must go."""
+    """Damage a frame in the last page but one: the pages after it must be removed."""
     overwrite(_pages(path)[-2], 64 + 8, b"torn")
 
 
@@ -98,6 +109,7 @@ SCENARIOS = (
     Scenario("send batches and roll", BATCH),
     Scenario("rotate", ROTATE),
     Scenario("publish", PUBLISH, plays=4),
+    Scenario("send large messages", LARGE, plays=8),
     Scenario("send durably and roll", SINGLE, durable=True),
     Scenario("recover a copy", SINGLE, _nothing),
     Scenario("recover a torn last page", BATCH, _tear_last),
@@ -115,7 +127,7 @@ class Template:
     Args:
         directory: where it is made.
         ops: operations in all.
-        flush_after: flushed behind this one.
+        flush_after: flushed after this one.
     """
 
     def __init__(
@@ -150,7 +162,7 @@ class Template:
             Queue(scene.path).close()
 
     def end_sequence(self, scene: Scene, scenario: Scenario) -> int | None:
-        """Return where a recovery that nobody interrupts ends; None if nothing may be cut off.
+        """Return where an undisturbed recovery ends; None if it may not cut off any message.
 
         Raises:
             AssertionError: it cuts off what was on stable storage.
@@ -173,7 +185,7 @@ def act(scene: Scene, scenario: Scenario, uid: int, at: At | None) -> None:
     victim = Victim(at, scene.directory / PLACES_FILE)
     sync = "always" if scenario.durable else "none"
     with Queue(scene.path, page_bytes=PAGE_BYTES, sync=sync) as queue, queue.producer() as producer:
-        few = scenario.recovers or scenario.fresh or scenario.kind == PUBLISH
+        few = scenario.recovers or scenario.fresh or scenario.kind in {PUBLISH, LARGE}
         for number in range(2 if few else SENDS):
             scene.send(producer, uid, number)
     victim.end()

@@ -1,7 +1,8 @@
 """Processes that outlive many queues, and what they hold while one is open and when all are closed.
 
-A lodger is told over a pipe which queue comes next, works with it until told to stop, closes all
-and answers with what it still has: descriptors, threads, files of queues that are mapped, memory.
+A long-lived process is told over a pipe which queue comes next, uses it until told to stop, closes
+all and answers with what it still has: descriptors, threads, files of queues that are mapped,
+memory.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from pagequeue import Producer, Queue
 
 PRODUCERS, CONSUMERS = 4, 3
-"""Logs of a ground; the last producers' and consumers' are the lodgers'."""
+"""Logs of a ground; the last producers' and consumers' are those of the long-lived processes."""
 SETTLE_SECONDS = 0.02
 OPS_A_TURN = 25
 PAUSE_SECONDS = 0.001
@@ -48,7 +49,7 @@ class Resources:
         threads: of the process.
         maps: maps of files of queues, those that were removed too.
         anonymous_bytes: memory that is no file's.
-        stores: objects behind open queues, closed ones that something refers to as well.
+        stores: objects of open queues, and of closed ones that are still referenced.
     """
 
     descriptors: int
@@ -59,7 +60,7 @@ class Resources:
 
 
 def resources(base: str) -> Resources:
-    """Return what this process has; queues stand below `base`."""
+    """Return what this process holds; all queues are below `base`."""
     from pagequeue.store.store import Store  # noqa: PLC0415  the core is chosen by now
 
     gc.collect()
@@ -78,7 +79,7 @@ def resources(base: str) -> Resources:
 
 @dataclass(frozen=True)
 class Report:
-    """What a lodger says behind a queue: what it has at rest, and had while the queue was open."""
+    """A long-lived process's report after a queue: what it holds now, and held with it open."""
 
     rest: Resources
     busy: Resources
@@ -153,7 +154,7 @@ def send(ground: Ground, producer: Producer, uid: int, number: int) -> int:
 
 
 def settled(base: str) -> Resources:
-    """Return what is held when the worker, which lets go of pages, had its turn."""
+    """Return what is held once the worker, which releases pages, had its turn."""
     found = resources(base)
     while True:
         time.sleep(SETTLE_SECONDS)
@@ -187,7 +188,7 @@ def sit(ground: Ground, uid: int, base: str) -> tuple[Resources, int]:
 
 
 def come_and_go(ground: Ground, uid: int, base: str) -> tuple[Resources, int]:
-    """Open and close in every way there is, also in vain."""
+    """Open and close in every way there is, with failing opens too."""
     uid = uid // 2 * 2 + 1
     number = turns = 0
     busy = resources(base)
@@ -228,7 +229,7 @@ def look(queue: Queue) -> None:
 
 
 def rescue(base: str) -> None:
-    """Salvage a queue of its own into another one."""
+    """Salvage a private queue into another one."""
     from pagequeue import Queue, salvage_queue  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory(dir=base) as directory:
@@ -238,7 +239,7 @@ def rescue(base: str) -> None:
 
 
 def refuse(ground: Ground) -> None:
-    """Open in vain: what fails must not hold anything either."""
+    """Make opens fail: a failed open must not hold any resource either."""
     from pagequeue import PageQueueError, Queue  # noqa: PLC0415
 
     for options in ({"page_bytes": 2 * PAGE_BYTES}, {"prefix": "other", "create": False}):

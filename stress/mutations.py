@@ -1,7 +1,7 @@
 """Random damage of a queue's directory: bits, blocks, lengths, files and fields.
 
 Numbers in headers are replaced by ones that programs stumble over, and the checksum of the record
-is mended afterwards more often than not, so that the damage gets past it.
+is usually corrected afterwards, so that the damage passes that check.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GROWTH_MAX = 1 << 20
 
 
 def mutate(directory: Path, rng: random.Random) -> list[str]:
-    """Damage a few things; return what was done, one sentence each."""
+    """Do a few damages; return them, one sentence each."""
     done = []
     for _ in range(rng.choice((1, 1, 1, 2, 3, 6))):
         files = regular(directory)
@@ -43,7 +43,7 @@ def mutate(directory: Path, rng: random.Random) -> list[str]:
 
 
 def regular(directory: Path) -> list[Path]:
-    """Return the regular files of a directory; what a link leads to is none."""
+    """Return the regular files of a directory, without links."""
     files = (path for path in directory.iterdir() if path.is_file() and not path.is_symlink())
     return sorted(files)
 
@@ -96,9 +96,9 @@ def copy_file(path: Path, rng: random.Random) -> object:
 
 
 def remove(path: Path, rng: random.Random) -> object:
-    """Remove the file; sometimes something else takes its place."""
+    """Remove the file; sometimes replace it by another kind of object."""
     path.unlink()
-    kind = rng.choice(("nothing", "nothing", "pipe", "directory", "link"))
+    kind = rng.choice(("removal", "removal", "pipe", "directory", "link"))
     if kind == "pipe":
         os.mkfifo(path)
     elif kind == "directory":
@@ -121,7 +121,7 @@ def splice(path: Path, rng: random.Random) -> object:
 
 
 def set_field(path: Path, rng: random.Random) -> object:
-    """Put an odd number into a field of the record at the beginning, and mend the checksum."""
+    """Put an odd number into a field of the first record, and correct the checksum."""
     dtype = dtype_of(path.name)
     data = path.read_bytes()
     if dtype is None or len(data) < dtype.itemsize:

@@ -1,11 +1,11 @@
-"""Forbids that the archive loses, doubles or hides a row, or a replay does, whoever is killed.
+"""Forbids that archive or replay lose, double or hide a row, whichever process is killed.
 
 First without Spark: an archiver (`archive_steps`) is killed at a random call to the system, again
-and again, while a reader of Parquet looks at the table; a case is a kill. Then with it: a driver
+and again, while a reader of Parquet checks the table; a case is a kill. Then with it: a driver
 (`archive_driver`) archives a queue that keeps few pages and waits for it, and is killed, Java and
 all, at random moments, every other time only when a batch was done; in the end a last one archives
 the rest, and replays the table to a queue in slices, killed in that too. Each message must be in
-the table once at every look after its batch was done, and come back once and in order, and no slice
+the table once at each check after its batch was done, and come back once and in order; no slice
 may be too large, although all of it is one hour. Needs the extra `spark` and a Java.
 """
 
@@ -49,7 +49,7 @@ def rows_of(table: Path) -> Counter[tuple[str, int]]:
     """Return queue and sequence of each row that a reader sees, by how often.
 
     Raises:
-        FileNotFoundError: it was compacted at this very moment.
+        FileNotFoundError: it was compacted during the call.
         ValueError: a row has another payload than its message.
     """
     import pyarrow.parquet as pq  # type: ignore[import-untyped]  # noqa: PLC0415 - the extra
@@ -92,7 +92,7 @@ class Steps:
         self.wrong: list[str] = []
 
     def run(self, deadline: float, limit: int) -> None:
-        """Kill and look until the time is over, or something is wrong."""
+        """Kill and check until the time is over, or there is a violation."""
         from stress import archive_steps  # noqa: PLC0415 - needs the extra
 
         while time.monotonic() < deadline and self.kills < limit and not self.wrong:
@@ -106,7 +106,7 @@ class Steps:
             process.kill()
             process.join()
             if process.exitcode != -9:
-                self.wrong.append(f"an archiver ended by itself: {process.exitcode}")
+                self.wrong.append(f"an archiver exited unasked: {process.exitcode}")
             self.kills += 1
             self.look()
             ends = archive_steps.offsets_of(self.directory / "done")
@@ -214,7 +214,7 @@ def with_spark(directory: Path, rng: random.Random, deadline: float, outcome: Ou
     outcome.cases += this.kills["drivers"]
     outcome.notes |= {
         "messages": feeder.sent, "killed drivers": this.kills["drivers"],
-        "kills behind a batch": this.batches,
+        "kills after a batch": this.batches,
     }  # fmt: skip
 
 
@@ -232,7 +232,7 @@ def run(budget: Budget) -> Outcome:
     ]
     for name in missing:
         left_out = {"left out": f"all: {name} is not installed"}
-        return Outcome(0, ["it cannot be tried: pip install 'pagequeue[spark]'"], left_out)
+        return Outcome(0, ["it needs an extra: pip install 'pagequeue[spark]'"], left_out)
     begun = time.monotonic()
     rng = random.Random(budget.seed)
     directory = Path(tempfile.mkdtemp(prefix="pagequeue-archive-"))
@@ -241,7 +241,7 @@ def run(budget: Budget) -> Outcome:
     steps = Steps(directory / "steps", rng)
     steps.run(begun + budget.seconds * STEPS_SHARE, limit)
     outcome = Outcome(steps.kills, steps.wrong[:VIOLATIONS_MAX])
-    outcome.notes |= {"killed archivers": steps.kills, "looks": steps.looks}
+    outcome.notes |= {"killed archivers": steps.kills, "checks": steps.looks}
     if not outcome.violations and steps.kills < limit:
         with_spark(directory, rng, begun + budget.seconds, outcome)
     if outcome.violations:

@@ -56,7 +56,7 @@ def executed(
     directory: str | None = None,
     limit_seconds: float = CHUNK_SECONDS_MAX,
 ) -> tuple[str, str | None]:
-    """Run a program; return what it printed, and what went wrong."""
+    """Run a program; return what it printed, and its error, if any."""
     try:
         done = subprocess.run(
             [str(part) for part in command],
@@ -72,7 +72,7 @@ def executed(
     text = done.stdout.decode(errors="replace")
     if done.returncode == 0:
         return text, None
-    found = FINDING.search(text)  # behind what a fuzzer says while all is well
+    found = FINDING.search(text)  # after a fuzzer's routine output
     words = text[found.start() :] if found else text
     return text, f"ended with {done.returncode}:\n{words[:WORDS_LIMIT]}"
 
@@ -160,7 +160,7 @@ def emulate(seed: int, outcome: Outcome) -> None:
     if wrong:
         outcome.violations.append(f"aarch64: {wrong}")
     elif not text.endswith("lock flock\n"):
-        outcome.violations.append(f"aarch64: no robust mutex there, yet it says {text.strip()!r}")
+        outcome.violations.append(f"aarch64: no robust mutex there, yet it prints {text.strip()!r}")
     else:
         outcome.cases += ARM_CASES
 

@@ -1,10 +1,10 @@
-"""Forbids that any bytes in a directory crash, hang or fool whoever opens, reads, mends or sends.
+"""Forbids that bytes in a directory crash, hang or mislead a process that uses the queue.
 
 A small queue is copied and damaged at random (`mutations.py`). Then, in a child with a time limit,
 it is opened for writing and for reading, replayed from the head and by time, verified, salvaged,
 repaired, and sent to. Allowed is success with messages that validate, or a `PageQueueError`; no
-other exception, no signal, nothing outside of the directory touched, and nothing that was not sent,
-unless a frame with a right checksum was laid down by the damage itself. A case is one directory.
+other exception, no signal, no file outside of the directory changed, and no message that was not
+sent, unless the damage itself wrote a frame with a valid checksum. A case is one directory.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Case:
             str(error)
             self.ended[name] = type(error).__name__
 
-    def read(self, messages: Any, where: str) -> None:  # noqa: ANN401 - whatever gives messages
+    def read(self, messages: Any, where: str) -> None:  # noqa: ANN401 - any iterable of messages
         """Take messages, and note those that were never sent; salvage gives them new sequences."""
         for message in messages:
             if message.payload in SENT:
@@ -117,11 +117,11 @@ class Case:
             assert queue.verify().ok, "the target of a salvage is damaged"
 
     def run(self, order: str) -> dict[str, Any]:
-        """Do all, in one of several orders: what writes comes behind what reads, or before."""
+        """Run all steps, in one of several orders: writing after reading, or before it."""
         import pagequeue  # noqa: PLC0415
 
         directory = self.victim.directory
-        self.step("look", lambda: self.look(read_only=True))
+        self.step("inspect", lambda: self.look(read_only=True))
         self.step("verify", lambda: pagequeue.verify_queue(directory))
         self.step("salvage", lambda: self.salvage("salvaged"))
         if order == "repair first":
@@ -163,7 +163,7 @@ def run_case(original: Original, other: Original, base: Path, seed: int) -> tupl
         if seen["invented"] and not any(text.startswith(FORGES) for text in done):
             wrong.append(f"{done}, {order}: {seen['invented']}")
         if snapshot(victim.outside) != outside:
-            wrong.append(f"{done}, {order}: something outside of the directory was touched")
+            wrong.append(f"{done}, {order}: a file outside of the directory was changed")
         return wrong, seen["ended"].get("send", "none")
     finally:
         shutil.rmtree(base, ignore_errors=True)

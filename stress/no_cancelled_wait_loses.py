@@ -1,11 +1,12 @@
-"""Forbids that a coroutine that is cancelled loses or doubles a message, or sleeps beside one.
+"""Forbids that a cancelled coroutine loses or doubles a message, or sleeps on with one available.
 
-One event loop has several named consumers and several senders, all of whose waits are cancelled
-again and again: by `cancel` after any number of turns of the loop, by `asyncio.timeout`, by
-`wait_for`. The queue is small, so that senders wait for room that consumers make; another process
-sends as well, and is killed at any moment. Each consumer must see every message once and in order;
-what a sender was told is there, what it was cancelled in is not; nobody sleeps on while there is a
-message for him. A case is a wait that was cancelled.
+One event loop has several named consumers and several senders, of small messages and of ones that
+are larger than a page, all of whose waits are cancelled again and again: by `cancel` after any
+number of turns of the loop, by `asyncio.timeout`, by `wait_for`. The queue is small, so that
+senders wait for room that consumers make; another process sends as well, and is killed at random
+times. Each consumer must see every message once and in order; a message whose send returned is
+there, one whose send was cancelled is not, and of what takes pages all or nothing is there; no
+coroutine sleeps on while a message is available to it. A case is a wait that was cancelled.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 SHORT_SECONDS = 8.0
 VIOLATIONS_MAX = 5
 PAGE_BYTES = 8192
-PAGES = 4
+PAGES = 8
 CONSUMERS = 6
 SENDERS = 3
 ROUND_SECONDS = 5.0
@@ -39,7 +40,19 @@ END_SECONDS = 60.0
 MEAN_LIFE_SECONDS = 0.05
 LABEL = struct.Struct("<QQ")  # uid of the sender, number
 LAST = (0, 0)
-FILL = bytes(1200)
+FILL = bytes(2 * PAGE_BYTES)
+SMALL_MAX = 1200
+SMALL_BYTES_MAX = 7000
+"""So many at once fit into one page."""
+LARGE_SHARE = 0.04
+"""Of the messages; they do not fit into one page, and into two."""
+
+
+def fill(rng: random.Random) -> bytes:
+    """Return what follows the label of a message."""
+    is_large = rng.random() < LARGE_SHARE
+    size = rng.randrange(PAGE_BYTES, 2 * PAGE_BYTES - 400) if is_large else rng.randrange(SMALL_MAX)
+    return FILL[:size]
 
 
 class Side:
@@ -104,7 +117,7 @@ class Receiving(Side):
         self.labels.append(LABEL.unpack_from(message.payload))
 
     async def receive(self) -> None:
-        """Receive something."""
+        """Receive in one of the ways there are."""
         if self.rng.random() < 0.4:
             for message in await self.consumer.receive_many_async(self.rng.randrange(1, 30)):
                 self.saw(message)
@@ -115,7 +128,7 @@ class Receiving(Side):
         """Receive until the last message."""
         while not self.labels or self.labels[-1] != LAST:
             if self.consumer.lag == 0 or self.rng.random() < 0.2:
-                self.consumer.ack()  # whoever waits must not keep senders waiting
+                self.consumer.ack()  # a waiting consumer must not block senders
             await self.disturbed(self.receive)
         self.consumer.ack()
 
@@ -128,19 +141,28 @@ class Sending(Side):
         self.uid = seed
         self.number = 0
         self.sent: set[int] = set()
+        self.unknown: list[set[int]] = []
 
     async def send(self) -> None:
-        """Send one message, or several at once."""
+        """Send one message, or several at once; if a thread has to, a cancelled one may be sent."""
         numbers = [self.number + i for i in range(self.rng.choice((1, 1, 2, 4)))]
         self.number = numbers[-1] + 1
-        payloads = [
-            LABEL.pack(self.uid, number) + FILL[: self.rng.randrange(1200)] for number in numbers
-        ]
+        payloads = [LABEL.pack(self.uid, number) + fill(self.rng) for number in numbers]
+        takes_pages = sum(map(len, payloads)) > SMALL_BYTES_MAX
+        if takes_pages:
+            self.unknown.append(set(numbers))
         if len(payloads) == 1:
             await self.loops.producer.send_async(payloads[0])
         else:
             await self.loops.producer.send_many_async(payloads)
         self.sent.update(numbers)
+        if takes_pages:
+            self.unknown.pop()
+
+    def expected(self, found: set[int]) -> list[int]:
+        """Return what must be there, given what is: all or nothing of what a thread sent."""
+        whole = [numbers for numbers in self.unknown if numbers <= found]
+        return sorted(self.sent.union(*whole))
 
     async def run(self) -> None:
         """Send until told to end."""
@@ -173,7 +195,7 @@ class Loops:
             (self.directory / "cases").write_text(str(self.cancelled))
 
     async def main(self) -> None:
-        """Run everything, and look whether anybody sleeps beside a message."""
+        """Run all coroutines, and check that none sleeps while a message is available."""
         receiving = [Receiving(self, f"c{i}", self.rng.getrandbits(63)) for i in range(CONSUMERS)]
         sending = [Sending(self, self.rng.getrandbits(63)) for _ in range(SENDERS)]
         async with asyncio.TaskGroup() as group:
@@ -184,7 +206,8 @@ class Loops:
                 await asyncio.sleep(0.02)
             self.is_sending = False
             await asyncio.wait(givers)
-            await self.producer.send_async(LABEL.pack(*LAST))
+            # A large one, after each that a thread still publishes though it was cancelled.
+            await self.producer.send_async(LABEL.pack(*LAST) + FILL[: PAGE_BYTES + 1])
             await asyncio.wait(takers)
             watch.cancel()
         self.compare(receiving, sending)
@@ -197,7 +220,9 @@ class Loops:
             for side in receiving:
                 since = side.waits_since
                 if since is not None and now - since > STALL_SECONDS and side.consumer.lag > 0:
-                    raise AssertionError(f"{side.consumer.name} sleeps beside a message")
+                    raise AssertionError(
+                        f"{side.consumer.name} sleeps though a message is available"
+                    )
 
     def compare(self, receiving: list[Receiving], sending: list[Sending]) -> None:
         """Compare what all have seen with each other, and with what senders were told."""
@@ -214,7 +239,8 @@ class Loops:
         for uid, number in labels:
             found[uid].append(number)
         for uid, numbers in found.items():
-            expected = sorted(own[uid].sent) if uid in own else list(range(len(numbers)))
+            is_own = uid in own
+            expected = own[uid].expected(set(numbers)) if is_own else list(range(len(numbers)))
             if numbers != expected:
                 raise AssertionError(
                     f"of {uid}: there and not told: {sorted(set(numbers) - set(expected))[:5]}, "
@@ -238,7 +264,7 @@ def send_for_ever(directory: Path, uid: int) -> None:
     with Queue(directory / "q", **options()) as queue, queue.producer() as producer:
         number = 0
         while True:
-            producer.send(LABEL.pack(uid, number) + FILL[: rng.randrange(1200)])
+            producer.send(LABEL.pack(uid, number) + fill(rng))
             number += 1
             if rng.random() < 0.5:
                 time.sleep(rng.random() * 0.002)

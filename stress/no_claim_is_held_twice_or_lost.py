@@ -1,19 +1,20 @@
-"""Forbids that a message of a group is claimed by two at one instant, or lost, whatever is killed.
+"""Forbids that a message of a group is claimed by two at one instant, or lost, after any kill.
 
 Four workers of one group claim, acknowledge, give back, extend, sleep over their leases and take,
 one at a time and many at once, while a producer sends and a helper flushes the group's state. They
 are killed at random, from outside and at each step of the group's table (kill points of the core),
 and started again. In some rounds all are killed now and then and the power is cut
 (`claim_cuts.py`); in the others retention takes each page as soon as all in it is done. In the end
-what is left is claimed, and everything is proved from what each process wrote down
-(`claim_log.py`): no two live claims of a message at an instant (I15), nothing done that nobody
-acknowledged and that is not among the dead letters (I14), no late acknowledgement, nothing
-delivered again behind an acknowledgement but what a cut took. A case is a kill.
+the rest is claimed, and everything is proved from what each process wrote down (`claim_log.py`): no
+two live claims of a message at an instant (I15), no message done without an acknowledgement or a
+place among the dead letters (I14), no late acknowledgement, no message delivered again after its
+acknowledgement, except those that a cut took. A case is a kill.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import random
@@ -61,7 +62,7 @@ ROUND_SECONDS = 4.0
 MEAN_PAUSE = 0.02
 CUT_SHARE = 0.08
 RETAINING_SHARE = 0.4
-"""Rounds in which pages that are done go. No cuts there: the image is not made by their syncs."""
+"""Rounds in which done pages are removed. No cuts there: the image is not made by their syncs."""
 POINT_SHARE = 0.6
 POINTS = range(20, 27)
 """The kill points of `protocol/group_claims.c` and `protocol/group_table.c`."""
@@ -99,7 +100,22 @@ class Ground:
         return Queue(self.path, page_bytes=PAGE_BYTES, retention=retention)
 
 
-# --- those who are killed -------------------------------------------------------------------------
+LARGE_SHARE = 0.1
+DIGEST_BYTES = 16
+
+
+def digested(data: bytes) -> bytes:
+    """Return a large payload that shows whether it is whole."""
+    data = data.ljust(PAGE_BYTES, b"-")
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest() + data
+
+
+def is_whole(payload: bytes) -> bool:
+    """Whether a payload is an ordinary one, or a whole large one."""
+    return len(payload) < PAGE_BYTES or payload == digested(payload[DIGEST_BYTES:])
+
+
+# --- the processes that are killed ----------------------------------------------------------------
 
 
 class Worker:
@@ -128,7 +144,7 @@ class Worker:
                 group.close()
 
     def step(self, group: Any) -> None:  # noqa: ANN401
-        """Claim, and do something with it."""
+        """Claim a message, and handle it in one of the ways there are."""
         if self.rng.random() < TAKE_SHARE:
             self.take(group)
             return
@@ -143,6 +159,7 @@ class Worker:
         after = _now()
         for claim in claims:
             self.number += 1
+            assert is_whole(claim.message.payload), f"{claim.message} is not what was sent"
             self.log.note(
                 CLAIMED, self.uid, self.number, claim.message.sequence, before, after,
                 int(self.lease * 1e9), claim.deliveries,
@@ -198,11 +215,13 @@ def produce(ground: Ground, seed: int) -> None:
                 producer.send_many(
                     [rng.randbytes(rng.randrange(200)) for _ in range(MESSAGES_AT_ONCE)]
                 )
+                if rng.random() < LARGE_SHARE:
+                    producer.send(digested(rng.randbytes(rng.randrange(4 * PAGE_BYTES))))
             time.sleep(0.003)
 
 
 def help_out(ground: Ground, seed: int) -> None:
-    """Flush the group's state, and keep what its file looked like then, for the next power cut."""
+    """Flush the group's state, and keep its file as it was then, for the next power cut."""
     log, rng = ClaimLog(ground.log_path), random.Random(seed)
     with ground.queue() as queue:
         group = queue.group(NAME, capacity=CAPACITY)
@@ -212,7 +231,7 @@ def help_out(ground: Ground, seed: int) -> None:
         def sync() -> None:
             time.sleep(rng.random() * 0.02)  # as a disk would: killed here, it is not on it
             synced()
-            # Whatever the disk has from here on is no older than this.
+            # The disk's version is no older than this from here on.
             temporary = ground.image_path.with_suffix(".new")
             temporary.write_bytes(ground.group_file.read_bytes())
             temporary.rename(ground.image_path)
@@ -243,7 +262,7 @@ class Round:
         self.violations: list[str] = []
 
     def start_worker(self, slot: int) -> None:
-        """Start a worker; perhaps one that dies by itself at some step of the table."""
+        """Start a worker; some die on their own at a step of the table."""
         uid = self.uids[slot] = self.rng.getrandbits(62)
         point, passes = 0, 0
         if self.rng.random() < POINT_SHARE:
@@ -268,7 +287,7 @@ class Round:
     def bury(self, slot: int, status: int) -> None:
         """Count a death; what was killed is what we killed, or it died at a step."""
         if not children.was_killed(status):
-            self.violations.append(f"process {slot} had ended by itself")
+            self.violations.append(f"process {slot} had exited unasked")
 
     def kill(self, slot: int) -> None:
         """Kill a process from outside; it can have died at a step just before."""
@@ -283,7 +302,7 @@ class Round:
             self.deaths[self.uids[slot]] = 0 if found else now  # 0: of the last thing it wrote
 
     def revive(self) -> None:
-        """Start again whoever died at a step."""
+        """Restart the workers that died at a step."""
         for slot, pid in list(self.pids.items()):
             found, status = os.waitpid(pid, os.WNOHANG)
             if found:
@@ -327,12 +346,12 @@ class Round:
             self.violations.append("the group could not be made")
 
     def stop_all(self) -> None:
-        """Kill everybody."""
+        """Kill all processes."""
         for slot in list(self.pids):
             self.kill(slot)
 
     def cut(self) -> None:
-        """Kill everybody and cut the power."""
+        """Kill all processes and cut the power."""
         self.stop_all()
         self.counts["power cuts"] += 1
         self.look_at_cuts(CUTS_LOOKED_AT)
@@ -370,7 +389,7 @@ class Round:
             self.violations.append("what a power cut leaves could not be recovered")
 
     def prove(self) -> None:
-        """Claim what is left, and look at everything that was written down."""
+        """Claim the rest, and check all records."""
         answer = self.ground.directory / "answer"
 
         def body() -> None:
@@ -380,7 +399,7 @@ class Round:
         status = children.ended(pid, DRAIN_SECONDS)
         if status is None:
             children.kill(pid)
-            self.violations.append("what is left can never be claimed: a wait without end")
+            self.violations.append("the rest can never be claimed: a wait without end")
         said = self.ground.errors.said()
         self.violations += said[:VIOLATIONS_MAX]
         if status != 0 or said:
@@ -403,7 +422,7 @@ class Round:
 
 
 def dead_letters(ground: Ground) -> list[int]:
-    """Return the sequences that stand among the dead letters."""
+    """Return the sequences of the dead letters."""
     from pagequeue import DeadLetter, Queue, QueueNotFound  # noqa: PLC0415
 
     prefix = f"queue.dead.{NAME}"

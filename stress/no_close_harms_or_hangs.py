@@ -1,12 +1,12 @@
 """Forbids that closing a queue changes another one's files, hangs, or leaves anything open.
 
-Each round is one process with a queue that is only looked at, and others that are closed while
-they are used: by threads that send, roll, trim and read; by threads that put and get in a queue of
-the drop-in, which several close at once; by a signal handler that sends in the
-middle of making a producer; by a close that a signal handler interrupts with KeyboardInterrupt,
+Each round is one process with a queue that is only read, and others that are closed while they are
+used: by threads that send, small messages and large ones, roll, trim and read; by threads that put
+and get in a queue of the drop-in, which several close at once; by a signal handler that sends in
+the middle of making a producer; by a close that a signal handler interrupts with KeyboardInterrupt,
 and that is repeated or left to the collector. Afterwards the files of the first queue must be the
-same ones, nothing of a closed queue may be open, and each of the calls must have ended. A case is
-a queue that was closed.
+same, no file of a closed queue may be open, and each of the calls must have ended. A case is a
+queue that was closed.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from stress import children, driver
 from stress.campaign import Budget, Outcome
+from stress.traffic import streamed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,12 +37,15 @@ SHORT_SECONDS = 10.0
 VIOLATIONS_MAX = 5
 PAGE_BYTES = 4096
 WIDE = bytes(3900)
+LARGE = bytes(3 * PAGE_BYTES)
 PAGES = 600
 ROUND_SECONDS = 5.0
 END_SECONDS = 10.0
 """So long a call that must end may take."""
 HANGS_SECONDS = 60.0
 CALLS_MAX = 400
+OPENING_CALLS_MAX = 2500
+"""Places at which opening can be interrupted, about."""
 TAKEN = ("POP_TOP", "RETURN_VALUE")
 
 
@@ -51,7 +55,7 @@ def identities(directory: Path) -> dict[str, tuple[int, int]]:
 
 
 def ended(what: str, do: Callable[[], object]) -> None:
-    """Do something in a thread; fail if it does not end."""
+    """Run a call in a thread; fail if it does not end."""
     thread = threading.Thread(target=do, daemon=True)
     thread.start()
     thread.join(END_SECONDS)
@@ -61,9 +65,9 @@ def ended(what: str, do: Callable[[], object]) -> None:
 
 
 def may_interrupt(before: str, name: str) -> bool:
-    """Whether a signal handler can come before an instruction: behind a call.
+    """Whether a signal handler can run before an instruction: after a call.
 
-    Not between a call in a `with` block and what ends the block: CPython looks for signals as a
+    Not between a call in a `with` block and what ends the block: CPython checks for signals as a
     part of the call, and what that raises is still raised inside of the block.
     """
     return before.startswith("CALL") and (name in TAKEN or name.startswith("STORE_"))
@@ -90,6 +94,7 @@ class Closing:
         before = identities(self.other)
         kinds = (
             self.beside_threads, self.beside_puts_and_gets, self.beside_a_handler, self.interrupted,
+            self.opening_interrupted,
         )  # fmt: skip
         while not (self.directory / "end").exists():
             self.rng.choice(kinds)()
@@ -101,7 +106,7 @@ class Closing:
         (self.directory / "cases").write_text(str(self.closed))
 
     def look_for_descriptors(self) -> None:
-        """Fail if something of a queue stays open; a thread may just be ending."""
+        """Fail if a descriptor or thread of a queue stays; a thread may just be ending."""
         gc.collect()
         deadline = time.monotonic() + END_SECONDS
         while (found := self.still_open()) and time.monotonic() < deadline:
@@ -127,6 +132,8 @@ class Closing:
         uses: tuple[Callable[[], object], ...] = (
             lambda: queue.producer().send(WIDE),
             lambda: queue.producer().send_many([WIDE]),
+            lambda: queue.producer().send(LARGE),
+            lambda: streamed(queue.producer(), LARGE),
             lambda: (queue.rotate(), queue.trim(), queue.info()),
             lambda: queue.consumer(latest=True).receive(0.001),
             lambda: queue.consumer(f"c{threading.get_ident()}").ack(durable=True),
@@ -140,7 +147,7 @@ class Closing:
                         what()
             except ClosedError:
                 pass
-            except BaseException as error:  # noqa: BLE001 - whatever else it is, it is wrong
+            except BaseException as error:  # noqa: BLE001 - any other exception is wrong
                 wrong.append(f"{type(error).__name__}: {error}")
 
         what = [uses[0], uses[0], *self.rng.sample(uses, self.rng.randrange(3))]
@@ -148,7 +155,7 @@ class Closing:
         for thread in threads:
             thread.start()
         time.sleep(self.rng.uniform(0, 0.004))
-        ended("close() beside threads", queue.close)
+        ended("close() during calls in threads", queue.close)
         with Queue(self.other, read_only=True):
             for thread in threads:
                 thread.join(END_SECONDS)
@@ -171,7 +178,7 @@ class Closing:
                     what()
             except ValueError:  # it is closed
                 pass
-            except BaseException as error:  # noqa: BLE001 - whatever else it is, it is wrong
+            except BaseException as error:  # noqa: BLE001 - any other exception is wrong
                 wrong.append(f"{type(error).__name__}: {error}")
 
         uses = (lambda: queue.put(WIDE), lambda: queue.put(bytes(PAGE_BYTES)), queue.get)
@@ -182,7 +189,7 @@ class Closing:
         time.sleep(self.rng.uniform(0, 0.004))
         threads.append(threading.Thread(target=queue.close, daemon=True))
         threads[-1].start()
-        ended("close() beside puts and gets", queue.close)
+        ended("close() during puts and gets", queue.close)
         for thread in threads:
             thread.join(END_SECONDS)
             if thread.is_alive():
@@ -207,10 +214,28 @@ class Closing:
         """Interrupt closing at any instruction; close again, or drop it."""
         queue = self.open()
         queue.producer().send(WIDE)
-        left = [self.rng.randrange(1, CALLS_MAX)]
+        self.interrupt(queue.close, CALLS_MAX)
+        held = [queue]
+        del queue
+        if self.rng.random() < 0.5:
+            ended("close() after an interrupted one", held[0].close)
+        ended("dropping a queue after an interrupted close()", held.clear)
+
+    def opening_interrupted(self) -> None:
+        """Interrupt opening at any instruction: nothing stays open, and the queue opens again."""
+        found = self.interrupt(self.open, OPENING_CALLS_MAX)
+        if found is not None:
+            ended("close() of a queue that was opened", found.close)
+        del found
+        gc.collect()
+        ended("opening after an interrupted one", lambda: self.open().close())
+
+    def interrupt(self, call: Callable[[], Any], calls_max: int) -> Any:  # noqa: ANN401 - what it returns
+        """Raise KeyboardInterrupt at one of so many places in a call; return its result or None."""
+        left = [self.rng.randrange(1, calls_max)]
         before: dict[FrameType, str] = {}
 
-        def trace(frame: FrameType, event: str, _: object) -> Any:  # noqa: ANN401 - as Python says
+        def trace(frame: FrameType, event: str, _: object) -> Any:  # noqa: ANN401 - as sys.settrace requires
             frame.f_trace_opcodes = True
             if event == "call":
                 left[0] -= 1
@@ -223,18 +248,24 @@ class Closing:
                 raise KeyboardInterrupt
             return trace
 
-        sys.settrace(trace)
-        try:
-            queue.close()
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(None)
-        held = [queue]
-        del queue
-        if self.rng.random() < 0.5:
-            ended("close() behind an interrupted one", held[0].close)
-        ended("dropping a queue behind an interrupted close()", held.clear)
+        result: list[Any] = []
+
+        def traced() -> None:
+            sys.settrace(trace)
+            try:
+                result.append(call())
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(None)
+                before.clear()
+
+        # In a thread of its own: CPython keeps an exception that a trace function raises where
+        # another one is handled, with the frames of its traceback, until its thread ends.
+        thread = threading.Thread(target=traced)
+        thread.start()
+        thread.join()
+        return result.pop() if result else None
 
 
 def one_round(directory: Path, rng: random.Random, seconds: float) -> tuple[int, list[str]]:
@@ -247,7 +278,7 @@ def one_round(directory: Path, rng: random.Random, seconds: float) -> tuple[int,
             producer.send(WIDE)
         producer.flush()
     closing = Closing(directory, rng.getrandbits(63))
-    pid = children.fork(closing.run, errors, "who closes")
+    pid = children.fork(closing.run, errors, "the closing process")
     try:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not errors.said():

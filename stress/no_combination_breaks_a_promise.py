@@ -2,12 +2,12 @@
 
 In rounds, several processes play scenes at once (`combined/scene.py`): queues are opened, used by
 threads, event loops and signal handlers, and closed, dropped, collected or forked meanwhile; others
-are opened right then. Processes are killed, and others take their places; command lines send, look,
-and read into pipes that close; many pages are trimmed at once beside a sender. Every operation must
-end in its result or in an error that its documentation names; nobody hangs. When all have ended,
-each queue is judged by itself (`combined/judge.py`): every acknowledged send is there once and in
-order, nothing else is; consumers, groups and flows skipped nothing. A queue to which nobody writes
-stands beside all this, is opened all the time, and its files must stay what they were
+are opened right then. Processes are killed, and others take their places; command lines send,
+inspect, and read into pipes that close; one process trims many pages at once while it sends. Every
+operation must end in its result or in an error that its documentation names; no call may hang. When
+all have ended, each queue is judged separately (`combined/judge.py`): every acknowledged send is
+there once and in order, no other message is; consumers, groups and flows skipped none. A queue to
+which no process writes is opened all the while, and its files must not change
 (`combined/files.py`). A case is a scene. A run in which a kind of operation never happened fails.
 """
 
@@ -70,7 +70,7 @@ class Round:
         self.violations: list[str] = []
 
     def run(self, watch: Watch) -> None:
-        """Have everybody work, kill some, and look at the files all the time."""
+        """Run all processes, kill some, and check the files all the time."""
         from stress.combined.files import LiveWatch  # noqa: PLC0415  the core is chosen by now
 
         crew, ground = self.crew, self.ground
@@ -124,7 +124,7 @@ class Round:
         self.ground.note("kill")
 
     def _look_at_ends(self) -> None:
-        """Note who ended by itself, which only the one that trims many pages may."""
+        """Record processes that exited unasked, which only the one that trims many pages may do."""
         for slot, pid in list(self.crew.pids.items()):
             found, status = os.waitpid(pid, os.WNOHANG)
             if found:
@@ -156,7 +156,7 @@ class Round:
             self.violations.append(f"the spawned process ended with {code}")
 
     def prove(self) -> None:
-        """Judge all queues, in a process of its own."""
+        """Judge all queues, in a separate process."""
         from stress.combined.judge import judge  # noqa: PLC0415  the core is chosen by now
 
         self._apart(lambda: judge(self.ground, 0, 0), "judging")
@@ -176,7 +176,7 @@ class Round:
 def one_round(
     base: str, bystander: str, watch: Watch, seed: int, deadline: float
 ) -> tuple[list[str], dict[str, int]]:
-    """Run one round in a directory of its own; return what is wrong, and what was done in it."""
+    """Run one round in a new directory; return what is wrong, and which operations it had."""
     with tempfile.TemporaryDirectory(prefix="round-", dir=base) as directory:
         current = Round(directory, bystander, seed, deadline)
         try:
@@ -190,14 +190,14 @@ def one_round(
 
 
 def bystander_in(base: str) -> str:
-    """Make the queue that nobody writes to, in a process of its own."""
+    """Make the queue to which no process writes, in a separate process."""
     from stress.combined import files  # noqa: PLC0415  the core is chosen by now
 
     path = os.path.join(base, "bystander")
     errors = children.ErrorFile(Path(base, "errors"))
     made = children.fork(lambda: files.make_bystander(path), errors, "the bystander")
     if children.ended(made, JUDGE_SECONDS) != 0:
-        raise RuntimeError(f"the bystander cannot be made: {errors.said()}")
+        raise RuntimeError(f"making the bystander failed: {errors.said()}")
     errors.close()
     return path
 

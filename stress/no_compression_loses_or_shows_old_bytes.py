@@ -1,12 +1,12 @@
 """Forbids that compressing loses or changes a message, or shows bytes that are another's.
 
-One process sends into a queue of small pages, and retires and compresses behind itself; two more
+One process sends into a queue of small pages, and retires and compresses older pages; two more
 compress whatever is sealed; others open, replay, seek, search and verify; one keeps four consumers
 at as many places, inside pages that are exchanged and retired under them. Any of them is killed at
-any moment and comes again; at times all are killed and the next opener believes in a power cut.
-Everybody who reads knows what each message must be. In the end every message whose `send` returned
-and that retention left is there, also when all is compressed, nothing is wrong in the files, and
-no temporary file is left.
+any time and restarted; at times all are killed and the next opener takes it for a power cut. Every
+reader knows what each message must be. In the end every message whose `send` returned and that
+retention left is there, also when all is compressed, the files have no problem, and no temporary
+file is left.
 
 A case is a kill.
 """
@@ -35,10 +35,10 @@ VIOLATIONS_MAX = 10
 
 
 def run(budget: Budget) -> Outcome:
-    """Run it in a process of its own."""
+    """Run it in a separate process."""
     if importlib.util.find_spec("zstandard") is None:
         left_out = {"left out": "all: the extra zstd is not installed"}
-        return Outcome(0, ["it cannot be tried: pip install 'pagequeue[zstd]'"], left_out)
+        return Outcome(0, ["it needs an extra: pip install 'pagequeue[zstd]'"], left_out)
     return driver.run_apart(__name__, budget)
 
 
@@ -95,10 +95,10 @@ class _Life:
                 break
 
     def kill(self, pid: int) -> None:
-        """Kill one of them; whoever ended before that did so for a reason."""
+        """Kill one of them; one that had ended before is a violation."""
         role = self.pids.pop(pid)
         if not children.was_killed(children.kill(pid)):
-            self.violations.append(f"{role} ended by itself")
+            self.violations.append(f"{role} exited unasked")
         self.kills += 1
 
     def end(self) -> None:
@@ -162,7 +162,7 @@ def campaign(budget: Budget) -> Outcome:
                 life.end()
             if not life.violations:
                 life.prove()
-        except Exception as error:  # noqa: BLE001  whatever it is, it must not be
+        except Exception as error:  # noqa: BLE001  any exception is a violation
             life.violations.append(f"{type(error).__name__}: {error}")
         finally:
             shutil.rmtree(directory, ignore_errors=True)

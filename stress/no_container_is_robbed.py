@@ -1,12 +1,12 @@
 """Forbids that a container's death frees a lock that another one holds, or that a dead one's stays.
 
-Every process but the host's is process 1 of a PID namespace of its own, so their thread ids are
-equal. One is stopped by a real SIGSTOP while it holds the writers' lock, or that of a group; others
-try the lock and are killed while they try. None may get through, nobody may wait without end. Then
-the holder is continued or killed, and the host and a container go on; every message is proved (I1
-to I4, I8), and every claim is acknowledged once (I14, I15). Either the host or the holder opens the
-queue first, and so has the mutex. A container with another clock does not end the host's leases,
-and one that cannot tell the boot does not write. A case is a stop, or one of these two.
+Every process but the host's is process 1 of its PID namespace, so their thread ids are equal. One
+is stopped by a real SIGSTOP while it holds the writers' lock, or that of a group; others try the
+lock and are killed while they try. None may get through, none may wait without end. Then the holder
+is continued or killed, and host and container continue; every message is proved (I1 to I4, I8), and
+every claim is acknowledged once (I14, I15). Either the host or the holder opens the queue first,
+and so has the mutex. A container with another clock does not end the host's leases, and one that
+cannot tell the boot does not write. A case is a stop, or one of these two.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ STOPS_AT_POINTS = {
     "python/writer_attempt.c": [("#define HELD_TRIES 100 ", "#define HELD_TRIES 5000 ")],
 }
 """Turns kill points into points where a process asks to be stopped, once: process 1 of a namespace
-cannot stop itself. And has those who try do little else, so that they die while they try."""
+cannot stop itself. And makes the contenders do little else, so that they die while they try."""
 
 
 class Case:
-    """One holder, and those who try meanwhile."""
+    """One holder, and the processes that try meanwhile."""
 
     def __init__(
         self, scene: Scene, rng: random.Random, uids: list[int], point: int, *, host_first: bool
@@ -88,7 +88,7 @@ class Case:
             signal.pause()
 
     def hold(self) -> None:
-        """Come to a stop while holding a lock; go on when continued."""
+        """Stop while holding a lock; continue when continued."""
         from pagequeue import _core  # noqa: PLC0415
 
         def arm() -> None:
@@ -132,7 +132,7 @@ class Case:
                 return
 
     def go_on(self, uid: int) -> None:
-        """Send as ever, or claim what is left."""
+        """Send as ever, or claim the rest."""
         from pagequeue import NothingReceived  # noqa: PLC0415
 
         with self.open() as queue, queue.producer() as producer:
@@ -149,7 +149,7 @@ class Case:
     # --- the case ---------------------------------------------------------------------------------
 
     def play(self) -> None:
-        """Stop the holder, try, let it go, prove."""
+        """Stop the holder, try, release it, prove."""
         if self.host_first:
             self.keeper = children.fork(self.keep, self.scene.errors, "the first one")
             deadline = time.monotonic() + HANG_SECONDS
@@ -158,7 +158,7 @@ class Case:
         try:
             holder = self.stopped_holder()
             if holder is None:
-                self.scene.violations.append("the holder did not come to that place")
+                self.scene.violations.append("the holder did not reach that place")
                 return
             passes = self.point in {BYTE_LOCKED, MARK_CLEARED}
             if not passes:
@@ -166,7 +166,7 @@ class Case:
             self.release(holder, kill=passes or self.rng.random() < 0.5)
             for fork, uid in zip((children.fork, apart.fork), self.uids[1:], strict=True):
                 body = self.bound(self.go_on, uid)
-                self.await_end(fork(body, self.scene.errors, "one who goes on"), "going on")
+                self.await_end(fork(body, self.scene.errors, "a successor"), "continuing")
         finally:
             if self.keeper:
                 children.kill(self.keeper)
@@ -203,7 +203,7 @@ class Case:
         try:
             for _ in range(TRYING_COUNT):
                 body = self.bound(self.trying, write, 1 << 40)
-                pid = apart.fork(body, self.scene.errors, "one who tries")
+                pid = apart.fork(body, self.scene.errors, "a contender")
                 os.read(ready, 1)
                 time.sleep(self.rng.uniform(0, TRYING_SECONDS))
                 children.kill(pid)
@@ -222,7 +222,7 @@ class Case:
             self.await_end(holder, "the holder, continued,")
 
     def await_end(self, pid: int, doing: str) -> None:
-        """Say so if a child does not end by itself."""
+        """Report a child that does not exit without a kill."""
         if children.ended(pid, HANG_SECONDS) is None:
             self.scene.violations.append(f"{doing} takes more than {HANG_SECONDS:g} s")
             children.kill(pid)
@@ -265,7 +265,7 @@ def _other_clock(scene: Scene) -> None:
 
 
 def _without_boot_id(scene: Scene) -> None:
-    """Open where nothing tells the boot: writing must be refused."""
+    """Open where no source of a boot id exists: writing must be refused."""
     from pagequeue import Queue, SystemLimit  # noqa: PLC0415  the core is chosen by now
     from pagequeue.meta.write_meta import BOOT_ID_PATH  # noqa: PLC0415
 
@@ -325,7 +325,7 @@ def campaign(budget: Budget) -> Outcome:
                 scene.uids += uids
                 try:
                     Case(scene, rng, uids, point, host_first=bool(host_first)).play()
-                except Exception as error:  # noqa: BLE001  that it cannot be opened is the finding
+                except Exception as error:  # noqa: BLE001  a failed open is a violation
                     scene.violations.append(f"{type(error).__name__}: {error}")
                 found = dict.fromkeys([*scene.violations, *scene.errors.said()])
             first = "the host" if host_first else "the holder"

@@ -1,10 +1,10 @@
 """Forbids that a cursor passes a message that its consumer did not acknowledge, or loses its place.
 
-Kills: somebody dies at each Python line of acknowledging, receiving, seeking, making and removing a
-named consumer, with retention beside it, and of the recovery that finds a cursor ahead of the tail
-(`keep_lines.py`). Power cuts: runs with named consumers and trimming are recorded and cut as in
-`no_simulated_cut_loses_what_was_flushed`, and each state is opened by the library: every cursor is
-where its consumer was or was going, none is ahead of the tail or below the head, what was
+Kills: a process dies at each Python line of acknowledging, receiving, seeking, creating and
+removing a named consumer, with retention running, and of the recovery that finds a cursor ahead of
+the tail (`keep_lines.py`). Power cuts: runs with named consumers and trimming are recorded and cut
+as in `no_simulated_cut_loses_what_was_flushed`, and each state is opened by the library: every
+cursor is where its consumer was or was going, none is ahead of the tail or below the head, what was
 acknowledged durably stays so, and each consumer receives all from its place on, also what is sent
 afterwards. Real cuts have named consumers in `no_real_cut_loses_what_was_flushed`.
 

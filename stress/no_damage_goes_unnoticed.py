@@ -1,10 +1,11 @@
-"""Forbids that damage crashes, hangs, lies, loses more than it must, or is mended silently.
+"""Forbids that damage crashes, hangs, lies, loses more than it must, or is repaired silently.
 
-Every damage of `corpus/` is done to copies of good queues of several shapes, and each copy is
-looked at from one face: opening, opening after a power cut, read-only opening, reading through,
-verify, repair with salvage behind it, salvage. What each must do stands beside the damage and is
-printed in `CORPUS.md`. A case is one damage and one face. The whole corpus runs on one shape at
-least, whatever the budget; more shapes, and other seeds, for as long as it lasts.
+Every damage of `corpus/` is done to copies of good queues of several shapes, and each copy is used
+through one interface: opening, opening after a power cut, read-only opening, reading through,
+verify, repair followed by salvage, salvage. The required outcomes are part of each damage, and
+printed in `CORPUS.md`. A case is one damage and one interface. The whole corpus runs once at least,
+whatever the budget: damages of large messages on one shape, the others on another; and on more
+shapes, with other seeds, for as long as it lasts.
 """
 
 from __future__ import annotations
@@ -29,21 +30,22 @@ Queues = tuple[str, "Original", "Original", int]
 
 
 def shaped(base: Path, seed: int) -> Iterator[Queues]:
-    """Yield queues of all shapes, for ever: name, the queue, another one, the seed of both.
+    """Yield queues of all shapes, without end: name, the queue, another one, the seed of both.
 
-    The first has many pages, so that every damage makes sense in it.
+    The first has large messages: few damages are theirs. The second has many pages, so that each of
+    the others makes sense in it.
     """
     from stress.corpus.shapes import OTHER_START_NS, SHAPES, make  # noqa: PLC0415 - the core first
 
     rng = random.Random(seed)
     shapes = list(SHAPES)
-    many = [shape for shape in shapes if shape.pages >= 3]
-    first = rng.choice(many)
-    shapes.remove(first)
     rng.shuffle(shapes)
+    large = next(shape for shape in shapes if shape.large)
+    many = next(shape for shape in shapes if shape.pages >= 3 and not shape.large)
+    order = [large, many, *(shape for shape in shapes if shape not in {large, many})]
     turn = 0
     while True:
-        for shape in [first, *shapes]:
+        for shape in order:
             turn += 1
             own = rng.getrandbits(32)
             good = make(shape, own, base / f"good-{turn}")
@@ -61,23 +63,23 @@ class Run:
         self.whole_runs = 0
 
     def is_over(self) -> bool:
-        """Whether enough was run, or went wrong."""
+        """Whether enough was run, or a violation was found."""
         outcome, cases = self.outcome, self.budget.cases
         if len(outcome.violations) >= VIOLATIONS_MAX or (cases and outcome.cases >= cases):
             return True
         return self.whole_runs > 0 and time.monotonic() > self.deadline
 
     def note(self, where: str, name: str, found: dict[str, list[str]]) -> None:
-        """Count the faces of one damage."""
+        """Count the interfaces of one damage."""
         self.outcome.cases += len(found)
-        for face, wrong in found.items():
-            self.outcome.violations += [f"{where}: {name}: {face}: {text}" for text in wrong]
+        for interface, wrong in found.items():
+            self.outcome.violations += [f"{where}: {name}: {interface}: {text}" for text in wrong]
 
     def corpus(self, queues: Queues, case: Path) -> bool:
         """Run the whole corpus on one shape; return whether it came to its end."""
         from stress.corpus import DAMAGES, LIVE  # noqa: PLC0415 - the core is chosen by now
-        from stress.corpus.case import look_at, makes_sense  # noqa: PLC0415
-        from stress.corpus.live import PAGES_MIN, look_live  # noqa: PLC0415
+        from stress.corpus.case import makes_sense, run_damage  # noqa: PLC0415
+        from stress.corpus.live import PAGES_MIN, run_live  # noqa: PLC0415
 
         name, original, other, seed = queues
         where = f"{name}, seed {seed}"
@@ -85,11 +87,12 @@ class Run:
             if self.is_over():
                 return False
             if makes_sense(damage, original):
-                self.note(where, damage.name, look_at(damage, original, other, case, seed))
-        for live in LIVE.values() if len(original.ends) >= PAGES_MIN else ():
+                self.note(where, damage.name, run_damage(damage, original, other, case, seed))
+        is_live = len(original.ends) >= PAGES_MIN and not original.shape.large
+        for live in LIVE.values() if is_live else ():
             if self.is_over():
                 return False
-            self.note(where, live.name, look_live(live, original, other, case, seed))
+            self.note(where, live.name, run_live(live, original, other, case, seed))
         return True
 
     def run(self, base: Path) -> Outcome:
@@ -99,7 +102,7 @@ class Run:
         for queues in shaped(base, self.budget.seed):
             if not self.corpus(queues, base / "case"):
                 break
-            self.whole_runs += 1
+            self.whole_runs += not queues[1].shape.large
         notes = self.outcome.notes
         notes["damages"] = len(DAMAGES) + len(LIVE)
         notes["whole runs of the corpus"] = self.whole_runs

@@ -1,11 +1,11 @@
-"""Forbids that a failing system call loses, doubles or hides anything, hangs, or is not said.
+"""Forbids that a failing system call loses, doubles or hides a message, hangs, or goes unreported.
 
 Every system call of every scene is failed in turn: the Nth of its kind, once and for ever, with
 every error that it can end in, by half of its bytes, and by a signal. Each call of the library must
-succeed or end in a typed error that names the path and says what happened. Once the fault is gone
-all works again, but for a queue whose sync failed: that one is latched for everybody. What was
-acknowledged is there, what was refused is not, and what was said to be durable survives a power cut
-on a disk that forgets what it failed to write (I2, I5, I8, I10). A case is a fault.
+succeed or end in a typed error that names the path and the cause. Once the fault is over all calls
+work again, except on a queue whose sync failed: that one is latched for all processes. Acknowledged
+messages are there, refused ones are not, and those reported as durable survive a power cut on a
+disk that forgets what it failed to write (I2, I5, I8, I10). A case is a fault.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 SHORT_SECONDS = 10.0
 HANG_SECONDS = 10.0
 DISTINCT_MAX = 12
-"""So many different violations are enough to look at."""
+"""So many different violations are enough to examine."""
 TEMPLATE_OPS, FLUSH_AFTER = 28, 8
-"""Some five pages: each more makes every scene longer, and shows nothing new."""
+"""Some five pages: each more makes every scene longer, and adds no new calls."""
 LATCHED = "a sync failed"
 PROOF_UID = uid_of(SINGLE, 1 << 40)
 
@@ -62,7 +62,7 @@ class Tally:
         tried: cases.
         fired: cases in which a call was disturbed.
         kinds: the same by kind of call.
-        violations: by what they have in common, the first of them and how many there were.
+        violations: by their common part, the first of them and how many there were.
         errors: how often each error was raised.
     """
 
@@ -107,13 +107,13 @@ class Campaign:
         self.directory = directory
         self.deadline = time.monotonic() + budget.seconds
         self.template = Template(directory, TEMPLATE_OPS, FLUSH_AFTER)
-        self.settled = self._settled_copy()
+        self.settled = self._recovered_copy()
         self.scenes = {scene.name: scene for scene in SCENES}
         self.ends: dict[str, int] = {}
         self.payloads = self._payloads()
 
-    def _settled_copy(self) -> Path:
-        """Return a copy of the template that was closed in peace; a copy of it is settled too."""
+    def _recovered_copy(self) -> Path:
+        """Return a copy of the template that was closed normally; it needs no recovery."""
         from pagequeue import Queue  # noqa: PLC0415  the core is chosen by now
 
         path = self.directory / "settled"
@@ -128,7 +128,7 @@ class Campaign:
             return [message.payload for message in queue.replay()]
 
     def find_end(self, name: str) -> None:
-        """Note where a recovery that nothing disturbs ends; nothing below is ever given up."""
+        """Record where an undisturbed recovery ends; no message below that may ever be dropped."""
         from pagequeue import Queue  # noqa: PLC0415
 
         scene = self.scenes[name]
@@ -144,7 +144,7 @@ class Campaign:
     # --- one case ---------------------------------------------------------------------------------
 
     def play(self, case: Case, directory: Path) -> Played:
-        """Play a case and prove what is left of it, each in a process of its own."""
+        """Play a case and prove the resulting queue, each in a separate process."""
         scene = self.scenes[case.scene]
         self._place(scene, directory)
         errors = children.ErrorFile(directory / "errors")
@@ -178,7 +178,7 @@ class Campaign:
             scene.cut(deep / "queue")
 
     def _run(self, body: Any, name: str, errors: children.ErrorFile, played: Played) -> bool:  # noqa: ANN401
-        """Run a part in a child; note how it ends if that is not by itself."""
+        """Run a part in a child; record an exit by a signal or an error."""
         pid = children.fork(body, errors, name)
         status = children.ended(pid, HANG_SECONDS)
         if status is None:
@@ -191,7 +191,7 @@ class Campaign:
         return status == 0
 
     def _prove(self, scene: SceneKind, directory: Path, played: Played) -> None:
-        """Open the queue in peace, go on, compare all of it; then the same with what is on disk."""
+        """Open the queue undisturbed, continue, compare all of it; then repeat it with the disk."""
         wrong: list[str] = []
         path = str(directory / "watched" / "deep" / "queue")
         log = Log(directory / "acked", RECORD)
@@ -232,7 +232,7 @@ class Campaign:
         return [case for one_round in rounds for case in one_round if case is not None]
 
     def work(self, cases: Iterable[Case]) -> Tally:
-        """Play cases until they are done, the time is up, or there is enough to look at."""
+        """Play cases until they are done, the time is up, or violations are enough to examine."""
         tally = Tally()
         for case in cases:
             if time.monotonic() >= self.deadline or len(tally.violations) >= DISTINCT_MAX:
@@ -297,7 +297,7 @@ def _heard(text: str) -> Tally:
 
 
 def _act(scene: SceneKind, case: Case, directory: Path, expected: list[bytes]) -> None:
-    """Be the process whose calls fail; one that hangs says where."""
+    """Be the process whose calls fail; one that hangs prints its stacks."""
     stack = (directory / "stack").open("w", encoding="utf-8")
     faulthandler.dump_traceback_later(HANG_SECONDS * 0.8, file=stack)
     stage = Stage(directory, case, expected)
@@ -315,7 +315,7 @@ def _prove_queue(
     played: Played,
     wrong: list[str],
 ) -> list[bytes]:
-    """Open the queue in peace, go on, and compare; return all payloads."""
+    """Open the queue undisturbed, continue, and compare; return all payloads."""
     from pagequeue import Queue, SyncFailed  # noqa: PLC0415  the core is chosen by now
 
     with Queue(path, create=False) as queue, queue.producer() as producer:
@@ -323,7 +323,7 @@ def _prove_queue(
             first, count = op_of(PROOF_UID, 0).run(producer)
         except SyncFailed as error:
             if not played.latched:
-                wrong.append(f"opened again, sending says that a sync failed: {error}")
+                wrong.append(f"opened again, sending reports a failed sync: {error}")
         else:
             records.append((PROOF_UID, 0, count, first, 0))
             if played.latched:
@@ -334,7 +334,7 @@ def _prove_queue(
         wrong += proof.violations
         problems = queue.verify().problems
         wrong += [f"verify: {p}" for p in problems if not (played.latched and LATCHED in p.reason)]
-        wrong += [f"left behind: {name}" for name in os.listdir(path) if ".tmp-" in name]
+        wrong += [f"left over: {name}" for name in os.listdir(path) if ".tmp-" in name]
         wrong += _wrongly_there(messages, played)
         publishers = [uid for uid in played.uids if uid % len(SHAPES) >= PUBLISH]
         if publishers and not played.latched:
@@ -343,7 +343,7 @@ def _prove_queue(
 
 
 def _wrongly_there(messages: list[Message], played: Played) -> Iterator[str]:
-    """Yield what is there though it was refused, or is not though it was said to be sent."""
+    """Yield messages that are there though refused, or are missing though reported as sent."""
     headers = (m.payload[: HEADER.size] for m in messages if len(m.payload) >= HEADER.size)
     there = {HEADER.unpack(header)[:2] for header in headers}
     for uid, number in played.refused:
@@ -355,7 +355,7 @@ def _wrongly_there(messages: list[Message], played: Played) -> Iterator[str]:
 
 
 def _prove_disk(path: str, state: Path, live: list[bytes], claims: int, wrong: list[str]) -> None:
-    """Cut the power: all that was said to be durable must be there, and a prefix at most behind."""
+    """Cut the power: all durable messages must be there, and after them a prefix at most."""
     from pagequeue import Queue  # noqa: PLC0415
 
     if claims == 0 or not state.exists():
@@ -365,7 +365,7 @@ def _prove_disk(path: str, state: Path, live: list[bytes], claims: int, wrong: l
     with Queue(image, create=False) as queue:
         found = [message.payload for message in queue.replay()]
     if len(found) < claims:
-        wrong.append(f"said to be durable up to {claims}, and {len(found)} are on disk")
+        wrong.append(f"reported as durable up to {claims}, and {len(found)} are on disk")
     if found != live[: len(found)]:
         wrong.append("what is on disk is not the beginning of what was sent")
 

@@ -1,16 +1,17 @@
 """Forbids that a flow loses, doubles in its queue, reorders or invents an element.
 
-Two processes compete for one flow (`Queue.persist`): who has it draws numbered elements from an
-upstream that goes on behind the last stored message, and writes down each element that comes out
+Two processes compete for one flow (`Queue.persist`): its holder draws numbered elements from an
+upstream that continues after the last stored message, and writes down each element that comes out
 before it asks for the next. The upstream is a thread's or a task's, the downstream is blocking or
-asynchronous; the queue is small, so that the upstream has to wait; acknowledgements are automatic
-or by hand. Processes are killed at any moment, or break off, fail, are cancelled or close in good
-order; now and then the shared words are made to look like another boot's, so that the next one has
+asynchronous; the queue is small, so that the upstream has to wait; some elements are larger than a
+page; acknowledgements are automatic
+or by hand. Processes are killed at random times, or break off, fail, are cancelled or close in good
+order; now and then the shared state is made to look like another boot's, so that the next one has
 to recover. Some lives give only a few elements, and then empty the queue by rotating and trimming,
-so that nothing but what retention kept says where the next one continues. In the end a last life
-takes the rest, and everything is compared: what stands in the queue is each element once and in
-order; what came out is each element at least once, no life begins behind an element that no life
-has finished, and none before the last acknowledgement (I11). A case is a life that was ended.
+so that only the retained state determines where the next one continues. In the end a last life
+drains the rest, and everything is compared: the queue has each element once and in order; each
+element came out at least once, no life begins after an element that no life has finished, and none
+before the last acknowledgement (I11). A case is a life that was ended.
 """
 
 from __future__ import annotations
@@ -35,20 +36,23 @@ if TYPE_CHECKING:
 SHORT_SECONDS = 10.0
 VIOLATIONS_MAX = 5
 PAGE_BYTES = 8192
-PAGES = 4
+PAGES = 8
 LIVES_MAX = 60
 MEAN_LIFE_SECONDS = 0.035
 CUT_SHARE = 0.15
 END_SECONDS = 30.0
 RECORD = struct.Struct("<QQQ")  # uid of the life, element, acknowledged before
-FILL = random.Random(7).randbytes(4096)
+FILL = random.Random(7).randbytes(2 * PAGE_BYTES)
+LARGE_EVERY = 61
+"""One element in so many does not fit into one page."""
 HOW = ("blocking", "thread to loop", "task to loop")
 
 
 def element(number: int) -> bytes:
     """Return an element: its number, and a filling that follows from it."""
     size = number * 2654435761 % 701
-    return number.to_bytes(8, "little") + FILL[size : 2 * size]
+    end = 2 * size if number % LARGE_EVERY else PAGE_BYTES + 4 * size
+    return number.to_bytes(8, "little") + FILL[size:end]
 
 
 class BrokenOffError(Exception):
@@ -56,7 +60,7 @@ class BrokenOffError(Exception):
 
 
 class Life:
-    """One process that has the flow, until it is killed or ends by itself."""
+    """One process that has the flow, until it is killed or exits."""
 
     def __init__(self, directory: Path, uid: int, total: int) -> None:
         self.path = str(directory / "q")
@@ -73,7 +77,7 @@ class Life:
         self.empties = self.give_max < total
 
     def begin(self, last: Any) -> int:  # noqa: ANN401 - the package is imported later
-        """Return the element behind the last message of the queue."""
+        """Return the element after the last message of the queue."""
         return 0 if last is None else int.from_bytes(last.payload[:8], "little") + 1
 
     def numbers(self, last: Any) -> range:  # noqa: ANN401
@@ -100,10 +104,10 @@ class Life:
         return self.suspending(last) if self.how == "task to loop" else self.blocking(last)
 
     def took(self, flow: Any, message: Any, count: int) -> bool:  # noqa: ANN401
-        """Write down what came out; whether the life goes on."""
+        """Write down what came out; return whether the life continues."""
         number = int.from_bytes(message.payload[:8], "little")
         if message.payload != element(number) or message.sequence != number:
-            raise AssertionError(f"{message.sequence} came out as {number}: not what went in")
+            raise AssertionError(f"{message.sequence} came out as {number}: not what was sent")
         os.write(self.seen, RECORD.pack(self.uid, number, flow.acknowledged))
         if self.by_hand and number % 7 == 0:
             flow.commit(message)
@@ -112,7 +116,7 @@ class Life:
         return count != self.count_max
 
     def run(self) -> None:
-        """Live: wait for the flow to be free, then be the one who has it."""
+        """Live: wait for the flow to be free, then hold it."""
         from pagequeue import ConsumerInUse, Queue, Retention  # noqa: PLC0415
 
         age = timedelta(microseconds=1) if self.empties else None
@@ -179,14 +183,14 @@ class Round:
         self.errors = children.ErrorFile(directory / "errors")
         self.pids: list[int] = []
         self.order: list[int] = []
-        self.counts = {"kills": 0, "lives that ended by themselves": 0, "power cuts pretended": 0}
+        self.counts = {"kills": 0, "lives that exited": 0, "power cuts pretended": 0}
         self.violations: list[str] = []
         self.came_out = self.repeated = 0
 
     @property
     def cases(self) -> int:
         """Lives that were ended."""
-        return self.counts["kills"] + self.counts["lives that ended by themselves"]
+        return self.counts["kills"] + self.counts["lives that exited"]
 
     def start(self) -> None:
         """Start a life."""
@@ -214,12 +218,12 @@ class Round:
         self.kill(list(self.pids))
 
     def reap(self) -> None:
-        """Bury those that ended by themselves."""
+        """Collect the processes that exited."""
         for pid in list(self.pids):
             found, status = os.waitpid(pid, os.WNOHANG)
             if found:
                 self.pids.remove(pid)
-                self.counts["lives that ended by themselves"] += 1
+                self.counts["lives that exited"] += 1
                 if status != 0:
                     self.violations.append(f"a life ended with status {status}")
 
@@ -235,13 +239,13 @@ class Round:
     # --- the proof --------------------------------------------------------------------------------
 
     def prove(self) -> None:
-        """Let a last life take the rest, then compare everything."""
+        """Let a last life drain the rest, then compare all records."""
         from pagequeue import Queue  # noqa: PLC0415
 
         last = Life(self.directory, 1, self.total)
         os.close(last.seen)
         place = self.place()
-        if place < self.total - 5_000:  # enough to see that it goes on
+        if place < self.total - 5_000:  # enough to see that it continues
             last.total = self.total = min(self.total, self.stored() + 2_000)
         last = Life(self.directory, 1, self.total)
         last.count_max, last.by_hand, last.naps = None, False, False
@@ -298,7 +302,7 @@ class Round:
 
 
 def one_round(base: str, rng: random.Random, deadline: float, lives_max: int) -> Round:
-    """Run one round in a directory of its own."""
+    """Run one round in a new directory."""
     with tempfile.TemporaryDirectory(prefix="pagequeue-flow-", dir=base) as directory:
         current = Round(Path(directory), rng)
         try:
@@ -308,7 +312,7 @@ def one_round(base: str, rng: random.Random, deadline: float, lives_max: int) ->
                 children.kill(pid)
         try:
             current.prove()
-        except Exception as error:  # noqa: BLE001  that it cannot be opened or read is the finding
+        except Exception as error:  # noqa: BLE001  a failed open or read is a violation
             current.violations.append(f"{type(error).__name__}: {error}")
         current.errors.close()
     return current

@@ -1,10 +1,10 @@
 """Forbids that a full disk or a limit harms what was sent, or ends anything but one call.
 
-On a tmpfs of limited size, on ext4 and on xfs, room is taken away at any moment, by another file,
+On a tmpfs of limited size, on ext4 and on xfs, room is taken away at random times, by another file,
 by the queue itself, or by the limits of the process (RLIMIT_FSIZE, RLIMIT_NOFILE, RLIMIT_AS), and
 given back. While there is none: sending ends in DiskFull or SystemLimit, which name path and
-remedy, never in a signal; what was sent can be read, flushed and verified; no half file lies
-there. When there is room again, the same handle sends. The same for making a queue, opening it,
+remedy, never in a signal; sent messages can be read, flushed and verified; no half-written file is
+left. When there is room again, the same handle sends. The same for making a queue, opening it,
 recovering it, and making its metas and indexes again.
 
 A case is one time without room.
@@ -26,7 +26,7 @@ from stress import children, driver
 from stress.campaign import Budget, Outcome
 from stress.disks import MIB, Disk, Unavailable, private_mounts
 from stress.squeeze import fill, halves, relieve
-from stress.tenant import CASE, SHAPE, MemoryLog, Tenant, problems_of
+from stress.tenant import CASE, MemoryLog, Tenant, problems_of, shape_of
 from stress.traffic import RECORD, VIOLATIONS_MAX, Proof
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Episode:
         self.boot()
 
     def boot(self) -> None:
-        """Make the next opener believe that it was not there before: it recovers the queue."""
+        """Change the boot id that the next opener sees: it recovers the queue."""
         from pagequeue.meta import write_meta  # noqa: PLC0415
 
         assert hasattr(write_meta, "BOOT_ID_PATH")
@@ -81,7 +81,7 @@ class Episode:
         return children.fork(body, self.errors, "tenant")
 
     def wait(self, pid: int, seconds: float) -> None:
-        """Wait for a process; a signal is what must never be."""
+        """Wait for a process; death by a signal is a violation."""
         status = children.ended(pid, seconds)
         if status is None:
             children.kill(pid)
@@ -100,7 +100,7 @@ class Episode:
                 break
 
     def spoil(self) -> None:
-        """Take away what is made again at opening: a boot, an index, a meta."""
+        """Change or remove state that opening recreates: the boot id, an index, a meta."""
         if self.rng.random() < 0.7:
             self.boot()
         names = [name for name in os.listdir(self.queue_path) if name.endswith(".idx")]
@@ -134,20 +134,24 @@ class Episode:
     def prove(self) -> None:
         """Open the queue where there is room, and compare all of it."""
         from pagequeue import Queue, errors  # noqa: PLC0415
+        from pagequeue.bulk.publisher import BulkPublisher  # noqa: PLC0415
 
         try:
             with Queue(self.queue_path, page_bytes=self.page_bytes) as queue:
                 records = [record for log in self.logs for record in log.records()]
-                proof = Proof(SHAPE.op, self.uids, records)
+                proof = Proof(shape_of(self.page_bytes).op, self.uids, records)
                 proof.run(message for batch in queue.batches() for message in batch)
                 self.violations += proof.violations
                 if proof.unacknowledged and not self.killed:
                     self.violations.append("what was refused is there all the same")
                 self.violations += [f"verify: {problem}" for problem in problems_of(queue)]
+                if self.killed:  # what they staged, the next publisher removes
+                    with BulkPublisher(queue._store) as publisher:
+                        publisher._recover()
         except errors.PageQueueError as error:
             self.violations.append(f"{type(error).__name__}: {error}")
         found = halves(self.queue_path, self.page_bytes)
-        self.violations += [f"left behind: {name}" for name in found]
+        self.violations += [f"left over: {name}" for name in found]
 
     def run(self) -> int:
         """Run it; return how often there was no room."""
@@ -206,7 +210,7 @@ def campaign(budget: Budget) -> Outcome:
 
 
 def _disks(base: Path, outcome: Outcome) -> list[Disk]:
-    """Return the disks that can be had here; say which cannot."""
+    """Return the disks that are available here; report which are not."""
     disks = []
     try:
         private_mounts()

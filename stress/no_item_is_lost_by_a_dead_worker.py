@@ -1,15 +1,15 @@
 """Forbids that the drop-in for multiprocessing.Queue loses or doubles an object when one dies.
 
 Two producers put objects, small ones and now and then one that has a file of its own; four workers
-get them, and with a JoinableQueue say `task_done` when they are done, often holding several. A
-watcher looks at `qsize`, `full` and `empty`, with some `maxsize` or none. All of them are killed at
-random, now and then all at once, and started again; some workers end by themselves in the middle of
-their work. In the end all that is left is got, often beside a watcher that still has the queue
-open, `join` returns, and what each process wrote down (`item_log.py`) is proved: with a
-JoinableQueue every object that was put was done by somebody, nobody got one that another who lived
-had, or one that was done; with a Queue nobody got one twice, and no more are gone than processes
-that were killed. No more than `maxsize` ever waited (I17), and no large object's file is missing or
-stays (I18). A case is a kill.
+get them, and with a JoinableQueue call `task_done` when they are done, often holding several. A
+watcher reads `qsize`, `full` and `empty`, with some `maxsize` or none. All of them are killed at
+random, now and then all at once, and started again; some workers exit in the middle of their work.
+In the end all remaining objects are got, often while a watcher still has the queue open, `join`
+returns, and what each process wrote down (`item_log.py`) is proved: with a JoinableQueue a worker
+finished every object that was put, no worker got one that a living one had, or one that was done;
+with a Queue no worker got one twice, and no more are gone than processes that were killed. No more
+than `maxsize` ever waited (I17), and no large object's file is missing or stays (I18). A case is a
+kill.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Ground:
         return make(self.maxsize, directory=self.path, page_bytes=PAGE_BYTES)
 
 
-# --- those who are killed -------------------------------------------------------------------------
+# --- the processes that are killed ----------------------------------------------------------------
 
 
 def produce(ground: Ground, uid: int) -> None:
@@ -127,7 +127,7 @@ def work(ground: Ground, uid: int) -> None:
 
 
 def watch(ground: Ground, uid: int) -> None:
-    """Look at sizes until killed."""
+    """Read sizes until killed."""
     rng, queue = random.Random(uid), ground.queue()
     while True:
         waiting = queue._open().waiting
@@ -151,7 +151,7 @@ ROLES: dict[str, Callable[[Ground, int], None]] = {
 
 
 class Round:
-    """One queue, those who use it, and their killer."""
+    """One queue, the processes that use it, and their killer."""
 
     def __init__(self, ground: Ground, rng: random.Random) -> None:
         self.ground = ground
@@ -170,7 +170,7 @@ class Round:
         self.pids[slot] = pid, uid
 
     def kill(self, slots: list[int]) -> None:
-        """Kill processes; what they held may be got by others from now on."""
+        """Kill processes; from now on others may get the objects they held."""
         for slot in slots:
             self.log.note(DYING, self.pids[slot][1])
             os.kill(self.pids[slot][0], signal.SIGKILL)
@@ -201,9 +201,9 @@ class Round:
                 self.start(slot)
 
     def end(self) -> None:
-        """Get all that is left, after all were killed, or beside a watcher that lives.
+        """Get all remaining objects, after all were killed, or while a watcher lives.
 
-        With a watcher nobody opens the queue alone, so the dead are noticed while it is in use.
+        With a watcher no process opens the queue exclusively, so deaths are noticed in use.
         """
         self.kill([slot for slot in self.pids if SLOTS[slot] != "watcher"])
         if self.rng.random() < 0.3:
@@ -211,24 +211,24 @@ class Round:
         uid = self.rng.getrandbits(40)
         self.wait_for("the last one", lambda: drain(self.ground, uid))
         self.kill(list(self.pids))
-        self.wait_for("who comes alone", lambda: look(self.ground))
+        self.wait_for("the exclusive opener", lambda: look(self.ground))
 
     def wait_for(self, name: str, role: Callable[[], None]) -> None:
-        """Run something in a process of its own."""
+        """Run a function in a separate process."""
         pid = children.fork(role, self.ground.errors, name)
         if children.ended(pid, DRAIN_SECONDS) is None:
-            self.violations.append(f"{name} cannot get what is left, or hangs: {DRAIN_SECONDS} s")
+            self.violations.append(f"{name} fails to get the rest, or hangs: {DRAIN_SECONDS} s")
             children.kill(pid)
 
     def prove(self) -> None:
-        """Judge the log, and look at what is left behind."""
+        """Judge the log, and check which files are left."""
         self.violations += self.ground.errors.said()
         judge = Judge(self.ground.joinable)
         judge.run(self.log.records())
         self.violations += judge.violations[:VIOLATIONS_MAX]
         with contextlib.suppress(FileNotFoundError):
             left = os.listdir(os.path.join(self.ground.path, "items-large"))
-            self.violations += [f"left behind: {name}" for name in left]
+            self.violations += [f"left over: {name}" for name in left]
 
 
 def drain(ground: Ground, uid: int) -> None:
@@ -238,7 +238,7 @@ def drain(ground: Ground, uid: int) -> None:
     log, queue = ItemLog(ground.log_path), ground.queue()
     items = queue._open()
     while items.done < items.tail if ground.joinable else not queue.empty():
-        try:  # what the dead had comes back a moment later
+        try:  # objects of dead processes return a little later
             item, _ = queue.get(timeout=EMPTY_SECONDS)
         except Empty:
             continue
@@ -252,7 +252,7 @@ def drain(ground: Ground, uid: int) -> None:
 
 
 def look(ground: Ground) -> None:
-    """Open it alone, so that what no message names goes; it must be whole, and empty."""
+    """Open exclusively, which removes unnamed large files; it must be whole, and empty."""
     queue = ground.queue()
     if not queue.empty():
         ground.errors.say(f"{queue.qsize()} objects are there again")
@@ -263,7 +263,7 @@ def look(ground: Ground) -> None:
 
 
 def one_round(base: str, rng: random.Random, deadline: float, kills_max: int) -> Round:
-    """Run one round in a directory of its own."""
+    """Run one round in a new directory."""
     with tempfile.TemporaryDirectory(prefix="pagequeue-items-", dir=base) as directory:
         joinable, maxsize = rng.random() < 0.7, rng.choice(MAXSIZES)
         current = Round(Ground(Path(directory), joinable=joinable, maxsize=maxsize), rng)

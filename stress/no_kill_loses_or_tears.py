@@ -1,10 +1,10 @@
-"""Forbids that SIGKILL, at any moment, loses, doubles, tears or reorders what was sent.
+"""Forbids that SIGKILL, at any time, loses, doubles, tears or reorders what was sent.
 
 Three producers, with every kind of `sync` and clocks that step back, send single messages, batches
 and page ends; three consumers receive; helpers flush, roll, verify and fork (`roles.py`). Several
 of them at once are killed and started again, or one is stopped for a while; one producer and one
-consumer are only killed when all are. That happens now and then, also with the shared words made
-to look like another boot's, so that whoever opens next has to recover, and is killed in it. A round
+consumer are only killed when all are. That happens now and then, also with the shared state made
+to look like another boot's, so that the next opener has to recover, and is killed in it. A round
 ends with all told to stop, or with all killed; then the queue is opened again and proved, message
 by message, against what every producer had been told, and every consumer's stream against the
 replay (I1 to I5, I8, I10). A case is a kill.
@@ -90,7 +90,7 @@ class Round(Crew[Ground]):
         self.go_on(float("inf"))
 
     def act(self) -> None:
-        """Do one of the things that must not harm anybody."""
+        """Do one of the operations that must not harm any process."""
         chance = self.rng.random()
         if chance < KILL_ALL_SHARE:
             self.kill_all_and_go_on()
@@ -151,20 +151,20 @@ class Round(Crew[Ground]):
             strays = [name for name in os.listdir(self.path) if ".tmp-" in name]
         self.violations += proof.violations
         self.violations += [f"verify: {problem}" for problem in report.problems]
-        self.violations += [f"left behind: {name}" for name in strays]
+        self.violations += [f"left over: {name}" for name in strays]
         self.messages = len(proof.digests) - 1
         for slot, log in enumerate(self.ground.seen):
             self.prove_stream(slot, log.records(), proof.digests, drained=drained)
 
     def took(self, seconds: float) -> None:
-        """Opening and going on after a kill of all has the same limit."""
+        """Opening and continuing after a kill of all has the same limit."""
         if seconds > STALL_SECONDS:
             self.violations.append(f"opening again took {seconds:.3f} s")
 
     def prove_stream(
         self, slot: int, records: list[tuple[int, ...]], digests: list[int], *, drained: bool
     ) -> None:
-        """Compare what a consumer saw with the replay, at every place where it said so."""
+        """Compare what a consumer saw with the replay, at every place that it recorded."""
         for _, sequence, digest, *_ in records:
             if sequence >= len(digests) or digests[sequence] != digest:
                 self.violations.append(f"consumer {slot} saw another stream up to {sequence}")
@@ -174,7 +174,7 @@ class Round(Crew[Ground]):
 
 
 def one_round(base: str, rng: random.Random, deadline: float, kills_max: int) -> Round:
-    """Run one round in a directory of its own."""
+    """Run one round in a new directory."""
     with tempfile.TemporaryDirectory(prefix="pagequeue-kill-", dir=base) as directory:
         current = Round(Path(directory), rng)
         os.mkdir(current.path, 0o700)
@@ -186,7 +186,7 @@ def one_round(base: str, rng: random.Random, deadline: float, kills_max: int) ->
                 children.kill(pid)
         try:
             current.prove(drained=drained)
-        except Exception as error:  # noqa: BLE001  that it cannot be opened or read is the finding
+        except Exception as error:  # noqa: BLE001  a failed open or read is a violation
             current.violations.append(f"{type(error).__name__}: {error}")
         current.ground.close()
         shutil.rmtree(current.path)

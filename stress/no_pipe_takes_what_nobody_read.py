@@ -1,12 +1,12 @@
 """Forbids that `receive --consumer` acknowledges what its reader did not read, or skips a message.
 
-A case is a receiver in a process of its own whose stdout is a pipe. Its reader, which is this
-process, reads pieces of random sizes and ends at a random moment, or kills the receiver. Afterwards
-the cursor is at most where the reader is, and at least there unless the receiver was killed. What
-the reader gets begins at the cursor and goes on without a gap. Standard descriptors are closed at
-random: the exit code stays what it is, and none of them becomes a file of the queue (I11). Nor does
-one of them in a program that has them closed, opens the queue and sends: a later print would write
-into that file.
+A case is a separate receiver process whose stdout is a pipe. Its reader, which is this process,
+reads pieces of random sizes and ends at a random time, or kills the receiver. Afterwards the cursor
+is at most where the reader is, and at least there unless the receiver was killed. What the reader
+gets begins at the cursor and continues without a gap. Standard descriptors are closed at random:
+the exit code stays what it is, and none of them becomes a file of the queue (I11). Nor does one of
+them in a program that has them closed, opens the queue and sends: a later print would write into
+that file.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ SHORT_SECONDS = 8.0
 PAGE_BYTES = 65_536
 COUNT = 400
 PAYLOAD_BYTES_MAX = 3_000
+LARGE_BYTES_MAX = 3 * PAGE_BYTES
+LARGE_SHARE = 0.03
 READ_BYTES_MAX = 9_000
 PIECES_MAX = 60
 PAUSE_SECONDS_MAX = 0.003
@@ -68,6 +70,8 @@ def _one_queue(
         with queue.producer() as producer:
             for number in range(COUNT):
                 size_bytes = rng.choice((0, 10, rng.randrange(PAYLOAD_BYTES_MAX)))
+                if rng.random() < LARGE_SHARE:
+                    size_bytes = rng.randrange(PAGE_BYTES, LARGE_BYTES_MAX)
                 producer.send(struct.pack("<I", number) + bytes(size_bytes))
         queue.consumer(NAME).close()
         outcome.violations += _without_streams(path, rng)
@@ -99,7 +103,7 @@ def _without_streams(path: str, rng: random.Random) -> list[str]:
 
 
 def _open_and_roll(path: str, out: int, closed: list[int]) -> NoReturn:
-    """Read, then make pages; say which of the descriptors is a file of a queue."""
+    """Read, then make pages; report which of the descriptors is a file of a queue."""
     from pagequeue import Queue  # noqa: PLC0415  the core is chosen by now
 
     code = 1

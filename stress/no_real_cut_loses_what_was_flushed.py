@@ -1,16 +1,16 @@
 """Forbids that a power cut takes what was flushed, or leaves more than a prefix of what was sent.
 
 Real cuts: ext4 and xfs on loop images are shut down by their own ioctl while producers with every
-kind of `sync`, consumers of all and of what is durable, and one who writes parts of files to the
-disk out of order are at work. What was acknowledged, and what was said to be durable, lies outside
-of the disk and is read before the cut. Then the disk is mounted again and the queue opened, which
-recovers it; now and then the power goes again during that, or right behind it. Proved each time:
-all that was durable is there, byte for byte, in order, once; whole batches; a prefix; what a
-consumer received stands there unchanged; verify finds nothing; sending goes on (I5, I8). In some
-queues two named consumers acknowledge, durably or not, and what both are done with goes: each of
-them is where it was or was going, never ahead of the tail or below the head (I11, I12).
+kind of `sync`, consumers of all and of durable messages, and a writer of parts of files to the disk
+out of order are at work. What was acknowledged, and what was reported as durable, lies outside of
+the disk and is read before the cut. Then the disk is mounted again and the queue opened, which
+recovers it; now and then the power fails again during that, or right after it. Proved each time:
+all that was durable is there, byte for byte, in order, once; whole batches; a prefix; messages that
+a consumer received are unchanged; verify finds no problem; sending works (I5, I8). In some queues
+two named consumers acknowledge, durably or not, and pages done by both are removed: each of them is
+where it was or was going, never ahead of the tail or below the head (I11, I12).
 
-A case is a cut. Both disks are cut at once, each by a process of its own; the image lies in memory
+A case is a cut. Both disks are cut at once, each by a separate process; the image lies in memory
 and is used again, a queue for up to `QUEUE_CUTS_MAX` cuts.
 """
 
@@ -67,7 +67,7 @@ GRACE_SECONDS = 60.0
 
 
 class Cutter:
-    """One disk, one queue after the other on it, and who cuts its power."""
+    """One disk, one queue after the other on it, and the process that cuts its power."""
 
     def __init__(self, disk: Disk, directory: Path, rng: random.Random) -> None:
         self.disk = disk
@@ -88,7 +88,7 @@ class Cutter:
         self.new_queue()
 
     def boot(self) -> None:
-        """Make the library see another boot than before, as behind a power cut it does."""
+        """Make the library see another boot than before, as after a real power cut."""
         from pagequeue.meta import write_meta  # noqa: PLC0415
 
         assert hasattr(write_meta, "BOOT_ID_PATH")
@@ -98,7 +98,7 @@ class Cutter:
     # --- the queue --------------------------------------------------------------------------------
 
     def new_queue(self) -> None:
-        """Begin anew in an empty directory, whose own name is on the disk."""
+        """Start with a new directory, whose own name is on the disk."""
         for name in os.listdir(self.disk.path):  # cuts bring back what was removed before them
             if name.startswith("queue-"):
                 shutil.rmtree(self.disk.path / name)
@@ -113,13 +113,13 @@ class Cutter:
         self.cuts_left = self.rng.randint(1, QUEUE_CUTS_MAX)
 
     def wrong(self, sentence: str) -> None:
-        """Note what must not be; what follows it on the same queue would say little."""
+        """Record a violation; later ones on the same queue would be mere consequences."""
         cut = self.outcome.cases
-        self.outcome.violations.append(f"{self.disk.kind}, behind cut {cut}: {sentence}")
+        self.outcome.violations.append(f"{self.disk.kind}, after cut {cut}: {sentence}")
         self.cuts_left = 0
 
     def is_new(self) -> bool:
-        """Whether nothing has survived a cut yet: making a queue is to be cut more often."""
+        """Whether no queue has survived a cut yet: creation is to be cut more often."""
         return len(self.digests) == 1
 
     def large(self) -> bool:
@@ -130,7 +130,7 @@ class Cutter:
     # --- one round --------------------------------------------------------------------------------
 
     def round(self) -> None:
-        """Let them work, cut, prove; now and then cut again before or behind the proof."""
+        """Let them work, cut, prove; now and then cut again before or after the proof."""
         started = time.monotonic()
         self.start_all()
         self.wait_for_the_moment()
@@ -200,7 +200,7 @@ class Cutter:
         self.pids.append(children.fork(alive, self.errors, name))
 
     def wait_for_the_moment(self) -> None:
-        """Wait for a random time; mostly counted from when there is something to lose."""
+        """Wait for a random time; mostly counted from when there are messages to lose."""
         if self.rng.random() < (0.3 if self.is_new() else 0.85):
             deadline = time.monotonic() + START_SECONDS
             while time.monotonic() < deadline:
@@ -214,7 +214,7 @@ class Cutter:
         )
 
     def cut(self) -> None:
-        """Cut the power, end all who were there, and give it power again."""
+        """Cut the power, end all processes on the disk, and give it power again."""
         started = time.monotonic()
         self.disk.cut(LOG_FLUSHED if self.rng.random() < 0.2 else LOG_DROPPED)
         self.kill_all()
@@ -231,7 +231,7 @@ class Cutter:
             children.kill(self.pids.pop())
 
     def cut_recovery(self) -> int:
-        """Cut the power while somebody opens the queue; return what was found, if it was said."""
+        """Cut the power while a process opens the queue; return what it found, if reported."""
         actor = self.actor(0, 0)
         self.start(actor.open_only, "opener")
         time.sleep(self.rng.uniform(0, 0.015))
@@ -243,14 +243,14 @@ class Cutter:
     # --- the proof --------------------------------------------------------------------------------
 
     def prove(self, end: int, claims: Claims) -> None:
-        """Open the queue and compare all of it with what was said."""
+        """Open the queue and compare all of it with the records."""
         from pagequeue import errors  # noqa: PLC0415
 
         started = time.monotonic()
         try:
             read = None
             # Within one boot a reader cannot tell another mount from a container's: it takes the
-            # write meta's word, which can be behind.
+            # write meta's fields, which can be outdated.
             if not self.same_boot and self.rng.random() < 0.2:
                 read = self.read_before_recovery(end)
             with opened(self.path, keeps=self.named.is_keeping) as queue:
@@ -268,11 +268,11 @@ class Cutter:
                 self.named.acknowledge(queue)
         except errors.PageQueueError as error:
             self.wrong(f"{type(error).__name__}: {error}")
-        self.wrongs(f"left behind: {name}" for name in os.listdir(self.path) if ".tmp-" in name)
+        self.wrongs(f"left over: {name}" for name in os.listdir(self.path) if ".tmp-" in name)
         self.seconds["prove"] += time.monotonic() - started
 
     def wrongs(self, sentences: Any) -> None:  # noqa: ANN401 - any iterable of str
-        """Note all that must not be."""
+        """Record all violations."""
         for sentence in sentences:
             self.wrong(sentence)
 
@@ -319,7 +319,7 @@ class Cutter:
         self.outcome.notes["lost"] += sum(record[2] for record in sent if record[3] >= tail)
 
     def go_on(self, queue: Queue) -> None:
-        """Send something more, and flush it."""
+        """Send a few more messages, and flush them."""
         op = SHAPE.op(self.rng.getrandbits(63), 0)
         if op.publishes:
             op = op._replace(payloads=op.payloads[:1], publishes=None)
@@ -342,7 +342,7 @@ class Cutter:
 
 
 def cut_disk(kind: str, directory: Path, budget: Budget) -> Outcome:
-    """Cut one disk's power until the budget is used up; in a process of its own."""
+    """Cut one disk's power until the budget is used up; in a separate process."""
     private_mounts()
     rng = random.Random(f"{budget.seed} {kind}")
     deadline = time.monotonic() + budget.seconds

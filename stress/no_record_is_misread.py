@@ -3,7 +3,7 @@
 Records that Python parses are written as their writers do, then changed: bits, lengths, appended
 bytes, and values of their JSON with the checksum made right again. Each must be read, or be refused
 with a typed error that names the file; where the checksum was not made right, what is read must be
-what was written. Nothing may take long or much memory. A case is one file.
+what was written. No read may take long or much memory. A case is one file.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def targets(directory: str, rng: random.Random) -> list[Target]:
 
     first = rng.randrange(1 << 40)
     done = [[number, first + number, first + number + 1] for number in range(rng.randint(1, 16))]
-    entry = {"version": ledger.VERSION, "writer": "w", "done": done}
+    entry = {"version": ledger.VERSION, "writer": "w", "done": done, ledger.DROPPED: 0}
     beyond = [4, 64, 1, first + 3, first]
     pages = {"entry": "0" * 32, "beyond": beyond, "first_page": 2, "first_sequence": first}
     message = _core.Message(rng.randbytes(rng.randrange(200)), first, first)
@@ -176,7 +176,7 @@ def changed(data: bytes, rng: random.Random) -> bytes:
 
 
 def altered(told: Any, rng: random.Random) -> Any:  # noqa: ANN401  any JSON
-    """Return JSON with one value replaced, removed, doubled or buried."""
+    """Return JSON with one value replaced, removed, doubled or nested deeply."""
     if rng.random() < 0.25 or not isinstance(told, dict | list) or not told:
         return rng.choice(ODD)
     if isinstance(told, list):
@@ -202,9 +202,9 @@ def nested(target: Target) -> bytes:
 
 
 def wrong_with(target: Target, directory: str, rng: random.Random) -> str | None:
-    """Change a file and read it; return what must not be."""
+    """Change a file and read it; return the violation, if any."""
     path = os.path.join(directory, target.name)
-    kind = rng.choice(("bytes", "value", "nothing") if target.sign else ("bytes", "nothing"))
+    kind = rng.choice(("bytes", "value", "intact") if target.sign else ("bytes", "intact"))
     data = target.good
     if kind == "bytes":
         data = changed(data, rng)
@@ -231,7 +231,7 @@ def wrong_with(target: Target, directory: str, rng: random.Random) -> str | None
 
 
 def _read(target: Target, path: str, data: bytes) -> str | tuple[Any]:
-    """Return what a file is read as, in a tuple; else what is wrong with the error, or nothing."""
+    """Return what a file is read as, in a tuple; else what is wrong with the error, or empty."""
     from pagequeue import errors  # noqa: PLC0415
 
     with open(path, "wb") as file:
@@ -241,7 +241,7 @@ def _read(target: Target, path: str, data: bytes) -> str | tuple[Any]:
         return (target.read(path),)
     except (errors.CorruptMeta, errors.NewerFormat) as error:
         return "" if error.path == path and path in str(error) else f"names another file: {error}"
-    except BaseException as error:  # noqa: BLE001  whatever it is, it is the finding
+    except BaseException as error:  # noqa: BLE001  any exception is a finding
         return f"a bare {type(error).__name__}: {error}"
 
 
@@ -272,5 +272,5 @@ def _size_bytes() -> int:
 
 
 def run(budget: Budget) -> Outcome:
-    """Run the campaign in a process of its own."""
+    """Run the campaign in a separate process."""
     return driver.run_apart(__name__, budget)

@@ -1,19 +1,19 @@
-"""Forbids that retention takes what somebody needs, keeps more than it may, or loses its way.
+"""Forbids that retention removes needed messages, keeps more than it may, or loses its head.
 
 Rounds: producers send into a queue with small pages that is bounded by bytes, by age, or by both,
 under every `on_full`; named consumers receive, acknowledge late, in part or durably, and rewind;
-readers without a name sit inside pages until these are gone; trimmers, rollers and lookers work
-beside them. All are killed at random, now and then all at once, also with the shared words made to
-look like another boot's. Meanwhile the parent looks at the directory: the head is a page that is
-there and begins with the head's sequence, no consumer that is protected is below it, and the pages
-from the head on are within `max_bytes`. Pages *below* the head are what killed trimmers left; they
-are the slack, and the next trim removes them. At the end every named consumer has received all that
-was sent, byte for byte, though its pages are gone.
+readers without a name are inside pages until these are gone; trimmers, rollers and pollers work at
+the same time. All are killed at random, now and then all at once, also with the shared state made
+to look like another boot's. Meanwhile the parent checks the directory: the head's page is there and
+begins with the head's sequence, no consumer that is protected is below it, and the pages from the
+head on are within `max_bytes`. Pages *below* the head are what killed trimmers left; they are the
+slack, and the next trim removes them. At the end every named consumer has received all that was
+sent, byte for byte, though its pages are gone.
 
 A huge trim: a process trims a queue of many pages at once while another one sends; no send waits
 long.
 
-Lines: somebody dies at each Python line of trimming and of making room (`keep_lines.py`).
+Lines: a process dies at each Python line of trimming and of making room (`keep_lines.py`).
 
 A case is a kill or a death (I11, I12).
 """
@@ -66,7 +66,7 @@ LINES_SHARE = 0.35
 """Of the budget, for deaths at lines."""
 HUGE_PAGES = 1_500
 WAIT_MAX_SECONDS = 1.0
-"""A sender waits no longer beside a huge trim, also on a busy machine."""
+"""The longest a sender may wait during a huge trim, also on a busy machine."""
 HANG_SECONDS = 60.0
 HUGE_PAGE_BYTES = 4096
 PAUSE_SECONDS = 0.002
@@ -74,7 +74,7 @@ PAUSE_SECONDS = 0.002
 
 @dataclass
 class Sent:
-    """What may and must have been received: by sequence, and what the dead may have left."""
+    """The messages that may and must have been received, and last sends of killed producers."""
 
     records: list[tuple[int, ...]]
     uids: list[int]
@@ -94,12 +94,12 @@ class Sent:
             self.last_acts |= {digest: (uid, place) for place, digest in enumerate(act)}
 
     def wrong(self, found: dict[int, int], end: int, who: str, *, all_of_it: bool) -> list[str]:
-        """Return what is wrong with what somebody received: digests by sequence."""
+        """Return what is wrong with what a consumer received: digests by sequence."""
         for sequence, digest in found.items():
             if self.known.get(sequence, digest) != digest:
-                return [f"{who} received something else as message {sequence}"]
+                return [f"{who} received another payload as message {sequence}"]
             if sequence not in self.known and digest not in self.last_acts:
-                return [f"{who} received message {sequence}, which nobody sent"]
+                return [f"{who} received message {sequence}, which no producer sent"]
         if not all_of_it:
             return []
         missing = [sequence for sequence in range(end) if sequence not in found]
@@ -108,7 +108,7 @@ class Sent:
         return self._halves(found, end, who)
 
     def _halves(self, found: dict[int, int], end: int, who: str) -> list[str]:
-        """Say which last acts of the dead are there in part, or twice."""
+        """Return which last sends of killed producers are there in part, or twice."""
         seen: set[int] = set()
         at = 0
         while at < end:
@@ -118,7 +118,7 @@ class Sent:
             uid, place = self.last_acts[found[at]]
             act = self.acts[uid]
             whole = all(found.get(at + i) == digest for i, digest in enumerate(act))
-            empty = found[at] == digest_of(b"")  # whose it is cannot be known
+            empty = found[at] == digest_of(b"")  # its producer is unknown
             if not empty and (place or not whole or uid in seen):
                 return [f"{who} received a part of an operation, or one twice, at {at}"]
             seen.add(uid)
@@ -160,7 +160,7 @@ class Round(Crew[Keeping]):
         return [record for log in self.ground.acked for record in log.records()]
 
     def act(self) -> None:
-        """Do one of the things that must not harm anybody."""
+        """Do one of the operations that must not harm any process."""
         chance = self.rng.random()
         if chance < KILL_ALL_SHARE:
             self.kill_all()
@@ -174,7 +174,7 @@ class Round(Crew[Keeping]):
             self.start_again(self.rng.sample(self.slots, self.rng.choice(AT_ONCE)))
 
     def end(self) -> None:
-        """Stop all, or kill all; then the consumers receive what is left."""
+        """Stop all, or kill all; then the consumers receive the rest."""
         if self.rng.random() < 0.4:
             self.kill(self.rng.sample(list(self.pids), len(self.pids)))
         self.ground.phase[0] = NO_MORE_SENDING
@@ -189,7 +189,7 @@ class Round(Crew[Keeping]):
             self.leave((KEEPER, place))
 
     def prove(self) -> None:
-        """Compare what was received with what was sent; trim once more; nothing is left over."""
+        """Compare what was received with what was sent; trim again; no file may be left over."""
         with self.terms.open(self.ground.path, 0) as queue:
             queue.trim()
             head, end = queue.head_sequence, queue.tail_sequence
@@ -206,7 +206,7 @@ class Round(Crew[Keeping]):
         if sorted(left) != list(range(head, end)):
             self.violations.append(f"a replay from {head} to {end} gives {len(left)} messages")
         strays = [name for name in os.listdir(self.ground.path) if ".tmp-" in name]
-        self.violations += [f"left behind: {name}" for name in strays]
+        self.violations += [f"left over: {name}" for name in strays]
         sent = Sent(records, self.uids)
         for log in [*self.ground.notes, *self.ground.read]:
             found = {r[0]: r[2] for r in log.records() if r[3] == RECEIVED}
@@ -218,7 +218,7 @@ class Round(Crew[Keeping]):
 
 
 def huge_trim(base: str) -> list[str]:
-    """Trim many pages at once beside a sender; return what is wrong."""
+    """Trim many pages at once while another process sends; return what is wrong."""
     from pagequeue import PageQueueError, Queue, Retention  # noqa: PLC0415  the core is chosen
 
     def trim(path: str) -> None:
@@ -239,7 +239,7 @@ def huge_trim(base: str) -> list[str]:
                     producer.send(bytes(HUGE_PAGE_BYTES - 200))
                 except PageQueueError as error:
                     children.kill(pid)
-                    return [f"sending beside a trim of {HUGE_PAGES} pages: {error}"]
+                    return [f"sending during a trim of {HUGE_PAGES} pages: {error}"]
                 waited = max(waited, time.monotonic() - began)
                 time.sleep(PAUSE_SECONDS)
             if time.monotonic() >= deadline:
@@ -249,12 +249,12 @@ def huge_trim(base: str) -> list[str]:
         said = errors.said()
         errors.close()
     if waited > WAIT_MAX_SECONDS:
-        said.append(f"a sender waited {waited:.3f} s beside a trim of {HUGE_PAGES} pages")
+        said.append(f"a sender waited {waited:.3f} s during a trim of {HUGE_PAGES} pages")
     return [*said, *map(str, found)]
 
 
 def one_round(base: str, rng: random.Random, deadline: float, kills_max: int) -> Round:
-    """Run one round in a directory of its own."""
+    """Run one round in a new directory."""
     with tempfile.TemporaryDirectory(prefix="pagequeue-keep-", dir=base) as directory:
         current = Round(Path(directory), rng)
         try:
@@ -266,7 +266,7 @@ def one_round(base: str, rng: random.Random, deadline: float, kills_max: int) ->
         current.violations += current.ground.errors.said()
         try:
             current.prove()
-        except Exception as error:  # noqa: BLE001  that it cannot be opened or read is the finding
+        except Exception as error:  # noqa: BLE001  a failed open or read is a violation
             current.violations.append(f"{type(error).__name__}: {error}")
         current.watcher.close()
         current.ground.close()
@@ -282,7 +282,7 @@ def campaign(budget: Budget) -> Outcome:
     deadline = time.monotonic() + budget.seconds
     lines = Budget(budget.seconds * LINES_SHARE, budget.cases and budget.cases // 3, budget.seed)
     outcome = keep_lines.run(lines, TRIMMING)
-    notes = outcome.notes = {"lines": outcome.notes, "rounds": 0, "looks": 0, "slack pages": 0}
+    notes = outcome.notes = {"lines": outcome.notes, "rounds": 0, "checks": 0, "slack pages": 0}
     base = driver.scratch_directory()
     outcome.violations += huge_trim(base)
     while time.monotonic() < deadline and len(outcome.violations) < VIOLATIONS_MAX:
@@ -295,7 +295,7 @@ def campaign(budget: Budget) -> Outcome:
         outcome.cases += done.counts["kills"]
         outcome.violations += [f"{done.terms}: {violation}" for violation in done.violations]
         notes["rounds"] += 1
-        notes["looks"] += done.watcher.looks
+        notes["checks"] += done.watcher.looks
         notes["slack pages"] = max(notes["slack pages"], done.watcher.slack_pages)
         for what, count in done.counts.items():
             notes[what] = notes.get(what, 0) + count

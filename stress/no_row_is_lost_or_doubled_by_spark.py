@@ -1,13 +1,13 @@
-"""Forbids that Spark loses, doubles, reorders or half shows a row, whoever is killed.
+"""Forbids that Spark loses, doubles, reorders or half shows a row, whichever process is killed.
 
 A producer sends numbered messages to a queue that keeps few pages and blocks when Spark, a named
-consumer, is behind. A driver (`spark_driver`) copies them to another queue by a streaming query,
-and writes jobs of labelled rows to the same one. Its Python workers (of tasks, of the source, of
+consumer, lags. A driver (`spark_driver`) copies them to another queue by a streaming query, and
+writes jobs of labelled rows to the same one. Its Python workers (of tasks, of the source, of
 commits) are killed at random moments, and now and then the driver itself, Java and all; the next
-one goes on from the checkpoint. Every other kill waits until a micro-batch was done since the last
-one, so that there is something to lose. Meanwhile a reader looks whether it ever sees a part of a
+one continues from the checkpoint. Every other kill waits until a micro-batch was done since the
+last one, so that there are rows to lose. Meanwhile a reader checks whether it ever sees a part of a
 job. In the end a last driver finishes: each message must be there once and in order, each job that
-was said to be done in whole, each other one in whole or not at all, in a queue without a problem. A
+was reported as done in whole, each other one in whole or not at all, in a queue without problems. A
 case is a process that was killed. Needs the extra `spark` and a Java.
 """
 
@@ -42,7 +42,7 @@ PATIENT_SHARE = 0.5
 """So many of the kills wait for a micro-batch."""
 PATIENCE_SECONDS = 40.0
 KILL_SECONDS = 0.7
-"""So long it works on the average until something is killed."""
+"""Mean time between two kills."""
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -74,7 +74,7 @@ class Feeder(threading.Thread):
 
 
 class Watcher(threading.Thread):
-    """Looks at the target all the time: no job may be seen in part."""
+    """Polls the target all the time: no job may be seen in part."""
 
     def __init__(self, directory: Path, jobs: Path) -> None:
         super().__init__(daemon=True)
@@ -85,7 +85,7 @@ class Watcher(threading.Thread):
         self.wrong: list[str] = []
 
     def run(self) -> None:
-        """Look, twice a second."""
+        """Check, twice a second."""
         while not self.stopping.wait(0.5):
             with contextlib.suppress(PageQueueError):  # it is not made yet
                 found = Counter(label_of(p) for p in payloads(self.directory))
@@ -105,7 +105,7 @@ def payloads(directory: Path) -> list[bytes]:
 
 
 def acknowledged(directory: Path) -> int:
-    """Return behind which message of the source all is done."""
+    """Return up to which message of the source all is done."""
     with Queue(directory, read_only=True) as queue:
         return {info.name: info.next_sequence or 0 for info in queue.consumers()}.get("spark", 0)
 
@@ -116,7 +116,7 @@ def label_of(payload: bytes) -> str:
 
 
 def job_counts(path: Path) -> dict[str, tuple[int, bool]]:
-    """Return of each job how many rows it has, and whether it was said to be done."""
+    """Return each job's number of rows, and whether it was reported as done."""
     jobs: dict[str, tuple[int, bool]] = {}
     for line in path.read_text().splitlines() if path.exists() else []:
         word, *rest = line.split(" ", 2)
@@ -151,7 +151,7 @@ class Round:
         self.driver: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start the next driver, in a session of its own; wait until it works."""
+        """Start the next driver, in a new session; wait until it works."""
         self.life += 1
         log = (self.directory / "log").open("ab")
         self.driver = subprocess.Popen(
@@ -243,7 +243,7 @@ class Round:
 
 
 def judge(directory: Path, sent: int) -> list[str]:
-    """Return what is wrong with what stands in the target."""
+    """Return what is wrong with the rows of the target."""
     wrong = []
     there = payloads(directory / "to")
     streamed = [payload for payload in there if payload.startswith(b"s ")]
@@ -272,7 +272,7 @@ def run(budget: Budget) -> Outcome:
     missing = [name for name in ("pyspark", "pyarrow") if importlib.util.find_spec(name) is None]
     if missing:
         left_out = {"left out": f"all: {missing[0]} is not installed"}
-        return Outcome(0, ["it cannot be tried: pip install 'pagequeue[spark]'"], left_out)
+        return Outcome(0, ["it needs an extra: pip install 'pagequeue[spark]'"], left_out)
     deadline = time.monotonic() + budget.seconds
     rng = random.Random(budget.seed)
     directory = Path(tempfile.mkdtemp(prefix="pagequeue-spark-"))
@@ -293,7 +293,7 @@ def run(budget: Budget) -> Outcome:
             if watcher.wrong or feeder.failure:
                 break
         feeder.stopping.set()
-        feeder.join(END_SECONDS)  # it can be waiting for Spark, which goes on
+        feeder.join(END_SECONDS)  # it can be waiting for Spark, which still runs
         this.finish()
         watcher.stopping.set()
         watcher.join(END_SECONDS)
@@ -313,7 +313,7 @@ def run(budget: Budget) -> Outcome:
     done = sum(is_done for _, is_done in jobs.values())
     outcome.notes |= {
         "messages": feeder.sent, "jobs": len(jobs), "of them done": done,
-        "kills behind a batch": this.batches, "looks": watcher.looks,
+        "kills after a batch": this.batches, "checks": watcher.looks,
         **{f"killed {kind}": n for kind, n in this.kills.items()},
     }  # fmt: skip
     if outcome.violations:

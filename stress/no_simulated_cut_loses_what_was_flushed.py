@@ -1,11 +1,11 @@
 """Forbids that any state a power cut could leave loses what was flushed, or tears or invents.
 
 Real runs of the library are recorded: every version of every OS page, every sync, size and name
-(`cut/`, `harness/recorder.c`). A simulated cut picks a moment, and then each OS page (or sector, or
-cache line), size and name by itself as it was at any time since the sync that covers it. The fast
-engine recovers such states in memory, by the core's own scan; the full engine opens them as files
-with the library, which must find all that was promised, byte for byte, whole batches only, and go
-on. Recoveries are recorded and cut too (I1, I2, I5, I8). A case is a state.
+(`cut/`, `harness/recorder.c`). A simulated cut picks a time, and then each OS page (or sector, or
+cache line), size and name independently as it was at any time since the sync that covers it. The
+fast engine recovers such states in memory, by the core's own scan; the full engine opens them as
+files with the library, which must find all that was guaranteed, byte for byte, whole batches only,
+and keep working. Recoveries are recorded and cut too (I1, I2, I5, I8). A case is a state.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def environment(defines: Mapping[str, str]) -> dict[str, str]:
 
 
 def work(worker: str, budget: Budget, told: Mapping[str, str], label: Path) -> Outcome:
-    """Run one worker; one that dies says at least where."""
+    """Run one worker; one that dies reports at least its last state."""
     outcome = driver.run_in(worker, budget, {**told, LABEL_VARIABLE: str(label)})
     if outcome.cases == 0 and outcome.violations and label.exists():
         where = label.read_text(encoding="utf-8").strip()

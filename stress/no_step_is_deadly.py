@@ -1,11 +1,11 @@
-"""Forbids that dying at any one step harms anybody else.
+"""Forbids that a process that dies at any one step harms another one.
 
 A child is killed by a real SIGKILL at a chosen step: at each numbered point of the core's publish,
-roll, leap and flush, and at each executed Python line of the library that makes, sends to, rolls,
-flushes, publishes into and recovers a queue. Then whoever had the queue open must send and flush
-within a second and receive whole frames in order, and an opener must find every message that was
-acknowledged, once, byte for byte, batches and what is published as one whole, nothing invented (I2,
-I3, I4, I8, I10, I19). Recovery itself is killed too, twice in a row. A case is a death.
+roll, bulk commit and flush, and at each executed Python line of the library that makes, sends to,
+rolls, flushes, publishes into and recovers a queue. Then a process that had the queue open must
+send and flush within a second and receive whole frames in order, and an opener must find every
+acknowledged message, once, byte for byte, batches and publications whole, none invented (I2, I3,
+I4, I8, I10, I19). Recovery itself is killed too, twice in a row. A case is a death.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ class Campaign:
         return self.outcome
 
     def finished(self) -> bool:
-        """Whether the budget is used up, or there is enough to look at."""
+        """Whether the budget is used up, or there are enough violations to examine."""
         enough = self.budget.cases is not None and self.outcome.cases >= self.budget.cases
         failed = len(self.outcome.violations) >= VIOLATIONS_MAX
         return enough or failed or time.monotonic() >= self.deadline
 
     def scene(self, name: str, play: Callable[[Scene], None]) -> None:
-        """Play one scene in a directory of its own and count its deaths."""
+        """Play one scene in a new directory and count its deaths."""
         with (
             tempfile.TemporaryDirectory(prefix="pagequeue-step-", dir=self.base) as directory,
             Scene(directory) as scene,
@@ -94,14 +94,16 @@ class Campaign:
         """Every point, by every kind of traffic, at its first pass and at random later ones."""
         notes = self.outcome.notes["points"]
         for turn in count():
-            steps = list(product(POINTS, ("single", "batch", "rotate", "rows")))
-            steps += product((*POINTS, *LEAP_POINTS), ("publish",))
+            either: tuple[bool | None, ...] = (None,)  # with a survivor or without, by chance
+            steps = list(product(POINTS, ("single", "batch", "rotate", "rows"), either))
+            steps += product(POINTS, ("publish", "large"), either)
+            steps += product(LEAP_POINTS, ("publish", "large"), either if turn else (True, False))
             self.rng.shuffle(steps)
             steps.sort(key=lambda step: step[0] not in LEAP_POINTS)  # the rarest first
-            for point, kind in steps:
+            for point, kind, has_survivor in steps:
                 at_pass = 1 + turn if turn < 2 else self.rng.randint(1, PASSES_MAX)
                 name = f"point {point}, pass {at_pass}, {kind}"
-                survivor = self.rng.random() < 0.75 or (turn == 0 and point in LEAP_POINTS)
+                survivor = self.rng.random() < 0.75 if has_survivor is None else has_survivor
                 next_points = LEAP_POINTS if point in LEAP_POINTS else POINTS
                 again = self.rng.choice([None, None, self.rng.choice(next_points)])
                 if point == BEFORE_HEADER:
@@ -119,9 +121,9 @@ class Campaign:
             if survivor:
                 scene.start_survivor(next(self.numbers))
             if not self.victim(scene, point, at_pass, kind):
-                scene.violations.append("the victim did not come to that point")
-            # A publisher dies there in a roll beside the queue, or in it.
-            if again == BEHIND_ROLL and point == BEFORE_HEADER and kind != "publish":
+                scene.violations.append("the victim did not reach that point")
+            # A publisher dies there in a roll of a staged page, or of the queue.
+            if again == BEHIND_ROLL and point == BEFORE_HEADER and kind not in {"publish", "large"}:
                 scene.tear_next_header(sequence_first=self.rng.random() < 0.5)
             if again is not None:
                 self.victim(scene, again, 1, "mixed")
@@ -150,7 +152,7 @@ class Campaign:
     # --- lines of Python --------------------------------------------------------------------------
 
     def lines(self, template: Template) -> Iterator[None]:
-        """Every line of every scenario, in an order of the seed; then the same again."""
+        """Every line of every scenario, in an order from the seed; then all over again."""
         ends: dict[str, int | None] = {}
         for scenario in SCENARIOS:
             for _ in range(scenario.plays):
@@ -176,7 +178,7 @@ class Campaign:
     def counted(
         self, template: Template, scenario: Scenario, ends: dict[str, int | None]
     ) -> Callable[[Scene], None]:
-        """Return the scene in which nobody dies, and which says what lines there are.
+        """Return the scene in which no victim dies, and which records the lines there are.
 
         What is sent follows from the uid, and so do the lines: the victim has the same uid.
         """
@@ -187,7 +189,7 @@ class Campaign:
             shutil.rmtree(scene.path, ignore_errors=True)
             with Scene(str(scene.directory / "counted")) as counted:
                 template.place(counted, scenario)
-                counted.sacrifice(uid, lambda: act(counted, scenario, uid, None), "nobody")
+                counted.sacrifice(uid, lambda: act(counted, scenario, uid, None), "no victim")
                 counted.prove(ends[scenario.name])
                 scene.violations += counted.violations
                 self.deaths.add((scenario, uid), counted.directory / PLACES_FILE)

@@ -1,12 +1,12 @@
-"""Forbids that anybody takes a lock away from a stopped process, or waits for it without end.
+"""Forbids that a process takes a lock from a stopped holder, or waits for it without end.
 
 A process is stopped by a real SIGSTOP while it holds one of the queue's locks: the writers' lock at
-every point of publish and roll, the preparation lock, the flush lock, `queue.lock` in recovery.
-Meanwhile another one must be able to do what needs no lock, must get the typed timeout for all
-that needs it, and must never get through; a copy of the directory made now must open and work,
-because its lock is nobody's. When the lock file is removed meanwhile, nobody else gets in, and the
-holder notices. Then the holder is continued, or killed, and all goes on and is proved, message by
-message (I1 to I4, I8, I10). A case is a stop.
+every point of publish, roll and bulk commit, the preparation lock, the flush lock, `queue.lock` in
+recovery. Meanwhile another one must be able to do what needs no lock, must get the typed timeout
+for all that needs it, and must never get through; a copy of the directory made now must open and
+work, because no live process holds its lock. When the lock file is removed meanwhile, no other
+process gets in, and the holder notices. Then the holder is continued, or killed, and all processes
+continue and are proved, message by message (I1 to I4, I8, I10, I19). A case is a stop.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ SHORT_SECONDS = 20.0
 LOCK_TIMEOUT = 0.04
 HANG_SECONDS = 10.0
 CONTINUED = "continued"
-"""A file that says to the holder that its stop is over."""
+"""A file that tells the holder that its stop is over."""
+LARGE = bytes(2 * PAGE_BYTES)
 BEFORE_OPS, BEHIND_OPS, OPS_MAX = 3, 6, 600
 WRITERS, PREPARATION, FLUSH, RECOVERY = (
     "writers' lock",
@@ -44,8 +45,8 @@ WRITERS, PREPARATION, FLUSH, RECOVERY = (
     "recovery",
 )
 REPLACED = "lock file"
-"""Not one that is held: the file that everybody locks is removed meanwhile."""
-PUBLISH_POINTS, ROLL_POINTS = range(1, 8), range(11, 16)
+"""Not a held lock: the file that every process locks is removed meanwhile."""
+PUBLISH_POINTS, ROLL_POINTS, LEAP_POINTS = range(1, 8), range(11, 16), range(31, 36)
 POINT_REPLACED = 4
 STOPS_AT_POINTS = {
     "os/writers_lock.c": [
@@ -68,7 +69,7 @@ class Holder:
         self.held = False
 
     def body(self) -> None:
-        """Come to a stop, and go on when continued."""
+        """Stop, and continue when continued."""
         if self.lock != FLUSH:
             self.set_stop()
         with (
@@ -95,7 +96,7 @@ class Holder:
         return Queue(self.scene.path, page_bytes=PAGE_BYTES)
 
     def work(self, queue: Queue, producer: Producer) -> None:
-        """Send, flush and roll; a bit more behind the stop."""
+        """Send, flush and roll; a bit more after the stop."""
         left = BEHIND_OPS
         for number in range(BEFORE_OPS, OPS_MAX):
             self.scene.send(producer, self.uid, number)
@@ -115,7 +116,7 @@ class Holder:
                 self.scene.send(producer, self.uid, number)
         except LockReplaced:
             return
-        self.scene.errors.say("a producer goes on though its lock file was removed")
+        self.scene.errors.say("a producer still sends though its lock file was removed")
 
     def set_stop(self) -> None:
         """Have this process stop when it has a lock on a slow path."""
@@ -131,10 +132,10 @@ class Holder:
             setattr(owner, name, self.stopping(getattr(owner, name)))
 
     def stopping(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that stops this process at its n-th call, then goes on."""
+        """Return a function that stops this process at its n-th call, then continues."""
         left = self.at_pass
 
-        def stopped(*args: Any, **options: Any) -> Any:  # noqa: ANN401  whatever it is given
+        def stopped(*args: Any, **options: Any) -> Any:  # noqa: ANN401  passed through unchanged
             nonlocal left
             left -= 1
             if left == 0:
@@ -163,7 +164,7 @@ class Other:
         )
 
     def meanwhile(self) -> None:
-        """Do all that there is to do while a lock is held by one who does not move."""
+        """Run every operation while a stopped process holds a lock."""
         from pagequeue import FlushTimeout, LockReplaced, LockTimeout  # noqa: PLC0415
 
         if self.lock == REPLACED:
@@ -175,9 +176,11 @@ class Other:
                 if self.lock == WRITERS:
                     self.refused("send", lambda: producer.send(b"stolen"), LockTimeout)
                     self.refused("a batch", lambda: producer.send_many([b"a", b"b"]), LockTimeout)
+                    self.refused("a large message", lambda: producer.send(LARGE), LockTimeout)
                     self.refused("rotate", producer.seal, LockTimeout)
                     self.allowed("flush", producer.flush)
                 elif self.lock == PREPARATION:
+                    self.refused("a large message", lambda: producer.send(LARGE), LockTimeout)
                     self.refused("rolling", lambda: self.send_for_ever(producer), LockTimeout)
                     self.allowed("flush", producer.flush)
                 else:
@@ -201,12 +204,12 @@ class Other:
         self.number += 1
 
     def send_for_ever(self, producer: Producer) -> None:
-        """Send until something is in the way."""
+        """Send until an obstacle stops it."""
         for _ in range(OPS_MAX):
             self.send(producer)
 
     def refused(self, doing: str, call: Callable[[], object], error: type[Exception]) -> None:
-        """Say so if something that needs the lock is not refused in time."""
+        """Report a call that needs the lock and is not refused in time."""
         started = time.monotonic()
         try:
             call()
@@ -216,13 +219,13 @@ class Other:
             self.scene.errors.say(f"{doing} got through while the {self.lock} was held")
 
     def allowed(self, doing: str, call: Callable[[], object]) -> None:
-        """Say so if something that needs no lock takes long."""
+        """Report a call that needs no lock and takes long."""
         started = time.monotonic()
         call()
         self.took(doing, time.monotonic() - started)
 
     def took(self, doing: str, seconds: float) -> None:
-        """Say so if somebody waited too long."""
+        """Report a wait that took too long."""
         if seconds > STALL_SECONDS + LOCK_TIMEOUT:
             self.scene.errors.say(f"{doing} took {seconds:.3f} s while the {self.lock} was held")
 
@@ -239,8 +242,8 @@ class Campaign:
         self.outcome = Outcome(0, notes={"stops": {}})
 
     def run(self) -> Outcome:
-        """Go through all places where a lock is held, again and again."""
-        places = [(WRITERS, point) for point in (*PUBLISH_POINTS, *ROLL_POINTS)]
+        """Visit all places where a lock is held, again and again."""
+        places = [(WRITERS, point) for point in (*PUBLISH_POINTS, *ROLL_POINTS, *LEAP_POINTS)]
         places += [(PREPARATION, 0), (FLUSH, 0), (RECOVERY, 0), (REPLACED, POINT_REPLACED)] * 2
         while True:
             self.rng.shuffle(places)
@@ -254,18 +257,20 @@ class Campaign:
                     self.case(scene, lock, point)
 
     def finished(self) -> bool:
-        """Whether the budget is used up, or there is enough to look at."""
+        """Whether the budget is used up, or there are enough violations to examine."""
         enough = self.budget.cases is not None and self.outcome.cases >= self.budget.cases
         failed = len(self.outcome.violations) >= VIOLATIONS_MAX
         return enough or failed or time.monotonic() >= self.deadline
 
     def uid(self, kind: str) -> int:
-        """Return a producer's uid that nobody had."""
+        """Return an unused producer's uid."""
         return uid_of(KINDS[kind], next(self.uids))
 
     def case(self, scene: Scene, lock: str, point: int) -> None:
         """Stop a process at one place."""
         kind = self.rng.choice(("single", "batch", "mixed"))
+        if point in LEAP_POINTS:
+            kind = "large"
         at_pass = 1 if lock == RECOVERY else self.rng.randint(1, 3)
         name = f"{lock}{f' at point {point}' if point else ''}, pass {at_pass}, {kind}"
         if lock == RECOVERY:
@@ -275,7 +280,7 @@ class Campaign:
         holder = Holder(scene, uid, lock, point, at_pass + (lock == PREPARATION))
         pid = children.fork(holder.body, scene.errors, "holder")
         if not stops(pid):
-            scene.violations.append("the holder did not come to that place")
+            scene.violations.append("the holder did not reach that place")
         else:
             if lock == REPLACED:
                 os.unlink(f"{scene.path}/queue.lock")
@@ -286,7 +291,7 @@ class Campaign:
                 self.let_go(scene, pid)
             try:
                 scene.prove()
-            except Exception as error:  # noqa: BLE001  that it cannot be opened is the finding
+            except Exception as error:  # noqa: BLE001  a failed open is a violation
                 scene.violations.append(f"{type(error).__name__}: {error}")
         self.outcome.cases += 1
         self.outcome.violations += [f"{name}: {text}" for text in scene.violations]
@@ -326,7 +331,7 @@ class Campaign:
                 copy.acked.put(*record)
             try:
                 copy.prove()
-            except Exception as error:  # noqa: BLE001  that it cannot be opened is the finding
+            except Exception as error:  # noqa: BLE001  a failed open is a violation
                 copy.violations.append(f"{type(error).__name__}: {error}")
         scene.violations += [f"in a copy: {text}" for text in copy.violations]
 

@@ -3,9 +3,9 @@
 Run as root, in processes of other users. A queue that was made under any umask has the modes it
 was asked for, and another user cannot open, read, rename or remove any of it. In a shared sticky
 directory a stranger plants links, hard links, FIFOs, directories, devices, sockets and files of
-his own under the names that the queue has or will have: before it is made, when it has lost a
+another user's under the names that the queue has or will have: before it is made, when it lost a
 file, and all the while. Opening then works without any of these or is refused by a typed error, at
-once; nothing is written outside or into what is his; none of his files is taken. When his things
+once; no file is written outside or into the stranger's; none of his files is taken. When his files
 are removed, everything that was sent is there. No address of the sender's memory is in a payload.
 
 A case is an opening, or a try to get in.
@@ -53,7 +53,10 @@ if TYPE_CHECKING:
 SHORT_SECONDS = 8.0
 
 PAGE_BYTES = 16 << 10
-SHAPE = Shape(payload_bytes_max=4096, batch_bytes_max=12 << 10, rotate_parts=40)
+SHAPE = Shape(
+    payload_bytes_max=4096, batch_bytes_max=12 << 10, rotate_parts=40, large_parts=20,
+    large_bytes=50 << 10,
+)  # fmt: skip
 MODES = (0o600, 0o600, 0o600, 0o640, 0o666)
 UMASKS = (0, 0o022, 0o077, 0o777)
 LOCK_SECONDS = 0.3
@@ -77,7 +80,7 @@ class Scene:
     # --- processes --------------------------------------------------------------------------------
 
     def as_user(self, uid: int, body: Callable[[], None], name: str) -> None:
-        """Run something as another user; it must end, and in time."""
+        """Run a function as another user; it must end, and in time."""
 
         def dropped() -> None:
             become(uid)
@@ -93,7 +96,7 @@ class Scene:
             self.violations.append(f"{name} ended by signal {os.WTERMSIG(status)}")
 
     def use(self, path: Path, uid: int, mode: int, *, must: bool) -> None:
-        """Make or open the queue, send, roll, read; `must`: nothing is in the way."""
+        """Make or open the queue, send, roll, read; `must`: no obstacle is planted."""
         from pagequeue import Queue, errors  # noqa: PLC0415
 
         os.umask(self.rng.choice(UMASKS))
@@ -135,7 +138,7 @@ class Scene:
         self.as_user(self.owner, partial(self.use, path, uid, mode, must=must), "the victim")
 
     def locked_out(self) -> None:
-        """A queue of its own directory: another user gets nothing of it."""
+        """A queue in a private directory: another user gets no access to it."""
         path = self.place.outside / "queue"
         self.victim(path, 0o600, must=True)
         assert stat.S_IMODE(path.stat().st_mode) == 0o700, "the directory is open to others"
@@ -178,13 +181,13 @@ class Scene:
                 self.victim(path, mode)
         finally:
             if not children.was_killed(children.kill(pid)):
-                self.violations.append("the pest ended by itself")
+                self.violations.append("the pest exited unasked")
         self.place.clear()
         self.victim(path, mode, must=True)
         self.prove(path)
 
     def lured(self) -> None:
-        """The queue's directory itself is the stranger's, a link, or open to everybody."""
+        """The queue's directory itself is the stranger's, a link, or world-writable."""
         path = self.place.shared / "queue"
         target = self.place.attic / "queue"
         kind = self.rng.choice(("link", "link to ours", "his", "FIFO", "file", "open"))
@@ -209,7 +212,7 @@ class Scene:
     # --- proof ------------------------------------------------------------------------------------
 
     def prove(self, path: Path) -> None:
-        """Everything that was sent is there, once."""
+        """Every message that was sent is there, once."""
         from pagequeue import Queue, errors  # noqa: PLC0415
 
         try:
@@ -241,7 +244,7 @@ def whose(queue: Queue, mode: int) -> None:
     """Raise unless every file in use is a regular one of this user, with one name and its mode.
 
     An index whose name a stranger was first to take is not in use: it is only a hint (I6), and the
-    queue goes on without.
+    queue works without it.
     """
     directory = Path(queue.directory)
     names = [*(f"{PREFIX}-{meta}" for meta in ("allMeta", "writeMeta", "readMeta"))]
@@ -300,7 +303,8 @@ def denied_inside(path: Path) -> None:
         raise AssertionError(f"opened by a stranger, read_only={read_only}")
     for file in list(path.iterdir()):
         for flags in (os.O_RDONLY, os.O_WRONLY, os.O_RDWR):
-            denied(partial(os.open, file, flags), f"opening {file}")
+            opening = os.O_RDONLY | os.O_DIRECTORY if file.is_dir() else flags
+            denied(partial(os.open, file, opening), f"opening {file}")
         denied(file.unlink, f"removing {file}")
         denied(partial(file.rename, path / "other"), f"renaming {file}")
         denied(partial(file.chmod, 0o666), f"changing the mode of {file}")
@@ -342,11 +346,12 @@ def campaign(budget: Budget) -> Outcome:
             spent = budget.cases is not None and outcome.cases >= budget.cases
             if spent or time.monotonic() > deadline:
                 break
-            if len(outcome.violations) >= VIOLATIONS_MAX:
+            if len(outcome.violations) >= driver.violations_enough(VIOLATIONS_MAX):
                 break
             directory = base / f"scene-{number}"
             directory.mkdir()
-            scene = Scene(directory, rng)
+            # Its own: a scene draws as often as it has time for, and the next ones are the seed's.
+            scene = Scene(directory, random.Random(rng.getrandbits(64)))
             scene.run(own)
             outcome.cases += scene.tries
             outcome.violations += [f"scene {number}: {words}" for words in scene.violations]

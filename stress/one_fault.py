@@ -1,8 +1,8 @@
 """Play one case of the fault matrix: `python -m stress.one_fault SCENE KIND N HOW [--forever]`.
 
-The words are those that a violation of `no_fault_goes_unsaid` begins with, for instance
-`python -m stress.one_fault "sync always" open 1 EIO`. Exit code: 0 nothing forbidden was seen, 1
-something was, 2 wrong usage.
+The arguments are the words that a violation of `no_fault_goes_unsaid` begins with, for instance
+`python -m stress.one_fault "sync always" open 1 EIO`. Exit code: 0 no violation, 1 a violation,
+2 wrong usage.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main() -> int:
         for _ in range(repeats):
             with tempfile.TemporaryDirectory(dir=directory) as place:
                 played = campaign.play(case, Path(place))
-            print(f"{case}: {played.fired} calls disturbed, raised {played.errors or 'nothing'}")
+            print(f"{case}: {played.fired} calls disturbed, raised {played.errors or 'no error'}")
             violations += played.violations
     for text in violations:
         print(f"  VIOLATION: {text}")

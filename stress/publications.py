@@ -1,7 +1,7 @@
-"""Publishing as an operation of a campaign: what is handed over, and what the ledger must say.
+"""Publishing as a campaign's operation: the pieces of work, and what the ledger must record.
 
-A producer's operations are pieces of work of a writer of its own, so that whoever knows the
-producer can ask whether one was done, and compare that with the messages that are there.
+A producer's operations are the pieces of work of one writer per producer. From the producer's uid,
+the ledger tells which were done, and that is compared with the messages that are there.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def publish(producer: Producer, uid: int, number: int, payloads: list[bytes]) ->
 def wrong_entries(
     queue: Queue, uids: Iterable[int], op: Callable[[int, int], Op], records: list[tuple[int, ...]]
 ) -> list[str]:
-    """Say where the ledger does not say what the messages say.
+    """Return where the ledger and the messages disagree.
 
     Args:
-        queue: open for writing; none of its pages went.
+        queue: open for writing; none of its pages was removed.
         uids: of all producers.
         op: makes an operation again.
         records: of all operations that returned: uid, number, count, first sequence.
@@ -85,12 +85,12 @@ def _wrong_with(
 ) -> list[str]:
     name = f"piece {number} of {uid}"
     if done is None:
-        wrong = [f"the ledger does not say that {name} was published"] if told else []
+        wrong = [f"the ledger does not have {name} as published"] if told else []
         if piece.payloads[0] in payloads:
-            wrong.append(f"{name} is there, and the ledger says that it is not")
+            wrong.append(f"{name} is there, and the ledger does not have it")
         return wrong
     if told is not None and (told[3], told[2]) != (done.start, len(done)):
-        return [f"the ledger says that {name} is {done}, its writer was told {told[2:4]}"]
+        return [f"the ledger records {name} as {done}, its writer was told {told[2:4]}"]
     if payloads[done.start : done.stop] != piece.payloads:
-        return [f"the ledger says that {name} is {done}, where other messages stand"]
+        return [f"the ledger records {name} as {done}, where other messages are"]
     return []

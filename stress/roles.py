@@ -1,8 +1,8 @@
 """What the processes of a kill campaign do until they are killed or told to stop.
 
-Each role is a loop over the library's public face that checks what it is promised while it goes: no
-wait longer than a second, nothing durable before its sync, no lock let go by a child of a fork. All
-of a round share one `Ground`. What a producer was told is recorded for the proof (`traffic.py`).
+Each role is a loop over the library's public API that checks its guarantees while it runs: no wait
+longer than a second, no message durable before its sync, no lock released by a forked child. All
+processes of a round share one `Ground`. What a producer was told is recorded for `traffic.py`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from pagequeue import Consumer, Message, Queue
 
 PAGE_BYTES = 32 << 10
-SHAPE = Shape(row_parts=64)
+SHAPE = Shape(row_parts=64, large_parts=6, large_bytes=100 << 10)
 STOPPED_SECONDS = 0.05
 STALL_SECONDS = 1.0
-"""Nobody alive may wait longer than this for what the dead held."""
+"""The longest that a live process may wait for a lock of a dead one."""
 RUNNING, NO_MORE_SENDING, NO_MORE = range(3)
 
 PRODUCER, CONSUMER, HELPER = "producer", "consumer", "helper"
@@ -39,19 +39,19 @@ PAUSE_SECONDS_MAX = 0.006
 
 
 class Ground:
-    """What all processes of a round share: the queue's path, what phase it is, who said what."""
+    """State shared by all processes of a round: the queue's path, the phase, and the logs."""
 
     def __init__(self, directory: Path, *, producers: int, consumers: int) -> None:
         self.path = str(directory / "queue")
         self.errors = children.ErrorFile(directory / "errors")
-        with (directory / "phase").open("a+b") as file:  # whoever makes it: nothing is overwritten
+        with (directory / "phase").open("a+b") as file:  # any process may create it; data is kept
             file.truncate(mmap.PAGESIZE)
             self.phase = mmap.mmap(file.fileno(), mmap.PAGESIZE)
         self.acked = [Log(directory / f"acked-{i}", RECORD) for i in range(producers)]
         self.seen = [Log(directory / f"seen-{i}", SEEN) for i in range(consumers)]
 
     def close(self) -> None:
-        """Let all descriptors go."""
+        """Close all descriptors."""
         for log in [*self.acked, *self.seen]:
             log.close()
         self.errors.close()
@@ -66,7 +66,7 @@ class Ground:
         return Queue(self.path, page_bytes=PAGE_BYTES, sync=sync, clock=clock)
 
     def stalled(self, seconds: float, doing: str) -> None:
-        """Say so if somebody waited too long."""
+        """Report a wait that took too long."""
         if seconds > STALL_SECONDS + STOPPED_SECONDS:
             self.errors.say(f"{doing} took {seconds:.3f} s")
 
@@ -103,7 +103,7 @@ def produce(ground: Ground, slot: int, uid: int) -> None:
 
 
 def covered(ground: Ground, queue: Queue, end: int, what: str) -> None:
-    """Say so if what was promised to be durable is not below the durable mark."""
+    """Report a guaranteed durable message that is not below the durable mark."""
     durable = queue.durable_sequence
     if durable < end:
         ground.errors.say(f"{what} came back with {end} messages sent and {durable} durable")
@@ -135,7 +135,7 @@ def consume(ground: Ground, slot: int, uid: int) -> None:
 
 
 def received(consumer: Consumer, turn: int) -> list[Message]:
-    """Receive in one of three ways; nothing when nothing comes in a moment."""
+    """Receive in one of three ways; return an empty list when no message arrives in time."""
     try:
         if turn % 3 == 0:
             message = consumer.poll()
@@ -167,7 +167,7 @@ def flush(ground: Ground, uid: int) -> None:
                     raise
             else:
                 if durable < tail:
-                    ground.errors.say(f"flush says {durable}, though {tail} were sent before")
+                    ground.errors.say(f"flush returned {durable}, though {tail} were sent before")
                 covered(ground, queue, tail, "a flush")
             ground.stalled(time.monotonic() - started, "flush")
             time.sleep(rng.random() * 0.004)
@@ -191,13 +191,13 @@ def verify(ground: Ground, uid: int) -> None:
     rng = random.Random(uid)
     is_made = False
     while ground.phase[0] == RUNNING:
-        is_made = is_made or any(log.records() for log in ground.acked)  # before it is looked for
+        is_made = is_made or any(log.records() for log in ground.acked)  # read before the open
         try:
             opened = ground.open(uid) if rng.random() < 0.5 else Queue(ground.path, read_only=True)
         except QueueNotFound as missing:
             if is_made:
                 ground.errors.say(f"verify: {missing}")
-            time.sleep(0.001)  # somebody makes it
+            time.sleep(0.001)  # another process creates it
             continue
         with opened as queue:
             report = queue.verify()
@@ -214,7 +214,7 @@ def fork(ground: Ground, uid: int) -> None:
     with (
         ground.open(uid) as queue,
         queue.producer() as producer,
-        Queue(f"{ground.path}-{uid}", page_bytes=4096) as own,  # nobody else has this one open
+        Queue(f"{ground.path}-{uid}", page_bytes=4096) as own,  # no other process has this one open
     ):
         while ground.phase[0] == RUNNING:
             pid = os.fork()
@@ -224,13 +224,13 @@ def fork(ground: Ground, uid: int) -> None:
             status = os.waitpid(pid, 0)[1]
             if status != 0:
                 ground.errors.say(f"a forked child ended with status {status}")
-            if could_be_alone(own.directory):
+            if lock_is_free(own.directory):
                 ground.errors.say("queue.lock can be had alone, and the queue is open")
             time.sleep(0.002 + rng.random() * 0.01)
 
 
-def could_be_alone(path: str) -> bool:
-    """Whether nobody holds `queue.lock`."""
+def lock_is_free(path: str) -> bool:
+    """Whether no process holds `queue.lock`."""
     fd = os.open(os.path.join(path, "queue.lock"), os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

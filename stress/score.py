@@ -1,17 +1,16 @@
 """Plant bugs and print who caught them: `python -m stress.score [NAME ...] [--seconds S]`.
 
-Each campaign that must catch a bug is run as a user runs it, in a process of its own, with the bug
+Each campaign that must catch a bug is run as a user runs it, in a separate process, with the bug
 in the core that it builds, in the library that its child imports, or in the model that it searches.
 A bug is caught when every one of these campaigns reports a violation in its budget, having tried at
-least one case. First each campaign is run without a bug, by the same seed: one that finds something
-then proves nothing, and all its bugs count as missed. Exit code: 0 all were caught, 1 one was
+least one case. First each campaign is run without a bug, by the same seed: one that then reports a
+violation is disqualified, and all its bugs count as missed. Exit code: 0 all were caught, 1 one was
 missed, 2 wrong usage.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import random
@@ -52,7 +51,7 @@ class Result:
         caught: whether it reported a violation.
         cases: that it tried.
         seconds: that it took.
-        words: its first violation, or why it is none.
+        words: its first violation, or why it has none.
     """
 
     plant: Plant
@@ -69,7 +68,7 @@ def environment(plant: Plant | None) -> dict[str, str]:
     for variable in (variant.CHANGES_VARIABLE, driver.PATCH_VARIABLE, variant.CORE_VARIABLE):
         found.pop(variable, None)
     if plant is not None and plant.changes is not None:
-        plant.changes.sources()  # where its texts are gone, it is said here
+        plant.changes.sources()  # raises here if its texts are gone
         found[variant.CHANGES_VARIABLE] = plant.changes.as_text()
     if plant is not None and plant.patch:
         found[driver.PATCH_VARIABLE] = f"{PATCHES_MODULE}:{plant.name}"
@@ -93,7 +92,7 @@ def attempt(campaign: str, plant: Plant | None, seconds: float, seed: int) -> di
         printed, _ = process.communicate(timeout=seconds + GRACE_SECONDS)
         record: dict[str, Any] = json.loads(printed.splitlines()[-1])
     except subprocess.TimeoutExpired:
-        return {"cases": 1, "violations": [f"no end {GRACE_SECONDS:g} s behind its budget"]}
+        return {"cases": 1, "violations": [f"no end {GRACE_SECONDS:g} s after its budget"]}
     except (IndexError, ValueError):
         return {"cases": 0, "violations": ["it printed no record"]}
     finally:
@@ -116,7 +115,7 @@ def judged(plant: Plant, campaign: str, seconds: float, seed: int) -> Result:
         record: dict[str, Any] = {"cases": int(not missing), "violations": violations}
     else:
         record = attempt(campaign, plant, seconds, seed)
-    words = (record["violations"] or ["nothing was noticed"])[0]
+    words = (record["violations"] or ["no violation was noticed"])[0]
     caught = bool(record["violations"]) and record["cases"] > 0
     took = time.monotonic() - started
     return Result(plant, campaign, caught, record["cases"], took, " ".join(words.split()))
@@ -133,7 +132,7 @@ def show(result: Result) -> None:
 
 
 def show_controls(plants: Sequence[Plant], seconds: float | None, seed: int) -> set[str]:
-    """Run the campaigns of these bugs without any; return those that found something all the same.
+    """Run the campaigns of these bugs without any; return those that found a violation anyway.
 
     The models are searched as they are by their own campaign, which takes minutes.
     """
@@ -161,7 +160,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the options; leave with code 2 when they make no sense."""
     parser = argparse.ArgumentParser(prog="python -m stress.score", description="Plant bugs.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="bugs; none: all of them")
-    parser.add_argument("--list", action="store_true", help="only say which there are")
+    parser.add_argument("--list", action="store_true", help="only print their names")
     parser.add_argument("--seconds", type=float, help="for each campaign, instead of its budget")
     parser.add_argument(
         "--short", action="store_true", help=f"{SHORT_COUNT} quick ones, by the seed"
@@ -195,17 +194,17 @@ def chosen(options: argparse.Namespace, seed: int) -> list[Plant]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Plant what was asked for and return the exit code."""
     options = parse(arguments)
+    seed = secrets.randbits(32) if options.seed is None else options.seed
+    plants = chosen(options, seed)
     if options.list:
-        with contextlib.suppress(BrokenPipeError):  # `| head` has seen enough
-            for plant in PLANTS:
+        try:
+            for plant in plants:
                 print(f"{plant.name:32} {plant.where:6}  {plant.wrong} ({plant.breaks})")
             sys.stdout.flush()
-            return 0
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except BrokenPipeError:  # `| head` has seen enough; nor is there anything to flush at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    seed = secrets.randbits(32) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
-    plants = chosen(options, seed)
     controlled = not (options.short or options.no_controls)
     false = show_controls(plants, options.seconds, seed) if controlled else set()
     missed = []

@@ -1,6 +1,6 @@
 """Fails chosen system calls of this process: the other half of `harness/shim.c`.
 
-The library must be there when the process starts: `environment` says how. Then `watch` names the
+The library must be preloaded when the process starts: see `environment`. Then `watch` names the
 directory below which calls are counted, and between `begin` and `end` the calls of one kind, from
 the Nth on, end in an error, move half of their bytes, or are interrupted by a signal.
 """
@@ -26,7 +26,7 @@ KINDS = (
     "fdatasync", "msync", "rename", "unlink", "mkdir", "flock", "fcntl", "readdir", "madvise",
     "futex", "close", "chmod", "statfs", "unlock",
 )  # fmt: skip
-"""What is counted, in the order of `enum kind`; each stands for all calls of its sort."""
+"""The counted calls, in the order of `enum kind`; each kind includes all calls of its sort."""
 SYNCS = frozenset({"fsync", "fdatasync", "msync"})
 SHORT = -1
 GO_ON = -2
@@ -78,7 +78,7 @@ def is_possible() -> bool:
 
 
 @functools.cache
-def _library() -> Any | None:  # noqa: ANN401  whatever ctypes makes of it
+def _library() -> Any | None:  # noqa: ANN401  ctypes has no public type for it
     library = ctypes.CDLL(None)
     if not hasattr(library, "shim_begin"):
         return None
@@ -105,12 +105,12 @@ def _loaded() -> Any:  # noqa: ANN401
 
 
 def watch(directory: str) -> None:
-    """Look at calls on what lies below this directory from now on; count none yet."""
+    """Watch calls on files below this directory from now on; count none yet."""
     _loaded().shim_watch(os.fsencode(directory))
 
 
 def begin(order: Order | None = None) -> None:
-    """Count calls from now on, and disturb those that the order says."""
+    """Count calls from now on, and disturb those that the order names."""
     if order is None:
         _loaded().shim_begin(NOTHING, 0, 0, GO_ON, 0)
     else:
@@ -142,8 +142,8 @@ def fired_path() -> str:
 def on_sync(listener: Callable[[str, str, int], int] | None) -> None:
     """Have every sync below the directory told: its kind, its path, its error or 0.
 
-    What the listener itself does is not looked at. It returns 0, or a signal that came while it ran
-    and shall come again now that it has ended: nothing that it raises would reach anybody.
+    The listener's own calls are not counted. It returns 0, or a signal that came while it ran and
+    is to be raised again now that it has ended: an exception raised in it would reach no caller.
     """
 
     def told(kind: int, path: bytes, error: int) -> int:

@@ -1,4 +1,4 @@
-"""Runs everything in the compiled core through Python, for a build under sanitizers.
+"""Runs every part of the compiled core through Python, for a build under sanitizers.
 
 Run by `stress/tests/test_sanitized.py` with `PAGEQUEUE_STRESS_CORE` naming the build.
 """
@@ -58,20 +58,29 @@ def exercise(path: Path) -> None:
         assert found.timestamp == middle.timestamp
         assert queue.replay(sequence=middle.sequence).sequence == middle.sequence
         assert len(list(queue.replay(since=timedelta(hours=1)))) == MESSAGES
+        large = [rng.randbytes(size) for size in (PAGE_BYTES, 5, 40 * PAGE_BYTES)]
+        assert producer.send_many(large) == range(MESSAGES, MESSAGES + 3)
+        assert [consumer.receive(timeout=1).payload for _ in large] == large
+        with producer.open() as file:
+            file.write(large[2])
+            file.write(large[2])
+        with consumer.receive(timeout=1).open() as file:
+            file.seek(len(large[2]))
+            assert file.read() == large[2]
         queue.rotate()
         producer.flush()
         assert queue.verify().ok
         str(queue.info())
     with Queue(path, read_only=True) as queue:
-        assert len(list(queue.replay())) == MESSAGES
+        assert len(list(queue.replay())) == MESSAGES + 4
 
 
 def misuse(producer: Producer) -> None:
-    """Everything that is refused is refused without harm."""
-    for payload in ("text", 3, None, memoryview(b"abcd")[::2], bytes(PAGE_BYTES)):
+    """Every refused call is refused without harm."""
+    for payload in ("text", 3, None, memoryview(b"abcd")[::2]):
         with contextlib.suppress(TypeError, ValueError):
             producer.send(payload)  # type: ignore[arg-type]
-    for payloads in ([b"a", 1], [bytes(9000)] * 2, 5, [b"a"] * 2000):
+    for payloads in ([b"a", 1], 5):
         with contextlib.suppress(TypeError, ValueError):
             producer.send_many(payloads)
     with contextlib.suppress(ValueError):
@@ -79,7 +88,7 @@ def misuse(producer: Producer) -> None:
 
 
 def share(path: Path) -> None:
-    """Threads share a producer; a consumer that is closed under way goes away cleanly."""
+    """Threads share a producer; a consumer that is closed during use ends cleanly."""
     with Queue(path, page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
         before = queue.tail_sequence
         consumer = queue.consumer(latest=True)
@@ -112,7 +121,7 @@ def share(path: Path) -> None:
 
 
 def damage(path: Path, rng: random.Random) -> None:
-    """Overwrite words of a page and of its index, as damage or an enemy would."""
+    """Overwrite fields of a page and of its index, as damage or an attacker would."""
     for name, step, count in (("page", 8, 6), ("idx", 12, 3)):
         files = sorted(path.glob(f"*.{name}"))
         file = rng.choice(files)
@@ -124,7 +133,7 @@ def damage(path: Path, rng: random.Random) -> None:
 
 
 def endure(base: Path) -> None:
-    """Read queues of hostile bytes: typed errors, or messages, and nothing else."""
+    """Read queues of hostile bytes: typed errors or messages are the only results."""
     rng = random.Random(2)
     for i in range(HOSTILE_ROUNDS):
         path = base / f"hostile-{i}"

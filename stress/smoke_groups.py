@@ -20,11 +20,11 @@ MESSAGES = 600
 THREADS = 3
 HOSTILE_ROUNDS = 40
 TABLE_AT = 192
-"""The first word of the table; what stands before says what the file is."""
+"""The first word of the table; the words before it describe the file."""
 
 
 def work(group: Group, seed: int) -> None:
-    """Do all that can be done with claims, until nothing is left."""
+    """Do all that can be done with claims, until no message is left."""
     rng = random.Random(seed)
     while group.lag:
         with contextlib.suppress(TimeoutError, PageQueueError):
@@ -40,7 +40,7 @@ def work(group: Group, seed: int) -> None:
 
 
 def misuse(group: Group) -> None:
-    """Call everything as it must not be called."""
+    """Call every method with wrong arguments."""
     claim = group.claim(timeout=0)
     for call in (
         lambda: group.claim("soon"),  # type: ignore[arg-type]
@@ -63,7 +63,7 @@ def misuse(group: Group) -> None:
 
 
 def endure(queue: Queue, group: Group) -> None:
-    """Do everything with a table that says anything."""
+    """Run every operation on a table with arbitrary contents."""
     for call in (
         lambda: group.claim(timeout=0).ack(),
         lambda: group.claim_many(9, timeout=0),
@@ -77,7 +77,7 @@ def endure(queue: Queue, group: Group) -> None:
 
 
 def exercise_groups(path: Path) -> None:
-    """Threads share a handle, and handles share a group; then any bytes stand in its table."""
+    """Threads share a handle, and handles share a group; then its table holds arbitrary bytes."""
     with Queue(path, page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
         for number in range(MESSAGES):
             producer.send(b"%d" % number * 10)

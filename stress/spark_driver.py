@@ -1,4 +1,4 @@
-"""A Spark driver that `no_row_is_lost_or_doubled_by_spark` starts, and kills at any moment.
+"""A Spark driver that `no_row_is_lost_or_doubled_by_spark` starts, and kills at random times.
 
 It copies one queue to another by a streaming query, which it starts again when a killed worker ends
 it, and writes jobs of labelled rows to the same queue, noting before and after each what it does.
@@ -39,7 +39,7 @@ class Driver:
         self.number = 0
 
     def told_to_stop(self) -> bool:
-        """Whether this is the end, or whoever started it is gone."""
+        """Whether the round is over, or the parent process is gone."""
         return (self.directory / "stop").exists() or os.getppid() == 1
 
     def note(self, text: str) -> None:
@@ -67,7 +67,7 @@ class Driver:
             self.note(f"failed job {' '.join(str(error).split())[:3000]}")
 
     def copy(self, *, ends: bool) -> None:
-        """Run the streaming query, until it ends or fails, or there is nothing more to do."""
+        """Run the streaming query, until it ends or fails, or there is no more to do."""
         stream = (
             self.spark.readStream.format("pagequeue").option("consumer", "spark")
             .option("maxRecordsPerTrigger", 5000 if ends else self.rng.choice((20, 150, 1200)))
@@ -90,14 +90,14 @@ class Driver:
         query.awaitTermination()  # raises what it failed with
 
     def run(self) -> None:
-        """Go on until told to stop, then finish what is left."""
+        """Run until told to stop, then finish the rest."""
         ended = False
         while not ended:
             ends = self.told_to_stop()
             try:
                 self.copy(ends=ends)
                 ended = ends
-            except Exception as error:  # noqa: BLE001 - whatever a killed worker came to
+            except Exception as error:  # noqa: BLE001 - any error of a killed worker
                 text = str(error)
                 self.note(f"failed {' '.join(text.split())[:3000]}")
                 time.sleep(0.1)
@@ -106,7 +106,7 @@ class Driver:
 
 def main(directory: str, life: int) -> None:
     """Be a driver."""
-    from pagequeue.spark import session  # noqa: PLC0415 - the campaign says what is missing
+    from pagequeue.spark import session  # noqa: PLC0415 - the campaign reports a missing extra
 
     spark = session("campaign", master="local[2,6]", settings=SETTINGS)
     spark.sparkContext.setLogLevel("OFF")

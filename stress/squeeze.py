@@ -1,7 +1,7 @@
 """Taking room away and giving it back: a full disk, and the limits of a process.
 
 Each squeeze is a context manager: inside there is no room, afterwards there is. What the library
-may say then, and what it must not leave behind, is judged here as well.
+may report then, and which files it must not leave, is judged here as well.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Squeeze:
 
     Attributes:
         name: "disk", or that of a limit: "FSIZE", "NOFILE", "AS".
-        spared_bytes: what is left; for NOFILE, so many descriptors.
+        spared_bytes: the room that remains; for NOFILE, so many descriptors.
         directory: on the disk that is filled.
     """
 
@@ -116,7 +116,7 @@ def full(directory: Path, spared_bytes: int = 0) -> Iterator[None]:
 
 
 def complaint(error: BaseException) -> str | None:
-    """Return what is wrong with an error that says that there is no room; None: nothing."""
+    """Return what is wrong with an error that reports a lack of room; None if it is right."""
     from pagequeue import errors  # noqa: PLC0415  the core is chosen by now
 
     if isinstance(error, MemoryError):
@@ -133,10 +133,35 @@ def complaint(error: BaseException) -> str | None:
     return None
 
 
+def may_be_sparse(path: Path) -> bool:
+    """Whether a page, or the page of an index, is of a large message, or empty behind one.
+
+    These are made sparse; who maps an empty one to write to it reserves its blocks first.
+    """
+    from pagequeue import format as fmt  # noqa: PLC0415  the core is chosen by now
+
+    page = path.with_suffix(".page")
+    try:
+        with page.open("rb") as file:
+            start = file.read(fmt.PAGE_HEADER_BYTES + fmt.FRAME_HEADER_BYTES)
+    except FileNotFoundError:
+        return True  # retention removed it
+    word = int.from_bytes(start[fmt.PAGE_HEADER_BYTES :][:4], "little")
+    if fmt.is_large(word) or (fmt.is_end(word) and word & fmt.LENGTH_MASK > 16):
+        return True
+    prefix, number = page.stem.rsplit("-", 1)
+    if int(number) == 1 or not (word == 0 or fmt.is_end(word)):
+        return False
+    return may_be_sparse(page.with_name(f"{prefix}-{int(number) - 1:010}.page"))
+
+
 def halves(directory: Path, page_bytes: int) -> list[str]:
     """Return the names of files that are not whole, or have a temporary name."""
     sizes = {".page": page_bytes, ".idx": page_bytes // 32 * 12}
     found = []
+    staged = directory / "queue-staged"
+    if staged.is_dir():
+        found += [f"queue-staged/{name}" for name in os.listdir(staged) if name != "lock"]
     for entry in os.scandir(directory):
         expected = sizes.get(os.path.splitext(entry.name)[1])
         with contextlib.suppress(FileNotFoundError):
@@ -144,6 +169,6 @@ def halves(directory: Path, page_bytes: int) -> list[str]:
             sparse = stat.st_blocks * 512 < stat.st_size
             if ".tmp-" in entry.name or expected not in {None, stat.st_size}:
                 found.append(f"{entry.name}, {stat.st_size} bytes")
-            elif sparse:
+            elif sparse and not may_be_sparse(directory / entry.name):
                 found.append(f"{entry.name}, {stat.st_blocks * 512} of {stat.st_size} bytes")
     return sorted(found)

@@ -1,7 +1,7 @@
 """What the processes of `no_compression_loses_or_shows_old_bytes` do, and how each of them judges.
 
 One process sends; the payload of each message follows from the queue's seed and its sequence, so
-whoever reads can tell what must stand there, whichever file it comes from.
+any reader knows what each message must be, no matter which file it comes from.
 """
 
 from __future__ import annotations
@@ -20,18 +20,21 @@ if TYPE_CHECKING:
 
 HEAD = struct.Struct("<QQ")
 SIZE_MAX = 1500
+LARGE_MAX = 100 << 10
+LARGE_PART = 500
+"""One message in so many can be larger than the smaller ones of the pages."""
 RANDOM_PART = 8
 """One message in so many does not shrink."""
 
 
 class Forbidden(Exception):
-    """Something that must never be seen was seen."""
+    """A forbidden observation."""
 
 
 def payload_of(seed: int, sequence: int) -> bytes:
     """Return what a message must be."""
     rng = random.Random(seed * 1_000_003 + sequence)
-    size = rng.randrange(SIZE_MAX)
+    size = rng.randrange(SIZE_MAX if rng.randrange(LARGE_PART) else LARGE_MAX)
     head = HEAD.pack(seed, sequence)
     if rng.randrange(RANDOM_PART) == 0:
         return head + rng.randbytes(size)
@@ -58,9 +61,9 @@ class Scene:
         page_bytes: of its pages.
         block_bytes: of the blocks of compressed pages.
         kept_pages: retention keeps so many pages' bytes; None keeps all.
-        after: `compress_after` of who sends.
+        after: `compress_after` of the sender.
         level: of Zstandard.
-        acked: a file with the sequence behind the last message whose `send` returned.
+        acked: a file with the sequence after the last message whose `send` returned.
     """
 
     path: Path
@@ -73,7 +76,7 @@ class Scene:
     acked: Path
 
     def open(self, *, sends: bool = False) -> Queue:
-        """Open the queue; who sends retires and compresses, too."""
+        """Open the queue; the sender retires and compresses, too."""
         from pagequeue import Queue, Retention  # noqa: PLC0415  the core is chosen by now
         from pagequeue import format as fmt  # noqa: PLC0415
 
@@ -87,14 +90,14 @@ class Scene:
         )  # fmt: skip
 
     def acked_sequence(self) -> int:
-        """Return the sequence behind the last message whose `send` returned."""
+        """Return the sequence after the last message whose `send` returned."""
         data = self.acked.read_bytes() if self.acked.exists() else b""
         return int.from_bytes(data[:8], "little")
 
     # --- roles ------------------------------------------------------------------------------------
 
     def send(self, rng: random.Random) -> NoReturn:
-        """Send for ever, one by one and in batches; now and then seal, flush or trim."""
+        """Send without end, one by one and in batches; now and then seal, flush or trim."""
         fd = os.open(self.acked, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with self.open(sends=True) as queue, queue.producer() as producer:
             while True:
@@ -117,28 +120,28 @@ class Scene:
                     time.sleep(0.0005)
 
     def compress(self, rng: random.Random) -> NoReturn:
-        """Compress for ever; two do that at once."""
+        """Compress without end; two processes do that at once."""
         with self.open() as queue:
             while True:
                 queue.compress()
                 time.sleep(rng.random() * 0.004)
 
     def read_anew(self, rng: random.Random) -> NoReturn:
-        """Open, look at some places, close; for ever."""
+        """Open, read at some places, close; without end."""
         while True:
             with self.open() as queue:
                 for _ in range(rng.randint(1, 6)):
                     rng.choice((self._replay, self._since, self._last, self._verify))(queue, rng)
 
     def read_on(self, rng: random.Random) -> NoReturn:
-        """Stay open, and go through all with consumers that stay where they are for a while."""
+        """Stay open, and read all with consumers that stay where they are for a while."""
         with self.open() as queue:
             walks = [_Walk(queue) for _ in range(4)]
             while True:
                 rng.choice(walks).go(self.seed, rng)
                 time.sleep(rng.random() * 0.001)
 
-    # --- looks ------------------------------------------------------------------------------------
+    # --- checks -----------------------------------------------------------------------------------
 
     def _replay(self, queue: Queue, rng: random.Random) -> None:
         from pagequeue import Expired  # noqa: PLC0415
@@ -181,7 +184,7 @@ class Scene:
                 sequence = found.sequence - 1
                 before = next(iter(queue.replay(sequence=sequence)))
                 if before.timestamp >= known.timestamp:
-                    raise Forbidden(f"since the time of {known.sequence} passes over {sequence}")
+                    raise Forbidden(f"since the time of {known.sequence} skips {sequence}")
         except Expired:
             self._passed(queue, sequence)
 
@@ -206,7 +209,7 @@ class Scene:
 
 @dataclass
 class _Walk:
-    """One consumer that goes through the whole queue, by and by."""
+    """One consumer that reads the whole queue, by and by."""
 
     queue: Queue
     next: int = -1

@@ -1,4 +1,4 @@
-"""One queue in which somebody dies at a chosen step, and the proof that nobody else minds.
+"""One queue in which a process dies at a chosen step, and the proof that no other is affected.
 
 Before the victim starts, a survivor may have the queue open; afterwards it must be able to send at
 once, and to receive whole frames only. Then the queue is opened again and proved.
@@ -29,12 +29,13 @@ PAGE_NUMBER_AT, TAIL_EVEN_AT, FIRST_EVEN_AT, TAIL_ODD_AT = 192, 200, 208, 216
 FIRST_SEQUENCE_AT = 40
 LEFT_BY_PUBLISHERS = {"queue-publishing", "queue-sending"}
 
-MIXED, SINGLE, BATCH, ROTATE, ROWS, PUBLISH, PUBLISH_BATCH = range(7)
+MIXED, SINGLE, BATCH, ROTATE, ROWS, PUBLISH, PUBLISH_BATCH, LARGE = range(8)
 KINDS = {
     "mixed": MIXED, "single": SINGLE, "batch": BATCH, "rotate": ROTATE, "rows": ROWS,
-    "publish": PUBLISH,
+    "publish": PUBLISH, "large": LARGE,
 }  # fmt: skip
 _SIZES = {"payload_bytes_max": 1200, "batch_bytes_max": 2600, "batch_count_max": 8}
+_LARGE = {"large_bytes": 4 * PAGE_BYTES}
 SHAPES = (
     Shape(**_SIZES, batch_parts=80, rotate_parts=20, row_parts=64),
     Shape(**_SIZES, batch_parts=0, rotate_parts=0),
@@ -43,6 +44,7 @@ SHAPES = (
     Shape(**_SIZES, batch_parts=256, rotate_parts=0, row_parts=256),
     Shape(**_SIZES, batch_parts=20, rotate_parts=10, publish_parts=200),
     Shape(60, batch_parts=0, rotate_parts=0, publish_parts=256, publish_count_max=12),
+    Shape(**_SIZES, batch_parts=40, rotate_parts=10, **_LARGE, large_parts=192),
 )
 
 
@@ -57,7 +59,7 @@ def op_of(uid: int, number: int) -> Op:
 
 
 class Scene:
-    """One queue with its survivor, its victims and what they were told."""
+    """One queue with its survivor, its victims and the results of their calls."""
 
     def __init__(self, directory: str) -> None:
         self.directory = Path(directory)
@@ -105,7 +107,7 @@ class Scene:
             queue._store.roller.next_page(queue._store.tail.page_number + 1)
             os.write(ready, b"r")
             os.read(command, 1)
-            digest = self._receive(consumer, uid, 0)  # what the dead left, before anyone mends it
+            digest = self._receive(consumer, uid, 0)  # state before any recovery
             while True:
                 started = time.monotonic()
                 sent = self.send(producer, uid, number)
@@ -119,7 +121,7 @@ class Scene:
             self.stalled(time.monotonic() - started, "a survivor's flush")
             self._receive(consumer, uid, digest)
             if consumer.lag:
-                self.errors.say(f"poll returns nothing at {consumer.sequence} and there is more")
+                self.errors.say(f"poll returns None at {consumer.sequence} and there is more")
 
     def _receive(self, consumer: Consumer, uid: int, digest: int) -> int:
         while True:
@@ -131,7 +133,7 @@ class Scene:
         return digest
 
     def stalled(self, seconds: float, doing: str) -> None:
-        """Say so if somebody waited too long."""
+        """Report a wait that took too long."""
         if seconds > STALL_SECONDS:
             self.errors.say(f"{doing} took {seconds:.3f} s")
 
@@ -177,14 +179,14 @@ class Scene:
         return died
 
     def tear_next_header(self, *, sequence_first: bool) -> None:
-        """Do a part of the first step of a roll: no kill point can stand inside one `memcpy`.
+        """Do a part of the first step of a roll: a kill point cannot lie inside one `memcpy`.
 
         Args:
             sequence_first: the first sequence is there and the checksum is not; else half of it.
         """
         meta = (self.directory / "queue" / "queue-writeMeta").read_bytes()
         number = _word(meta, PAGE_NUMBER_AT) + 1
-        odd = (number - 1) % 2 * (TAIL_ODD_AT - TAIL_EVEN_AT)  # words of the page that is active
+        odd = (number - 1) % 2 * (TAIL_ODD_AT - TAIL_EVEN_AT)  # fields of the active page
         sequence = _word(meta, odd + FIRST_EVEN_AT) + _word(meta, odd + TAIL_EVEN_AT) % (1 << 32)
         page = self.directory / "queue" / f"queue-{number:010}.page"
         with page.open("r+b") as file:
@@ -192,10 +194,10 @@ class Scene:
             file.write(sequence.to_bytes(8, "little") if sequence_first else b"half")
 
     def prove(self, end_sequence: int | None = None) -> None:
-        """Open the queue again, go on, and compare all of it.
+        """Open the queue again, continue, and compare all of it.
 
         Args:
-            end_sequence: what a power cut took of the first producer's begins here; None: nothing.
+            end_sequence: where a power cut took messages of the first producer; None: no loss.
         """
         from pagequeue import Queue  # noqa: PLC0415
 
@@ -206,8 +208,12 @@ class Scene:
         self.uids.append(uid)
         started = time.monotonic()
         with Queue(self.path, page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
-            sequence, count = op_of(uid, 0).run(producer)
             took = time.monotonic() - started
+            report = queue.verify()  # what was recovered, before a producer continues it
+            self.violations += [f"verify, recovered: {problem}" for problem in report.problems]
+            started = time.monotonic()
+            sequence, count = op_of(uid, 0).run(producer)
+            took += time.monotonic() - started
             records.append((uid, 0, count, sequence, 0))
             if took > STALL_SECONDS:
                 self.violations.append(f"opening again and sending took {took:.3f} s")
@@ -220,13 +226,19 @@ class Scene:
             report = queue.verify()
             strays = [name for name in os.listdir(self.path) if ".tmp-" in name]
             strays += [name for name in os.listdir(self.path) if name in LEFT_BY_PUBLISHERS]
+            strays += self.staged(producer)
         self.violations += proof.violations
         self.violations += [f"verify: {problem}" for problem in report.problems]
-        self.violations += [f"left behind: {name}" for name in strays]
+        self.violations += [f"left over: {name}" for name in strays]
         for _, seen, digest, *_ in self.seen.records():
             if seen >= len(proof.digests) or proof.digests[seen] != digest:
                 self.violations.append(f"the survivor received another stream up to {seen}")
         self.violations += self.errors.said()
+
+    def staged(self, producer: Producer) -> list[str]:
+        """Send one more large message; return the staged files that are left after that."""
+        producer.send(bytes(2 * PAGE_BYTES))
+        return [name for name in os.listdir(f"{self.path}/queue-staged") if name != "lock"]
 
 
 def _word(data: bytes, at: int) -> int:

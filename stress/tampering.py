@@ -17,10 +17,10 @@ def overwrite(path: Path | str, position: int, data: bytes) -> None:
 
 
 def pretend_power_cut(directory: Path | str, prefix: str = "queue") -> bool:
-    """Make a queue's shared words look like another boot's; nobody may have it open.
+    """Give a queue's shared state another boot id; no process may have the queue open.
 
     Returns:
-        whether there were any: a queue that nobody got to make has none.
+        whether there was any: a queue whose creation was interrupted has none.
     """
     from pagequeue import format as fmt  # noqa: PLC0415  a campaign chooses the core first
     from pagequeue.meta.write_meta import WriteMeta  # noqa: PLC0415

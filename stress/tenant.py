@@ -1,6 +1,6 @@
-"""A process that uses a queue while room is taken away from it, and says what must not be.
+"""A process that uses a queue while room is taken away from it, and reports violations.
 
-What goes wrong is an exception here: the campaign reads it from the error file.
+A violation is an exception here: the campaign reads it from the error file.
 """
 
 from __future__ import annotations
@@ -25,17 +25,28 @@ if TYPE_CHECKING:
 
 CASE = WORD = struct.Struct("<Q")
 LOG_RECORDS_MAX = 200_000
-SHAPE = Shape(batch_bytes_max=12 << 10)
 SENDS_MAX = 3000
 SENDS_MIN = 3
-PAGES_SPARED = 12
+PAGES_SPARED = 24
+LARGE_PAGE_BYTES_MAX = 64 << 10
+LARGE_PARTS = 24
+LARGE_TENTHS = 18
+"""Of a page: large messages have 0.6 to 3 pages, and take five at most."""
 CROWD_BYTES_MAX = 16 << 20
 BACKGROUND_SECONDS = 2.0
 PAUSE_SECONDS = 0.002
 
 
 class Forbidden(Exception):
-    """What must not be."""
+    """A violation."""
+
+
+def shape_of(page_bytes: int) -> Shape:
+    """Return what tenants of a queue with such pages send: large messages, if these are small."""
+    parts = LARGE_PARTS if page_bytes <= LARGE_PAGE_BYTES_MAX else 0
+    return Shape(
+        batch_bytes_max=12 << 10, large_parts=parts, large_bytes=page_bytes * LARGE_TENTHS // 10
+    )
 
 
 class MemoryLog:
@@ -59,7 +70,7 @@ class MemoryLog:
         return list(self.kind.iter_unpack(data))
 
     def close(self) -> None:
-        """Let the memory go."""
+        """Release the memory."""
         self._map.close()
 
 
@@ -89,7 +100,7 @@ class Tenant:
     # --- alone ------------------------------------------------------------------------------------
 
     def live(self) -> None:
-        """Open, send, be squeezed, go on; several times."""
+        """Open, send, be squeezed, continue; several times."""
         rng = random.Random(self.uid)
         if rng.random() < 0.4:
             self.refused_to_open(rng)
@@ -132,12 +143,12 @@ class Tenant:
                 self.forget()
 
     def send(self, producer: Producer) -> None:
-        """Send the next operation, and say so; it is the next one until it could be sent."""
-        op = SHAPE.op(self.uid, self.number)
+        """Send the next operation, and record it; retry it until it was sent."""
+        op = shape_of(self.page_bytes).op(self.uid, self.number)
         first, count = op.run(producer)
         self.acked.put(self.uid, self.number, count, first, 0)
         self.number += 1
-        self.sent += op.payloads
+        self.sent += op.payloads if count else []
 
     def roomy(self) -> bool:
         """Whether the disk has room for some more pages."""
@@ -150,7 +161,9 @@ class Tenant:
         self.sent.clear()
 
     def squeezed(self, queue: Queue, producer: Producer, rng: random.Random) -> None:
-        """Go on without room until something is refused; look at all that must still be."""
+        """Continue without room until a call is refused; check all that must still work."""
+        from pagequeue.bulk.publisher import BulkPublisher  # noqa: PLC0415  the core is chosen
+
         squeeze = Squeeze.drawn(rng, self.room, self.page_bytes)
         if rng.random() < 0.3:
             self.lose_an_index(rng)
@@ -162,6 +175,9 @@ class Tenant:
             if refused and squeeze.name == "disk":
                 time.sleep(PAUSE_SECONDS)  # the next page may be tried in the background
             self.look(queue, producer, squeeze, rng)
+        if squeeze.reading_needs_it:  # nor could staged pages be removed: the next publisher does
+            with BulkPublisher(queue._store) as publisher:
+                publisher._recover()
         self.no_halves()
 
     def send_until_refused(self, producer: Producer, squeeze: Squeeze) -> int:
@@ -190,14 +206,14 @@ class Tenant:
             try:
                 act()
             except Exception as error:
-                raise Forbidden(f"{doing} does not go on, {squeeze}") from error
+                raise Forbidden(f"{doing} does not continue, {squeeze}") from error
 
     def lose_an_index(self, rng: random.Random) -> None:
-        """Remove the index of some page, which reading then makes again, or does without."""
+        """Remove the index of some page, which reading then rebuilds, or does without."""
         names = [name for name in os.listdir(self.path) if name.endswith(".idx")]
         os.unlink(self.path / rng.choice(names))
 
-    # --- what must be -----------------------------------------------------------------------------
+    # --- what must hold ---------------------------------------------------------------------------
 
     def nothing_lost(self, queue: Queue) -> None:
         """Compare what was sent with what is there."""
@@ -222,7 +238,7 @@ class Tenant:
             self.nothing_lost(queue)
 
     def flushed_by_itself(self, queue: Queue) -> None:
-        """The timedelta's promise holds again when there is room again."""
+        """The timedelta's guarantee holds again when there is room again."""
         tail, deadline = queue.tail_sequence, time.monotonic() + BACKGROUND_SECONDS
         while queue.durable_sequence < tail:
             if time.monotonic() > deadline:
@@ -234,13 +250,13 @@ class Tenant:
         deadline = time.monotonic() + BACKGROUND_SECONDS
         while found := halves(self.path, self.page_bytes):
             if time.monotonic() > deadline:
-                raise Forbidden(f"left behind: {found}")
+                raise Forbidden(f"left over: {found}")
             time.sleep(PAUSE_SECONDS)
 
     # --- in a crowd -------------------------------------------------------------------------------
 
     def insist(self) -> None:
-        """Send until it is enough; what is refused is tried again. Something goes at the end."""
+        """Send enough messages; refused ones are retried. At least one is sent at the end."""
         rng = random.Random(self.uid)
         while True:
             queue: Queue | None = None
@@ -273,7 +289,7 @@ class Tenant:
 
 
 def allowed(act: Callable[[], None], doing: str) -> bool:
-    """Do something that may be refused for want of room; return whether it was."""
+    """Make a call that may be refused for want of room; return whether it was refused."""
     try:
         act()
     except Forbidden:
@@ -301,7 +317,7 @@ def whole(queue: Queue) -> None:
 def problems_of(queue: Queue) -> list[Problem]:
     """Return what verify finds, but for indexes that were taken away and not yet needed.
 
-    That it could not look, for want of descriptors or memory, it says without calling it damage.
+    Checks that failed for want of descriptors or memory are reported without counting as damage.
     """
     found = [p for p in queue.verify().problems if not p.file.endswith(".idx")]
     return [p for p in found if not p.reason.startswith("the system refused")]

@@ -1,8 +1,8 @@
 """The executed lines of the library, in all threads of a process: where victims die.
 
-Every module of the package counts, in whatever sub-package it is: it is recognised by where the
-file of its code is, and no list names it. So a module that is split, renamed or moved stays traced.
-A place is a module's name below the package and a line number, as `roll:97`.
+Every module of the package counts, in any sub-package: it is recognised by where the file of its
+code is, and no list names it. So a module that is split, renamed or moved stays traced. A place is
+a module's name below the package and a line number, as `roll:97`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def trace(at_line: Callable[[str, int], None]) -> Callable[[], None]:
 
 
 class At(NamedTuple):
-    """A place, and the how manieth time that a victim comes to it."""
+    """A place, and which of a victim's visits to it is meant, from 1."""
 
     place: str
     at_pass: int
@@ -90,7 +90,7 @@ class At(NamedTuple):
 
 
 class Victim:
-    """Looks at the lines of this process from now on, and dies at one of them.
+    """Traces the lines of this process from now on, and dies at one of them.
 
     Args:
         at: where to die; None: live, and write down all places.
@@ -118,7 +118,7 @@ class Victim:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def end(self) -> None:
-        """Live on; write down the places if nobody was to die."""
+        """Live on; write down the places if no death was planned."""
         self._end()
         if self._lives:
             self._notes.write_text("".join(f"{place}\n" for place in self._places), "ascii")
@@ -137,10 +137,10 @@ class Deaths(Generic[S]):
         self._counts: Counter[str] = Counter()
 
     def add(self, scenario: S, notes: Path) -> None:
-        """Take the places that a scenario comes to if nobody dies.
+        """Add the places that a scenario reaches if no victim dies.
 
         Raises:
-            AssertionError: there are none: nothing of the library is traced.
+            AssertionError: no place was recorded: no code of the library is traced.
         """
         places = noted(notes)
         assert places, f"{scenario}: no line of the library was executed"

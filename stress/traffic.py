@@ -1,4 +1,4 @@
-"""What the producers of a campaign send, and the proof that all of it and nothing else is there.
+"""What the producers of a campaign send, and the proof that exactly that is there.
 
 Every operation follows from its producer's uid and its number, so that the parent can make it again
 and compare byte for byte. What returned is recorded by the producer in a file of 32-byte records:
@@ -29,8 +29,12 @@ if TYPE_CHECKING:
 HEADER = struct.Struct("<QIHHII")  # uid, number, place in the batch, its count, bytes, CRC-32
 RECORD = struct.Struct("<QIIQQ")  # uid, number, count, first sequence, 0
 SEEN = struct.Struct("<QQIIQ")  # uid, next sequence, digest, 0, 0
-BLOB = random.Random(1).randbytes(1 << 16)
+BLOB = random.Random(1).randbytes(1 << 18)
 VIOLATIONS_MAX = 5
+SMALL_BYTES_MAX = 3950
+"""What has fewer bytes fits into one page, however small."""
+LARGE_SENT, LARGE_STREAMED, LARGE_IN_BATCH, LARGE_BATCH, DISCARDED = range(5)
+LARGE_WAYS = 5
 
 
 class Op(NamedTuple):
@@ -40,17 +44,35 @@ class Op(NamedTuple):
         payloads: what is sent.
         as_rows: those of one size are sent as an array, without an object for each.
         publishes: whose piece of work it is, if it is published: uid and number.
+        streams: each payload is written as a file, in parts.
+        discards: bytes that are written as a file and then discarded, so that they are never sent.
     """
 
     payloads: list[bytes]
     as_rows: bool = False
     publishes: tuple[int, int] | None = None
+    streams: bool = False
+    discards: bytes = b""
+
+    @property
+    def takes_pages(self) -> bool:
+        """Whether it can take several pages: a thread sends it, which cannot be stopped at once."""
+        return self.streams or sum(map(len, self.payloads)) > SMALL_BYTES_MAX
 
     def run(self, producer: Producer) -> tuple[int, int]:
         """Do it; return the first sequence and the count."""
+        if self.discards:
+            file = producer.open()
+            try:
+                file.write(self.discards)
+            finally:
+                file.discard()
+            return 0, 0
         if not self.payloads:
             producer.rotate()
             return 0, 0
+        if self.streams:
+            return streamed(producer, self.payloads[0]), 1
         if self.publishes is not None:
             published = publish(producer, *self.publishes, self.payloads)
             return published.start, len(published)
@@ -61,11 +83,24 @@ class Op(NamedTuple):
         return sent.start, len(sent)
 
 
+def streamed(producer: Producer, payload: bytes) -> int:
+    """Send a payload by writing it as a file in three parts; return its sequence."""
+    with producer.open() as file:
+        part = len(payload) // 3
+        for begin, end in ((0, part), (part, 2 * part), (2 * part, len(payload))):
+            file.write(payload[begin:end])
+    assert file.sequence is not None
+    return file.sequence
+
+
 @dataclass(frozen=True)
 class Shape:
     """What producers send: sizes, and how often what; the parts are of 256, of rows of batches.
 
-    What is published is mostly more than one page of 4096 bytes holds.
+    What is published is mostly more than one page of 4096 bytes holds. Of the large operations,
+    each has about `large_bytes` and does not fit into one page: a message that is sent or written
+    as a file, a batch with such a message in it, a batch of small ones, or a file that is
+    discarded.
     """
 
     payload_bytes_max: int = 8192
@@ -76,11 +111,15 @@ class Shape:
     row_parts: int = 0
     publish_parts: int = 0
     publish_count_max: int = 60
+    large_parts: int = 0
+    large_bytes: int = 0
 
     def op(self, uid: int, number: int) -> Op:
         """Return operation `number` of producer `uid`."""
         seed = hashlib.blake2b(b"%d %d" % (uid, number), digest_size=64).digest()
         kind = seed[0]
+        if seed[62] < self.large_parts:
+            return self._large(uid, number, seed)
         if kind < self.rotate_parts:
             return Op([])
         if kind >= 256 - self.publish_parts:
@@ -92,7 +131,7 @@ class Shape:
         sizes = [self._size(seed, i, limit) for i in range(count)]
         as_rows = count > 1 and seed[63] < self.row_parts
         if count > 1:
-            sizes[0] = max(sizes[0], HEADER.size)  # a batch says whose it is
+            sizes[0] = max(sizes[0], HEADER.size)  # a batch carries its producer's uid
         if as_rows:
             sizes = [max(sizes)] * count
         payloads = [_payload(uid, number, i, count, size) for i, size in enumerate(sizes)]
@@ -104,6 +143,23 @@ class Shape:
         sizes[0] = max(sizes[0], HEADER.size)
         payloads = [_payload(uid, number, i, count, size) for i, size in enumerate(sizes)]
         return Op(payloads, publishes=(uid, number))
+
+    def _large(self, uid: int, number: int, seed: bytes) -> Op:
+        size = HEADER.size + self.large_bytes * (64 + seed[61]) // 192
+        limit = min(self.payload_bytes_max, size)
+        way = seed[60] % LARGE_WAYS
+        if way == DISCARDED:
+            return Op([], discards=_payload(uid, number, 0, 1, size))
+        if way in {LARGE_SENT, LARGE_STREAMED}:
+            return Op([_payload(uid, number, 0, 1, size)], streams=way == LARGE_STREAMED)
+        sizes = [max(HEADER.size, self._size(seed, i, limit)) for i in range(3)]
+        if way == LARGE_IN_BATCH:
+            sizes[seed[59] % 3] = size
+        else:
+            each = max(HEADER.size, limit // 8)
+            sizes = [each] * (1 + size // each)
+        count = len(sizes)
+        return Op([_payload(uid, number, i, count, each) for i, each in enumerate(sizes)])
 
     def _size(self, seed: bytes, place: int, limit: int) -> int:
         draw = seed[2 + place]
@@ -117,14 +173,16 @@ class Shape:
 def _payload(uid: int, number: int, place: int, count: int, size: int) -> bytes:
     if size == 0:
         return b""
-    start = (uid * 7919 + number * 31 + place) % (len(BLOB) - size)
+    start = (uid * 7919 + number * 31 + place) % max(1, len(BLOB) - size)
     body = BLOB[start : start + size - HEADER.size]
+    while len(body) < size - HEADER.size:
+        body += BLOB[: size - HEADER.size - len(body)]
     head = HEADER.pack(uid, number, place, count, size, 0)[:-4]
     return head + zlib.crc32(body, zlib.crc32(head)).to_bytes(4, "little") + body
 
 
 def sound(payload: bytes) -> int | None:
-    """Return whose payload this is; None if it is not whole. Empty ones are nobody's."""
+    """Return the payload's producer; None if it is not whole. Empty ones have no producer."""
     if len(payload) < HEADER.size:
         return None
     uid, _, _, _, size, checksum = HEADER.unpack_from(payload)
@@ -157,12 +215,12 @@ class Log:
         return list(self.kind.iter_unpack(data[: len(data) // self.kind.size * self.kind.size]))
 
     def close(self) -> None:
-        """Let the descriptor go."""
+        """Close the descriptor."""
         os.close(self._fd)
 
 
 def chained(digest: int, message: Message) -> int:
-    """Return the digest of a stream that goes on with this message."""
+    """Return the digest of a stream extended by this message."""
     head = struct.pack("<Qq", message.sequence, message.timestamp)
     return zlib.crc32(message.payload, zlib.crc32(head, digest))
 
@@ -175,10 +233,10 @@ class Proof:
         op: makes an operation again, by uid and number.
         uids: of all producers there were.
         records: of all operations that returned.
-        violations: one sentence for each thing that must not be.
+        violations: one sentence for each.
         digests: by sequence, the digest of all messages before it; given for those that were
             proved before and are left out now.
-        end: what a power cut may have taken begins here; None: nothing may be missing.
+        end: where a power cut may have removed messages; None: no message may be missing.
         unacknowledged: operations that are there though their producer died in them.
     """
 
@@ -199,7 +257,7 @@ class Proof:
         self._last_timestamp = 0
 
     def wrong(self, sentence: str) -> None:
-        """Note what must not be."""
+        """Record a violation."""
         self.violations.append(sentence)
 
     def run(self, messages: Iterable[Message]) -> None:
@@ -224,7 +282,7 @@ class Proof:
     def _counted(self, messages: Iterable[Message]) -> Iterator[Message]:
         for expected, message in enumerate(messages, len(self.digests) - 1):
             if message.sequence != expected:
-                self.wrong(f"sequence {message.sequence} stands where {expected} should")
+                self.wrong(f"sequence {message.sequence} is where {expected} should be")
                 return
             if message.timestamp < self._last_timestamp:
                 self.wrong(f"message {expected} is older than the one before it")
@@ -233,7 +291,7 @@ class Proof:
             yield message
 
     def _op_at(self, message: Message) -> list[bytes] | None:
-        """Return what stands from here on: acknowledged, or the last act of somebody killed."""
+        """Return the operation that begins here: acknowledged, or the last of a dead process."""
         record = self._first.pop(message.sequence, None)
         if record is not None:
             return self.op(record[0], record[1]).payloads
@@ -243,7 +301,9 @@ class Proof:
         else:
             uid, number = self._who_died_in_empty(), -1
         if uid not in self._next or uid in self._died_in:
-            self.wrong(f"message {message.sequence} is nobody's, or there twice: {_words(message)}")
+            self.wrong(
+                f"message {message.sequence} is of no producer, or there twice: {_words(message)}"
+            )
             return None
         if number not in {-1, self._next[uid]}:
             self.wrong(

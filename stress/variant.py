@@ -1,9 +1,9 @@
 """Variants of the compiled core: with kill points, with a planted bug, under sanitizers.
 
-The library knows nothing of this. A child of a campaign that finds a path in the environment
-variable `CORE_VARIABLE` loads the core from there, before it imports `pagequeue`; everybody else
-gets the core that was installed. Builds are kept in a temporary directory, by the hash of what went
-into them.
+The library does not know of this. A child of a campaign that finds a path in the environment
+variable `CORE_VARIABLE` loads the core from there, before it imports `pagequeue`; other processes
+load the core that was installed. Builds are kept in a temporary directory, by the hash of their
+inputs.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ CORE_DIRECTORY = Path(__file__).resolve().parents[1] / "src" / "pagequeue" / "co
 CORE_MODULE = "pagequeue._core"
 PYTHON_FREE = (
     "protocol/crc32c.c",
+    "protocol/crc32c_folding.c",
     "protocol/frames.c",
     "protocol/bulk_commit.c",
     "protocol/scan.c",
@@ -116,7 +117,7 @@ def replaced_once(text: str, old: str, new: str, name: str) -> str:
 
 
 def told_changes() -> Changes:
-    """Return what the environment says that every build has."""
+    """Return the changes that the environment applies to every build."""
     text = os.environ.get(CHANGES_VARIABLE)
     if not text:
         return Changes()
@@ -135,11 +136,11 @@ def compiler() -> list[str]:
 
 
 def cache_directory() -> Path:
-    """Return where builds are kept; nobody else may write there."""
+    """Return where builds are kept; no other user may write there."""
     path = Path(tempfile.gettempdir()) / f"pagequeue-variants-{os.getuid()}"
     path.mkdir(mode=0o700, exist_ok=True)
     if path.is_symlink() or path.stat().st_uid != os.getuid():
-        raise PermissionError(f"{path} belongs to somebody else: remove it")
+        raise PermissionError(f"{path} belongs to another user: remove it")
     return path
 
 
@@ -157,7 +158,7 @@ def compiled(
     """Compile and link sources with a compiler's command, or take what was built from the same.
 
     Raises:
-        subprocess.CalledProcessError: it did not compile; the compiler's words went to stderr.
+        subprocess.CalledProcessError: it did not compile; the compiler's messages are on stderr.
     """
     digest = hashlib.blake2b(digest_size=12)
     digest.update(repr((list(command), list(arguments))).encode() + _version(tuple(command)))
@@ -207,7 +208,7 @@ def build(
 
 
 def merged(changes: Changes, replacements: Replacements | None) -> Changes:
-    """Return changes with more replacements behind theirs."""
+    """Return changes followed by more replacements."""
     all_of_them = {name: list(pairs) for name, pairs in changes.replacements.items()}
     for name, pairs in (replacements or {}).items():
         all_of_them.setdefault(name, []).extend(pairs)

@@ -18,20 +18,22 @@ from pagequeue.errors import (
     ClosedError,
     CodecMismatch,
     ConcurrentUse,
+    Conflict,
     ConsumerInUse,
     ConsumerNotFound,
     CorruptFrame,
     CorruptMeta,
     CorruptPage,
+    CorruptSnapshot,
     DamageError,
     DiskFull,
     DtypeMismatch,
     Expired,
-    FileStands,
     FlushTimeout,
     ForeignLock,
     ForkedError,
     InvalidOption,
+    JournalOnly,
     LeaseLost,
     LockReplaced,
     LockTimeout,
@@ -41,13 +43,17 @@ from pagequeue.errors import (
     NaiveDatetime,
     NewerFormat,
     NotADirectory,
+    NotAJournal,
     NotDecodable,
     NotDurable,
     NotEncodable,
     NothingReceived,
+    OutputExists,
+    Overtaken,
     PageQueueError,
     PageSizeMismatch,
     PickleRefused,
+    PoisonEntry,
     QueueFull,
     QueueNotFound,
     ReadOnlyQueue,
@@ -56,11 +62,13 @@ from pagequeue.errors import (
     SeekError,
     SequenceOutOfRange,
     SequencesExhausted,
+    Stale,
     SyncFailed,
     SystemLimit,
     TimestampOrder,
     TooManyClaims,
     UnsafePath,
+    UpdateTimeout,
     UpgradeError,
     UsageError,
     WrongJava,
@@ -75,6 +83,7 @@ from pagequeue.integrity.verify import VerifyReport, verify_queue
 from pagequeue.maintenance.compress import CompressReport
 from pagequeue.maintenance.consumers import ConsumerInfo, GroupInfo
 from pagequeue.maintenance.info import Info
+from pagequeue.maintenance.pages import PageInfo
 from pagequeue.maintenance.retention import Retention, TrimReport
 from pagequeue.maintenance.ship import ShipReport
 from pagequeue.maintenance.stats import ConsumerStats, Rates, Stats, rates
@@ -89,6 +98,7 @@ from pagequeue.receive.pace import Pace
 from pagequeue.receive.replay import Replay
 from pagequeue.send.producer import Producer
 from pagequeue.store.power_loss_recovery import RecoveryReport
+from pagequeue.store.sealed import Sealed
 
 __version__ = "0.1.0"
 
@@ -103,6 +113,7 @@ __all__ = [
     "CodecMismatch",
     "CompressReport",
     "ConcurrentUse",
+    "Conflict",
     "Consumer",
     "ConsumerInUse",
     "ConsumerInfo",
@@ -111,12 +122,12 @@ __all__ = [
     "CorruptFrame",
     "CorruptMeta",
     "CorruptPage",
+    "CorruptSnapshot",
     "DamageError",
     "DeadLetter",
     "DiskFull",
     "DtypeMismatch",
     "Expired",
-    "FileStands",
     "Flow",
     "FlushTimeout",
     "ForeignLock",
@@ -125,6 +136,7 @@ __all__ = [
     "GroupInfo",
     "Info",
     "InvalidOption",
+    "JournalOnly",
     "LeaseLost",
     "LockReplaced",
     "LockTimeout",
@@ -140,14 +152,19 @@ __all__ = [
     "NamedConsumer",
     "NewerFormat",
     "NotADirectory",
+    "NotAJournal",
     "NotDecodable",
     "NotDurable",
     "NotEncodable",
     "NothingReceived",
+    "OutputExists",
+    "Overtaken",
     "Pace",
+    "PageInfo",
     "PageQueueError",
     "PageSizeMismatch",
     "PickleRefused",
+    "PoisonEntry",
     "Problem",
     "Producer",
     "Queue",
@@ -164,10 +181,12 @@ __all__ = [
     "RetryError",
     "Run",
     "SalvageReport",
+    "Sealed",
     "SeekError",
     "SequenceOutOfRange",
     "SequencesExhausted",
     "ShipReport",
+    "Stale",
     "Stats",
     "SyncFailed",
     "SystemLimit",
@@ -175,6 +194,7 @@ __all__ = [
     "TooManyClaims",
     "TrimReport",
     "UnsafePath",
+    "UpdateTimeout",
     "UpgradeError",
     "UsageError",
     "VerifyReport",
@@ -187,7 +207,7 @@ __all__ = [
     "verify_queue",
 ]
 
-_PUBLIC_MODULES = ("errors", "format", "metrics", "multiprocessing", "spark")
+_PUBLIC_MODULES = ("errors", "format", "journal", "metrics", "multiprocessing", "spark", "tasks")
 
 
 def __dir__() -> list[str]:

@@ -27,6 +27,8 @@ RECORDS: Final[dict[str, np.dtype[np.void]]] = {
     "snapshot": fmt.SNAPSHOT,
     "snapshot_record": fmt.SNAPSHOT_RECORD,
     "dead_letter": fmt.DEAD_LETTER,
+    "large_head": fmt.LARGE_HEAD,
+    "fragment": fmt.FRAGMENT,
     "compressed_head": fmt.COMPRESSED_HEAD,
     "compressed_block": fmt.COMPRESSED_BLOCK,
     "compressed_end": fmt.COMPRESSED_END,
@@ -36,6 +38,7 @@ NUMBERS: Final[tuple[str, ...]] = (
     "FORMAT_VERSION",
     "END_OF_PAGE",
     "MORE_OF_BATCH",
+    "LARGE_MESSAGE",
     "LENGTH_MASK",
     "FRAME_ALIGN_BYTES",
     "WRITE_META_FILE_BYTES",
@@ -60,6 +63,8 @@ NUMBERS: Final[tuple[str, ...]] = (
     "CAUSE_DAMAGE",
     "DEAD_LETTER_FORMAT",
     "METHOD_ZSTD",
+    "FRAGMENT_BLOCK_BYTES",
+    "LARGE_BYTES_MAX",
 )
 
 

@@ -94,6 +94,7 @@ WRITE_META: Final = np.dtype(
             "failed_errno",  # failure latch: not 0 = a sync failed, writing is refused
             "failed_page",
             "failed_boot",  # boot id of the kernel in which that sync failed
+            "flushed_at",  # when a flush last raised the durable mark; 0 = unknown
             "gather_to",  # the next sync may wait until the tail is here, ...
             "gather_until",  # ... but no longer than this: ns of the monotonic clock
             "flush_turn",  # futex word, counts flushes that ended
@@ -106,7 +107,7 @@ WRITE_META: Final = np.dtype(
             "V8", "<u4", "<u4", "V16",
             "V16", "<u8", "<u8", "<u4", "V16", "V64",
             "<u8", "<u8", "<u8", "<u8", "<u8", "<i8", "<u8",
-            "<u8", "<u8", "<u4", "<u8", "V16",
+            "<u8", "<u8", "<u4", "<u8", "V16", "<i8",
             "<u8", "<i8", "<u4", "<u4", "<u4",
             "<u4", "<u4",
         ],
@@ -114,7 +115,7 @@ WRITE_META: Final = np.dtype(
             0, 8, 12, 16,
             64, 80, 88, 96, 104, 128,
             192, 200, 208, 216, 224, 232, 240,
-            256, 264, 272, 280, 288,
+            256, 264, 272, 280, 288, 304,
             320, 328, 336, 340, 344,
             384, 388,
         ],
@@ -201,10 +202,10 @@ GROUP_META: Final = np.dtype(
             "free",  # slot + 1 of the first record that was used and is free
             "used",  # records from here on were never used
             "outstanding",
-            "look_from",  # slot + 1: a record from here on may be due; 0 = none before `look_at`
-            "look_at",  # the time at which a record before `look_from` may be due
+            "scan_from",  # slot + 1: a record from here on may be due; 0 = none before `scan_at`
+            "scan_at",  # the time at which a record before `scan_from` may be due
             "snapshot",  # ordinal of the last snapshot on stable storage
-            "buried",  # messages that went to the dead letters
+            "dead_letters",  # messages that went to the dead letters
             "missed",  # messages that retention took
         ],
         "formats": [
@@ -314,10 +315,31 @@ COMPRESSED_END: Final = np.dtype(
     ]
 )
 
+LARGE_HEAD: Final = np.dtype(
+    [
+        ("payload_bytes", "<u8"),
+        ("fragments", "<u4"),  # in this page and those that follow, one in each
+        ("block_bytes", "<u4"),  # of each block of a fragment but the last
+    ]
+)
+"""The payload of the frame of a large message."""
+
+FRAGMENT: Final = np.dtype(
+    [
+        ("offset", "<u8"),  # of its first byte in the message
+        ("size", "<u4"),  # in bytes
+        ("ordinal", "<u4"),
+    ]
+)
+"""What the end mark of a page with a fragment has as its payload, and then a checksum for each
+block. The fragment's bytes follow the mark."""
+
 END_OF_PAGE: Final = 1 << 31
 """Flag in `length`: no frame follows in this page; the next page continues the sequence."""
 MORE_OF_BATCH: Final = 1 << 30
 """Flag in `length`: the next frame belongs to the same batch."""
+LARGE_MESSAGE: Final = END_OF_PAGE | MORE_OF_BATCH
+"""Both flags: the frame is the head of a message whose payload is in fragments."""
 LENGTH_MASK: Final = MORE_OF_BATCH - 1
 """The bits of `length` that hold the frame's bytes, header included, padding not."""
 
@@ -331,6 +353,10 @@ CURSOR_META_BYTES: Final = CURSOR_META.itemsize
 COMPRESSED_HEAD_BYTES: Final = COMPRESSED_HEAD.itemsize
 COMPRESSED_BLOCK_BYTES: Final = COMPRESSED_BLOCK.itemsize
 COMPRESSED_END_BYTES: Final = COMPRESSED_END.itemsize
+FRAGMENT_BLOCK_BYTES: Final = 256 << 10
+"""A fragment has a checksum for each so many of its bytes."""
+LARGE_BYTES_MAX: Final = 1 << 40
+"""The largest payload of a message."""
 METHOD_ZSTD: Final = 1
 """Each block is one frame of Zstandard that states its own inflated size."""
 CURSOR_OF_CONSUMER: Final = 1
@@ -387,6 +413,21 @@ SHIP: Final = "-ship"
 CURSOR: Final = "-readMeta."
 """Part of every cursor file's name, and of no prefix."""
 PREFIX_PATTERN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+
+def has_more(word: int) -> bool:
+    """Whether a frame with this commit word is followed by another one of its batch."""
+    return word & LARGE_MESSAGE == MORE_OF_BATCH
+
+
+def is_end(word: int) -> bool:
+    """Whether a commit word is that of an end-of-page mark."""
+    return word & LARGE_MESSAGE == END_OF_PAGE
+
+
+def is_large(word: int) -> bool:
+    """Whether a frame with this commit word is the head of a message in fragments."""
+    return word & LARGE_MESSAGE == LARGE_MESSAGE
 
 
 def frame_bytes(payload_bytes: int) -> int:
@@ -530,6 +571,11 @@ def consumer_of(prefix: str, file_name: str) -> str | None:
 def lock_name(prefix: str) -> str:
     """Return the name of the lock file."""
     return f"{prefix}.lock"
+
+
+def journal_name(prefix: str) -> str:
+    """Return the name of the directory that a journal has beside its entries."""
+    return f"{prefix}-journal"
 
 
 def snapshot_bytes(capacity: int) -> int:

@@ -7,7 +7,7 @@ There are no counters: each scrape calls `Queue.stats`. Needs the extra `metrics
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pagequeue.errors import MissingExtra, PageQueueError
 from pagequeue.util.text import printable_name
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pagequeue.maintenance.stats import ConsumerStats, Stats
-    from pagequeue.queue.queue import Queue
 
 QUEUE_LABELS: Final = ("queue", "prefix")
 CONSUMER_LABELS: Final = (*QUEUE_LABELS, "consumer", "kind")
@@ -39,6 +38,7 @@ QUEUE_GAUGES: Final = {
     "file_bytes": "Bytes allocated on disk for all files of the queue.",
     "oldest_age_seconds": "Time since the first message retained was sent.",
     "newest_age_seconds": "Time since the last message was sent.",
+    "last_flush_age_seconds": "Time since a flush last put messages on stable storage.",
     "sync_failed": "Whether a sync failed, which stops all writing (1) or not (0).",
 }
 QUEUE_COUNTERS: Final = {
@@ -60,6 +60,21 @@ CONSUMER_GAUGES: Final = {
 }
 
 
+class Sampled(Protocol):
+    """What the collector reads: a `Queue`, or an object with these members of it."""
+
+    @property
+    def directory(self) -> str:
+        """The path of its directory."""
+
+    @property
+    def prefix(self) -> str:
+        """The prefix of its files."""
+
+    def stats(self) -> Stats:
+        """Return its figures; a PageQueueError makes its `up` 0."""
+
+
 class QueueCollector(Collector):
     """Collects the metrics of open queues; an unreadable one has only `up`, which is 0.
 
@@ -71,7 +86,7 @@ class QueueCollector(Collector):
         >>> REGISTRY.register(QueueCollector(queue))
     """
 
-    def __init__(self, *queues: Queue) -> None:
+    def __init__(self, *queues: Sampled) -> None:
         self._queues = queues
 
     def describe(self) -> Iterable[Metric]:
@@ -125,11 +140,19 @@ def _of_queue(found: Stats) -> dict[str, float | None]:
         "file_bytes": found.file_bytes,
         "oldest_age_seconds": found.oldest_age,
         "newest_age_seconds": found.newest_age,
+        "last_flush_age_seconds": _flush_age(found),
         "sync_failed": found.sync_failed,
         "sent_messages": found.tail_sequence,
         "removed_messages": found.head_sequence,
         "written_bytes": found.written_bytes,
     }
+
+
+def _flush_age(found: Stats) -> float | None:
+    """Return seconds since the last flush, never below 0: clocks step; None: it is not known."""
+    if found.last_flush is None:
+        return None
+    return max(0.0, (found.time - found.last_flush).total_seconds())
 
 
 def _of_consumer(found: ConsumerStats) -> dict[str, float | None]:

@@ -4,5 +4,5 @@ Contract. Every contender of a case runs in real processes started by spawn, thr
 barrier, on one clock (CLOCK_MONOTONIC), with the same message-building and the same checks; a
 failed check fails the run. Contenders of a case are interleaved, repeat by repeat, so that drift
 hits all of them, and medians are compared. Floors, lowest first: plan, wire, loops, peers,
-figures, harness, cases, report, command.
+figures, harness, cases, report, command. `turns` is for all benchmarks.
 """

@@ -11,6 +11,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from stress.bench.figures import append_then_replay, first_to_last, latency, slower_loop
+from stress.bench.large_loops import (
+    check_calls,
+    consume_stream,
+    consume_whole,
+    last_stage,
+    memory,
+    produce_calls,
+    produce_stream,
+    produce_whole,
+    sending,
+    warm,
+)
 from stress.bench.loops import (
     consume,
     consume_batches,
@@ -28,17 +40,24 @@ from stress.bench.loops import (
 from stress.bench.plan import Case, Plan, Target
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from stress.bench.peers.base import Peer
     from stress.bench.plan import Stages, Summary
 
+    _Maker = Callable[["_Scale"], Case]
+
 LEAST_COUNT = 200
 KIB = 1024
 MIB = 1024 * KIB
+LARGE_BYTES_LEAST = 65 * MIB  # larger than a page
+LARGE_STALL_SECONDS = 600.0
+BATCH_COUNT = 1_000_000
+PAGE_COUNT = 500_000  # messages of 100 B that fit into one page
 OURS = "pagequeue"
 ZEROMQ = "ZeroMQ"
 FILE = "plain file"
+FILES = "plain files"
 LMDB = "LMDB"
 MP_QUEUE = "multiprocessing.Queue"
 NO_OPS = "C no-ops"
@@ -58,6 +77,7 @@ PEERS = {
     OURS: _peer("ours", "PageQueue"),
     ZEROMQ: _peer("zeromq", "ZeroMQ"),
     FILE: _peer("plain_file", "PlainFile"),
+    FILES: _peer("whole_files", "WholeFiles"),
     LMDB: _peer("lmdb_store", "LmdbStore"),
     MP_QUEUE: _peer("mp_queue", "MultiprocessingQueue"),
     NO_OPS: _peer("no_op", "NoOp"),
@@ -71,7 +91,7 @@ class _Load:
     stages: Stages
     summary: Summary
     options: Mapping[str, int] = field(default_factory=dict)
-    label: str = ""  # where a peer stands in a case more than once
+    label: str = ""  # set when a case has the same peer more than once
 
 
 class _Scale:
@@ -83,6 +103,16 @@ class _Scale:
     def count(self, count: int) -> int:
         """Return a scaled count."""
         return max(LEAST_COUNT, int(count * self._scale))
+
+    def calls(self, count: int) -> int:
+        """Return a scaled count of messages so large that one is enough."""
+        return max(1, int(count * self._scale))
+
+    def size(self, size_bytes: int) -> int:
+        """Return the size of a message of several pages; only that of one of 1 GiB is scaled."""
+        if size_bytes <= LARGE_BYTES_LEAST:
+            return size_bytes
+        return max(LARGE_BYTES_LEAST, int(size_bytes * self._scale))
 
     def plan(self, peer: str, count: int, size_bytes: int, load: _Load) -> Plan:
         """Return a plan with a scaled count."""
@@ -164,6 +194,51 @@ def _large(scale: _Scale) -> Case:
     )
 
 
+def _huge(name: str, title: str, size_bytes: int, count: int, *, streamed: bool) -> _Maker:
+    def make(scale: _Scale) -> Case:
+        roles = (produce_stream, consume_stream) if streamed else (produce_whole, consume_whole)
+        rest = _Load(((warm,), roles), last_stage)
+        plans = tuple(
+            replace(
+                scale.plan(peer, 0, scale.size(size_bytes), rest),
+                count=scale.calls(count),
+                stall_seconds=LARGE_STALL_SECONDS,
+            )
+            for peer in (OURS, FILES)
+        )
+        limit = 0.9 if streamed else 1.0
+        text = f"at least {limit:g} x plain files"
+        return Case(name, title, plans, (Target(text, "megabytes_per_s", limit, FILES),))
+
+    return make
+
+
+def _one_batch(scale: _Scale) -> Case:
+    whole, pages = f"{OURS}, one call", f"{OURS}, page-sized batches"
+    plans = []
+    for label, count in ((whole, BATCH_COUNT), (pages, PAGE_COUNT)):
+        batch = {"batch": scale.count(count)}
+        rest = _Load(((warm,), (produce_calls,), (check_calls,)), sending, batch, label)
+        plans.append(scale.plan(OURS, 3 * BATCH_COUNT, 100, rest))
+    return Case(
+        "one-batch",
+        "1 M messages of 100 B in one call, three times",
+        tuple(plans),
+        (Target("at least 0.9 x page-sized batches", "append_per_s", 0.9, pages, ours=whole),),
+    )
+
+
+def _stream_memory(scale: _Scale) -> Case:
+    rest = _Load(((produce_stream, consume_stream),), memory)
+    plan = scale.plan(OURS, 0, scale.size(1024 * MIB), rest)
+    return Case(
+        "stream-memory",
+        "memory over an idle process, one message of 1 GiB x scale streamed",
+        (replace(plan, count=1, stall_seconds=LARGE_STALL_SECONDS),),
+        (Target("at most 16 MiB", "most_mib", 16.0, at_most=True),),
+    )
+
+
 def _round_trip(scale: _Scale) -> Case:
     rest = _Load(((ping, pong),), latency)
     return Case(
@@ -221,6 +296,20 @@ CASES = {
     "two-producers": _two_producers,
     "fan-out": _fan_out,
     "large": _large,
+    "64-mib": _huge("64-mib", "64 MiB messages", 64 * MIB, 12, streamed=False),
+    "1-gib": _huge("1-gib", "messages of 1 GiB x scale", 1024 * MIB, 2, streamed=False),
+    "64-mib-streamed": _huge(
+        "64-mib-streamed", "64 MiB messages as files, by 1 MiB", 64 * MIB, 12, streamed=True
+    ),
+    "1-gib-streamed": _huge(
+        "1-gib-streamed",
+        "messages of 1 GiB x scale as files, by 1 MiB",
+        1024 * MIB,
+        2,
+        streamed=True,
+    ),
+    "one-batch": _one_batch,
+    "stream-memory": _stream_memory,
     "round-trip": _round_trip,
     "replay": _replay,
     "seek": _seek,

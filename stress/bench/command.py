@@ -64,7 +64,7 @@ def _arguments(arguments: Sequence[str] | None, suite: Suite) -> argparse.Namesp
 
 
 def main(arguments: Sequence[str] | None = None, suite: Suite | None = None) -> int:
-    """Run the benchmark; return 1 if a check failed, whatever the targets say."""
+    """Run the benchmark; return 1 if a check failed, even when all targets are reached."""
     suite = suite or core()
     options = _arguments(arguments, suite)
     if options.directory is not None:

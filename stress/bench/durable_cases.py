@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from stress.bench.cases import LEAST_COUNT, _peer
 from stress.bench.durable_loops import check_all, produce_durable, produce_in_threads
-from stress.bench.figures import first_to_last
+from stress.bench.figures import first_to_last_written
 from stress.bench.plan import Case, Plan, Suite, Target
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ BLOCK_COUNT = 100
 PRODUCERS = 8
 INTERVAL_MS = 10
 RATE = "messages_per_s"
+WRITTEN = "written_kib_per_flush"
+LATER_MB = 2
 
 OURS = "pagequeue"
 FILE = "plain file"
@@ -59,7 +61,7 @@ class _Load:
             label=label or peer,
             peer=PEERS[peer],
             stages=stages,
-            summary=first_to_last,
+            summary=first_to_last_written,
             count=self.count,
             size_bytes=SIZE_BYTES,
             options={"every": self.every, "lanes": lanes, **options},
@@ -104,6 +106,19 @@ def _blocks(scale: float) -> Case:
     )
 
 
+def _later(scale: float) -> Case:
+    load = _Load(_scaled(100_000, scale), BLOCK_COUNT)
+    return Case(
+        "later",
+        f"the same in pages of {LATER_MB} MiB: most of it after the first page",
+        tuple(load.plan(peer, page_mb=LATER_MB) for peer in (OURS, FILE)),
+        (
+            Target("at least a plain file with fdatasync", RATE, 1.0, FILE),
+            Target("at most 40 KiB written for a flush", WRITTEN, 40.0, at_most=True),
+        ),
+    )
+
+
 def _interval(scale: float) -> Case:
     load = _Load(_scaled(400_000, scale), 1)
     return Case(
@@ -123,6 +138,7 @@ CASES = {
     "threads": lambda scale: _group("threads", "threads", THREADS, scale),
     "processes": lambda scale: _group("processes", "processes", PROCESSES, scale),
     "blocks": _blocks,
+    "later": _later,
     "interval": _interval,
 }
 

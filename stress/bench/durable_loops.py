@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from stress.bench.plan import CheckFailed, Gate, Outcome
 from stress.bench.wire import END, complain, number_of, pack, tail_of
+from stress.flush_cost import written_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,9 +43,11 @@ def produce_durable(peer: Peer, index: int, gate: Gate) -> Outcome:
     values = range(index, plan.count, plan.options["lanes"])
     every, tail = plan.options["every"], tail_of(plan.size_bytes)
     gate()
+    written = written_bytes()
     started_ns = clock()
     _send_lane(send, flush, values, every, tail)
-    return Outcome(started_ns, clock())
+    ended_ns = clock()
+    return Outcome(started_ns, ended_ns, counts={"written_bytes": written_bytes() - written})
 
 
 def produce_in_threads(peer: Peer, index: int, gate: Gate) -> Outcome:

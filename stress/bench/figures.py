@@ -25,11 +25,21 @@ def _rate(plan: Plan, seconds: float) -> Metrics:
 
 
 def first_to_last(plan: Plan, outcomes: Outcomes) -> Metrics:
-    """Return the rate from the first send to the last message received, by whoever was last."""
+    """Return the rate from the first send to the last message that any consumer received."""
     roles: Sequence[Outcome] = outcomes[0]
     started_ns = min(role.started_ns for role in roles)
     ended_ns = max(role.ended_ns for role in roles)
     return _rate(plan, Outcome(started_ns, ended_ns).seconds)
+
+
+def first_to_last_written(plan: Plan, outcomes: Outcomes) -> Metrics:
+    """Return the same, and what each flush wrote, in KiB, if one process did and it is counted."""
+    figures = first_to_last(plan, outcomes)
+    written = [role.counts.get("written_bytes", 0) for role in outcomes[0]]
+    if len(written) == 1 and written[0] and "interval_ms" not in plan.options:
+        flushes = max(1, plan.count // plan.options["every"])
+        figures["written_kib_per_flush"] = written[0] / flushes / 1024
+    return figures
 
 
 def slower_loop(plan: Plan, outcomes: Outcomes) -> Metrics:

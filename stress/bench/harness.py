@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from multiprocessing.synchronize import Barrier
 
 CONTEXT: SpawnContext = multiprocessing.get_context("spawn")
-END_SECONDS = 10.0  # longest wait for a process that has handed back its outcome
+END_SECONDS = 10.0  # longest wait for a process that has returned its outcome
 
 
 def _child(
     plan: Plan, place: tuple[Role, int], barrier: Barrier, pipe: Connection, shared: object
 ) -> None:
-    """Run one role, and hand back its outcome or how it failed."""
+    """Run one role, and return its outcome or how it failed."""
     assert plan.peer is not None
     role, index = place
     try:
@@ -42,7 +42,7 @@ def _child(
         outcome = role(peer, index, lambda: barrier.wait(plan.stall_seconds))
     except threading.BrokenBarrierError:
         pipe.send("another process failed first")
-    except Exception as error:  # noqa: BLE001 - whatever it is, the parent is told
+    except Exception as error:  # noqa: BLE001 - every exception is passed to the parent
         barrier.abort()
         where = traceback.format_exc() if not isinstance(error, CheckFailed) else ""
         pipe.send(f"{type(error).__name__}: {error}\n{where}".strip())
@@ -63,7 +63,7 @@ def _gather(
         if not ready:
             names = [processes[pipes.index(pipe)].name for pipe in waiting]
             raise CheckFailed(
-                f"nothing for {stall_seconds} s from {', '.join(names)}: a message was lost, or a "
+                f"stalled for {stall_seconds} s from {', '.join(names)}: a message was lost, or a "
                 "process hangs"
             )
         for pipe in waiting:

@@ -1,8 +1,8 @@
 """The roles: what each process does between the start barrier and its last checked message.
 
-Every role opens its end, waits at the gate, and hands back when it started and ended. All of them
-are shared by all peers; a role that differs by what a peer gives (bytes, or an object with a
-payload) differs in that alone.
+Every role opens its end, waits at the gate, and returns when it started and ended. All of them are
+shared by all peers; a role that differs by what a peer gives (bytes, or an object with a payload)
+differs in that alone.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def consume(peer: Peer, index: int, gate: Gate) -> Outcome:
 
 
 def consume_ready(peer: Peer, index: int, gate: Gate) -> Outcome:
-    """Do the same where a block is made ready first, and count only the time of the blocks."""
+    """Do the same where a block is prepared first, and count only the time of the blocks."""
     del index
     plan = peer.plan
     receive = peer.open_receive()
@@ -137,7 +137,7 @@ def consume_batches(peer: Peer, index: int, gate: Gate) -> Outcome:
     while received_count < plan.count:
         payloads = receive_many()
         at = received_count % RING_COUNT
-        # A peer may hand over more than a ring at once; each part starts where the last one did.
+        # A peer may return more than a ring at once; each part starts where the last one did.
         for start in range(0, len(payloads), RING_COUNT):
             part = payloads[start : start + RING_COUNT]
             if part != ring[at : at + len(part)]:
@@ -219,7 +219,7 @@ def produce_history(peer: Peer, index: int, gate: Gate) -> Outcome:
 
 
 def seek(peer: Peer, index: int, gate: Gate) -> Outcome:
-    """Go to random times, exact ones and ones between, and read the message that is due."""
+    """Seek to random times, exact ones and ones between, and read the message that is due."""
     del index
     plan = peer.plan
     seek_and_read = peer.open_seek()

@@ -1,8 +1,8 @@
-"""What one measurement is: a peer, the roles that run at once, and the numbers they hand back.
+"""What one measurement is: a peer, the roles that run at once, and the numbers they return.
 
-A Plan is picklable, because spawned processes get it by value. A role is a top-level function
-that runs in a process of its own. Roles of one stage run together, behind one barrier; stages run
-one after the other, each in new processes.
+A Plan is picklable, because spawned processes get it by value. A role is a top-level function that
+runs in a separate process. Roles of one stage run together, after one barrier; stages run one after
+the other, each in new processes.
 """
 
 from __future__ import annotations

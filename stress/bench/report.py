@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 LIBRARIES = ("pagequeue", "pyzmq", "lmdb", "numpy")
 SCHEMA = 1
 MANY_PER_S = 100_000
+IN_BYTES = {"large", "64-mib", "1-gib", "64-mib-streamed", "1-gib-streamed"}
 REACHED = {True: "reached", False: "NOT reached", None: "not measured"}
 
 
@@ -122,6 +123,8 @@ def header(directory: Path, *, scale: float, repeats: int) -> dict[str, Any]:
 def _amount(name: str, value: float) -> str:
     if name.endswith("_us"):
         return f"{value:,.2f} us"
+    if name.endswith("_mib"):
+        return f"{value:,.1f} MiB"
     if name == "megabytes_per_s":
         return f"{value:,.0f} MB/s"
     if name.endswith("_per_s"):
@@ -131,7 +134,7 @@ def _amount(name: str, value: float) -> str:
 
 def _shown(name: str, case: Case) -> bool:
     """Return whether a figure is worth a line; JSON has them all."""
-    return name != "seconds" and (name != "megabytes_per_s" or case.name == "large")
+    return name != "seconds" and (name != "megabytes_per_s" or case.name in IN_BYTES)
 
 
 def _figures_table(measured: Measured) -> Table:

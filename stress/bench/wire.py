@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-BLOCK_COUNT = 256  # messages between two looks at every byte
+BLOCK_COUNT = 256  # messages between two full comparisons of every byte
 BATCH_COUNT = 1024
 RING_COUNT = 8 * BATCH_COUNT
 END = 0xA5
@@ -40,7 +40,7 @@ def ring_of(size_bytes: int) -> list[bytes]:
 
 
 def complain(payload: bytes, value: int) -> NoReturn:
-    """Say what came instead of message number `value`."""
+    """Raise, and name the payload that came instead of message number `value`."""
     got = number_of(payload)[0] if len(payload) >= NUMBER_BYTES else "no number"
     raise CheckFailed(f"message {value} expected, got {got} in {len(payload)} bytes")
 

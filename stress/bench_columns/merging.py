@@ -1,4 +1,4 @@
-"""Four queues in one order, in batches, beside `heapq.merge` over their replays."""
+"""Four queues in one order, in batches, compared with `heapq.merge` over their replays."""
 
 from __future__ import annotations
 

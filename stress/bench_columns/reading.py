@@ -1,10 +1,8 @@
-"""A whole queue as Arrow and as NumPy, beside pyarrow's files, memory copies and the plain loop."""
+"""A whole queue as Arrow and NumPy, against pyarrow's files, memory copies and the plain loop."""
 
 from __future__ import annotations
 
 import re
-import statistics
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +12,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from pagequeue import Queue
+from stress.bench.turns import medians, seconds_in_turns
 from stress.bench_consumers.case import Figure
 
 if TYPE_CHECKING:
@@ -52,16 +51,16 @@ def fill(queue: Queue, count: int) -> None:
 
 def seconds_of(ways: dict[str, Callable[[], int]], count: int, *, quick: bool) -> dict[str, float]:
     """Return the median seconds of each way to get so many rows, taken in turns and warm."""
-    taken: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(2 if quick else ROUNDS + 1):
-        for name, way in ways.items():
-            started = time.perf_counter()
+
+    def checked(name: str, way: Callable[[], int]) -> Callable[[], None]:
+        def call() -> None:
             found = way()
-            seconds = time.perf_counter() - started
             assert found == count, f"{name}: {found} rows of {count}"
-            if turn:
-                taken[name].append(seconds)
-    return {name: statistics.median(times) for name, times in taken.items()}
+
+        return call
+
+    calls = {name: checked(name, way) for name, way in ways.items()}
+    return medians(seconds_in_turns(calls, 1 if quick else ROUNDS))
 
 
 def whole_queue(base: Path, *, quick: bool) -> list[Figure]:
@@ -122,7 +121,7 @@ def whole_queue(base: Path, *, quick: bool) -> list[Figure]:
 
 
 def fixed_records(base: Path, *, quick: bool) -> list[Figure]:
-    """All messages as structured arrays, beside a memory copy and the loop of messages."""
+    """All messages as structured arrays, compared with a memory copy and the loop of messages."""
     count = QUICK_MESSAGES if quick else MESSAGES
     source = np.ones(COPY_BYTES, np.uint8)
     target = np.ones(COPY_BYTES, np.uint8)
@@ -153,7 +152,7 @@ def fixed_records(base: Path, *, quick: bool) -> list[Figure]:
         "records": f"{read / 1e9:.2f} GB/s, {count / took['records'] / 1e6:.1f} million/s",
         "memory copy": f"{copied / 1e9:.2f} GB/s",
         "loop": f"{count / took['loop'] / 1e6:.2f} million/s to the same array, "
-        f"{count / took['empty loop'] / 1e6:.2f} million/s to nothing",
+        f"{count / took['empty loop'] / 1e6:.2f} million/s in an empty loop",
     }
     ratio = took["loop"] / took["records"]
     return [
@@ -166,7 +165,7 @@ def fixed_records(base: Path, *, quick: bool) -> list[Figure]:
 
 
 def memory(base: Path, *, quick: bool) -> list[Figure]:
-    """A large queue through a reducer: how much memory of its own the process takes for that."""
+    """A large queue through a reducer: how much private memory the process needs for that."""
     times = LARGE_TIMES if not quick else 1
     count = (QUICK_MESSAGES if quick else MESSAGES) * times
     with Queue(base / "queue") as queue:
@@ -181,9 +180,7 @@ def memory(base: Path, *, quick: bool) -> list[Figure]:
     size = count * PAYLOAD_BYTES / 1e6
     details = {"queue": f"{size:.0f} MB of payloads, {count} messages"}
     grown = (peak - before) / 1e6
-    return [
-        Figure("growth", grown, "MB of its own", MEMORY_GOAL_MB, is_bound=True, details=details)
-    ]
+    return [Figure("growth", grown, "MB private", MEMORY_GOAL_MB, is_bound=True, details=details)]
 
 
 def own_bytes() -> int:

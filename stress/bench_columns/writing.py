@@ -1,4 +1,4 @@
-"""Arrays sent in one call, beside `send` in a loop and a copy of the same bytes into warm pages.
+"""Arrays sent in one call, against `send` in a loop and a copy of the same bytes into warm pages.
 
 Of each way the best of several turns counts: a call takes a few milliseconds, and what disturbs it
 on a busy machine only adds to that.
@@ -7,13 +7,13 @@ on a busy machine only adds to that.
 from __future__ import annotations
 
 import mmap
-import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from pagequeue import Queue
+from stress.bench.turns import seconds_in_turns
 from stress.bench_columns.reading import PAYLOAD_BYTES, RECORD
 from stress.bench_consumers.case import Figure
 
@@ -51,7 +51,7 @@ def columns_of(rows: np.ndarray[Any, np.dtype[np.void]]) -> pa.Table:
 
 
 class _Copier:
-    """Copies bytes into pages that were touched, each time behind the last place."""
+    """Copies bytes into pages that were touched, each copy after the last one."""
 
     def __init__(self, data: bytes) -> None:
         self._data = np.frombuffer(data, np.uint8)
@@ -69,15 +69,8 @@ class _Copier:
 
 def rates_of(ways: dict[str, tuple[Callable[[], object], int]], rounds: int) -> dict[str, float]:
     """Return the best million rows a second of each way, taken in turns and warm."""
-    best = dict.fromkeys(ways, 0.0)
-    for turn in range(rounds + 1):
-        for name, (way, count) in ways.items():
-            started = time.perf_counter()
-            way()
-            seconds = time.perf_counter() - started
-            if turn:
-                best[name] = max(best[name], count / seconds / 1e6)
-    return best
+    taken = seconds_in_turns({name: way for name, (way, _) in ways.items()}, rounds)
+    return {name: count / min(taken[name]) / 1e6 for name, (_, count) in ways.items()}
 
 
 def _warm(producer: Producer, size_bytes: int) -> None:
@@ -127,7 +120,7 @@ def sent_at_once(base: Path, *, quick: bool) -> list[Figure]:
         assert (sent == rows).all(), "the records are not what was sent"
     details = {name: f"{rate:.1f} million rows/s" for name, rate in rates.items()}
     ready, copied = (rates[name] / rates["loop over bytes"] for name in ("array", "copy"))
-    details["beside a loop over bytes that are there"] = f"{ready:.1f} times; the copy {copied:.1f}"
+    details["against a loop over bytes that exist"] = f"{ready:.1f} times; the copy {copied:.1f}"
     return [
         Figure("array to loop over it", rates["array"] / rates["loop over the array"], "times",
                LOOP_GOAL_RATIO, details=details),

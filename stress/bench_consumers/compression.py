@@ -113,7 +113,7 @@ def _compressed_read(directory: Path, payloads: list[bytes], name: str, total: i
         started = time.perf_counter()
         report = queue.compress()
         seconds = time.perf_counter() - started
-        assert report.pages > 0, "nothing was compressed"
+        assert report.pages > 0, "no page was compressed"
         assert _checksum(queue) == sent, "what is read is not what was sent"
         rates, alone = [], []
         for _ in range(ROUNDS):
@@ -178,13 +178,13 @@ def send_beside_compression(base: Path, *, quick: bool) -> list[Figure]:
         for after, found in runs.items():
             found.append(_send(base / f"{turn}-{after}", payloads, count, after))
     without, beside = (np.median(np.array(found), axis=0) for found in runs.values())
-    assert beside[3] > 0, "nothing was compressed meanwhile"
+    assert beside[3] > 0, "no page was compressed meanwhile"
     figure = Figure(
-        "p99.9 of send, beside compression against without", float(beside[2] / without[2]),
+        "p99.9 of send, with compression against without", float(beside[2] / without[2]),
         "x", SEND_GOAL_RATIO, is_bound=True,
         details={
             "without (p50, p99, p99.9)": " ".join(f"{us:.1f}" for us in without[:3]) + " us",
-            "beside": " ".join(f"{us:.1f}" for us in beside[:3]) + " us",
+            "with": " ".join(f"{us:.1f}" for us in beside[:3]) + " us",
             "pages compressed in a run": f"{beside[3]:.0f}",
         },
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Waiting on an event loop, and elements through a flow, beside what else does the same."""
+"""Waiting on an event loop, and elements through a flow, compared with the alternatives."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pagequeue import Queue
+from stress.bench.turns import in_turns, medians
 from stress.bench_consumers.case import Figure
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def _answer_by_socket(path: str, count: int) -> None:
 
 @contextmanager
 def _other(target: Callable[[str, int], None], *arguments: object) -> Iterator[None]:
-    """Run the other side in a process of its own."""
+    """Run the other side in a separate process."""
     process = multiprocessing.get_context("spawn").Process(target=target, args=arguments)
     process.start()
     try:
@@ -76,7 +77,7 @@ def _other(target: Callable[[str, int], None], *arguments: object) -> Iterator[N
 
 
 class Trips:
-    """Times of round trips, and of the ways back on which somebody was asleep; in microseconds."""
+    """Times of round trips, and of return trips that woke a sleeping waiter; in microseconds."""
 
     def __init__(self) -> None:
         self.trips: list[float] = []
@@ -136,7 +137,7 @@ def _by_thread(base: Path, count: int) -> Times:
 
 
 def _by_receive(base: Path, count: int) -> Times:
-    """Measure the blocking call, which looks for a while before it sleeps."""
+    """Measure the blocking call, which polls for a while before it sleeps."""
     trips = Trips()
     there, back = _queues(base)
     with (
@@ -178,20 +179,24 @@ def _by_socket(base: Path, count: int) -> Times:
 def asyncio_round_trip(base: Path, *, quick: bool) -> list[Figure]:
     """A message to another process and back, waited for by a coroutine."""
     count = 200 if quick else 2000
-    measures = {
+    measures: dict[str, Callable[[Path, int], Times]] = {
         "queue, coroutine": _by_queue,
         "Unix socket, asyncio streams": _by_socket,
         "queue, asyncio.to_thread": _by_thread,
         "queue, blocking receive": _by_receive,
     }
-    found: dict[str, list[Times]] = {name: [] for name in measures}
-    for round_ in range(1 if quick else ROUNDS):
-        for name, measure in measures.items():
-            place = base / f"{round_}-{len(found[name])}-{name.replace(' ', '-')}"
+
+    def side(name: str) -> Callable[[int], Times]:
+        def measure(number: int) -> Times:
+            place = base / f"{number}-{name.replace(' ', '-')}"
             place.mkdir()
-            found[name].append(measure(place, count))
-    trips = {name: statistics.median(trip for trip, _ in times) for name, times in found.items()}
-    wakes = {name: statistics.median(wake for _, wake in times) for name, times in found.items()}
+            return measures[name](place, count)
+
+        return measure
+
+    found = in_turns({name: side(name) for name in measures}, 1 if quick else ROUNDS)
+    trips = medians({name: [trip for trip, _ in times] for name, times in found.items()})
+    wakes = medians({name: [wake for _, wake in times] for name, times in found.items()})
     return [
         Figure(
             f"{what} of a coroutine, over that of asyncio's Unix socket",
@@ -236,13 +241,14 @@ def _by_threads(base: Path, count: int) -> float:
 
 
 def persist_throughput(base: Path, *, quick: bool) -> list[Figure]:
-    """Elements through a flow, each stored and acknowledged, beside `queue.Queue` and a thread."""
+    """Elements through a flow, stored and acknowledged, against `queue.Queue` and a thread."""
     count = 5_000 if quick else 200_000
-    flows, threads = [], []
-    for round_ in range(1 if quick else ROUNDS):
-        flows.append(_by_flow(base / str(round_), count))
-        threads.append(_by_threads(base, count))
-    flow, thread = statistics.median(flows), statistics.median(threads)
+    sides: dict[str, Callable[[int], float]] = {
+        "flow": lambda number: _by_flow(base / str(number), count),
+        "thread": lambda _: _by_threads(base, count),
+    }
+    rates = medians(in_turns(sides, 1 if quick else ROUNDS))
+    flow, thread = rates["flow"], rates["thread"]
     return [
         Figure(
             "elements a second, over those of queue.Queue between two threads",

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pagequeue import Queue
+from stress.bench.turns import in_turns, medians
 from stress.bench_consumers.case import Figure
 
 if TYPE_CHECKING:
@@ -82,24 +83,20 @@ def claim_ack(base: Path, *, quick: bool) -> list[Figure]:
         "litequeue": lambda n: _litequeue(base, n, THEIRS // share),
         "pagequeue, ack(durable=True)": lambda n: _ours(base, n, DURABLE // share, durable=True),
     }
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for number in range(2 if quick else ROUNDS):
-        for name, measure in sides.items():
-            times[name].append(measure(number))
-    medians = {name: statistics.median(values) for name, values in times.items()}
-    details = {name: f"{value * 1e6:.2f} us a message" for name, value in medians.items()}
-    ours = medians["pagequeue"]
+    taken = medians(in_turns(sides, 2 if quick else ROUNDS))
+    details = {name: f"{value * 1e6:.2f} us a message" for name, value in taken.items()}
+    ours = taken["pagequeue"]
     return [
         Figure(
-            "times persist-queue's SQLiteAckQueue", medians["SQLiteAckQueue"] / ours, "x",
+            "times persist-queue's SQLiteAckQueue", taken["SQLiteAckQueue"] / ours, "x",
             SQLITE_ACK_GOAL, details=details,
         ),
-        Figure("times litequeue", medians["litequeue"] / ours, "x", LITEQUEUE_GOAL),
+        Figure("times litequeue", taken["litequeue"] / ours, "x", LITEQUEUE_GOAL),
     ]  # fmt: skip
 
 
 def _work(path: str, rounds: list[tuple[str, int]], place: int, meet: Barrier) -> None:
-    """Claim and acknowledge until nothing is left, in each round that wants this worker."""
+    """Claim and acknowledge until no message is left, in each round that wants this worker."""
     with Queue(path) as queue:
         for name, workers in rounds:
             group = queue.group(name, capacity=1024)
@@ -115,7 +112,7 @@ def _work(path: str, rounds: list[tuple[str, int]], place: int, meet: Barrier) -
 
 
 def two_workers(base: Path, *, quick: bool) -> list[Figure]:
-    """Two processes that share a queue, against one that has it alone, in turns."""
+    """Two processes that share a queue, against one that uses it exclusively, in turns."""
     count = SHARED // 20 if quick else SHARED
     rounds = [
         (f"w{workers}-{number}", workers)

@@ -1,4 +1,4 @@
-"""Named consumers beside unnamed ones, and sending while retention goes on."""
+"""Named consumers compared with unnamed ones, and sending while retention runs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pagequeue import Queue, Retention
 from pagequeue.page import spare
+from stress.bench.turns import in_turns, median_ratio, medians
 from stress.bench_consumers.case import Figure
 
 if TYPE_CHECKING:
@@ -57,22 +58,19 @@ def _received(queue: Queue, count: int, name: str | None) -> float:
 def named_ack_per_100(base: Path, *, quick: bool) -> list[Figure]:
     """Receive with one acknowledgement for each 100 messages, and without name or any."""
     count = 2000 if quick else RECEIVED
-    named, plain, ratios = [], [], []
     with Queue(base / "q") as queue:
         with queue.producer() as producer:
             for _ in range(count // ACK_EVERY):
                 producer.send_many([b"x" * SMALL_BYTES] * ACK_EVERY)
-        for number in range(1 if quick else ROUNDS):
-            plain.append(_received(queue, count, None))
-            named.append(_received(queue, count, f"c{number}"))
-            ratios.append(named[-1] / plain[-1])
+        sides: dict[str, Callable[[int], float]] = {
+            "unnamed": lambda _: _received(queue, count, None),
+            "named": lambda number: _received(queue, count, f"c{number}"),
+        }
+        rates = in_turns(sides, 1 if quick else ROUNDS)
         for info in queue.consumers():
             assert info.lag == 0, f"{info.name} acknowledged all but {info.lag}"
-    details = {
-        "named, messages/s": f"{statistics.median(named):,.0f}",
-        "unnamed, messages/s": f"{statistics.median(plain):,.0f}",
-    }
-    ratio = statistics.median(ratios)
+    details = {f"{name}, messages/s": f"{rate:,.0f}" for name, rate in medians(rates).items()}
+    ratio = median_ratio(list(zip(rates["unnamed"], rates["named"], strict=True)))
     return [Figure("named / unnamed", ratio, "x", ACK_GOAL, details=details)]
 
 
@@ -80,7 +78,7 @@ def named_ack_per_100(base: Path, *, quick: bool) -> list[Figure]:
 
 
 def _paced(directory: Path, retention: Retention | None, seconds: float) -> tuple[list[int], int]:
-    """Send at a steady pace; return what each `send` took, in ns, and how many pages went."""
+    """Send at a steady pace; return each `send`'s ns, and the number of removed pages."""
     took = []
     payload, clock = b"x" * PACED_BYTES, time.perf_counter_ns
     with Queue(directory, page_bytes=PACED_PAGE_BYTES, retention=retention) as queue:
@@ -104,7 +102,7 @@ def _quantile(values: list[int], share: float) -> float:
 
 def send_beside_retention(base: Path, *, quick: bool) -> list[Figure]:
     """Paced sends of 1 KiB in pages of 8 MiB: all kept, and three pages kept."""
-    policies = {"without": None, "beside": Retention(max_bytes=3 * PACED_PAGE_BYTES)}
+    policies = {"without": None, "with": Retention(max_bytes=3 * PACED_PAGE_BYTES)}
     slow: dict[str, list[float]] = {name: [] for name in policies}
     median: dict[str, list[float]] = {name: [] for name in policies}
     pages = 0
@@ -114,15 +112,15 @@ def send_beside_retention(base: Path, *, quick: bool) -> list[Figure]:
             slow[name].append(_quantile(took, 0.999))
             median[name].append(_quantile(took, 0.5))
             pages += gone
-    assert pages or quick, "retention took nothing"
+    assert pages or quick, "retention removed no page"
     details = {
         f"{name}, us": f"p50 {statistics.median(median[name]):.2f}, "
         f"p99.9 {statistics.median(slow[name]):.1f}"
         for name in policies
     }
-    details["pages that went"] = str(pages)
-    ratio = statistics.median(slow["beside"]) / statistics.median(slow["without"])
-    return [Figure("p99.9 of send, beside / without", ratio, "x", SEND_GOAL_RATIO, True, details)]
+    details["pages removed"] = str(pages)
+    ratio = statistics.median(slow["with"]) / statistics.median(slow["without"])
+    return [Figure("p99.9 of send, with / without", ratio, "x", SEND_GOAL_RATIO, True, details)]
 
 
 # --- pages_used_again -----------------------------------------------------------------------------
@@ -150,7 +148,7 @@ def _bounded(
 
 
 def pages_used_again(base: Path, *, quick: bool) -> list[Figure]:
-    """Sending at full speed into six pages of 64 MiB: made of retired files, and made anew."""
+    """Sending at full speed into six pages of 64 MiB: made of retired files, and created fresh."""
     small, large = [b"x" * SMALL_BYTES] * 100, b"x" * 65536
     loads: dict[str, tuple[Callable[[Producer], object], int]] = {
         "batches of 100 x 100 B": (lambda producer: producer.send_many(small), 100 * 120),
@@ -160,10 +158,10 @@ def pages_used_again(base: Path, *, quick: bool) -> list[Figure]:
     figures = []
     try:
         for load, (one, one_bytes) in loads.items():
-            speed: dict[str, list[float]] = {"again": [], "anew": []}
-            used: dict[str, list[float]] = {"again": [], "anew": []}
+            speed: dict[str, list[float]] = {"again": [], "fresh": []}
+            used: dict[str, list[float]] = {"again": [], "fresh": []}
             for _ in range(1 if quick else ROUNDS):
-                for how, bytes_ in (("anew", NEVER), ("again", least)):
+                for how, bytes_ in (("fresh", NEVER), ("again", least)):
                     spare.PAGE_BYTES_MIN = bytes_  # type: ignore[misc]
                     megabytes, seconds = _bounded(base / how, one, one_bytes, 0.2 if quick else 2)
                     speed[how].append(megabytes)
@@ -173,8 +171,10 @@ def pages_used_again(base: Path, *, quick: bool) -> list[Figure]:
                 f"{statistics.median(used[how]):.2f}"
                 for how in speed
             }
-            ratio = statistics.median(speed["again"]) / statistics.median(speed["anew"])
-            figures.append(Figure(f"{load}, again / anew", ratio, "x", REUSE_GOAL, details=details))
+            ratio = statistics.median(speed["again"]) / statistics.median(speed["fresh"])
+            figures.append(
+                Figure(f"{load}, again / fresh", ratio, "x", REUSE_GOAL, details=details)
+            )
     finally:
         spare.PAGE_BYTES_MIN = least  # type: ignore[misc]
     return figures

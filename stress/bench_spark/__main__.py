@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from stress.bench_consumers.command import main
-from stress.bench_spark import shared
+from stress.bench_spark import native, shared
 from stress.bench_spark.reading import scans
 from stress.bench_spark.streaming import micro_batches
 from stress.bench_spark.writing import writes
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 CASES: dict[str, Case] = {
     "read_100": partial(scans, payload_bytes=100),
     "read_1024": partial(scans, payload_bytes=1024),
+    "readers_100": partial(native.readers, payload_bytes=100),
+    "readers_1024": partial(native.readers, payload_bytes=1024),
     "write_100": partial(writes, payload_bytes=100),
     "write_1024": partial(writes, payload_bytes=1024),
     "stream": micro_batches,

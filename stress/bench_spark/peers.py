@@ -102,7 +102,7 @@ class _NaiveWriter(DataSourceWriter):
 
 
 class MemorySource(DataSource):
-    """Gives one batch again and again: nothing that is written in Python can be faster."""
+    """Gives one batch again and again, as the fastest source that Python code can be."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,4 +1,4 @@
-"""Reading a queue as a table, beside a naive source, batches from memory, and Parquet."""
+"""Reading a queue as a table, against a naive source, batches from memory, and Parquet."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pagequeue.spark.columns import Table, schema_of
 from pagequeue.spark.options import read_options
 from pagequeue.spark.planning import plan
 from pagequeue.spark.reading import read_part
+from stress.bench.turns import seconds_of
 from stress.bench_consumers.case import Figure
 from stress.bench_spark import shared
 
@@ -57,7 +58,7 @@ def fill(base: Path, count: int, payload_bytes: int) -> None:
 
 
 def in_python(base: Path, names: list[str] | None = None) -> int:
-    """Do what the tasks do, in this process, and give the batches to nobody; return the rows."""
+    """Do the tasks' work in this process, discard the batches and return the number of rows."""
     options = read_options({"path": str(base / "queue")}, streaming=False)
     table = Table(schema_of(names))
     parts = plan(options, table)
@@ -111,7 +112,7 @@ class _Frames:
 
 
 def scans(base: Path, *, quick: bool, payload_bytes: int) -> list[Figure]:
-    """Count, sum, group by and the last 1 %; and where the time goes."""
+    """Count, sum, group by and the last 1 %; and how the time is spent."""
     count = shared.messages(payload_bytes, quick=quick)
     fill(base, count, payload_bytes)
     frames = _Frames(base, count, payload_bytes)
@@ -131,11 +132,11 @@ def scans(base: Path, *, quick: bool, payload_bytes: int) -> list[Figure]:
             "group, Parquet": lambda: grouped(frames.parquet()),
             "python alone": lambda: in_python(base),
             "since": lambda: summed(frames.ours(since=last)),
-            "nothing": lambda: frames.ours(fromSequence=count).count(),
+            "no row": lambda: frames.ours(fromSequence=count).count(),
         },
         quick=quick,
     )
-    since, nothing = took.pop("since"), took.pop("nothing")
+    since, nothing = took.pop("since"), took.pop("no row")
     rate = {name: count / seconds for name, seconds in took.items()}  # rows by the second
     few = frames.naive_count
     for name, way in (
@@ -144,7 +145,7 @@ def scans(base: Path, *, quick: bool, payload_bytes: int) -> list[Figure]:
         ("sum, naive", lambda: summed(frames.naive())),
         ("group, naive", lambda: grouped(frames.naive())),
     ):
-        rate[name] = few / shared.once(way)
+        rate[name] = few / seconds_of(way)
     return _figures(rate, count, since, nothing)
 
 
@@ -168,7 +169,7 @@ def _figures(
     memory, parquet = count / rate["sum, memory"], count / rate["sum, Parquet"]
     alone = count / rate["python alone"]
     where = {
-        "where the time of the sum goes": f"{whole:.2f} s in all, on 2 processors",
+        "how the time of the sum is spent": f"{whole:.2f} s in all, on 2 processors",
         "Python, reading and building": f"{alone:.2f} s of one processor, measured alone",
         "transfer and the JVM's rows": f"{memory:.2f} s: all that the source from memory takes",
         "what a native reader would gain": f"{whole / parquet:.1f} x, if it were as fast as "

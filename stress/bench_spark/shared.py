@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import statistics
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pagequeue.spark
+from stress.bench.turns import medians, seconds_in_turns
 from stress.bench_spark.peers import MemorySource, NaiveSource
 
 if TYPE_CHECKING:
@@ -58,17 +57,4 @@ def messages(payload_bytes: int, *, quick: bool) -> int:
 
 def seconds(ways: Mapping[str, Callable[[], object]], *, quick: bool) -> dict[str, float]:
     """Return the median seconds of each way, taken in turns; the first turn warms up."""
-    taken: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(2 if quick else ROUNDS + 1):
-        for name, way in ways.items():
-            took = once(way)
-            if turn:
-                taken[name].append(took)
-    return {name: statistics.median(times) for name, times in taken.items()}
-
-
-def once(way: Callable[[], object]) -> float:
-    """Return the seconds of something that takes too long to be done again."""
-    begun = time.perf_counter()
-    way()
-    return time.perf_counter() - begun
+    return medians(seconds_in_turns(ways, 1 if quick else ROUNDS))

@@ -1,4 +1,4 @@
-"""What a micro-batch costs, beside that of Spark's own rate source."""
+"""What a micro-batch costs, compared with one of Spark's own rate source."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def milliseconds(stream: DataFrame, checkpoint: Path, batches: int) -> tuple[flo
     deadline = time.monotonic() + SECONDS
     try:
         while _batch_of(query) < batches + WARMING:
-            assert time.monotonic() < deadline, "the query does not go on"
+            assert time.monotonic() < deadline, "the query makes no progress"
             assert query.exception() is None, str(query.exception())
             time.sleep(0.05)
         done = [one for one in query.recentProgress if one["numInputRows"] and one["batchId"]]

@@ -1,4 +1,4 @@
-"""Writing a table to a queue, beside a naive sink and Parquet."""
+"""Writing a table to a queue, compared with a naive sink and Parquet."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from pagequeue import Queue
+from stress.bench.turns import seconds_of
 from stress.bench_consumers.case import Figure
 from stress.bench_spark import shared
 
@@ -48,7 +49,7 @@ def writes(base: Path, *, quick: bool, payload_bytes: int) -> list[Figure]:
     ways = {"ours": ours, "Parquet": parquet, "making the rows": nowhere}
     took = shared.seconds(ways, quick=quick)
     Queue(base / "naive").close()
-    slow = shared.once(naive) * count / few.count()
+    slow = seconds_of(naive) * count / few.count()
     with Queue(base / "queue", read_only=True) as queue:
         assert len(queue) == count, f"{len(queue)} rows of {count}"
     details = {

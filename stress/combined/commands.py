@@ -1,4 +1,4 @@
-"""Command lines beside everything else: senders, readers behind a pipe that closes, lookers.
+"""Command lines next to all other users: senders, readers of closing pipes, pollers of the state.
 
 They run with the same core and the same planted bug as the campaign. What is read from a pipe
 before it is closed counts as seen.
@@ -129,9 +129,9 @@ LOOKS: Final = (
 
 
 def looks(ground: Ground, spec: Spec, rng: random.Random) -> None:
-    """Look at a queue by a command line."""
+    """Inspect a queue by a command line."""
     process = start(spec, *rng.choice(LOOKS))
-    ended(ground, spec, "command looks", process, (0,))
+    ended(ground, spec, "command inspects", process, (0,))
 
 
 def shell(ground: Ground, _slot: int, uid: int) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from pagequeue import (
     ConsumerInUse,
     LeaseLost,
+    MessageTooLarge,
     NotDurable,
     NothingReceived,
     QueueFull,
@@ -28,7 +29,7 @@ CANCEL_SECONDS: Final = 0.004
 
 
 async def send(opening: Opening, rng: random.Random) -> None:
-    """Send; a send that is cancelled while it waits for room has sent nothing."""
+    """Send; a send that is cancelled while it waits for room has sent no message."""
     ground, spec = opening.ground, opening.spec
     with opening.doing("coroutine sends"):
         producer = opening.got.producer()
@@ -37,10 +38,15 @@ async def send(opening: Opening, rng: random.Random) -> None:
     log = ground.sent[spec.number]
     with contextlib.closing(producer):
         for number in range(rng.randint(1, 30)):
-            payloads = operation(uid, number).payloads
-            with opening.doing("coroutine sends", QueueFull):
+            op = operation(uid, number)
+            payloads = op.payloads
+            too_large = () if spec.retention is None else (MessageTooLarge,)
+            with opening.doing("coroutine sends", QueueFull, *too_large):
                 try:
-                    if len(payloads) == 1:
+                    if op.publishes:
+                        sent = await opening.got.publish_async(str(uid), number, payloads)
+                        first, count = sent.start, len(sent)
+                    elif len(payloads) == 1:
                         first, count = await producer.send_async(payloads[0]), 1
                     else:
                         sent = await producer.send_many_async(payloads)
@@ -49,7 +55,7 @@ async def send(opening: Opening, rng: random.Random) -> None:
                     return
                 except asyncio.CancelledError:
                     ground.note("cancel", spec.number)
-                    if not opening.syncs:
+                    if not (opening.syncs or op.publishes or op.takes_pages):
                         log.put(uid, number, 0, 0, 0)
                     raise
                 except BaseException:
@@ -61,7 +67,7 @@ async def send(opening: Opening, rng: random.Random) -> None:
 
 
 async def receive(opening: Opening, rng: random.Random) -> None:
-    """Go on with the named consumer; what was received and not acknowledged comes again."""
+    """Continue with the named consumer; messages received and not acknowledged are redelivered."""
     ground, number = opening.ground, opening.spec.number
     marked = ground.marked(number, READER_MARK)
     with (

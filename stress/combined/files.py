@@ -1,9 +1,9 @@
-"""Whose files change: nobody's but by their own queue.
+"""Checks that no file changes except by its own queue.
 
-A bystander is a queue that nobody writes to; it is opened, read and closed all the time, always
-without permission to write. Of it, and of files of strangers beside queues, nothing may change: not
-the inode, the size, the time of change, the bytes. Of queues that are written to, a page that has a
-name keeps its inode, unless the queue is compressed.
+A bystander is a queue to which no process writes; processes open, read and close it all the time,
+always without write permission. Of the bystander, and of foreign files in the queues' directories,
+neither inode, size, time of change nor bytes may change. In queues that are written to, a page that
+has a name keeps its inode, unless the queue is compressed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PAGE: Final = re.compile(r"-([0-9]{10})\.(page|idx)$")
 
 @dataclass(frozen=True)
 class Identity:
-    """What must not change of a file."""
+    """The properties of a file that must not change."""
 
     inode: int
     size: int
@@ -61,7 +61,7 @@ def digest(paths: Iterable[str]) -> str:
 
 
 def make_bystander(directory: str) -> None:
-    """Make a queue of many sealed pages, with a stranger's file beside it."""
+    """Make a queue of many sealed pages, with a foreign file in its directory."""
     with Queue(directory, page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
         for number in range(BYSTANDER_PAGES):
             producer.send(number.to_bytes(8, "little") + bytes(3900))
@@ -81,10 +81,10 @@ class Watch:
         return digest(os.path.join(self.bystander, name) for name in self.before)
 
     def changed(self) -> list[str]:
-        """Return what changed in the bystander's directory, by what the system says."""
+        """Return what changed in the bystander's directory, according to the file system."""
         now = identities(self.bystander)
         return [
-            f"{self.bystander}/{name}, which nobody writes to, was {self.before.get(name)}, "
+            f"{self.bystander}/{name}, to which no process writes, was {self.before.get(name)}, "
             f"and is {now.get(name)}"
             for name in sorted({*now, *self.before})
             if now.get(name) != self.before.get(name)
@@ -93,7 +93,7 @@ class Watch:
     def changed_bytes(self) -> list[str]:
         """Return whether the bystander's bytes changed."""
         if self._digest() != self.digest:
-            return [f"{self.bystander}: bytes of files changed, which nobody writes to"]
+            return [f"{self.bystander}: bytes of files changed, though no process writes to them"]
         return []
 
 
@@ -125,7 +125,7 @@ class LiveWatch:
                     wrong.append(f"{directory}/{name}: another file, inode {first} before")
             for known, name in self.inodes:
                 if known == directory and name not in there:
-                    wrong.append(f"{directory}/{name}: gone, and nothing is trimmed there")
+                    wrong.append(f"{directory}/{name}: gone, though that queue is never trimmed")
         new = [text for text in wrong if text not in self.told]
         self.told.update(new)
         return new

@@ -1,4 +1,4 @@
-"""Flows beside retention: each element is stored once, and comes out at least once, whatever goes.
+"""Flows with retention: each element is stored once, and is delivered at least once, after kills.
 
 The upstream continues after the last message that the queue ever had, so the number of an element
 is the sequence of its message. A flow that asks its upstream to begin again shows at once.
@@ -82,7 +82,7 @@ def flow(opening: Opening, rng: random.Random) -> None:
 
 
 def drain(opening: Opening) -> None:
-    """Take what is left, and add nothing."""
+    """Consume the remaining elements, and add none."""
     marked = opening.ground.marked(opening.spec.number, DOWN_MARK)
     with opening.doing("flow"), opening.got.persist(source(0), DOWN) as flow_:
         begins(opening, flow_, marked, "flow")

@@ -1,6 +1,6 @@
-"""What the processes of a round share: the queues and what each is used for, the logs, the history.
+"""State shared by the processes of a round: the queues and their uses, the logs, the history.
 
-Everything is appended by single `write` calls, which no SIGKILL undoes: each process writes down
+All records are appended by single `write` calls, which no SIGKILL undoes: each process records
 what it did, and the judge compares that with the queues after all processes have ended.
 """
 
@@ -12,7 +12,7 @@ import random
 import struct
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -31,19 +31,21 @@ if TYPE_CHECKING:
 
 LARGE_SHARE: Final = 0.5
 LOCK_SECONDS: Final = 10.0
-"""Nobody is stopped, so a lock that is waited for longer is a violation."""
+"""No process is stopped, so a wait for a lock that takes longer is a violation."""
 FULL_SECONDS: Final = 0.3
 PAGE_BYTES: Final = 4096
 RECORDER, READER, CREW, SHELL, DOWN = "recorder", "reader", "crew", "shell", "down"
 
 KINDS: Final = (
     "scene", "open", "open read-only", "close", "close twice at once", "drop",
-    "collect garbage", "fork", "spawn", "kill", "send", "send_many", "flush", "rotate", "trim",
-    "trim many pages", "compress", "ship", "flow", "flow of a coroutine", "group claim",
-    "group nack", "consumer receive", "unnamed consumer", "replay", "batches", "merge", "look",
-    "verify", "coroutine sends", "coroutine receives", "coroutine claims", "cancel",
+    "collect garbage", "fork", "spawn", "kill", "send", "send_many", "send a file",
+    "discard a file", "message file", "send at", "publish",
+    "flush", "rotate", "trim", "trim many pages", "compress", "ship", "flow",
+    "flow of a coroutine", "group claim", "group nack", "consumer receive", "unnamed consumer",
+    "replay", "batches", "merge", "inspect", "verify", "coroutine sends", "coroutine receives",
+    "coroutine claims", "cancel",
     "signal handler", "few descriptors", "bystander", "command sends", "command receives",
-    "command with a closed pipe", "command looks", "record",
+    "command with a closed pipe", "command inspects", "record",
 )  # fmt: skip
 """Each must happen in a run; the history holds places in this tuple."""
 NUMBERS: Final = {kind: number for number, kind in enumerate(KINDS)}
@@ -61,7 +63,7 @@ NO_QUEUE: Final = 255
 
 
 class Sized(Shape):
-    """Operations of which every payload says whose it is."""
+    """Operations whose payloads all carry the id of their sender."""
 
     def _size(self, seed: bytes, place: int, limit: int) -> int:
         return max(HEADER.size, super()._size(seed, place, limit))
@@ -74,8 +76,11 @@ class Large(Shape):
         return max(HEADER.size, limit - seed[2 + place])
 
 
-SMALL: Final = Sized(
+COMMAND: Final = Sized(
     payload_bytes_max=3000, batch_bytes_max=3000, batch_parts=50, rotate_parts=0, row_parts=64
+)
+SMALL: Final = replace(
+    COMMAND, publish_parts=8, publish_count_max=9, large_parts=12, large_bytes=9000
 )
 LARGE: Final = Large(payload_bytes_max=3900, batch_bytes_max=3000, batch_parts=30, rotate_parts=0)
 
@@ -83,7 +88,7 @@ LARGE: Final = Large(payload_bytes_max=3900, batch_bytes_max=3000, batch_parts=3
 def operation(uid: int, number: int) -> Op:
     """Return operation `number` of sender `uid`; a command line sends single messages."""
     if uid & 2:
-        return Op(SMALL.op(uid, number).payloads[:1])
+        return Op(COMMAND.op(uid, number).payloads[:1])
     return (LARGE if uid & 1 else SMALL).op(uid, number)
 
 
@@ -96,7 +101,7 @@ class Spec:
         directory: its own, or shared with another queue.
         prefix: of its files.
         page_bytes: size of its pages.
-        retention: of those openings that have one; None: nothing is trimmed.
+        retention: of those openings that have one; None: the queue is never trimmed.
         compresses: whether its pages are compressed.
         is_flow: whether all that is sent to it comes from a flow.
     """
@@ -110,7 +115,7 @@ class Spec:
     is_flow: bool = False
 
     def uid(self, rng: random.Random, *, command: bool = False) -> int:
-        """Return the id of a new sender, which says what queue it belongs to."""
+        """Return a new sender's id, from which its queue can be derived."""
         is_large = rng.random() < LARGE_SHARE
         return rng.getrandbits(48) << 12 | self.number << 4 | command << 1 | is_large
 
@@ -118,7 +123,9 @@ class Spec:
 def specs(base: str, rng: random.Random) -> list[Spec]:
     """Return the queues of a round: two share a directory, two are trimmed, one is a flow's."""
     other = rng.choice(("other", "q", "queue2"))
-    bounded = Retention(max_bytes=rng.choice((4, 8, 20)) * PAGE_BYTES)
+    bounded = Retention(
+        max_bytes=rng.choice((4, 8, 20)) * PAGE_BYTES, drop_acknowledged=rng.random() < 0.5
+    )
     aged = Retention(max_age=timedelta(microseconds=rng.choice((1, 2_000, 50_000))))
     return [
         Spec(0, f"{base}/shared", "queue", PAGE_BYTES),
@@ -164,7 +171,7 @@ class Ground:
 
     @property
     def is_running(self) -> bool:
-        """Whether processes go on."""
+        """Whether processes continue."""
         return self.phase[0] == RUNNING
 
     def note(self, kind: str, queue: int = NO_QUEUE, outcome: int = DONE) -> None:
@@ -178,7 +185,7 @@ class Ground:
         self.errors.say(f"{kind}, queue {queue}: {text}\n{self.short_history(queue)}")
 
     def short_history(self, queue: int, count: int = 12) -> str:
-        """Return the last operations on a queue, and on what was open beside it."""
+        """Return the last operations on a queue, and on the queues open at the same time."""
         size = os.path.getsize(self.history.path) // EVENT.size
         begin = max(0, size - 400)
         with open(self.history.path, "rb") as file:
@@ -194,7 +201,7 @@ class Ground:
         )
 
     def counts(self) -> dict[str, int]:
-        """Return how often each kind of operation was done, and how often something ended it."""
+        """Return how often each kind of operation was done, and how often an error ended it."""
         events = np.fromfile(self.history.path, EVENT_TYPE)
         done = np.bincount(events["kind"], minlength=len(KINDS))
         return {kind: int(done[number]) for kind, number in NUMBERS.items()}
@@ -207,7 +214,7 @@ class Ground:
     # --- marks: the highest place that a consumer is known to have acknowledged -------------------
 
     def mark(self, queue: int, place: int, sequence: int) -> None:
-        """Note that everything below a sequence was acknowledged, after that was done."""
+        """Record that all messages below a sequence were acknowledged, after that was done."""
         at = 64 + 8 * (queue * 8 + place)
         if sequence > self.marked(queue, place):
             self.phase[at : at + 8] = sequence.to_bytes(8, "little")
@@ -234,7 +241,7 @@ class Ground:
         return Queue(spec.directory, page_bytes=spec.page_bytes, sync=sync, **options)
 
     def create(self) -> None:
-        """Make all queues, and put files of somebody else beside them."""
+        """Make all queues, and put foreign files into their directories."""
         for spec in self.specs:
             rng = random.Random(spec.number)
             with Queue(spec.directory, prefix=spec.prefix, page_bytes=spec.page_bytes) as queue:
@@ -260,7 +267,7 @@ STRANGERS: Final = ("notes.txt", "0000000001.page", "qqueue-0000000001.page", "b
 
 
 def check_sound(message: Message, spec: Spec) -> str:
-    """Return what is wrong with a message by itself; nothing if it is whole and this queue's."""
+    """Return what is wrong with a single message; empty if it is whole and of this queue."""
     if spec.is_flow:
         whole = message.payload == element(message.sequence)
         return "" if whole else f"message {message.sequence} is {message.payload[:8]!r}"
@@ -273,5 +280,5 @@ def check_sound(message: Message, spec: Spec) -> str:
 
 
 def strangers(specs_: Sequence[Spec]) -> list[str]:
-    """Return the paths of files that belong to nobody's queue."""
+    """Return the paths of the foreign files, which belong to no queue."""
     return [os.path.join(d, n) for d in sorted({s.directory for s in specs_}) for n in STRANGERS]

@@ -1,6 +1,6 @@
 """The accounting of each queue, when all processes of a round have ended.
 
-The recorder takes what is left; then its ledger is every message that the queue ever had. It is
+The recorder takes the rest; then its ledger has every message that the queue ever had. It is
 compared with what the senders were told (`traffic.Proof`), with what can still be read, with
 what was shipped, and with what the named consumer, the group, the command line and the flow saw.
 """
@@ -76,14 +76,14 @@ class Judge:
         self.all: list[Recorded] = []
 
     def wrong(self, text: str) -> None:
-        """Say what must not be, a few times."""
+        """Report a violation, a few times at most."""
         self.told += 1
         if self.told <= TOLD_MAX:
             history = self.ground.short_history(self.spec.number)
             self.ground.errors.say(f"judge, queue {self.spec.number}: {text}\n{history}")
 
     def run(self) -> None:
-        """Judge everything."""
+        """Run all checks."""
         spec = self.spec
         with Queue(spec.directory, prefix=spec.prefix, create=False) as queue:
             opening = Opening(self.ground, spec, queue, read_only=False)
@@ -108,7 +108,7 @@ class Judge:
     # --- what was sent ----------------------------------------------------------------------------
 
     def sent(self) -> None:
-        """Every acknowledged send is there once and in order; nothing else is there."""
+        """Every acknowledged send is there once and in order; no other message is there."""
         number = self.spec.number
         births = self.ground.births[number].records()
         records = self.ground.sent[number].records()
@@ -169,7 +169,7 @@ class Judge:
         return None
 
     def reader(self, queue: Queue) -> None:
-        """The named consumer skipped nothing before its place, and begins at its mark or later."""
+        """The named consumer skipped no message, and starts at or after its mark."""
         number = self.spec.number
         place = place_of(queue, READER)
         self.covered(place, self.ground.marked(number, READER_MARK), "the consumer")
@@ -189,7 +189,7 @@ class Judge:
             self.wrong(f"{who} is at {place}, and never got {len(missed)}: {missed[:5]}")
 
     def crew(self, queue: Queue) -> None:
-        """Every message is acknowledged once by the group, or comes to who takes the rest."""
+        """Every message is acknowledged once by the group, or claimed by the one that drains it."""
         acked: Counter[int] = Counter()
         tried = set()
         for sequence, _, state in self.ground.worked[self.spec.number].records():
@@ -213,7 +213,7 @@ class Judge:
             self.wrong(f"the group never gave out {len(missed)}: {sorted(missed)[:5]}")
 
     def shell(self, queue: Queue) -> None:
-        """The command line's consumer has shown everything before its place: its reader read it."""
+        """The command line's reader read every message before the place of its consumer."""
         if all(each.name != SHELL for each in queue.consumers()):
             return
         shown = set(self.ground.shown[self.spec.number].records())
@@ -246,7 +246,7 @@ class Judge:
     # --- files ------------------------------------------------------------------------------------
 
     def files(self, last: int) -> None:
-        """No file of a page that the queue does not have, and none that somebody left half made."""
+        """No file of a page that the queue does not have, and none that was left half made."""
         for name in sorted(os.listdir(self.spec.directory)):
             if not re.fullmatch(re.escape(self.spec.prefix) + r"[-.].*", name):
                 continue

@@ -1,8 +1,8 @@
 """What is done to an open queue: each operation ends in its result, or in an error that is allowed.
 
-An operation that may be interrupted by closing ends in `ClosedError` and nothing else; where
-retention can pass a reader, `Expired` is allowed; and so on. Whatever else comes out is a
-violation. Results are checked at once where that is possible, and written down for the judge.
+An operation that closing may interrupt may end in `ClosedError` and in no other error; where
+retention can pass a reader, `Expired` is allowed; and so on. Any other error is a violation.
+Results are checked at once where that is possible, and recorded for the judge.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from stress.combined.ground import (
     CLOSED,
     CREW,
     DONE,
+    PAGE_BYTES,
     READER,
     RECEIVED,
     REFUSED,
@@ -54,11 +55,12 @@ READER_MARK: Final = 0
 WAIT_SECONDS: Final = 0.005
 MERGED_MAX: Final = 1000
 SHIPS: Final = 30
+PART_BYTES: Final = 1500
 ACCOMPANIED_SHARE: Final = 0.4
 
 
 class Over(Exception):
-    """The queue was closed, or something went wrong: the script on it ends."""
+    """The queue was closed, or a violation was found: the script on it ends."""
 
 
 class Opening:
@@ -67,7 +69,7 @@ class Opening:
     Attributes:
         queue: as it was opened; None: it was dropped.
         syncs: whether a send may return only after a flush.
-        closing: whether somebody began to close it, so that `ClosedError` is allowed.
+        closing: whether a thread began to close it, so that `ClosedError` is allowed.
         few: whether descriptors are few, so that `SystemLimit` is allowed.
     """
 
@@ -110,14 +112,14 @@ class Opening:
             if self.closing:
                 self.ground.note(kind, number, CLOSED)
             else:
-                self.ground.wrong(kind, number, f"closed by nobody: {error}")
+                self.ground.wrong(kind, number, f"closed by no thread: {error}")
             raise Over from None
         except SystemLimit as error:
             if not self.few:
                 self.ground.wrong(kind, number, traced(error))
             self.ground.note(kind, number, REFUSED)
             raise Over from None
-        except Exception as error:  # noqa: BLE001  whatever it is, nothing explains it
+        except Exception as error:  # noqa: BLE001  any other exception is a violation
             self.ground.wrong(kind, number, traced(error))
             raise Over from None
         else:
@@ -125,7 +127,7 @@ class Opening:
 
     @property
     def passed(self) -> tuple[type[Exception], ...]:
-        """What a reader gets that nothing is kept for."""
+        """The errors allowed to a reader for which retention keeps no pages."""
         return () if self.spec.retention is None else (Expired,)
 
     def check(self, kind: str, messages: Iterable[Message], begin: int | None = None) -> int:
@@ -139,7 +141,21 @@ class Opening:
                 self.ground.wrong(kind, self.spec.number, wrong)
                 raise Over
             expected, count = message.sequence + 1, count + 1
+            if len(message.payload) > PAGE_BYTES:
+                self.check_file(message)
         return count
+
+    def check_file(self, message: Message) -> None:
+        """Compare what the file of a large message gives, part by part, with its payload."""
+        parts = []
+        with message.open() as file:
+            while part := file.read(PART_BYTES):
+                parts.append(part)
+        if b"".join(parts) != message.payload:
+            text = f"the file of message {message.sequence} is not its payload"
+            self.ground.wrong("message file", self.spec.number, text)
+            raise Over
+        self.ground.note("message file", self.spec.number)
 
 
 def traced(error: BaseException) -> str:
@@ -165,7 +181,9 @@ def flush(opening: Opening, rng: random.Random) -> None:
 def rotate(opening: Opening, rng: random.Random) -> None:
     """End the page early."""
     with opening.doing("rotate", QueueFull):
-        opening.got.rotate()
+        sealed = opening.got.rotate()
+        if sealed is not None and sealed.first_sequence >= sealed.end_sequence:
+            opening.ground.wrong("rotate", opening.spec.number, f"no message in {sealed}")
     del rng
 
 
@@ -200,7 +218,7 @@ def ship(opening: Opening, rng: random.Random) -> None:
 
 
 def ship_to(opening: Opening, path: str) -> None:
-    """Copy sealed pages there, whoever does the same now."""
+    """Copy sealed pages there, also while another thread does the same."""
     with contextlib.suppress(Over), opening.doing("ship", *opening.passed):
         opening.got.ship(path)
 
@@ -212,14 +230,22 @@ def ship_paths(ground: Ground, spec: Spec) -> list[str]:
 
 def look(opening: Opening, rng: random.Random) -> None:
     """Ask the queue about itself."""
-    with opening.doing("look", *opening.passed):
+    with opening.doing("inspect", *opening.passed):
         queue = opening.got
         what: Callable[[], object] = rng.choice(
-            (queue.info, queue.stats, queue.consumers, queue.times, queue.__repr__, queue.__len__)
+            (
+                queue.info,
+                queue.stats,
+                queue.consumers,
+                queue.times,
+                queue.pages,
+                queue.__repr__,
+                queue.__len__,
+            )
         )
         what()
         if queue.head_sequence > queue.tail_sequence:
-            opening.ground.wrong("look", opening.spec.number, "the head is after the tail")
+            opening.ground.wrong("inspect", opening.spec.number, "the head is after the tail")
 
 
 def verify(opening: Opening, rng: random.Random) -> None:
@@ -231,7 +257,7 @@ def verify(opening: Opening, rng: random.Random) -> None:
     del rng
 
 
-# --- readers for whom nothing is kept -------------------------------------------------------------
+# --- readers for which retention keeps no pages ---------------------------------------------------
 
 
 def replay(opening: Opening, rng: random.Random) -> None:
@@ -303,7 +329,7 @@ def checksum(payload: bytes) -> int:
 
 
 def read(opening: Opening, rng: random.Random, limit: int = 30) -> None:
-    """Go on with the named consumer: write down what comes, then acknowledge it."""
+    """Continue with the named consumer: record what it receives, then acknowledge it."""
     ground, number = opening.ground, opening.spec.number
     marked = ground.marked(number, READER_MARK)
     with (

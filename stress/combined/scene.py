@@ -1,8 +1,8 @@
-"""A scene: some queues are opened, threads and loops use them, and somebody closes them meanwhile.
+"""A scene: some queues are opened, threads and loops use them, and a thread closes them meanwhile.
 
-Right after a queue was closed or dropped, others are opened and read, so that whatever still uses a
-number of a descriptor of the old one meets the new one's files. All follows from a seed; when
-exactly what happens is the scheduler's.
+Right after a queue was closed or dropped, others are opened and read, so that code that still uses
+a descriptor number of the old one meets the new one's files. A seed decides all choices; the
+scheduler decides their exact timing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TWINS_SECONDS: Final = 0.008
 FIRST_COUNT: Final = 24
 FEW_MIN, FEW_MAX = 2, 14
 CHILD_SECONDS: Final = 20.0
-"""A child hangs of which no operation ended for so long; each has its own shorter limit."""
+"""A child without a finished operation for so long hangs; each has its own shorter limit."""
 CHILD_SENDS: Final = 12
 FORKED_SECONDS: Final = 0.001
 SAYING_SECONDS: Final = 0.5
@@ -66,8 +66,8 @@ class Scene:
 
     Attributes:
         openings: the queues that are open in it.
-        again: begins to count anew until this process hangs.
-        handled: what a signal handler uses; None: nothing now.
+        again: restarts the time after which this process counts as hanging.
+        handled: what a signal handler uses; None: not in use.
     """
 
     handled: Opening | None = None
@@ -83,7 +83,7 @@ class Scene:
     # --- the acts ---------------------------------------------------------------------------------
 
     def play(self) -> None:
-        """Play it; nothing is left open."""
+        """Play it; every queue is closed at the end."""
         rng = self.rng
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)
         few = self.few = rng.random() < 0.06
@@ -91,7 +91,7 @@ class Scene:
             if few:
                 self.limit_descriptors(limit[1])
             if rng.random() < FIRST_SHARE and not few:
-                self.first_moments()
+                self.interrupt_creation()
             if rng.random() < TWINS_SHARE and not few:
                 self.twins()
             for _ in range(rng.choice((1, 1, 2, 3))):
@@ -133,7 +133,7 @@ class Scene:
             if not few:
                 ground.wrong(kind, spec.number, traced(error))
             ground.note(kind, spec.number, REFUSED)
-        except Exception as error:  # noqa: BLE001  whatever it is, nothing explains it
+        except Exception as error:  # noqa: BLE001  any other exception is a violation
             ground.wrong(kind, spec.number, traced(error))
         else:
             ground.note(kind, spec.number)
@@ -141,8 +141,8 @@ class Scene:
             opening.few = few
             self.openings.append(opening)
 
-    def first_moments(self) -> None:
-        """Have a handler send in the moment in which the main thread makes the first producer."""
+    def interrupt_creation(self) -> None:
+        """Have a handler send while the main thread creates the first producer."""
         for _ in range(FIRST_COUNT):
             self.open(few=False)
             self.arm(FIRST_SECONDS)
@@ -184,16 +184,16 @@ class Scene:
 
     @contextlib.contextmanager
     def watched(self, opening: Opening) -> Iterator[None]:
-        """Have an error that ends a thread said, which says it to nobody."""
+        """Report an error that ends a thread, which would otherwise be lost."""
         try:
             yield
         except Over:
             pass
-        except BaseException as error:  # noqa: BLE001  whatever it is
-            self.ground.wrong("look", opening.spec.number, traced(error))
+        except BaseException as error:  # noqa: BLE001  any exception is reported
+            self.ground.wrong("inspect", opening.spec.number, traced(error))
 
     def arm(self, seconds: float) -> None:
-        """Have a signal come in a moment, whose handler sends."""
+        """Schedule a signal whose handler sends."""
         writable = [each for each in self.openings if not each.read_only and not each.spec.is_flow]
         if writable and self.rng.random() < ARMED_SHARE:
             Scene.handled = self.rng.choice(writable)
@@ -239,7 +239,7 @@ class Scene:
         """Have an event loop use queues."""
         try:
             coroutines.run_loop(openings, type(self.rng)(seed))
-        except BaseException as error:  # noqa: BLE001  a thread that ends so says it to nobody
+        except BaseException as error:  # noqa: BLE001  the thread's end would go unnoticed
             self.ground.wrong("coroutine sends", NO_QUEUE, traced(error))
 
     def act(self) -> None:
@@ -291,7 +291,7 @@ class Scene:
         except SystemLimit as error:
             if not opening.few:
                 self.ground.wrong(kind, opening.spec.number, traced(error))
-        except Exception as error:  # noqa: BLE001  whatever it is, nothing explains it
+        except Exception as error:  # noqa: BLE001  any other exception is a violation
             self.ground.wrong(kind, opening.spec.number, traced(error))
         self.ground.note(kind, opening.spec.number, CLOSED)
 
@@ -315,7 +315,7 @@ class Scene:
         except SystemLimit as error:
             if not self.few:
                 ground.wrong("bystander", NO_QUEUE, traced(error))
-        except Exception as error:  # noqa: BLE001  whatever it is, nothing explains it
+        except Exception as error:  # noqa: BLE001  any other exception is a violation
             ground.wrong("bystander", NO_QUEUE, traced(error))
 
     # --- fork -------------------------------------------------------------------------------------
@@ -350,7 +350,7 @@ class Scene:
             self.again()
             status = children.ended(pid, CHILD_SECONDS)
         if status is None:
-            os.kill(pid, signal.SIGUSR1)  # it says where it is
+            os.kill(pid, signal.SIGUSR1)  # it prints its stacks
             time.sleep(SAYING_SECONDS)
             children.kill(pid)
             text = f"the child hangs for {CHILD_SECONDS:g} s, after {done} operations"
@@ -360,7 +360,7 @@ class Scene:
         self.ground.note("fork", spec.number, DONE)
 
     def child(self, spec: Spec, act: Operation, seed: int) -> None:
-        """Use what was inherited, in vain; then send to a queue of its own, and do one thing."""
+        """Use inherited objects, which must fail; then send to a new queue, and act once."""
         signal.setitimer(signal.ITIMER_REAL, 0)
         rng = type(self.rng)(seed)
         for opening in self.openings:
@@ -379,14 +379,14 @@ class Scene:
     def refused(self, queue: Queue) -> None:
         """Check that an inherited queue refuses to work."""
         try:
-            queue.tail_sequence  # noqa: B018  a property that looks
+            queue.tail_sequence  # noqa: B018  a property that reads the tail
         except ForkedError:
             return
         raise AssertionError("an inherited queue works in a forked child")
 
 
 def handle(*_: Any) -> None:  # noqa: ANN401  a signal and a frame
-    """Send, in the middle of what the main thread does."""
+    """Send, as a signal handler that interrupts the main thread."""
     opening = Scene.handled
     if opening is not None:
         sending.send_by_handler(opening, opening.ground.handler_rng)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 HANG_SECONDS: Final = 30.0
 SETTLE_SECONDS: Final = 20.0
-"""A dropped queue goes when its worker has compressed what was due, at low priority."""
+"""A dropped queue is freed once its worker has compressed the pages due, at low priority."""
 CHECKED_SCENES: Final = 25
 FORKED_FIRST_SHARE: Final = 0.5
 LEDGER = struct.Struct("<QqI")  # sequence, timestamp, bytes of the payload, which follows
@@ -41,14 +41,14 @@ HANGS: Final = "hangs"
 
 
 class HangGuard:
-    """Ends this process when it does not come back in time, and says where its threads are."""
+    """Ends this process when it does not respond in time, and prints the stacks of its threads."""
 
     def __init__(self, ground: Ground) -> None:
         self._file = Path(ground.base, f"{HANGS}-{os.getpid()}").open("w", encoding="utf-8")  # noqa: SIM115
         faulthandler.register(signal.SIGUSR1, file=self._file)  # for children that hang
 
     def again(self) -> None:
-        """Begin to count anew."""
+        """Restart the count."""
         faulthandler.dump_traceback_later(HANG_SECONDS, exit=True, file=self._file)
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ def play(ground: Ground, _slot: int, uid: int) -> None:
 
 
 def check_held(ground: Ground, before: tuple[int, int]) -> None:
-    """Say so if closed or dropped queues left descriptors or threads."""
+    """Report descriptors or threads that closed or dropped queues left."""
     deadline = time.monotonic() + SETTLE_SECONDS
     while True:
         gc.collect()
@@ -106,7 +106,7 @@ def check_held(ground: Ground, before: tuple[int, int]) -> None:
         f"with all queues closed there are {now} descriptors and threads, {before} before: "
         f"{sorted(links)} {names}"
     )
-    os._exit(0)  # what is left would be said again
+    os._exit(0)  # atexit handlers would report it again
 
 
 # --- recording ------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class BulkPublisher:
         self._file.truncate(size)
 
     def add(self, message: Message) -> str:
-        """Append a message; one that is there already may come again. Return what is wrong."""
+        """Append a message; one already present may be redelivered. Return what is wrong."""
         if message.sequence > self.count:
             return f"the recorder gets {message.sequence}, and has {self.count} before"
         if message.sequence == self.count:
@@ -153,7 +153,7 @@ def count_of(path: str) -> tuple[int, int]:
 
 
 def record(ground: Ground, _slot: int, uid: int) -> None:
-    """Take everything by a consumer of one's own, and keep the other readers of a queue going."""
+    """Receive all messages by a separate consumer, and keep a queue's other readers going."""
     rng = random.Random(uid)
     guard = HangGuard(ground)
     specs = [spec for spec in ground.specs if not spec.is_flow]

@@ -1,6 +1,6 @@
 """The hostile corpus: named damages of a queue's files, each with the outcome it must have.
 
-`python -m stress.corpus table` prints the table that stands in `stress/CORPUS.md`;
+`python -m stress.corpus table` prints the table in `stress/CORPUS.md`;
 `python -m stress.corpus run [NAME ...]` runs damages and prints every disagreement.
 The campaign is `stress/no_damage_goes_unnoticed.py`.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 from stress.corpus import (
     compressed_pages,
     cursors,
+    fragments,
     frames,
     indexes,
     metas,
@@ -19,13 +20,13 @@ from stress.corpus import (
     tails,
     write_metas,
 )
-from stress.corpus.damage import DAMAGES, FACES, Damage
+from stress.corpus.damage import DAMAGES, INTERFACES, Damage
 from stress.corpus.live import LIVE
 
-__all__ = ["DAMAGES", "FACES", "LIVE", "Damage"]
+__all__ = ["DAMAGES", "INTERFACES", "LIVE", "Damage"]
 
 FAMILIES = (
     sealed_pages, frames, tails, indexes, metas, write_metas, names, special, cursors,
-    compressed_pages,
+    compressed_pages, fragments,
 )  # fmt: skip
 """Importing one registers its damages."""

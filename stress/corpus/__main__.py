@@ -1,4 +1,4 @@
-"""`python -m stress.corpus table | run [--seed N] [--shape NAME] [--face NAME] [NAME ...]`."""
+"""`python -m stress.corpus table | run [--seed N] [--shape NAME] [--interface NAME] [NAME ...]`."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ import tempfile
 import time
 from pathlib import Path
 
-from stress.corpus import DAMAGES, FACES, LIVE
-from stress.corpus.case import look_at, makes_sense
-from stress.corpus.live import PAGES_MIN, look_live
+from stress.corpus import DAMAGES, INTERFACES, LIVE
+from stress.corpus.case import makes_sense, run_damage
+from stress.corpus.live import PAGES_MIN, run_live
 from stress.corpus.shapes import OTHER_START_NS, SHAPES, Original, make
 from stress.corpus.table import table
 from stress.driver import scratch_directory
 
 
-def looked_at(
-    name: str, face: str | None, original: Original, other: Original, base: Path, seed: int
+def run_one(
+    name: str, interface: str | None, original: Original, other: Original, base: Path, seed: int
 ) -> dict[str, list[str]]:
-    """Return what is not as it must be, by face; nothing where the damage makes no sense."""
+    """Return the disagreements by interface; empty if the damage does not apply to this queue."""
     if name in LIVE:
-        makes = len(original.ends) >= PAGES_MIN and face is None
-        return look_live(LIVE[name], original, other, base / "case", seed) if makes else {}
+        many = len(original.ends) >= PAGES_MIN and not original.shape.large
+        makes = many and interface is None
+        return run_live(LIVE[name], original, other, base / "case", seed) if makes else {}
     damage = DAMAGES[name]
-    wanted = [face] if face else None
+    wanted = [interface] if interface else None
     if not makes_sense(damage, original):
         return {}
-    return look_at(damage, original, other, base / "case", seed, wanted)
+    return run_damage(damage, original, other, base / "case", seed, wanted)
 
 
 def main() -> int:
@@ -38,7 +39,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="of damages; none: all")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--shape", choices=[shape.name for shape in SHAPES])
-    parser.add_argument("--face", choices=FACES)
+    parser.add_argument("--interface", "--face", choices=INTERFACES)
     options = parser.parse_intermixed_args()
     if options.what == "table":
         print(table(), end="")
@@ -52,12 +53,12 @@ def main() -> int:
             original = make(shape, options.seed, Path(base, f"{shape.name}-1"))
             other = make(shape, options.seed + 1, Path(base, f"{shape.name}-2"), OTHER_START_NS)
             for name in options.names or (*DAMAGES, *LIVE):
-                found = looked_at(name, options.face, original, other, Path(base), options.seed)
+                found = run_one(name, options.interface, original, other, Path(base), options.seed)
                 cases += len(found)
-                for face, wrong in found.items():
+                for interface, wrong in found.items():
                     for text in wrong:
                         failed += 1
-                        print(f"{shape.name} | {name} | {face} | {text}", flush=True)
+                        print(f"{shape.name} | {name} | {interface} | {text}", flush=True)
     elapsed = time.monotonic() - started
     print(f"{cases} cases in {elapsed:.1f} s, {failed} disagreements")
     return 1 if failed else 0

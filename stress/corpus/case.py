@@ -1,8 +1,8 @@
-"""One damage of a copy of a good queue, looked at from every face, each time anew.
+"""Run one damage on copies of a good queue, through every interface, each on a fresh copy.
 
-Faces that write nothing look at the same copy in the same child, one after the other: that saves
-forks, and it is looked at again that not a byte was changed. If that child crashes or writes, each
-of them gets a child and a copy of its own, to say which one it was.
+Interfaces that write to no file share one copy and one child process, one after the other, which
+saves forks; a final snapshot checks that no byte changed. If that child crashes or writes, each of
+these interfaces runs again in a separate child with a separate copy, to find out which one did it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pagequeue
-from stress.corpus import faces, sandbox
+from stress.corpus import interfaces, sandbox
 from stress.corpus.judge import Judge, snapshot
 from stress.corpus.victim import Victim
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from stress.corpus.shapes import Original
 
 CASE_SECONDS_MAX = 5.0
-"""Bounded time: every face of every damage ends within it, on a machine that is busy too."""
+"""Bounded time: every interface of every damage ends within it, on a machine that is busy too."""
 Found = dict[str, list[str]]
 
 
@@ -34,17 +34,17 @@ def _beginning(directory: dict[str, Any], name: str, end: int) -> bytes | None:
     return None if data is None else data[:end]
 
 
-def can_look(face: str) -> bool:
-    """Whether the package has what a face needs."""
-    return hasattr(pagequeue, faces.NEEDS.get(face, "Queue"))
+def is_available(interface: str) -> bool:
+    """Whether the package has what an interface needs."""
+    return hasattr(pagequeue, interfaces.NEEDS.get(interface, "Queue"))
 
 
 def makes_sense(damage: Damage, original: Original) -> bool:
-    """Whether a queue has the pages that a damage needs."""
-    return len(original.ends) >= damage.pages
+    """Whether a queue has the pages that a damage needs, and the messages that it is one of."""
+    return len(original.ends) >= damage.pages and damage.large == original.shape.large
 
 
-def look_at(
+def run_damage(
     damage: Damage,
     original: Original,
     other: Original,
@@ -52,32 +52,32 @@ def look_at(
     seed: int,
     wanted: Iterable[str] | None = None,
 ) -> Found:
-    """Return, for each face, what is not as it must be.
+    """Run a damage through its interfaces and return the disagreements of each interface.
 
     Args:
-        damage: what is done.
-        original: to a copy of this.
-        other: another queue, for what is taken from another queue.
-        base: a directory that is not there; it is made and removed for each look.
-        seed: of what the damage leaves open.
-        wanted: names of faces; all that make sense by default.
+        damage: the damage to apply.
+        original: the good queue to copy.
+        other: another good queue, the source of foreign files.
+        base: a path that does not exist yet; it is created and removed for each run.
+        seed: seeds the random choices of the damage.
+        wanted: names of interfaces; by default all that apply.
     """
-    names = [face for face in damage.outcomes if wanted is None or face in wanted]
-    names = [face for face in names if can_look(face)]
-    reading = [face for face in names if face in faces.WRITES_NOTHING]
-    looks = [[face] for face in names if face not in faces.WRITES_NOTHING]
+    names = [interface for interface in damage.outcomes if wanted is None or interface in wanted]
+    names = [interface for interface in names if is_available(interface)]
+    reading = [interface for interface in names if interface in interfaces.WRITES_NOTHING]
+    looks = [[interface] for interface in names if interface not in interfaces.WRITES_NOTHING]
     found: Found = {}
     for group in [reading, *looks] if reading else looks:
-        part = _look(damage, group, original, other, base, seed)
+        part = _run_group(damage, group, original, other, base, seed)
         if len(group) > 1 and any(part.values()):
-            for face in group:
-                found |= _look(damage, [face], original, other, base, seed)
+            for interface in group:
+                found |= _run_group(damage, [interface], original, other, base, seed)
         else:
             found |= part
     return found
 
 
-def _look(
+def _run_group(
     damage: Damage, group: Sequence[str], original: Original, other: Original, base: Path, seed: int
 ) -> Found:
     base.mkdir(mode=0o700)
@@ -91,18 +91,18 @@ def _look(
         outside, inside = snapshot(victim.outside), snapshot(victim.directory)
         try:
             seen = sandbox.call(
-                lambda: [faces.RUN[face](victim) for face in group], CASE_SECONDS_MAX
+                lambda: [interfaces.RUN[interface](victim) for interface in group], CASE_SECONDS_MAX
             )
         except sandbox.Crashed as error:
-            return {face: [f"crashed: {error}"] for face in group}
+            return {interface: [f"crashed: {error}"] for interface in group}
         found = {
-            face: judge.disagreements(face, damage.outcomes[face], saw)
-            for face, saw in zip(group, seen, strict=True)
+            interface: judge.disagreements(interface, damage.outcomes[interface], saw)
+            for interface, saw in zip(group, seen, strict=True)
         }
         if snapshot(victim.outside) != outside:
-            found[group[0]].append("something outside of the directory was touched")
+            found[group[0]].append("a file outside of the directory was changed")
         after = snapshot(victim.directory)
-        if group[0] in faces.WRITES_NOTHING and after != inside:
+        if group[0] in interfaces.WRITES_NOTHING and after != inside:
             found[group[0]].append("it wrote into the directory")
         if "error" in seen[0]:
             found[group[0]] += [

@@ -23,8 +23,8 @@ from stress.corpus.damage import (
     Hit,
     Kind,
     Leaves,
-    Mends,
     OutcomeOf,
+    Repairs,
     Saves,
     Until,
 )
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from stress.corpus.victim import Victim
 
 BLOCK_MESSAGES = 4
-"""So many stand in one block."""
+"""Number of messages in one block."""
 BOMB_BYTES = 1 << 20
 HEAD = fmt.PAGE_HEADER_BYTES
 BLOCKS = HEAD + fmt.COMPRESSED_HEAD_BYTES
 
 
 def compressed_kind(error: Fails, repair: OutcomeOf) -> Kind:
-    """Return the outcomes for a compressed page with an error of its own."""
+    """Return the outcomes for a compressed page that fails with this error."""
     return Kind(
         {
             "opening": WORKS,
@@ -59,15 +59,15 @@ def compressed_kind(error: Fails, repair: OutcomeOf) -> Kind:
 
 whole = HARMLESS.but(pages=3)
 block = compressed_kind(Fails("CorruptFrame", "compressed block"), Leaves())
-front = compressed_kind(Fails("CorruptPage", "compressed head"), Mends("again from its copy"))
+front = compressed_kind(Fails("CorruptPage", "compressed head"), Repairs("again from its copy"))
 forged = compressed_kind(Fails("CorruptPage", "compressed head: its blocks"), Leaves())
 short = compressed_kind(Fails("CorruptPage", "compressed head: the file has"), Leaves())
-long = compressed_kind(Fails("CorruptPage", "compressed head: the file has"), Mends())
-copy = whole.but(verify=Finds("its copy at the end"), repair=Mends("again from its copy"))
+long = compressed_kind(Fails("CorruptPage", "compressed head: the file has"), Repairs())
+copy = whole.but(verify=Finds("its copy at the end"), repair=Repairs("again from its copy"))
 
 
 def _compress(victim: Victim) -> compressed_format.Head:
-    """Give a sealed page its compressed file; return what that says."""
+    """Replace a sealed page by its compressed file; return the parsed front."""
     number = victim.inner
     name = victim.page(number)
     data = victim.read(name)
@@ -80,7 +80,7 @@ def _compress(victim: Victim) -> compressed_format.Head:
         zstd.deflate(data[place.position : end], 1, name)
         for place, end in zip(begins, ends, strict=True)
     ]
-    _lay(
+    _write_page(
         victim, parts,
         [(place.position, place.sequence - first) for place in begins], used,
     )  # fmt: skip
@@ -89,7 +89,7 @@ def _compress(victim: Victim) -> compressed_format.Head:
     return compressed_format.parse_front(written, len(written), name)
 
 
-def _lay(
+def _write_page(
     victim: Victim, parts: Sequence[bytes], begins: Sequence[tuple[int, int]], used: int
 ) -> None:
     """Write a compressed page of these blocks, with fronts and checksums that are right for it."""
@@ -112,7 +112,7 @@ def _lay(
 
 
 def _block_hit(victim: Victim, head: compressed_format.Head, number: int) -> Hit:
-    """Return the hit of a block, of which all messages are gone."""
+    """Return the hit of a block, all of whose messages are lost."""
     hit = head.blocks[number]
     first = (head.header.first_sequence or 0) + hit.ordinal
     count = len(victim.places(victim.inner)) - hit.ordinal
@@ -135,7 +135,7 @@ def _all_gone(victim: Victim) -> None:
     victim.compressed[victim.inner] = {p.sequence for p in victim.places(victim.inner)}
 
 
-@whole("compressed page", "nothing but that: a sealed page is compressed")
+@whole("compressed page", "no damage: a sealed page is compressed")
 def _(victim: Victim) -> Hit:
     _compress(victim)
     return victim.at_page(victim.inner)
@@ -167,11 +167,11 @@ def _exchanged(victim: Victim, make: Callable[[int], bytes]) -> Hit:
     parts = _stored(victim, head)
     size = head.blocks[number].end - head.blocks[number].position
     parts[number] = make(size)
-    _lay(victim, parts, _begins(head), head.used_bytes)
+    _write_page(victim, parts, _begins(head), head.used_bytes)
     return _block_hit(victim, head, number)
 
 
-@block("compressed block is a bomb", "a block says, rightly, that it inflates to 1 MiB")
+@block("compressed block is a bomb", "a block correctly declares that it inflates to 1 MiB")
 def _(victim: Victim) -> Hit:
     return _exchanged(victim, lambda _: zstd.deflate(bytes(BOMB_BYTES), 1, "bomb"))
 
@@ -238,7 +238,7 @@ def _forge(victim: Victim, change: Callable[[np.ndarray], None]) -> Hit:
     parts = _stored(victim, head)
     change(records)
     begins = [(int(position) & 0xFFFFFFFF, int(ordinal)) for position, ordinal in records]
-    _lay(victim, parts, begins, head.used_bytes)
+    _write_page(victim, parts, begins, head.used_bytes)
     _all_gone(victim)
     return victim.at_page(victim.inner, HEAD)
 
@@ -251,7 +251,7 @@ def _(victim: Victim) -> Hit:
     return _forge(victim, change)
 
 
-@forged("compressed blocks go backward", "two blocks of a compressed page change their places")
+@forged("compressed blocks go backward", "two blocks of a compressed page are swapped")
 def _(victim: Victim) -> Hit:
     def change(records: np.ndarray) -> None:
         records[[0, 1]] = records[[1, 0]]
@@ -259,7 +259,7 @@ def _(victim: Victim) -> Hit:
     return _forge(victim, change)
 
 
-@forged("compressed block behind the page", "a block begins 4 GiB behind the beginning of its page")
+@forged("compressed block past the page", "a block begins 4 GiB after the beginning of its page")
 def _(victim: Victim) -> Hit:
     def change(records: np.ndarray) -> None:
         records[-1, 0] = 2**32 - 8

@@ -1,9 +1,9 @@
 """Damages of a named consumer's cursor.
 
-A cursor says only where one consumer stands: whatever becomes of it, the queue opens, and everybody
-else reads on. Where the consumer stood cannot be known from anything else, so repair leaves a
-damaged one, and nothing may guess: not the head, which delivers everything again, and not the tail,
-which skips.
+A cursor stores the position of one consumer and no other state: if it is damaged, the queue still
+opens and all other consumers read on. The position cannot be derived from any other file, so repair
+leaves a damaged cursor, and no code may guess it: the head would deliver every message again, and
+the tail would skip messages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stress.corpus.damage import (
     Hit,
     Kind,
     Leaves,
-    Mends,
+    Repairs,
     Resumes,
     Saves,
     Works,
@@ -35,24 +35,24 @@ harmless = HARMLESS.but(named=Resumes("cursor"))
 
 
 def damaged(kind: str, reason: str) -> Kind:
-    """Return the outcomes for a cursor that cannot be read: only its consumer is refused."""
+    """Return the outcomes for an unreadable cursor: only its consumer is refused."""
     return harmless.but(verify=Finds(reason), repair=Leaves(), named=Fails(kind, reason))
 
 
 def placed(victim: Victim, sequence: int) -> Hit:
-    """Make a cursor that stands at a sequence."""
+    """Write a cursor with this sequence."""
     victim.put_cursor(sequence)
     return Hit(CURSOR, CursorMeta.NEXT, sequence)
 
 
 def ahead(victim: Victim, sequence: int) -> Hit:
-    """Make a cursor that stands where no message is yet."""
+    """Write a cursor with a sequence at which no message exists yet."""
     victim.put_cursor(sequence)
     return Hit(CURSOR, CursorMeta.NEXT)
 
 
 def in_the_middle(victim: Victim) -> None:
-    """Make a cursor that stands at some message."""
+    """Write a cursor at a message in the middle of a page."""
     victim.put_cursor(victim.middle(victim.inner).sequence)
 
 
@@ -78,17 +78,17 @@ def _(victim: Victim) -> Hit:
 AHEAD = harmless.but(
     after_cut=Works("all", "lowered consumer"),
     verify=Finds("are acknowledged, but the tail is"),
-    repair=Mends("lowered consumer"),
+    repair=Repairs("lowered consumer"),
     named=Resumes("tail"),
 )
 
 
-@AHEAD("cursor ahead by one", "a cursor is one behind the next sequence that will be given")
+@AHEAD("cursor ahead by one", "a cursor is one past the next sequence to be assigned")
 def _(victim: Victim) -> Hit:
     return ahead(victim, len(victim.original.places) + 1)
 
 
-@AHEAD("cursor far ahead", "a cursor is 1,000,000 behind the tail")
+@AHEAD("cursor far ahead", "a cursor is 1,000,000 past the tail")
 def _(victim: Victim) -> Hit:
     return ahead(victim, len(victim.original.places) + 1_000_000)
 
@@ -106,7 +106,7 @@ def _(victim: Victim) -> Hit:
     reading=Works("any"),
     salvage=Saves(knows=False, reads=False),
     named=Fails("Expired", "", placed=False),
-)("cursor in a deleted page", "the first page was trimmed, and a cursor stands in it")
+)("cursor in a deleted page", "the first page was trimmed, and a cursor points into it")
 def _(victim: Victim) -> Hit:
     second = victim.places(victim.head + 1)[0]
     victim.move_head(second)
@@ -163,7 +163,7 @@ def _(victim: Victim) -> Hit:
     return Hit(CURSOR, 12)
 
 
-@damaged("NewerFormat", "format")("cursor of a newer format", "the cursor says the next format")
+@damaged("NewerFormat", "format")("cursor of a newer format", "the cursor has the next format")
 def _(victim: Victim) -> Hit:
     in_the_middle(victim)
     victim.word(CURSOR, fmt.CURSOR_META, "version", fmt.FORMAT_VERSION + 1)
@@ -185,11 +185,11 @@ def _(victim: Victim) -> Hit:
     return Hit(CURSOR, CursorMeta.KIND)
 
 
-# --- something else in its place ------------------------------------------------------------------
+# --- another object in its place ------------------------------------------------------------------
 
 
 def special(victim: Victim, thing: str) -> Hit:
-    """Put a thing in the place of the cursor."""
+    """Put an object in the place of the cursor."""
     in_the_middle(victim)
     if thing in THINGS:
         replaced(victim, CURSOR, thing)
@@ -199,15 +199,15 @@ def special(victim: Victim, thing: str) -> Hit:
 
 
 def declare() -> None:
-    """Register a damage for each thing in the place of the cursor."""
+    """Register a damage for each object in the place of the cursor."""
     unsafe = damaged("UnsafePath", "").but(
         verify=Finds("regular", placed=False), named=Fails("UnsafePath", "", placed=False)
     )
     for thing in (*THINGS, "symbolic link"):
-        what = f"a {thing} stands in the place of a cursor"
+        what = f"a {thing} replaces a cursor"
         unsafe.add(f"{thing} as cursor", what, partial(special, thing=thing))
     what = "a cursor has a second name outside the directory"
-    linked_kind = unsafe.but(verify=Finds("another name", placed=False), repair=Mends("copied"))
+    linked_kind = unsafe.but(verify=Finds("another name", placed=False), repair=Repairs("copied"))
     linked_kind.add("hard link as cursor", what, partial(special, thing="hard link"))
 
 

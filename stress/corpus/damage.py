@@ -1,14 +1,14 @@
-"""What a damage is, where it hits, and what each face must do with it.
+"""What a damage is, where it hits, and the outcome required of each interface.
 
-A damage is one small function that spoils a copy of a good queue, and one outcome for each face:
+A damage is one small function that spoils a copy of a good queue, with an outcome per interface:
 
-| face | what is done |
+| interface | what is done |
 | --- | --- |
 | `opening` | open for writing in the boot in which the queue was closed; send; read all |
-| `after_cut` | the same, but the shared words are those of another boot, as after a power cut |
-| `reading_after_cut` | open with `read_only=True` words of another boot, then replay |
+| `after_cut` | the same with the shared state of another boot, as after a power cut |
+| `reading_after_cut` | open with `read_only=True` and the state of another boot, then replay |
 | `read_only` | open with `read_only=True` |
-| `reading` | the same, then replay from the head, by time, from behind the damage, and the last |
+| `reading` | the same, then replay from the head, by time, from past the damage, and the last |
 | `verify` | `verify_queue` |
 | `repair` | `repair_queue`, then open, read and salvage what it left |
 | `salvage` | `salvage_queue` into a new directory |
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from stress.corpus.victim import Victim
 
 Keeps = Literal["all", "before", "any"]
-FACES = (
+INTERFACES = (
     "opening", "after_cut", "reading_after_cut", "read_only", "reading", "verify", "repair",
     "salvage", "named",
 )  # fmt: skip
@@ -62,15 +62,15 @@ class Works:
     Attributes:
         keeps: which messages are there afterwards: all, those before the damage (whole batches),
             or any that were sent.
-        says: a part of what recovery says that it did.
+        reports: a part of one action that recovery reports.
     """
 
     keeps: Keeps = "all"
-    says: str = ""
+    reports: str = ""
 
     def __str__(self) -> str:
         kept = {"all": "works", "before": "works up to the damage", "any": "works"}[self.keeps]
-        return f"{kept}; says “{self.says}”" if self.says else kept
+        return f"{kept}; reports “{self.reports}”" if self.reports else kept
 
 
 @dataclass(frozen=True)
@@ -98,26 +98,26 @@ class ByMark:
 
     Attributes:
         below: the damage is below the mark. In a page before that of the mark it may work as well,
-            because such a page need not be looked at.
+            because recovery need not check such a page.
         above: the damage is at the mark or above it.
-        mends: below the mark it may be mended as well, if no message is lost by that.
+        may_repair: below the mark it may be repaired as well, if that loses no message.
     """
 
     below: Fails
     above: Works | Fails
-    mends: bool = False
+    may_repair: bool = False
 
     def __str__(self) -> str:
-        below = f"{self.below}, or it is mended" if self.mends else self.below
+        below = f"{self.below}, or it is repaired" if self.may_repair else self.below
         return f"below the durable mark {below}; above it {self.above}"
 
 
 @dataclass(frozen=True)
 class Until:
-    """Reading gives all messages before the hit, then this error; behind the page it goes on."""
+    """Reading gives all messages before the hit, then this error; the next page reads again."""
 
     error: Fails
-    goes_on: bool = True
+    continues: bool = True
 
     def __str__(self) -> str:
         return f"up to the damage, then {self.error}"
@@ -133,7 +133,7 @@ class Prefix:
 
 @dataclass(frozen=True)
 class Finds:
-    """Verify has a problem with this reason at the hit; nothing is changed."""
+    """Verify reports a problem with this reason at the hit, and changes no file."""
 
     reason: str
     placed: bool = True
@@ -144,54 +144,54 @@ class Finds:
 
 @dataclass(frozen=True)
 class FindsNothing:
-    """Verify has no problem with it."""
+    """Verify reports no problem."""
 
     def __str__(self) -> str:
-        return "nothing"
+        return "no problem"
 
 
 @dataclass(frozen=True)
-class Mends:
-    """Repair mends it: nothing remains, verify is content, every message is there.
+class Repairs:
+    """Repair succeeds: verify then reports no problem, and every message is there.
 
     Attributes:
-        says: a part of what it says that it did.
-        keeps: which messages are there: any, where a page was lost and repair says so.
+        reports: a part of one action that repair reports.
+        keeps: which messages are there: any, where a page was lost and repair reports the loss.
     """
 
-    says: str = ""
+    reports: str = ""
     keeps: Keeps = "all"
 
     def __str__(self) -> str:
-        return f"mends it; says “{self.says}”" if self.says else "mends it"
+        return f"repairs it; reports “{self.reports}”" if self.reports else "repairs it"
 
 
 @dataclass(frozen=True)
 class Leaves:
-    """Repair cannot mend it without losing a message: it remains, and no page is worse."""
+    """Repair would lose a message: it leaves the problem, and makes no page worse."""
 
     def __str__(self) -> str:
-        return "leaves it and says so"
+        return "leaves it and reports it"
 
 
 @dataclass(frozen=True)
 class Idle:
-    """Repair has nothing to do."""
+    """Repair makes no change."""
 
     def __str__(self) -> str:
-        return "has nothing to do"
+        return "makes no change"
 
 
 @dataclass(frozen=True)
 class Saves:
-    """Salvage copies every frame that stands whole in its place, and reports the others as lost.
+    """Salvage copies every intact frame at its position, and reports the others as lost.
 
     Attributes:
-        knows: whether what is lost can be known exactly; else more, or less, may be reported,
-            because nothing is left that tells where the queue ended.
+        knows: whether the lost messages can be known exactly; otherwise more, or fewer, may be
+            reported, because no file is left that records where the queue ended.
         reads: whether it may read the page that is hit; a newer format it may not.
-        contradicts: whether messages stand there again with other contents: each of the page
-            before the hit is reported as a conflict, and the first one was copied.
+        contradicts: whether the page repeats sequences of the page before it with other contents:
+            each of those messages is reported as a conflict, and the first copy was kept.
     """
 
     knows: bool = True
@@ -207,12 +207,12 @@ class Saves:
 
 @dataclass(frozen=True)
 class Resumes:
-    """The named consumer goes on at its cursor, or at the tail, and gets all that follows."""
+    """The named consumer continues at its cursor, or at the tail, and gets all that follows."""
 
     at: Literal["cursor", "tail"]
 
     def __str__(self) -> str:
-        return f"goes on at the {self.at}"
+        return f"continues at the {self.at}"
 
 
 Opening = Works | Fails | ByMark
@@ -224,7 +224,7 @@ OutcomeOf = (
     | Prefix
     | Finds
     | FindsNothing
-    | Mends
+    | Repairs
     | Leaves
     | Idle
     | Saves
@@ -233,7 +233,7 @@ OutcomeOf = (
 
 WORKS = Works()
 CUT_OFF = Works("before", "the next sequence is")
-"""What a power cut left behind the last whole batch is cut off, and that is said."""
+"""Recovery cuts off what a power cut left after the last whole batch, and reports that."""
 
 
 @dataclass(frozen=True)
@@ -244,8 +244,9 @@ class Damage:
         name: of the damage.
         what: what is done, in one sentence.
         do: does it to a copy.
-        outcomes: by the name of the face; a face that makes no sense is missing.
+        outcomes: by the name of the interface; an interface that makes no sense is missing.
         pages: the queue must have so many, for the damage to make sense.
+        large: it is one of messages larger than a page, and done where there are some.
     """
 
     name: str
@@ -253,6 +254,7 @@ class Damage:
     do: Callable[[Victim], Hit]
     outcomes: dict[str, OutcomeOf]
     pages: int = 1
+    large: bool = False
 
 
 DAMAGES: dict[str, Damage] = {}
@@ -264,6 +266,7 @@ class Kind:
 
     outcomes: dict[str, OutcomeOf]
     pages: int = 1
+    large: bool = False
 
     def but(self, *, pages: int | None = None, **outcomes: OutcomeOf) -> Kind:
         """Return the same with some outcomes replaced."""
@@ -273,9 +276,13 @@ class Kind:
             pages=self.pages if pages is None else pages,
         )
 
-    def without(self, *faces: str) -> Kind:
-        """Return the same with some faces left out."""
-        left = {face: outcome for face, outcome in self.outcomes.items() if face not in faces}
+    def without(self, *interfaces: str) -> Kind:
+        """Return the same with some interfaces left out."""
+        left = {
+            interface: outcome
+            for interface, outcome in self.outcomes.items()
+            if interface not in interfaces
+        }
         return replace(self, outcomes=left)
 
     def __call__(
@@ -295,9 +302,9 @@ class Kind:
         merged = {**self.outcomes, **outcomes}
         if "after_cut" in merged:
             merged.setdefault("reading_after_cut", Prefix())
-        assert set(merged) <= set(FACES), f"{name} has a face that there is not"
-        ordered = {face: merged[face] for face in FACES if face in merged}
-        DAMAGES[name] = Damage(name, what, do, ordered, self.pages)
+        assert set(merged) <= set(INTERFACES), f"{name} has an unknown interface"
+        ordered = {interface: merged[interface] for interface in INTERFACES if interface in merged}
+        DAMAGES[name] = Damage(name, what, do, ordered, self.pages, self.large)
 
 
 HARMLESS = Kind(
@@ -311,4 +318,4 @@ HARMLESS = Kind(
         "salvage": Saves(),
     }
 )
-"""Nobody is kept from anything, and nothing is found."""
+"""Every interface works as on a good queue, and verify reports no problem."""

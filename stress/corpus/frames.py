@@ -1,4 +1,4 @@
-"""Damages of frames in a sealed page, of its end mark, and of what stands behind that."""
+"""Damages of frames in a sealed page, of its end-of-page marker, and of the bytes after it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stress.corpus.damage import (
     Idle,
     Kind,
     Leaves,
-    Mends,
+    Repairs,
     Saves,
     Until,
     Works,
@@ -61,7 +61,7 @@ def word(victim: Victim, place: Place, value: int) -> Hit:
 
 
 def length_of(place: Place) -> int:
-    """Return what a frame's length word says, flags left out."""
+    """Return the length in a frame's length word, without its flags."""
     return fmt.FRAME_HEADER_BYTES + len(place.payload)
 
 
@@ -93,7 +93,9 @@ def _(victim: Victim) -> Hit:
     return word(victim, victim.middle(victim.inner), 15)
 
 
-@bad_length("length without room for the end mark", "a frame's length reaches to the page's end")
+@bad_length(
+    "length without room for the end-of-page marker", "a frame's length reaches to the page's end"
+)
 def _(victim: Victim) -> Hit:
     place = victim.middle(victim.inner)
     return word(victim, place, 4096 - place.position)
@@ -105,7 +107,7 @@ def _(victim: Victim) -> Hit:
     return word(victim, place, length_of(place) + 1)
 
 
-@bad_checksum("length into the next frame", "a frame's length takes in the frame behind it")
+@bad_checksum("length into the next frame", "a frame's length includes the next frame")
 def _(victim: Victim) -> Hit:
     place = victim.middle(victim.inner)
     return word(victim, place, length_of(place) + 24)
@@ -116,7 +118,10 @@ def _(victim: Victim) -> Hit:
     return word(victim, victim.middle(victim.inner), fmt.FRAME_HEADER_BYTES)
 
 
-@bad_length("frame with the flag of an end mark", "the end-of-page flag is set in a frame's length")
+@bad_checksum(
+    "frame with the flag of an end-of-page marker",
+    "the end-of-page flag is set in a frame's length",
+)
 def _(victim: Victim) -> Hit:
     place = victim.middle(victim.inner)
     return word(victim, place, length_of(place) | fmt.END_OF_PAGE)
@@ -185,7 +190,7 @@ def _(victim: Victim) -> Hit:
     return victim.at(second)
 
 
-@bad_checksum("gap", "a frame is cut out, and what stands behind it is moved up")
+@bad_checksum("gap", "a frame is cut out, and the bytes after it are moved up")
 def _(victim: Victim) -> Hit:
     place = victim.middle(victim.inner)
     name = victim.page(place.page)
@@ -218,7 +223,7 @@ def _(victim: Victim) -> Hit:
 
 @bad_checksum(
     "frames in a payload",
-    "a damaged payload holds a frame of this queue with the next sequence, and an end mark",
+    "a damaged payload holds a frame of this queue with the next sequence, and a page's end marker",
 )
 def _(victim: Victim) -> Hit:
     place = victim.middle(victim.inner)
@@ -315,15 +320,15 @@ def _(victim: Victim) -> Hit:
     return victim.at(place)
 
 
-# --- the end mark ---------------------------------------------------------------------------------
+# --- the end-of-page marker -----------------------------------------------------------------------
 
 
-mark = bad.but(repair=Mends())
+mark = bad.but(repair=Repairs())
 
 
 @mark(
-    "end mark with a wrong checksum",
-    "one bit of a sealed page's end mark's checksum is changed",
+    "end-of-page marker with a wrong checksum",
+    "one bit of a sealed page's end-of-page marker's checksum is changed",
     reading=Until(Fails("CorruptFrame", CHECKSUM)),
     verify=Finds(CHECKSUM),
 )
@@ -333,8 +338,8 @@ def _(victim: Victim) -> Hit:
 
 
 @mark(
-    "end mark gone",
-    "a sealed page's end mark is zeroed",
+    "end-of-page marker gone",
+    "a sealed page's end-of-page marker is zeroed",
     reading=Until(Fails("CorruptFrame", NOTHING)),
     verify=Finds(NOTHING),
 )
@@ -344,8 +349,8 @@ def _(victim: Victim) -> Hit:
 
 
 @mark(
-    "end mark of ones",
-    "all bits of a sealed page's end mark are set",
+    "end-of-page marker of ones",
+    "all bits of a sealed page's end-of-page marker are set",
     reading=Until(Fails("CorruptFrame", LENGTH)),
     verify=Finds(LENGTH),
 )
@@ -358,8 +363,8 @@ EARLY = Fails("CorruptPage|CorruptFrame", "", placed=False)
 
 
 @bad(
-    "end mark too early",
-    "an end mark that is right takes the place of a frame in the middle of a sealed page",
+    "end-of-page marker too early",
+    "an end-of-page marker that is right takes the place of a frame in the middle of a sealed page",
     after_cut=ByMark(EARLY, Works("any")),
     reading=Until(EARLY),
     verify=Finds("", placed=False),
@@ -373,9 +378,9 @@ def _(victim: Victim) -> Hit:
 
 
 @bad(
-    "frames behind the end mark",
-    "a whole frame with the next sequence stands behind a sealed page's end mark, as a producer "
-    "that died inside a batch leaves it",
+    "frames after the end-of-page marker",
+    "a whole frame with the next sequence follows a sealed page's end-of-page marker, as a "
+    "producer that died inside a batch leaves it",
     after_cut=WORKS,
     reading=WORKS,
     verify=FindsNothing(),

@@ -1,4 +1,4 @@
-"""Damages of an index: a hint, so nothing may go wrong, and it is made again (I6)."""
+"""Damages of an index: it is only a hint, so no interface may fail, and it is rebuilt (I6)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from pagequeue import format as fmt
-from stress.corpus.damage import WORKS, Finds, FindsNothing, Hit, Idle, Kind, Mends, Saves
+from stress.corpus.damage import WORKS, Finds, FindsNothing, Hit, Idle, Kind, Repairs, Saves
 
 if TYPE_CHECKING:
     from stress.corpus.victim import Victim
@@ -19,7 +19,7 @@ index = Kind(
         "read_only": WORKS,
         "reading": WORKS,
         "verify": Finds("index", placed=False),
-        "repair": Mends(),
+        "repair": Repairs(),
         "salvage": Saves(),
     }
 )
@@ -123,23 +123,23 @@ def _(victim: Victim) -> Hit:
     return first(victim)
 
 
-@index("index record with another place", "a record leads 8 bytes behind its frame")
+@index("index record with another place", "a record points 8 bytes past its frame")
 def _(victim: Victim) -> Hit:
     place = victim.places(victim.inner)[2]
     return record(victim, 2, struct.pack("<I", place.position + 8), 8)
 
 
-@index("index record past the end", "a record leads past the end of the page")
+@index("index record past the end", "a record points past the end of the page")
 def _(victim: Victim) -> Hit:
     return record(victim, 2, struct.pack("<I", 0xFFFFFFF8), 8)
 
 
-@index("index record into the header", "a record leads into the page's header")
+@index("index record into the header", "a record points into the page's header")
 def _(victim: Victim) -> Hit:
     return record(victim, 2, struct.pack("<I", 16), 8)
 
 
-@index("index record missing", "a record in the middle says that there is none")
+@index("index record missing", "a record in the middle is marked as absent")
 def _(victim: Victim) -> Hit:
     return record(victim, 2, bytes(4), 8)
 
@@ -166,7 +166,7 @@ def _(victim: Victim) -> Hit:
     return record(victim, 2, data[RECORD : 2 * RECORD])
 
 
-@index("index in reverse", "the records of an index stand in reverse order")
+@index("index in reverse", "the records of an index are in reverse order")
 def _(victim: Victim) -> Hit:
     name, count = victim.index(victim.inner), len(victim.places(victim.inner))
     data = victim.read(name)
@@ -177,7 +177,7 @@ def _(victim: Victim) -> Hit:
 
 @index(
     "index with more records than frames",
-    "noise stands in an index behind its last record, as a killed producer can leave it",
+    "an index has noise after its last record, as a killed producer can leave it",
     verify=FindsNothing(),
     repair=Idle(),
 )

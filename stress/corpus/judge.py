@@ -1,4 +1,4 @@
-"""Whether what a face saw is what the corpus requires; each disagreement is one sentence."""
+"""Compare what an interface saw with what the corpus requires; a disagreement is one sentence."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from stress.corpus.damage import (
     Hit,
     Idle,
     Leaves,
-    Mends,
     Prefix,
+    Repairs,
     Resumes,
     Saves,
     Until,
     Works,
 )
-from stress.corpus.faces import SENT, Row, Seen, digest, row_of
+from stress.corpus.interfaces import SENT, Row, Seen, digest, row_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 
 class Judge:
-    """Compares what was seen of one damaged queue; made behind the damage, before the face.
+    """Compares what was seen of one damaged queue; created after the damage, before any interface.
 
     Attributes:
         sent: every message of the good queue, by sequence.
-        whole: sequences of the messages whose frames stand unchanged in their places.
+        whole: sequences of the messages whose frames are unchanged at their positions.
     """
 
     def __init__(self, victim: Victim, hit: Hit) -> None:
@@ -66,22 +66,34 @@ class Judge:
                 yield from (p for p in self.original.of_page(number) if p.sequence not in gone)
                 continue
             for place in self.original.of_page(number):
+                if place.pages > 1:
+                    if all(map(self._is_as_sent, range(number, number + place.pages))):
+                        yield place
+                    continue
                 until = place.position + fmt.FRAME_HEADER_BYTES + len(place.payload)
                 if data[place.position : until] == before[place.position : until]:
                     yield place
 
+    def _is_as_sent(self, number: int) -> bool:
+        """Whether all bytes of a page after its header are those of the good queue."""
+        name = self.victim.page(number)
+        path = self.victim.path(name)
+        here = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
+        before = self.original.contents[name]
+        return here[fmt.PAGE_HEADER_BYTES :] == before[fmt.PAGE_HEADER_BYTES :]
+
     # --- any outcome ------------------------------------------------------------------------------
 
-    def disagreements(self, face: str, outcome: OutcomeOf, seen: Seen) -> list[str]:
+    def disagreements(self, interface: str, outcome: OutcomeOf, seen: Seen) -> list[str]:
         """Return what is not as it must be."""
         if isinstance(outcome, ByMark):
-            return self._by_mark(face, outcome, seen)
+            return self._by_mark(interface, outcome, seen)
         if isinstance(outcome, Prefix):
             return self._prefix(seen)
         error = seen.get("error")
         if isinstance(outcome, Fails):
             if error is None:
-                return [f"{outcome} was expected, it went well"]
+                return [f"{outcome} was expected, it succeeded"]
             return self._error(outcome, error)
         if error is not None:
             return [f"{outcome} was expected: {error['kind']}: {error['text']}"]
@@ -90,23 +102,23 @@ class Judge:
             Until: self._until,
             Finds: self._finds,
             FindsNothing: self._finds_nothing,
-            Mends: self._repaired,
+            Repairs: self._repaired,
             Leaves: self._repaired,
             Idle: self._repaired,
             Saves: self._saved,
             Resumes: self._resumed,
         }
-        return judges[type(outcome)](face, outcome, seen)  # type: ignore[operator,no-any-return]
+        return judges[type(outcome)](interface, outcome, seen)  # type: ignore[operator,no-any-return]
 
-    def _by_mark(self, face: str, outcome: ByMark, seen: Seen) -> list[str]:
+    def _by_mark(self, interface: str, outcome: ByMark, seen: Seen) -> list[str]:
         sequence = self.hit.sequence or 0
         is_lost = outcome.below.kind == "MissingPage" and self._is_durable_page()
         if self.hit.sequence is None or (sequence >= self._durable() and not is_lost):
-            return self.disagreements(face, outcome.above, seen)
+            return self.disagreements(interface, outcome.above, seen)
         before_mark = (self.hit.page or 0) < self._mark_page()
-        if (before_mark or outcome.mends) and "error" not in seen:
-            return self.disagreements(face, Works("all"), seen)
-        return self.disagreements(face, outcome.below, seen)
+        if (before_mark or outcome.may_repair) and "error" not in seen:
+            return self.disagreements(interface, Works("all"), seen)
+        return self.disagreements(interface, outcome.below, seen)
 
     def _is_durable_page(self) -> bool:
         """Whether the page hit was on stable storage under its name, with messages or without."""
@@ -165,7 +177,7 @@ class Judge:
             if end < durable:
                 wrong.append(f"read up to {end} where {durable} are durable, and no error")
             if isinstance(writer, Fails) and len(seen["read"]) < self.end:
-                wrong.append(f"a reader sees nothing of it, a writer must see {writer}")
+                wrong.append(f"a reader does not notice it, a writer must see {writer}")
             return wrong
         opens = isinstance(self.outcome_of("read_only"), Works)
         torn = (
@@ -174,9 +186,9 @@ class Judge:
             and self.hit.sequence is not None
             and self.hit.sequence >= self._durable()
         )
-        anything = error["kind"] != "MissingPage"  # else there is nothing that could be read
+        anything = error["kind"] != "MissingPage"  # else no page is readable
         if opens and anything and (torn or writer == Works()):
-            return [f"nothing durable is damaged: {error['kind']}: {error['text']}"]
+            return [f"no durable message is damaged: {error['kind']}: {error['text']}"]
         return []
 
     # --- messages ---------------------------------------------------------------------------------
@@ -201,17 +213,19 @@ class Judge:
             wrong.append("messages came out of order")
         return wrong[:3]
 
-    def _works(self, face: str, outcome: Works, seen: Seen) -> list[str]:
+    def _works(self, interface: str, outcome: Works, seen: Seen) -> list[str]:
         wrong: list[str] = []
-        if outcome.says and not any(outcome.says in action for action in seen.get("says", [])):
-            wrong.append(f"“{outcome.says}” was not said, but {seen.get('says')}")
-        if face in {"opening", "after_cut"}:
+        if outcome.reports and not any(
+            outcome.reports in action for action in seen.get("reports", [])
+        ):
+            wrong.append(f"“{outcome.reports}” was not reported, but {seen.get('reports')}")
+        if interface in {"opening", "after_cut"}:
             wrong += self._sent_on(outcome, seen)
-            if face == "after_cut" and outcome.says and seen["problems"]:
+            if interface == "after_cut" and outcome.reports and seen["problems"]:
                 wrong.append(f"recovery left what verify finds: {seen['problems'][:2]}")
-        elif face == "read_only" and outcome.keeps == "all" and seen["tail"] != self.end:
+        elif interface == "read_only" and outcome.keeps == "all" and seen["tail"] != self.end:
             wrong.append(f"the tail is {seen['tail']}, not {self.end}")
-        elif face == "reading":
+        elif interface == "reading":
             wrong += (
                 self._read_all(seen) if outcome.keeps == "all" else self._invented(seen["read"])
             )
@@ -237,14 +251,14 @@ class Judge:
         wrong += self._invented([row for row in seen["read"] if row[0] < kept] + later, more)
         stays = isinstance(self.outcome_of("reading"), Until) and outcome.keeps == "all"
         if seen["read_error"] is not None and not stays:
-            wrong.append(f"reading failed behind it: {seen['read_error']['text']}")
+            wrong.append(f"reading failed past it: {seen['read_error']['text']}")
         elif seen["read_error"] is None and len(seen["read"]) != kept + len(SENT):
             wrong.append(f"{len(seen['read'])} messages were read, not {kept + len(SENT)}")
         return wrong
 
-    def outcome_of(self, face: str) -> OutcomeOf | None:
-        """Return what another face must do; set by whoever made the judge."""
-        return self.victim.outcomes.get(face)
+    def outcome_of(self, interface: str) -> OutcomeOf | None:
+        """Return the required outcome of another interface, as the damage declares it."""
+        return self.victim.outcomes.get(interface)
 
     def _read_all(self, seen: Seen) -> list[str]:
         wrong = []
@@ -277,22 +291,23 @@ class Judge:
             wrong += self._error(outcome.error, seen["read_error"])
         if len(seen["read"]) != stop:
             wrong.append(f"{len(seen['read'])} messages were read before the error, not {stop}")
-        if outcome.goes_on and self.hit.page is not None and self.hit.page < self.original.active:
-            behind = self.hit.page + 1
+        if outcome.continues and self.hit.page is not None and self.hit.page < self.original.active:
+            pages = range(self.hit.page + 1, self.original.active + 1)
+            behind = next(number for number in pages if self.original.of_page(number))
             rows, error = seen["from_page"][str(behind)]
             first = self.original.of_page(behind)[0].sequence
             if error is not None:
-                # The search for a place can come by the damaged page; then it says so.
-                wrong += [f"behind the page: {text}" for text in self._error(outcome.error, error)]
+                # The search for a message can cross the damaged page; then it must report that.
+                wrong += [f"after the page: {text}" for text in self._error(outcome.error, error)]
             elif [row[0] for row in rows] != list(range(first, self.end)):
-                wrong.append("behind the page reading did not go on")
+                wrong.append("reading did not continue after the page")
         return wrong
 
     def _resumed(self, _: str, outcome: Resumes, seen: Seen) -> list[str]:
         start = self.end if outcome.at == "tail" else self.hit.sequence or 0
         wrong = self._invented(seen["read"])
         if seen["start"] != start:
-            wrong.append(f"the consumer goes on at {seen['start']}, not {start}")
+            wrong.append(f"the consumer continues at {seen['start']}, not {start}")
         if [row[0] for row in seen["read"]] != list(range(start, self.end)):
             wrong.append(f"{len(seen['read'])} messages came, not {self.end - start}")
         if seen["start_again"] != self.end:
@@ -326,36 +341,37 @@ class Judge:
 
     # --- repair and salvage -----------------------------------------------------------------------
 
-    def _repaired(self, _: str, outcome: Mends | Leaves | Idle, seen: Seen) -> list[str]:
+    def _repaired(self, _: str, outcome: Repairs | Leaves | Idle, seen: Seen) -> list[str]:
         wrong = self._saved("salvage", self.outcome_of("salvage"), seen["salvaged"])
         wrong = [f"after repair: {text}" for text in wrong]
         if isinstance(outcome, Leaves):
             if seen["ok"] or not seen["remaining"]:
-                wrong.append(f"repair says that nothing remains; it did: {seen['says']}")
+                wrong.append(f"repair reports no remaining problem; it did: {seen['reports']}")
             elif not seen["after"]["problems"]:
-                wrong.append("repair says that something remains, verify finds nothing")
+                wrong.append("repair reports a remaining problem, verify reports none")
             return wrong
         if not seen["ok"] or seen["remaining"]:
-            return [*wrong, f"repair leaves {seen['remaining'][:2]}, it did {seen['says']}"]
+            return [*wrong, f"repair leaves {seen['remaining'][:2]}, it did {seen['reports']}"]
         if seen["after"]["problems"]:
-            wrong.append(f"behind repair verify finds {seen['after']['problems'][:2]}")
-        if isinstance(outcome, Mends) and not seen["says"]:
-            wrong.append("repair does not say what it did")
-        if isinstance(outcome, Mends) and not any(outcome.says in text for text in seen["says"]):
-            wrong.append(f"repair does not say “{outcome.says}”, but {seen['says']}")
+            wrong.append(f"after repair verify finds {seen['after']['problems'][:2]}")
+        if isinstance(outcome, Repairs) and not seen["reports"]:
+            wrong.append("repair does not report what it did")
+        if isinstance(outcome, Repairs) and not any(
+            outcome.reports in text for text in seen["reports"]
+        ):
+            wrong.append(f"repair does not report “{outcome.reports}”, but {seen['reports']}")
         if "error" in seen["opened"]:
-            return [*wrong, f"behind repair, opening fails: {seen['opened']['error']['text']}"]
+            return [*wrong, f"after repair, opening fails: {seen['opened']['error']['text']}"]
         opening = self.outcome_of("opening")
         keeps = (
             opening.keeps
             if isinstance(opening, Works)
             else outcome.keeps
-            if isinstance(outcome, Mends)
+            if isinstance(outcome, Repairs)
             else "all"
         )
         return wrong + [
-            f"behind repair: {text}"
-            for text in self._works("opening", Works(keeps), seen["opened"])
+            f"after repair: {text}" for text in self._works("opening", Works(keeps), seen["opened"])
         ]
 
     def _saved(self, _: str, outcome: OutcomeOf | None, seen: Seen) -> list[str]:
@@ -376,21 +392,18 @@ class Judge:
             missing -= {place.sequence for place in self.original.of_page(self.hit.page or 0)}
         if missing:
             wrong.append(f"{len(missing)} whole messages were not copied, first {min(missing)}")
-        lost: set[int] = set()
-        for first, last in seen["lost"]:
-            if first is not None and last is not None and last - first < 1 << 20:
-                lost |= set(range(first, last + 1))
+        lost = _lost(seen)
         gone = set(range(self.end)) - copied
-        if outcome.knows and lost != gone:
+        if outcome.knows and sorted(lost) != sorted(gone):  # each of them once
             wrong.append(f"lost are {sorted(gone)[:9]}, reported {seen['lost'][:3]}")
-        if not outcome.knows and lost & copied:
-            wrong.append(f"reported as lost though copied: {sorted(lost & copied)[:9]}")
+        if not outcome.knows and not copied.isdisjoint(lost):
+            wrong.append(f"reported as lost though copied: {sorted(copied & set(lost))[:9]}")
         if seen["ok"] is (bool(gone)) and outcome.knows:
             wrong.append(f"ok is {seen['ok']}, though {len(gone)} messages are lost")
         return wrong
 
     def _contradicted(self, outcome: Saves, conflicts: list[Seen]) -> list[str]:
-        """Judge what is said to stand there again with other contents."""
+        """Judge the reported conflicts: the same sequences with other contents."""
         expected = []
         if outcome.contradicts:
             before = (self.hit.page or 0) - 1
@@ -409,6 +422,12 @@ class Judge:
                 if target_first <= sequence <= target_first + last - first:
                     rows.append([first + sequence - target_first, timestamp, payload])
         return rows
+
+
+def _lost(seen: Seen) -> list[int]:
+    """Return the messages that salvage reports as lost, each as often as it does."""
+    known = [run for run in seen["lost"] if None not in run and run[1] - run[0] < 1 << 20]
+    return [sequence for first, last in known for sequence in range(first, last + 1)]
 
 
 def snapshot(directory: Path) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Damage that is done while the queue is open: under a reader, a read-only one, and a writer.
 
-Each has the queue open and has used it when the damage is done, and goes on afterwards. No signal
-may end it, whatever becomes of the files that it has mapped.
+Each has the queue open and has used it when the damage is done, and continues afterwards. No signal
+may end it, even if files that it has mapped are truncated or removed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pagequeue import errors
 from pagequeue import format as fmt
 from stress.corpus import sandbox
 from stress.corpus.case import CASE_SECONDS_MAX
-from stress.corpus.faces import SENT, described, digest, opened, row_of, tried
+from stress.corpus.interfaces import SENT, described, digest, opened, row_of, tried
 from stress.corpus.judge import snapshot
 from stress.corpus.victim import LOCK, READ_META, WRITE_META, Victim
 
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from stress.corpus.shapes import Original
 
 PAGES_MIN = 3
-LIVE_FACES = ("reader", "read_only_reader", "writer")
+LIVE_INTERFACES = ("reader", "read_only_reader", "writer")
 ROUNDS = 3
 WAIT_SECONDS = 0.05
 Seen = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Goes:
+class LiveOutcome:
     """How it must end: all as sent, one of these errors, or either.
 
     Attributes:
-        kinds: names of the errors' classes, separated by bars; empty when it must go on.
+        kinds: names of the errors' classes, separated by bars; empty when it must continue.
         reason: a part of the error's text.
-        may_work: whether it may go on as well, with messages that were sent.
+        may_work: whether it may continue as well, with messages that were sent.
     """
 
     kinds: str = ""
@@ -50,29 +50,31 @@ class Goes:
 
     def __str__(self) -> str:
         if not self.kinds:
-            return "goes on"
+            return "continues"
         error = " or ".join(f"`{kind}`" for kind in self.kinds.split("|"))
         error += f": {self.reason}" if self.reason else ""
-        return f"goes on, or {error}" if self.may_work else error
+        return f"continues, or {error}" if self.may_work else error
 
 
 @dataclass(frozen=True)
 class LiveDamage:
-    """A damage under who has the queue open; an outcome for each of `LIVE_FACES`."""
+    """A damage done while the queue is open; an outcome for each of `LIVE_INTERFACES`."""
 
     name: str
     what: str
     do: Callable[[Victim], None]
-    reader: Goes
-    read_only_reader: Goes
-    writer: Goes
+    reader: LiveOutcome
+    read_only_reader: LiveOutcome
+    writer: LiveOutcome
 
 
-ON = Goes()
-TRUNCATED = Goes("CorruptPage", "truncated")
-SHORT = Goes("CorruptPage")
-META = Goes("CorruptMeta", "truncated", may_work=True)
-TYPED = Goes("|".join(sorted(name for name in dir(errors) if name[0].isupper())), may_work=True)
+ON = LiveOutcome()
+TRUNCATED = LiveOutcome("CorruptPage", "truncated")
+SHORT = LiveOutcome("CorruptPage")
+META = LiveOutcome("CorruptMeta", "truncated", may_work=True)
+TYPED = LiveOutcome(
+    "|".join(sorted(name for name in dir(errors) if name[0].isupper())), may_work=True
+)
 
 
 def _replace(victim: Victim, name: str) -> None:
@@ -88,7 +90,7 @@ def _noise(victim: Victim, name: str) -> None:
 
 
 def _everything(victim: Victim) -> None:
-    """Cut every file to nothing."""
+    """Truncate every file to 0 bytes."""
     for path in victim.directory.iterdir():
         os.truncate(path, 0)
 
@@ -116,7 +118,7 @@ def _lines() -> list[LiveDamage]:
         LiveDamage("readMeta cut", f"the readMeta {cut}",
                    lambda v: v.resize(READ_META, 0), META, META, META),
         LiveDamage("everything cut", f"every file {cut}",
-                   _everything, TYPED, TYPED, Goes("CorruptPage|CorruptMeta", "truncated")),
+                   _everything, TYPED, TYPED, LiveOutcome("CorruptPage|CorruptMeta", "truncated")),
         LiveDamage("sealed page removed", "the page that the reader is in is removed",
                    lambda v: v.remove(_sealed(v)), TYPED, TYPED, TYPED),
         LiveDamage("active page removed", "the page that is written to is removed",
@@ -190,41 +192,41 @@ def _writes(victim: Victim, damage: LiveDamage) -> Seen:
     return seen
 
 
-def _run(victim: Victim, damage: LiveDamage, face: str) -> Seen:
-    if face == "writer":
+def _run(victim: Victim, damage: LiveDamage, interface: str) -> Seen:
+    if interface == "writer":
         return _writes(victim, damage)
-    return _reads(victim, damage, read_only=face == "read_only_reader")
+    return _reads(victim, damage, read_only=interface == "read_only_reader")
 
 
 # --- in the parent --------------------------------------------------------------------------------
 
 
-def look_live(
+def run_live(
     damage: LiveDamage, original: Original, other: Original, base: Path, seed: int
 ) -> dict[str, list[str]]:
-    """Return, for each face, what is not as it must be; `base` is made and removed."""
+    """Return the disagreements of each interface; `base` is made and removed."""
     found = {}
-    for face in LIVE_FACES:
+    for interface in LIVE_INTERFACES:
         base.mkdir(mode=0o700)
         try:
             victim = Victim(original, other, base, random.Random(f"{seed} {damage.name}"))
             outside = snapshot(victim.outside)
             try:
                 seen = sandbox.call(
-                    lambda face=face, victim=victim: _run(victim, damage, face),  # type: ignore[misc]
+                    lambda interface=interface, victim=victim: _run(victim, damage, interface),  # type: ignore[misc]
                     CASE_SECONDS_MAX,
                 )
-                found[face] = _disagreements(getattr(damage, face), original, seen)
+                found[interface] = _disagreements(getattr(damage, interface), original, seen)
             except sandbox.Crashed as error:
-                found[face] = [f"crashed: {error}"]
+                found[interface] = [f"crashed: {error}"]
             if snapshot(victim.outside) != outside:
-                found[face].append("something outside of the directory was touched")
+                found[interface].append("a file outside of the directory was changed")
         finally:
             shutil.rmtree(base, ignore_errors=True)
     return found
 
 
-def _disagreements(wanted: Goes, original: Original, seen: Seen) -> list[str]:
+def _disagreements(wanted: LiveOutcome, original: Original, seen: Seen) -> list[str]:
     sent = {row_of(place) for place in original.places}
     own = {digest(payload) for payload in SENT}
     rows = [tuple(row) for row in (*seen["rows"], *seen["replayed"])]
@@ -236,7 +238,7 @@ def _disagreements(wanted: Goes, original: Original, seen: Seen) -> list[str]:
     error = seen["error"]
     if error is None:
         if wanted.kinds and not wanted.may_work:
-            wrong.append(f"{wanted} was expected, it went on")
+            wrong.append(f"{wanted} was expected, it continued")
     elif error["kind"] not in wanted.kinds.split("|") or wanted.reason not in error["text"]:
         wrong.append(f"{wanted} was expected: {error['kind']}: {error['text']}")
     return wrong[:3]

@@ -16,7 +16,7 @@ from stress.corpus.damage import (
     Idle,
     Kind,
     Leaves,
-    Mends,
+    Repairs,
     Saves,
     Works,
 )
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 def meta_kind(
     error: Fails, repair: OutcomeOf | None = None, verify: Finds | FindsNothing | None = None
 ) -> Kind:
-    """Return the outcomes for a meta file that cannot be used: nothing opens, repair makes it."""
+    """Return the outcomes for an unusable meta file: no open works, repair recreates it."""
     return Kind(
         {
             "opening": error,
             "after_cut": error,
             "read_only": error,
             "verify": verify or Finds(error.reason, placed=error.placed),
-            "repair": repair or Mends("Meta"),
+            "repair": repair or Repairs("Meta"),
             "salvage": Saves(),
         }
     )
@@ -76,7 +76,7 @@ def _(victim: Victim) -> Hit:
 
 @meta_kind(CHECKSUM).but(
     opening=WORKS, after_cut=WORKS, read_only=WORKS, reading=WORKS, verify=Finds("are used")
-)("allMeta too long", "noise is appended to the allMeta, where nothing reads it")
+)("allMeta too long", "noise is appended to the allMeta, past the bytes that are read")
 def _(victim: Victim) -> Hit:
     used = len(victim.read(ALL_META))
     victim.put(ALL_META, victim.read(ALL_META) + b"noise")
@@ -107,7 +107,7 @@ def _(victim: Victim) -> Hit:
     return Hit(ALL_META, 12)
 
 
-@meta_kind(CHECKSUM)("allMeta field changed", "one bit of the allMeta behind its checksum changes")
+@meta_kind(CHECKSUM)("allMeta field changed", "one bit of the allMeta after its checksum changes")
 def _(victim: Victim) -> Hit:
     victim.flip(ALL_META, 16 + victim.rng.randrange(40))
     return Hit(ALL_META, 12)
@@ -131,14 +131,14 @@ def signed(victim: Victim, options: bytes = b"", **fields: int) -> None:
 @meta_kind(
     NEWER, Fails("NewerFormat|CorruptMeta", placed=False), Finds("format", placed=False)
 ).but(salvage=Fails("CorruptMeta|NewerFormat", placed=False))(
-    "allMeta of a newer format", "the allMeta says the next format, with the checksum for that"
+    "allMeta of a newer format", "the allMeta has the next format, with the checksum for that"
 )
 def _(victim: Victim) -> Hit:
     signed(victim, version=fmt.FORMAT_VERSION + 1)
     return Hit(ALL_META)
 
 
-@meta_kind(VERSION_0)("allMeta of format 0", "the allMeta says format 0, checksum right")
+@meta_kind(VERSION_0)("allMeta of format 0", "the allMeta has format version 0, checksum right")
 def _(victim: Victim) -> Hit:
     signed(victim, version=0)
     return Hit(ALL_META, 8)
@@ -159,7 +159,7 @@ def _(victim: Victim) -> Hit:
 DOUBLE = Fails("CorruptPage", "wrong size", placed=False)
 
 
-@meta_kind(DOUBLE, Mends(), Finds("", placed=False)).but(read_only=Works("any"))(
+@meta_kind(DOUBLE, Repairs(), Finds("", placed=False)).but(read_only=Works("any"))(
     "allMeta with another page size",
     "page size and capacity are doubled, checksum right, against all pages",
 )
@@ -186,7 +186,7 @@ def _(victim: Victim) -> Hit:
 
 
 @meta_kind(Fails("CorruptMeta", "options"))(
-    "allMeta with an unknown codec", "the options name a codec that there is not, checksum right"
+    "allMeta with an unknown codec", "the options name an unknown codec, checksum right"
 )
 def _(victim: Victim) -> Hit:
     signed(victim, b'{"codec": "eval"}')
@@ -195,7 +195,7 @@ def _(victim: Victim) -> Hit:
 
 @meta_kind(Fails("CorruptMeta", "options"))(
     "allMeta with a dtype of objects",
-    "the options say that each message is a pointer to a Python object, checksum right",
+    "the options define each message as a pointer to a Python object, checksum right",
 )
 def _(victim: Victim) -> Hit:
     form = b'{"names": ["a"], "formats": ["|O"], "offsets": [0], "itemsize": 8}'
@@ -205,7 +205,7 @@ def _(victim: Victim) -> Hit:
 
 @meta_kind(Fails("CorruptMeta", "options"))(
     "allMeta with a dtype beyond all memory",
-    "the options say that each message is an array of 2**60 numbers, checksum right",
+    "the options define each message as an array of 2**60 numbers, checksum right",
 )
 def _(victim: Victim) -> Hit:
     sizes = b"[1073741824, 1073741824]"
@@ -234,8 +234,8 @@ def _(victim: Victim) -> Hit:
 
 
 def read_kind(error: Fails, *, repair: OutcomeOf | None = None) -> Kind:
-    """Return the outcomes for a readMeta that cannot be used."""
-    return meta_kind(error, repair or Mends("readMeta"))
+    """Return the outcomes for an unusable readMeta."""
+    return meta_kind(error, repair or Repairs("readMeta"))
 
 
 @read_kind(SHORT)("readMeta empty", "the readMeta is cut to 0 bytes")
@@ -265,7 +265,7 @@ def _(victim: Victim) -> Hit:
 
 
 @meta_kind(NEWER, Leaves(), Finds("format", placed=False))(
-    "readMeta of a newer format", "the readMeta says the next format"
+    "readMeta of a newer format", "the readMeta has the next format version"
 )
 def _(victim: Victim) -> Hit:
     victim.word(READ_META, fmt.READ_META, "version", fmt.FORMAT_VERSION + 1)
@@ -278,8 +278,8 @@ def _(victim: Victim) -> Hit:
     return Hit(READ_META, 16)
 
 
-# The head is not protected by the checksum, because it moves; what contradicts the pages is found.
-# Moving it cannot lose a message: pages before it are there until somebody removes them.
+# The checksum does not cover the head, because it moves; a head that contradicts pages is found.
+# Moving it loses no message: the pages before it exist until a trim removes them.
 HEAD = Fails("CorruptMeta|CorruptPage|CorruptFrame|MissingPage", "", placed=False)
 head = read_kind(HEAD).but(verify=Finds("", placed=False))
 
@@ -296,7 +296,7 @@ def _(victim: Victim) -> Hit:
     return head_hit(victim, 0)
 
 
-@head("readMeta with head page behind the tail", "the head page is the one behind the active page")
+@head("readMeta with head page past the tail", "the head page is the one after the active page")
 def _(victim: Victim) -> Hit:
     victim.word(READ_META, fmt.READ_META, "head_page", victim.active + 1)
     return head_hit(victim, victim.active + 1)
@@ -308,7 +308,7 @@ def _(victim: Victim) -> Hit:
     return head_hit(victim, 2**64 - 1)
 
 
-@head("readMeta with head sequence behind the tail", "the head sequence is 2**63 - 1")
+@head("readMeta with head sequence past the tail", "the head sequence is 2**63 - 1")
 def _(victim: Victim) -> Hit:
     victim.word(READ_META, fmt.READ_META, "head_odd", fmt.SEQUENCE_MAX)
     return head_hit(victim)
@@ -344,7 +344,7 @@ APPENDED = Kind(
         "read_only": WORKS,
         "reading": WORKS,
         "verify": Finds("are used"),
-        "repair": Mends("cut off"),
+        "repair": Repairs("cut off"),
         "salvage": Saves(),
     }
 )

@@ -16,7 +16,7 @@ from stress.corpus.damage import (
     Hit,
     Kind,
     Leaves,
-    Mends,
+    Repairs,
     Saves,
     Until,
     Works,
@@ -26,8 +26,8 @@ from stress.corpus.victim import LOCK, READ_META
 if TYPE_CHECKING:
     from stress.corpus.victim import Victim
 
-BESIDE = ("QUEUE", "queue-0000000001", "queue.page", "q", "queue-staged")
-"""Prefixes of other queues: nobody takes their files for damage of this one, or touches them."""
+OTHER_PREFIXES = ("QUEUE", "queue-0000000001", "queue.page", "q", "queue-staged")
+"""Prefixes of other queues: no interface may touch their files or report them as damage."""
 LOST = Fails("CorruptMeta", "missing", placed=False)
 GONE = Fails("MissingPage", "missing page")
 missing = Kind(
@@ -72,7 +72,7 @@ def _(victim: Victim) -> Hit:
     after_cut=GONE,
     read_only=LOST,
     verify=Finds("missing", placed=False),
-    repair=Mends("not here", "any"),
+    repair=Repairs("not here", "any"),
     salvage=Saves(knows=False),
 ).without("reading")(
     "first page and readMeta missing", "the head page and the readMeta are removed"
@@ -87,7 +87,7 @@ def _(victim: Victim) -> Hit:
     "active page missing",
     "the page that is written to is removed",
     opening=GONE,
-    reading=Until(GONE, goes_on=False),
+    reading=Until(GONE, continues=False),
 )
 def _(victim: Victim) -> Hit:
     return gone(victim, victim.active)
@@ -97,7 +97,7 @@ def _(victim: Victim) -> Hit:
     "all pages missing",
     "every page is removed, their indexes stay",
     opening=GONE,
-    reading=Until(GONE, goes_on=False),
+    reading=Until(GONE, continues=False),
     salvage=Saves(knows=False),
 )
 def _(victim: Victim) -> Hit:
@@ -115,7 +115,7 @@ def _(victim: Victim) -> Hit:
     return Hit(LOCK)
 
 
-@HARMLESS("leftover temporary files", "half of a page and a meta stand there under temporary names")
+@HARMLESS("leftover temporary files", "half of a page and a meta exist under temporary names")
 def _(victim: Victim) -> Hit:
     page = victim.page(victim.active + 1)
     victim.path(f"{page}.tmp-next").write_bytes(victim.rng.randbytes(1000))
@@ -124,7 +124,7 @@ def _(victim: Victim) -> Hit:
 
 
 @HARMLESS.but(verify=Finds("10 digits"), repair=Leaves())(
-    "two names for one number", "a copy of a sealed page stands there with a shorter number"
+    "two names for one number", "a copy of a sealed page has a name with a shorter number"
 )
 def _(victim: Victim) -> Hit:
     victim.path("queue-1.page").write_bytes(victim.read(victim.page(1)))
@@ -132,7 +132,7 @@ def _(victim: Victim) -> Hit:
     return Hit("queue-1.page")
 
 
-@HARMLESS("files of somebody else", "files and a directory that are not the queue's stand there")
+@HARMLESS("foreign files", "the directory has files and a directory that are not the queue's")
 def _(victim: Victim) -> Hit:
     victim.path("README").write_bytes(b"mine")
     victim.path("queue-notes").write_bytes(b"mine")
@@ -141,16 +141,16 @@ def _(victim: Victim) -> Hit:
     return Hit("README")
 
 
-@HARMLESS("other queues beside it", "queues whose prefixes look like its names are beside it")
+@HARMLESS("other queues", "queues whose prefixes resemble its names share the directory")
 def _(victim: Victim) -> Hit:
-    for prefix in BESIDE:
+    for prefix in OTHER_PREFIXES:
         for name, data in victim.other.contents.items():
             if name.startswith("queue"):
                 victim.path(prefix + name.removeprefix("queue")).write_bytes(data)
     return Hit("QUEUE-allMeta")
 
 
-@HARMLESS("index without a page", "an index stands there for a page far behind the tail")
+@HARMLESS("index without a page", "an index exists for a page far past the tail")
 def _(victim: Victim) -> Hit:
     name = victim.index(victim.active + 7)
     victim.path(name).write_bytes(victim.read(victim.index(1)))
@@ -158,7 +158,7 @@ def _(victim: Victim) -> Hit:
 
 
 @HARMLESS.but(verify=Finds("never read"), repair=Leaves())(
-    "page far behind the tail", "a copy of the first page stands far behind the active page"
+    "page far past the tail", "a copy of the first page has a number far past the active page"
 )
 def _(victim: Victim) -> Hit:
     name = victim.page(victim.active + 7)
@@ -166,15 +166,15 @@ def _(victim: Victim) -> Hit:
     return Hit(name)
 
 
-@HARMLESS("next page of noise", "the page that stands ready behind the active page is noise")
+@HARMLESS("next page of noise", "the page prepared after the active page is noise")
 def _(victim: Victim) -> Hit:
     name = victim.page(victim.active + 1)
     victim.path(name).write_bytes(victim.rng.randbytes(4096))
     return Hit(name)
 
 
-@HARMLESS.but(verify=Finds(""), repair=Mends())(
-    "next page empty", "the page that stands ready behind the active page is empty"
+@HARMLESS.but(verify=Finds(""), repair=Repairs())(
+    "next page empty", "the page prepared after the active page is empty"
 )
 def _(victim: Victim) -> Hit:
     name = victim.page(victim.active + 1)
@@ -185,7 +185,7 @@ def _(victim: Victim) -> Hit:
 LINKED = Fails("UnsafePath|CorruptPage", "", placed=False)
 
 
-@HARMLESS.but(pages=3, opening=LINKED, verify=Finds(""), repair=Mends()).without("after_cut")(
+@HARMLESS.but(pages=3, opening=LINKED, verify=Finds(""), repair=Repairs()).without("after_cut")(
     "sealed page linked as the next", "the next page is a hard link of the first one"
 )
 def _(victim: Victim) -> Hit:
@@ -199,10 +199,10 @@ def _(victim: Victim) -> Hit:
 
 
 def refusal(kind: str, reason: str = "") -> Kind:
-    """Return the outcomes for a directory that cannot be used."""
+    """Return the outcomes for an unusable directory."""
     error = Fails(kind, reason, placed=False)
-    faces = ("opening", "read_only", "verify", "repair", "salvage")
-    return Kind(dict.fromkeys(faces, error))
+    interfaces = ("opening", "read_only", "verify", "repair", "salvage")
+    return Kind(dict.fromkeys(interfaces, error))
 
 
 @refusal("UnsafePath", "symbolic link")(
@@ -214,9 +214,7 @@ def _(victim: Victim) -> Hit:
     return Hit("")
 
 
-@refusal("NotADirectory", "not a directory")(
-    "directory is a file", "a file stands where the directory stood"
-)
+@refusal("NotADirectory", "not a directory")("directory is a file", "a file replaces the directory")
 def _(victim: Victim) -> Hit:
     shutil.move(victim.directory, victim.outside / "real")
     victim.directory.write_bytes(b"mine")
@@ -242,7 +240,7 @@ def _(victim: Victim) -> Hit:
 
 @refusal("CorruptMeta", "missing").but(
     verify=Finds("missing", placed=False),
-    repair=Mends(),
+    repair=Repairs(),
     salvage=Saves(knows=False),
 )("only the pages are left", "every file but the pages is removed")
 def _(victim: Victim) -> Hit:

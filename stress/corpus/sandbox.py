@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PR_SET_PDEATHSIG = 1
 MEMORY_BYTES = 2 << 30
-"""What a child may reserve beside what it has; a length that was believed is a MemoryError then."""
+"""What a child may reserve in addition to what it has; a length taken on trust is a MemoryError."""
 PIPE_BYTES = 1 << 20
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -26,7 +26,7 @@ class Crashed(Exception):
     """The child was killed by a signal, took too long, or raised what it must not."""
 
 
-def call(function: Callable[[], Any], seconds: float) -> Any:  # noqa: ANN401 - whatever it returns
+def call(function: Callable[[], Any], seconds: float) -> Any:  # noqa: ANN401 - any JSON
     """Return what a function returns in a child, as it comes out of JSON.
 
     Raises:
@@ -63,7 +63,7 @@ def _child(function: Callable[[], Any], reading: int, writing: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         try:
             answer = {"value": function()}
-        except BaseException:  # noqa: BLE001 - whatever it is, it must not be
+        except BaseException:  # noqa: BLE001 - any exception is a finding
             answer = {"raised": traceback.format_exc()[-3000:]}
         left = memoryview(json.dumps(answer).encode())
         while left:

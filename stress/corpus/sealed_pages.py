@@ -1,4 +1,4 @@
-"""Damages of a sealed page as a file, and of its header. Opening does not look at such a page."""
+"""Damages of a sealed page as a file, and of its header. Opening does not read such a page."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from stress.corpus.damage import (
     Finds,
     Kind,
     Leaves,
-    Mends,
     OutcomeOf,
+    Repairs,
     Saves,
     Until,
     Works,
@@ -31,7 +31,7 @@ WRITTEN_AGAIN = Works("all", "header of page")
 def page_kind(
     error: Fails, above: Works | Fails, repair: OutcomeOf, *, finds: str | None = None
 ) -> Kind:
-    """Return the outcomes for a sealed page with an error of its own."""
+    """Return the outcomes for a sealed page that fails with this error."""
     return Kind(
         {
             "opening": WORKS,
@@ -48,17 +48,17 @@ def page_kind(
 
 WRONG_SIZE = Fails("CorruptPage", "wrong size")
 lossy_size = page_kind(WRONG_SIZE, CUT_OFF, Leaves())
-harmless_size = page_kind(WRONG_SIZE, CUT_OFF, Mends())
-magic = page_kind(Fails("CorruptPage", "wrong magic"), WRITTEN_AGAIN, Mends())
-checksum = page_kind(Fails("CorruptPage", "wrong checksum"), WRITTEN_AGAIN, Mends())
+harmless_size = page_kind(WRONG_SIZE, CUT_OFF, Repairs())
+magic = page_kind(Fails("CorruptPage", "wrong magic"), WRITTEN_AGAIN, Repairs())
+checksum = page_kind(Fails("CorruptPage", "wrong checksum"), WRITTEN_AGAIN, Repairs())
 overwritten = page_kind(Fails("CorruptPage", "wrong magic"), CUT_OFF, Leaves())
 NEWER = Fails("NewerFormat", "upgrade", placed=False)
 newer = page_kind(NEWER, NEWER, Leaves()).but(
     verify=Finds("format", placed=False), salvage=Saves(reads=False)
 )
 FIRST = Fails("CorruptPage|CorruptFrame", "", placed=False)
-first = page_kind(FIRST, WRITTEN_AGAIN, Mends(), finds="begins with message").but(
-    after_cut=ByMark(FIRST, WRITTEN_AGAIN, mends=True)
+first = page_kind(FIRST, WRITTEN_AGAIN, Repairs(), finds="begins with message").but(
+    after_cut=ByMark(FIRST, WRITTEN_AGAIN, may_repair=True)
 )
 
 
@@ -81,7 +81,9 @@ def _(victim: Victim) -> Hit:
     return victim.at_page(victim.inner, size)
 
 
-@harmless_size("page cut behind its end mark", "a sealed page is cut behind its end mark")
+@harmless_size(
+    "page cut after its end-of-page marker", "a sealed page is cut after its end-of-page marker"
+)
 def _(victim: Victim) -> Hit:
     number = victim.roomy
     size = victim.end(number) + fmt.FRAME_HEADER_BYTES
@@ -127,24 +129,24 @@ def _(victim: Victim) -> Hit:
     return victim.at_page(victim.inner)
 
 
-@checksum("header field changed", "one bit of a sealed page's header behind its checksum changes")
+@checksum("header field changed", "one bit of a sealed page's header after its checksum changes")
 def _(victim: Victim) -> Hit:
     victim.flip(victim.page(victim.inner), 16 + victim.rng.randrange(48))
     return victim.at_page(victim.inner)
 
 
-@newer("header of a newer format", "a sealed page says the next format, with the checksum for that")
+@newer("header of a newer format", "a sealed page has the next format version, checksum right")
 def _(victim: Victim) -> Hit:
     victim.header(victim.inner, version=fmt.FORMAT_VERSION + 1)
     return victim.at_page(victim.inner)
 
 
-# What no power cut leaves behind, recovery does not write again: repair does.
+# Recovery does not rewrite damage that no power cut can cause: repair does.
 VERSION_0 = Fails("CorruptPage", "no format")
 
 
-@page_kind(VERSION_0, VERSION_0, Mends())(
-    "header of format 0", "a sealed page says format 0, with the checksum for that"
+@page_kind(VERSION_0, VERSION_0, Repairs())(
+    "header of format 0", "a sealed page has format version 0, with the checksum for that"
 )
 def _(victim: Victim) -> Hit:
     victim.header(victim.inner, version=0)
@@ -174,7 +176,7 @@ def _(victim: Victim) -> Hit:
     return victim.at_page(victim.inner)
 
 
-@page_kind(OTHER_NUMBER, OTHER_NUMBER, Leaves()).but(reading=Until(OTHER_NUMBER, goes_on=False))(
+@page_kind(OTHER_NUMBER, OTHER_NUMBER, Leaves()).but(reading=Until(OTHER_NUMBER, continues=False))(
     "two pages changed places", "the names of a sealed page and of the page before are exchanged"
 )
 def _(victim: Victim) -> Hit:
@@ -198,14 +200,14 @@ def exchanged(victim: Victim) -> Hit:
     return victim.at_page(victim.inner - 1)
 
 
-@first("header one sequence ahead", "a sealed page says that it begins one message later")
+@first("header one sequence ahead", "a sealed page claims to begin one message later")
 def _(victim: Victim) -> Hit:
     hit = victim.at_page(victim.inner)
     victim.header(victim.inner, first_sequence=(hit.sequence or 0) + 1)
     return hit
 
 
-@first("header one sequence behind", "a sealed page says that it begins one message earlier")
+@first("header one sequence early", "a sealed page claims to begin one message earlier")
 def _(victim: Victim) -> Hit:
     hit = victim.at_page(victim.inner)
     victim.header(victim.inner, first_sequence=(hit.sequence or 0) - 1)
@@ -214,7 +216,7 @@ def _(victim: Victim) -> Hit:
 
 @first(
     "header without first sequence",
-    "a sealed page says that it is only made ready",
+    "a sealed page claims to be only prepared",
     verify=Finds("first sequence"),
 )
 def _(victim: Victim) -> Hit:
@@ -222,18 +224,18 @@ def _(victim: Victim) -> Hit:
     return victim.at_page(victim.inner)
 
 
-@first("header with the last sequence there is", "a sealed page says that it begins with 2**63 - 1")
+@first("header with the last sequence there is", "a sealed page claims to begin with 2**63 - 1")
 def _(victim: Victim) -> Hit:
     victim.header(victim.inner, first_sequence=fmt.SEQUENCE_MAX)
-    # The page before seems to go on up to there.
+    # The page before seems to continue up to there.
     return replace(victim.at_page(victim.inner), others=(victim.page(victim.inner - 1),))
 
 
 IMPOSSIBLE = Fails("CorruptPage", "first sequence")
 
 
-@page_kind(IMPOSSIBLE, IMPOSSIBLE, Mends())(
-    "header with a sequence that cannot be", "a sealed page says that it begins with 2**63"
+@page_kind(IMPOSSIBLE, IMPOSSIBLE, Repairs())(
+    "header with an invalid sequence", "a sealed page claims to begin with 2**63"
 )
 def _(victim: Victim) -> Hit:
     victim.header(victim.inner, first_sequence=fmt.SEQUENCE_MAX + 1)
@@ -255,11 +257,11 @@ def _(victim: Victim) -> Hit:
         data = victim.frame(payload, place.timestamp, place.sequence, more=place.more)
         victim.poke(name, place.position, data)
     victim.header(number, page_number=number)
-    # The page behind it does not follow it, and may be blamed as well.
+    # The next page does not follow it, and may be blamed as well.
     return replace(victim.at_page(number), others=(victim.page(number + 1),))
 
 
-floor = page_kind(Fails("CorruptPage"), WORKS, Mends()).but(
+floor = page_kind(Fails("CorruptPage"), WORKS, Repairs()).but(
     after_cut=ByMark(Fails("CorruptFrame|CorruptPage", "older", placed=False), Works("any")),
     reading=WORKS,
 )
@@ -267,7 +269,7 @@ floor = page_kind(Fails("CorruptPage"), WORKS, Mends()).but(
 
 @floor(
     "header with a floor above its frames",
-    "a sealed page says that the page before ended in the far future",
+    "a sealed page claims that the previous page ended in the far future",
     verify=Finds("older"),
 )
 def _(victim: Victim) -> Hit:
@@ -277,7 +279,7 @@ def _(victim: Victim) -> Hit:
 
 @floor(
     "header with a floor below the page before",
-    "a sealed page says that the page before ended at time 0",
+    "a sealed page claims that the previous page ended at time 0",
     verify=Finds("earlier"),
     after_cut=WORKS,
 )
@@ -288,7 +290,7 @@ def _(victim: Victim) -> Hit:
 
 @floor(
     "header with a negative floor",
-    "a sealed page says that the page before ended before 1970",
+    "a sealed page claims that the previous page ended before 1970",
     verify=Finds("earlier"),
     after_cut=WORKS,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -13,7 +14,8 @@ from pagequeue import format as fmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+    from pagequeue import Producer
 
 PAGE_BYTES = 4096
 PREFIX = "queue"
@@ -23,6 +25,10 @@ OTHER_START_NS = START_NS + 5 * 10**8
 STEP_NS = 1_000_000
 SIZES = (160, 160, 333, 41, 600, 7, 0, 96)
 """Of payloads; two equal ones follow each other, so that frames can change places."""
+LARGE_SIZES = (13_000, 13_000, 9_001)
+"""Of large payloads: of four fragments, and of three, which an empty page follows."""
+AFTER_LARGE = 3
+"""So many small messages follow each large one."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,8 @@ class Shape:
         pages: at least so many.
         batch_count: messages in every second batch; 1 = no batches.
         durable: how much was flushed: none, half, all.
-        prepared: whether the next page stands ready.
+        prepared: whether the next page is prepared.
+        large: whether messages larger than a page follow, each with some small ones after it.
     """
 
     name: str
@@ -42,6 +49,7 @@ class Shape:
     batch_count: int
     durable: str
     prepared: bool
+    large: bool = False
 
 
 SHAPES = (
@@ -50,11 +58,12 @@ SHAPES = (
     Shape("unflushed", 5, 3, "none", prepared=False),
     Shape("one page", 1, 2, "half", prepared=False),
     Shape("one page, unflushed", 1, 1, "none", prepared=True),
+    Shape("large messages", 2, 1, "all", prepared=False, large=True),
 )
 
 
 class Place(NamedTuple):
-    """A message, and where it stands."""
+    """A message and its position."""
 
     sequence: int
     timestamp: int
@@ -62,9 +71,11 @@ class Place(NamedTuple):
     page: int
     position: int
     end: int
-    """Position behind the frame, padding included."""
+    """Position after the frame, padding included."""
     more: bool
     """Whether the next message belongs to the same batch."""
+    pages: int = 1
+    """How many it is in, from `page` on; more than one: `end` is that of its head."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +87,7 @@ class Original:
         contents: every file.
         places: every message.
         durable: the durable mark on disk.
-        ends: by page, the position of the end mark, or where the next frame would come.
+        ends: by page, the position of the end-of-page marker, or where the next frame would come.
     """
 
     shape: Shape
@@ -114,14 +125,14 @@ class Original:
         return [place for place in self.places if place.page == number]
 
     def whole_before(self, sequence: int) -> int:
-        """Return the last sequence not behind this one at which a batch begins."""
+        """Return the last sequence at or before this one at which a batch begins."""
         while sequence > 0 and self.places[sequence - 1].more:
             sequence -= 1
         return sequence
 
 
 class _Clock:
-    """Every look is a little later."""
+    """A clock that advances at every reading."""
 
     def __init__(self, start_ns: int) -> None:
         self.now = start_ns
@@ -132,7 +143,7 @@ class _Clock:
 
 
 def _groups(shape: Shape, rng: random.Random) -> Iterator[list[bytes]]:
-    """Yield what is sent at a time, for ever."""
+    """Yield the payloads of one send at a time, without end."""
     number = 0
     while True:
         sent_at_once = shape.batch_count if number % 2 else 1
@@ -145,9 +156,20 @@ def _groups(shape: Shape, rng: random.Random) -> Iterator[list[bytes]]:
         yield group
 
 
+def _send_large(producer: Producer, rng: random.Random) -> list[bytes]:
+    """Send the large messages, each with small ones after it; return them."""
+    large = [rng.randbytes(size) for size in LARGE_SIZES]
+    for payload in large:
+        producer.send(payload)
+        for size in SIZES[:AFTER_LARGE]:
+            producer.send(rng.randbytes(size))
+    return large
+
+
 def make(shape: Shape, seed: int, directory: Path, start_ns: int = START_NS) -> Original:
     """Fill a queue in a new directory, close it, and return it as bytes."""
     rng = random.Random(f"{seed} {shape.name}")
+    large: list[bytes] = []
     with Queue(directory, page_bytes=PAGE_BYTES, clock=_Clock(start_ns)) as queue:
         producer = queue.producer()
         half = shape.pages / 2
@@ -161,37 +183,42 @@ def make(shape: Shape, seed: int, directory: Path, start_ns: int = START_NS) -> 
             if done >= shape.pages - 0.3:
                 break
             producer.send_many(group) if len(group) > 1 else producer.send(group[0])
+        if shape.large:
+            large = _send_large(producer, rng)
         if shape.durable == "all":
             producer.flush()
         durable, active = queue.durable_sequence, queue._store.tail.page_number
         if shape.prepared:
             queue._store.roller.next_page(active + 1)
     contents = {}
-    for path in sorted(directory.iterdir()):
+    for path in sorted(filter(Path.is_file, directory.iterdir())):  # staged pages are gone
         match = fmt.page_name_pattern(PREFIX).fullmatch(path.name)
         if shape.prepared or match is None or int(match[1]) <= active:
             contents[path.name] = path.read_bytes()
+    pages = {number: contents[fmt.page_name(PREFIX, number)] for number in range(1, active + 1)}
     places: list[Place] = []
-    ends = {}
-    for number in range(1, active + 1):
-        page = contents[fmt.page_name(PREFIX, number)]
-        ends[number] = _walk(page, number, places)
+    left = iter(large)
+    ends = {number: _walk(page, number, places, left) for number, page in pages.items()}
     return Original(shape, contents, places, durable, ends)
 
 
-def _walk(page: bytes, number: int, places: list[Place]) -> int:
-    """Add a page's messages; return where they end."""
+def _walk(page: bytes, number: int, places: list[Place], large: Iterator[bytes]) -> int:
+    """Add a page's messages, with the payloads of large ones; return where they end."""
     position = fmt.PAGE_HEADER_BYTES
     while True:
         frame = np.frombuffer(page, fmt.FRAME, 1, position)[0]
         word = int(frame["length"])
-        if word == 0 or word & fmt.END_OF_PAGE:
+        if word == 0 or fmt.is_end(word):
             return position
         length = word & fmt.LENGTH_MASK
         payload = page[position + fmt.FRAME_HEADER_BYTES : position + length]
         end = position + fmt.frame_bytes(len(payload))
+        pages = 1
+        if fmt.is_large(word):
+            pages = int(np.frombuffer(payload, fmt.LARGE_HEAD)[0]["fragments"])
+            payload = next(large)
         places.append(
             Place(len(places), int(frame["timestamp"]), payload, number, position, end,
-                  bool(word & fmt.MORE_OF_BATCH))
+                  fmt.has_more(word), pages)
         )  # fmt: skip
         position = end

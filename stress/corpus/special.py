@@ -1,7 +1,7 @@
-"""Something else than a regular file in the place of each of the files.
+"""An object that is not a regular file in the place of each of the files.
 
-It is never followed, waited for or written to. A pipe or a device in the place of an index is a
-missing index; of any other file it is a refusal.
+No process may follow it, wait for it or write to it. A pipe or a device in the place of an index
+counts as a missing index; in the place of any other file, opening is refused.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from stress.corpus.damage import (
     Idle,
     Kind,
     Leaves,
-    Mends,
     OutcomeOf,
+    Repairs,
     Saves,
     Until,
 )
@@ -50,7 +50,7 @@ def place(victim: Victim, role: str) -> Hit:
 
 
 def special(victim: Victim, role: str, thing: str) -> Hit:
-    """Put a thing in the place of the file with this role."""
+    """Put an object in the place of the file with this role."""
     hit = place(victim, role)
     if thing in THINGS:
         replaced(victim, hit.file, thing)
@@ -60,13 +60,13 @@ def special(victim: Victim, role: str, thing: str) -> Hit:
 
 
 def outcomes_of(role: str) -> dict[str, OutcomeOf]:
-    """Return what must come of a special file, by the role of the file."""
+    """Return the outcomes of a special file, by the role of the file that it replaces."""
     meta: dict[str, OutcomeOf] = {
         "opening": UNSAFE,
         "after_cut": UNSAFE,
         "read_only": UNSAFE,
         "verify": Finds("regular", placed=False),
-        "repair": Mends(),
+        "repair": Repairs(),
         "salvage": Saves(),
     }
     if role == WRITE_META:
@@ -80,13 +80,13 @@ def outcomes_of(role: str) -> dict[str, OutcomeOf]:
             opening=UNSAFE if last else WORKS,
             after_cut=ByMark(UNSAFE, UNSAFE),
             read_only=WORKS,
-            reading=Until(UNSAFE, goes_on=not last),
+            reading=Until(UNSAFE, continues=not last),
             repair=Leaves(),
         )
     if role == "next page":
         meta.update(opening=UNSAFE, read_only=WORKS, reading=WORKS)
-        del meta["after_cut"]  # recovery removes pages behind the tail, or comes by this one
-        meta["repair"] = Mends("removed")
+        del meta["after_cut"]  # recovery removes pages past the tail, or meets this one
+        meta["repair"] = Repairs("removed")
     if role.endswith("index"):
         last = role != "index"
         meta.update(
@@ -94,7 +94,7 @@ def outcomes_of(role: str) -> dict[str, OutcomeOf]:
             after_cut=ByMark(UNSAFE, UNSAFE),
             read_only=WORKS,
             reading=WORKS,
-            repair=Mends(),
+            repair=Repairs(),
         )
     return meta
 
@@ -102,7 +102,7 @@ def outcomes_of(role: str) -> dict[str, OutcomeOf]:
 def intact_outcomes(role: str) -> dict[str, OutcomeOf]:
     """Return what is different when the file is whole and has a second name.
 
-    Nothing is written to such a file: verify finds it where something would be, repair copies it.
+    No process writes to such a file: verify reports it before a write would, repair copies it.
     """
     same: dict[str, OutcomeOf] = {"read_only": WORKS, "reading": WORKS}
     if role == LOCK:
@@ -114,7 +114,7 @@ def intact_outcomes(role: str) -> dict[str, OutcomeOf]:
         }  # fmt: skip
     if role == "index":
         return {**same, "opening": WORKS, "verify": FindsNothing(), "repair": Idle()}
-    return {**same, "verify": SECOND_NAME, "repair": Mends()}
+    return {**same, "verify": SECOND_NAME, "repair": Repairs()}
 
 
 ROLES = (
@@ -124,11 +124,11 @@ ROLES = (
 
 
 def declare() -> None:
-    """Register a damage for each thing in the place of each file."""
+    """Register a damage for each object in the place of each file."""
     for role in ROLES:
         kind = Kind(outcomes_of(role), pages=3 if role.endswith(("page", "index")) else 1)
         for thing in (*THINGS, "symbolic link"):
-            what = f"a {thing} stands in the place of the {role}"
+            what = f"a {thing} replaces the {role}"
             made = kind
             if thing == "directory":  # it can hold anything
                 made = kind.but(repair=UNSAFE if role == LOCK else Leaves())
@@ -138,7 +138,7 @@ def declare() -> None:
         kind.add(f"hard link as {role}", what, do, **intact_outcomes(role))
     kind = Kind(outcomes_of("next page"))
     for thing in THINGS:
-        what = f"a {thing} stands where the next page will be made"
+        what = f"a {thing} has the name of the next page"
         made = kind.but(repair=Leaves()) if thing == "directory" else kind
         made.add(f"{thing} as next page", what, partial(special, role="next page", thing=thing))
 

@@ -17,7 +17,7 @@ from stress.corpus.damage import (
     Idle,
     Kind,
     Leaves,
-    Mends,
+    Repairs,
     Saves,
     Until,
     Works,
@@ -38,7 +38,7 @@ def tail_kind(reason: str) -> Kind:
             "opening": WORKS,
             "after_cut": ByMark(error, CUT_OFF),
             "read_only": WORKS,
-            "reading": Until(error, goes_on=False),
+            "reading": Until(error, continues=False),
             "verify": Finds(reason),
             "repair": Leaves(),
             "salvage": Saves(),
@@ -71,7 +71,7 @@ def _(victim: Victim) -> Hit:
     return victim.at(place)
 
 
-@last("tail: bad checksum, durable", "the same, and the durable mark stands at the tail")
+@last("tail: bad checksum, durable", "the same, and the durable mark is at the tail")
 def _(victim: Victim) -> Hit:
     place = victim.last(victim.active)
     victim.word(WRITE_META, fmt.WRITE_META, "durable_sequence", place.sequence + 1)
@@ -80,7 +80,7 @@ def _(victim: Victim) -> Hit:
     return victim.at(place)
 
 
-@last("tail: bad checksum, nothing durable", "the same, and the durable mark stands at the head")
+@last("tail: bad checksum, not durable", "the same, and the durable mark is at the head")
 def _(victim: Victim) -> Hit:
     place = victim.last(victim.active)
     victim.word(WRITE_META, fmt.WRITE_META, "durable_sequence", 0)
@@ -99,7 +99,7 @@ def _(victim: Victim) -> Hit:
 
 
 @tail_kind(NOTHING).but(opening=Fails("CorruptFrame", NOTHING))(
-    "active page without frames", "all behind the header of the active page is zero"
+    "active page without frames", "all bytes after the header of the active page are zero"
 )
 def _(victim: Victim) -> Hit:
     place = victim.places(victim.active)[0]
@@ -112,11 +112,11 @@ dirty = tail_kind("").but(
     opening=DIRTY,
     after_cut=Works("all", "zeroed"),
     reading=WORKS,
-    repair=Mends("zero"),
+    repair=Repairs("zero"),
 )
 
 
-@dirty("dirty tail", "noise stands behind the last message, beginning with a length that can be")
+@dirty("dirty tail", "noise follows the last message and begins with a valid length")
 def _(victim: Victim) -> Hit:
     end = victim.end(victim.active)
     noise = b"\x40\0\0\0" + victim.rng.randbytes(60)
@@ -124,7 +124,7 @@ def _(victim: Victim) -> Hit:
     return victim.at_end(victim.active)
 
 
-@dirty("dirty tail of ones", "all bits behind the last message are set", verify=Finds(LENGTH))
+@dirty("dirty tail of ones", "all bits after the last message are set", verify=Finds(LENGTH))
 def _(victim: Victim) -> Hit:
     end = victim.end(victim.active)
     victim.poke(victim.page(victim.active), end, b"\xff" * (4096 - end))
@@ -133,7 +133,7 @@ def _(victim: Victim) -> Hit:
 
 @dirty(
     "dirty tail without a length",
-    "noise stands behind the last message, with a length of 0 before it",
+    "noise follows the last message, after a length of 0",
     opening=WORKS,
     verify=FindsNothing(),
     repair=Idle(),
@@ -145,8 +145,8 @@ def _(victim: Victim) -> Hit:
 
 
 @dirty(
-    "stale frame behind the tail",
-    "a whole frame with a sequence that is long past stands behind the last message",
+    "stale frame after the tail",
+    "a whole frame with a much older sequence follows the last message",
     verify=Finds(CHECKSUM),
 )
 def _(victim: Victim) -> Hit:
@@ -158,11 +158,11 @@ def _(victim: Victim) -> Hit:
 
 
 @dirty(
-    "half a batch behind the tail",
-    "two frames of a batch without an end stand behind the last message",
+    "half a batch after the tail",
+    "two frames of a batch without an end follow the last message",
     opening=WORKS,
     verify=Finds("batch"),
-    repair=Mends(),
+    repair=Repairs(),
 )
 def _(victim: Victim) -> Hit:
     end, sequence = victim.end(victim.active), victim.end_sequence(victim.active)
@@ -175,8 +175,8 @@ def _(victim: Victim) -> Hit:
 
 
 @dirty(
-    "end mark on the newest page",
-    "an end mark that is right stands behind the last message, though no page follows",
+    "end-of-page marker on the newest page",
+    "a valid end-of-page marker follows the last message, though no page follows",
     opening=WORKS,
     after_cut=WORKS,
     verify=Finds("page"),
@@ -197,12 +197,12 @@ def _(victim: Victim) -> Hit:
 
 
 def active_kind(error: Fails, above: Works | Fails) -> Kind:
-    """Return the outcomes for an active page that cannot be used."""
+    """Return the outcomes for an unusable active page."""
     return tail_kind("").but(
         pages=3,
         opening=error,
         after_cut=ByMark(error, above),
-        reading=Until(error, goes_on=False),
+        reading=Until(error, continues=False),
         verify=Finds(error.reason),
     )
 
@@ -215,15 +215,15 @@ def _(victim: Victim) -> Hit:
     return victim.at_page(victim.active)
 
 
-@active_kind(Fails("CorruptPage", "wrong size"), CUT_OFF).but(repair=Mends())(
-    "active page cut behind its last message", "the active page is cut at the tail"
+@active_kind(Fails("CorruptPage", "wrong size"), CUT_OFF).but(repair=Repairs())(
+    "active page cut after its last message", "the active page is cut at the tail"
 )
 def _(victim: Victim) -> Hit:
     victim.resize(victim.page(victim.active), victim.end(victim.active))
     return victim.at_page(victim.active, victim.end(victim.active))
 
 
-@active_kind(Fails("CorruptPage", "wrong magic"), WRITTEN_AGAIN).but(repair=Mends())(
+@active_kind(Fails("CorruptPage", "wrong magic"), WRITTEN_AGAIN).but(repair=Repairs())(
     "active page without header", "the header of the active page is zeroed"
 )
 def _(victim: Victim) -> Hit:
@@ -233,7 +233,7 @@ def _(victim: Victim) -> Hit:
 
 @(
     active_kind(Fails("CorruptPage", "wrong magic"), WORKS)
-    .but(repair=Mends("no message yet"))
+    .but(repair=Repairs("no message yet"))
     .without("reading")(
         "empty active page without header", "a page is sealed, and the header of the next is zeroed"
     )
@@ -249,8 +249,8 @@ def _(victim: Victim) -> Hit:
 AHEAD = Fails("CorruptPage|CorruptFrame", "", placed=False)
 
 
-@active_kind(AHEAD, WRITTEN_AGAIN).but(repair=Mends(), opening=AHEAD)(
-    "active page one sequence ahead", "the active page says that it begins one message later"
+@active_kind(AHEAD, WRITTEN_AGAIN).but(repair=Repairs(), opening=AHEAD)(
+    "active page one sequence ahead", "the active page claims to begin one message later"
 )
 def _(victim: Victim) -> Hit:
     hit = victim.at_page(victim.active)
@@ -268,7 +268,7 @@ ONLY = Fails("CorruptPage", "wrong checksum")
     read_only=WORKS,
     reading=Until(ONLY),
     verify=Finds("wrong checksum"),
-    repair=Mends(),
+    repair=Repairs(),
 )("first page's header changed", "one bit of the first page's header is changed")
 def _(victim: Victim) -> Hit:
     victim.flip(victim.page(victim.head), 16 + victim.rng.randrange(48))

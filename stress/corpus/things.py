@@ -1,4 +1,4 @@
-"""What can stand in the place of a regular file."""
+"""File system objects that can replace a regular file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def fifo(path: Path) -> None:
 
 
 def device(path: Path) -> None:
-    """Make the null device; where that is not allowed, a socket, which cannot be opened either."""
+    """Make the null device; where that is not permitted, a socket, which fails to open as well."""
     try:
         os.mknod(path, 0o600 | stat.S_IFCHR, NULL_DEVICE)
     except PermissionError:
@@ -36,7 +36,7 @@ def directory(path: Path) -> None:
 
 
 def dangling(path: Path) -> None:
-    """Make a symbolic link to where nothing stands."""
+    """Make a symbolic link to a path that does not exist."""
     path.symlink_to(path.parent.parent / "outside" / "nothing")
 
 
@@ -49,7 +49,7 @@ THINGS: dict[str, Callable[[Path], None]] = {
 
 
 def replaced(victim: Victim, name: str, thing: str) -> None:
-    """Put a thing in the place of a file."""
+    """Put an object in the place of a file."""
     if victim.path(name).exists():
         victim.remove(name)
     THINGS[thing](victim.path(name))

@@ -36,17 +36,17 @@ CURSOR = fmt.cursor_name(PREFIX, CONSUMER)
 
 
 class Victim:
-    """A queue's directory that may be damaged; beside it stands what must not be touched.
+    """A copy of a queue's directory to be damaged, with an outside directory that must not change.
 
     Attributes:
         original: what it is a copy of.
         other: a good queue with another id and as many pages.
         directory: of the queue.
-        outside: a directory beside it; nobody may touch what is in it.
+        outside: a directory next to it; no process may touch its contents.
         elsewhere: another one, with files that have a second name in the queue's directory.
-        rng: decides what is left open.
+        rng: makes the random choices of a damage.
         altered: sequences of messages that were given another time, with the checksum for that.
-        outcomes: what each face must do.
+        outcomes: the required outcome of each interface.
         durable: the durable mark on disk, as the damage left it.
         durable_page: the page of that mark.
         compressed: by the number of a page that was compressed, the sequences of the messages that
@@ -92,7 +92,7 @@ class Victim:
 
     @property
     def roomy(self) -> int:
-        """The sealed page with the most room behind its end mark."""
+        """The sealed page with the most room after its end-of-page marker."""
         return min(range(self.head, self.active), key=self.end)
 
     def page(self, number: int) -> str:
@@ -104,7 +104,7 @@ class Victim:
         return fmt.index_name(PREFIX, number)
 
     def path(self, name: str) -> Path:
-        """Return where a file stands."""
+        """Return the path of a file."""
         return self.directory / name
 
     def places(self, number: int) -> list[Place]:
@@ -124,11 +124,11 @@ class Victim:
         return self.places(number)[-1]
 
     def end(self, number: int) -> int:
-        """Return where a page's messages end: at its end mark, if it is sealed."""
+        """Return where a page's messages end: at its end-of-page marker, if it is sealed."""
         return self.original.ends[number]
 
     def end_sequence(self, number: int) -> int:
-        """Return the sequence behind a page's last message."""
+        """Return the sequence after a page's last message."""
         return self.last(number).sequence + 1
 
     def at(self, place: Place) -> Hit:
@@ -141,7 +141,7 @@ class Victim:
         return Hit(self.page(number), position, first, number, whole=True)
 
     def at_end(self, number: int) -> Hit:
-        """Return the hit of a page's end mark."""
+        """Return the hit of a page's end-of-page marker."""
         return Hit(self.page(number), self.end(number), self.end_sequence(number), number)
 
     # --- bytes ------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ class Victim:
         self.word(WRITE_META, fmt.WRITE_META, field, position << 32 | count)
 
     def move_head(self, first: Place) -> None:
-        """Say that the queue begins with this message, the first of its page."""
+        """Make this message, the first of its page, the head of the queue."""
         field = "head_odd" if first.page & 1 else "head_even"
         self.word(READ_META, fmt.READ_META, "head_page", first.page)
         self.word(READ_META, fmt.READ_META, field, first.sequence)
@@ -232,29 +232,29 @@ class Victim:
         self.path(name).unlink()
 
     def move_out(self, name: str) -> Path:
-        """Move a file out of the directory, to where it may be read; return where it stands now."""
+        """Move a file out of the directory, to where it may be read; return its new path."""
         self.elsewhere.mkdir(exist_ok=True)
         target = self.elsewhere / name
         shutil.move(self.path(name), target)
         return target
 
-    # --- the shared words -------------------------------------------------------------------------
+    # --- the shared state -------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Say that the shared words were made in this boot, in this very file."""
+        """Mark the shared state as made in this boot, in this very file."""
         meta = self._write_meta()
         meta.region.write(WriteMeta.LOCK_KEY, meta._key)
         meta.close()
 
     def cut_power(self) -> bool:
-        """Say that the shared words were made in another boot; False if there is no such file."""
+        """Mark the shared state as made in another boot; False if there is no such file."""
         path = self.path(WRITE_META)
         if path.is_symlink() or not path.is_file() or path.stat().st_size < fmt.WRITE_META.itemsize:
             return False
         return pretend_power_cut(self.directory, PREFIX)
 
     def mark(self, word: str = "durable_sequence") -> int:
-        """Return the durable mark on disk; that of the good queue if there is none."""
+        """Return the durable mark on disk, or that of the good queue if it is missing."""
         path = self.path(WRITE_META)
         if path.is_symlink() or not path.is_file() or path.stat().st_size < fmt.WRITE_META.itemsize:
             return self.original.durable if word == "durable_sequence" else 0

@@ -1,4 +1,4 @@
-"""Damages of the writeMeta: its identity, and each of its words."""
+"""Damages of the writeMeta: its identity, and each of its fields."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stress.corpus.damage import (
     Idle,
     Kind,
     Leaves,
-    Mends,
+    Repairs,
     Saves,
     Works,
 )
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 
 def write_kind(error: Fails, repair: OutcomeOf | None = None) -> Kind:
-    """Return the outcomes for a writeMeta that cannot be used."""
-    kind = meta_kind(error, repair or Mends("writeMeta"))
+    """Return the outcomes for an unusable writeMeta."""
+    kind = meta_kind(error, repair or Repairs("writeMeta"))
     return kind.but(salvage=Saves(knows=False)).without("after_cut")
 
 
 @write_kind(MISSING).but(opening=Works("all", "checked"))(
-    "writeMeta missing", "the writeMeta is removed; opening makes it again from all frames"
+    "writeMeta missing", "the writeMeta is removed; opening recreates it from all frames"
 )
 def _(victim: Victim) -> Hit:
     victim.remove(WRITE_META)
@@ -81,7 +81,7 @@ NEWER_META = meta_kind(NEWER, Leaves(), Finds("format", placed=False)).without("
 
 
 @NEWER_META.but(salvage=Saves(knows=False))(
-    "writeMeta of a newer format", "the writeMeta says the next format"
+    "writeMeta of a newer format", "the writeMeta has the next format version"
 )
 def _(victim: Victim) -> Hit:
     victim.word(WRITE_META, fmt.WRITE_META, "version", fmt.FORMAT_VERSION + 1)
@@ -94,9 +94,9 @@ def _(victim: Victim) -> Hit:
     return Hit(WRITE_META, 16)
 
 
-# --- the words ------------------------------------------------------------------------------------
+# --- the fields -----------------------------------------------------------------------------------
 
-# After a power cut the words are not believed, but for the durable mark.
+# After a power cut the fields are not trusted, except for the durable mark.
 words = Kind(
     {
         "opening": WORKS,
@@ -104,7 +104,7 @@ words = Kind(
         "read_only": WORKS,
         "reading": WORKS,
         "verify": Finds("", placed=False),
-        "repair": Mends(),
+        "repair": Repairs(),
         "salvage": Saves(knows=False),
     }
 )
@@ -130,9 +130,9 @@ def tail_hit(victim: Victim) -> Hit:
 
 
 @harmless.but(read_only=Works("any"), reading=Works("any"))(
-    "tail words behind by a message",
-    "the tail words are a message or batch behind, as of a producer killed right after publishing",
-    opening=Works("all", "settled"),
+    "tail fields late by a message",
+    "the tail fields miss a message or batch, as when a producer was killed right after publishing",
+    opening=Works("all", "recovered"),
 )
 def _(victim: Victim) -> Hit:
     start = victim.original.whole_before(victim.last(victim.active).sequence)
@@ -145,7 +145,7 @@ def _(victim: Victim) -> Hit:
 
 
 @words.but(pages=3, read_only=Works("any"), reading=Works("any"))(
-    "tail words behind by a page", "the active page is the one before, with its words as they were"
+    "tail fields late by a page", "the active page is the one before, with its fields as they were"
 )
 def _(victim: Victim) -> Hit:
     before = victim.active - 1
@@ -157,7 +157,7 @@ def _(victim: Victim) -> Hit:
     return tail_hit(victim)
 
 
-@ahead("tail words ahead", "the tail words count a message that is not there")
+@ahead("tail fields ahead", "the tail fields count a message that does not exist")
 def _(victim: Victim) -> Hit:
     count = len(victim.places(victim.active))
     victim.tail_word(victim.active, victim.end(victim.active) + 24, count + 1)
@@ -165,7 +165,7 @@ def _(victim: Victim) -> Hit:
 
 
 @words.but(read_only=Works("any"), reading=Works("any"))(
-    "tail words inside a frame", "the tail leads into the last frame"
+    "tail fields inside a frame", "the tail points into the last frame"
 )
 def _(victim: Victim) -> Hit:
     place = victim.last(victim.active)
@@ -174,7 +174,7 @@ def _(victim: Victim) -> Hit:
 
 
 @words.but(read_only=Works("any"), reading=Works("any"))(
-    "tail count wrong", "the tail words count one message too few"
+    "tail count wrong", "the tail fields count one message too few"
 )
 def _(victim: Victim) -> Hit:
     count = len(victim.places(victim.active))
@@ -193,14 +193,16 @@ def _(victim: Victim) -> Hit:
 COUNTED = Fails("CorruptFrame|CorruptMeta", placed=False)
 
 
-@refused.but(opening=COUNTED)("tail words of ones", "all bits of both pairs of tail words are set")
+@refused.but(opening=COUNTED)(
+    "tail fields of ones", "all bits of both pairs of tail fields are set"
+)
 def _(victim: Victim) -> Hit:
     for field in ("tail_even", "first_even", "tail_odd", "first_odd"):
         victim.word(WRITE_META, fmt.WRITE_META, field, 2**64 - 1)
     return tail_hit(victim)
 
 
-@refused("tail words of zeros", "page number and both pairs of tail words are zero")
+@refused("tail fields of zeros", "page number and both pairs of tail fields are zero")
 def _(victim: Victim) -> Hit:
     for field in ("page_number", "tail_even", "first_even", "tail_odd", "first_odd"):
         victim.word(WRITE_META, fmt.WRITE_META, field, 0)
@@ -230,7 +232,7 @@ def _(victim: Victim) -> Hit:
     return tail_hit(victim)
 
 
-@words("last timestamp behind", "the last timestamp is 0", verify=Finds("time"))
+@words("last timestamp too early", "the last timestamp is 0", verify=Finds("time"))
 def _(victim: Victim) -> Hit:
     victim.word(WRITE_META, fmt.WRITE_META, "last_timestamp", 0)
     return tail_hit(victim)
@@ -241,7 +243,7 @@ LOST = Fails("CorruptFrame", "")
 
 @words.but(after_cut=LOST, repair=Leaves(), salvage=Saves(knows=False))(
     "durable mark ahead",
-    "the durable mark is two messages behind the tail",
+    "the durable mark is two messages past the tail",
     verify=Finds("durable"),
 )
 def _(victim: Victim) -> Hit:
@@ -261,7 +263,7 @@ def _(victim: Victim) -> Hit:
     return Hit(WRITE_META, None, end, victim.active, (victim.page(victim.active),), whole=True)
 
 
-@harmless("durable mark behind", "the durable mark is that of a queue that was never flushed")
+@harmless("durable mark too low", "the durable mark is that of a queue that was never flushed")
 def _(victim: Victim) -> Hit:
     victim.word(WRITE_META, fmt.WRITE_META, "durable_sequence", 0)
     victim.word(WRITE_META, fmt.WRITE_META, "durable_page", victim.head)
@@ -280,9 +282,9 @@ def _(victim: Victim) -> Hit:
 LATCHED = Fails("SyncFailed", "", placed=False)
 
 
-@words.but(opening=LATCHED, repair=Mends())(
+@words.but(opening=LATCHED, repair=Repairs())(
     "failure latch set",
-    "the failure latch says that a sync of the active page failed with EIO",
+    "the failure latch records that a sync of the active page failed with EIO",
     verify=Finds("sync"),
     after_cut=Works("all"),
 )
@@ -298,28 +300,26 @@ def _(victim: Victim) -> Hit:
     return Hit(WRITE_META)
 
 
-@harmless(
-    "lock of another C library", "the kind of the lock is one that this process does not know"
-)
+@harmless("lock of another C library", "the kind of the lock is unknown to this process")
 def _(victim: Victim) -> Hit:
     victim.word(WRITE_META, fmt.WRITE_META, "lock_abi", 0x00400202)
     return Hit(WRITE_META)
 
 
-@harmless("sleepers that are not there", "doorbell and waiters are noise")
+@harmless("waiters that do not exist", "doorbell and waiters are noise")
 def _(victim: Victim) -> Hit:
     victim.poke(WRITE_META, 384, victim.rng.randbytes(8))
     return Hit(WRITE_META)
 
 
-@harmless("batch that is not there", "a batch is said to be open behind the tail", opening=WORKS)
+@harmless("batch that does not exist", "a batch is marked as open after the tail", opening=WORKS)
 def _(victim: Victim) -> Hit:
     sequence = victim.end_sequence(victim.active)
     victim.word(WRITE_META, fmt.WRITE_META, "batch_open", sequence + 1)
     return Hit(WRITE_META)
 
 
-@harmless("unused bytes of the writeMeta", "noise stands behind the writeMeta's record")
+@harmless("unused bytes of the writeMeta", "noise follows the writeMeta's record")
 def _(victim: Victim) -> Hit:
     victim.poke(WRITE_META, 512, victim.rng.randbytes(3584))
     return Hit(WRITE_META)

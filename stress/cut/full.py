@@ -1,8 +1,8 @@
-"""The full engine: a state as files, opened with the library, read, verified and gone on with.
+"""The full engine: a state as files, opened with the library, read, verified and written to.
 
 It runs in one process for all states. Every opening finds another boot id, as after a real power
 cut, so that the library recovers. A state may be cut once more: its recovery, and what is sent
-behind it, is recorded like any other run, and the states of that recording are tried in turn.
+after it, is recorded like any other run, and the states of that recording are tried in turn.
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from stress.cut.recording import PLACE_ABOUT, PREFIX, PUBLISHED, Recorder, Recording, frames_in
+from stress.cut.recording import (
+    PLACE_ABOUT,
+    PREFIX,
+    PUBLISHED,
+    Recorder,
+    Recording,
+    frames_and_large,
+)
 from stress.traffic import HEADER, VIOLATIONS_MAX
 
 if TYPE_CHECKING:
@@ -47,13 +54,13 @@ class Reboots:
 
 
 def plan_keeps(queue: Queue) -> bool:
-    """Whether this queue was opened with a retention that lets pages go."""
+    """Whether this queue was opened with a retention that removes pages."""
     retainer = queue._opened.retainer
     return retainer is not None and retainer.policy.max_bytes is not None
 
 
 def wrong_places(queue: Queue, places: Mapping[int, Places]) -> list[str]:
-    """Say which named consumers are not where they may be, or have lost what they need."""
+    """Return which named consumers are at a wrong place, or have lost messages they need."""
     found = {int(info.name[1:]): info for info in queue.consumers()}
     head, tail = queue.head_sequence, queue.tail_sequence
     wrong = [f"consumer {one} is gone" for one in places if one not in found]
@@ -65,11 +72,11 @@ def wrong_places(queue: Queue, places: Mapping[int, Places]) -> list[str]:
         least, most = places.get(one, (0, tail))
         if not min(least, tail) <= place <= most or place > tail:
             wrong.append(
-                f"consumer {one} stands at {place}, with {tail} messages there; {least} was "
+                f"consumer {one} is at {place}, with {tail} messages there; {least} was "
                 f"durable, {most} acknowledged"
             )
         if place < head:
-            wrong.append(f"consumer {one} stands at {place}, and the head is {head}")
+            wrong.append(f"consumer {one} is at {place}, and the head is {head}")
     return wrong
 
 
@@ -79,7 +86,7 @@ def wrong_pieces(
     sent: Sequence[tuple[int, bytes, bool]],
     published: Sequence[tuple[int, int]],
 ) -> list[str]:
-    """Say which pieces of work are not whole, or of which the ledger does not say the truth."""
+    """Return which pieces of work are not whole, or disagree with the ledger."""
     from pagequeue.bulk.publisher import BulkPublisher  # noqa: PLC0415  the core is chosen by now
 
     there = [message.payload for message in queue.replay()]
@@ -92,7 +99,7 @@ def wrong_pieces(
                 continue
             done = ledger.done(str(uid), number)
             if done is not None and there[done.start : done.stop] != op.payloads:
-                wrong.append(f"piece {number} of {uid} is said to be {done}, and is not there")
+                wrong.append(f"piece {number} of {uid} is recorded as {done}, and is not there")
             if done is None and (uid, number) in published:
                 wrong.append(f"piece {number} of {uid} was published, and the ledger has forgotten")
             if done is None and op.payloads[0] in there and op.payloads[-1] not in there:
@@ -137,16 +144,16 @@ class Full:
         *,
         again: bool,
     ) -> list[str]:
-        """Open a state, prove what is there, and go on; return what must not be.
+        """Open a state, prove its messages, and continue; return every violation.
 
         Args:
-            plan: of the run, for what is sent behind the recovery.
+            plan: of the run, for what is sent after the recovery.
             sent: all messages that may be there, in order.
             files: of the state.
             found: what the fast engine found in it.
-            places: where named consumers may stand.
-            published: operations, as uid and number, of which the ledger must know.
-            again: look at it by a read-only opener first; recover twice, and compare.
+            places: the places that named consumers may have.
+            published: operations, as uid and number, that the ledger must contain.
+            again: open it read-only first; recover twice, and compare.
         """
         self.place(files)
         try:
@@ -160,11 +167,11 @@ class Full:
                     return ["recovering twice gives other bytes, or another tail"]
                 self.reboots.reboot()
             return self._gone_on(plan, sent, found, places, published)
-        except Exception as error:  # noqa: BLE001  whatever it is, a power cut must not lead to it
+        except Exception as error:  # noqa: BLE001  no power cut may cause any exception
             return [f"{type(error).__name__}: {error}"]
 
     def _wrong_to_readers(self, sent: Sequence[tuple[int, bytes, bool]], found: Found) -> list[str]:
-        """Say what is wrong with what a read-only opener sees before anybody recovers."""
+        """Return what is wrong in what a read-only opener sees before a writer recovers."""
         from pagequeue import Queue, QueueNotFound  # noqa: PLC0415  the core is chosen by now
 
         before = self._contents()
@@ -176,7 +183,7 @@ class Full:
             seen, head = [], 0
         end = head + len(seen)
         if self._contents() != before:
-            return ["a read-only opener changed something"]
+            return ["a read-only opener changed a file"]
         if not found.promised <= end <= found.tail:
             return [f"a read-only opener sees messages up to {end}, recovery up to {found.tail}"]
         if seen != [one[:2] for one in sent[head:end]]:
@@ -211,25 +218,25 @@ class Full:
             if not wrong:
                 wrong = self._wrong_behind(queue, plan, sent)
         if not wrong:
-            wrong = [f"left behind: {name}" for name in os.listdir(self.path) if STRAY in name]
+            wrong = [f"left over: {name}" for name in os.listdir(self.path) if STRAY in name]
         return wrong[:VIOLATIONS_MAX]
 
     def _wrong_in(
         self, queue: Queue, sent: Sequence[tuple[int, bytes, bool]], found: Found
     ) -> list[str]:
-        """Say what is wrong with a queue that was just recovered."""
+        """Return what is wrong with a queue that was just recovered."""
         tail = queue._store.tail
         count = tail.sequence
         if count != found.tail:
             return [f"{count} messages are found, by the fast engine {found.tail}"]
         if count < found.promised:
-            return [f"{found.promised} messages were promised, {count} are found"]
+            return [f"{found.promised} messages were guaranteed, {count} are found"]
         if count > len(sent):
             return [f"{count} messages are found, {len(sent)} were sent"]
         wrong = []
         head = queue.head_sequence
         if head and not plan_keeps(queue):
-            return [f"it begins at {head}, and nothing was to go"]
+            return [f"it begins at {head}, though no page was to be removed"]
         for sequence, message in enumerate(queue.replay(), head):
             if (message.sequence, message.timestamp, message.payload) != (
                 sequence,
@@ -241,23 +248,23 @@ class Full:
         if queue.durable_sequence != count:
             wrong.append(f"recovered up to {count}, but durable is {queue.durable_sequence}")
         wrong += [f"verify: {problem}" for problem in queue.verify().problems]
-        return wrong + self._dirty_behind(queue)
+        return wrong + self._dirty_after(queue)
 
-    def _dirty_behind(self, queue: Queue) -> list[str]:
-        """Say what is not zero behind the tail."""
+    def _dirty_after(self, queue: Queue) -> list[str]:
+        """Return which bytes after the tail are not zero."""
         tail = queue._store.tail
         name = f"{PREFIX}-{tail.page_number:010d}"
         wrong = []
         for suffix, position in ((".page", tail.position), (".idx", tail.count * 12)):
             data = (self.path / (name + suffix)).read_bytes()[position:]
             if data.strip(b"\0"):
-                wrong.append(f"{name}{suffix} is not zero behind the tail, {position}")
+                wrong.append(f"{name}{suffix} is not zero after the tail, {position}")
         return wrong
 
     def _wrong_behind(
         self, queue: Queue, plan: Plan, sent: Sequence[tuple[int, bytes, bool]]
     ) -> list[str]:
-        """Send on, flush, receive what every named consumer is due, and say what is wrong then."""
+        """Send more, flush, receive what every named consumer is due, and return what is wrong."""
         from pagequeue import QueueFull  # noqa: PLC0415  the core is chosen by now
 
         before = queue.tail_sequence
@@ -272,12 +279,12 @@ class Full:
         if sequences != range(before, before + len(payloads)) or durable != sequences.stop:
             return [f"sent {sequences}, durable {durable}, where {before} was the tail"]
         if [message.payload for message in queue.replay(sequence=before)] != payloads:
-            return ["what is sent behind the recovery is not received"]
+            return ["messages sent after the recovery are not received"]
         due = [one[1] for one in sent[:before]] + payloads
         return [wrong for info in queue.consumers() for wrong in self._wrong_due(queue, info, due)]
 
     def _wrong_due(self, queue: Queue, info: ConsumerInfo, due: Sequence[bytes]) -> list[str]:
-        """Say what is wrong with what a named consumer receives now."""
+        """Return what is wrong in the messages that a named consumer receives now."""
         assert info.next_sequence is not None
         with queue.consumer(info.name) as consumer:
             got = []
@@ -297,7 +304,7 @@ class Full:
         found: Found,
         name: str,
     ) -> Recording:
-        """Record how a state is recovered and gone on with; there must be a recorder.
+        """Record a state's recovery and further use; there must be a recorder.
 
         Returns:
             a recording in which all that this recovery finds must be found by the next one.
@@ -328,8 +335,9 @@ class Full:
                 if number % FLUSH_EVERY == FLUSH_EVERY - 1:
                     self.recorder.flushed(producer.flush())
         log = self.recorder.log()
-        sent = recording.first_frames(head) + frames_in(self.path, log, head_page)
+        frames, large = frames_and_large(self.path, log, head_page)
+        sent = recording.first_frames(head) + frames
         return Recording(
             f"{recording.name}, {name}", recording.seed, log, sent,
-            promised=found.promised, least=count,
+            promised=found.promised, least=count, large=recording.first_large(head) + large,
         )  # fmt: skip

@@ -28,7 +28,7 @@ RESULTS: Final = (
     "refused",
     "damage below the durable mark",
     "lost",
-    "goes on behind what was sent",
+    "continues past what was sent",
     "a frame that was not sent there",
     "ends inside a batch",
 )
@@ -77,10 +77,10 @@ class Found(ctypes.Structure):
 
     @property
     def words(self) -> str:
-        """Say it."""
+        """Return it in words."""
         return (
             f"{RESULTS[self.result]}: cut before event {self.moment}, {self.promised} messages "
-            f"were promised, {self.tail} are found; page {self.page}, position {self.position}, "
+            f"were guaranteed, {self.tail} are found; page {self.page}, position {self.position}, "
             f"message {self.sequence}"
         )
 
@@ -154,7 +154,7 @@ class States:
         self._engine.cut_choose(self._trace, seed, mode)
 
     def choose_last(self) -> None:
-        """Build what is there at the end when nothing is cut."""
+        """Build the state at the end, without any cut."""
         self._engine.cut_choose_last(self._trace)
 
     def check(self) -> Found:

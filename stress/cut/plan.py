@@ -1,9 +1,9 @@
 """What a recorded run does: a plan that follows from a seed, and the producers that carry it out.
 
 Payloads are of two kinds. Mixed ones are what the kill campaigns send. Echoes have one size in the
-whole run and bodies that are all the same, under a clock that may stand still or go back: then
-frames of different histories fit into each other's places, and only what the library does about
-them, not luck, keeps them apart.
+whole run and bodies that are all the same, under a clock that may stop or go back: then frames of
+different histories fit into each other's places, and only what the library does about them, not
+luck, keeps them apart.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ KEEPING_STEPS: Final = 30
 KEEPS_SHARE: Final = 0.3
 """Of the plans, those with named consumers."""
 REUSES_SHARE: Final = 0.7
-"""Of those, the ones in which files of retired pages are used again."""
+"""Of those, the ones in which files of retired pages are reused."""
 POLICIES: Final = ("stop", "seal")
 SYNCS: Final = ("none", "none", "none", "always", 3, 7, timedelta(milliseconds=50))
-"""Timers that flush more often keep the recorder busy, and nobody else gets on."""
+"""Timers that flush more often keep the recorder busy, and starve the other processes."""
 PAGE_BYTES: Final = (4096, 8192, 8192, 16384, 32768)
 PUBLISH_POINTS: Final = range(1, 9)
 ROLL_POINTS: Final = range(11, 16)
@@ -47,6 +47,7 @@ PUBLISHES_SHARE: Final = 0.5
 """Of the plans that may, those in which producers publish."""
 PUBLISH_PARTS: Final = 48
 PUBLISH_COUNT_MAX: Final = 120
+LARGE_PARTS: Final = 32
 PUBLISHED_PAGE_BYTES_MAX: Final = 8192
 """More would be too much to record."""
 MIXED, SINGLES, BATCHES, HABITS = range(4)
@@ -95,7 +96,7 @@ class Plan:
         page_bytes = rng.choice(PAGE_BYTES)
         keeping = random.Random(seed ^ 0x4EE9)
         keeps = keeping.random() < KEEPS_SHARE
-        if keeps:  # many pages, so that some go
+        if keeps:  # many pages, so that some are removed
             page_bytes = keeping.choice(PAGE_BYTES[:2])
         return cls(
             seed=seed,
@@ -117,7 +118,7 @@ class Plan:
 
     @property
     def words(self) -> str:
-        """Say it in one line."""
+        """Return it in one line."""
         sends = f"echoes of {self.echo} bytes" if self.echo else "mixed payloads"
         return (
             f"{self.producers} {self.kind}, {self.steps} steps, {sends}, pages of "
@@ -163,6 +164,8 @@ class Plan:
             row_parts=64,
             publish_parts=PUBLISH_PARTS * self.publishes,
             publish_count_max=PUBLISH_COUNT_MAX,
+            large_parts=LARGE_PARTS * self.publishes,
+            large_bytes=2 * self.page_bytes,
         )
         return shape.op(uid, number)
 
@@ -183,7 +186,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that one producer does.
+    """One action of one producer.
 
     Attributes:
         verb: send, flush, reopen, restart (all of them), die (in a send), flush inside (of
@@ -191,7 +194,7 @@ class Step:
         producer: which one.
         point: of the core, to die or to flush at.
         at_pass: of that point; the sync that fails.
-        other: who flushes inside.
+        other: the producer that flushes inside.
     """
 
     verb: str
@@ -222,7 +225,7 @@ def steps_of(plan: Plan) -> list[Step]:
         point = rng.choice((*2 * INSIDE_BATCH, *points))
         at_pass = rng.choice((1, 1, 2, 3)) if verb != "die" else 1
         if verb == "die" and plan.publishes and rng.random() < 0.5:
-            # The last one: the first two of processes publish nothing.
+            # The last one: the first two, of processes, do not publish.
             point = rng.choice((*LEAP_POINTS, CALLS, CALLS))
             at_pass = rng.randint(1, CALLS_MAX) if point == CALLS else 1
             steps.append(Step("die", plan.producers - 1, point, at_pass))

@@ -1,4 +1,4 @@
-"""A recorded run: its events, what was sent, and what was promised before it began."""
+"""A recorded run: its events, what was sent, and what was guaranteed before it began."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import mmap
 import re
 import struct
 from ctypes import CFUNCTYPE, byref, c_char_p, c_int, c_long, c_uint64, c_void_p
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
 
 from pagequeue import format as fmt
 from stress.traced import trace
@@ -65,13 +67,13 @@ class Event(NamedTuple):
     data: bytes = b""
 
     def encode(self) -> bytes:
-        """Return it as it stands in a log."""
+        """Return it in the encoding of a log."""
         padded = self.data.ljust(-(-len(self.data) // 8) * 8, b"\0")
         return EVENT.pack(self.kind, len(padded), self.a, self.b, self.c) + padded
 
 
 class Places(NamedTuple):
-    """Where a named consumer may stand: the last place that was promised, and the furthest."""
+    """The places a named consumer may have: the last guaranteed one, and the furthest."""
 
     least: int
     most: int
@@ -85,9 +87,10 @@ class Recording:
         name: where it comes from, with the seeds to make it again.
         seed: of the plan.
         log: the events, as in `cut_events.h`.
-        sent: every message's frame in order, as it stands in a page.
+        sent: every message's frame in order, as encoded in a page.
         promised: messages that had to survive before it began.
-        least: messages that every recovery finds, promised or not.
+        least: messages that every recovery finds, guaranteed or not.
+        large: the payloads of the large messages among them, in order.
     """
 
     name: str
@@ -96,17 +99,21 @@ class Recording:
     sent: bytes
     promised: int = 0
     least: int = 0
+    large: list[bytes] = field(default_factory=list)
 
     def messages(self) -> list[tuple[int, bytes, bool]]:
-        """Return what was sent: timestamp, payload, whether its batch goes on."""
+        """Return what was sent: timestamp, payload, whether its batch continues."""
         found = []
+        large = iter(self.large)
         at = 0
         while at < len(self.sent):
             length = int.from_bytes(self.sent[at : at + 4], "little")
             bytes_ = length & fmt.LENGTH_MASK
             timestamp = int.from_bytes(self.sent[at + 8 : at + 16], "little", signed=True)
             payload = self.sent[at + fmt.FRAME_HEADER_BYTES : at + bytes_]
-            found.append((timestamp, payload, bool(length & fmt.MORE_OF_BATCH)))
+            if fmt.is_large(length):
+                payload = next(large)
+            found.append((timestamp, payload, bool(fmt.has_more(length))))
             at += _frame_bytes(self.sent, at)
         return found
 
@@ -120,7 +127,7 @@ class Recording:
             at += size
 
     def places_at(self, moment: int) -> dict[int, Places]:
-        """Return where each named consumer may stand that was there before an event."""
+        """Return the possible places of each named consumer that existed before an event."""
         found: dict[int, Places] = {}
         for number, (kind, what, consumer, place) in self._notes:
             if number >= moment:
@@ -164,23 +171,37 @@ class Recording:
             at += _frame_bytes(self.sent, at)
         return self.sent[:at]
 
+    def first_large(self, count: int) -> list[bytes]:
+        """Return the payloads of the large messages among the first ones."""
+        words = []
+        at = 0
+        for _ in range(count):
+            words.append(int.from_bytes(self.sent[at : at + 4], "little"))
+            at += _frame_bytes(self.sent, at)
+        return self.large[: sum(map(fmt.is_large, words))]
+
     def save(self, path: Path) -> None:
         """Write it to a file."""
         head = {
             "name": self.name, "seed": self.seed, "log": len(self.log),
             "sent": len(self.sent), "promised": self.promised, "least": self.least,
+            "large": [len(payload) for payload in self.large],
         }  # fmt: skip
-        path.write_bytes(json.dumps(head).encode() + b"\n" + self.log + self.sent)
+        parts = json.dumps(head).encode() + b"\n", self.log, self.sent, *self.large
+        path.write_bytes(b"".join(parts))
 
     @classmethod
     def load(cls, path: Path) -> Recording:
         """Read it from a file."""
         line, _, rest = path.read_bytes().partition(b"\n")
         head: dict[str, Any] = json.loads(line)
-        log_bytes, sent_bytes = head.pop("log"), head.pop("sent")
-        if log_bytes + sent_bytes != len(rest):
+        sizes = [head.pop("log"), head.pop("sent"), *head.pop("large", [])]
+        parts = []
+        for begin, size in zip(itertools.accumulate(sizes, initial=0), sizes, strict=False):
+            parts.append(rest[begin : begin + size])
+        if sum(sizes) != len(rest):
             raise ValueError(f"{path} is not a whole recording")
-        return cls(log=rest[:log_bytes], sent=rest[log_bytes:], **head)
+        return cls(log=parts[0], sent=parts[1], large=parts[2:], **head)
 
 
 def _frame_bytes(data: bytes, at: int) -> int:
@@ -190,7 +211,7 @@ def _frame_bytes(data: bytes, at: int) -> int:
 
 
 def retired_pages(log: bytes) -> dict[int, bytes]:
-    """Return the pages whose names went while it was recorded, as they stood then, by number."""
+    """Return the pages removed during the recording, with their last contents, by number."""
     found: dict[int, bytes] = {}
     files: dict[int, dict[int, bytes]] = {}
     names: dict[bytes, int] = {}
@@ -211,14 +232,22 @@ def retired_pages(log: bytes) -> dict[int, bytes]:
 
 
 def frames_in(directory: Path, log: bytes = b"", first_page: int = 1) -> bytes:
-    """Return all frames of a queue's pages in order, end marks left out, as they stand there.
+    """Return all frames of a queue's pages in order as stored, without end-of-page markers.
 
     Args:
         directory: of the queue.
-        log: of what was recorded: pages that went meanwhile are taken from there.
+        log: of the recording: pages that were removed meanwhile are taken from there.
         first_page: to begin with.
     """
+    return frames_and_large(directory, log, first_page)[0]
+
+
+def frames_and_large(
+    directory: Path, log: bytes = b"", first_page: int = 1
+) -> tuple[bytes, list[bytes]]:
+    """Return the same, and the payloads of the large messages among them."""
     found = []
+    large: list[bytes] = []
     pages = retired_pages(log)
     pages |= {int(p.name[6:16]): p.read_bytes() for p in directory.glob(f"{PREFIX}-*.page")}
     for number in sorted(pages):
@@ -228,14 +257,20 @@ def frames_in(directory: Path, log: bytes = b"", first_page: int = 1) -> bytes:
         at = fmt.PAGE_HEADER_BYTES
         while at + fmt.FRAME_HEADER_BYTES <= len(page):
             length = int.from_bytes(page[at : at + 4], "little")
-            if length == 0 or length & fmt.END_OF_PAGE:
+            if length == 0 or fmt.is_end(length):
                 break
+            if fmt.is_large(length):
+                large.append(b"")
             end = at + _frame_bytes(page, at)
             found.append(page[at:end])
             at = end
         if int.from_bytes(page[at : at + 4], "little") == 0:
-            break  # the active page; behind it there is only what was made ready
-    return b"".join(found)
+            break  # the active page; after it there are only prepared pages
+        end = at + _frame_bytes(page, at)
+        if end > at + fmt.FRAME_HEADER_BYTES and large:
+            size = int(np.frombuffer(page, fmt.FRAGMENT, 1, at + fmt.FRAME_HEADER_BYTES)["size"][0])
+            large[-1] += page[end : end + size]
+    return b"".join(found), large
 
 
 class Recorder:
@@ -283,7 +318,7 @@ class Recorder:
 
     @property
     def lines(self) -> int:
-        """How many lines of the library it looked behind, in this process and its children."""
+        """How many lines of the library it took snapshots at, in this process and its children."""
         return self._looked.value
 
     def _line(self, _module: str, _number: int) -> None:
@@ -299,7 +334,7 @@ class Recorder:
         return ctypes.string_at(place, bytes_.value)
 
     def flushed(self, sequence: int) -> None:
-        """Note that all messages below this one were promised to survive."""
+        """Record that all messages below this one are guaranteed to survive."""
         self._library.pq_trace_flushed(sequence)
 
     def note(self, *numbers: int) -> None:
@@ -311,12 +346,12 @@ class Recorder:
         self._library.pq_trace_fail(first, count)
 
     def die_at_call(self, number: int) -> None:
-        """Have this process die behind its `number`-th call that is looked at; 0: live on."""
+        """Have this process die right after its `number`-th recorded call; 0: live on."""
         self._library.pq_trace_die(number)
 
     @contextlib.contextmanager
     def calling_at(self, point: int, at_pass: int, what: Callable[[], None]) -> Iterator[None]:
-        """Call once, from inside the core, when it comes to a kill point the n-th time.
+        """Call once, from inside the core, when it reaches a kill point the n-th time.
 
         Not any more when the block has ended.
         """

@@ -32,7 +32,7 @@ from stress.cut.recording import (
     PUBLISHED,
     Recorder,
     Recording,
-    frames_in,
+    frames_and_large,
 )
 from stress.traffic import RECORD, Log, Proof
 
@@ -48,7 +48,7 @@ UIDS_MAX = 1000
 
 
 class Gone(NamedTuple):
-    """A message whose page went; of the fields of a message, those that a proof looks at."""
+    """A message whose page was removed, with the fields of a message that a proof uses."""
 
     sequence: int
     timestamp: int
@@ -61,13 +61,13 @@ def name_of(place: int) -> str:
 
 
 class RunFailed(Exception):
-    """The run itself went wrong, before any power was cut."""
+    """The run itself failed, before any power was cut."""
 
 
 class Actor:
-    """One producer: a queue of its own, what it was told, and what it was promised.
+    """One producer with its own queue handle, the results it got, and the guarantees it has.
 
-    In the first places, a named consumer as well.
+    The first ones have a named consumer as well.
     """
 
     def __init__(
@@ -96,14 +96,14 @@ class Actor:
             self.recorder.note(PLACE_ABOUT, self.place, consumer.acknowledged)
 
     def close(self) -> None:
-        """Close it; it flushes unless the plan says that nothing is synced."""
+        """Close it; it flushes unless the plan has syncs switched off."""
         tail = self.queue.tail_sequence
         self.queue.close()
         if self.plan.sync != "none":
             self.recorder.flushed(tail)
 
     def drop(self) -> None:
-        """Close it after a sync failed: it may say so once more."""
+        """Close it after a sync failed: it may report that once more."""
         from pagequeue import SyncFailed  # noqa: PLC0415  the core is chosen by now
 
         with suppress(SyncFailed):
@@ -130,7 +130,7 @@ class Actor:
             self.recorder.flushed(first + count)
 
     def flush(self) -> None:
-        """Flush, and write down what was promised."""
+        """Flush, and record the guarantee."""
         self.recorder.flushed(self.producer.flush())
 
     def take(self, step: Step) -> None:
@@ -149,7 +149,7 @@ class Actor:
             self.recorder.note(PLACE_DURABLE, self.place, place)
 
     def fail(self, step: Step) -> bool:
-        """Flush while one or two syncs fail; return whether nothing more can be written."""
+        """Flush while one or two syncs fail; return whether all later writes are refused."""
         from pagequeue import SyncFailed  # noqa: PLC0415  the core is chosen by now
 
         self.recorder.fail_syncs(step.at_pass, 1 + step.other % 2)
@@ -162,9 +162,9 @@ class Actor:
         return False
 
     def die(self, step: Step) -> None:
-        """Die in the next operation, if it comes to that point; or in the next that publishes.
+        """Die in the next operation, if it reaches that point; or in the next that publishes.
 
-        Or while rolling from a page that has room for what the others send next; or behind a call.
+        Or while rolling from a page that has room for what the others send next; or after a call.
         """
         from pagequeue import QueueFull, _core  # noqa: PLC0415  the core is chosen by now
 
@@ -185,7 +185,7 @@ class Actor:
         _core.set_kill_point(0, 0)  # type: ignore[attr-defined]
 
     def die_at_call(self, step: Step) -> None:
-        """Die behind a call to the system in one of the things that make several."""
+        """Die right after a system call, in an operation that makes several."""
         from pagequeue import QueueFull  # noqa: PLC0415  the core is chosen by now
 
         self.recorder.die_at_call(step.at_pass)
@@ -196,7 +196,7 @@ class Actor:
         self.recorder.die_at_call(0)
 
     def do(self, step: Step) -> None:
-        """Take a step that concerns nobody else."""
+        """Take a step that concerns no other producer."""
         if step.verb == "reopen":
             self.close()
             self.open()
@@ -236,26 +236,26 @@ class Run:
         """Carry out the plan and return what was recorded.
 
         Raises:
-            RunFailed: it went wrong without any power cut.
+            RunFailed: it failed without any power cut.
         """
         try:
             with self.recorder.recording(self.path):
                 by_kind: dict[str, Callable[[], None]] = {HANDLES: self._handles, RACE: self._race}
                 by_kind.get(self.plan.kind, self._processes)()
             log = self.recorder.log()
-            sent = self._proved(log)
+            sent, large = self._proved(log)
         finally:
             self.acked.close()
             self.errors.close()
-        return Recording(f"trace {self.plan.seed}", self.plan.seed, log, sent)
+        return Recording(f"trace {self.plan.seed}", self.plan.seed, log, sent, large=large)
 
-    def _proved(self, log: bytes) -> bytes:
+    def _proved(self, log: bytes) -> tuple[bytes, list[bytes]]:
         """Return the frames that there were, once they are proved to be what was sent."""
         with self.plan.open(self.path) as queue:
             messages = list(queue.replay())
             head, tail = queue.head_sequence, queue.tail_sequence
-        sent = frames_in(Path(self.path), log)
-        recording = Recording("", 0, b"", sent)
+        sent, large = frames_and_large(Path(self.path), log)
+        recording = Recording("", 0, b"", sent, large=large)
         found = [(timestamp, payload) for timestamp, payload, _ in recording.messages()]
         gone = [Gone(i, *one) for i, one in enumerate(found[:head])]
         proof = Proof(self.plan.op, self.uids, self.acked.records())
@@ -265,7 +265,7 @@ class Run:
             wrong.append(f"a replay up to {tail} gives other messages than the pages hold")
         if wrong:
             raise RunFailed("; ".join(wrong))
-        return sent
+        return sent, large
 
     # --- handles in one process -------------------------------------------------------------------
 
@@ -306,7 +306,7 @@ class Run:
 
         report = repair_queue(self.path)
         if not report.ok:
-            raise RunFailed(f"it cannot be repaired: {report.remaining}")
+            raise RunFailed(f"repair failed: {report.remaining}")
         with Queue(self.path, read_only=True) as queue:
             self.recorder.flushed(queue.tail_sequence)
 
@@ -353,7 +353,7 @@ class Run:
 def flush_in(actor: Actor) -> None:
     """Flush where another one's publish or roll is under way.
 
-    Where that one is a part of a flush of the same thread, this one is refused, as it is promised.
+    If that one is a part of a flush of the same thread, this one is refused, as documented.
     """
     from pagequeue import LockTimeout  # noqa: PLC0415  the core is chosen by now
 
@@ -362,7 +362,7 @@ def flush_in(actor: Actor) -> None:
 
 
 class Member:
-    """A producer in a process of its own that takes a step when it is told to."""
+    """A producer in a separate process that takes a step when it is told to."""
 
     def __init__(self, run: Run, place: int) -> None:
         self.run = run
@@ -430,7 +430,7 @@ def record(seed: int, recorder: Recorder, base: str) -> Recording:
     """Make, carry out and record the plan of a seed, in a directory below `base`.
 
     Raises:
-        RunFailed: it went wrong without any power cut.
+        RunFailed: it failed without any power cut.
     """
     directory = Path(tempfile.mkdtemp(prefix="pagequeue-cut-", dir=base))
     try:

@@ -1,6 +1,6 @@
 """One worker of the power-cut campaign: records runs, and tries the states that cuts can leave.
 
-It runs in a process of its own, with the recorder preloaded and a core whose kill points the
+It runs in a separate process, with the recorder preloaded and a core whose kill points the
 recorder sees. Of each run it tries many states by the fast engine and some by the full one; some of
 the latter are cut a second time, while they recover.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 LABEL_VARIABLE: Final = "PAGEQUEUE_CUT_LABEL"
-"""Names a file that says which state is being tried, in case the process does not survive it."""
+"""Names the file that records which state is being tried, in case the process dies of it."""
 DIE_PUBLISHING: Final = "die publishing"
 SHIP: Final = "ship"
 TURNS: Final = (
@@ -87,6 +87,10 @@ class Worker:
         )  # fmt: skip
         self.modes = dict.fromkeys(MODES, 0)
         self.label = os.environ.get(LABEL_VARIABLE, os.devnull)
+        self.enough = driver.violations_enough(VIOLATIONS_ENOUGH)
+        # Next to the labels of all workers: one that has found enough ends the others.
+        self.found = Path(self.label).with_name("found")
+        self.was_stopped = False
 
     def run(self) -> Outcome:
         """Take one run after the other."""
@@ -102,9 +106,9 @@ class Worker:
         fast = sum(count for name, count in self.counts.items() if name.startswith("fast"))
         full = sum(count for name, count in self.counts.items() if name.startswith("full"))
         self.outcome.cases = fast + full
-        self.counts["lines of the library looked behind"] = self.recorder.lines
-        if self.counts["traces"] and not self.recorder.lines:
-            self.outcome.violations.append("no line of the library was looked behind")
+        self.counts["lines of the library with a snapshot"] = self.recorder.lines
+        if self.counts["traces"] and not self.recorder.lines and not self.was_stopped:
+            self.outcome.violations.append("no line of the library had a snapshot")
         self.outcome.notes = {
             **self.counts,
             **{f"fast, by {mode}": count for mode, count in self.modes.items()},
@@ -113,14 +117,18 @@ class Worker:
         return self.outcome
 
     def finished(self) -> bool:
-        """Whether the budget is used up, or there is enough to look at."""
+        """Whether the budget is used up, or there are enough violations to examine."""
         done = sum(count for name, count in self.counts.items() if " states" in name)
         enough = self.budget.cases is not None and done >= self.budget.cases
-        failed = len(self.outcome.violations) >= VIOLATIONS_ENOUGH
-        return enough or failed or time.monotonic() >= self.deadline
+        failed = len(self.outcome.violations) >= self.enough
+        if self.enough == 1 and self.label != os.devnull:
+            if failed:
+                self.found.touch()
+            self.was_stopped = self.found.exists()
+        return enough or failed or self.was_stopped or time.monotonic() >= self.deadline
 
     def seed_for(self, verb: str) -> int:
-        """Return the seed of a plan in which this is done; everything has its turn."""
+        """Return the seed of a plan in which this is done; every kind of plan has its turn."""
         while True:
             seed = self.rng.getrandbits(31)
             plan = Plan.of(seed)
@@ -137,7 +145,7 @@ class Worker:
         self.say(f"recording trace {seed}")
         try:
             recording = record(seed, self.recorder, self.base)
-        except Exception as error:  # noqa: BLE001  whatever it is, the run itself went wrong
+        except Exception as error:  # noqa: BLE001  any exception is an error of the run itself
             self.outcome.violations.append(
                 f"trace {seed}, {Plan.of(seed).words}: before any cut: "
                 f"{type(error).__name__}: {error}"
@@ -199,7 +207,7 @@ class Worker:
             file.write(label.encode().ljust(LABEL_BYTES)[:LABEL_BYTES])
 
     def seeds(self) -> tuple[int, int]:
-        """Return the first seed of some moments, and a mode."""
+        """Return the first seed of some cuts, and a mode."""
         return self.rng.getrandbits(56) * SEEDS_PER_MOMENT, self.rng.choice((0, 0, 1, 1, 2))
 
     def in_time(self, seconds: float) -> Iterator[int]:
@@ -250,9 +258,7 @@ class Worker:
             recording.places_at(found.moment), recording.published_at(found.moment), again=again,
         )  # fmt: skip
         if found.result and not wrong:
-            wrong = [
-                f"the library finds nothing wrong with what the fast engine does: {found.words}"
-            ]
+            wrong = [f"the library reports no error where the fast engine does: {found.words}"]
         return wrong, found
 
     def second_cut(self, recording: Recording, states: States, nth: str = "second") -> bool:
@@ -286,7 +292,7 @@ class Worker:
     def violation(
         self, recording: Recording, states: States, seed: int, mode: int, said_by: str
     ) -> None:
-        """Keep the recording, ask both engines once more, and say how to do that again."""
+        """Keep the recording, ask both engines once more, and print how to repeat it."""
         path = kept_directory() / f"{recording.seed}-{seed}-{mode}.cut"
         recording.save(path)
         wrong, found = self.tried(recording, states, seed, mode, again=True)

@@ -1,8 +1,8 @@
-/* A recorded run, and the states that a power cut can leave behind it.
+/* A recorded run, and the states that a power cut can leave of it.
  *
  * cut_trace.c reads the log, cut_state.c builds one state, cut_check.c recovers it by the core's
  * own scan and compares what would be delivered with what was sent. A state follows from trace,
- * mode and a 64-bit seed; 64 seeds that differ in their last 6 bits only share the cut's moment.
+ * mode and a 64-bit seed; 64 seeds that differ in their last 6 bits share only the time of the cut.
  */
 #ifndef PAGEQUEUE_CUT_H
 #define PAGEQUEUE_CUT_H
@@ -16,7 +16,7 @@
 
 typedef enum { CUT_BY_PAGE = 0, CUT_BY_SECTOR, CUT_BY_LINE } cut_mode;
 
-/* What something was, from an event on. The first one was there from the beginning. */
+/* A version, valid from an event on. The first one was there from the beginning. */
 typedef struct {
     uint64_t event;
     uint64_t value;      /* size, or file that a name leads to */
@@ -26,7 +26,7 @@ typedef struct {
 typedef struct {
     cut_version *items;
     uint32_t count, room;
-    uint32_t low, high; /* what this moment can leave, both included */
+    uint32_t low, high; /* what this cut can leave, both included */
     uint32_t chosen;
 } cut_history;
 
@@ -67,21 +67,21 @@ typedef struct {
     cut_named names[CUT_FILES_MAX];
     uint32_t file_count, name_count;
     cut_syncs directory;
-    const uint8_t **frames; /* what was sent, by sequence, as it stands in a page */
+    const uint8_t **frames; /* what was sent, by sequence, as encoded in a page */
     uint64_t frame_count;
-    uint64_t least; /* every recovery finds so many messages, promised or not */
+    uint64_t least; /* every recovery finds so many messages, guaranteed or not */
     /* the state */
     uint64_t moment, random, seed_of_moment, variety;
     int prepared, mode, style, gone;
-    uint64_t hash; /* of all choices and of what was promised */
+    uint64_t hash; /* of all choices and of the guarantees */
 } cut_trace;
 
 typedef enum {
     CUT_FINE = 0,
-    CUT_REFUSED,  /* a meta file or a first page that cannot be */
+    CUT_REFUSED,  /* an invalid meta file or first page */
     CUT_DAMAGED,  /* damage below the durable mark */
-    CUT_LOST,     /* it ends before what was promised */
-    CUT_INVENTED, /* it goes on behind what was sent */
+    CUT_LOST,     /* it ends before what was guaranteed */
+    CUT_INVENTED, /* it continues past what was sent */
     CUT_OTHER_FRAME, /* a frame that was not sent there */
     CUT_PART_OF_BATCH, /* it ends inside a batch */
 } cut_result;
@@ -89,7 +89,7 @@ typedef enum {
 typedef struct {
     uint64_t seed, moment, promised;
     uint64_t tail;                   /* the next sequence */
-    uint64_t page, position, sequence; /* where something is wrong */
+    uint64_t page, position, sequence; /* where an error is */
     uint32_t result;
 } cut_found;
 

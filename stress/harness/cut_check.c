@@ -157,6 +157,37 @@ static void scan(const recovery *run, uint64_t number, const header *of, uint64_
     pq_scan(&at, PQ_PAGE_HEADER_BYTES, first, end, of->floor_timestamp, PQ_INDEX_NONE, found);
 }
 
+/* --- large messages --------------------------------------------------------------------------- */
+
+static cut_result large(recovery *run, uint64_t number, uint64_t position, uint64_t sequence,
+                        uint64_t last);
+
+/* Whether a page begins with the head of a large message of which something is missing. */
+static int is_torn(recovery *run, uint64_t number, uint64_t first) {
+    view page = view_of(run->trace, CUT_IS_PAGE, number);
+    uint32_t word, fragments;
+    memcpy(&word, page.bytes + PQ_PAGE_HEADER_BYTES, 4);
+    if (!pq_is_large(word)) {
+        return 0;
+    }
+    pq_frame head;
+    if (pq_frame_check(page.bytes, page.size,
+                       pq_queue_state(run->all.bytes + PQ_ALL_META_QUEUE_ID), PQ_PAGE_HEADER_BYTES,
+                       first, &head) != PQ_READ_FRAME ||
+        head.payload_bytes != PQ_LARGE_HEAD_BYTES) {
+        return 1;
+    }
+    memcpy(&fragments, head.payload + PQ_LARGE_HEAD_FRAGMENTS, 4);
+    for (uint32_t ordinal = 1; ordinal < fragments; ordinal++) {
+        header found = header_of(run, number + ordinal);
+        if (!found.good || found.first_sequence != first + 1) {
+            return 1;
+        }
+    }
+    uint64_t last = number + fragments - 1;
+    return large(run, number, PQ_PAGE_HEADER_BYTES, first, last) != CUT_FINE;
+}
+
 /* Follows an end-of-page marker. 1: there is a page to scan; 0: an empty one is made; -1: damage. */
 static int follow(const recovery *run, uint64_t number, const pq_scanned *before, header *of) {
     view page = view_of(run->trace, CUT_IS_PAGE, number);
@@ -181,6 +212,12 @@ static cut_result tail(recovery *run, uint64_t *number, pq_scanned *found) {
     *number = start(run, &of);
     for (;;) {
         uint64_t first = of.first_sequence == PQ_UNSET_SEQUENCE ? 0 : of.first_sequence;
+        if (first >= run->durable && is_torn(run, *number, first)) {
+            memset(found, 0, sizeof *found); /* it is dropped, with all of its pages */
+            found->whole_sequence = found->sequence = first;
+            found->position = found->whole_position = PQ_PAGE_HEADER_BYTES;
+            break;
+        }
         if (first < run->durable) {
             scan(run, *number, &of, first, run->durable, found);
             if (found->whole_sequence < run->durable && found->stopped != PQ_READ_END) {
@@ -219,6 +256,60 @@ static cut_result tail(recovery *run, uint64_t *number, pq_scanned *found) {
 
 /* --- what a reader gets ----------------------------------------------------------------------- */
 
+/* Whether the blocks of a fragment have the checksums that its mark states. */
+static int is_fragment(uint32_t state, view page, const pq_frame *mark, uint32_t size) {
+    uint64_t blocks = (size + PQ_FRAGMENT_BLOCK_BYTES - 1) / PQ_FRAGMENT_BLOCK_BYTES;
+    if (size > page.size - mark->next || PQ_FRAGMENT_BYTES + 4 * blocks > mark->payload_bytes) {
+        return 0;
+    }
+    for (uint64_t block = 0; block < blocks; block++) {
+        uint64_t begin = block * PQ_FRAGMENT_BLOCK_BYTES;
+        uint64_t left = size - begin;
+        uint64_t bytes = left < PQ_FRAGMENT_BLOCK_BYTES ? left : PQ_FRAGMENT_BLOCK_BYTES;
+        uint32_t sum;
+        memcpy(&sum, mark->payload + PQ_FRAGMENT_BYTES + 4 * block, 4);
+        if (sum != ~pq_crc_update(state, page.bytes + mark->next + begin, bytes)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* The payload of a large message is there: all of its fragments, in pages up to the tail's. The
+ * marks have what was sent, because each of them has the sequence after the message. */
+static cut_result large(recovery *run, uint64_t number, uint64_t position, uint64_t sequence,
+                        uint64_t last) {
+    uint32_t state = pq_queue_state(run->all.bytes + PQ_ALL_META_QUEUE_ID), fragments = 1;
+    uint64_t total = 0, end = 0;
+    for (uint32_t ordinal = 0; ordinal < fragments; ordinal++, number++) {
+        view page = view_of(run->trace, CUT_IS_PAGE, number);
+        uint64_t at = PQ_PAGE_HEADER_BYTES, offset;
+        uint32_t size, stated;
+        pq_frame frame;
+        if (number > last || page.bytes == NULL || page.size != run->page_bytes) {
+            return wrong(run, CUT_DAMAGED, number, 0, sequence);
+        }
+        if (ordinal == 0) {
+            const uint8_t *head = page.bytes + position + PQ_FRAME_BYTES;
+            memcpy(&total, head + PQ_LARGE_HEAD_PAYLOAD_BYTES, 8);
+            memcpy(&fragments, head + PQ_LARGE_HEAD_FRAGMENTS, 4);
+            at = position + PQ_FRAME_BYTES + PQ_LARGE_HEAD_BYTES;
+        }
+        if (pq_frame_check(page.bytes, page.size, state, at, sequence + 1, &frame) != PQ_READ_END ||
+            frame.payload_bytes < PQ_FRAGMENT_BYTES) {
+            return wrong(run, CUT_DAMAGED, number, at, sequence);
+        }
+        memcpy(&offset, frame.payload + PQ_FRAGMENT_OFFSET, 8);
+        memcpy(&size, frame.payload + PQ_FRAGMENT_SIZE, 4);
+        memcpy(&stated, frame.payload + PQ_FRAGMENT_ORDINAL, 4);
+        if (stated != ordinal || offset != end || !is_fragment(state, page, &frame, size)) {
+            return wrong(run, CUT_DAMAGED, number, frame.next, sequence);
+        }
+        end += size;
+    }
+    return end == total ? CUT_FINE : wrong(run, CUT_DAMAGED, number - 1, 0, sequence);
+}
+
 /* Every frame from the head to the tail is the one that was sent there, byte for byte, without its
  * padding: the checksum leaves it out, and where a cut took a line before the padding was zeroed,
  * an earlier producer's bytes remain. */
@@ -236,7 +327,7 @@ static cut_result delivered(recovery *run, uint64_t begin, uint64_t last, uint64
         for (uint64_t position = PQ_PAGE_HEADER_BYTES; sequence < end; sequence++) {
             uint32_t word;
             memcpy(&word, page.bytes + position, 4);
-            if (word & PQ_END_OF_PAGE) {
+            if (pq_is_end(word)) {
                 break;
             }
             if (sequence >= trace->frame_count) {
@@ -247,6 +338,12 @@ static cut_result delivered(recovery *run, uint64_t begin, uint64_t last, uint64
             if (padded > page.size - position - PQ_FRAME_BYTES ||
                 memcmp(page.bytes + position, trace->frames[sequence], bytes) != 0) {
                 return wrong(run, CUT_OTHER_FRAME, number, position, sequence);
+            }
+            if (pq_is_large(word)) {
+                cut_result result = large(run, number, position, sequence, last);
+                if (result != CUT_FINE) {
+                    return result;
+                }
             }
             position += padded;
         }
@@ -299,7 +396,7 @@ static cut_result recovered(recovery *run) {
     }
     uint32_t word;
     memcpy(&word, trace->frames[found.whole_sequence - 1], 4);
-    if (word & PQ_MORE_OF_BATCH || is_inside(trace, found.whole_sequence)) {
+    if (pq_has_more(word) || is_inside(trace, found.whole_sequence)) {
         return wrong(run, CUT_PART_OF_BATCH, number, found.whole_position, found.whole_sequence);
     }
     return CUT_FINE;

@@ -24,8 +24,8 @@ typedef enum {
     CUT_MADE,     /* the directory is there */
     CUT_PARENTSYNC, /* b: up to which event */
     CUT_POINT,    /* a: a kill point of the core */
-    CUT_FLUSHED,  /* a: every message below it was promised to survive */
-    CUT_NOTE,     /* a, b, c: what the run says of itself */
+    CUT_FLUSHED,  /* a: every message below it is guaranteed to survive */
+    CUT_NOTE,     /* a, b, c: what the run records of itself */
     CUT_FAILED,   /* a: file whose sync failed: what it had is never written, unless it changes */
 } cut_kind;
 

@@ -22,7 +22,7 @@ static uint64_t drawn(cut_trace *trace) {
     return mixed(trace->random);
 }
 
-/* --- the moment ------------------------------------------------------------------------------- */
+/* --- the time of the cut ---------------------------------------------------------------------- */
 
 /* The last version before an event. */
 static uint32_t version_before(const cut_history *history, uint64_t event) {
@@ -40,8 +40,8 @@ static uint32_t version_before(const cut_history *history, uint64_t event) {
 
 #define WHOLE UINT32_MAX /* not an OS page: a size or a name, which any sync covers */
 
-/* The oldest version that can be left: the last one that a sync covers which was over before the
- * moment. After a sync of the file failed, a later one covers only what was changed since. */
+/* The oldest version that can be left: the last one covered by a sync that was over before the cut.
+ * After a sync of the file failed, a later one covers only what was changed since. */
 static uint32_t covered(const cut_trace *trace, const cut_history *history,
                         const cut_syncs *syncs, uint32_t page) {
     uint32_t low = version_before(history, trace->base);
@@ -151,7 +151,7 @@ void cut_choose(cut_trace *trace, uint64_t seed, int mode) {
     choose_all(trace);
 }
 
-/* The state at the end, as whoever has no power cut sees it. */
+/* The state at the end, as seen without a power cut. */
 void cut_choose_last(cut_trace *trace) {
     trace->mode = CUT_BY_PAGE;
     prepare(trace, trace->events);
@@ -170,9 +170,9 @@ void cut_choose_last(cut_trace *trace) {
     trace->gone = 0;
 }
 
-/* --- what others ask -------------------------------------------------------------------------- */
+/* --- accessors -------------------------------------------------------------------------------- */
 
-/* The file that a name leads to in this state, and its size; NULL when there is none. */
+/* The file of a name in this state, and its size; NULL if it does not exist. */
 const cut_file *cut_at_name(const cut_trace *trace, uint32_t name, uint64_t *size) {
     if (trace->gone || name >= trace->name_count) {
         return NULL;
@@ -191,13 +191,13 @@ uint32_t cut_name_count(const cut_trace *trace) { return trace->name_count; }
 
 const char *cut_name(const cut_trace *trace, uint32_t name) { return trace->names[name].name; }
 
-/* The bytes of the file of that name in this state; NULL when there is none. */
+/* The bytes of the file of that name in this state; NULL if it does not exist. */
 const uint8_t *cut_bytes(const cut_trace *trace, uint32_t name, uint64_t *size) {
     const cut_file *file = cut_at_name(trace, name, size);
     return file == NULL ? NULL : file->image;
 }
 
-/* Whether the directory itself is not there. */
+/* Whether the directory itself does not exist. */
 int cut_gone(const cut_trace *trace) { return trace->gone; }
 
 uint64_t cut_events(const cut_trace *trace) { return trace->events; }

@@ -6,8 +6,8 @@
 
 static const uint8_t zeros[CUT_OS_PAGE_BYTES];
 
-/* NULL, or the same array with room for one more; what cannot be had ends the program, which runs
- * nothing but this. */
+/* NULL, or the same array with room for one more; a failed allocation ends the program, which has
+ * no other duty. */
 static void *grown(void *items, uint32_t count, uint32_t *room, size_t item_bytes) {
     if (count < *room) {
         return items;
@@ -84,8 +84,8 @@ static cut_file *file_at(cut_trace *trace, uint64_t number) {
     return &trace->files[number];
 }
 
-/* The durable sequence of a write meta is a promise too: whoever takes only what is durable can
- * have acted on it. */
+/* The durable sequence of a write meta is a guarantee too: a durable-only consumer can have acted
+ * on it. */
 static uint64_t promised_by(const cut_event *event, const uint8_t *data, uint64_t before) {
     uint64_t now = before;
     if (event->kind == CUT_FLUSHED) {
@@ -210,10 +210,10 @@ static int read_sent(cut_trace *trace, const uint8_t *sent, uint64_t sent_bytes)
     return 1;
 }
 
-/* The caller keeps log and frames as long as the trace. NULL: they are not what they should be. */
+/* The caller keeps log and frames as long as the trace. NULL: they are invalid. */
 cut_trace *cut_load(const uint8_t *log, uint64_t log_bytes, const uint8_t *sent,
                     uint64_t sent_bytes, uint64_t promised, uint64_t least) {
-    pq_crc_choose(1);
+    pq_crc_choose(PQ_CRC_BEST);
     cut_trace *trace = calloc(1, sizeof *trace);
     if (trace == NULL) {
         return NULL;

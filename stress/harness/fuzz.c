@@ -1,4 +1,4 @@
-/* The same cases with libFuzzer choosing: its bytes decide first, then a generator goes on. */
+/* The same cases with libFuzzer choosing: its bytes decide first, then a generator continues. */
 #include "hostile.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);

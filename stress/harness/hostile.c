@@ -1,10 +1,11 @@
-/* Hostile bytes against the core. Every map stands between two pages without any access, so that a
+/* Hostile bytes against the core. Every map lies between two pages without any access, so that a
  * touch beyond it is a fault at once; every result is compared with the bounds that
  * protocol/protocol.h states. */
 #include "hostile.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -42,7 +43,7 @@ static uint64_t draw(source *from) {
 
 static uint64_t below(source *from, uint64_t bound) { return draw(from) % bound; }
 
-/* --- memory with nothing around it ------------------------------------------------------------ */
+/* --- memory between guard pages --------------------------------------------------------------- */
 
 typedef struct {
     uint8_t *base; /* of the whole reservation; its middle of PAGE_MAX bytes may be used */
@@ -57,7 +58,7 @@ static void reserve(arena *made) {
     made->base = base;
 }
 
-/* So many bytes right behind the first guard, or right before the second. */
+/* So many bytes right after the first guard, or right before the second. */
 static uint8_t *place(const arena *from, size_t bytes, int at_end) {
     return from->base + GUARD + (at_end ? PAGE_MAX - bytes : 0);
 }
@@ -65,7 +66,7 @@ static uint8_t *place(const arena *from, size_t bytes, int at_end) {
 static uint8_t uneven[PAGE_MAX]; /* no row is like its neighbour */
 
 void hostile_prepare(void) {
-    pq_crc_choose(1);
+    pq_crc_choose(PQ_CRC_BEST);
     for (uint32_t i = 0; i < PAGE_MAX; i++) {
         uneven[i] = (uint8_t)((i * 2654435761u) >> 24);
     }
@@ -98,11 +99,15 @@ static uint32_t odd_word(source *from, uint64_t page_bytes, uint64_t position) {
                                 room - 24, room - 17, room - 16, room - 15, room - 8,  room,
                                 room + 1,  page_bytes, PQ_LENGTH_MASK, PQ_LENGTH_MASK - 7, 1u << 29};
     uint32_t word = (uint32_t)lengths[below(from, sizeof lengths / sizeof *lengths)];
-    switch (below(from, 6)) {
+    switch (below(from, 8)) {
     case 0: return (uint32_t)PQ_END_OF_PAGE | 16;
     case 1: return (uint32_t)PQ_END_OF_PAGE | word;
     case 2: return (uint32_t)PQ_MORE_OF_BATCH | (word & (uint32_t)PQ_LENGTH_MASK);
     case 3: return UINT32_MAX;
+    case 4: return (uint32_t)PQ_LARGE_MESSAGE | (PQ_FRAME_BYTES + PQ_LARGE_HEAD_BYTES);
+    case 5: /* the mark of a fragment, with the checksums of up to eight blocks */
+        return (uint32_t)PQ_END_OF_PAGE |
+               (PQ_FRAME_BYTES + PQ_FRAGMENT_BYTES + 4 * (uint32_t)below(from, 9));
     default: return word;
     }
 }
@@ -124,8 +129,8 @@ static void fill(source *from, uint8_t *at, size_t bytes) {
 
 /* --- hostile files ---------------------------------------------------------------------------- */
 
-/* Frames one behind the other, whole but for every now and then one; some with right checksums, so
- * that whoever walks them goes on. */
+/* Consecutive frames, valid but for every now and then one; some have right checksums, so that a
+ * scan continues. */
 static void lay_frames(source *from, const pq_place *at, uint64_t sequence) {
     uint64_t position = PQ_PAGE_HEADER_BYTES;
     int64_t timestamp = (int64_t)draw(from);
@@ -144,9 +149,8 @@ static void lay_frames(source *from, const pq_place *at, uint64_t sequence) {
                                            : (int64_t)below(from, 3) * (timestamp < INT64_MAX - 9);
         memcpy(frame + PQ_FRAME_TIMESTAMP, &timestamp, 8);
         memcpy(frame, &word, 4);
-        uint64_t summed = word & PQ_END_OF_PAGE ? 0 : length - 16;
         if (length >= 16 && length <= room && below(from, 24) != 0) {
-            uint32_t state = pq_crc_update(at->queue_state, frame + 16, summed);
+            uint32_t state = pq_crc_update(at->queue_state, frame + 16, length - 16);
             uint32_t sum = pq_frame_checksum(state, timestamp, sequence + (uint64_t)i, word);
             memcpy(frame + PQ_FRAME_CHECKSUM, &sum, 4);
         }
@@ -242,7 +246,7 @@ static void try_look(source *from, const pq_place *at) {
     for (int i = 0; i < 6; i++) {
         uint64_t position = odd_u64(from, at->page_bytes), sequence = odd_u64(from, at->page_bytes);
         pq_frame frame;
-        pq_read_result looked = pq_frame_look(at->page, at->page_bytes, position, &frame);
+        pq_read_result looked = pq_frame_peek(at->page, at->page_bytes, position, &frame);
         MUST(looked <= PQ_READ_BAD_LENGTH);
         if (looked == PQ_READ_FRAME) {
             can_stand(at, position);
@@ -250,7 +254,8 @@ static void try_look(source *from, const pq_place *at) {
             MUST(frame.payload == at->page + position + PQ_FRAME_BYTES);
             MUST(frame.payload + frame.payload_bytes <= at->page + frame.next);
         } else if (looked == PQ_READ_END) {
-            MUST(frame.next <= at->page_bytes && frame.payload_bytes == 0);
+            MUST(frame.next <= at->page_bytes);
+            MUST(frame.payload + frame.payload_bytes <= at->page + frame.next);
         }
         pq_read_result checked = pq_check_at(at, position, sequence, &frame);
         MUST(checked == looked || checked == PQ_READ_BAD_CHECKSUM);
@@ -304,7 +309,7 @@ static void try_find(source *from, const pq_place *at) {
     }
 }
 
-/* What the writer promises: every payload fits, all fit into a page, and there are records
+/* What the writer guarantees: every payload fits, all fit into a page, and there are records
  * enough. */
 static size_t draw_items(source *from, const pq_place *at, pq_payload *items) {
     static const uint8_t bytes[PAGE_MAX] = {1, 2, 3};
@@ -319,7 +324,7 @@ static size_t draw_items(source *from, const pq_place *at, pq_payload *items) {
         items[count].data = bytes;
         items[count].bytes = size;
         items[count].state = pq_crc_update(at->queue_state, bytes, size);
-        items[count].fixed = (int)(size & 1);
+        items[count].summed = (int)(size & 1);
     }
     return count;
 }
@@ -347,7 +352,7 @@ static size_t draw_rows(source *from, const pq_place *at, pq_column *columns, pq
     return wanted;
 }
 
-/* What stands in the frame is what the batch says. */
+/* The frame agrees with the batch. */
 static void is_as_told(const pq_batch *batch, size_t i, const pq_frame *frame) {
     MUST(frame->payload_bytes == pq_batch_bytes(batch, i));
     if (batch->items != NULL) {
@@ -437,11 +442,11 @@ static void put_header(uint8_t *header, uint64_t number, uint64_t sequence) {
     memcpy(header + PQ_PAGE_HEADER_CHECKSUM, &sum, 4);
 }
 
-/* A frozen page takes no message, and its tail stays where the publisher was told that it is. */
+/* A frozen page takes no message, and its tail stays where the publisher was told it is. */
 static void is_frozen(const pq_place *at, const pq_tail *tail) {
     can_stand(at, tail->position);
     MUST(tail->page_number == at->page_number && tail->first_sequence == at->first_sequence);
-    if (at->first_sequence <= PQ_SEQUENCE_MAX) { /* else the sum wraps, and nothing fits anyway */
+    if (at->first_sequence <= PQ_SEQUENCE_MAX) { /* else the sum wraps, and no frame fits anyway */
         pq_payload item = {.data = uneven, .bytes = 1};
         item.state = pq_crc_update(at->queue_state, uneven, 1);
         pq_batch batch = {.items = &item, .count = 1};
@@ -450,7 +455,7 @@ static void is_frozen(const pq_place *at, const pq_tail *tail) {
     }
 }
 
-/* All pages are visible: by the end-of-page marker at the frozen tail, and by the tail behind it. */
+/* All pages are visible: by the end-of-page marker at the frozen tail, and by the tail after it. */
 static void has_leapt(const pq_place *at, const pq_tail *frozen, const pq_tail *beyond) {
     pq_frame mark;
     uint64_t sequence = frozen->first_sequence + frozen->count;
@@ -488,24 +493,24 @@ static void try_leap(source *from, const pq_place *at) {
     if (right) {
         put_header(next, at->page_number + 1, frozen.first_sequence + frozen.count);
     }
-    pq_append_result result = pq_leap(at, next, next, &beyond);
+    pq_append_result result = pq_commit_pages(at, next, next, &beyond);
     MUST(result <= PQ_APPEND_DAMAGED);
-    int apart = (beyond.page_number - at->page_number) % 2 != 0; /* their tail words */
+    int apart = (beyond.page_number - at->page_number) % 2 != 0; /* their tail fields */
     MUST(apart || result == PQ_APPEND_MOVED);
     if (!right || !apart) {
         return;
     }
     MUST(result == PQ_APPEND_DONE);
     has_leapt(at, &frozen, &beyond);
-    if (below(from, 2)) { /* the publisher died before its last store: the next one does it again */
+    if (below(from, 2)) { /* the publisher died before its last store: the next one repeats it */
         word_put(at->meta, PQ_WRITE_META_PAGE_NUMBER, at->page_number);
-        MUST(pq_leap(at, next, next, &beyond) == PQ_APPEND_DONE);
+        MUST(pq_commit_pages(at, next, next, &beyond) == PQ_APPEND_DONE);
         has_leapt(at, &frozen, &beyond);
     }
 }
 
-/* Frames get another queue's id, other sequences and perhaps one timestamp: all of them, up to the
- * one that is told to be the last, or so many as were right. */
+/* Frames get another queue's id, other sequences and perhaps one timestamp: up to the requested
+ * last frame, or as many as were valid. */
 static void try_restamp(source *from, const pq_place *at) {
     uint64_t first = below(from, 2) ? at->first_sequence : odd_u64(from, at->page_bytes);
     uint32_t state = below(from, 2) ? at->queue_state : (uint32_t)draw(from);
@@ -520,7 +525,7 @@ static void try_restamp(source *from, const pq_place *at) {
         count = odd_u64(from, at->page_bytes);
     }
     uint64_t done = UINT64_MAX;
-    int result = pq_restamp(at, count, state, first, time, &done);
+    int result = pq_assign_sequences(at, count, state, first, time, &done);
     MUST(done <= count && done <= at->page_bytes / PQ_FRAME_BYTES);
     MUST(result == -1 || (result == 0 && done == count));
     pq_place stamped = *at;
@@ -559,7 +564,7 @@ void hostile_case(source *from) {
     }
 }
 
-/* --- what is not about bytes ------------------------------------------------------------------ */
+/* --- calls that take no hostile bytes --------------------------------------------------------- */
 
 static uint32_t slow_crc(uint32_t crc, const uint8_t *data, size_t bytes) {
     for (size_t i = 0; i < bytes; i++) {
@@ -571,19 +576,65 @@ static uint32_t slow_crc(uint32_t crc, const uint8_t *data, size_t bytes) {
     return crc;
 }
 
-/* The CPU's instruction, the tables and the definition agree, at any length, place and start. */
+/* Three OS pages; touching the second one changes the first, as another thread can at any time. */
+static uint8_t *changing;
+static size_t changing_bytes;
+
+static void change(int signal, siginfo_t *info, void *context) {
+    (void)signal, (void)context;
+    size_t at = (size_t)((uint8_t *)info->si_addr - changing), step = changing_bytes / 3;
+    if (at >= changing_bytes) {
+        abort();
+    }
+    (void)mprotect(changing + at / step * step, step, PROT_READ | PROT_WRITE);
+    if (at / step == 1) {
+        for (size_t i = 0; i < step; i++) {
+            changing[i] ^= 0x55;
+        }
+    }
+}
+
+/* A payload that its owner changes while it is copied: the checksum is that of the copy. */
+static void changing_copies(source *from) {
+    size_t step = (size_t)sysconf(_SC_PAGESIZE);
+    struct sigaction mine = {.sa_sigaction = change, .sa_flags = SA_SIGINFO}, old;
+    changing_bytes = 3 * step;
+    changing = mmap(NULL, changing_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                    -1, 0);
+    uint8_t *copy = malloc(changing_bytes);
+    MUST(changing != MAP_FAILED && copy != NULL);
+    fill(from, changing, changing_bytes);
+    MUST(sigaction(SIGSEGV, &mine, &old) == 0);
+    for (int most = 0; most <= PQ_CRC_BEST; most++) {
+        uint32_t start = (uint32_t)draw(from);
+        size_t bytes = changing_bytes - (size_t)below(from, 300);
+        pq_crc_choose(most);
+        MUST(mprotect(changing + step, 2 * step, PROT_NONE) == 0);
+        uint32_t sum = pq_crc_copy(start, copy, changing, bytes);
+        MUST(sum == pq_crc_update(start, copy, bytes));
+    }
+    MUST(sigaction(SIGSEGV, &old, NULL) == 0);
+    MUST(munmap(changing, changing_bytes) == 0);
+    free(copy);
+}
+
+/* All ways to compute it and the definition agree, at any length, place and start. */
 void hostile_checksums(source *from) {
+    static uint8_t copy[20000];
     for (int i = 0; i < 300; i++) {
         size_t bytes = below(from, i % 10 == 0 ? 20000 : 300), end = (size_t)below(from, 2);
         uint8_t *data = place(&page_arena, bytes, (int)end) + (end ? 0 : below(from, 8));
         fill(from, data, bytes);
         uint32_t start = (uint32_t)draw(from), expected = slow_crc(start, data, bytes);
-        for (int allow = 0; allow < 2; allow++) {
-            pq_crc_choose(allow);
+        for (int most = 0; most <= PQ_CRC_BEST; most++) {
+            pq_crc_choose(most);
             MUST(pq_crc_update(start, data, bytes) == expected);
+            MUST(pq_crc_copy(start, copy, data, bytes) == expected);
+            MUST(memcmp(copy, data, bytes) == 0);
         }
     }
-    pq_crc_choose(1);
+    changing_copies(from);
+    pq_crc_choose(PQ_CRC_BEST);
 }
 
 /* Taken once, refused while held, free again after release. */

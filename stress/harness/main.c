@@ -1,4 +1,4 @@
-/* hostile SEED CASES: run so many cases, each from a seed of its own; say which one failed. */
+/* hostile SEED CASES: run so many cases, each from a separate seed; print which one failed. */
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ static void failed(int number) {
     if (number == SIGALRM) {
         _exit(4); /* it hangs */
     }
-    sigaction(number, &before[number], NULL); /* then the same again, for the sanitizer to explain */
+    sigaction(number, &before[number], NULL); /* then repeat it, for the sanitizer to explain */
 }
 
 int main(int argc, char **argv) {

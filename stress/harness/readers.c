@@ -1,10 +1,9 @@
 /* The core's readers on bytes as they come: small, fast, and with the checksum gate off.
  *
- * Built with PAGEQUEUE_PLANT="no_checksum", so that a byte that is changed does not end a walk at
- * once. An input is 32 bytes of choices, then the page, then the index. The page is read where it
- * lies, right at the end of the input's own allocation when there is no index, so that
- * AddressSanitizer sees the first byte that is read too far; every result is compared with what
- * protocol/protocol.h states (I9). */
+ * Built with PAGEQUEUE_PLANT="no_checksum", so that a changed byte does not end a scan at once. An
+ * input is 32 bytes of choices, then the page, then the index. The page is read in place, right at
+ * the end of the input's own allocation when there is no index, so that AddressSanitizer sees the
+ * first byte read past it; every result is compared with the bounds in protocol/protocol.h (I9). */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -42,12 +41,15 @@ static void look_everywhere(const pq_place *at, const choices *chosen) {
     pq_frame frame;
     for (uint64_t i = 0; i < 3; i++) {
         uint64_t position = (uint64_t)chosen->place * 8 + (i == 2 ? (uint64_t)chosen->since : i);
-        pq_read_result looked = pq_frame_look(at->page, at->page_bytes, position, &frame);
+        pq_read_result looked = pq_frame_peek(at->page, at->page_bytes, position, &frame);
         MUST(looked <= PQ_READ_BAD_LENGTH);
         if (looked == PQ_READ_FRAME) {
             can_stand(at, position);
             can_stand(at, frame.next);
             MUST(frame.payload == at->page + position + PQ_FRAME_BYTES);
+            MUST(position + PQ_FRAME_BYTES + frame.payload_bytes <= frame.next);
+        } else if (looked == PQ_READ_END) {
+            MUST(frame.next <= at->page_bytes);
             MUST(position + PQ_FRAME_BYTES + frame.payload_bytes <= frame.next);
         }
         pq_read_result checked = pq_check_at(at, position, at->first_sequence, &frame);
@@ -127,7 +129,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     static uint8_t *index;
     choices chosen;
     if (index == NULL) {
-        pq_crc_choose(1);
+        pq_crc_choose(PQ_CRC_BEST);
         index = malloc(CAPACITY_MAX * PQ_INDEX_RECORD_BYTES);
     }
     if (bytes < CHOICES + PQ_PAGE_HEADER_BYTES + PQ_FRAME_BYTES || index == NULL) {
@@ -142,7 +144,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     memcpy(index + (CAPACITY_MAX * PQ_INDEX_RECORD_BYTES - index_bytes),
            data + bytes - index_bytes, index_bytes);
     pq_place at = {
-        .page = (uint8_t *)data + CHOICES, /* nothing here writes to a page */
+        .page = (uint8_t *)data + CHOICES, /* no reader writes to a page */
         .page_bytes = page_bytes & ~(size_t)7,
         .page_number = 1,
         .queue_state = pq_queue_state(data + CHOICES + PQ_PAGE_HEADER_QUEUE_ID),

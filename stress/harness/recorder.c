@@ -1,11 +1,11 @@
-/* Recorder: a shared library that is preloaded and writes down what a directory goes through.
+/* Recorder: a shared library that is preloaded and records every change of a directory.
  *
  * At each call of `pq_trace_point` (kill points of the core, lines of Python), and around every
- * system call that syncs, names, cuts or makes a file, it looks at all files of the directory and
+ * system call that syncs, names, cuts or makes a file, it reads all files of the directory and
  * notes each OS page, size and name that changed. It reads the files and not the maps, so that it
- * sees a change whoever made it. A sync covers what was seen before it began. The log and the last
- * look lie in memory that forked children share; a lock, taken for one look, orders them. What was
- * seen counts as seen when it is in the log, because a thread can be killed while it looks.
+ * sees a change of any process. A sync covers what was seen before it began. The log and the last
+ * snapshot lie in memory that forked children share; a lock, taken for one snapshot, orders them. A
+ * version counts as seen when it is in the log, because a thread can be killed during a snapshot.
  */
 #include "recorder.h"
 
@@ -63,7 +63,7 @@ uint64_t recorder_emit(cut_kind kind, uint64_t a, uint64_t b, uint64_t c, const 
     return at;
 }
 
-/* --- looking ---------------------------------------------------------------------------------- */
+/* --- snapshots -------------------------------------------------------------------------------- */
 
 static int open_at(int folder, const char *name, int flags) {
     return (int)syscall(SYS_openat, folder, name, flags | O_CLOEXEC | O_NOFOLLOW, 0);
@@ -166,7 +166,7 @@ struct kernel_entry {
 
 static int have_directory(void) {
     struct stat found;
-    if (opened_by != getpid()) { /* a forked child reads it by a descriptor of its own */
+    if (opened_by != getpid()) { /* a forked child reads it by a new descriptor */
         opened_by = getpid();
         directory_fd = -1;
     }
@@ -189,7 +189,7 @@ static int begins(const char *name, const char *with) {
 }
 
 /* Files in the directories below have no name here until they get one: their pages and indexes are
- * looked at, so that a sync before that counts. */
+ * recorded, so that a sync before that counts. */
 static void look_in(int folder, int depth) {
     char entries[8192] __attribute__((aligned(8)));
     long got;
@@ -233,7 +233,7 @@ static void look(void) {
 
 int recorder_runs(void) { return shared != NULL && shared->active; }
 
-/* Looks, and returns how many events there are by now. */
+/* Takes a snapshot, and returns how many events there are by now. */
 uint64_t recorder_look(void) {
     if (!recorder_runs()) {
         return 0;
@@ -278,7 +278,7 @@ EXPORT int pq_trace_start(const char *path, uint64_t bytes) {
         shared_bytes = bytes;
         make_lock();
     }
-    recorder_lock(); /* never made anew: a thread of a queue that was closed can be in it */
+    recorder_lock(); /* never recreated: a thread of a closed queue can hold it */
     memset(&shared->active, 0, sizeof *shared - offsetof(shared_state, active));
     shared->limit = bytes - sizeof *shared;
     snprintf(directory_path, sizeof directory_path, "%s", path);
@@ -326,14 +326,14 @@ EXPORT void pq_trace_note(uint64_t a, uint64_t b, uint64_t c) { note(CUT_NOTE, a
 
 EXPORT void pq_trace_line(void) { recorder_look(); }
 
-/* `what` is called once, at the pass-th time that the core comes to this point. */
+/* `what` is called once, at the pass-th time that the core reaches this point. */
 EXPORT void pq_trace_call(int point, long pass, void (*what)(void)) {
     callback_point = point;
     callback_pass = pass;
     callback = what;
 }
 
-/* Where the core may die: no other thread of its process is killed in the middle of a look. */
+/* Where the core may die: no other thread of its process is killed during a snapshot. */
 EXPORT void pq_trace_hold(int hold) {
     static __thread int held; /* the recording can end meanwhile */
     if (hold && recorder_runs()) {

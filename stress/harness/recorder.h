@@ -1,4 +1,4 @@
-/* What recorder.c (looking, and the log) and recorder_calls.c (system calls) share. */
+/* What recorder.c (snapshots, and the log) and recorder_calls.c (system calls) share. */
 #ifndef PAGEQUEUE_RECORDER_H
 #define PAGEQUEUE_RECORDER_H
 
@@ -11,7 +11,7 @@
 
 typedef struct {
     uint64_t inode, size;
-    uint64_t last[CUT_FILE_OS_PAGES_MAX]; /* where in the log its bytes stand, 0 = zeros */
+    uint64_t last[CUT_FILE_OS_PAGES_MAX]; /* offset of its bytes in the log, 0 = zeros */
 } known_file;
 
 typedef struct {

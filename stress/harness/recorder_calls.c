@@ -1,7 +1,7 @@
-/* System calls that order, name, cut or make files, as the recorder sees them; all others go by.
+/* System calls that order, name, cut or make files, as the recorder sees them; no others are seen.
  *
- * A sync that succeeded covers what was seen before it began. The directory is looked at before and
- * after each other call, so that what it did stands by itself between two events.
+ * A sync that succeeded covers what was seen before it began. A snapshot is taken before and after
+ * each other call, so that its effect is recorded alone, between two events.
  */
 #include "recorder.h"
 
@@ -54,8 +54,8 @@ EXPORT void pq_trace_fail(int from, int count) {
     failures = count;
 }
 
-/* Whether the sync of this file is one that fails. The system then keeps what it could not write in
- * memory, believes that it wrote it, and reports success the next time. */
+/* Whether the sync of this file is one that fails. The system then keeps the unwritten data in
+ * memory, marks it as written, and reports success the next time. */
 static int fails(uint64_t inode) {
     if (failures == 0 || --failures_from > 0) {
         return 0;
@@ -78,14 +78,13 @@ static int fails_by_fd(int fd) {
 
 static int calls_left; /* 0: all of them */
 
-/* This process dies behind its n-th call from now on, from 1, of those that are looked at; 0:
- * not. */
+/* This process dies after its n-th recorded call from now on, counted from 1; 0: it does not. */
 EXPORT void pq_trace_die(int at) { calls_left = at; }
 
 static void passed(void) {
     if (recorder_runs() && __atomic_load_n(&calls_left, __ATOMIC_RELAXED) > 0 &&
         __atomic_sub_fetch(&calls_left, 1, __ATOMIC_RELAXED) == 0) {
-        recorder_lock(); /* no thread is killed in the middle of a look */
+        recorder_lock(); /* no thread is killed during a snapshot */
         kill(getpid(), SIGKILL);
         for (;;) {
             pause();
@@ -110,8 +109,8 @@ static void passed(void) {
 SYNC_CALL(fsync)
 SYNC_CALL(fdatasync)
 
-/* msync takes addresses: remember which file is mapped where. Only a map that can be written does
- * anything: the system ignores msync on every other one. */
+/* msync takes addresses: remember which file is mapped where. Only writable maps are recorded: the
+ * system ignores msync on every other one. */
 static struct {
     uintptr_t start, end;
     uint64_t inode;
@@ -168,7 +167,7 @@ EXPORT int munmap(void *at, size_t bytes) {
     return (int)syscall(SYS_munmap, at, bytes);
 }
 
-/* Notes a sync of all maps in a range; or, if it is one that fails, that, and returns 1. */
+/* Records a sync of all maps in a range; if it is to fail, records that, and returns 1. */
 static int synced_map(uintptr_t start, uintptr_t end, uint64_t before, int only_failing) {
     int failed = 0;
     lock_maps();

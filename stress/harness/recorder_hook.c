@@ -1,5 +1,5 @@
-/* Linked into a core with kill points (`-Wl,--wrap=pq_kill_point`): the recorder looks at each one
- * before the core perhaps dies there. Without the recorder in the process it does nothing. */
+/* Linked into a core with kill points (`-Wl,--wrap=pq_kill_point`): the recorder takes a snapshot
+ * at each one before the core perhaps dies there. It has no effect without the recorder. */
 
 extern void pq_trace_point(int number) __attribute__((weak, visibility("default")));
 extern void pq_trace_hold(int hold) __attribute__((weak, visibility("default")));

@@ -1,11 +1,11 @@
 /* A preload library that fails chosen system calls of one process, and no others.
  *
  * Only calls on files below one directory are counted and failed: by path, by a descriptor that was
- * opened there, or by an address in a map of such a descriptor. Everything else goes through
+ * opened there, or by an address in a map of such a descriptor. All other calls are passed on
  * untouched, so that the interpreter is left alone. `shim.py` is its other half.
  *
- * A call that is told to fail is not made; but `close` lets the descriptor go all the same, as
- * Linux does. Here stands what is watched and what is told; the calls are in shim_*.c.
+ * A call that is told to fail is not made; but `close` releases the descriptor all the same, as
+ * Linux does. This file holds what is watched and what is told; the calls are in shim_*.c.
  */
 #include "shim.h"
 
@@ -20,7 +20,7 @@
 typedef int (*listener)(int kind, const char *path, int error);
 
 static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
-static __thread int inside; /* a listener runs: what it does is not looked at */
+static __thread int inside; /* a listener runs: its calls are not counted */
 static char root[PATH_BYTES];
 static int counting;
 static char fd_path[FDS][PATH_BYTES];

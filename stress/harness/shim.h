@@ -24,12 +24,12 @@ enum kind {
 /* Counts a call on this path, if it is not NULL; returns GO_ON, SHORT or the error to end in. */
 int shim_verdict(enum kind kind, const char *path);
 
-/* Return the path of what is watched, else NULL; `shim_path_at` uses `room` to put it together. */
+/* Return the path if it is watched, else NULL; `shim_path_at` uses `room` to put it together. */
 const char *shim_path_at(int folder, const char *path, char *room);
 const char *shim_path_of_fd(int fd);
 const char *shim_path_of_map(const void *at);
 
-/* Note what a descriptor or a map belongs to from now on; NULL is nothing that is watched. */
+/* Note what a descriptor or a map belongs to from now on; NULL if it is not watched. */
 void shim_mark_fd(int fd, const char *path);
 void shim_mark_map(void *at, size_t bytes, const char *path);
 void shim_drop_map(void *at);
@@ -38,7 +38,7 @@ void shim_renamed(const char *path, const char *other);
 /* Tell the listener of a sync before it is made; error 0 means that it will be. */
 void shim_tell(enum kind kind, const char *path, int error);
 
-/* The function that this one stands in front of. */
+/* The function that this one wraps. */
 #define REAL(type, name, ...)                                                                      \
     static type (*real_##name)(__VA_ARGS__);                                                       \
     if (real_##name == NULL) {                                                                     \

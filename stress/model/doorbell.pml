@@ -1,8 +1,8 @@
-/* Sleeping and waking on weakly ordered memory (I7): nobody sleeps while a message is there.
+/* Sleeping and waking on weakly ordered memory (I7): no waiter misses a published message.
  *
- * Forbidden: a consumer asleep for ever with a published message that it has not read.
+ * Forbidden: a consumer that sleeps for ever with a published message that it has not read.
  *
- * Steps, as in src/pagequeue/core/frames.c (pq_append) and os/futex.c:
+ * Steps, as in src/pagequeue/core/protocol/frames.c (pq_append) and os/futex.c:
  *   P3  release-store the length: publish        P5  unlock: a release store
  *   P6  full fence; load the waiters word; if it is not 0: exchange it with 0, then move the
  *       doorbell, then wake all that sleep
@@ -11,13 +11,13 @@
  *   D3  full fence                               D4  load the length again
  *   D5  futex wait: sleep only if the doorbell is still what D1 saw
  *
- * Memory: memory.pml. A fence waits until the buffer is empty. Atomic read-and-write acts on memory
- * at once; the kernel's wait and wake are atomic. P5 stays in the buffer, so an unlock orders
- * nothing that is loaded after it: that is the fence's duty. D1 is an acquire, so that it cannot
- * move behind D2: LATE_BELL is what happens if it does.
+ * Memory: memory.pml. A fence waits until the buffer is empty. An atomic read-and-write acts on
+ * memory at once; the kernel's wait and wake are atomic. P5 stays in the buffer, so an unlock does
+ * not order any load after it: that is the fence's duty. D1 is an acquire, so that it cannot move
+ * after D2: LATE_BELL shows what happens if it does.
  *
- * Nobody dies here: a producer that dies between P3 and the end of P6 wakes nobody, and that is
- * what the slices are for (no sleep is longer than 100 ms).
+ * No process dies here: a producer that dies between P3 and the end of P6 wakes no waiter; bounded
+ * sleeps cover that case (no sleep is longer than 100 ms).
  *
  * Mutations (-D): see no_weak_publish_is_ever_read.py. Forbidden is an invalid end state: a
  * consumer that never gets to its end.

@@ -1,24 +1,24 @@
-/* Group commit on weakly ordered memory (I5, I7): nobody sleeps beside a flush that ended, nobody is
- * told that a message is durable before it is, and a leader that dies keeps nobody.
+/* Group commit on weakly ordered memory (I5, I7): no waiter misses the end of a flush, no sender is
+ * told that a message is durable before it is, and a leader that dies blocks no other process.
  *
- * Forbidden: a sender asleep for ever; a sender that goes on while its message is not on the disk.
+ * Forbidden: a sender asleep for ever; a sender that continues while its message is not on the disk.
  *
- * Steps, as in src/pagequeue/core/turn.c and flush.py:
+ * Steps, as in src/pagequeue/core/protocol/flush_turn.c and store/:
  *   P   publish: the tail is one more
- *   G1  acquire-load the turn; acquire-load the mark: durable, go on; else
- *       begun by nobody: begin the turn (one atomic read-and-write)
+ *   G1  acquire-load the turn; acquire-load the mark: durable: done; else
+ *       not begun: begin the turn (one atomic read-and-write)
  *       begun: sleep, only if the turn is still the same; then again
- *   G2  take the flush lock; look at the mark again; take the tail; sync; release-store the mark
- *   G3  give the lock back (a system call); end the turn, whichever it is by now; wake all
+ *   G2  acquire the flush lock; load the mark again; load the tail; sync; release-store the mark
+ *   G3  release the lock (a system call); end the current turn; wake all
  *
- * A sleeper that got no wake tries the lock after 10 ms. Here it can only do that once somebody died,
- * so that a wake-up that was lost among the living shows as a deadlock.
+ * A waiter that got no wake-up tries the lock after 10 ms. Here it can only do that once a process
+ * died, so that a wake-up lost among live processes shows as a deadlock.
  *
- * Gathering is left out: whoever waits for others sleeps for at most 2 ms and then does what stands
- * here, and whoever does not wait does it at once.
+ * Gathering is left out: a leader that waits for others sleeps for at most 2 ms and then runs the
+ * steps above; one that does not wait runs them at once.
  *
- * One sender may be killed between any two steps. The kernel gives its lock back; what it had stored
- * becomes visible.
+ * One sender may be killed between any two steps. The kernel releases its lock; its stores become
+ * visible.
  *
  * Mutations (-D): see no_weak_publish_is_ever_read.py.
  */
@@ -71,7 +71,7 @@ proctype Sender(byte me) {
 		:: sent == MESSAGES -> break
 		:: else ->
 			atomic { tail++; own = tail } /* P */
-look:
+check:
 			mine = turn; /* G1 */
 			if
 			:: memory[MARK] >= own -> goto durable
@@ -87,18 +87,18 @@ look:
 #ifdef TRUST_TURN
 						goto durable
 #else
-						goto look
+						goto check
 #endif
 #ifndef NO_TIME_LIMIT
 					:: killed != 0 -> asleep[me] = false
 #endif
 					fi
-				:: turn != mine -> goto look
+				:: turn != mine -> goto check
 				fi
 			fi;
 			if
 			:: atomic { !IS_LOCKED -> locked[me] = true } /* G2 */
-			:: IS_LOCKED -> goto look
+			:: IS_LOCKED -> goto check
 			fi;
 			if
 			:: memory[MARK] < own ->
@@ -124,7 +124,7 @@ look:
 #ifndef TURN_FIRST
 			end_turn();
 #endif
-			goto look;
+			goto check;
 durable:	atomic { assert(disk >= own); sent++; mine = 0; to = 0; own = 0 }
 		od
 	} unless {

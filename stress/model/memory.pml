@@ -1,12 +1,12 @@
-/* Weakly ordered memory, for the models beside this file.
+/* Weakly ordered memory, for the models in this directory.
  *
  * Each process has a store buffer. Its stores become visible one at a time in any order, but a
- * release store only after everything stored before it; later stores may pass it. Loads look at
+ * release store only after everything stored before it; later stores may pass it. Loads read
  * memory. That is ARM's model for these programs (all other processes agree on one order of
  * memory, and none of them loads a word that it has stored and not yet drained), and weaker than
  * x86. A load moved before an earlier one is written out where it matters.
  *
- * The model that includes this says before how many words of MEMORY there are, how many PROCESSES
+ * The model that includes this defines before how many words of MEMORY there are, how many PROCESSES
  * store, how many stores a BUFFER takes, and lists as DRAINS its places: DRAIN(0) DRAIN(1) ...
  */
 

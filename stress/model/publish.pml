@@ -1,16 +1,16 @@
 /* Publish, poll and the dead holder, on weakly ordered memory (I2, I3, I4, I5).
  *
- * Forbidden: a torn or foreign frame, a gap or a duplicate, a batch in parts, a message that was
- * sent and is gone, a survivor that waits for ever.
+ * Forbidden: a torn or foreign frame, a gap or a duplicate, a batch in parts, the loss of a message
+ * that was sent, a survivor that waits for ever.
  *
- * Steps, as in src/pagequeue/core/frames.c (pq_append) and os/writers_lock.c:
- *   P0  take the lock; settle: walk over what a dead holder published but did not count
- *   P1  zero the commit word behind the last frame, and the position of the record behind its record
+ * Steps, as in src/pagequeue/core/protocol/frames.c (pq_append) and os/writers_lock.c:
+ *   P0  acquire the lock; resolve: walk over what a dead holder published but did not count
+ *   P1  zero the commit word after the last frame, and the position after the last index record
  *   P2  rest of the header, payload, index record; of a batch also every length but the first
  *   P3  release-store the (first) length: publish
  *   P4  release-store the tail: position and count in one word
  *   P5  unlock: a release too; by the kernel if the holder is dead
- *   P6  wake sleepers: doorbell.pml
+ *   P6  wake waiters: doorbell.pml
  *   C1  acquire-load the length        C2  load the rest        C3  advance
  *   T1  acquire-load the tail word     T2  everything below it must be there
  *
@@ -18,10 +18,10 @@
  *
  * Death: at every step a writer may die instead, any number of times; a new one starts in its place.
  * What it had stored becomes visible later, in any allowed order, and only then is its lock handed
- * on: the kernel gives up a dead owner's lock after the thread has stopped, with a full barrier.
+ * on: the kernel releases a dead owner's lock after the thread has stopped, with a full barrier.
  *
- * One reader is enough: readers write nothing. It may be late by any amount, so what it finds at a
- * place stands for every later look at that place. Ghost variables (log_*) are no part of the queue.
+ * One reader is enough: readers do not store. It may be late by any amount, so what it finds at a
+ * place holds for every later load of that place. Ghost variables (log_*) are no part of the queue.
  *
  * Mutations (-D): see no_weak_publish_is_ever_read.py. Sizes: ATTEMPTS sends begun, SHORT and LONG
  * frames in cells of memory, the first of which is the commit word. INDEX adds the index records,
@@ -103,7 +103,7 @@ inline store(where, what, release) {
 	}
 }
 
-inline lay_down_rest(where, word, payload) {
+inline write_rest(where, word, payload) {
 	store(where + 1, payload, false);
 	if
 	:: SIZE(word) == LONG -> store(where + 2, payload, false)
@@ -111,7 +111,7 @@ inline lay_down_rest(where, word, payload) {
 	fi
 }
 
-inline lay_down_record(sequence, where, payload) {
+inline write_record(sequence, where, payload) {
 #ifdef INDEX
 	store(RECORD_TIME(sequence), payload, false);
 	store(RECORD_POSITION(sequence), where, WORD_ORDER)
@@ -120,9 +120,9 @@ inline lay_down_record(sequence, where, payload) {
 #endif
 }
 
-inline zero_behind() {
+inline zero_next() {
 #ifndef NO_ZERO
-	store(behind, 0, WORD_ORDER);
+	store(after, 0, WORD_ORDER);
 #endif
 #ifdef INDEX
 	store(RECORD_POSITION(count + messages), 0, WORD_ORDER)
@@ -133,9 +133,9 @@ inline zero_behind() {
 
 inline advance_tail() {
 #ifdef SPLIT_TAIL
-	store(TAIL, TAIL_WORD(behind, count), TAIL_ORDER);
+	store(TAIL, TAIL_WORD(after, count), TAIL_ORDER);
 #endif
-	store(TAIL, TAIL_WORD(behind, count + messages), TAIL_ORDER)
+	store(TAIL, TAIL_WORD(after, count + messages), TAIL_ORDER)
 }
 
 /* Ghost: the log grows when the store that publishes is made; whatever becomes of its maker, it will
@@ -165,38 +165,38 @@ inline store_first_length() {
 	}
 }
 
-#ifdef SETTLE_BY_FRAME
-#define SETTLED(word) true
+#ifdef RESOLVE_BY_FRAME
+#define RESOLVED(word) true
 #else
-#define SETTLED(word) ((word & MORE) == 0)
+#define RESOLVED(word) ((word & MORE) == 0)
 #endif
 
-/* P0. What a dead holder published but did not count is counted, its index record laid down again;
- *     the tail moves over whole batches only, because readers trust it as an end (I5).
- *     Dies here: the next one goes on from the last tail word (I3). */
-inline settle() {
+/* P0. Frames that a dead holder published but did not count are counted, their index records written
+ *     again; the tail moves over whole batches only, because readers trust it as an end (I5).
+ *     Dies here: the next one continues from the last tail word (I3). */
+inline resolve() {
 	d_step { position = TAIL_POSITION; count = TAIL_COUNT }
 #ifndef NO_WALK
 	do
 	:: d_step { position < CELLS && memory[position] != 0 -> word0 = memory[position] }
-		lay_down_record(count, position, memory[position + 1]);
+		write_record(count, position, memory[position + 1]);
 		d_step { position = position + SIZE(word0); count++ }
 		if
-#ifndef SETTLE_BY_FRAME
+#ifndef RESOLVE_BY_FRAME
 		:: (word0 & MORE) != 0
 #endif
-		:: SETTLED(word0) -> store(TAIL, TAIL_WORD(position, count), TAIL_ORDER)
+		:: RESOLVED(word0) -> store(TAIL, TAIL_WORD(position, count), TAIL_ORDER)
 		fi;
 		word0 = 0
 	:: else -> break
 	od;
 #endif
-	/* The next sequence is the next one: no gap, no duplicate, nothing published is laid over. */
+	/* The next sequence is the next one: no gap, no duplicate, no published frame is overwritten. */
 	assert(count == published && position < CELLS)
 }
 
 proctype Writer(byte me) {
-	byte position, count, behind, messages, word0, word1, payload0;
+	byte position, count, after, messages, word0, word1, payload0;
 alive:
 	atomic {
 		lock_owner == FREE;
@@ -206,7 +206,7 @@ alive:
 		fi;
 		lock_owner = me
 	}
-	settle();
+	resolve();
 	atomic {
 		attempts++;
 		payload0 = 2 * attempts;
@@ -216,32 +216,32 @@ alive:
 		:: word0 = SHORT | MORE; word1 = LONG; messages = 2
 		:: word0 = LONG | MORE; word1 = SHORT; messages = 2
 		fi;
-		behind = position + SIZE(word0) + SIZE(word1)
+		after = position + SIZE(word0) + SIZE(word1)
 	}
 #ifdef TAIL_FIRST
 	advance_tail();
 #endif
 #ifndef ZERO_LATE
-	zero_behind(); /* P1. Dies here: nothing is visible; the next starts at the same place (I4). */
+	zero_next(); /* P1. Dies here: the frame is invisible; the next starts at the same place (I4). */
 #endif
 	/* P2. Dies here: the same. */
-	lay_down_rest(position, word0, payload0);
-	lay_down_record(count, position, payload0);
+	write_rest(position, word0, payload0);
+	write_record(count, position, payload0);
 #ifdef BATCH_FIRST
 	store_first_length();
 #endif
 	if
 	:: messages == 2 ->
-		lay_down_rest(position + SIZE(word0), word1, payload0 + 1);
-		lay_down_record(count + 1, position + SIZE(word0), payload0 + 1);
+		write_rest(position + SIZE(word0), word1, payload0 + 1);
+		write_record(count + 1, position + SIZE(word0), payload0 + 1);
 		store(position + SIZE(word0), word1, LENGTH_ORDER)
 	:: else
 	fi;
 #ifndef BATCH_FIRST
-	store_first_length(); /* P3. Dies here: whole and visible; counted by whoever comes next (I3). */
+	store_first_length(); /* P3. Dies here: whole and visible; counted by the next holder (I3). */
 #endif
 #ifdef ZERO_LATE
-	zero_behind();
+	zero_next();
 #endif
 #ifndef TAIL_FIRST
 	advance_tail(); /* P4. Dies here: only the lock is left to give back. */
@@ -270,7 +270,7 @@ release:
 	atomic {
 		lock_owner = FREE;
 reborn:
-		position = 0; count = 0; behind = 0; messages = 0; word0 = 0; word1 = 0; payload0 = 0;
+		position = 0; count = 0; after = 0; messages = 0; word0 = 0; word1 = 0; payload0 = 0;
 		goto alive
 	}
 done:	atomic { EMPTY -> finished++ }
@@ -337,8 +337,8 @@ done:	skip
 
 #ifdef TAIL_READER
 proctype TailReader() {
-	byte position, count, behind, j;
-	atomic { count = TAIL_COUNT; behind = TAIL_POSITION } /* T1, at any moment */
+	byte position, count, after, j;
+	atomic { count = TAIL_COUNT; after = TAIL_POSITION } /* T1, at any time */
 	d_step { /* T2, at any later one */
 		position = FIRST_POSITION;
 		do
@@ -353,9 +353,9 @@ proctype TailReader() {
 			j++
 		:: else -> break
 		od;
-		assert(position == behind);
+		assert(position == after);
 		assert(j == 0 || (log_word[j - 1] & MORE) == 0); /* no end inside a batch (I5) */
-		position = 0; count = 0; behind = 0; j = 0
+		position = 0; count = 0; after = 0; j = 0
 	}
 }
 #endif

@@ -16,8 +16,8 @@ ARCHIVING = (
 
 
 def hour_is_one_slice() -> None:
-    """Nothing is over the limit."""
-    with contextlib.suppress(ImportError):  # pyspark: the campaign says so
+    """No row is over the limit."""
+    with contextlib.suppress(ImportError):  # pyspark: the campaign reports it
         from pagequeue.spark.pipeline import replay_slices  # noqa: PLC0415 - the extra
 
         old = "return unit.messages > self.messages or unit.size_bytes > self.size_bytes"

@@ -8,7 +8,7 @@ from stress.plants.rewrite import rewrite
 
 
 def living_owners_robbed() -> None:
-    """Whoever looks at owners takes them all for dead."""
+    """The check of owners takes them all for dead."""
     rewrite(
         group.Group,
         "_release_dead_owners",
@@ -17,7 +17,7 @@ def living_owners_robbed() -> None:
 
 
 def table_of_another_boot_believed() -> None:
-    """The table is believed whatever its key says."""
+    """The table is trusted even if its key is that of another boot."""
     rewrite(group_table, "recover_groups", ("if group.is_trusted", "if True"))
 
 
@@ -34,6 +34,6 @@ def dead_letter_forgotten() -> None:
     """A spent message is acknowledged without being kept."""
     rewrite(
         group.Group,
-        "_bury",
+        "_move_to_dead_letters",
         ("self._dead.send(sequence, message, deliveries, cause)", "pass"),
     )

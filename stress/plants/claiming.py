@@ -6,7 +6,7 @@ from stress.plants.plant import CLAIM, COMBINED, in_c, in_python, switched
 
 CLAIMING = (
     switched(
-        "no_rebuild", "what a dead holder of a group's lock left is not mended", "I14, I15",
+        "no_rebuild", "the state that a dead lock holder left is not repaired", "I14, I15",
         {CLAIM: 30.0},
     ),
     switched(
@@ -20,12 +20,12 @@ CLAIMING = (
         ]},
     ),
     in_c(
-        "passed_before_claimed", "a group goes on to the next message before the claim stands",
+        "passed_before_claimed", "a group advances to the next message before the claim is stored",
         "I14, a kill in between loses it", {CLAIM: 30.0},
         {"protocol/group_claims.c": [(
             ("    set_word(record, id, PQ_RECORD_CLAIMED);\n    PQ_KILL_POINT(20);\n"
-            "    pq_table_advance(table, sequence + 1, behind);\n"),
-            ("    pq_table_advance(table, sequence + 1, behind);\n    PQ_KILL_POINT(20);\n"
+            "    pq_table_advance(table, sequence + 1, next_place);\n"),
+            ("    pq_table_advance(table, sequence + 1, next_place);\n    PQ_KILL_POINT(20);\n"
             "    set_word(record, id, PQ_RECORD_CLAIMED);\n"),
         )]},
     ),
@@ -43,9 +43,9 @@ CLAIMING = (
         "lease_not_waited_for", "a claimed message is claimed again at half its lease", "I15",
         {CLAIM: 20.0},
         {"protocol/group_claims.c": [(
-            "        if (when <= by->now || looks > table->capacity) {",
+            "        if (when <= by->now || steps > table->capacity) {",
             ("        if (when <= by->now + (by->lease_end - by->now) / 2 || "
-            "looks > table->capacity) {"),
+            "steps > table->capacity) {"),
         )]},
     ),
     in_c(
@@ -58,7 +58,7 @@ CLAIMING = (
         )]},
     ),
     in_c(
-        "floor_too_high", "the floor passes what waits to come again", "I14, retention takes it",
+        "floor_too_high", "the floor passes what waits for redelivery", "I14, retention takes it",
         {CLAIM: 30.0},
         {"protocol/group_table.c": [(
             "        first != NULL ? get_u64(OF(first, SEQUENCE)) : pq_table_next(table, &place);",
@@ -71,7 +71,7 @@ CLAIMING = (
         {CLAIM: 20.0},
     ),
     in_python(
-        "table_of_another_boot_believed", "a group's table is believed after a power cut", "I14",
+        "table_of_another_boot_believed", "a group's table is trusted after a power cut", "I14",
         {CLAIM: 30.0},
     ),
     in_python(

@@ -1,4 +1,4 @@
-"""Bugs of closing beside everything else; each function plants one, as in `patches.py`."""
+"""Bugs of closing during other calls; each function plants one, as in `patches.py`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLOSINGS = (
         "I10, another queue's pages are replaced", {CLOSE: 30.0, COMBINED: 30.0},
     ),
     in_python(
-        "two_workers_started", "two first jobs at the same moment start two threads",
+        "two_workers_started", "two simultaneous first jobs start two threads",
         "a wait without end", {CLOSE: 15.0, COMBINED: 60.0},
     ),
     in_python(
@@ -33,17 +33,17 @@ CLOSINGS = (
     ),
     in_python(
         "opened_before_it_is_owned", "Ctrl-C between opening and owning leaves a file open",
-        "nothing outlives its owner", {CLOSE: 60.0},
+        "no descriptor outlives its owner", {CLOSE: 60.0},
     ),
     in_python(
-        "get_waits_in_a_closed_queue", "closing wakes nobody who waits in the drop-in",
+        "get_waits_in_a_closed_queue", "closing wakes no waiter of the drop-in",
         "a wait without end", {CLOSE: 40.0},
     ),
 )  # fmt: skip
 
 
 class _Number:
-    """A descriptor that nobody holds: what stands in `descriptors.py`, without its operations."""
+    """An unprotected descriptor: the class in `descriptors.py` without counting operations."""
 
     is_inside = False
     others = 0
@@ -59,13 +59,13 @@ class _Number:
         pass
 
     def check(self) -> None:
-        """Look at nothing."""
+        """Check no state."""
 
     def forget(self) -> None:
-        """Close nothing."""
+        """Keep the descriptor."""
 
     def close(self, release: Callable[[], object] | None = None) -> bool:
-        """Close at once, whoever is inside."""
+        """Close at once, even during operations."""
         if not self.is_closed:
             self.is_closed = True
             if release is not None:
@@ -97,7 +97,7 @@ def opened_before_it_is_owned() -> None:
 
 
 def two_workers_started() -> None:
-    """Whoever finds no thread starts one; one mark ends one of them, and closing waits."""
+    """A caller that finds no thread starts one; one mark ends one of them, and closing waits."""
     rewrite(
         single_thread.SingleThread,
         "start",

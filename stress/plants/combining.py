@@ -15,11 +15,11 @@ from stress.plants.rewrite import rewrite
 COMBINING = (
     in_python(
         "manifest_looked_for_once", "two first shippers: one takes the other's files for a queue",
-        "damage that is none", {COMBINED: 240.0},
+        "false report of damage", {COMBINED: 240.0},
     ),
     in_python(
         "closed_is_damaged", "a queue that is closed while it is verified is called damaged",
-        "damage that is none", {COMBINED: 30.0},
+        "false report of damage", {COMBINED: 30.0},
     ),
     in_python(
         "imported_beside_a_fork", "a child is forked while another thread imports, and hangs",
@@ -29,7 +29,7 @@ COMBINING = (
 
 
 def manifest_looked_for_once() -> None:
-    """What another shipper began meanwhile is not looked at."""
+    """A shipper ignores manifests that another one began meanwhile."""
     rewrite(
         ship_target.Target,
         "__init__",

@@ -9,8 +9,8 @@ from stress.plants.rewrite import rewrite
 
 COMPRESSING = (
     in_python(
-        "end_mark_left_out", "a page is compressed without its end mark",
-        "I16, nobody comes to the next page", {COMPRESSION: 15.0},
+        "end_mark_left_out", "a page is compressed without its end-of-page marker",
+        "I16, the next page is unreachable", {COMPRESSION: 15.0},
     ),
     in_python(
         "page_away_for_a_moment", "the page is removed before the compressed one has its name",
@@ -21,23 +21,23 @@ COMPRESSING = (
         "I16, half of a file gets the name", {COMPRESSION: 40.0},
     ),
     in_python(
-        "written_and_not_compared", "a block is not written, and nobody looks", "I16, lost",
+        "written_and_not_compared", "a block is not written, and not compared", "I16, lost",
         {COMPRESSION: 15.0},
     ),
     in_python(
         "memory_given_twice", "inflated memory is given away under its reader",
-        "damage that is none", {COMPRESSION: 45.0},
+        "false report of damage", {COMPRESSION: 45.0},
     ),
     in_python(
-        "first_word_not_stored", "a block that is inflated stays unseen", "damage that is none",
+        "first_word_not_stored", "a block that is inflated stays unseen", "false report of damage",
         {COMPRESSION: 15.0},
     ),
     in_python(
         "larger_than_its_page_is_damage", "a page that would not shrink is called damaged",
-        "damage that is none", {COMBINED: 60.0},
+        "false report of damage", {COMBINED: 60.0},
     ),
     in_c(
-        "unfilled_is_the_end", "a block that is not inflated yet passes for the end",
+        "unfilled_is_the_end", "a block that is not inflated yet is taken for the end",
         "messages that are not read", {COMPRESSION: 15.0},
         {"python/reader.c": [("self->page->filler != Py_None", "0")]},
     ),
@@ -45,11 +45,11 @@ COMPRESSING = (
 
 
 def end_mark_left_out() -> None:
-    """The last block ends behind the last frame."""
+    """The last block ends after the last frame."""
     rewrite(
         compress._Sealed,
         "__init__",
-        ("self._used = scan.position + fmt.FRAME_HEADER_BYTES", "self._used = scan.position"),
+        ("self._used = self._content_end(scan)", "self._used = scan.position"),
     )
 
 
@@ -66,7 +66,7 @@ def page_away_for_a_moment() -> None:
 
 
 def compressing_unlocked() -> None:
-    """Whoever has the temporary file locked is not asked."""
+    """The lock of the temporary file is not checked."""
     rewrite(compress, "_temporary", ("fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)", "pass"))
 
 
@@ -88,7 +88,7 @@ def larger_than_its_page_is_damage() -> None:
 
 
 def memory_given_twice() -> None:
-    """The pool does not look who still has a region."""
+    """The pool does not check which regions are still in use."""
     rewrite(compressed_page.Pool, "_unused", ("sys.getrefcount(regions[i]) == UNUSED", "True"))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pagequeue.flow import flow
 from pagequeue.maintenance import retainer
 from pagequeue.queue import flows
-from pagequeue.receive import async_receive
+from pagequeue.receive import consumer
 from pagequeue.send import async_send
 from pagequeue.wait import notifier
 from stress.plants.plant import CANCEL, COMBINED, FLOW, in_python
@@ -17,7 +17,7 @@ FLOWS = (
         "I11, lost at a kill", {FLOW: 15.0},
     ),
     in_python(
-        "flow_forgets_the_last_message", "the upstream is not told where to go on",
+        "flow_forgets_the_last_message", "the upstream is not told where to continue",
         "elements twice in the queue", {FLOW: 15.0},
     ),
     in_python(
@@ -37,11 +37,11 @@ FLOWS = (
         "a message lost by cancelling", {CANCEL: 10.0},
     ),
     in_python(
-        "sent_behind_a_cancellation", "a send that waits for room goes on when it is cancelled",
-        "a message that was given up is there", {CANCEL: 20.0},
+        "sent_behind_a_cancellation", "a send that waits for room continues when it is cancelled",
+        "a cancelled message is there", {CANCEL: 20.0},
     ),
     in_python(
-        "bell_never_rings", "the bell's thread rings nobody", "I7, a sleep beside a message",
+        "bell_never_rings", "the notifier's thread wakes no waiter", "I7, a missed wake-up",
         {CANCEL: 20.0},
     ),
 )  # fmt: skip
@@ -76,13 +76,13 @@ def flow_forgets_the_last_message() -> None:
 
 
 def last_message_not_kept() -> None:
-    """Retention keeps nothing of a queue that it empties, and the flow begins with nothing."""
+    """Retention keeps no message of a queue that it empties, and the flow starts from scratch."""
     rewrite(retainer.Retainer, "_secure", ("if plan.has_flow:", "if False:"))
     rewrite(flows, "_last_stored", ("if tail < flow_from:", "if True:"))
 
 
 def flow_ends_with_its_upstream() -> None:
-    """It is at its end as soon as nothing more will be stored."""
+    """It ends as soon as no more elements will be stored."""
     rewrite(flow.Flow, "_is_at_end", (" and self._consumer.sequence >= end_sequence", ""))
     rewrite(
         flow.Flow,
@@ -103,7 +103,7 @@ def flow_ends_with_its_upstream() -> None:
 
 
 def name_let_go_before_the_pump() -> None:
-    """The consumer is closed first, and then the pump."""
+    """The consumer is closed first, and then the feeder."""
     rewrite(
         flow.Flow,
         "close",
@@ -118,17 +118,20 @@ def name_let_go_before_the_pump() -> None:
 def taken_before_a_suspension() -> None:
     """Others may run between taking and returning."""
     rewrite(
-        async_receive.AsyncReads,
+        consumer.Consumer,
         "receive_async",
-        ("    return message", "    await let_others_run()\n    return message"),
+        (
+            "    return message",
+            "    import asyncio\n    await asyncio.sleep(0)\n    return message",
+        ),
     )
 
 
 def sent_behind_a_cancellation() -> None:
-    """The whole send is done in a thread, which goes on without the one who wanted it."""
+    """The whole send is done in a thread, which continues after its caller was cancelled."""
     rewrite(
-        async_send.AwaitedSends,
-        "_sent",
+        async_send,
+        "send_from_loop",
         (
             "    while True:\n",
             (
@@ -141,5 +144,5 @@ def sent_behind_a_cancellation() -> None:
 
 
 def bell_never_rings() -> None:
-    """Sleepers are taken from the list, and not woken."""
+    """Waiters are taken from the list, and not woken."""
     rewrite(notifier.Notifier, "_notify", ("loop.call_soon_threadsafe(_wake, woken)", "pass"))

@@ -9,7 +9,7 @@ from stress.plants.rewrite import rewrite
 
 
 def done_when_got() -> None:
-    """An object is acknowledged when it is got, and task_done does nothing."""
+    """An object is acknowledged when it is got, and task_done has no effect."""
     rewrite(
         multiprocessing.JoinableQueue,
         "_get",
@@ -19,7 +19,7 @@ def done_when_got() -> None:
 
 
 def never_done() -> None:
-    """Nothing is acknowledged when it is done."""
+    """An object stays unacknowledged when it is done."""
     rewrite(multiprocessing.JoinableQueue, "task_done", ("claim.ack()", "pass"))
 
 
@@ -29,7 +29,7 @@ def wrong_one_done() -> None:
 
 
 def dead_workers_unnoticed() -> None:
-    """Whoever looks at owners takes them all for living."""
+    """The check of owners takes them all for living."""
     rewrite(
         group.Group,
         "_release_dead_owners",
@@ -38,7 +38,7 @@ def dead_workers_unnoticed() -> None:
 
 
 def large_gone_when_got() -> None:
-    """A large object's file goes when it is got, and not when it is done."""
+    """A large object's file is removed when it is got, and not when it is done."""
     rewrite(
         multiprocessing.JoinableQueue,
         "_get",
@@ -50,12 +50,12 @@ def large_gone_when_got() -> None:
 
 
 def large_swept_while_others_read() -> None:
-    """Whoever opens removes large files that no message names, though others have it open."""
+    """An opener removes large files that no message names, though other processes have it open."""
     rewrite(
-        large_objects.LargeObjects, "__init__", ("if _is_alone(fd):", "if _is_alone(fd) or True:")
+        large_objects.LargeObjects, "__init__", ("if _try_lock(fd):", "if _try_lock(fd) or True:")
     )
 
 
 def large_left_for_ever() -> None:
-    """Nobody removes large files that no message names."""
-    rewrite(large_objects.LargeObjects, "__init__", ("if _is_alone(fd):", "if False:"))
+    """Large files that no message names are never removed."""
+    rewrite(large_objects.LargeObjects, "__init__", ("if _try_lock(fd):", "if False:"))

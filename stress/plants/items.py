@@ -13,7 +13,7 @@ ITEMS = (
         {ITEM: 25.0},
     ),
     in_python(
-        "large_gone_when_got", "a large object's file goes before the object is done",
+        "large_gone_when_got", "a large object's file is removed before the object is done",
         "I18", {ITEM: 30.0},
     ),
     in_python(
@@ -28,8 +28,8 @@ ITEMS = (
         "bound_by_one_more", "one object too many fits into a queue with a maxsize", "I17",
         {ITEM: 30.0},
         {"python/writer_attempt.c": [(
-            "    return pq_table_next(&table, &place) + try->taker_limit;",
-            "    return pq_table_next(&table, &place) + try->taker_limit + 1;",
+            "    return pq_table_next(&table, &place) + try->group_limit;",
+            "    return pq_table_next(&table, &place) + try->group_limit + 1;",
         )]},
     ),
 )  # fmt: skip

@@ -26,11 +26,15 @@ KEEPING = (
         {RETAIN: 15.0},
     ),
     in_python(
-        "trim_is_quadratic", "the directory is listed for each page that goes, under the lock",
+        "acknowledged_by_one", "what one consumer has acknowledged goes, whatever others need",
+        "I11", {RETAIN: 60.0},
+    ),
+    in_python(
+        "trim_is_quadratic", "the directory is listed for each removed page, under the lock",
         "senders get LockTimeout", {RETAIN: 25.0, COMBINED: 30.0},
     ),
     in_python(
-        "moved_consumer_not_looked_at", "whether a consumer went back is not asked under the lock",
+        "moved_consumer_not_looked_at", "rewinds of consumers are not checked under the lock",
         "I11, retention passes it", {RETAIN: 40.0},
     ),
     in_python(
@@ -42,11 +46,11 @@ KEEPING = (
         "a reader inside does not finish", {RETAIN: 25.0},
     ),
     in_python(
-        "room_never_asked_for", "the page that comes next is made whatever max_bytes says",
+        "room_never_asked_for", "the next page is made even if max_bytes forbids it",
         "the disk fills", {RETAIN: 25.0},
     ),
     in_python(
-        "expired_without_head", "whoever was passed is not told where to go on", "Expired",
+        "expired_without_head", "a consumer that lags is not told where to continue", "Expired",
         {RETAIN: 30.0},
     ),
     in_python(
@@ -62,11 +66,11 @@ KEEPING = (
         "I11, after the next power cut", {SKIP: 60.0},
     ),
     in_python(
-        "cursor_not_synced_before_head", "pages go because of a cursor that is not on the disk",
+        "cursor_not_synced_before_head", "pages are removed for a cursor that is not on the disk",
         "I11, what comes back needs what is gone", {SKIP: 60.0},
     ),
     in_python(
-        "head_not_synced", "pages go before the head is on the disk", "I12, a missing page",
+        "head_not_synced", "pages are removed before the head is synced", "I12, a missing page",
         {SKIP: 60.0},
     ),
     in_python(
@@ -78,11 +82,11 @@ KEEPING = (
         "I11, retention passes it in between", {RETAIN: 60.0},
     ),
     in_python(
-        "page_not_held", "a page's file is used again under whoever reads it", "I13",
+        "page_not_held", "a page's file is reused while a reader has it mapped", "I13",
         {RETAIN: 40.0},
     ),
     in_c(
-        "reused_without_lock", "nobody asks whether a retired page is still mapped", "I13",
+        "reused_without_lock", "retired pages are reused even if they are still mapped", "I13",
         {RETAIN: 40.0},
         {"python/mapped_file.c": [(
             "if (error == 0 && flock(fd, LOCK_EX | LOCK_NB) != 0) {",
@@ -105,8 +109,20 @@ KEEPING = (
 )  # fmt: skip
 
 
+def acknowledged_by_one() -> None:
+    """The consumer that is furthest decides."""
+    rewrite(
+        trim_plan.TrimPlanner,
+        "plan",
+        (
+            "store.tail.page_number, lambda header: first_of(header) <= needed\n",
+            "store.tail.page_number, lambda header: first_of(header) <= max(positions.values())\n",
+        ),
+    )
+
+
 def page_not_held() -> None:
-    """Whoever opens a page does not lock it."""
+    """A reader that opens a page does not lock it."""
     setattr(directory, "hold", lambda _fd: True)  # noqa: B010  mypy forbids it in plain words
 
 
@@ -140,12 +156,12 @@ def trim_is_quadratic() -> None:
 
 
 def moved_consumer_not_looked_at() -> None:
-    """The cut is done as it was planned, whoever was made or moved since."""
+    """The cut is done as planned, even if consumers were made or moved since."""
     rewrite(
         retainer.Retainer,
         "_move_head",
         ("if not store.read_meta.made_none_since", "if 0 and store.read_meta.made_none_since"),
-        ("if any(place.went_back", "if False and any(place.went_back"),
+        ("if any(place.moved_back", "if False and any(place.moved_back"),
     )
 
 
@@ -166,7 +182,7 @@ def _swapped(owner: Any) -> tuple[str, str]:  # noqa: ANN401  a class
 
 
 def unacked_not_looked_at() -> None:
-    """Retention does not ask where named consumers stand."""
+    """Retention ignores the places of named consumers."""
     rewrite(
         trim_plan.TrimPlanner,
         "plan",
@@ -175,7 +191,7 @@ def unacked_not_looked_at() -> None:
 
 
 def trim_without_lock() -> None:
-    """Nothing keeps two from trimming at once, and nobody looks whether another one has."""
+    """Two processes may trim at once, and neither checks for the other."""
     rewrite(
         retainer.Retainer,
         "_move_head",
@@ -207,12 +223,12 @@ def room_never_asked_for() -> None:
 
 
 def expired_without_head() -> None:
-    """`Expired` says that the head is the first message there ever was."""
+    """`Expired` reports the very first message as the head."""
     rewrite(store.Store, "expired", ("head = self.read_meta.head_sequence", "head = 0"))
 
 
 def ack_before_receive() -> None:
-    """A named consumer's cursor goes with what it receives."""
+    """A named consumer's cursor advances with what it receives."""
     receive, receive_many = (
         named_consumer.NamedConsumer.receive,
         named_consumer.NamedConsumer.receive_many,
@@ -233,7 +249,7 @@ def ack_before_receive() -> None:
 
 
 def cursor_not_lowered() -> None:
-    """Recovery does not look at cursors."""
+    """Recovery ignores cursors."""
     setattr(power_loss_recovery, "lower_cursors", lambda *_: None)  # noqa: B010  the same
 
 
@@ -261,7 +277,7 @@ def head_not_synced() -> None:
     rewrite(
         retainer.Retainer,
         "remove_retired",
-        ("sync_words(folder, fmt.read_meta_name(prefix))", "pass"),
+        ("sync_state(folder, fmt.read_meta_name(prefix))", "pass"),
     )
 
 
@@ -276,7 +292,7 @@ def new_head_page_not_synced() -> None:
 
 
 def place_found_without_lock() -> None:
-    """Seeking finds its place, and keeps it a moment later."""
+    """Seeking finds its place, and protects it a little later."""
     rewrite(
         named_consumer.NamedConsumer,
         "seek",

@@ -1,4 +1,4 @@
-"""Bugs of what lasts too long, or is told wrongly: leaks, forks, standard streams, left pages."""
+"""Bugs of resources kept too long, or reported wrongly: leaks, forks, standard streams, pages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LASTING = (
         {APART: 20.0},
     ),
     in_python(
-        "boot_not_asked_for", "who cannot tell one boot from another writes all the same",
+        "boot_not_asked_for", "a process without a boot id writes all the same",
         "a power cut that is not noticed", {APART: 20.0},
     ),
     in_c(

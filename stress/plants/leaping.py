@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pagequeue.bulk import publisher, staged_pages
-from pagequeue.store import pending_commit, power_loss_recovery
-from stress.plants.plant import BYTES, SIM, STEP, in_c, in_python
+from pagequeue.store import crash_recovery, pending_commit, power_loss_recovery
+from stress.plants.plant import BYTES, COMBINED, SIM, STEP, in_c, in_python
 from stress.plants.rewrite import rewrite
 
 LEAPING = (
+    in_python(
+        "published_again", "the ledger is used for the first pieces of a writer only",
+        "I19, a piece of work that is there twice", {COMBINED: 30.0},
+    ),
     in_c(
-        "page_number_before_mark", "producers go on in the last page before the mark leads there",
-        "I19, messages that no reader comes to", {STEP: 40.0},
+        "page_number_before_mark", "producers continue in the last page before the marker links it",
+        "I19, unreachable messages", {STEP: 40.0},
         {"protocol/bulk_commit.c": [(
             "    PQ_KILL_POINT(33);\n",
             ("    pq_store_u64(at->meta + PQ_WRITE_META_PAGE_NUMBER, beyond->page_number);\n"
@@ -19,7 +23,7 @@ LEAPING = (
     ),
     in_c(
         "half_batch_passes_for_mark", "half a batch at the tail is taken for the end-of-page mark",
-        "I19, pages that no reader comes to", {BYTES: 15.0},
+        "I19, unreachable pages", {BYTES: 15.0},
         {"protocol/bulk_commit.c": [(
             ("    pq_frame frame; /* no marker after a partial batch: it is never read */\n"
             "    int is_marked = pq_check_at(at, position, sequence, &frame) == PQ_READ_END;\n"),
@@ -27,14 +31,14 @@ LEAPING = (
         )]},
     ),
     in_c(
-        "frozen_page_takes_more", "a producer that rolls no more goes on in a frozen page",
+        "frozen_page_takes_more", "a producer that no longer rolls continues in a frozen page",
         "I19, frames of other places", {BYTES: 15.0},
         {"protocol/bulk_commit.c": [(
             "at->first_sequence + tail->count + 1);", "at->first_sequence + tail->count);",
         )]},
     ),
     in_c(
-        "batches_kept_in_stamp", "pages get their place as the batches that they were laid down in",
+        "batches_kept_in_stamp", "pages get sequences that keep the batches they were staged in",
         "I8, what is lost is whole batches", {BYTES: 15.0},
         {
             "protocol/assign_sequences.c": [
@@ -52,21 +56,34 @@ LEAPING = (
     ),
     in_python(
         "given_up_and_not_synced", "what a dead publisher left is removed, but not for good",
-        "I19, a power cut publishes them behind all", {SIM: 45.0},
+        "I19, a power cut publishes them after all", {SIM: 45.0},
     ),
     in_python(
         "half_a_roll_believed", "recovery begins in a page that was never rolled into",
-        "I5, damage where there is none", {SIM: 60.0},
+        "I5, a false report of damage", {SIM: 60.0},
     ),
     in_python(
         "mark_not_looked_for", "what a dead publisher had published is removed",
         "I3, messages that readers have seen are gone", {STEP: 40.0},
     ),
+    in_python(
+        "fragments_end_recovery", "recovery ends at a page that has a fragment and no message",
+        "I19, published messages after it are taken for damage", {STEP: 60.0},
+    ),
 )  # fmt: skip
 
 
+def published_again() -> None:
+    """A later piece is published again."""
+    rewrite(
+        publisher.BulkPublisher,
+        "publish",
+        ("    if known is not None:\n", "    if known is not None and piece < 30:\n"),
+    )
+
+
 def mark_before_pages() -> None:
-    """Pages are on stable storage only when somebody flushes."""
+    """Pages are on stable storage only after a flush."""
     rewrite(staged_pages, "_assign_page", ("region.sync(0, len(region))", "pass"))
 
 
@@ -86,12 +103,12 @@ def entry_before_mark() -> None:
 
 
 def given_up_and_not_synced() -> None:
-    """The end mark in front of the next page can be on the disk before the removals are."""
+    """The marker before the next page can be on the disk before the removals are."""
     rewrite(pending_commit, "remove_pages", ("    sync()", "    pass"))
 
 
 def half_a_roll_believed() -> None:
-    """The page of the durable mark is not looked at, only what headers say."""
+    """Headers alone are checked, not the page of the durable mark."""
     rewrite(
         power_loss_recovery.Recovery,
         "_start",
@@ -106,3 +123,8 @@ def mark_not_looked_for() -> None:
         "_is_marked",
         ("return scan.stopped == _core.READ_END and", "return False and"),
     )
+
+
+def fragments_end_recovery() -> None:
+    """The walk goes on only where a page begins with a message."""
+    rewrite(crash_recovery.CrashRecovery, "_following", ("not in PROOF", "!= _core.READ_FRAME"))

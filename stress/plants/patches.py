@@ -72,8 +72,18 @@ from stress.plants.item_patches import (  # noqa: F401  planted by name
     never_done,
     wrong_one_done,
 )
+from stress.plants.journaling import (  # noqa: F401  the same
+    digest_unchecked,
+    log_kept_for_the_newest_only,
+    pin_before_rename,
+    snapshot_before_flush,
+    snapshot_beyond_tail_believed,
+    snapshot_not_flushed,
+    update_not_conditional,
+)
 from stress.plants.keeping import (  # noqa: F401  the same
     ack_before_receive,
+    acknowledged_by_one,
     cursor_not_lowered,
     cursor_not_synced_before_head,
     expired_without_head,
@@ -91,6 +101,13 @@ from stress.plants.keeping import (  # noqa: F401  the same
     trim_without_lock,
     unacked_not_looked_at,
 )
+from stress.plants.large import (  # noqa: F401  the same
+    half_a_message_kept,
+    live_writers_pages_removed,
+    staged_pages_not_synced,
+    visible_before_its_last_fragment,
+    wrong_fragment_joined,
+)
 from stress.plants.lasting import (  # noqa: F401  the same
     boot_not_asked_for,
     empty_page_given_up,
@@ -101,10 +118,12 @@ from stress.plants.lasting import (  # noqa: F401  the same
 )
 from stress.plants.leaping import (  # noqa: F401  the same
     entry_before_mark,
+    fragments_end_recovery,
     given_up_and_not_synced,
     half_a_roll_believed,
     mark_before_pages,
     mark_not_looked_for,
+    published_again,
 )
 from stress.plants.misreading import (  # noqa: F401  the same
     deep_record_ends_bare,
@@ -122,10 +141,17 @@ from stress.plants.shipping import (  # noqa: F401  the same
     manifest_before_copies,
     published_and_not_flushed,
     refused_though_published,
+    replica_ends_inside,
+)
+from stress.plants.tasking import (  # noqa: F401  the same
+    claim_without_a_version,
+    dependency_not_compared,
+    snapshot_forgets_deliveries,
+    successor_apart,
 )
 
 PARTS = 40
-"""So many lines to die at, of some 1,700, that a short run comes to one of them."""
+"""So many lines to die at, of some 1,700, that a short run reaches one of them."""
 
 # --- making a queue -------------------------------------------------------------------------------
 
@@ -177,7 +203,7 @@ def directory_not_synced() -> None:
 
 
 def sync_error_ignored() -> None:
-    """A sync that fails passes for one that worked."""
+    """A failed sync counts as successful."""
     rewrite(
         flush.Flusher,
         "_sync_page",
@@ -203,7 +229,7 @@ def failed_names_believed() -> None:
 
 
 def ready_page_believed() -> None:
-    """Going on after a failed sync uses a page whose name that sync can have dropped."""
+    """After a failed sync, a page is used whose name that sync can have dropped."""
     rewrite(rewriting, "rewrite_undurable", ("if not is_ready:", "if True:"))
 
 
@@ -218,7 +244,7 @@ def durable_only_ignored() -> None:
 
 
 def torn_tail_kept() -> None:
-    """Recovery finds the true tail and leaves what is torn behind it."""
+    """Recovery finds the true tail and leaves the torn bytes after it."""
     rewrite(
         power_loss_recovery.Recovery,
         "_cut",
@@ -251,7 +277,7 @@ def half_batch_kept() -> None:
 
 
 def reader_ends_before_damage() -> None:
-    """Whoever only reads ends before damage, whatever the durable mark says."""
+    """A read-only reader ends before damage, even below the durable mark."""
     rewrite(
         power_loss_recovery.Recovery,
         "prefix_tail",
@@ -266,7 +292,7 @@ def other_case_is_damage() -> None:
 
 
 def lost_head_unsaid() -> None:
-    """Whatever page is the first one left is where the queue begins."""
+    """The first page that is left counts as the beginning of the queue."""
     rewrite(
         power_loss_recovery.Recovery, "_read_meta", ("self._refuse_lost_head(head_page)", "pass")
     )
@@ -278,7 +304,7 @@ def appended_left() -> None:
 
 
 def damage_cut_off() -> None:
-    """Damage below the durable mark passes for a torn tail."""
+    """Damage below the durable mark counts as a torn tail."""
     rewrite(power_loss_recovery.Recovery, "_scan_page", ("if first < durable:", "if False:"))
     rewrite(
         power_loss_recovery.Recovery,
@@ -296,11 +322,11 @@ def temporaries_kept() -> None:
 
 
 def lock_reset_by_every_opener() -> None:
-    """An opener makes the writers' lock anew although others have the queue open."""
+    """An opener recreates the writers' lock although other processes have the queue open."""
     rewrite(
         write_meta.WriteMeta,
         "check_lock",
-        ("check_lock_abi(", "self.settle()\n    check_lock_abi("),
+        ("check_lock_abi(", "self.mark_recovered()\n    check_lock_abi("),
     )
 
 
@@ -310,10 +336,10 @@ def namespaces_not_compared() -> None:
 
 
 def stale_lock_kept() -> None:
-    """The lock of another boot, or of the queue that this one is a copy of, is not made anew."""
+    """The lock of another boot, or of the queue that this one is a copy of, is not recreated."""
     rewrite(
         write_meta.WriteMeta,
-        "settle",
+        "mark_recovered",
         (
             "_core.reset_lock(self.region)",
             (
@@ -345,7 +371,7 @@ def fork_unlocks() -> None:
 
 
 def preparation_lock_not_waited_for() -> None:
-    """Whoever waited too long for a slow lock goes on without it."""
+    """A process that waited too long for a slow lock continues without it."""
     rewrite(
         file_lock.FileLock, "_wait", ("raise errors.LockTimeout(", "return errors.LockTimeout(")
     )
@@ -355,7 +381,7 @@ def preparation_lock_not_waited_for() -> None:
 
 
 def next_page_remade() -> None:
-    """A next page that is there is made again, though another process can have mapped it."""
+    """An existing next page is recreated, though another process can have mapped it."""
     rewrite(
         roll.Roller,
         "_make",
@@ -364,7 +390,7 @@ def next_page_remade() -> None:
 
 
 def next_page_late() -> None:
-    """The end mark leads to a page that has not got its name yet."""
+    """The end-of-page marker links to a page that has no name yet."""
     make_page = vars(roll)["make_page"]
 
     def late(folder: Any, prefix: str, *args: Any, **options: Any) -> Any:  # noqa: ANN401
@@ -394,7 +420,7 @@ def symlinks_followed() -> None:
 
 
 def fifo_blocks() -> None:
-    """Opening a FIFO that somebody put in the place of a file waits for its other end."""
+    """Opening a FIFO that replaced a file waits for its other end."""
     rewrite(
         directory.Directory,
         "open",
@@ -413,7 +439,7 @@ def owners_not_looked_at() -> None:
 
 
 def replaced_lock_unnoticed() -> None:
-    """A lock file that was replaced keeps nobody out, and nobody looks."""
+    """A replaced lock file keeps no process out, and goes unchecked."""
     rewrite(replaced.FileIdentityGuard, "check", ("if not self._replaced and", "if False and"))
 
 
@@ -423,7 +449,7 @@ def verify_skips_indexes() -> None:
 
 
 def conflict_unsaid() -> None:
-    """Salvage takes a message that stands there twice, and differs, for the same."""
+    """Salvage takes messages with one sequence and different contents for the same."""
     rewrite(
         salvage._Salvage,
         "_compare",
@@ -434,7 +460,7 @@ def conflict_unsaid() -> None:
     )
 
 
-# --- what is held for ever ------------------------------------------------------------------------
+# --- what is never released -----------------------------------------------------------------------
 
 
 def descriptor_leak() -> None:
@@ -456,6 +482,11 @@ def map_leak() -> None:
     setattr(worker.Background, "drop", keep)  # noqa: B010  mypy forbids it in plain words
 
 
+def fill_under_flushes() -> None:
+    """A page is filled although the durable mark moves inside the active one."""
+    setattr(write_meta.WriteMeta, "is_durable_inside", lambda _self, _tail: False)  # noqa: B010
+
+
 def thread_leak() -> None:
-    """A queue that is closed leaves its worker thread behind."""
+    """Closing a queue leaves its worker thread running."""
     rewrite(worker.Background, "end", ("self._jobs.put(None)\n", "return\n"))

@@ -23,7 +23,7 @@ PIPING = (
 
 
 def written_is_taken() -> None:
-    """Nothing is waited for behind a write."""
+    """No wait follows a write."""
     from pagequeue.cli import outlet  # noqa: PLC0415 - only this campaign needs the extra
 
     rewrite(outlet.Outlet, "wait_until_taken", ("while self._left_bytes():", "while False:"))

@@ -39,6 +39,9 @@ COMBINED = "no_combination_breaks_a_promise"
 CLOSE = "no_close_harms_or_hangs"
 ARCHIVE = "no_archive_loses_a_row"
 RECORD = "no_record_is_misread"
+TASK = "no_task_is_done_twice"
+JOURNAL = "no_journal_diverges"
+JOURNAL_CUT = "no_cut_breaks_a_journal"
 
 PATCHES_MODULE = "stress.plants.patches"
 
@@ -52,7 +55,7 @@ class Plant:
         wrong: what is wrong, in a sentence.
         breaks: the trap of the field, or the invariant of FORMAT.md.
         by: the campaigns that must catch it, each with its budget in seconds.
-        changes: of the C core's sources; None where the bug is none of the core's.
+        changes: of the C core's sources; None where the bug is in other code.
         patch: whether it is planted in Python.
         model: the weakened model and its switch, where it is one of the protocol.
     """
@@ -67,7 +70,7 @@ class Plant:
 
     @property
     def where(self) -> str:
-        """Say where it is planted."""
+        """Return where it is planted."""
         if self.model:
             return "model"
         return "Python" if self.patch else "C"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stress.plants.plant import (
     BYTES,
+    COMBINED,
     DAMAGE,
     KILL,
     SIM,
@@ -25,7 +26,7 @@ MODELS = (
         "publish", "WEAK_ACQUIRE",
     ),
     in_model(
-        "unlock_relaxed", "the lock goes on before its last holder's stores are visible",
+        "unlock_relaxed", "the lock is released before its last holder's stores are visible",
         WEAK_MEMORY, "publish", "WEAK_UNLOCK",
     ),
     in_model(
@@ -33,30 +34,30 @@ MODELS = (
         "I7, a lost wake-up", "doorbell", "NO_CONSUMER_FENCE",
     ),
     in_model(
-        "no_fence_before_wake", "no full fence between publishing and looking for sleepers",
+        "no_fence_before_wake", "no full fence between publishing and checking for waiters",
         "I7, a lost wake-up", "doorbell", "NO_PRODUCER_FENCE",
     ),
     in_model(
-        "settled_by_frames", "a dead holder's batch is settled frame by frame",
-        "I3, a replay ends inside a batch", "publish", "SETTLE_BY_FRAME", "TAIL_READER",
+        "settled_by_frames", "a dead holder's batch is resolved frame by frame",
+        "I3, a replay ends inside a batch", "publish", "RESOLVE_BY_FRAME", "TAIL_READER",
     ),
     in_model(
-        "page_not_frozen", "producers go on where pages are to be published behind them",
-        "I19, frames of other places", "leap", "NO_FREEZE",
+        "page_not_frozen", "producers continue in a page after which pages are to be published",
+        "I19, frames of other places", "bulk_commit", "NO_FREEZE",
     ),
     in_model(
-        "pages_without_record", "pages get their names before a record says whose they are",
-        "I19, a producer rolls into them", "leap", "RECORD_LATE",
+        "pages_without_record", "pages get their names before a record assigns them to the commit",
+        "I19, a producer rolls into them", "bulk_commit", "RECORD_LATE",
     ),
     in_model(
-        "late_turn_stays_begun", "only who began a turn ends it, and nobody ends one begun late",
+        "late_turn_stays_begun", "only its own process ends a turn, so a late one never ends",
         "a lost wake-up", "flush", "OWN_TURN_ONLY",
     ),
 )  # fmt: skip
 
 PUBLISHING = (
     switched(
-        "no_zero_next", "the commit word behind a new frame is not zeroed first",
+        "no_zero_next", "the commit word after a new frame is not zeroed first",
         "I4, a dirty tail shows garbage as a length", {STEP: 15.0},
     ),
     switched(
@@ -83,7 +84,7 @@ PUBLISHING = (
     ),
     in_c(
         "rows_sums_mixed", "the checksums of an array's rows are those of their neighbours",
-        "a frame that is nobody's", {STEP: 15.0, BYTES: 15.0},
+        "a frame that no producer sent", {STEP: 15.0, BYTES: 15.0},
         {"protocol/crc32c.c": [(
             "    states[2] = update_hardware(c, three",
             "    states[2] = update_hardware(b, three",
@@ -114,7 +115,7 @@ PUBLISHING = (
         )]},
     ),
     in_c(
-        "half_batch_page_kept", "the page in which a dead holder left half a batch is gone on with",
+        "half_batch_page_kept", "a page in which a dead holder left half a batch is still used",
         "I8", {SIM: 40.0},
         {"protocol/frames.c": [(
             ("    if (pq_load_u64(at->meta + PQ_WRITE_META_BATCH_OPEN) > "
@@ -128,12 +129,29 @@ PUBLISHING = (
         {"protocol/frames.c": [("exact : now > last ? now : last;", "exact : now;")]},
     ),
     in_c(
+        "at_compared_before_the_lock", "`at` is compared with the tail before the lock is taken",
+        "I21, two messages sent at one place", {COMBINED: 120.0},
+        {
+            "protocol/frames.c": [("if (at->only_at != 0 &&", "if (0 &&")],
+            "python/writer.c": [(
+                "    losses lost = {0};",
+                ("    if (terms->only_at != 0 &&\n"
+                "        terms->only_at != pq_tail_sequence(self->meta->base) + 1) {\n"
+                "        pq_event_raise((PyObject *)self, EVENT_OVERTAKEN,\n"
+                "                       (int64_t)pq_tail_sequence(self->meta->base));\n"
+                "        return -1;\n"
+                "    }\n"
+                "    losses lost = {0};"),
+            )],
+        },
+    ),
+    in_c(
         "next_header_half", "a next page's header that a killed roll left half written is kept",
-        "a page that cannot be opened", {STEP: 60.0},
+        "an unreadable page", {STEP: 60.0},
         {"protocol/frames.c": [("checksum == header_checksum(found) &&", "")]},
     ),
     in_c(
-        "end_mark_first", "the end mark is published before the next page has its header", "I10",
+        "end_mark_first", "the marker is published before the next page has its header", "I10",
         {STEP: 30.0},
         {"protocol/frames.c": [(
             "    PQ_KILL_POINT(11);\n",
@@ -146,25 +164,37 @@ PUBLISHING = (
         )]},
     ),
     in_c(
-        "end_mark_without_room", "a frame may take the room of the end mark", "I9",
+        "end_mark_without_room", "a frame may take the room of the end-of-page marker", "I9",
         {BYTES: 15.0},
         {"protocol/frames.c": [("end + END_MARK_BYTES > at->page_bytes", "end > at->page_bytes")]},
     ),
     in_c(
-        "length_not_bounded", "a length that leads out of the page is believed", "I9",
+        "length_not_bounded", "a length that points out of the page is trusted", "I9",
         {BYTES: 15.0},
-        {"protocol/frames.c": [("pq_aligned(length) > page_bytes - position", "0")]},
+        {
+            "protocol/frames.c": [
+                ("length < HEADER || pq_aligned(length) > page_bytes - position", "0"),
+            ],
+        },
     ),
     in_c(
         "no_queue_in_checksum", "the queue's id is no part of the checksums of its frames",
         "I2, a frame of another queue validates", {DAMAGE: 60.0},
         {"protocol/crc32c.c": [(
-            "    return update(PQ_CRC_START, queue_id, PQ_QUEUE_ID_BYTES);",
+            "    return path.update(PQ_CRC_START, queue_id, PQ_QUEUE_ID_BYTES);",
             "    return PQ_CRC_START + 0 * queue_id[0];",
         )]},
     ),
     in_c(
-        "frames_in_payloads_taken", "behind damage any frame that validates is taken for a message",
+        "copy_summed_from_source", "a payload is copied, then summed where its owner changes it",
+        "I2, a checksum of other bytes than the frame has", {BYTES: 30.0},
+        {"protocol/crc32c.c": [(
+            "    return path.copy(state, to, data, bytes);",
+            "    memcpy(to, data, bytes);\n    return path.update(state, data, bytes);",
+        )]},
+    ),
+    in_c(
+        "frames_in_payloads_taken", "after damage any frame that validates is taken for a message",
         "I2, a message that was never sent", {DAMAGE: 60.0},
         {"protocol/scan.c": [
             ("    for (; ordinal < at->index_cap", "    for (; 0 && ordinal < at->index_cap"),
@@ -176,7 +206,7 @@ PUBLISHING = (
         {"protocol/scan.c": [(
             ("    if (pq_check_at(at, *position, at->first_sequence + known, &frame) != "
             "PQ_READ_FRAME ||\n        frame.timestamp != timestamp) {"),
-            ("    if (pq_frame_look(at->page, at->page_bytes, *position, &frame) !="
+            ("    if (pq_frame_peek(at->page, at->page_bytes, *position, &frame) !="
             " PQ_READ_FRAME) {"),
         )]},
     ),

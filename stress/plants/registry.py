@@ -9,7 +9,9 @@ from stress.plants.combining import COMBINING
 from stress.plants.compressing import COMPRESSING
 from stress.plants.flows import FLOWS
 from stress.plants.items import ITEMS
+from stress.plants.journaling import JOURNALING
 from stress.plants.keeping import KEEPING
+from stress.plants.large import LARGE
 from stress.plants.lasting import LASTING
 from stress.plants.leaping import LEAPING
 from stress.plants.misreading import MISREADING
@@ -33,11 +35,12 @@ from stress.plants.plant import (
 )
 from stress.plants.publishing import MODELS, PUBLISHING
 from stress.plants.shipping import SHIPPING
+from stress.plants.tasking import TASKING
 
 LOCKS = (
     in_python(
-        "replaced_lock_unnoticed", "a lock file that was replaced keeps nobody out",
-        "two who believe to be alone", {STOP: 15.0},
+        "replaced_lock_unnoticed", "a replaced lock file keeps no process out",
+        "two exclusive holders", {STOP: 15.0},
     ),
     in_c(
         "lock_stolen", "the writers' lock is taken from its holder after a timeout",
@@ -56,13 +59,13 @@ LOCKS = (
     ),
     in_c(
         "lock_not_made_consistent", "a dead holder's lock is taken over without saying so",
-        "nobody can lock any more", {STEP: 30.0},
+        "no process can lock any more", {STEP: 30.0},
         {"os/writers_lock.c": [(
             "error = pthread_mutex_consistent((pthread_mutex_t *)lock->mutex);", "error = 0;"
         )]},
     ),
     in_python(
-        "lock_reset_by_every_opener", "the writers' lock is made anew while others have it open",
+        "lock_reset_by_every_opener", "the writers' lock is recreated while others have it open",
         "two producers at once", {STOP: 15.0},
     ),
     in_python(
@@ -71,7 +74,7 @@ LOCKS = (
     ),
     in_python(
         "fork_unlocks", "a forked child's clean-up unlocks the parent's queue.lock",
-        "flock goes with any descriptor", {KILL: 15.0},
+        "flock is released with any descriptor", {KILL: 15.0},
     ),
     in_python(
         "preparation_lock_not_waited_for", "a slow lock is ignored after its timeout",
@@ -82,7 +85,7 @@ LOCKS = (
         "a namesake's death frees it", {APART: 90.0},
     ),
     in_c(
-        "byte_not_locked", "a process of another namespace believes any mark to be a dead one's",
+        "byte_not_locked", "a process of another namespace takes any mark for a dead holder's",
         "two producers at once", {APART: 60.0},
         {"os/writers_lock.c": [(
             "    int error = lock_byte(lock->fd, F_WRLCK);\n    if (error == 0) {\n        PQ_KILL",
@@ -90,7 +93,7 @@ LOCKS = (
         )]},
     ),
     in_c(
-        "dead_mark_kept", "nobody removes the mark of a holder that died",
+        "dead_mark_kept", "the mark of a dead holder is never removed",
         "a wait without end", {APART: 60.0},
         {"os/writers_lock.c": [("!= MARK ||", "!= 1 ||")]},
     ),
@@ -106,7 +109,7 @@ DURABILITY = (
         "directory_not_synced", "a new page's name is not synced", "I5", {SIM: 30.0},
     ),
     in_python(
-        "sync_error_ignored", "a sync that fails passes for one that worked", "I5",
+        "sync_error_ignored", "a failed sync counts as successful", "I5",
         {FAILED_SYNC: 20.0},
     ),
     in_python(
@@ -114,15 +117,15 @@ DURABILITY = (
         {FAILED_SYNC: 20.0},
     ),
     in_python(
-        "failed_names_believed", "a directory whose sync failed is believed at the next one",
+        "failed_names_believed", "a directory whose sync failed is trusted at the next one",
         "I5, names of pages are gone by then", {FAILED_SYNC: 60.0},
     ),
     in_python(
-        "ready_page_believed", "a page made ready before a failed sync is used after it",
+        "ready_page_believed", "a page prepared before a failed sync is used after it",
         "I5, its name is gone by then", {FAILED_SYNC: 60.0},
     ),
     in_c(
-        "group_commit_too_early", "who slept beside a flush passes for covered by it", "I5",
+        "group_commit_too_early", "a waiter that slept during a flush counts as covered", "I5",
         {KILL: 15.0},
         {
             "protocol/flush_turn.c": [
@@ -131,7 +134,7 @@ DURABILITY = (
         },
     ),
     in_c(
-        "dead_flusher_waited_for", "who waits for a flush never looks whether anybody flushes",
+        "dead_flusher_waited_for", "a waiter for a flush never checks whether a flush is running",
         "a wait without end", {STEP: 40.0},
         {"protocol/flush_turn.c": [("if (now >= deadline ||", "if (ns == 0 ||")]},
     ),
@@ -143,7 +146,7 @@ DURABILITY = (
 
 RECOVERING = (
     in_python(
-        "verify_skips_indexes", "verify does not look at indexes", "damage that is not found",
+        "verify_skips_indexes", "verify does not check indexes", "damage that is not found",
         {DAMAGE: 30.0},
     ),
     in_python(
@@ -151,7 +154,7 @@ RECOVERING = (
         {DAMAGE: 30.0},
     ),
     in_python(
-        "torn_tail_kept", "what is torn is not zeroed", "I4, garbage behind the next frame",
+        "torn_tail_kept", "torn bytes are not zeroed", "I4, garbage after the next frame",
         {STEP: 20.0},
     ),
     in_python(
@@ -159,11 +162,11 @@ RECOVERING = (
     ),
     in_python("half_batch_kept", "an incomplete batch is kept", "I8", {CUT: 40.0}),
     in_python(
-        "damage_cut_off", "damage below the durable mark passes for the tail",
+        "damage_cut_off", "damage below the durable mark counts as the tail",
         "acknowledged messages vanish", {DAMAGE: 30.0},
     ),
     in_python(
-        "reader_ends_before_damage", "a reader takes what stands before damage for the whole queue",
+        "reader_ends_before_damage", "a reader takes what precedes damage for the whole queue",
         "acknowledged messages vanish", {DAMAGE: 30.0},
     ),
     in_python(
@@ -196,11 +199,11 @@ FILES = (
     ),
     in_python("owners_not_looked_at", "files of others are taken", "safe files", {STRANGER: 20.0}),
     in_python(
-        "next_page_remade", "a next page is made again though others have mapped it",
+        "next_page_remade", "a next page is recreated though others have mapped it",
         "I10, messages in a file without a name", {STEP: 15.0},
     ),
     in_python(
-        "next_page_late", "the end mark leads to a page that has no name yet", "I10", {KILL: 15.0},
+        "next_page_late", "the marker links to a page that has no name yet", "I10", {KILL: 15.0},
     ),
     in_c(
         "sparse_pages", "pages are made without blocks", "SIGBUS on a full disk", {FULL: 20.0},
@@ -216,7 +219,7 @@ FILES = (
     ),
     in_python(
         "all_meta_in_parts", "the allMeta is written again in place, in parts",
-        "a queue that cannot be opened", {STEP: 60.0},
+        "an unusable queue", {STEP: 60.0},
     ),
     in_python("symlinks_followed", "a symbolic link is followed", "safe files", {DAMAGE: 30.0}),
     in_python("fifo_blocks", "opening a FIFO blocks", "safe files", {DAMAGE: 30.0}),
@@ -224,7 +227,7 @@ FILES = (
 
 GROWING = (
     in_c(
-        "memory_leak", "the payloads of a batch are never let go", "soak", {GROWTH: 60.0},
+        "memory_leak", "the payloads of a batch are never released", "soak", {GROWTH: 60.0},
         {"python/payload_spans.c": [(
             "if (payload == NULL || PyList_SetItem(",
             "Py_XINCREF(payload);\n        if (payload == NULL || PyList_SetItem(",
@@ -232,27 +235,31 @@ GROWING = (
     ),
     in_python("descriptor_leak", "each roll keeps a descriptor", "soak", {GROWTH: 20.0}),
     in_python("map_leak", "pages that were left stay mapped", "soak", {GROWTH: 20.0}),
+    in_python(
+        "fill_under_flushes", "memory of the next page is filled ahead also for who flushes often",
+        "a flush writes a multiple of what was sent", {GROWTH: 20.0},
+    ),
     in_python("thread_leak", "a closed queue keeps its thread", "soak", {GROWTH: 20.0}),
 )  # fmt: skip
 
 FAILING = (
     in_python(
-        "forget_to_latch", "a failed sync stops nobody", "I5", {FAILED_SYNC: 30.0},
+        "forget_to_latch", "a failed sync stops no sender", "I5", {FAILED_SYNC: 30.0},
     ),
     in_python(
-        "bare_errors", "errors of the system are handed on as they are", "typed errors",
+        "bare_errors", "errors of the system are passed on unchanged", "typed errors",
         {FAULT: 30.0},
     ),
     in_python("keep_descriptors", "a flush leaves a descriptor open", "limits", {FAULT: 30.0}),
     in_python(
-        "hide_full_disk", "a full disk is called something else", "typed errors", {FAULT: 30.0},
+        "hide_full_disk", "a full disk is reported as another error", "typed errors", {FAULT: 30.0},
     ),
 )  # fmt: skip
 
 PLANTS = (
     *MODELS, *PUBLISHING, *LOCKS, *DURABILITY, *RECOVERING, *FILES, *FAILING, *GROWING, *KEEPING,
-    *CLAIMING, *PIPING, *FLOWS, *ITEMS, *COMPRESSING, *LEAPING, *SHIPPING, *CLOSINGS,
-    *COMBINING, *ARCHIVING, *LASTING, *MISREADING,
+    *CLAIMING, *PIPING, *FLOWS, *ITEMS, *COMPRESSING, *LEAPING, *SHIPPING, *CLOSINGS, *TASKING,
+    *COMBINING, *ARCHIVING, *LASTING, *MISREADING, *JOURNALING, *LARGE,
 )  # fmt: skip
 
 
@@ -260,6 +267,6 @@ def named(name: str) -> Plant:
     """Return the bug of that name.
 
     Raises:
-        KeyError: there is none.
+        KeyError: the name is unknown.
     """
     return {plant.name: plant for plant in PLANTS}[name]

@@ -27,7 +27,7 @@ COMBINED = Path(sending.__file__).parent
 
 @pytest.fixture
 def ground(tmp_path: Path) -> Iterator[Ground]:
-    """What the processes of a round share, with its queues, of which the first was used."""
+    """The shared state of a round, with its queues, of which the first was used."""
     made = Ground(str(tmp_path), str(tmp_path / "bystander"), 1)
     made.create()
     rng = random.Random(1)
@@ -44,13 +44,13 @@ def ground(tmp_path: Path) -> Iterator[Ground]:
 
 
 def judged(ground: Ground) -> str:
-    """Return what is said of the first queue."""
+    """Return what is reported for the first queue."""
     Judge(ground, ground.specs[0]).run()
     return " ".join(ground.errors.said())
 
 
 def test_every_kind_of_operation_is_noted_somewhere() -> None:
-    """A name in the list that nothing notes would fail every run; here it fails at once."""
+    """A name in the list that no operation records would fail every run; here it fails at once."""
     sources = [*COMBINED.glob("*.py"), COMBINED.parent / "no_combination_breaks_a_promise.py"]
     text = "".join(path.read_text("utf-8") for path in sources if path.name != "ground.py")
     assert [kind for kind in KINDS if f'"{kind}"' not in text] == []
@@ -62,7 +62,7 @@ def test_sound_queue_is_judged_sound(ground: Ground) -> None:
 
 
 def test_message_that_was_refused_and_is_there_is_found(ground: Ground) -> None:
-    """A sender that is told that nothing was sent would send it again."""
+    """A sender whose send was reported as refused would send it again."""
     uid, number, *_ = ground.sent[0].records()[-1]
     with Queue(ground.specs[0].directory) as queue, queue.producer() as producer:
         payload = next(queue.replay(sequence=queue.tail_sequence - 1)).payload
@@ -79,13 +79,13 @@ def test_acknowledged_message_that_is_not_there_is_found(ground: Ground) -> None
 
 
 def test_consumer_that_skips_is_found(ground: Ground) -> None:
-    """Its place is behind messages that nobody received."""
+    """Its place is after messages that it never received."""
     (Path(ground.base) / "read-0").write_bytes(b"")
     assert "never got" in judged(ground)
 
 
 def test_group_that_gives_out_twice_is_found(ground: Ground) -> None:
-    """An acknowledgement that returned is believed."""
+    """An acknowledgement that returned counts."""
     records = ground.worked[0].records()
     ground.worked[0].put(*next(record for record in records if record[2] == 2))
     assert "acknowledged messages twice" in judged(ground)

@@ -115,7 +115,7 @@ def test_a_sync_covers_what_came_before_it_began() -> None:
 
 
 def test_a_sync_behind_a_failed_one_covers_what_was_changed_since() -> None:
-    """The system forgets what it could not write, and says nothing the next time."""
+    """The system forgets what it failed to write, and does not report that at the next sync."""
     events = [
         *BASE,
         Event(Kind.PAGE, 0, 0, data=NEW),
@@ -129,7 +129,7 @@ def test_a_sync_behind_a_failed_one_covers_what_was_changed_since() -> None:
 
 
 def test_a_sync_of_a_range_covers_no_other_page() -> None:
-    """Msync of the first OS page promises nothing of the second."""
+    """Msync of the first OS page guarantees no other page."""
     events = [
         *BASE,
         Event(Kind.SIZE, 0, 8192),
@@ -163,7 +163,7 @@ def test_a_synced_file_can_lose_its_name() -> None:
 
 
 def test_a_removed_file_can_come_back() -> None:
-    """So does one whose name went over to another file."""
+    """So does one whose name was given to another file."""
     events = [*BASE, name_event(b"f", NOWHERE), *[Event(Kind.POINT)] * 20000]
     assert states_of(events, moments=20) == {"{}", '{"f": "014096"}'}
 
@@ -200,7 +200,7 @@ def test_sectors_are_independent() -> None:
 
 
 def test_the_recorder_sees_all_that_happens(recorded: Recording) -> None:
-    """Versions, sizes, names, syncs, points and promises stand in the log, in order."""
+    """Versions, sizes, names, syncs, points and guarantees are in the log, in order."""
     events = list(recorded.events())
     kinds = [event.kind for event in events]
     assert set(kinds) >= set(Kind) - {Kind.NOTE}
@@ -215,7 +215,7 @@ def test_the_recorder_sees_all_that_happens(recorded: Recording) -> None:
 
 
 def test_a_flush_inside_of_a_send_stands_between_its_points(recorded: Recording) -> None:
-    """The second flush ran behind the fifth publish's point 5, and before its point 6."""
+    """The second flush ran after the fifth publish's point 5, and before its point 6."""
     events = list(recorded.events())
     last = max(i for i, event in enumerate(events) if event.kind == Kind.FLUSHED)
     before = [e.a for e in events[:last] if e.kind == Kind.POINT and e.a in PUBLISH_POINTS]
@@ -257,9 +257,9 @@ def test_a_frame_that_was_not_sent_is_noticed(recorded: Recording) -> None:
 
 
 def test_what_stands_in_the_padding_was_not_sent(recorded: Recording) -> None:
-    """A cut can leave older bytes there: no checksum covers them, and nobody reads them."""
+    """A cut can leave older bytes there: no checksum covers them, and no reader reads them."""
     sent = bytearray(recorded.sent)
-    assert sent[116:120] == bytes(4), "behind the header and the 100 bytes of the first message"
+    assert sent[116:120] == bytes(4), "after the header and the 100 bytes of the first message"
     sent[116:120] = b"left"
     states = States(Recording("", 0, recorded.log, bytes(sent)), {})
     states.choose_last()
@@ -269,7 +269,7 @@ def test_what_stands_in_the_padding_was_not_sent(recorded: Recording) -> None:
 
 
 def test_a_promise_that_is_not_kept_is_noticed(recorded: Recording) -> None:
-    """A recovery that finds less than was promised has lost something."""
+    """A recovery that finds less than was guaranteed has lost a message."""
     states = States(Recording("", 0, recorded.log, recorded.sent, promised=6), {})
     states.choose_last()
     assert RESULTS[states.check().result] == "lost"
@@ -277,7 +277,7 @@ def test_a_promise_that_is_not_kept_is_noticed(recorded: Recording) -> None:
 
 
 def test_a_recording_can_be_kept(recorded: Recording, tmp_path: Path) -> None:
-    """A state that is wrong is made again from its file, seed and mode."""
+    """A violating state is rebuilt from its file, seed and mode."""
     path = tmp_path / "kept"
     recorded.save(path)
     assert Recording.load(path) == recorded
@@ -287,7 +287,7 @@ def test_a_recording_can_be_kept(recorded: Recording, tmp_path: Path) -> None:
 
 
 def test_damaged_recordings_are_refused(recorded: Recording) -> None:
-    """The engine reads nothing that does not fit into its log."""
+    """The engine reads no offset or length that does not fit into its log."""
     for log in (recorded.log[:-1], b"\xff" * 64, recorded.log[:40], b""):
         with pytest.raises(ValueError, match="damaged"):
             States(Recording("", 0, log, recorded.sent), {})
@@ -340,21 +340,23 @@ def test_a_good_queue_survives_some_thousand_states() -> None:
 def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """I5, I8: the campaign sees what it is there to see."""
     monkeypatch.setenv(driver.PATCH_VARIABLE, f"stress.plants.patches:{bug}")
+    monkeypatch.setenv(driver.FIRST_VARIABLE, "1")
     outcome = campaign.run(Budget(90.0, None, 1))
     assert outcome.violations
     assert outcome.cases > 0
     assert "python -m stress.cut " in outcome.violations[0]
 
 
-def test_a_bug_in_the_core_is_found() -> None:
+def test_a_bug_in_the_core_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The checksum decides: both engines take the core's own sources, with what is planted."""
+    monkeypatch.setenv(driver.FIRST_VARIABLE, "1")
     outcome = campaign.run_with(Budget(90.0, None, 1), {"PAGEQUEUE_PLANT": '"no_checksum"'})
     assert outcome.violations
     assert outcome.cases > 0
 
 
 def test_a_worker_that_dies_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever kills the process that opens a state, the campaign says where it was."""
+    """If the process that opens a state is killed, the campaign reports the state."""
     monkeypatch.setenv(driver.PATCH_VARIABLE, "os:abort")
     outcome = campaign.run(Budget(5.0, 10, 1))
     assert outcome.failed

@@ -1,4 +1,4 @@
-"""Failing system calls: the shim fails what it is told and nothing else; planted bugs are found."""
+"""Failing system calls: the shim fails only the calls it is told to; planted bugs are found."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ print(json.dumps(heard))
 
 
 def test_a_signal_comes_before_the_call(tmp_path: Path) -> None:
-    """A handler that returns lets the call go on; the call can be told to be interrupted too."""
+    """A handler that returns lets the call continue; the call can be told to be interrupted too."""
     body = """
 came = []
 signal.signal(signal.SIGALRM, lambda *_: came.append(1))
@@ -130,7 +130,7 @@ print(json.dumps([len(came), fd >= 0, shim.counts()["open"]]))
 
 
 def test_the_matrix_has_every_call_and_every_error() -> None:
-    """Every call of a scene, once and for ever, with all that it can end in."""
+    """Every call of a scene, once and for ever, with each of its errors."""
     assert set(ERRORS) == set(shim.KINDS)
     cases = list(cases_of("a scene", {"fsync": 2}))
     assert len(set(cases)) == len(cases)
@@ -143,7 +143,7 @@ def test_the_matrix_has_every_call_and_every_error() -> None:
 
 
 def test_the_disk_forgets_what_it_failed_to_write(tmp_path: Path) -> None:
-    """A sync behind one that failed writes what changed since, and not what that one lost."""
+    """A sync after one that failed writes later changes, and not those that the failed one lost."""
     directory = tmp_path / "files"
     directory.mkdir()
     path = directory / "a"
@@ -173,9 +173,9 @@ def test_the_disk_has_only_names_that_were_synced(tmp_path: Path) -> None:
     disk.told(str(directory / "a"), 0)
     disk.cut(str(tmp_path / "before"), random.Random(0), newer=0.0)
     disk.told(str(directory), 0)
-    disk.cut(str(tmp_path / "behind"), random.Random(0), newer=0.0)
+    disk.cut(str(tmp_path / "after"), random.Random(0), newer=0.0)
     assert os.listdir(tmp_path / "before") == []
-    assert (tmp_path / "behind" / "a").read_bytes() == b"1"
+    assert (tmp_path / "after" / "a").read_bytes() == b"1"
 
 
 @pytest.mark.campaign
@@ -196,6 +196,6 @@ def test_no_failed_sync_is_forgotten() -> None:
 
 @pytest.mark.parametrize("campaign", [no_fault_goes_unsaid, no_failed_sync_is_forgotten])
 def test_a_planted_bug_is_found(campaign: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failed sync that stops nobody; `stress.score` plants the others."""
+    """A failed sync that blocks no sender; `stress.score` plants the others."""
     monkeypatch.setenv(driver.PATCH_VARIABLE, "stress.fault_plants:forget_to_latch")
     assert campaign.run(Budget(60.0, None, 1)).violations

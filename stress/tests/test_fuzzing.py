@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 BOUNDS = [
     ("protocol/frames.c", " || position > page_bytes - HEADER", ""),
-    ("protocol/frames.c", "pq_aligned(length) > page_bytes - position", "0"),
+    ("protocol/frames.c", "length < HEADER || pq_aligned(length) > page_bytes - position", "0"),
     ("protocol/frames.c", "page_bytes - position - pq_aligned(length) < END_MARK_BYTES", "0"),
     (
         "protocol/index.h",

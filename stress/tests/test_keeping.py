@@ -33,12 +33,12 @@ SMALL = 4096
 
 
 def note(what: int, consumer: int, place: int) -> Event:
-    """Return what a run says of a consumer's place."""
+    """Return the event with which a run records a consumer's place."""
     return Event(Kind.NOTE, what, consumer, place)
 
 
 def recording(*events: Event) -> Recording:
-    """Return a recording of these events, of which nothing was sent."""
+    """Return a recording of these events, without any sent message."""
     return Recording("made", 0, b"".join(event.encode() for event in events), b"")
 
 
@@ -55,7 +55,7 @@ def test_places_of_consumers_follow_from_what_they_said() -> None:
 
 
 def test_pages_that_went_are_taken_from_the_record(tmp_path: Path) -> None:
-    """As they stood when their names went, also when their files became other pages."""
+    """With their last contents, also when their files became other pages."""
     first, second = (bytes([n]) * SMALL for n in (1, 2))
     of = recording(
         Event(Kind.NAME, 4, data=b"queue-0000000001.page\0"),
@@ -70,7 +70,7 @@ def test_pages_that_went_are_taken_from_the_record(tmp_path: Path) -> None:
 
 
 def test_consumer_resumes_at_one_of_two_places() -> None:
-    """The last acknowledgement that returned, or the one that was begun behind it."""
+    """The last acknowledgement that returned, or the one that was begun after it."""
     assert places([]) == [0]
     assert places([(5, 0, 0, ABOUT, 0)]) == [0, 5]
     acked = [(5, 0, 0, ABOUT, 0), (5, 0, 0, ACKED, 0), (9, 1, 1, RECEIVED, 0)]
@@ -92,25 +92,25 @@ def queue(tmp_path: Path) -> Iterator[Queue]:
 
 
 @pytest.mark.parametrize(
-    ("allowed", "says"),
+    ("allowed", "expected"),
     [
         ({0: Places(4, 4)}, None),
-        ({0: Places(5, 9)}, "stands at 4"),
-        ({0: Places(0, 3)}, "stands at 4"),
+        ({0: Places(5, 9)}, "is at 4"),
+        ({0: Places(0, 3)}, "is at 4"),
         ({0: Places(0, 9), 1: Places(0, 9)}, "consumer 1 is gone"),
     ],
 )
 def test_cursor_in_a_wrong_place_is_noticed(
-    queue: Queue, allowed: dict[int, Places], says: str | None
+    queue: Queue, allowed: dict[int, Places], expected: str | None
 ) -> None:
     """I11: below what was durable, ahead of what was acknowledged, or gone."""
     wrong = wrong_places(queue, allowed)
-    assert [text for text in wrong if says and says in text] == wrong
-    assert bool(wrong) is (says is not None)
+    assert [text for text in wrong if expected and expected in text] == wrong
+    assert bool(wrong) is (expected is not None)
 
 
 def test_head_without_its_page_and_needed_pages_are_noticed(queue: Queue, tmp_path: Path) -> None:
-    """I11, I12: by whoever looks at the files only."""
+    """I11, I12: by a watcher of the files alone."""
     queue.consumer("keeper-0").close()
     queue.consumer("keeper-1").close()
     watcher = Watcher(str(tmp_path / "q"), Terms(9, None, "raise", True))
@@ -143,6 +143,6 @@ def test_bounded_queue_survives_some_kills() -> None:
 
 @pytest.mark.parametrize("bug", ["unacked_not_looked_at", "cursor_not_lowered"])
 def test_planted_bug_is_caught(bug: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Both campaigns see what they are there to see; `stress.score` tries the other bugs."""
+    """Both campaigns catch a bug they are meant for; `stress.score` tries the other bugs."""
     assert score.main([bug, "--seed", "1", "--no-controls"]) == 0
     assert f"caught  {bug}" in capsys.readouterr().out

@@ -40,7 +40,7 @@ def test_protocol_holds_and_every_mutation_of_it_is_caught(
 def test_missing_checker_fails_loudly_and_names_its_package(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A campaign that cannot run has shown nothing, and says what to install."""
+    """A campaign without its tools proves no property, and reports what to install."""
     monkeypatch.setenv("PATH", str(tmp_path))
     result = campaign.run(Budget(1.0, None, 0))
     assert result.failed
@@ -57,7 +57,7 @@ def test_budget_of_cases_bounds_the_searches(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    ("case", "printed", "says"),
+    ("case", "printed", "expected"),
     [
         (HOLDS, CLEAN, None),
         (HOLDS, FAILED, "assertion violated"),
@@ -72,12 +72,12 @@ def test_budget_of_cases_bounds_the_searches(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_verdict_accepts_only_what_must_be(
-    case: campaign.Case, printed: str, says: str | None
+    case: campaign.Case, printed: str, expected: str | None
 ) -> None:
     """Neither a search that was cut short nor a mutation caught by accident counts."""
     wrong = campaign.verdict(case, printed)
-    if says is None:
+    if expected is None:
         assert wrong is None
     else:
         assert wrong is not None
-        assert says in wrong
+        assert expected in wrong

@@ -29,7 +29,7 @@ def by_name(plant: Plant) -> str:
 
 
 def test_registry_has_enough_bugs_each_with_a_campaign_that_exists() -> None:
-    """Names are unique, and whoever must catch a bug is there to catch it."""
+    """Names are unique, and every campaign that must catch a bug exists."""
     names = [plant.name for plant in PLANTS]
     assert len(set(names)) == len(names) >= TRAPS
     assert {plant.where for plant in PLANTS} == {"C", "Python", "model"}
@@ -43,7 +43,7 @@ def test_registry_has_enough_bugs_each_with_a_campaign_that_exists() -> None:
 
 @pytest.mark.parametrize("plant", IN_C, ids=by_name)
 def test_bug_of_the_core_still_applies_to_its_sources(plant: Plant) -> None:
-    """A text that is replaced stands in the sources exactly once, and what comes out differs."""
+    """A replaced text occurs in the sources exactly once, and the result differs."""
     assert plant.changes is not None
     directory = plant.changes.sources()
     for name in plant.changes.replacements:
@@ -76,7 +76,7 @@ for name in json.load(sys.stdin):
 
 
 def test_bugs_of_python_all_apply() -> None:
-    """Each patch finds what it replaces, in a process of its own: they are forked from one."""
+    """Each patch finds the text that it replaces, in a process forked from one parent."""
     run = subprocess.run(
         [sys.executable, "-c", APPLY, score.PATCHES_MODULE],
         cwd=ROOT,
@@ -89,7 +89,7 @@ def test_bugs_of_python_all_apply() -> None:
 
 
 def test_bug_of_a_model_names_a_switch_that_the_model_has() -> None:
-    """A weakening that the model does not know would leave it whole."""
+    """A switch that the model does not have would leave the model unchanged."""
     for plant in PLANTS:
         if plant.model:
             name, *switches = plant.model
@@ -156,7 +156,7 @@ def test_campaign_that_finds_something_without_a_bug_proves_nothing(
 def test_short_run_takes_some_quick_ones_that_the_seed_chooses(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same seed takes the same; nothing that needs long is among them."""
+    """The same seed chooses the same bugs, and none of the slow ones."""
     monkeypatch.setattr(score, "attempt", lambda *_: {"cases": 9, "violations": ["seen"]})
     monkeypatch.setattr(score.model_campaign, "judge", lambda _: ("seen", {}))
     monkeypatch.setattr(score.model_campaign, "missing_tools", list)
@@ -173,16 +173,30 @@ def test_short_run_takes_some_quick_ones_that_the_seed_chooses(
 
 @pytest.mark.parametrize("arguments", [["no_such"], ["--seconds", "0"], ["--seconds", "nan"]])
 def test_wrong_usage_leaves_with_two(arguments: list[str]) -> None:
-    """Nothing is planted."""
+    """No bug is planted."""
     with pytest.raises(SystemExit) as left:
         score.main(arguments)
     assert left.value.code == 2
 
 
 def test_campaign_without_a_bug_gets_a_clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A control run sees no bug that somebody planted around it."""
+    """A control run sees no bug that the environment has planted."""
     monkeypatch.setenv(variant.CHANGES_VARIABLE, "{}")
     monkeypatch.setenv(variant.CORE_VARIABLE, "/nowhere")
     found = score.environment(None)
     assert not {variant.CHANGES_VARIABLE, variant.CORE_VARIABLE} & set(found)
     assert found["PATH"] == os.environ["PATH"]
+
+
+def test_list_whose_reader_is_gone_ends_well() -> None:
+    """`| head` closes the pipe: no traceback, code 0, also when the rest is flushed at exit."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        command = [sys.executable, "-m", "stress.score", "--list"]
+        done = subprocess.run(
+            command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, check=False
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")

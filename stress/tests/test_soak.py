@@ -17,7 +17,7 @@ IN_USE = Resources(descriptors=12, threads=2, maps=9, stores=9, anonymous_bytes=
 
 
 def reports(sizes: list[float]) -> list[Report]:
-    """Return what a process says that has so many MiB behind each queue."""
+    """Return a process's reports with these MiB after each queue."""
     return [
         Report(
             dataclasses.replace(AT_REST, anonymous_bytes=int(size * MEBIBYTE)), IN_USE, rolls=100
@@ -59,7 +59,7 @@ def test_memory_that_grows_slowly_is_found() -> None:
 
 @pytest.mark.parametrize("what", ["descriptors", "threads", "maps"])
 def test_one_more_of_what_can_be_counted_is_found(what: str) -> None:
-    """Behind the first queues, counts at rest are exact."""
+    """After the first queues, counts at rest are exact."""
     said = reports([20.0] * 6)
     assert soak.judge_counts("it", said) == []
     more = dataclasses.replace(AT_REST, **{what: getattr(AT_REST, what) + 1})
@@ -71,7 +71,7 @@ def test_one_more_of_what_can_be_counted_is_found(what: str) -> None:
 
 @pytest.mark.parametrize("what", ["descriptors", "maps"])
 def test_what_follows_the_rolls_of_an_open_queue_is_found(what: str) -> None:
-    """It may be let go when the queue is closed, and is too much all the same."""
+    """It may be released when the queue is closed, and is too much all the same."""
     said = reports([20.0])
     busy = dataclasses.replace(IN_USE, **{what: 100})
     said.append(dataclasses.replace(said[-1], busy=busy))

@@ -28,7 +28,7 @@ def run(budget):
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: ANN401  a generator, see `add`
-    """Return a function that adds a campaign, in a directory of its own, and returns its name."""
+    """Return a function that adds a campaign, in a separate directory, and returns its name."""
     monkeypatch.setattr(campaign, "PACKAGE_DIRECTORY", tmp_path)
     monkeypatch.setattr(stress, "__path__", [str(tmp_path)])
     before = set(sys.modules)
@@ -77,7 +77,7 @@ def test_clean_campaign_leaves_with_zero_and_prints_its_seed(
 def test_budget_reaches_the_campaign(
     write: Callable[[str, str], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Options are handed on as they stand; `--short` takes the campaign's own seconds."""
+    """Options are handed on unchanged; `--short` takes the campaign's own seconds."""
     write("no_a", "return Outcome(1, notes={'budget': [budget.seconds, budget.cases]})\n")
     assert main(["no_a", "--json", "--seed", "5", "--seconds", "9", "--cases", "4"]) == 0
     assert main(["no_a", "--json", "--seed", "5", "--short"]) == 0
@@ -88,7 +88,7 @@ def test_budget_reaches_the_campaign(
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("body", "expected"),
     [
         ("return Outcome(3, ['lost message 4'])\n", "VIOLATION (seed 5): lost message 4"),
         ("return Outcome(0)\n", "no case was run"),
@@ -96,7 +96,7 @@ def test_budget_reaches_the_campaign(
     ],
 )
 def test_violation_and_nothing_tried_and_an_error_all_fail(
-    write: Callable[[str, str], str], capsys: pytest.CaptureFixture[str], body: str, says: str
+    write: Callable[[str, str], str], capsys: pytest.CaptureFixture[str], body: str, expected: str
 ) -> None:
     """Exit code 1, and the other campaigns of the run still get their turn."""
     write("no_a", body)
@@ -104,16 +104,16 @@ def test_violation_and_nothing_tried_and_an_error_all_fail(
     assert main(["all", "--seed", "5"]) == 1
     printed = capsys.readouterr().out
     assert "FAILED no_a" in printed
-    assert says in printed
+    assert expected in printed
     assert "ok     no_b" in printed
 
 
 def test_campaign_without_its_contract_fails(
     write: Callable[[str, str], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A module that lacks `SHORT_SECONDS` or `run` is told so."""
+    """A module that lacks `SHORT_SECONDS` or `run` is refused with that reason."""
     write("no_a", "return Outcome(1)\n")
-    (tmp_path / "no_a.py").write_text('"""Forbids nothing."""\n', encoding="utf-8")
+    (tmp_path / "no_a.py").write_text('"""Forbids no outcome."""\n', encoding="utf-8")
     assert main(["no_a"]) == 1
     assert "needs SHORT_SECONDS" in capsys.readouterr().out
 
@@ -132,7 +132,7 @@ def test_campaign_without_its_contract_fails(
 def test_wrong_usage_leaves_with_two(
     write: Callable[[str, str], str], arguments: list[str]
 ) -> None:
-    """Nothing is run."""
+    """No campaign is run."""
     write("no_a", "raise AssertionError\n")
     with pytest.raises(SystemExit) as left:
         main(arguments)
@@ -140,7 +140,7 @@ def test_wrong_usage_leaves_with_two(
 
 
 def test_every_campaign_of_the_package_says_what_it_forbids() -> None:
-    """A campaign's first line is its promise."""
+    """A campaign's first line names the outcome that it forbids."""
     assert campaign.campaign_names()
     for name in campaign.campaign_names():
         assert campaign.summary(name), name

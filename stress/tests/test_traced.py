@@ -34,7 +34,7 @@ def use(path: Path) -> None:
 def test_every_module_that_runs_is_traced(tmp_path: Path) -> None:
     """Found in another way, by the profiler: no list can have forgotten a module, or a sub-package.
 
-    Five modules were once split off others, and nobody was killed in them any more.
+    Five modules were once split off others, and no process was killed in them any more.
     """
     seen: set[str] = set()
     profiled: set[str] = set()
@@ -58,7 +58,7 @@ def test_every_module_that_runs_is_traced(tmp_path: Path) -> None:
 
 
 def test_module_is_named_by_its_place(tmp_path: Path) -> None:
-    """Also in a sub-package; nothing outside of the package has a name."""
+    """Also in a sub-package; code outside of the package has no name."""
     root = traced.root()
     assert traced.module_of(str(root / "queue.py")) == "queue"
     assert traced.module_of(str(root / "some" / "where" / "new.py")) == "some.where.new"
@@ -99,7 +99,7 @@ def test_each_place_has_its_turn_before_any_has_another(tmp_path: Path) -> None:
     assert sorted(at for _, at in order) == [At("a:1", n) for n in (1, 2, 3)] + [At("a:2", 1)]
     notes.write_text("a:1\n", encoding="ascii")
     deaths.died(notes)
-    deaths.died(tmp_path / "nobody died")
+    deaths.died(tmp_path / "no victim died")
     said = deaths.notes()
     assert said["places"] == 2
     assert said["deaths at lines"] == 1
@@ -107,9 +107,9 @@ def test_each_place_has_its_turn_before_any_has_another(tmp_path: Path) -> None:
 
 
 def test_scenario_without_a_line_fails(tmp_path: Path) -> None:
-    """A filter that matches nothing would have everybody live."""
+    """A filter that matches no line would have every victim live."""
     deaths: Deaths[str] = Deaths()
     with pytest.raises(AssertionError, match="no line"):
-        deaths.add("scenario", tmp_path / "nothing")
+        deaths.add("scenario", tmp_path / "missing")
     with pytest.raises(AssertionError, match="no line"):
         deaths.ordered(random.Random(1))

@@ -39,7 +39,7 @@ def payloads(queue: Queue) -> list[bytes]:
 
 
 @COUNTS
-def test_published_rows_stand_in_order_between_others(queue: Queue, count: int) -> None:
+def test_published_rows_are_in_order_between_others(queue: Queue, count: int) -> None:
     """I1: sequences are consecutive; what is sent before and after stays around it."""
     rows = Rows("x", count)
     with queue.producer() as producer, BulkPublisher(queue._store) as ledger:
@@ -91,19 +91,19 @@ def test_times_before_the_last_one_are_refused(queue: Queue, count: int) -> None
     assert queue.verify().problems == []
 
 
-def test_a_message_that_fits_into_no_page_publishes_nothing(queue: Queue) -> None:
-    """All or none, also when only the last row is invalid."""
+def test_a_message_larger_than_a_page_is_published_with_the_others(queue: Queue) -> None:
+    """I23: it takes separate pages between those of the others."""
     rows = Rows("x", LARGE_COUNT)
-    rows.payloads[-1] = bytes(PAGE_BYTES)
-    rows.frame_bytes += PAGE_BYTES
-    with BulkPublisher(queue._store) as ledger, pytest.raises(errors.MessageTooLarge):
-        ledger.publish("w", 0, rows)
-    assert payloads(queue) == []
+    rows.payloads[3] = rows.payloads[-1] = bytes(3 * PAGE_BYTES)
+    rows.frame_bytes += 6 * PAGE_BYTES
+    with BulkPublisher(queue._store) as ledger:
+        assert ledger.publish("w", 0, rows) == range(LARGE_COUNT)
+    assert payloads(queue) == rows.payloads
     assert queue.verify().problems == []
 
 
 @pytest.mark.parametrize("count", [SMALL_COUNT, LARGE_COUNT])
-def test_producers_go_on_beside_publishers(queue: Queue, count: int) -> None:
+def test_producers_continue_during_publishing(queue: Queue, count: int) -> None:
     """I19: each publication is one run of sequences, whichever producers send meanwhile."""
     stop = threading.Event()
     sent: list[int] = []
@@ -136,14 +136,14 @@ def test_no_reader_sees_a_part(queue: Queue) -> None:
     stop = threading.Event()
     wrong: list[object] = []
 
-    def look() -> None:
+    def poll() -> None:
         with Queue(queue.directory, read_only=True) as other:
             while not stop.is_set():
                 there = payloads(other)
                 if len(there) % LARGE_COUNT:
                     wrong.append(len(there))
 
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=poll)
     thread.start()
     try:
         for piece in range(15):
@@ -194,7 +194,7 @@ def test_an_entry_ahead_of_the_tail_is_taken_back(tmp_path: Path) -> None:
         assert ledger.done("steps", 1) is None
 
 
-def test_a_damaged_record_is_told_and_repaired(queue: Queue) -> None:
+def test_a_damaged_record_is_reported_and_repaired(queue: Queue) -> None:
     """An unreadable one is an error for its writer, a problem for verify, removed by repair."""
     folder = queue._store.folder
     write_record(folder, publishing_name("queue"), {"first_page": 2})
@@ -218,7 +218,7 @@ def test_publishers_wait_for_each_other(queue: Queue) -> None:
         BulkPublisher(other._store)
 
 
-def test_what_publishers_left_is_removed(queue: Queue) -> None:
+def test_files_of_dead_publishers_are_removed(queue: Queue) -> None:
     """After a publication the staging directory contains only the lock."""
     with BulkPublisher(queue._store) as ledger:
         ledger.publish("w", 0, Rows("x", LARGE_COUNT))
@@ -238,7 +238,7 @@ def test_records_of_another_size_are_refused(tmp_path: Path, count: int) -> None
         assert queue.verify().problems == []
 
 
-def test_making_the_staged_directory_syncs_nothing_of_the_queue(
+def test_creating_the_staged_directory_syncs_no_file_of_the_queue(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A failed sync of the queue's directory would stop the queue without need."""

@@ -33,7 +33,7 @@ Capture = pytest.CaptureFixture[bytes]
 def start(
     *arguments: str | Path, stdin: int | None = subprocess.PIPE, stdout: int = subprocess.PIPE
 ) -> subprocess.Popen[bytes]:
-    """Start the command in a process of its own."""
+    """Start the command in its own process."""
     return subprocess.Popen(
         [sys.executable, "-m", "pagequeue.cli", *map(str, arguments)],
         stdin=stdin,
@@ -94,7 +94,7 @@ def test_text_is_plain_payload_lines_in_a_pipe(directory: Path, capfdbinary: Cap
     assert out == b"".join(b"message %d\n" % number for number in range(10))
 
 
-def test_json_tells_sequence_time_and_payload(tmp_path: Path, capfdbinary: Capture) -> None:
+def test_json_has_sequence_time_and_payload(tmp_path: Path, capfdbinary: Capture) -> None:
     """Text stays text, anything else is base64 under another key."""
     with Queue(tmp_path / "q", page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
         producer.send("naïve\n".encode(), timestamp=1_700_000_000_123_456_789)
@@ -127,7 +127,7 @@ def test_json_tells_sequence_time_and_payload(tmp_path: Path, capfdbinary: Captu
         (["--last", "3", "--until", "1700000009000000000"], [7, 8]),
     ],
 )
-def test_span_is_what_was_asked_for(
+def test_span_is_the_one_requested(
     directory: Path, capfdbinary: Capture, options: list[str], expected: list[int]
 ) -> None:
     """Since is inclusive, until exclusive, and last counts from the tail."""
@@ -136,16 +136,14 @@ def test_span_is_what_was_asked_for(
     assert out.splitlines() == [b"message %d" % number for number in expected]
 
 
-def test_seconds_given_as_nanoseconds_are_pointed_out(
-    directory: Path, capfdbinary: Capture
-) -> None:
-    """A bare number in 1973 or before is taken as it stands, and said to be."""
+def test_seconds_given_as_nanoseconds_are_reported(directory: Path, capfdbinary: Capture) -> None:
+    """A bare number that means 1973 or earlier is accepted; stderr shows the date that it means."""
     code, _, err = call(capfdbinary, "receive", directory, "--since", "1700000000")
     assert code == 0
     assert "1970-01-01T00:00:01.7" in err
 
 
-def test_follower_prints_what_comes_until_interrupted(directory: Path) -> None:
+def test_follower_prints_new_messages_until_interrupted(directory: Path) -> None:
     """`receive --follow` shows each message at once and ends with 130 at Ctrl-C, quietly."""
     with start("receive", directory, "--follow", "--last", "1") as process:
         assert process.stdout is not None
@@ -165,7 +163,7 @@ def test_follower_ends_at_until(directory: Path, capfdbinary: Capture) -> None:
     assert len(call(capfdbinary, *arguments, iso_time(time.time_ns()))[1].splitlines()) == 10
 
 
-def test_receiver_whose_reader_has_gone_ends_quietly(tmp_path: Path) -> None:
+def test_receiver_whose_reader_exited_ends_quietly(tmp_path: Path) -> None:
     """`receive | head -1` leaves no traceback and exit code 141."""
     with Queue(tmp_path / "q") as queue, queue.producer() as producer:
         producer.send_many([b"x" * 1000] * 2000)
@@ -178,8 +176,8 @@ def test_receiver_whose_reader_has_gone_ends_quietly(tmp_path: Path) -> None:
         assert process.wait(WAIT_SECONDS) == 141
 
 
-def test_idle_follower_whose_reader_has_gone_ends(directory: Path) -> None:
-    """A follower does not need another message to notice that nobody reads."""
+def test_idle_follower_whose_reader_exited_ends(directory: Path) -> None:
+    """A follower notices a closed pipe without waiting for another message."""
     with start("receive", directory, "--follow") as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -189,8 +187,8 @@ def test_idle_follower_whose_reader_has_gone_ends(directory: Path) -> None:
         assert process.wait(WAIT_SECONDS) == 141
 
 
-def test_full_disk_behind_stdout_is_one_line(directory: Path) -> None:
-    """A stdout that cannot be written is told once, without a traceback."""
+def test_full_disk_under_stdout_is_one_line(directory: Path) -> None:
+    """A failed write to stdout is reported once, without a traceback."""
     with open("/dev/full", "wb") as full:
         process = start("receive", directory, stdout=full.fileno())
         _, err = process.communicate(timeout=WAIT_SECONDS)
@@ -252,8 +250,8 @@ def test_terminal_shows_time_in_colour_and_no_escape_of_a_payload(
     assert "\x1b[36m" in shown
 
 
-def test_terminal_is_told_how_many_were_sent(tmp_path: Path, terminal: tuple[int, int]) -> None:
-    """With somebody looking at stderr, the sender says its count, and a file's progress."""
+def test_terminal_shows_how_many_were_sent(tmp_path: Path, terminal: tuple[int, int]) -> None:
+    """If stderr is a terminal, the sender prints its count, and a file's progress."""
     (tmp_path / "file").write_bytes(b"line\n" * 1000)
     process = subprocess.Popen(
         [
@@ -273,7 +271,7 @@ def test_terminal_is_told_how_many_were_sent(tmp_path: Path, terminal: tuple[int
 # --- info and verify --------------------------------------------------------------------------
 
 
-def test_info_tells_the_same_to_people_and_programs(directory: Path, capfdbinary: Capture) -> None:
+def test_info_prints_the_same_as_text_and_json(directory: Path, capfdbinary: Capture) -> None:
     """`info` shows pages, messages and times, in lines or as one JSON object."""
     code, out, _ = call(capfdbinary, "info", directory, "--json")
     figures = json.loads(out)
@@ -316,7 +314,7 @@ def test_verify_names_damage_and_fails(directory: Path, capfdbinary: Capture) ->
 def test_missing_queue_is_one_line_and_exit_code_1(
     tmp_path: Path, capfdbinary: Capture, command: str
 ) -> None:
-    """A reader never makes a queue; it says which one is not there."""
+    """A reader never creates a queue; the error names the missing one."""
     code, out, err = call(capfdbinary, command, tmp_path / "nowhere")
     assert (code, out) == (1, b"")
     assert err.startswith("pagequeue: error:")
@@ -339,14 +337,14 @@ def test_missing_queue_is_one_line_and_exit_code_1(
         (["info"], "DIR"),
     ],
 )
-def test_wrong_usage_is_exit_code_2_and_says_what_is_right(
+def test_wrong_usage_is_exit_code_2_with_the_correct_usage(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfdbinary: Capture,
     arguments: list[str],
     told: str,
 ) -> None:
-    """Usage errors are apart from all others, and leave nothing behind."""
+    """Usage errors differ from all others, and leave no files."""
     monkeypatch.chdir(tmp_path)
     code, out, err = call(capfdbinary, *arguments)
     assert (code, out) == (2, b"")
@@ -367,7 +365,7 @@ def test_help_names_every_command(capfdbinary: Capture) -> None:
 
 @pytest.mark.parametrize("module", ["click", "rich"])
 def test_missing_extra_is_named_with_the_remedy(module: str) -> None:
-    """Without its extra the command says what to install, without a traceback."""
+    """Without its extra the command prints what to install, without a traceback."""
     program = (
         f"import sys; sys.modules[{module!r}] = None\n"
         "from pagequeue.cli import main\n"

@@ -30,7 +30,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def test_pages_are_compressed_and_read_as_before(directory: Path, capsys: Capture) -> None:
-    """It says how much it was and is."""
+    """The output has the size before and after."""
     assert main(["receive", str(directory)]) == 0
     before = capsys.readouterr().out
     assert main(["compress", str(directory)]) == 0
@@ -56,10 +56,10 @@ def test_json_and_rotate(directory: Path, capsys: Capture) -> None:
         assert queue.info().tail_page == report["pages"] + 1
 
 
-def test_missing_extra_and_missing_queue_are_told(
+def test_missing_extra_and_missing_queue_are_reported(
     directory: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One line each, which says what to do; nothing is made."""
+    """One line each, with the remedy; no file is created."""
     assert main(["compress", str(tmp_path / "none")]) == 1
     assert "no queue here" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()

@@ -1,4 +1,4 @@
-"""`receive --consumer` acknowledges what its reader has read, and nothing else."""
+"""`receive --consumer` acknowledges exactly the messages that its reader has read."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def shell(directory: Path, command: str) -> str:
         ("", "sed 4q", 4),
     ],
 )
-def test_a_reader_that_ends_has_what_is_acknowledged(
+def test_a_reader_that_exits_has_all_acknowledged_messages(
     directory: Path, options: str, reader: str, count: int
 ) -> None:
     """What `head` has shown is acknowledged, and not a message more, however it is framed."""
@@ -68,8 +68,8 @@ def test_a_reader_that_ends_has_what_is_acknowledged(
     assert shell(directory, "$R | head -n 1").strip() == str(count)
 
 
-def test_what_stays_in_the_pipe_is_not_acknowledged(directory: Path) -> None:
-    """A reader that never reads gets nothing, though the pipe has room for everything."""
+def test_message_left_in_the_pipe_is_not_acknowledged(directory: Path) -> None:
+    """A reader that never reads acknowledges no message, even if the pipe has room for all."""
     shell(directory, "$R | sleep 1")
     assert acknowledged(directory) == 0
 
@@ -80,7 +80,7 @@ def test_steps_that_were_asked_for_are_acknowledged_as_a_whole(directory: Path) 
     assert acknowledged(directory) == COUNT
 
 
-def test_a_killed_reader_has_read_what_is_acknowledged(directory: Path) -> None:
+def test_a_killed_reader_has_read_all_acknowledged_messages(directory: Path) -> None:
     """SIGKILL at any moment: at most what the reader had got is acknowledged."""
     with subprocess.Popen(
         [*RECEIVE, str(directory), "--consumer", "shop"], stdout=subprocess.PIPE
@@ -92,8 +92,8 @@ def test_a_killed_reader_has_read_what_is_acknowledged(directory: Path) -> None:
     assert acknowledged(directory) == got.count(b"\n")
 
 
-def test_nothing_is_acknowledged_on_a_full_disk(directory: Path) -> None:
-    """A write that fails acknowledges nothing, and says where it failed."""
+def test_no_message_is_acknowledged_on_a_full_disk(directory: Path) -> None:
+    """A failed write acknowledges no message, and the error names the file."""
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
             [*RECEIVE, str(directory), "--consumer", "shop"],
@@ -104,15 +104,15 @@ def test_nothing_is_acknowledged_on_a_full_disk(directory: Path) -> None:
     assert acknowledged(directory) == 0
 
 
-def test_nothing_is_acknowledged_where_stdout_is_closed(directory: Path) -> None:
-    """The command refuses to receive into nothing."""
+def test_no_message_is_acknowledged_if_stdout_is_closed(directory: Path) -> None:
+    """The command refuses to receive without an open stdout."""
     shell(directory, "$R >&-; $R <&- >&- 2>&-")
     with Queue(directory, create=False, read_only=True) as queue:
         assert queue.consumers() == []
 
 
-def test_a_socket_counts_when_its_reader_has_read(directory: Path) -> None:
-    """Services are started with sockets; what is left in one is not acknowledged."""
+def test_message_in_a_socket_is_acknowledged_once_read(directory: Path) -> None:
+    """Services are started with sockets; messages left in one are not acknowledged."""
     ours, theirs = socket.socketpair()
     with (
         ours,
@@ -130,7 +130,7 @@ def test_a_socket_counts_when_its_reader_has_read(directory: Path) -> None:
     assert acknowledged(directory) == 10
 
 
-def test_ctrl_c_acknowledges_nothing_unread(directory: Path) -> None:
+def test_ctrl_c_acknowledges_no_unread_message(directory: Path) -> None:
     """A receiver that waits for its reader is interrupted quietly."""
     with subprocess.Popen(
         [*RECEIVE, str(directory), "--consumer", "shop"],

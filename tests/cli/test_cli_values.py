@@ -76,10 +76,8 @@ def test_values_are_printed_as_json(tmp_path: Path, capfd: pytest.CaptureFixture
     assert '"codec": "json"' in run(capfd, "info", str(tmp_path / "json"), "--json")
 
 
-def test_lines_are_sent_as_the_codec_has_them(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """A line that is no JSON is named, and nothing from its batch on was sent."""
+def test_lines_are_encoded_by_the_codec(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The error names a line that is not JSON; its batch and later lines are not sent."""
     path, source = str(tmp_path / "queue"), tmp_path / "lines"
     source.write_text('{"a": 1}\n"text"\n')
     run(capfd, "send", path, "--codec", "json", "--file", str(source))

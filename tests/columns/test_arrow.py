@@ -18,7 +18,7 @@ import pytest
 from plugin import MESSAGES, Disk
 from support import SMALL, Clock
 
-from pagequeue import ClosedError, Expired, MessageTooLarge, Queue, Retention
+from pagequeue import ClosedError, CorruptFrame, Expired, MessageTooLarge, Queue, Retention
 from pagequeue.columns import arrow
 
 if TYPE_CHECKING:
@@ -115,6 +115,7 @@ def test_batch_becomes_a_record_batch(queue: Queue, copy: bool, made: bool) -> N
         assert batch.payloads == PAYLOADS
     table = batch.to_arrow(copy=copy)
     assert table.schema == (COPIED if copy else arrow.schema())
+    assert batch.to_arrow().schema == COPIED
     assert rows_of(table) == sent(queue)
     assert rows_of(pa.record_batch(batch)) == sent(queue)
     part = batch[3:20]
@@ -129,19 +130,19 @@ def test_empty_batch_is_an_empty_record_batch(queue: Queue, copy: bool) -> None:
     assert table.schema == (COPIED if copy else arrow.schema())
 
 
-def test_views_are_of_the_page_and_copies_are_not(queue: Queue) -> None:
-    """A payload of more than 12 bytes is looked at where it stands in the map."""
+def test_views_point_into_the_page_and_copies_do_not(queue: Queue) -> None:
+    """A payload of more than 12 bytes is read in place, in the mapped page."""
     batch = queue.between()
     pages = [pa.py_buffer(part.region) for part in batch._parts()]
     ranges = {(page.address, page.size) for page in pages}
-    views = batch.to_arrow().column("payload").buffers()[2:]
+    views = batch.to_arrow(copy=False).column("payload").buffers()[2:]
     assert {(buffer.address, buffer.size) for buffer in views} == ranges
     data = batch.to_arrow(copy=True).column("payload").buffers()[2]
     assert all(not at <= data.address < at + size for at, size in ranges)
 
 
-def test_reader_may_ask_a_batch_for_copies(queue: Queue) -> None:
-    """The requested schema decides, and what it is made of is given up by nobody."""
+def test_reader_can_request_copies_of_a_batch(queue: Queue) -> None:
+    """The requested schema decides; the original batch keeps its buffers."""
     batch = queue.last(5)
     schema, array = batch.__arrow_c_array__(COPIED.__arrow_c_schema__())
     copied = pa.RecordBatch._import_from_c_capsule(schema, array)
@@ -149,7 +150,7 @@ def test_reader_may_ask_a_batch_for_copies(queue: Queue) -> None:
     assert rows_of(copied) == sent(queue)[-5:]
     schema, array = batch.__arrow_c_array__(arrow.schema().__arrow_c_schema__())
     assert pa.RecordBatch._import_from_c_capsule(schema, array).schema == arrow.schema()
-    assert pa.schema(batch) == arrow.schema()
+    assert pa.schema(batch) == pa.record_batch(batch).schema == COPIED
 
 
 def test_copy_that_arrow_cannot_hold_is_refused(
@@ -158,8 +159,8 @@ def test_copy_that_arrow_cannot_hold_is_refused(
     """Offsets have 32 bits: a typed error, and not a wrapped number."""
     monkeypatch.setattr(arrow, "COPY_BYTES_MAX", 1000)
     with pytest.raises(MessageTooLarge, match="take smaller batches"):
-        queue.last(1000).to_arrow(copy=True)
-    assert len(queue.last(1000).to_arrow()) == len(PAYLOADS)
+        queue.last(1000).to_arrow()
+    assert len(queue.last(1000).to_arrow(copy=False)) == len(PAYLOADS)
 
 
 # --- a part of a queue ---------------------------------------------------------------------------
@@ -170,6 +171,7 @@ def test_each_reader_takes_a_live_queue(queue: Queue, read: Reader) -> None:
     """One line each; every payload and every time is what was sent."""
     assert read(queue.batches()) == sent(queue)
     assert read(queue.batches(limit_count=3)) == sent(queue)
+    assert read(queue.batches(copy=False)) == sent(queue)
     since = sent(queue)[10][1]
     until = sent(queue)[40][1]
     found = read(queue.batches(since=since, until=until))
@@ -184,8 +186,8 @@ def test_each_reader_takes_an_empty_part(queue: Queue, read: Reader) -> None:
 
 
 @every_reader
-def test_part_is_the_same_as_often_as_it_is_read(queue: Queue, read: Reader) -> None:
-    """What is sent later is not in it, and iterating takes nothing from those who read it all."""
+def test_part_is_the_same_each_time_it_is_read(queue: Queue, read: Reader) -> None:
+    """Later messages are not part of it, and one reader's iteration does not affect another's."""
     batches = queue.batches(sequence=5)
     expected = sent(queue, 5)
     next(batches)
@@ -213,7 +215,7 @@ def test_duckdb_finds_batches_by_their_name(queue: Queue) -> None:
 
 @every_reader
 def test_damage_in_the_middle_reaches_the_reader(disk: Disk, read: Reader) -> None:
-    """Its own kind of error, in whose text file, position and message stand."""
+    """The reader's own error type, with file, position and message in its text."""
     disk.send(*MESSAGES)
     position = disk.tear(2, 1)
     with disk.open() as queue:
@@ -224,8 +226,8 @@ def test_damage_in_the_middle_reaches_the_reader(disk: Disk, read: Reader) -> No
 
 
 @every_reader
-def test_queue_that_was_closed_is_an_error_of_the_reader(queue: Queue, read: Reader) -> None:
-    """A stream that begins behind closing says so by type, if the reader lets it."""
+def test_closed_queue_is_an_error_of_the_reader(queue: Queue, read: Reader) -> None:
+    """A stream started after closing raises ClosedError, if the reader passes errors on."""
     batches = queue.batches()
     queue.close()
     with pytest.raises(ClosedError):
@@ -235,7 +237,7 @@ def test_queue_that_was_closed_is_an_error_of_the_reader(queue: Queue, read: Rea
 
 
 def test_closing_while_a_stream_is_open_ends_it_with_an_error(queue: Queue) -> None:
-    """What was given out stays; the next batch is an error that says what to do."""
+    """Batches already returned stay valid; the next one raises an error with the remedy."""
     reader = pa.RecordBatchReader.from_stream(queue.batches(limit_count=2))
     first = reader.read_next_batch()
     expected = sent(queue)[:2]
@@ -245,8 +247,76 @@ def test_closing_while_a_stream_is_open_ends_it_with_an_error(queue: Queue) -> N
     assert rows_of(first) == expected
 
 
-def test_stream_that_is_dropped_half_way_lets_go(queue: Queue) -> None:
-    """Nothing but the queue has the pages then."""
+def test_reader_of_a_queue_that_is_closed_meanwhile_raises_its_own_error(queue: Queue) -> None:
+    """ClosedError, each time: what was not read never seems to be the end."""
+    batches = queue.batches(limit_count=2)
+    reader = batches.to_arrow()
+    begun = batches.to_arrow(copy=False)
+    first, expected = reader.read_next_batch(), sent(queue)[:2]
+    queue.close()
+    for read in (reader.read_next_batch, reader.read_all, reader.read_pandas, begun.read_all):
+        with pytest.raises(ClosedError, match="this replay is closed: make another one"):
+            read()
+    with pytest.raises(ClosedError):
+        batches.to_arrow()
+    assert rows_of(first) == expected
+
+
+def test_error_of_a_stream_is_raised_again(queue: Queue) -> None:
+    """A caller that catches it and reads on must not take the rest for complete."""
+    reader = pa.RecordBatchReader.from_stream(queue.batches(limit_count=2))
+    reader.read_next_batch()
+    queue.close()
+    for read in (reader.read_next_batch, reader.read_all):
+        with pytest.raises(pa.ArrowInvalid, match="this replay is closed"):
+            read()
+
+
+def test_reader_reads_the_whole_part_each_time(queue: Queue) -> None:
+    """As the stream does, views or copies."""
+    batches = queue.batches(limit_count=7)
+    next(batches)
+    for copy in (False, True):
+        table = batches.to_arrow(copy=copy).read_all()
+        assert table.schema.field("payload").type == (pa.binary() if copy else pa.binary_view())
+        assert rows_of(table) == sent(queue)
+
+
+def test_damage_in_a_reader_is_a_separate_error_type(disk: Disk) -> None:
+    """With file, position and sequence; again and again."""
+    disk.send(*MESSAGES)
+    position = disk.tear(2, 1)
+    with disk.open() as queue:
+        reader = queue.batches(limit_count=1).to_arrow()
+        for _ in range(4):
+            reader.read_next_batch()
+        for _ in range(2):
+            with pytest.raises(CorruptFrame) as raised:
+                reader.read_next_batch()
+            assert (raised.value.sequence, raised.value.position) == (4, position)
+
+
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_sending_the_batches_of_a_closed_queue_raises_closed_error(
+    tmp_path: Path, queue: Queue, meanwhile: bool
+) -> None:
+    """Not that Arrow does not accept them; no message was sent."""
+    batches = queue.batches(limit_count=2)
+    told: Any = batches
+    if meanwhile:
+        told = batches.to_arrow()
+        told.read_next_batch()
+    queue.close()
+    fields = [("sequence", "<i8"), ("timestamp", "<M8[ns]")]
+    with Queue(tmp_path / "records", page_bytes=SMALL, dtype=fields) as other:
+        producer = other.producer()
+        with pytest.raises(ClosedError):
+            producer.send_many(told)
+        assert len(other) == 0
+
+
+def test_stream_that_is_dropped_half_way_releases_its_pages(queue: Queue) -> None:
+    """Afterwards only the queue has the pages."""
     reader = pa.RecordBatchReader.from_stream(queue.batches(limit_count=2))
     assert len(reader.read_next_batch()) == 2
     count = len(queue._opened.handles)
@@ -258,8 +328,8 @@ def test_stream_that_is_dropped_half_way_lets_go(queue: Queue) -> None:
 
 def test_arrays_may_be_released_by_another_thread(queue: Queue) -> None:
     """The last reference to a page can go anywhere."""
-    tables = [pa.table(queue.batches(limit_count=2)) for _ in range(20)]
-    streams = [queue.batches().__arrow_c_stream__() for _ in range(20)]
+    tables = [pa.table(queue.batches(limit_count=2, copy=False)) for _ in range(20)]
+    streams = [queue.batches(copy=False).__arrow_c_stream__() for _ in range(20)]
 
     def drop() -> None:
         while tables:
@@ -276,16 +346,16 @@ def test_arrays_may_be_released_by_another_thread(queue: Queue) -> None:
 
 
 @every_reader
-def test_results_stay_right_behind_closing_and_retirement(tmp_path: Path, read: Reader) -> None:
-    """A view pins its page: it is not used again, and its bytes do not go."""
+def test_results_stay_valid_after_closing_and_retention(tmp_path: Path, read: Reader) -> None:
+    """A view pins its page: the page is not reused, and its bytes stay mapped."""
     keep = Retention(max_bytes=4 * SMALL)
     with Queue(tmp_path / "q", page_bytes=SMALL, retention=keep) as queue:
         with queue.producer() as producer:
             for i in range(8):
                 producer.send(b"%d" % i * 1300)
         batches = queue.batches()
-        table = pa.table(batches)
-        frame = pl.DataFrame(batches)
+        table = pa.table(queue.batches(copy=False))
+        frame = pl.DataFrame(queue.batches(copy=False))
         expected = sent(queue)
         with queue.producer() as producer:
             for _ in range(40):
@@ -300,7 +370,7 @@ def test_results_stay_right_behind_closing_and_retirement(tmp_path: Path, read: 
 
 
 def test_without_pyarrow_the_extra_is_named(tmp_path: Path) -> None:
-    """Everything else works, and what does not says what to install."""
+    """All else works; the methods that need pyarrow name the extra to install."""
     code = (
         "import sys; sys.modules['pyarrow'] = None\n"
         "from pagequeue import MissingExtra, Queue\n"
@@ -328,10 +398,11 @@ def test_importing_the_package_imports_no_pyarrow() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_batches_say_their_schema_and_can_be_closed(queue: Queue) -> None:
-    """Closing ends the iterator alone: streams begin anew."""
+def test_batches_have_a_schema_and_can_be_closed(queue: Queue) -> None:
+    """Closing ends only the iterator: each stream starts from the beginning."""
     with queue.batches() as batches:
-        assert batches.schema == pa.schema(batches) == arrow.schema()
+        assert batches.schema == pa.schema(batches) == COPIED
+        assert queue.batches(copy=False).schema == arrow.schema()
         assert batches.sequence == 0
     with pytest.raises(ClosedError):
         next(batches)

@@ -47,7 +47,7 @@ def batch(tmp_path: Path) -> Iterator[Batch]:
         yield queue.consumer(sequence=3).receive_many()
 
 
-def test_columns_say_what_was_sent(batch: Batch) -> None:
+def test_columns_hold_the_messages_sent(batch: Batch) -> None:
     """Payloads are bytes; sequences, timestamps and lengths are int64 of the same length."""
     assert batch.payloads == SENT
     assert all(type(payload) is bytes for payload in batch.payloads)
@@ -59,7 +59,7 @@ def test_columns_say_what_was_sent(batch: Batch) -> None:
     assert {column.shape for column in columns} == {(5,)}
 
 
-def test_columns_of_what_was_read_cannot_be_changed(batch: Batch) -> None:
+def test_columns_of_a_batch_are_read_only(batch: Batch) -> None:
     """Timestamps and lengths are read-only views."""
     for column in (batch.timestamps, batch.lengths):
         with pytest.raises(ValueError, match="read-only"):
@@ -107,7 +107,7 @@ def test_slice_with_gaps_is_refused(batch: Batch) -> None:
 
 
 def test_batches_are_equal_when_their_messages_are(batch: Batch) -> None:
-    """Equality goes by payloads, timestamps and place; a batch cannot be hashed."""
+    """Payloads, timestamps and sequences decide; a batch is not hashable."""
     assert batch == batch[:]
     assert batch[1:3] != batch[2:4]
     assert batch[:2] != batch[:3]
@@ -124,12 +124,12 @@ def test_batch_survives_pickling(batch: Batch) -> None:
 
 
 def test_repr_names_count_and_sequences(batch: Batch) -> None:
-    """A batch in a log says what it is, not all that is in it."""
+    """A batch in a log is described, not printed in full."""
     assert repr(batch) == "<Batch of 5 messages, sequences 3 to 7>"
 
 
 def test_batch_outlives_its_queue(tmp_path: Path) -> None:
-    """What was received was copied: closing the queue takes nothing away."""
+    """A received batch is a copy: closing the queue does not affect it."""
     with Queue(tmp_path / "q", page_bytes=SMALL) as queue:
         queue.producer().send_many([b"a", b"b"])
         batch = queue.consumer().receive_many()
@@ -166,8 +166,8 @@ def test_empty_batch_has_empty_columns(tmp_path: Path) -> None:
 # --- what a batch keeps --------------------------------------------------------------------------
 
 
-def test_payloads_are_made_once_and_the_page_is_let_go_then(tmp_path: Path) -> None:
-    """A batch that nobody asks for payloads makes none; one that has made them needs no page."""
+def test_payloads_are_created_once_and_the_page_is_released_then(tmp_path: Path) -> None:
+    """Payload objects are created on first access; afterwards the batch needs no page."""
     with Queue(tmp_path / "q", page_bytes=SMALL) as queue:
         queue.producer().send_many([b"a" * 20, b"b" * 20])
         batch = queue.last(2)
@@ -181,10 +181,10 @@ def test_payloads_are_made_once_and_the_page_is_let_go_then(tmp_path: Path) -> N
         assert batch.lengths.tolist() == [20, 20]
 
 
-def test_batch_is_right_whatever_becomes_of_the_queue(
+def test_batch_stays_valid_after_close_compression_and_retention(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I13: closed, compressed, or retired while a batch views it, a page stays what it was."""
+    """I13: closed, compressed or retired while a batch views it, a page keeps its bytes."""
     monkeypatch.setattr(spare, "PAGE_BYTES_MIN", 0)
     with Queue(tmp_path / "q", page_bytes=SMALL, retention=Retention(max_bytes=1 << 17)) as queue:
         with queue.producer() as producer:
@@ -243,8 +243,8 @@ def test_no_other_process_uses_a_page_again_that_a_batch_views(
 
 
 @pytest.mark.parametrize("cut", [0, SMALL, SMALL + 500])
-def test_truncation_behind_reading_is_an_error_and_not_zeros(tmp_path: Path, cut: int) -> None:
-    """What stands in front of the cut is given; what does not is `CorruptPage`, in every way."""
+def test_truncation_after_reading_is_an_error_and_not_zeros(tmp_path: Path, cut: int) -> None:
+    """Messages before the cut are returned; all others raise `CorruptPage`, in every method."""
     with Queue(tmp_path / "q", page_bytes=4 * SMALL) as queue:
         queue.producer().send_many([b"x" * 1500 for i in range(8)])
         batch = queue.last(8)
@@ -264,8 +264,8 @@ def test_truncation_behind_reading_is_an_error_and_not_zeros(tmp_path: Path, cut
         assert batch[:whole].payloads == [b"x" * 1500] * whole
 
 
-def test_damage_ends_a_batch_and_the_next_read_says_so(disk: Disk) -> None:
-    """I2: what validates in front of damage is given first."""
+def test_damage_ends_a_batch_and_the_next_read_raises(disk: Disk) -> None:
+    """I2: the valid messages before the damage are returned first."""
     disk.send(*MESSAGES)
     disk.tear(2, 1)
     with disk.open() as queue:
@@ -283,7 +283,7 @@ RECORD = np.dtype([("sensor", "<u2"), ("value", ">f8"), ("tag", "S3")])
 
 
 def test_records_are_one_view_of_the_page(tmp_path: Path) -> None:
-    """No copy: the array's memory is the map, a stride is a frame, and nothing can be written."""
+    """No copy: the array's memory is the map, the stride is a frame, and it is read-only."""
     sent = np.zeros(50, RECORD)
     sent["sensor"], sent["value"], sent["tag"] = range(50), np.arange(50) / 4, b"abc"
     with Queue(tmp_path / "q", page_bytes=SMALL) as queue:
@@ -319,7 +319,7 @@ def test_records_of_several_pages_are_joined(tmp_path: Path) -> None:
 
 
 def test_payload_of_another_size_is_named(tmp_path: Path) -> None:
-    """The error says which message, and how many bytes it and the dtype have."""
+    """The error names the message, its size and the dtype's size."""
     with Queue(tmp_path / "q", page_bytes=SMALL) as queue:
         queue.producer().send_many([b"12345678", b"12345678", b"1234", b""])
         batch = queue.last(4)

@@ -49,10 +49,10 @@ def queue(tmp_path: Path) -> Iterator[Queue]:
     taken=st.integers(0, 20),
     mode=st.sampled_from(["plain", "rotated", "compressed", "retired", "indexless"]),
 )
-def test_all_of_it_is_what_a_list_says(
+def test_columns_queries_agree_with_a_list(
     steps: list[int], moments: list[int], bounds: tuple[int, int], taken: int, mode: str
 ) -> None:
-    """I1, I6: with equal times, empty pages, pages that went, and without an index."""
+    """I1, I6: with equal times, empty pages, removed pages, and without an index."""
     times = np.cumsum([1, *steps]).tolist()[1:]
     since, until = bounds
     with tempfile.TemporaryDirectory() as base:
@@ -89,8 +89,8 @@ def test_all_of_it_is_what_a_list_says(
 # --- as of ---------------------------------------------------------------------------------------
 
 
-def test_as_of_takes_moments_of_every_kind(queue: Queue) -> None:
-    """One moment gives an int; an array an array of its shape, in any order, empty too."""
+def test_as_of_takes_timestamps_of_every_type(queue: Queue) -> None:
+    """A scalar gives an int; an array gives an array of its shape, in any order, empty too."""
     assert queue.as_of(20) == queue.as_of(np.int64(29)) == 4
     assert isinstance(queue.as_of(20), int)
     assert queue.as_of(9) == -1
@@ -99,12 +99,12 @@ def test_as_of_takes_moments_of_every_kind(queue: Queue) -> None:
     assert queue.as_of([49, 50]).tolist() == [5, 10]
     assert queue.as_of(moments.astype("datetime64[ns]")).tolist() == [[11, -1], [4, 11]]
     assert queue.as_of(datetime.now(UTC)) == 11
-    assert queue.as_of(timedelta(0)) == -1  # the clock says 5
+    assert queue.as_of(timedelta(0)) == -1  # the clock is at 5
     assert queue.as_of([]).shape == (0,)
 
 
-def test_as_of_refuses_what_is_no_moment(queue: Queue) -> None:
-    """The error says what to give."""
+def test_as_of_refuses_values_that_are_not_timestamps(queue: Queue) -> None:
+    """The error names the accepted types."""
     with pytest.raises(NaiveDatetime):
         queue.as_of(datetime(2026, 1, 1))  # noqa: DTZ001 - that is the mistake
     with pytest.raises(TypeError, match="integers of ns or datetime64"):
@@ -117,7 +117,7 @@ def test_as_of_refuses_what_is_no_moment(queue: Queue) -> None:
         queue.as_of("now")  # type: ignore[call-overload]
 
 
-def test_as_of_an_empty_queue_is_none(tmp_path: Path) -> None:
+def test_as_of_an_empty_queue_is_minus_one(tmp_path: Path) -> None:
     """There is no last message."""
     with Queue(tmp_path / "q", page_bytes=SMALL) as queue:
         assert queue.as_of([0, 2**62]).tolist() == [-1, -1]
@@ -158,8 +158,8 @@ def test_damage_that_would_have_to_prove_an_answer_is_an_error(disk: Disk, ordin
             queue.as_of(times[ordinal])
 
 
-def test_damage_at_the_beginning_of_a_page_is_not_passed_over(disk: Disk) -> None:
-    """The page before cannot say that its last message is the answer."""
+def test_damage_at_the_beginning_of_a_page_is_not_skipped(disk: Disk) -> None:
+    """The last message of the page before is not proof that it is the answer."""
     with disk.open() as queue, queue.producer() as producer:
         for i, payload in enumerate(MESSAGES):
             producer.send(payload, timestamp=START + 10 * i)
@@ -174,8 +174,8 @@ def test_damage_at_the_beginning_of_a_page_is_not_passed_over(disk: Disk) -> Non
 # --- times, between ------------------------------------------------------------------------------
 
 
-def test_times_touches_no_payload_but_those_that_prove_it(disk: Disk) -> None:
-    """Damage between the first and the last message of a page is not seen: nothing was read."""
+def test_times_reads_only_the_payloads_that_prove_it(disk: Disk) -> None:
+    """Damage between the first and the last message of a page is not detected: it is not read."""
     disk.send(*MESSAGES)
     with disk.open() as queue:
         expected = queue.between().timestamps.tolist()
@@ -188,8 +188,8 @@ def test_times_touches_no_payload_but_those_that_prove_it(disk: Disk) -> None:
             queue.between()
 
 
-def test_places_are_refused_as_by_a_consumer(queue: Queue) -> None:
-    """Behind the tail there is nothing to begin with."""
+def test_sequences_are_refused_as_by_a_consumer(queue: Queue) -> None:
+    """A sequence after the tail is not a valid start."""
     for use in (queue.times, queue.batches):
         with pytest.raises(ValueError, match="no message has sequence 99"):
             use(sequence=99)
@@ -217,10 +217,10 @@ def test_between_is_one_batch_over_all_its_pages(queue: Queue) -> None:
     assert list(queue.between()) == list(queue.replay())
 
 
-def test_times_and_between_follow_retention_that_goes_on(
+def test_times_and_between_follow_concurrent_retention(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A page that goes between looking for it and opening it is looked for again."""
+    """A page removed between lookup and opening is resolved again."""
     with Queue(
         tmp_path / "q", page_bytes=SMALL, clock=Clock(5), retention=Retention(max_bytes=3 * SMALL)
     ) as queue:

@@ -88,8 +88,8 @@ def test_records_go_in_and_out_in_columns(tmp_path: Path, dtype: np.dtype[Any]) 
         assert pa.table(queue.batches(sequence=0))[:50].select(table.column_names) == table
 
 
-def test_rows_are_laid_down_by_the_byte_as_a_list_is(tmp_path: Path) -> None:
-    """Whatever way they came, the page has the same bytes, but for the queue id's checksums."""
+def test_rows_are_written_byte_for_byte_as_a_list_is(tmp_path: Path) -> None:
+    """For every input type the page has the same bytes, except the checksums (queue id)."""
     records = filled(WIDE, 70)
     pages = []
     for name, payloads in {
@@ -126,8 +126,8 @@ def test_rows_are_laid_down_by_the_byte_as_a_list_is(tmp_path: Path) -> None:
                                                      pa.list_(pa.int64(), 3))), "sizes"),
     ],
 )  # fmt: skip
-def test_table_that_is_not_the_records_is_refused(tmp_path: Path, change: Any, words: str) -> None:  # noqa: ANN401
-    """Columns match the fields by name and hold what they can: nothing is lost silently."""
+def test_table_of_another_dtype_is_refused(tmp_path: Path, change: Any, words: str) -> None:  # noqa: ANN401
+    """Columns match fields by name and must hold all their values: no value is lost silently."""
     table = change(table_of(filled(RECORD, 5)))
     with Queue(tmp_path, dtype=RECORD) as queue, queue.producer() as producer:
         with pytest.raises(NotEncodable, match=words):
@@ -135,7 +135,7 @@ def test_table_that_is_not_the_records_is_refused(tmp_path: Path, change: Any, w
         assert len(queue) == 0
 
 
-def test_wider_integers_and_other_units_fit_where_nothing_is_lost(tmp_path: Path) -> None:
+def test_wider_integers_and_other_units_fit_if_no_value_is_lost(tmp_path: Path) -> None:
     """A frame of another library has its own habits."""
     table = table_of(filled(RECORD, 5))
     wide = table.set_column(3, "sizes", table["sizes"].cast(pa.list_(pa.int64(), 3)))
@@ -199,7 +199,7 @@ def test_rows_of_a_page_can_be_sent_on(tmp_path: Path) -> None:
         assert (b.last(30).timestamps == batch.timestamps).all()
 
 
-def test_no_time_is_no_time_both_ways(tmp_path: Path) -> None:
+def test_missing_time_stays_missing_both_ways(tmp_path: Path) -> None:
     """NaT becomes null and null NaT, in a column and in lists of it."""
     dtype = np.dtype([("day", "<M8[D]"), ("took", "<m8[ms]", (2,)), ("at", "<M8[ns]")])
     records = np.ones(4, dtype)

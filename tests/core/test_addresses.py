@@ -1,4 +1,4 @@
-"""Payloads are bytes: what holds addresses of this process is refused, and nothing is sent."""
+"""Payloads are bytes: buffers that hold addresses of this process are refused."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def ways(producer: Producer) -> list[Callable[[Any], object]]:
 
 
 @pytest.mark.parametrize("name", ADDRESSES)
-def test_addresses_are_no_payload(tmp_path: Path, name: str) -> None:
-    """They mean nothing to others, and tell them where the memory of this process is."""
+def test_addresses_are_not_accepted_as_payload(tmp_path: Path, name: str) -> None:
+    """They are useless to other processes, and would disclose this process's memory layout."""
     with Queue(tmp_path, page_bytes=4096) as queue, queue.producer() as producer:
         for send in ways(producer):
             with pytest.raises(TypeError, match=r"holds addresses of .*nothing was sent"):
@@ -101,7 +101,7 @@ def test_bytes_of_every_format_are_a_payload(tmp_path: Path, name: str) -> None:
             assert queue.last(1).payloads == [told]
 
 
-def test_record_of_objects_is_no_record(tmp_path: Path) -> None:
+def test_record_of_objects_is_refused(tmp_path: Path) -> None:
     """Its size alone may fit."""
     with Queue(tmp_path, page_bytes=4096, dtype=[("number", "i8")]) as queue:
         for payload in (np.array([object()]), np.zeros(1, [("number", "O")])):

@@ -1,8 +1,10 @@
-"""CRC-32C: known values, both forms, every length, every alignment."""
+"""CRC-32C: known values, every form, every length, every alignment."""
 
 from __future__ import annotations
 
+import platform
 import random
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +15,7 @@ from pagequeue import _core
 ID, OTHER = bytes(range(16)), bytes(range(1, 17))
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 # RFC 3720, appendix B.4, and the check value of the CRC catalogue.
 KNOWN = [
@@ -31,22 +33,54 @@ KNOWN = [
     (b"123456789", 0xE3069283),
     (b"", 0),
 ]
-LENGTHS = [
-    *range(70),
-    *range(1016, 1033),
-    *range(2040, 2056),
-    *range(3064, 3090),
-    *range(6136, 6160),
-    *range(3090, 20000, 997),
-    20000,
-]
+LENGTHS = range(5001)
+FORMS = range(_core.CRC_BEST + 1)
+ALIGNMENTS = 64  # a cache line, and the longest vector
 
 
-@pytest.fixture(params=[True, False], ids=["hardware", "table"])
+@pytest.fixture(params=FORMS)
 def form(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Both forms of the checksum, one after the other."""
+    """Every form that this CPU has, one after the other, by name; others are the one below."""
     yield _core.choose_crc(request.param)
-    _core.choose_crc(True)
+    _core.choose_crc(_core.CRC_BEST)
+
+
+def plain(data: bytes, lengths: Iterable[int]) -> dict[int, int]:
+    """Return the checksums of beginnings of some data, by a table and nothing else."""
+    table = [slow_crc32c(bytes([value])) for value in range(256)]
+    # The CRC of one byte is linear in it, which gives a table without a second implementation.
+    zero = table[0] ^ 0xFFFFFFFF
+    steps = [entry ^ 0xFFFFFFFF ^ zero for entry in table]
+    wanted, state, at = {}, 0xFFFFFFFF, 0
+    for length in sorted(set(lengths)):
+        for byte in data[at:length]:
+            state = steps[(state ^ byte) & 255] ^ (state >> 8)
+        at = length
+        wanted[length] = state ^ 0xFFFFFFFF
+    return wanted
+
+
+def test_the_table_is_plain_and_the_best_form_is_chosen() -> None:
+    """The other tests compare forms that differ, where the CPU has more than one."""
+    names = [_core.choose_crc(most) for most in FORMS]
+    assert names[0] == "table"
+    flags = cpu_flags()
+    if {"sse4_2", "pclmulqdq"} <= flags:
+        assert names[1:3] == ["instruction", "streams"]
+    if {"avx2", "vpclmulqdq", "pclmulqdq"} <= flags:
+        assert names[3] == "folding 256"
+    if {"avx512f", "avx512vl", "avx512bw", "vpclmulqdq"} <= flags:
+        assert names[4] == "folding 512"
+    with pytest.raises(ValueError, match="0 to"):
+        _core.choose_crc(_core.CRC_BEST + 1)
+
+
+def cpu_flags() -> set[str]:
+    """Return what an x86-64 CPU can do; nothing on others."""
+    if platform.machine() != "x86_64":
+        return set()
+    text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    return set(next(line for line in text.splitlines() if line.startswith("flags")).split())
 
 
 @pytest.mark.parametrize(("data", "expected"), KNOWN)
@@ -55,44 +89,67 @@ def test_known_values(form: str, data: bytes, expected: int) -> None:
     assert _core.crc32c(data) == expected, form
 
 
-def test_every_length_agrees_with_the_slow_form(form: str) -> None:
+def test_every_length_agrees_with_the_plain_form(form: str) -> None:
     """I2: no length falls between the steps of the fast forms."""
     data = random.Random(3720).randbytes(20000)
-    state, at = 0xFFFFFFFF, 0
-    table = [slow_crc32c(bytes([value])) for value in range(256)]
-    # The CRC of one byte is linear in it, which gives a table without a second implementation.
-    zero = table[0] ^ 0xFFFFFFFF
-    steps = [entry ^ 0xFFFFFFFF ^ zero for entry in table]
-    wanted = {}
-    for length in sorted(set(LENGTHS)):
-        for byte in data[at:length]:
-            state = steps[(state ^ byte) & 255] ^ (state >> 8)
-        at = length
-        wanted[length] = state ^ 0xFFFFFFFF
+    wanted = plain(data, [*LENGTHS, *range(5001, 20000, 997), 20000])
     assert wanted[69] == slow_crc32c(data[:69])
-    assert {length: _core.crc32c(data[:length]) for length in wanted} == wanted, form
+    view = memoryview(data)
+    assert {length: _core.crc32c(view[:length]) for length in wanted} == wanted, form
 
 
-def test_both_forms_agree_at_every_alignment() -> None:
+def test_copy_and_its_checksum_agree_with_the_plain_form(form: str) -> None:
+    """I2: the checksum that is computed on the way is that of the bytes, and they all arrive."""
+    data = random.Random(3721).randbytes(20000)
+    wanted = plain(data, [*LENGTHS, *range(5001, 20000, 997), 20000])
+    view = memoryview(data)
+    for length, checksum in wanted.items():
+        assert _core.crc32c_copy(view[:length]) == (data[:length], checksum), (form, length)
+
+
+def test_all_forms_agree_at_every_alignment() -> None:
     """I2: where a payload lies in memory does not change its checksum."""
-    data = memoryview(random.Random(4).randbytes(7000))
+    data = random.Random(4).randbytes(7000)
+    lengths = [
+        0,
+        1,
+        7,
+        8,
+        9,
+        63,
+        64,
+        143,
+        144,
+        255,
+        256,
+        511,
+        512,
+        513,
+        1024,
+        3071,
+        3072,
+        3073,
+        6500,
+    ]
+    view = memoryview(data)
     results = []
     try:
-        for allow in (True, False):
-            _core.choose_crc(allow)
-            results.append(
-                [
-                    _core.crc32c(data[start : start + length])
-                    for start in range(17)
-                    for length in (0, 1, 7, 8, 9, 63, 3071, 3072, 3073, 6500)
-                ]
-            )
+        for most in FORMS:
+            _core.choose_crc(most)
+            for start in range(ALIGNMENTS):
+                for length in lengths:
+                    part = view[start : start + length]
+                    copy, checksum = _core.crc32c_copy(part)
+                    assert copy == part
+                    assert checksum == _core.crc32c(part)
+                    results.append(checksum)
     finally:
-        _core.choose_crc(True)
-    assert results[0] == results[1]
+        _core.choose_crc(_core.CRC_BEST)
+    each = len(results) // len(FORMS)
+    assert all(results[i * each :][:each] == results[:each] for i in FORMS)
 
 
-def test_going_on_from_another_is_the_checksum_of_both(form: str) -> None:
+def test_checksum_continued_from_another_covers_both(form: str) -> None:
     """I2: the payload's part can be computed before the lock is taken."""
     data = random.Random(5).randbytes(9000)
     for cut in (0, 1, 8, 1023, 3072, 8999, 9000):

@@ -82,10 +82,10 @@ def test_ranges_outside_are_refused(path: Path, name: str, at: int, size: int) -
         lambda r: r.zero(SIZE + 1),
     ],
 )
-def test_words_outside_or_unaligned_are_refused(
+def test_fields_outside_or_unaligned_are_refused(
     path: Path, call: Callable[[_core.Region], object]
 ) -> None:
-    """I9: shared words are whole and aligned, so that no other process sees half of one."""
+    """I9: shared fields are whole and aligned, so that no other process sees half of one."""
     region = mapped(path, writable=True)
     before = path.read_bytes()
     with pytest.raises(IndexError):
@@ -114,8 +114,8 @@ def test_read_only_region_is_never_written(
     region.populate(0, SIZE)
 
 
-def test_zero_changes_only_what_is_not_zero(path: Path) -> None:
-    """I5: a clean rest stays clean, and the result says how much was changed."""
+def test_zero_changes_only_bytes_that_are_not_zero(path: Path) -> None:
+    """I5: zero bytes are not written, and the result is the number of bytes changed."""
     region = mapped(path, writable=True)
     assert region.zero(4096 + 100) == 4096 - 100
     assert region.zero(4096 + 100) == 0
@@ -126,7 +126,7 @@ def test_zero_changes_only_what_is_not_zero(path: Path) -> None:
 
 
 def test_view_is_read_only_and_keeps_the_map(path: Path) -> None:
-    """A view pins its page: nothing is unmapped below it."""
+    """A view pins its page: the map stays while the view exists."""
     region = mapped(path, writable=True)
     view = memoryview(region)
     column = np.frombuffer(region, "<u1")
@@ -141,14 +141,14 @@ def test_view_is_read_only_and_keeps_the_map(path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 2**30 + 1, 2**63])
-def test_sizes_that_cannot_be_are_refused(path: Path, size: int) -> None:
+def test_invalid_sizes_are_refused(path: Path, size: int) -> None:
     """A page is at most 1 GiB."""
     with pytest.raises(ValueError, match="a region has 1 to"):
         mapped(path, writable=False, size=size)
 
 
-def test_descriptor_that_cannot_be_mapped_is_the_systems_error(tmp_path: Path) -> None:
-    """The rooms above make it a typed one."""
+def test_descriptor_that_mmap_refuses_is_the_systems_error(tmp_path: Path) -> None:
+    """The layers above make it a typed error."""
     with pytest.raises(OSError, match="Bad file descriptor"):
         _core.Region(1 << 20, 4096, False)
     fd = os.open(tmp_path, os.O_RDONLY)
@@ -157,7 +157,7 @@ def test_descriptor_that_cannot_be_mapped_is_the_systems_error(tmp_path: Path) -
     os.close(fd)
 
 
-def test_region_of_no_file_is_memory_of_this_process_alone() -> None:
+def test_region_without_a_file_is_private_memory() -> None:
     """Salvage and readers without room for a file use it."""
     one, other = _core.Region(-1, 4096, True), _core.Region(-1, 4096, True)
     one.write(8, b"one")
@@ -165,7 +165,7 @@ def test_region_of_no_file_is_memory_of_this_process_alone() -> None:
     assert other.read(0, 4096) == bytes(4096)
 
 
-def test_region_too_small_for_what_it_is_given_for_is_refused(path: Path) -> None:
+def test_region_too_small_for_its_use_is_refused(path: Path) -> None:
     """I9: every function of the core checks the size of the maps it is given."""
     small = mapped(path, writable=True, size=256)
     meta = mapped(path, writable=True)
@@ -203,8 +203,8 @@ def test_page_of_no_queue_is_refused(path: Path) -> None:
             call()
 
 
-def test_words_of_the_tail_come_back_as_they_were_set(path: Path) -> None:
-    """I3: even and odd pages have words of their own."""
+def test_tail_fields_are_read_back_as_set(path: Path) -> None:
+    """I3: even and odd pages have separate fields."""
     path.write_bytes(bytes(SIZE))
     meta = mapped(path, writable=True)
     for tail in ((1, 64, 0, 0, 0), (2, 4096, 77, 2**62, 2**63 - 1), (3, 72, 1, 5, -1)):
@@ -212,8 +212,8 @@ def test_words_of_the_tail_come_back_as_they_were_set(path: Path) -> None:
         assert _core.tail(meta) == tail
 
 
-def test_faults_ahead_are_taken_once_and_change_nothing(tmp_path: Path) -> None:
-    """I9: a range outside the map is refused; what was taken before is passed over."""
+def test_prefaulting_happens_once_and_changes_no_byte(tmp_path: Path) -> None:
+    """I9: a range outside the map is refused; pages already faulted are skipped."""
     path = tmp_path / "file"
     path.write_bytes(bytes(range(256)) * 64)
     with path.open("rb") as file:

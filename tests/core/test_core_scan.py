@@ -23,7 +23,7 @@ CODES = set(range(6))
 
 
 def region_of(data: bytes, *, writable: bool = False) -> _core.Region:
-    """Map some bytes, in a file that nobody else has."""
+    """Map some bytes, in a private file."""
     with tempfile.TemporaryFile() as file:
         file.write(data)
         file.flush()
@@ -50,7 +50,7 @@ def walk(page: _core.Region, first: int = 0, end: int = END, floor: int = 0) -> 
 
 @pytest.fixture
 def batches(disk: Disk) -> Disk:
-    """Page 1 with a message, a batch of three and another message; the clock stands still."""
+    """Page 1 with a message, a batch of three and another message; all have one timestamp."""
     disk.clock.step = 0
     with disk.open() as queue, queue.producer() as producer:
         producer.send(b"one")
@@ -59,14 +59,14 @@ def batches(disk: Disk) -> Disk:
     return disk
 
 
-def test_walk_stops_behind_the_last_frame(batches: Disk) -> None:
+def test_walk_stops_after_the_last_frame(batches: Disk) -> None:
     """I2: the true tail is found checksum by checksum."""
     end = 64 + 5 * 24
     assert walk(map_path(batches.page(1))) == (end, 5, START, end, 5, START, 0, 1)
 
 
-def test_walk_stops_at_the_sequence_it_is_told(batches: Disk) -> None:
-    """I8: what is whole is told apart from what validates."""
+def test_walk_stops_at_the_end_sequence_given(batches: Disk) -> None:
+    """I8: complete batches are told apart from frames that only validate."""
     page = map_path(batches.page(1))
     assert walk(page, end=3) == (64 + 72, 3, START, 64 + 24, 1, START, 0, _core.READ_FRAME)
     assert walk(page, end=0) == (64, 0, 0, 64, 0, 0, 0, _core.READ_NOTHING)
@@ -83,8 +83,8 @@ def test_frame_of_another_sequence_never_validates(batches: Disk) -> None:
     """I2: a stale or misplaced frame is not taken for the right one."""
     page = map_path(batches.page(1))
     assert walk(page, first=1)[7] == _core.READ_BAD_CHECKSUM
-    assert _core.look(page, 64, 0)[0] == _core.READ_FRAME
-    assert _core.look(page, 88, 0)[0] == _core.READ_BAD_CHECKSUM
+    assert _core.peek(page, 64, 0)[0] == _core.READ_FRAME
+    assert _core.peek(page, 88, 0)[0] == _core.READ_BAD_CHECKSUM
 
 
 def test_frame_older_than_the_one_before_is_damage(batches: Disk) -> None:
@@ -109,29 +109,34 @@ def test_frame_older_than_the_one_before_is_damage(batches: Disk) -> None:
         (2**30, _core.READ_BAD_LENGTH),
         (1 << 31 | 16, _core.READ_BAD_CHECKSUM),
         (1 << 31, _core.READ_BAD_LENGTH),
-        (1 << 31 | 24, _core.READ_BAD_LENGTH),
-        (3 << 30 | 16, _core.READ_BAD_LENGTH),
+        (1 << 31 | 15, _core.READ_BAD_LENGTH),
+        (1 << 31 | 24, _core.READ_BAD_CHECKSUM),  # it describes a fragment
+        (1 << 31 | 4096 - 64, _core.READ_BAD_CHECKSUM),
+        (1 << 31 | 4096 - 63, _core.READ_BAD_LENGTH),
+        (3 << 30 | 16, _core.READ_BAD_CHECKSUM),  # the head of a large message
+        (3 << 30 | 15, _core.READ_BAD_LENGTH),
+        (3 << 30 | 4096 - 64 - 15, _core.READ_BAD_LENGTH),
         (2**32 - 1, _core.READ_BAD_LENGTH),
     ],
 )
 def test_length_words_at_the_limits(word: int, expected: int) -> None:
     """I9: a length never leads out of the page."""
     page = region_of((bytes(64) + struct.pack("<I", word)).ljust(4096, b"\0"))
-    assert _core.look(page, 64, 0)[0] == expected
+    assert _core.peek(page, 64, 0)[0] == expected
 
 
 @pytest.mark.parametrize("position", [0, 8, 63, 65, 68, 4088, 4096, 4104, 2**32, 2**64 - 8])
-def test_positions_where_no_frame_can_stand(position: int) -> None:
+def test_positions_where_no_frame_can_begin(position: int) -> None:
     """I9: neither in the header, nor unaligned, nor outside."""
     page = region_of(b"\x10" * 4096)
-    assert _core.look(page, position, 0)[0] == _core.READ_BAD_LENGTH
+    assert _core.peek(page, position, 0)[0] == _core.READ_BAD_LENGTH
     assert _core.scan(page, None, 0, position, 0, END, 0, 0)[7] == _core.READ_BAD_LENGTH
 
 
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 2**32), kind=st.sampled_from(["noise", "lengths", "zeros", "flips"]))
 @example(seed=0, kind="zeros")
-def test_no_bytes_whatever_lead_out_of_page_or_index(seed: int, kind: str) -> None:
+def test_no_bytes_lead_out_of_page_or_index(seed: int, kind: str) -> None:
     """I9: any page, index and arguments give an answer inside the page."""
     rnd = random.Random(seed)
     page_bytes = rnd.choice([4096, 8192, 4096 + 8, 64, 80])
@@ -183,7 +188,7 @@ def test_arguments_of_other_types_are_refused(batches: Disk) -> None:
         lambda: _core.scan(page, b"index", 0, 64, 0, END, 0, 0),
         lambda: _core.find(page, "index", 0, 1, 0),
         lambda: _core.locate(None, page, 0, 1, 0),
-        lambda: _core.look(bytes(4096), 64, 0),
+        lambda: _core.peek(bytes(4096), 64, 0),
     ):
         with pytest.raises(TypeError, match="regions"):
             call()
@@ -195,6 +200,6 @@ def test_scan_writes_the_index_that_the_producer_wrote(batches: Disk) -> None:
     made = region_of(b"\xee" * len(right), writable=True)
     _core.scan(map_path(batches.page(1)), made, 0, 64, 0, END, 0, _core.INDEX_WRITE)
     assert made.read(0, 60) == right[:60]
-    assert made.read(60 + 8, 4) == bytes(4)  # the record behind the last one says: no record
+    assert made.read(60 + 8, 4) == bytes(4)  # the record after the last one is marked as unused
     check = _core.scan(map_path(batches.page(1)), made, 0, 64, 0, END, 0, _core.INDEX_CHECK)
     assert check[6] == 0

@@ -1,4 +1,4 @@
-"""Cycles through the C types: the garbage collector frees what nobody refers to from outside."""
+"""Cycles through the C types: the garbage collector frees unreachable ones."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ MAKERS = [_queue, _producer, _consumer, _group, _claim, _region, _descriptor]
 
 @pytest.mark.parametrize("is_closed", [False, True])
 @pytest.mark.parametrize("make", MAKERS)
-def test_what_holds_itself_through_a_handle_is_collected(
+def test_cycle_through_a_handle_is_collected(
     tmp_path: Path, make: Callable[[Path, Holder], object], *, is_closed: bool
 ) -> None:
-    """An object that holds a handle which calls it back goes when nobody else has it."""
+    """An object that holds a handle which calls it back is freed once it is unreachable."""
     holder = Holder()
     holder.held = make(tmp_path / "q", holder)
     if is_closed and holder.queue is not None:
@@ -92,13 +92,13 @@ def test_what_holds_itself_through_a_handle_is_collected(
     assert there() is None
 
 
-def test_ctrl_c_while_a_group_lets_go_is_raised_and_closing_again_finishes(
+def test_ctrl_c_while_a_group_releases_its_lock_is_raised_and_closing_again_finishes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An exception out of a signal handler is not swallowed."""
     with Queue(tmp_path / "q", page_bytes=SMALL) as queue:
         group = queue.group("g")
-        real, calls = Group._let_go, []
+        real, calls = Group._close_lock, []
 
         def interrupted(self: Group) -> None:
             calls.append(1)
@@ -106,7 +106,7 @@ def test_ctrl_c_while_a_group_lets_go_is_raised_and_closing_again_finishes(
                 raise KeyboardInterrupt
             real(self)
 
-        monkeypatch.setattr(Group, "_let_go", interrupted)
+        monkeypatch.setattr(Group, "_close_lock", interrupted)
         with pytest.raises(KeyboardInterrupt):
             group.close()
         group.close()

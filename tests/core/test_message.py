@@ -1,4 +1,4 @@
-"""Message: a payload, a time and a number that nobody can change."""
+"""Message: an immutable payload, timestamp and sequence."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def test_time_is_aware_utc_and_cut_to_microseconds() -> None:
 
 
 @pytest.mark.parametrize("timestamp", [0, 999, 1000, 2**63 - 1])
-def test_time_covers_all_that_a_timestamp_can_say(timestamp: int) -> None:
-    """No timestamp of a frame is outside of what a datetime can hold."""
+def test_time_covers_every_valid_timestamp(timestamp: int) -> None:
+    """Every valid timestamp of a frame fits into a datetime."""
     expected = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=timestamp // 1000)
     assert Message(b"", timestamp, 0).time == expected
 
@@ -40,8 +40,8 @@ def test_time_before_1970_is_rounded_down_too() -> None:
 
 
 @pytest.mark.parametrize("name", ["payload", "timestamp", "sequence", "time", "other"])
-def test_nothing_of_a_message_can_be_set(name: str) -> None:
-    """A message that was received stays what was sent."""
+def test_message_attributes_are_read_only(name: str) -> None:
+    """A received message stays as it was sent."""
     with pytest.raises(AttributeError):
         setattr(Message(b"a", 1, 2), name, 3)
 
@@ -56,8 +56,8 @@ def test_messages_are_equal_when_all_three_parts_are() -> None:
     assert len({message, Message(b"a", 1, 2), *others}) == 4
 
 
-def test_a_message_is_no_tuple_and_has_no_order() -> None:
-    """Order is the queue's: comparing messages by size means nothing."""
+def test_a_message_is_not_a_tuple_and_is_not_orderable() -> None:
+    """Order is the queue's: comparing messages is meaningless."""
     assert Message(b"a", 1, 2) != (b"a", 1, 2)
     with pytest.raises(TypeError):
         sorted([Message(b"a", 1, 2), Message(b"a", 1, 1)])  # type: ignore[type-var]
@@ -88,14 +88,14 @@ def test_repr_shows_every_part() -> None:
 @pytest.mark.parametrize(
     "args", [("text", 1, 2), (bytearray(b"a"), 1, 2), (b"a", "1", 2), (b"a", 1, 2.5), (b"a", 1)]
 )
-def test_message_of_wrong_parts_cannot_be_made(args: tuple[object, ...]) -> None:
+def test_message_of_wrong_types_is_refused(args: tuple[object, ...]) -> None:
     """The payload is bytes, the numbers are ints."""
     with pytest.raises(TypeError):
         Message(*args)  # type: ignore[arg-type]
 
 
-def test_value_is_the_payload_unless_a_decoder_says_otherwise() -> None:
-    """A message of a plain queue costs nothing more; the decoder is called anew each time."""
+def test_value_is_the_payload_unless_there_is_a_decoder() -> None:
+    """A message of a plain queue costs no more; the decoder runs at each access."""
     plain = Message(b"abc", 7, 9)
     assert plain.value is plain.payload
     decoded = Message(b"abc", 7, 9, lambda payload, sequence: [payload, sequence])

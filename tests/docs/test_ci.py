@@ -20,11 +20,11 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / ".ci" / "run"
 TEXT = SCRIPT.read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-MARKS = ("slow", "tool", "campaign", "spark")
+MARKS = ("slow", "tool", "campaign", "spark", "stress")
 
 
-def words_of(name: str) -> list[str]:
-    """Return the words of an array of the script."""
+def entries_of(name: str) -> list[str]:
+    """Return the entries of an array of the script."""
     found = re.search(rf"^{name}=\((.*?)\)$", TEXT, re.MULTILINE | re.DOTALL)
     assert found is not None
     return shlex.split(found[1])
@@ -38,15 +38,18 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_list_names_every_step_and_each_has_a_command() -> None:
-    """A step that `run_step` does not know would pass without doing anything."""
+    """`run_queue` fails a step without commands; these are then known before CI runs."""
     steps = run("--list").stdout.split()
-    assert steps == words_of("STEPS")
-    assert set(re.findall(r"^    ([\w-]+)\) step ", TEXT, re.MULTILINE)) == set(steps)
+    assert steps == entries_of("STEPS")
+    queued = entries_of("QUEUED")
+    assert set(re.findall(r"^    ([\w-]+)\) step ", TEXT, re.MULTILINE)) == set(steps) - set(queued)
+    commands = TEXT[TEXT.index("commands_of() {") : TEXT.index("compile_core() {")]
+    assert set(re.findall(r"^    ([\w-]+)\)", commands, re.MULTILINE)) == set(queued)
 
 
 @pytest.mark.parametrize("arguments", [["no_such"], ["--list", "main"], ["style", "no_such"], [""]])
 def test_unknown_step_is_refused(arguments: list[str]) -> None:
-    """Nothing runs."""
+    """No step runs."""
     done = run(*arguments)
     assert done.returncode == 2
     assert "usage" in done.stderr
@@ -54,10 +57,10 @@ def test_unknown_step_is_refused(arguments: list[str]) -> None:
 
 def test_readme_commands_run_before_any_tool_is_installed() -> None:
     """A test that fails on a fresh machine was hidden by tools that were installed before it."""
-    steps = words_of("STEPS")
-    assert steps[:5] == ["base", "main", "tests", "tools", "tool-tests"]
+    steps = entries_of("STEPS")
+    assert steps[:5] == ["base", "main", "tests", "tools", "more-tests"]
     base = TEXT[TEXT.index("prepare_base() {") : TEXT.index("prepare_tools() {")]
-    assert not [tool for tool in words_of("TOOLS") if tool in base]
+    assert not [tool for tool in entries_of("TOOLS") if tool in base]
 
 
 def taken(expression: str, marks: dict[str, bool]) -> bool:
@@ -69,22 +72,23 @@ def test_every_marked_set_of_tests_is_run_by_one_step() -> None:
     """A mark that keeps tests out of all steps would hide them; twice would only take time.
 
     A test of `tests` that needs a tool and is not slow is run by the step `tests` too, where the
-    tool is there. Those marked `campaign` are run by the task of that name.
+    tool is there. Those marked `campaign` are run by the task of that name. All of `stress/tests`
+    are marked `stress`, by the conftest there.
     """
     options = PROJECT["tool"]["pytest"]["ini_options"]
     runs = [(options["addopts"][-1], options["testpaths"])]
     runs += [
         (expression, folders.split())
-        for expression, folders in re.findall(r"-m pytest .*-m '(.+)' ([\w/ ]+) 2>", TEXT)
+        for expression, folders in re.findall(r"-m pytest [^']*-m '(.+)' ([\w/ ]+) 2>", TEXT)
     ]
     assert len(runs) == 1 + TEXT.count("-m pytest ")
     for values in product((False, True), repeat=len(MARKS)):
         marks = dict(zip(MARKS, values, strict=True))
-        for folder in ("tests", "stress/tests"):
-            by = [run for run in runs if folder in run[1] and taken(run[0], marks)]
-            if marks["tool"] and runs[0] in by:
-                by.remove(runs[0])
-            assert len(by) == (not marks["campaign"]), (folder, marks, by)
+        folder = "stress/tests" if marks["stress"] else "tests"
+        by = [run for run in runs if folder in run[1] and taken(run[0], marks)]
+        if marks["tool"] and runs[0] in by:
+            by.remove(runs[0])
+        assert len(by) == (not marks["campaign"]), (folder, marks, by)
     commands = [task["cmd"] for task in PROJECT["tool"]["poe"]["tasks"]["campaigns"]["sequence"]]
     assert "python -m pytest -m campaign tests stress/tests" in commands
 
@@ -100,7 +104,7 @@ def test_document_and_hooks_know_the_tasks() -> None:
 
 
 def test_run_of_no_test_fails(tmp_path: Path) -> None:
-    """An expression that no test matches any more has shown nothing."""
+    """An expression that matches no test proves no behaviour."""
     checks = TEXT[TEXT.index("check_log() {") : TEXT.index("in_copy() {")]
     log = tmp_path / "log"
     for line, code in (("3 passed, 9 deselected", 0), ("12 deselected", 1), ("2 skipped", 1)):
@@ -115,9 +119,9 @@ def test_run_of_no_test_fails(tmp_path: Path) -> None:
 def test_script_hides_and_requires_every_tool_that_tests_name() -> None:
     """But what a Linux without tools has: the C compiler's sanitizers and mkfs.ext4."""
     programs = {program for needed in tools.PROGRAMS.values() for program in needed}
-    assert programs - {"mkfs.ext4"} == set(words_of("TOOLS"))
-    hidden = words_of("HIDDEN")
-    for program in words_of("TOOLS"):
+    assert programs - {"mkfs.ext4"} == set(entries_of("TOOLS"))
+    hidden = entries_of("HIDDEN")
+    for program in entries_of("TOOLS"):
         assert any(fnmatch.fnmatch(program, pattern) for pattern in hidden), program
 
 
@@ -134,7 +138,7 @@ def test_every_tool_is_named_by_a_mark_and_every_mark_names_a_tool() -> None:
 
 
 def test_closing_line_counts_by_tool() -> None:
-    """One line, also when nothing was skipped: its absence is a failure."""
+    """One line, also when no test was skipped: its absence is a failure."""
     assert tools.closing_line([]) == "tools: 0 tests not run"
     assert tools.closing_line(["spin"]) == "tools: 1 test not run: spin (1)"
     assert tools.closing_line(["spin", "clang", "spin"]) == (
@@ -145,7 +149,7 @@ def test_closing_line_counts_by_tool() -> None:
 def test_missing_tool_skips_and_fails_where_tools_are_required(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On the machine on which everything is installed nobody is spared."""
+    """On a machine with all tools a skipped test is a failure."""
     monkeypatch.delenv(tools.REQUIRED_VARIABLE, raising=False)
     with pytest.raises(pytest.skip.Exception) as skipped:
         tools.missing("spin", "not installed")
@@ -157,7 +161,9 @@ def test_missing_tool_skips_and_fails_where_tools_are_required(
 
 
 @pytest.mark.slow
-def test_tests_without_tools_end_with_a_count(tmp_path: Path) -> None:
+def test_tests_without_tools_end_with_a_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The whole way: a real run without Spin skips, counts, and fails where tools are required."""
     (tmp_path / "test_it.py").write_text(
         "import pytest, tools\n"
@@ -172,6 +178,8 @@ def test_tests_without_tools_end_with_a_count(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(
         (ROOT / "tests" / "conftest.py").read_text(encoding="utf-8"), encoding="utf-8"
     )
+
+    monkeypatch.delenv(tools.REQUIRED_VARIABLE, raising=False)  # CI sets it
 
     def outcome(name: str, **environment: str) -> tuple[int, str]:
         done = subprocess.run(

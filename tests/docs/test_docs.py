@@ -47,7 +47,7 @@ def test_format_has_no_table_of_something_else() -> None:
 
 
 def test_header_of_the_core_is_the_printed_one() -> None:
-    """The core compiles against what format.py says."""
+    """The core compiles against the constants of format.py."""
     assert (PACKAGE / "core" / "protocol" / "layout.h").read_text() == core_layout.header()
 
 

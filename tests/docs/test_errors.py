@@ -30,6 +30,7 @@ BUILTIN_KINDS = {
     errors.NothingReceived: TimeoutError,
     errors.LockTimeout: TimeoutError,
     errors.FlushTimeout: TimeoutError,
+    errors.UpdateTimeout: TimeoutError,
     errors.DiskFull: OSError,
     errors.SystemLimit: OSError,
     errors.SequenceOutOfRange: ValueError,
@@ -56,21 +57,21 @@ def by_name(kind: type) -> str:
 
 
 @pytest.mark.parametrize("kind", ALL, ids=by_name)
-def test_every_error_stands_below_exactly_one_branch(kind: type) -> None:
-    """What the caller does next is never in doubt."""
+def test_every_error_derives_from_exactly_one_branch(kind: type) -> None:
+    """The caller's next step is always clear."""
     above = [branch for branch in BRANCHES if issubclass(kind, branch)]
     assert len(above) == (0 if kind is errors.PageQueueError else 1)
 
 
 @pytest.mark.parametrize("kind", BUILTIN_KINDS, ids=by_name)
-def test_error_that_is_a_builtins_kind_inherits_from_it(kind: type) -> None:
+def test_error_with_a_builtin_equivalent_inherits_from_it(kind: type) -> None:
     """Code that knows only builtins catches them."""
     assert issubclass(kind, BUILTIN_KINDS[kind])
 
 
 @pytest.mark.parametrize("kind", ALL, ids=by_name)
 def test_every_error_is_documented_public_and_shadows_no_builtin(kind: type) -> None:
-    """Each says what happened, is exported, and leaves the builtins' names alone."""
+    """Each has a docstring, is exported, and has a name that no builtin has."""
     assert kind.__doc__
     assert not hasattr(builtins, kind.__name__)
     assert getattr(pagequeue, kind.__name__) is kind
@@ -94,8 +95,8 @@ def test_errors_pass_between_processes_with_all_they_carry(kind: type, copied: o
 
 def test_message_carries_the_path_only_when_there_is_one() -> None:
     """An error about no file names none."""
-    assert str(errors.UsageError("wrong: mend it")) == "wrong: mend it"
-    assert errors.UsageError("wrong: mend it").path is None
+    assert str(errors.UsageError("wrong: fix it")) == "wrong: fix it"
+    assert errors.UsageError("wrong: fix it").path is None
     assert errors.UsageError("wrong", path="/q").path == "/q"
 
 
@@ -109,7 +110,7 @@ def test_remedy_ends_the_message_and_can_be_had_apart() -> None:
     assert errors.QueueFull("no room").problem == "no room"
 
 
-def test_describe_gives_the_systems_own_words() -> None:
+def test_describe_returns_the_systems_text() -> None:
     """The errno's text, without its number or a path."""
     assert errors.describe(OSError(errno.ENOSPC, "x", "/p")) == "No space left on device"
     assert errors.describe(OSError("only words")) == "only words"
@@ -123,15 +124,15 @@ def test_everything_exported_exists_and_is_sorted() -> None:
 
 
 def test_usage_errors_end_with_a_remedy(tmp_path: object) -> None:
-    """The last words of a message say what to do."""
+    """The end of a message is the remedy."""
     with pytest.raises(errors.InvalidOption, match=r"give a multiple of 4096"):
         Queue(tmp_path, page_bytes=5000)
     with pytest.raises(errors.QueueNotFound, match=r"create=True$|for writing$"):
         Queue(tmp_path / "none", create=False)
 
 
-def test_every_kind_of_error_is_settled_or_to_be_tried_again() -> None:
-    """Whoever looks at files tells of the one and raises the other: no kind is forgotten."""
+def test_every_error_branch_is_retryable_or_listed_as_not_retryable() -> None:
+    """Inspections record the one and raise the other: each branch belongs to one of them."""
     kinds = set(errors.PageQueueError.__subclasses__())
-    assert kinds == {*errors.SETTLED, errors.RetryError}
-    assert not any(issubclass(kind, errors.RetryError) for kind in errors.SETTLED)
+    assert kinds == {*errors.NOT_RETRYABLE, errors.RetryError}
+    assert not any(issubclass(kind, errors.RetryError) for kind in errors.NOT_RETRYABLE)

@@ -19,7 +19,7 @@ ID_AT = {"page": 24, "allMeta": 16, "writeMeta": 16, "readMeta": 16}
 
 
 def queue_id(disk: Disk) -> bytes:
-    """Return the queue's id as its allMeta says it."""
+    """Return the queue's id from its allMeta."""
     return disk.path("allMeta").read_bytes()[16:32]
 
 
@@ -66,7 +66,7 @@ def test_write_meta_has_these_offsets_without_overlap() -> None:
     spans = sorted((fields[name][1], fields[name][0].itemsize) for name in fmt.WRITE_META.names)
     assert [at for at, _ in spans] == [
         0, 8, 12, 16, 64, 80, 88, 96, 104, 128, 192, 200, 208, 216, 224, 232, 240, 256, 264, 272,
-        280, 288, 320, 328, 336, 340, 344, 384, 388,
+        280, 288, 304, 320, 328, 336, 340, 344, 384, 388,
     ]  # fmt: skip
     assert all(at + size <= after for (at, size), (after, _) in pairwise(spans))
     assert all(at % size == 0 for at, size in spans if size in {4, 8})
@@ -86,8 +86,8 @@ def test_group_meta_begins_as_a_cursor_and_has_no_overlap() -> None:
     assert fmt.GROUP_META.itemsize == 512
 
 
-def test_message_is_laid_down_in_exactly_these_bytes(disk: Disk) -> None:
-    """I2: header, payload and zero padding to 8 bytes, nothing behind it."""
+def test_message_is_written_in_exactly_these_bytes(disk: Disk) -> None:
+    """I2: header, payload and zero padding to 8 bytes, followed by zeros."""
     with disk.open() as queue, queue.producer() as producer:
         producer.send(b"hello", timestamp=START)
         producer.send(b"", timestamp=START + 1)
@@ -113,8 +113,8 @@ def test_batch_carries_its_flag_on_all_but_the_last(disk: Disk) -> None:
     assert disk.page(1).read_bytes()[64:136] == expected
 
 
-def test_page_headers_and_end_mark_have_exactly_these_bytes(disk: Disk) -> None:
-    """I10: the mark carries the next sequence in its checksum, and the next page begins with it."""
+def test_page_headers_and_end_of_page_marker_have_exactly_these_bytes(disk: Disk) -> None:
+    """I10: the marker's checksum covers the next sequence, with which the next page begins."""
     disk.clock.step = 0
     with disk.open() as queue, queue.producer() as producer:
         producer.send(b"one", timestamp=START + 5)
@@ -131,7 +131,7 @@ def test_page_headers_and_end_mark_have_exactly_these_bytes(disk: Disk) -> None:
 
 
 def test_meta_files_have_exactly_these_bytes(disk: Disk) -> None:
-    """I5: the durable words say what was flushed, the tail words what was sent."""
+    """I5: the durable fields hold what was flushed, the tail fields what was sent."""
     disk.clock.step = 0
     disk.send(b"12345678", flush=True)
     disk.send(b"12345678")
@@ -174,8 +174,8 @@ def test_frame_bytes_counts_header_and_padding(payload_bytes: int, expected: int
     assert fmt.frame_bytes(payload_bytes) == expected
 
 
-def test_largest_payload_fills_a_page_up_to_its_end_mark(disk: Disk) -> None:
-    """I10: room for the end-of-page mark is always left."""
+def test_largest_payload_fills_a_page_up_to_its_end_of_page_marker(disk: Disk) -> None:
+    """I10: space for the end-of-page marker is always kept."""
     largest = fmt.payload_bytes_max(4096)
     disk.send(b"x" * largest, b"y" * largest)
     assert [len(frame.payload) for frame in disk.frames(1)] == [largest, 0]
@@ -201,7 +201,7 @@ def test_names_are_recognised_by_their_patterns(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "-x", ".x", "a/b", "a b", "q" * 101, "ü", "a\n"])
 def test_prefixes_that_could_leave_the_directory_are_refused(disk: Disk, name: str) -> None:
-    """A prefix is letters, digits, dot, dash and underscore, and nothing is made for another."""
+    """A prefix is letters, digits, dot, dash and underscore; any other creates no file."""
     with pytest.raises(ValueError, match="use letters"):
         Queue(disk.directory, prefix=name)
     assert not disk.directory.exists()
@@ -215,7 +215,7 @@ def test_temporary_names_of_a_longer_prefix_are_not_taken_for_ones_own() -> None
 
 
 def test_tables_have_a_row_for_every_field_and_end_with_the_size() -> None:
-    """The tables of FORMAT.md leave nothing out."""
+    """The tables of FORMAT.md are complete."""
     tables = core_layout.tables()
     assert set(tables) == {*core_layout.RECORDS, "limits"}
     for name, dtype in core_layout.RECORDS.items():

@@ -20,6 +20,7 @@ PAYLOADS = [bytes((n * k) % 251 for k in range(n * 97 % 1000)) for n in range(24
 BATCH = [b"", b"batch", b"\x00" * 9, b"\xff" * 500]
 LAST = b"the last one"
 LOCK_WORDS = slice(64, 192)
+FLUSHED_AT = slice(304, 312)
 TURN_WORDS = slice(320, 348)
 
 
@@ -42,11 +43,12 @@ def write_golden(directory: Path) -> None:
             producer.send(payload)
         producer.flush()
         producer.send(LAST, timestamp=START + 10**12)
-    # The lock's words say which boot, file and library they belong to, and the turn's words who
-    # flushes at the moment; here they mean nothing.
+    # The lock's fields name the boot, file and library that they belong to, and the turn's fields
+    # the process that flushes now; they are meaningless here. The last flush has a time only
+    # since later: zeros are an unknown one.
     path = directory / "queue-writeMeta"
     data = bytearray(path.read_bytes())
-    for words in (LOCK_WORDS, TURN_WORDS):
+    for words in (LOCK_WORDS, FLUSHED_AT, TURN_WORDS):
         data[words] = bytes(words.stop - words.start)
     path.write_bytes(data)
     (directory / "queue.lock").unlink()
@@ -82,6 +84,7 @@ def test_golden_queue_reads_without_writing(golden: Path) -> None:
     with Queue(golden, read_only=True) as queue:
         check(list(queue.replay()))
         assert queue.verify().problems == []
+        assert queue.stats().last_flush is None
         assert (queue.page_bytes, queue.head_sequence, queue.durable_sequence) == (4096, 0, 28)
         for message in queue.replay():
             first = next(iter(queue.replay(since=message.timestamp)))
@@ -92,8 +95,8 @@ def test_golden_queue_reads_without_writing(golden: Path) -> None:
     assert {path.name: path.read_bytes() for path in golden.iterdir()} == before
 
 
-def test_golden_queue_recovers_and_goes_on(golden: Path) -> None:
-    """I5: a copy is scanned, nothing is lost, and new messages follow."""
+def test_golden_queue_recovers_and_takes_new_messages(golden: Path) -> None:
+    """I5: a copy is scanned, no message is lost, and new messages follow."""
     with Queue(golden) as queue:
         assert queue.recovery.scanned
         assert queue.recovery.bytes_zeroed == 0
@@ -115,8 +118,8 @@ def test_this_version_writes_the_same_bytes(tmp_path: Path) -> None:
         assert data == kept[name], name
 
 
-def test_golden_files_are_small_and_know_no_machine() -> None:
-    """What is checked in says nothing about where it was made."""
+def test_golden_files_are_small_and_free_of_machine_names() -> None:
+    """The checked-in files do not reveal the machine that wrote them."""
     for version in VERSIONS:
         paths = list((GOLDEN / version).iterdir())
         assert sum(path.stat().st_size for path in paths) < 100_000

@@ -19,7 +19,7 @@ BLOCK_BYTES = 1000
 
 
 def write_compressed(version: str) -> None:
-    """Compress the golden queue of a version beside it, with several blocks in a page.
+    """Compress a copy of a version's golden queue, with several blocks in a page.
 
     To be run once for each released version, with that version:
     `python -c "from test_golden_compressed import *; write_compressed('VERSION')"`.
@@ -37,7 +37,7 @@ def write_compressed(version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_golden_compressed_queue_reads(version: str, tmp_path: Path) -> None:
-    """I16: every message, sequence and time, by every way to it; nothing is written."""
+    """I16: every message, sequence and time, in every way to read; no file is written."""
     directory = tmp_path / "golden"
     shutil.copytree(GOLDEN / f"{version}-compressed", directory)
     before = {path.name: path.read_bytes() for path in directory.iterdir()}
@@ -80,7 +80,7 @@ def test_golden_compressed_pages_are_the_golden_pages(version: str) -> None:
 
 
 def test_golden_compressed_files_are_small() -> None:
-    """What is checked in says nothing about where it was made."""
+    """The checked-in files do not reveal the machine that wrote them."""
     for version in VERSIONS:
         paths = list((GOLDEN / f"{version}-compressed").iterdir())
         assert sum(path.stat().st_size for path in paths) < 100_000

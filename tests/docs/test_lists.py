@@ -1,6 +1,6 @@
 """Lists of modules, campaigns and files: each names what exists, and all of it.
 
-A name that matches nothing, and a file that no list names, both pass silently otherwise: five
+An entry that matches no file, and a file that no list names, would pass silently otherwise: five
 modules once fell out of the lists of the campaigns that die at lines.
 """
 
@@ -55,7 +55,7 @@ def files(pattern: str) -> list[str]:
 
 
 def rows(begin: str) -> list[str]:
-    """Return the campaigns that rows of the table behind a text in stress/README.md begin with."""
+    """Return the campaigns that begin rows of the table after a text in stress/README.md."""
     text = read(STRESS / "README.md").partition(f"\n{begin}")[2]
     table = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)
     assert table is not None
@@ -205,8 +205,8 @@ LISTS: dict[str, tuple[Names, Names]] = {
         lambda: set(CAMPAIGN.findall("".join(map(read, documents())))),
         campaign.campaign_names,
     ),
-    "campaigns in README.md": (
-        lambda: set(CAMPAIGN.findall(read(ROOT / "README.md"))),
+    "campaigns in the table of promises": (
+        lambda: set(CAMPAIGN.findall(read(ROOT / "docs" / "reference.md"))),
         campaign.campaign_names,
     ),
     "functions that plant a bug": (
@@ -255,10 +255,10 @@ def differences(listed: Iterable[str], there: Iterable[str]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("what", LISTS)
-def test_list_names_all_that_is_there_and_nothing_else(what: str) -> None:
+def test_list_names_exactly_what_exists(what: str) -> None:
     """Neither a name without a thing nor a thing without a name."""
     listed, there = LISTS[what]
-    assert list(listed()), "a list of nothing"
+    assert list(listed()), "an empty list"
     assert differences(listed(), there()) == {}
 
 
@@ -273,8 +273,8 @@ def test_wrong_name_in_a_list_is_found(what: str) -> None:
 
 
 @pytest.mark.parametrize("bug", [bug for bug in PLANTS if bug.patch], ids=lambda bug: bug.name)
-def test_patch_is_found_where_campaigns_look_for_it(bug: Plant) -> None:
-    """A module of patches that `patches.py` does not import has bugs that nobody can plant."""
+def test_patch_is_found_where_campaigns_search_for_it(bug: Plant) -> None:
+    """Bugs of a module that `patches.py` does not import can never be planted."""
     assert callable(getattr(importlib.import_module(PATCHES_MODULE), bug.name))
 
 
@@ -295,7 +295,7 @@ def test_campaign_has_its_contract_and_the_budget_of_the_document(name: str) -> 
 
 
 def test_functions_of_the_smoke_run_are_all_called() -> None:
-    """One that nobody calls would not run under the sanitizers."""
+    """A function that is not called would not run under the sanitizers."""
     assert set(smoke_functions()) - functions_used("smoke*.py") == set()
 
 

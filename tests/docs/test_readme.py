@@ -1,4 +1,4 @@
-"""The README's code blocks run as they stand there."""
+"""The code blocks of the README, and of the pages that it points to, run as printed."""
 
 import os
 import re
@@ -10,7 +10,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"(?:<!-- (\w+) -->\n)?```(\w+)\n(.*?)```", re.DOTALL)
-BLOCKS = BLOCK.findall((ROOT / "README.md").read_text())
+README = (ROOT / "README.md").read_text()
+PAGES = ("guide", "columns", "spark", "command-line", "reference")
+"""Of docs/, in the order in which their blocks run."""
+BLOCKS = BLOCK.findall(
+    "\n".join([README, *((ROOT / "docs" / f"{page}.md").read_text() for page in PAGES)])
+)
+LINES_MAX = 150
+LINK = re.compile(r"\]\((?!https?://)([^)#]*)(?:#([\w-]+))?\)")
 PYTHON = [text for mark, language, text in BLOCKS if language == "python" and not mark]
 SPARK = [text for mark, language, text in BLOCKS if language == "python" and mark == "spark"]
 SHELL = [text for mark, language, text in BLOCKS if language == "bash" and not mark]
@@ -41,12 +48,35 @@ def run(command: list[str], directory: Path, *, seconds: float = 100) -> str:
 
 
 def test_readme_has_its_blocks() -> None:
-    """A README whose blocks are not found would make this file pass for nothing."""
-    assert len(PYTHON) == 15
+    """If the blocks were not found, this file would pass without testing anything."""
+    assert len(PYTHON) == 25
     assert len(SPARK) == 1
-    assert len(SHELL) == 1
+    assert len(SHELL) == 2
     assert PIPELINE
     assert set(SETUP) == {"main", "tests"}
+
+
+def test_readme_is_short() -> None:
+    """What is longer belongs into a page of docs/."""
+    assert len(README.splitlines()) <= LINES_MAX
+
+
+def anchors(path: Path) -> set[str]:
+    """Return the anchors of a page's headings."""
+    titles = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{page}.md" for page in PAGES)])
+def test_links_lead_to_files_and_headings(page: str) -> None:
+    """Of the README and of what was once a part of it."""
+    path = ROOT / page
+    found = LINK.findall(path.read_text())
+    assert found
+    for target, heading in found:
+        other = (path.parent / target).resolve() if target else path
+        assert other.exists(), target
+        assert not heading or heading in anchors(other), heading
 
 
 @pytest.mark.parametrize("number", range(len(PYTHON)))
@@ -70,7 +100,7 @@ def test_spark_block_runs(directory: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.spark
 def test_pipeline_block_ends_with_charts(directory: Path) -> None:
-    """From a queue to a table to charts, by the commands as they stand there."""
+    """From a queue to a table to charts, by the commands as printed."""
     out = run(["bash", "-euo", "pipefail", "-c", PIPELINE], directory, seconds=900)
     for line in ("5,000 messages archived", "5,000 messages replayed", "20,000 flights archived"):
         assert line in out
@@ -79,16 +109,19 @@ def test_pipeline_block_ends_with_charts(directory: Path) -> None:
 
 
 @pytest.mark.slow
-def test_shell_block_prints_what_was_sent(directory: Path) -> None:
-    """The commands of the README work one after the other."""
+def test_shell_block_prints_the_messages_sent(directory: Path) -> None:
+    """The commands work one after the other."""
     out = run(["bash", "-euo", "pipefail", "-c", SHELL[0]], directory)
+    assert out.startswith("hello\nsecond message\nhellosecond message")
+    assert "./greetings" in out
+    out = run(["bash", "-euo", "pipefail", "-c", SHELL[1]], directory)
     lines = out.splitlines()
     assert lines[:3] == ["99998", "99999", "100000"]
     assert '"sequence": 99999' in lines[3] or '"sequence":99999' in lines[3]
 
 
 @pytest.mark.parametrize("mark", ["main", "tests"])
-def test_setup_command_is_what_ci_runs(mark: str) -> None:
+def test_setup_command_is_the_one_of_ci(mark: str) -> None:
     """The two set-up commands are taken from the README by the CI script, not repeated there."""
     script = (ROOT / ".ci" / "run").read_text()
     assert SETUP[mark].startswith("python3 -m venv .venv && .venv/bin/pip install")

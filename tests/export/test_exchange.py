@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from support import HERE, SMALL
 from tiers import slow_but
 
-from pagequeue import DiskFull, FileStands, Queue
+from pagequeue import DiskFull, InvalidOption, OutputExists, Queue
 from pagequeue.cli import main
-from pagequeue.export.files import SUFFIXES
+from pagequeue.export.files import FORMATS, SUFFIXES, format_of
 from pagequeue.system.atomic_file import whole_file
 from pagequeue.util import optional
 
@@ -41,7 +41,7 @@ def make(path: Path, payloads: list[bytes], **options: Any) -> None:  # noqa: AN
 
 
 def contents(path: Path) -> list[tuple[int, bytes]]:
-    """Return all that stands in a queue."""
+    """Return all messages of a queue."""
     with Queue(path, create=False) as queue:
         return [(message.timestamp, message.payload) for message in queue.replay()]
 
@@ -78,13 +78,60 @@ def test_empty_queue_is_a_file_too(tmp_path: Path, suffix: str, capsys: Capture)
     assert contents(tmp_path / "b") == []
 
 
+@pytest.mark.parametrize("name", ["rows.feather", "rows", ".arrow", "rows.parquet.gz", "arrow"])
+def test_suffix_without_a_format_is_wrong_usage(
+    tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It lists the suffixes and the option; no file or queue is made, and none is read."""
+    make(tmp_path / "a", [b"1"])
+    file = tmp_path / name
+    assert main(["export", str(tmp_path / "a"), "--to", str(file)]) == 2
+    exporting = capfd.readouterr().err
+    assert not file.exists()
+    file.write_bytes(b"?")
+    assert main(["import", str(tmp_path / "b"), "--from", str(file)]) == 2
+    importing = capfd.readouterr().err
+    for said in (exporting, importing):
+        assert all(suffix in said for suffix in SUFFIXES)
+        assert "--format" in said
+        assert str(file) in said
+    assert not (tmp_path / "b").exists()
+    with pytest.raises(InvalidOption, match=r"\.parquet, \.arrow, \.jsonl or \.csv") as caught:
+        format_of(str(file))
+    assert caught.value.path == str(file)
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+@pytest.mark.parametrize("name", ["rows", "rows.feather", "rows.csv"])
+def test_format_option_overrides_the_suffix(tmp_path: Path, file_format: str, name: str) -> None:
+    """The option goes before the suffix, out and back."""
+    make(tmp_path / "a", ODD)
+    file = tmp_path / name
+    options = ["--format", file_format]
+    assert main(["export", str(tmp_path / "a"), "--to", str(file), *options]) == 0
+    begins = {"parquet": b"PAR1", "arrow": b"ARROW1", "jsonl": b"{", "csv": b"sequence,"}
+    assert file.read_bytes().startswith(begins[file_format])
+    assert main(["import", str(tmp_path / "b"), "--from", str(file), *options]) == 0
+    assert contents(tmp_path / "b") == contents(tmp_path / "a")
+
+
+def test_unknown_format_is_wrong_usage(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """With those that there are."""
+    make(tmp_path / "a", [b"1"])
+    file = str(tmp_path / "rows.csv")
+    for command in (["export", "--to", file], ["import", "--from", file]):
+        assert main([command[0], str(tmp_path / "a"), *command[1:], "--format", "feather"]) == 2
+        said = capfd.readouterr().err
+        assert all(name in said for name in FORMATS)
+
+
 @pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     payloads=st.lists(st.binary(max_size=50) | st.text(max_size=30).map(str.encode), max_size=20),
     suffix=st.sampled_from(SUFFIXES),
 )
-def test_any_payload_comes_back(payloads: list[bytes], suffix: str) -> None:
+def test_any_payload_survives_export_and_import(payloads: list[bytes], suffix: str) -> None:
     """Text and bytes, in every format."""
     folder = Path(tempfile.mkdtemp())
     try:
@@ -97,8 +144,8 @@ def test_any_payload_comes_back(payloads: list[bytes], suffix: str) -> None:
         shutil.rmtree(folder)
 
 
-def test_big_payload_comes_back(tmp_path: Path) -> None:
-    """One message as large as a page holds, where pages are as large."""
+def test_big_payload_survives_export_and_import(tmp_path: Path) -> None:
+    """One message, in pages of any size."""
     payload = os.urandom(3 << 20)
     with Queue(tmp_path / "a", page_bytes=4 << 20) as queue, queue.producer() as producer:
         producer.send(payload)
@@ -107,7 +154,8 @@ def test_big_payload_comes_back(tmp_path: Path) -> None:
         assert main(["export", str(tmp_path / "a"), "--to", file]) == 0
         assert main(["import", target, "--from", file, "--page-bytes", "4M"]) == 0
         assert contents(Path(target))[0][1] == payload
-        assert main(["import", f"{target}-small", "--from", file, "--page-bytes", "1M"]) == 1
+        assert main(["import", f"{target}-small", "--from", file, "--page-bytes", "1M"]) == 0
+        assert contents(Path(f"{target}-small"))[0][1] == payload
 
 
 @pytest.mark.parametrize(
@@ -130,7 +178,7 @@ def test_part_of_a_queue_is_exported(
     assert rows[0]["payload"] == "x"
 
 
-def test_parquet_is_what_others_read(tmp_path: Path) -> None:
+def test_parquet_is_readable_by_other_libraries(tmp_path: Path) -> None:
     """Typed columns; of records a column for each field, and the dtype comes back."""
     parquet = pytest.importorskip("pyarrow.parquet")
     make(tmp_path / "a", [b"x", b"\xff"])
@@ -157,7 +205,7 @@ def test_parquet_is_what_others_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_payloads_of_a_codec_are_not_encoded_again(tmp_path: Path, suffix: str) -> None:
-    """Bytes go out and come back; a new queue has the codec where the file says so."""
+    """Export and import copy the bytes; a new queue gets the codec that the file names."""
     with Queue(tmp_path / "a", page_bytes=SMALL, codec="json") as queue:
         queue.producer().send({"a": 1})
     file = str(tmp_path / f"a{suffix}")
@@ -169,8 +217,8 @@ def test_payloads_of_a_codec_are_not_encoded_again(tmp_path: Path, suffix: str) 
         assert [message.value for message in queue.replay()] == [{"a": 1}]
 
 
-def test_import_goes_on_behind_what_is_there(tmp_path: Path, capsys: Capture) -> None:
-    """Older rows end it with an error; what came before is counted, and --skip goes on."""
+def test_import_continues_after_existing_messages(tmp_path: Path, capsys: Capture) -> None:
+    """Older rows end it with an error; the rows before are counted, and --skip continues."""
     rows = [{"timestamp": time, "payload": str(time)} for time in (5, 7, 7)]
     file = tmp_path / "a.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -187,8 +235,8 @@ def test_import_goes_on_behind_what_is_there(tmp_path: Path, capsys: Capture) ->
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_gap_is_found_when_it_is_looked_for(tmp_path: Path, suffix: str, capsys: Capture) -> None:
-    """With --check only; nothing of that piece is sent."""
+def test_gap_is_found_with_check(tmp_path: Path, suffix: str, capsys: Capture) -> None:
+    """With --check only; no row of that piece is sent."""
     make(tmp_path / "a", [b"x"] * 5)
     file = tmp_path / f"a{suffix}"
     assert main(["export", str(tmp_path / "a"), "--to", str(file)]) == 0
@@ -234,14 +282,14 @@ def test_gap_is_found_when_it_is_looked_for(tmp_path: Path, suffix: str, capsys:
         ("a.csv", b'timestamp,payload\n1,"a\n', "not CSV in UTF-8"),
         ("a.csv", b"timestamp,payload\n1,\xff\n", "not CSV in UTF-8"),
         ("a.csv", b"timestamp,payload,payload_base64\n1,a,YQ==\n", "either"),
-        ("a.parquet", b"PAR1", "incomplete, or not of the format"),
-        ("a.arrow", b"ARROW1", "incomplete, or not of the format"),
+        ("a.parquet", b"PAR1", "incomplete, or of another format"),
+        ("a.arrow", b"ARROW1", "incomplete, or of another format"),
     ],
 )
-def test_file_that_is_no_messages_is_refused(
+def test_file_that_does_not_hold_messages_is_refused(
     tmp_path: Path, name: str, text: bytes, why: str, capsys: Capture
 ) -> None:
-    """One line that says where and why; nothing is sent."""
+    """One line with the place and the reason; no message is sent."""
     (tmp_path / name).write_bytes(text)
     assert main(["import", str(tmp_path / "q"), "--from", str(tmp_path / name)]) == 1
     told = capsys.readouterr().err
@@ -251,7 +299,7 @@ def test_file_that_is_no_messages_is_refused(
 
 
 def test_table_with_other_columns_is_refused(tmp_path: Path, capsys: Capture) -> None:
-    """Columns that cannot be messages, and times without a zone."""
+    """Columns of unsuitable types, and times without a zone."""
     pa = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     naive = pa.array([1], pa.timestamp("ns"))
@@ -273,8 +321,8 @@ def test_table_with_other_columns_is_refused(tmp_path: Path, capsys: Capture) ->
     assert contents(tmp_path / "q") == [(1, b"a"), (2, b"b")]
 
 
-def test_nothing_is_overwritten_unless_forced(tmp_path: Path, capsys: Capture) -> None:
-    """Also what came into being meanwhile."""
+def test_no_file_is_overwritten_unless_forced(tmp_path: Path, capsys: Capture) -> None:
+    """Not even one that was created meanwhile."""
     make(tmp_path / "a", [b"x"])
     file = tmp_path / "a.csv"
     file.write_text("mine")
@@ -285,7 +333,7 @@ def test_nothing_is_overwritten_unless_forced(tmp_path: Path, capsys: Capture) -
     assert main([*arguments, "--force"]) == 0
     assert file.read_text().startswith("sequence,timestamp")
     other = tmp_path / "other"
-    with pytest.raises(FileStands), whole_file(str(other), force=False):
+    with pytest.raises(OutputExists), whole_file(str(other), force=False):
         other.write_text("mine")
     assert other.read_text() == "mine"
     assert len(list(tmp_path.iterdir())) == 3
@@ -317,7 +365,7 @@ def test_export_that_does_not_end_leaves_no_file(
 
 def export_with_little_room(directory: str, target: str) -> None:
     """Export where no file may be larger than 64 KiB."""
-    import resource  # noqa: PLC0415 - in a process of its own
+    import resource  # noqa: PLC0415 - in its own process
 
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
     sys.exit(main(["export", directory, "--to", target, "--json"]))
@@ -325,7 +373,7 @@ def export_with_little_room(directory: str, target: str) -> None:
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_full_disk_is_a_typed_error(tmp_path: Path, suffix: str) -> None:
-    """In the middle of writing; nothing is left, and nothing else is printed."""
+    """In the middle of writing; no file is left, and no other line is printed."""
     payloads = [os.urandom(1000) for _ in range(300)]
     make(tmp_path / "a", payloads)
     code = (
@@ -344,7 +392,7 @@ def test_full_disk_is_a_typed_error(tmp_path: Path, suffix: str) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-def test_missing_extra_is_told_before_anything_is_made(
+def test_missing_extra_is_reported_before_a_file_is_created(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One line that names it; text needs none."""
@@ -364,8 +412,8 @@ def test_missing_extra_is_told_before_anything_is_made(
     assert optional.library("json", "none", "texts") is json
 
 
-def test_wrong_usage_is_told(tmp_path: Path, capsys: Capture) -> None:
-    """Exit code 2, or 1 where it depends on what stands there."""
+def test_wrong_usage_is_reported(tmp_path: Path, capsys: Capture) -> None:
+    """Exit code 2, or 1 if it depends on the queue's contents."""
     make(tmp_path / "a", [b"x"])
     directory = str(tmp_path / "a")
     assert main(["export", directory, "--to", "a.xls"]) == 2
@@ -411,10 +459,10 @@ def test_memory_does_not_grow_with_the_queue(tmp_path: Path, suffix: str) -> Non
 
 
 @pytest.mark.parametrize(("times", "row"), [((5, 7, 6), 3), ((1, 2, 3), 1)])
-def test_row_that_goes_back_in_time_is_named(
+def test_row_older_than_the_one_before_is_named(
     tmp_path: Path, capsys: Capture, times: tuple[int, ...], row: int
 ) -> None:
-    """By its number in the file, also behind rows that are passed over; what came before stays."""
+    """By its number in the file, which counts skipped rows; earlier rows stay."""
     lines = [json.dumps({"timestamp": time, "payload": "x"}) for time in times]
     file = tmp_path / "a.jsonl"
     file.write_text("\n".join(lines) + "\n")
@@ -426,7 +474,7 @@ def test_row_that_goes_back_in_time_is_named(
 
 
 def test_python_dash_m_is_the_command() -> None:
-    """`python -m pagequeue` says what `pagequeue` says."""
+    """`python -m pagequeue` prints the same as `pagequeue`."""
     done = subprocess.run(
         [sys.executable, "-m", "pagequeue", "--help"], capture_output=True, text=True, check=True
     )

@@ -47,7 +47,7 @@ def test_field_is_never_taken_for_the_time_of_a_message(
         ([[-5], [b"a"]], ["timestamp", "payload"], "row 1 has the timestamp -5"),
     ],
 )
-def test_column_that_is_no_time_is_refused(
+def test_column_without_times_is_refused(
     tmp_path: Path, columns: list[Any], names: list[str], said: str, capsys: Capture
 ) -> None:
     """A clear line, and no message that was not in the file."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loops import PATIENCE
+from support import Clock
 from upstreams import Upstream, asynchronous, numbers, pump_threads
 
 from pagequeue import (
@@ -18,6 +20,7 @@ from pagequeue import (
     ConsumerInUse,
     InvalidOption,
     Message,
+    NaiveDatetime,
     Queue,
     ReadOnlyQueue,
     Retention,
@@ -42,7 +45,7 @@ def queue(tmp_path: Path) -> Iterator[Queue]:
 # --- one life -------------------------------------------------------------------------------------
 
 
-def test_all_that_goes_in_comes_out_in_order(queue: Queue) -> None:
+def test_flow_returns_all_elements_in_order(queue: Queue) -> None:
     """Also what was sent before; then the flow ends, and everything is acknowledged."""
     with queue.persist(Upstream(1000), "down") as flow:
         assert numbers(list(flow)) == list(range(1000))
@@ -51,7 +54,7 @@ def test_all_that_goes_in_comes_out_in_order(queue: Queue) -> None:
     assert not pump_threads()
 
 
-def test_asynchronous_upstream_comes_out_in_order(queue: Queue, run: Callable[..., Any]) -> None:
+def test_asynchronous_upstream_keeps_its_order(queue: Queue, run: Callable[..., Any]) -> None:
     """The upstream runs in a task, the downstream in `async for`."""
 
     async def main() -> None:
@@ -96,14 +99,14 @@ def test_asynchronous_upstream_needs_async_for(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("source", [b"abc", "abc", 7, lambda _: 7, bytearray(b"x")])
-def test_what_is_no_upstream_is_refused(queue: Queue, source: Any) -> None:  # noqa: ANN401
+def test_object_that_is_not_an_iterator_is_refused_as_upstream(queue: Queue, source: Any) -> None:  # noqa: ANN401
     """A TypeError at once, and the name is free again."""
     with pytest.raises(TypeError):
         queue.persist(source, "down")
     queue.persist([], "down").close()
 
 
-def test_what_cannot_be_is_refused(queue: Queue) -> None:
+def test_invalid_arguments_are_refused(queue: Queue) -> None:
     """Options, a queue that is read-only or closed, and a name that is taken."""
     with pytest.raises(InvalidOption):
         queue.persist([], "down", commit="never")
@@ -119,7 +122,7 @@ def test_what_cannot_be_is_refused(queue: Queue) -> None:
         queue.persist([], "down")
 
 
-def test_upstream_is_drawn_without_anybody_downstream(queue: Queue) -> None:
+def test_upstream_is_drawn_without_a_reader(queue: Queue) -> None:
     """The upstream runs at its own pace: the queue is in between."""
     upstream = Upstream(300)
     with queue.persist(upstream, "down") as flow:
@@ -138,7 +141,7 @@ class UpstreamError(Exception):
     """What an upstream raises."""
 
 
-def test_error_of_the_upstream_comes_behind_all_that_was_stored(queue: Queue) -> None:
+def test_error_of_the_upstream_comes_after_all_stored_messages(queue: Queue) -> None:
     """Every stored message still comes out, once; then the flow is at its end."""
     upstream = Upstream(50)
     upstream.error = UpstreamError("broken")
@@ -150,7 +153,7 @@ def test_error_of_the_upstream_comes_behind_all_that_was_stored(queue: Queue) ->
         assert list(flow) == []
 
 
-def test_error_of_an_asynchronous_upstream_comes_behind_all_that_was_stored(
+def test_error_of_an_asynchronous_upstream_comes_after_all_stored_messages(
     queue: Queue, run: Callable[..., Any]
 ) -> None:
     """The same for a task, and in `async for`."""
@@ -169,7 +172,7 @@ def test_error_of_an_asynchronous_upstream_comes_behind_all_that_was_stored(
     run(main())
 
 
-def test_element_that_cannot_be_stored_is_kept_and_said(queue: Queue) -> None:
+def test_element_that_cannot_be_stored_is_named_in_the_error(queue: Queue) -> None:
     """Text is not a message: the flow ends with the TypeError, and names the element."""
     with queue.persist([b"a", "b", b"c"], "down") as flow:  # type: ignore[list-item]
         assert next(flow).payload == b"a"
@@ -198,7 +201,7 @@ def test_error_downstream_leaves_its_element_unacknowledged(queue: Queue) -> Non
 # --- resuming -------------------------------------------------------------------------------------
 
 
-def test_what_was_stored_and_not_acknowledged_comes_first(queue: Queue) -> None:
+def test_stored_unacknowledged_messages_are_returned_first(queue: Queue) -> None:
     """After a break the last element is redelivered, then the rest, then new elements."""
     with queue.persist(Upstream(10), "down") as flow:
         for message in flow:
@@ -212,7 +215,50 @@ def test_what_was_stored_and_not_acknowledged_comes_first(queue: Queue) -> None:
         assert numbers(list(flow)) == list(range(6, 15))
 
 
-def test_committing_by_hand_decides_what_comes_again(queue: Queue) -> None:
+def test_since_leaves_out_what_is_older_and_brings_nothing_back(tmp_path: Path) -> None:
+    """I11: it moves the place forwards only, in a new flow and in one that is resumed."""
+    clock = Clock(10**18, 10**9)
+    with Queue(tmp_path / "q", page_bytes=SMALL, clock=clock) as queue:
+        with queue.producer() as producer:
+            for number in range(20):
+                producer.send(b"%d" % number)
+        times = [message.timestamp for message in queue.replay()]
+        with queue.persist([], "down", since=times[5], commit="manual") as flow:
+            assert flow.acknowledged == 5  # retention does not wait for the others
+            assert numbers([next(flow), next(flow)]) == [5, 6]
+            flow.commit()
+        for since, first in ((times[2], 7), (times[7], 7), (times[9] - 1, 9), (None, 9)):
+            with queue.persist([], "down", since=since, commit="manual") as flow:
+                assert numbers([next(flow)]) == [first]
+        clock.now, clock.step = times[15] + 3 * 10**9, 0
+        with queue.persist([], "down", since=timedelta(seconds=3), commit="manual") as flow:
+            assert numbers([next(flow)]) == [15]
+        with queue.persist(Upstream(23, begin=20), "down", since=10**18 * 2) as flow:
+            assert numbers(list(flow)) == [20, 21, 22]
+        for wrong, kind in ((datetime(2024, 1, 1), NaiveDatetime), ("now", TypeError)):  # noqa: DTZ001
+            with pytest.raises(kind):
+                queue.persist([], "down", since=wrong)  # type: ignore[arg-type]
+        queue.persist([], "down").close()  # nothing holds the name
+        assert queue.consumers()[0].lag == 0
+
+
+def test_since_passes_what_retention_removed(tmp_path: Path) -> None:
+    """A flow that fell behind continues where it is asked to, without `Expired`."""
+    policy = Retention(max_bytes=3 * SMALL, keep_unacked=False)
+    with Queue(tmp_path / "q", page_bytes=SMALL, retention=policy) as queue:
+        queue.persist([], "down").close()
+        with queue.producer() as producer:
+            for number in range(40):
+                producer.send(b"%d" % number + b"." * 900)
+        queue.trim()
+        assert queue.head_sequence > 0
+        last = queue.last(1).timestamps[0]
+        with queue.persist([], "down", since=int(last)) as flow:
+            assert next(flow).sequence <= 39
+            assert [message.sequence for message in flow][-1:] in ([39], [])
+
+
+def test_manual_commit_decides_what_is_redelivered(queue: Queue) -> None:
     """With `commit="manual"` requesting the next message acknowledges none."""
     with queue.persist(Upstream(10), "down", commit="manual") as flow:
         seen = list(flow)
@@ -225,7 +271,7 @@ def test_committing_by_hand_decides_what_comes_again(queue: Queue) -> None:
         assert numbers(list(flow)) == [6, 7, 8, 9]
 
 
-def test_function_gets_the_last_message_and_goes_on_behind_it(queue: Queue) -> None:
+def test_function_gets_the_last_message_and_continues_after_it(queue: Queue) -> None:
     """So an upstream that can resume loses and duplicates no element on the way in."""
 
     def numbered(last: Message | None) -> Upstream:

@@ -35,7 +35,7 @@ def full(path: Path, on_full: str = "block") -> Queue:
     return Queue(path, page_bytes=SMALL, retention=Retention(max_bytes=2 * SMALL), on_full=on_full)
 
 
-def test_upstream_stands_still_while_there_is_no_room(tmp_path: Path) -> None:
+def test_upstream_is_paused_while_there_is_no_space(tmp_path: Path) -> None:
     """Backpressure: one element more than is stored is drawn, and no further one."""
     upstream = Upstream(40, size_bytes=1300)
     with full(tmp_path / "q") as queue, queue.persist(upstream, "down") as flow:
@@ -49,7 +49,7 @@ def test_upstream_stands_still_while_there_is_no_room(tmp_path: Path) -> None:
         assert numbers(list(flow)) == list(range(40))
 
 
-def test_asynchronous_upstream_stands_still_while_there_is_no_room(
+def test_asynchronous_upstream_is_paused_while_there_is_no_space(
     tmp_path: Path, run: Callable[..., Any]
 ) -> None:
     """Backpressure does not block the loop."""
@@ -67,7 +67,7 @@ def test_asynchronous_upstream_stands_still_while_there_is_no_room(
 
 
 @pytest.mark.parametrize("asynchronously", [False, True])
-def test_closing_a_flow_that_finds_no_room_gives_up_one_element(
+def test_closing_a_flow_without_space_drops_one_element(
     tmp_path: Path, *, asynchronously: bool
 ) -> None:
     """It does not wait for space for ever; the held element is named, the rest is not drawn."""
@@ -93,7 +93,7 @@ def test_closing_a_flow_that_finds_no_room_gives_up_one_element(
             assert numbers(list(flow)) == list(range(40))
 
 
-def test_full_queue_that_raises_ends_the_flow_behind_what_is_stored(tmp_path: Path) -> None:
+def test_full_queue_that_raises_ends_the_flow_after_the_stored_messages(tmp_path: Path) -> None:
     """The chosen `on_full` holds: the error is raised after all messages."""
     upstream = Upstream(40, size_bytes=1300)
     with (

@@ -81,7 +81,7 @@ def test_messages_are_claimed_in_order_each_once(
         one.claim(timeout=0)
 
 
-def test_acknowledged_message_never_comes_again(
+def test_acknowledged_message_is_never_redelivered(
     queue: Queue, group_of: Callable[..., Group], clock: Leases
 ) -> None:
     """I14: acknowledged in any order, the floor is the first that is not."""
@@ -122,7 +122,7 @@ def test_claim_whose_lease_ended_is_delivered_again_and_its_ack_refused(
     assert group.claim(timeout=0).message.sequence == 1
 
 
-def test_message_given_back_comes_first_and_in_order(
+def test_returned_messages_are_redelivered_first_and_in_order(
     queue: Queue, group_of: Callable[..., Group], clock: Leases
 ) -> None:
     """Redeliveries come before new messages, those with lower sequences first."""
@@ -154,7 +154,9 @@ def test_extended_claim_is_kept(
     assert group.claim(timeout=0).deliveries == 2
 
 
-def test_claim_is_settled_once(queue: Queue, group_of: Callable[..., Group]) -> None:
+def test_claim_is_acknowledged_or_returned_once(
+    queue: Queue, group_of: Callable[..., Group]
+) -> None:
     """A second acknowledgement of one claim is an error of the caller."""
     send(queue, 2, "m")
     group = group_of()
@@ -199,7 +201,7 @@ def test_messages_of_many_pages_are_claimed(queue: Queue, group_of: Callable[...
 
 
 def test_full_table_refuses_more_claims(queue: Queue, group_of: Callable[..., Group]) -> None:
-    """What is outstanding has a bound, and an error of its own."""
+    """The number of outstanding messages is limited, with a separate error."""
     send(queue, 5, "m")
     group = group_of(capacity=3)
     claims = group.claim_many(10, timeout=0)
@@ -210,7 +212,7 @@ def test_full_table_refuses_more_claims(queue: Queue, group_of: Callable[..., Gr
     assert group.claim(timeout=0).message.sequence == 3
 
 
-def test_closed_handle_gives_back_what_it_had(queue: Queue, group_of: Callable[..., Group]) -> None:
+def test_closed_handle_returns_its_claims(queue: Queue, group_of: Callable[..., Group]) -> None:
     """What was claimed is delivered again at once, and the closed handle refuses."""
     send(queue, 2, "m")
     one, two = group_of(), group_of()

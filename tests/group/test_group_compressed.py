@@ -60,7 +60,7 @@ def test_messages_that_were_given_back_are_found_in_compressed_pages(directory: 
             assert {claim.deliveries for claim in found} == {2}
 
 
-def test_page_that_is_compressed_under_a_group_changes_nothing(tmp_path: Path) -> None:
+def test_page_that_is_compressed_under_a_group_has_the_same_messages(tmp_path: Path) -> None:
     """A handle that has the old file mapped finishes it; the next page is inflated."""
     with Queue(tmp_path / "q", page_bytes=PAGE_BYTES) as queue:
         with queue.producer() as producer:

@@ -108,14 +108,14 @@ def test_a_replaced_file_is_noticed(tmp_path: Path) -> None:
             queue.group("work")
 
 
-def test_a_file_whose_maker_died_is_made_again(
+def test_a_file_whose_creator_died_is_created_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dying between the file's name and its first use locks no process out."""
     with Queue(tmp_path) as queue:
         send(queue, 3)
         with monkeypatch.context() as patch:
-            patch.setattr(GroupTable, "settle", lambda _: 1 / 0)
+            patch.setattr(GroupTable, "reset", lambda _: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 queue.group("work", sequence=1)
         with pytest.raises(errors.UsageError, match="exists"):
@@ -123,7 +123,7 @@ def test_a_file_whose_maker_died_is_made_again(
         assert queue.group("work").claim(timeout=0).message.sequence == 1
 
 
-def test_a_flush_that_fails_is_told_and_can_be_tried_again(
+def test_a_failed_flush_raises_and_can_be_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Acknowledged it is; and each flush writes all of it again, so that another try means it."""
@@ -148,7 +148,7 @@ def refuse(fd: int) -> None:
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-def test_a_damaged_message_stops_nobody(tmp_path: Path) -> None:
+def test_a_damaged_message_does_not_stop_the_workers(tmp_path: Path) -> None:
     """It is reported, retried a second later, and moved to the dead letters; others continue."""
     with Queue(tmp_path, page_bytes=PAGE_BYTES) as queue:
         send(queue, 3)
@@ -171,7 +171,7 @@ def test_a_damaged_message_stops_nobody(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [errors.ClosedError, errors.SystemLimit, MemoryError])
-def test_a_claim_that_its_worker_cannot_read_comes_back_at_once(
+def test_a_claim_that_its_worker_cannot_read_is_redelivered_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     """The queue was closed meanwhile, or a limit was reached: the message has no part in that."""
@@ -257,7 +257,7 @@ def test_a_group_ahead_of_the_tail_is_lowered(tmp_path: Path) -> None:
 # --- retention ------------------------------------------------------------------------------------
 
 
-def test_retention_keeps_what_a_group_has_not_done(tmp_path: Path) -> None:
+def test_retention_keeps_messages_that_a_group_has_not_acknowledged(tmp_path: Path) -> None:
     """I12: claimed is not acknowledged; one message in the first page keeps all pages."""
     keep = Retention(max_bytes=3 * PAGE_BYTES)
     with Queue(tmp_path, page_bytes=PAGE_BYTES, retention=keep, on_full="drop_oldest") as queue:
@@ -278,7 +278,7 @@ def test_retention_keeps_what_a_group_has_not_done(tmp_path: Path) -> None:
         assert group.missed == head - 100
 
 
-def test_a_group_that_retention_passed_says_so(tmp_path: Path) -> None:
+def test_a_group_behind_retention_raises_expired(tmp_path: Path) -> None:
     """`Expired` carries the head; a claimed message that is gone as well."""
     keep = Retention(max_bytes=3 * PAGE_BYTES)
     with Queue(tmp_path, page_bytes=PAGE_BYTES, retention=keep, on_full="drop_oldest") as queue:
@@ -321,7 +321,7 @@ def finish_first_page(queue: Queue) -> Group:
 @pytest.mark.usefixtures("bounded")
 @pytest.mark.parametrize("on_expired", ["raise", "skip"])
 @pytest.mark.parametrize("is_reopened", [False, True])
-def test_a_group_goes_on_behind_a_page_that_went(
+def test_a_group_continues_after_a_removed_page(
     tmp_path: Path, on_expired: str, is_reopened: bool
 ) -> None:
     """I12: a page goes when all its messages are done, also before a worker followed its marker."""
@@ -343,7 +343,7 @@ def test_a_group_goes_on_behind_a_page_that_went(
 
 
 @pytest.mark.usefixtures("bounded")
-def test_damage_in_a_page_that_went_keeps_nobody(tmp_path: Path) -> None:
+def test_damage_in_a_removed_page_does_not_stop_the_group(tmp_path: Path) -> None:
     """A worker that has a retired page mapped, without its marker, finds the next page."""
     with Queue(tmp_path, page_bytes=PAGE_BYTES, retention=DONE_GOES) as queue:
         group = finish_first_page(queue)
@@ -362,7 +362,7 @@ def test_damage_in_a_page_that_went_keeps_nobody(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sequence", "error"), [(4, None), (5, errors.NothingReceived), (6, errors.SequenceOutOfRange)]
 )
-def test_a_place_that_cannot_be_is_looked_for(
+def test_an_invalid_place_is_resolved_again(
     tmp_path: Path, number: int, sequence: int, error: type[errors.PageQueueError] | None
 ) -> None:
     """I9: the table names a page that went, or none; the message is there, the next one, or not."""
@@ -379,7 +379,7 @@ def test_a_place_that_cannot_be_is_looked_for(
 
 
 @pytest.mark.usefixtures("bounded")
-def test_a_group_waits_behind_a_page_that_went(tmp_path: Path) -> None:
+def test_a_group_waits_after_a_removed_page(tmp_path: Path) -> None:
     """The next page is empty too: a timeout is one, and new messages are claimed."""
     with Queue(tmp_path, page_bytes=PAGE_BYTES, retention=DONE_GOES) as queue:
         group = finish_first_page(queue)
@@ -395,7 +395,7 @@ def test_a_group_waits_behind_a_page_that_went(tmp_path: Path) -> None:
             assert other.take(timeout=0).sequence == 5
 
 
-def test_a_group_goes_on_in_pages_that_were_compressed(tmp_path: Path) -> None:
+def test_a_group_continues_in_pages_that_were_compressed(tmp_path: Path) -> None:
     """I16: redelivered messages come from compressed pages, new ones from others."""
     with Queue(tmp_path, page_bytes=65536) as queue:
         send(queue, 6000)

@@ -37,7 +37,7 @@ class Record:
     claim: object = None  # the one that is live; None: it waits
 
     def copy(self) -> Record:
-        """Return one of its own."""
+        """Return a separate one."""
         return Record(self.deliveries, self.when, self.claim)
 
 

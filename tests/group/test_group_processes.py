@@ -50,7 +50,7 @@ def end(process: subprocess.Popen[bytes], number: int = signal.SIGKILL) -> None:
     process.stdout.close()
 
 
-def test_claims_of_a_killed_process_come_again_at_once(tmp_path: Path) -> None:
+def test_claims_of_a_killed_process_are_redelivered_at_once(tmp_path: Path) -> None:
     """I14: no worker waits for a lease of an hour when the kernel reports its owner dead."""
     with Queue(tmp_path) as queue:
         send(queue, 4)
@@ -66,7 +66,7 @@ def test_claims_of_a_killed_process_come_again_at_once(tmp_path: Path) -> None:
         ]  # fmt: skip
 
 
-def test_a_waiting_worker_gets_what_a_killed_one_had(tmp_path: Path) -> None:
+def test_a_waiting_worker_gets_the_claims_of_a_killed_one(tmp_path: Path) -> None:
     """I7: it polls for dead owners while it sleeps, and sleeping costs hardly any time."""
     with Queue(tmp_path) as queue:
         send(queue, 1)
@@ -85,7 +85,7 @@ def test_a_waiting_worker_gets_what_a_killed_one_had(tmp_path: Path) -> None:
         assert got[0].deliveries == 2
 
 
-def test_claims_of_a_stopped_process_come_again_when_their_lease_ends(tmp_path: Path) -> None:
+def test_claims_of_a_stopped_process_are_redelivered_when_their_lease_ends(tmp_path: Path) -> None:
     """I15: a stopped worker is not dead, so only its lease ends what it has."""
     with Queue(tmp_path) as queue:
         send(queue, 1)
@@ -217,7 +217,7 @@ def test_a_name_is_a_consumer_or_a_group(tmp_path: Path) -> None:
         assert kinds == [("a", False), ("b", True)]
 
 
-def test_options_that_cannot_be_are_refused(tmp_path: Path) -> None:
+def test_invalid_options_are_refused(tmp_path: Path) -> None:
     """Before anything is made."""
     with Queue(tmp_path) as queue:
         for options in (
@@ -234,7 +234,7 @@ def test_options_that_cannot_be_are_refused(tmp_path: Path) -> None:
             queue.group("work").claim_many(0)
 
 
-def test_a_group_begins_where_it_is_told_and_only_once(tmp_path: Path) -> None:
+def test_start_position_applies_to_a_new_group_only(tmp_path: Path) -> None:
     """As for a consumer: a place for a group that exists is an error."""
     with Queue(tmp_path) as queue:
         send(queue, 5)
@@ -284,7 +284,7 @@ def test_span_of_a_claim_has_a_limit(tmp_path: Path, seconds: float) -> None:
             claim.ack()
 
 
-def test_group_that_was_passed_is_told_what_helps(tmp_path: Path) -> None:
+def test_group_behind_retention_gets_the_remedy(tmp_path: Path) -> None:
     """A group has no seek: the error names the option that continues, and it works."""
     retention = Retention(max_bytes=16_384, keep_unacked=False)
     with Queue(tmp_path / "q", page_bytes=4096, retention=retention) as queue:

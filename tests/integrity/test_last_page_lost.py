@@ -121,8 +121,8 @@ def test_allmeta_of_another_queue_is_still_found(tmp_path: Path) -> None:
     assert repair_queue(copy).ok
 
 
-def test_salvage_without_a_read_meta_says_what_is_not_there(tmp_path: Path) -> None:
-    """Retention and loss look alike here, so it is not a success."""
+def test_salvage_without_a_read_meta_names_the_missing_messages(tmp_path: Path) -> None:
+    """Retention and loss are indistinguishable here, so it is not a success."""
     copy = copied(tmp_path / "q", flushed=8, sent=8)
     (copy / "queue-readMeta").unlink()
     first = pages(copy)[0]

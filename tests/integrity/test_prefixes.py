@@ -104,7 +104,7 @@ def test_queues_in_one_directory_are_no_damage_of_each_other(shared: Path, tmp_p
 
 
 @pytest.mark.parametrize("prefix", ["queue", "queue-0000000001", "QUEUE", "q"])
-def test_nothing_of_another_queue_is_changed(shared: Path, prefix: str) -> None:
+def test_no_file_of_another_queue_is_changed(shared: Path, prefix: str) -> None:
     """Retention, recovery, rolling, compressing and shipping touch the files of one queue."""
     for other in PREFIXES:  # what an interrupted maker leaves
         (shared / f"{fmt.page_name(other, 77)}.tmp-next").write_bytes(b"half")
@@ -149,8 +149,8 @@ def test_prefixes_that_share_a_name_are_refused(tmp_path: Path, first: str, seco
     Queue(tmp_path, prefix=first).close()
 
 
-def test_ship_beside_a_queue_that_shares_its_lock_is_refused(tmp_path: Path) -> None:
-    """The target is looked at as well."""
+def test_ship_next_to_a_queue_that_shares_its_lock_is_refused(tmp_path: Path) -> None:
+    """The target's directory is checked as well."""
     Queue(tmp_path / "to", prefix="queue-ship").close()
     with Queue(tmp_path / "from") as queue:
         queue.rotate()
@@ -158,7 +158,7 @@ def test_ship_beside_a_queue_that_shares_its_lock_is_refused(tmp_path: Path) -> 
             queue.ship(tmp_path / "to")
 
 
-def test_wrong_prefix_is_told_which_there_are(tmp_path: Path) -> None:
+def test_error_for_a_wrong_prefix_lists_the_existing_ones(tmp_path: Path) -> None:
     """The error names the queues of the directory."""
     Queue(tmp_path, prefix="events").close()
     with pytest.raises(errors.QueueNotFound, match=r"one with 'events'"):

@@ -87,19 +87,19 @@ def no_header(path: Path) -> None:
     path.write_bytes(b"\xaa" * HEADER + path.read_bytes()[HEADER:])
 
 
-def no_end_mark(path: Path) -> None:
-    """Overwrite a page's end mark."""
+def no_end_of_page_marker(path: Path) -> None:
+    """Overwrite a page's end-of-page marker."""
     data = path.read_bytes()
     at = data.rindex(b"\x10\0\0\x80")
     path.write_bytes(data[:at] + b"\0garbage" + data[at + 8 :])
 
 
-def short_behind_frames(path: Path) -> None:
+def short_after_frames(path: Path) -> None:
     """Cut a page after its last frame."""
     os.truncate(path, PAGE - 4)
 
 
-def mended(disk: Disk, expected: list[bytes], *, once: bool = True) -> list[str]:
+def repaired(disk: Disk, expected: list[bytes], *, once: bool = True) -> list[str]:
     """Repair; the queue must be whole then, and a second repair must take no action."""
     report = repair_queue(disk.directory)
     assert report.remaining == []
@@ -115,48 +115,48 @@ def mended(disk: Disk, expected: list[bytes], *, once: bool = True) -> list[str]
 
 @pytest.mark.parametrize("damage", [remove, fifo, link, empty, ones, zeros, longer])
 @pytest.mark.parametrize("name", ["0000000001.idx", "0000000002.idx", "0000000003.idx"])
-def test_index_is_made_again(filled: Disk, name: str, damage: Callable[[Path], None]) -> None:
+def test_index_is_recreated(filled: Disk, name: str, damage: Callable[[Path], None]) -> None:
     """I6: whatever file has its name."""
     damage(filled.path(name))
     assert not verify_queue(filled.directory).ok
-    assert any(name in action for action in mended(filled, MESSAGES))
+    assert any(name in action for action in repaired(filled, MESSAGES))
 
 
 @pytest.mark.parametrize("damage", [remove, fifo, link, empty, ones, zeros])
 @pytest.mark.parametrize("name", ["allMeta", "readMeta", "writeMeta"])
-def test_meta_file_is_made_again(filled: Disk, name: str, damage: Callable[[Path], None]) -> None:
+def test_meta_file_is_recreated(filled: Disk, name: str, damage: Callable[[Path], None]) -> None:
     """From the pages, the only other source."""
     damage(filled.path(name))
     assert not verify_queue(filled.directory).ok
-    assert any(name in action for action in mended(filled, MESSAGES))
+    assert any(name in action for action in repaired(filled, MESSAGES))
 
 
 def test_all_metas_at_once(filled: Disk) -> None:
     """The pages alone are enough."""
     for name in ("allMeta", "readMeta", "writeMeta"):
         remove(filled.path(name))
-    assert len(mended(filled, MESSAGES)) >= 3
+    assert len(repaired(filled, MESSAGES)) >= 3
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 @pytest.mark.parametrize("damage", [no_header, longer])
-def test_page_whose_frames_are_whole_is_mended(
+def test_page_whose_frames_are_whole_is_repaired(
     filled: Disk, number: int, damage: Callable[[Path], None]
 ) -> None:
     """Its frames prove their sequences, and the format determines its size."""
     damage(filled.page(number))
     assert not verify_queue(filled.directory).ok
-    assert any(f"{number:010d}.page" in action for action in mended(filled, MESSAGES))
+    assert any(f"{number:010d}.page" in action for action in repaired(filled, MESSAGES))
 
 
-def test_headers_of_all_pages_are_mended(filled: Disk) -> None:
+def test_headers_of_all_pages_are_repaired(filled: Disk) -> None:
     """Each from the end of the one before it."""
     for number in (1, 2, 3):
         no_header(filled.page(number))
-    mended(filled, MESSAGES)
+    repaired(filled, MESSAGES)
 
 
-def test_header_behind_a_damaged_page_is_mended(filled: Disk) -> None:
+def test_header_after_a_damaged_page_is_repaired(filled: Disk) -> None:
     """Then the checksum of its first frame alone proves its sequence."""
     filled.tear(1, 1)
     no_header(filled.page(2))
@@ -167,42 +167,42 @@ def test_header_behind_a_damaged_page_is_mended(filled: Disk) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_end_mark_is_written_again(filled: Disk, number: int) -> None:
+def test_end_of_page_marker_is_written_again(filled: Disk, number: int) -> None:
     """All messages before the next page are present, only the marker is missing."""
-    no_end_mark(filled.page(number))
+    no_end_of_page_marker(filled.page(number))
     assert not verify_queue(filled.directory).ok
-    assert any("end-of-page marker" in action for action in mended(filled, MESSAGES))
+    assert any("end-of-page marker" in action for action in repaired(filled, MESSAGES))
 
 
 @pytest.mark.parametrize("number", [1, 3])
-def test_page_that_is_too_short_behind_its_frames_is_filled_up(filled: Disk, number: int) -> None:
+def test_page_that_is_too_short_after_its_frames_is_extended(filled: Disk, number: int) -> None:
     """The page had no message."""
-    short_behind_frames(filled.page(number))
-    mended(filled, MESSAGES)
+    short_after_frames(filled.page(number))
+    repaired(filled, MESSAGES)
 
 
 def test_page_under_another_number_gets_its_own(filled: Disk) -> None:
     """Its number is in its header."""
     filled.page(2).rename(filled.page(7))
     filled.index(2).rename(filled.index(7))
-    mended(filled, MESSAGES)
+    repaired(filled, MESSAGES)
 
 
 def test_leftover_temporary_is_removed(filled: Disk) -> None:
     """An interrupted process's temporary file contains no part of the queue."""
     filled.path("0000000004.page.tmp-next").write_bytes(b"half")
-    mended(filled, MESSAGES)
+    repaired(filled, MESSAGES)
     assert not list(filled.directory.glob("*.tmp-*"))
 
 
-def test_torn_tail_behind_the_durable_mark_is_cut(filled: Disk) -> None:
+def test_torn_tail_after_the_durable_mark_is_cut(filled: Disk) -> None:
     """I5: as opening would; and it is reported."""
     filled.tear(3, 1)
     filled.cut_power()
-    assert any("zeroed" in action for action in mended(filled, MESSAGES[:7]))
+    assert any("zeroed" in action for action in repaired(filled, MESSAGES[:7]))
 
 
-def test_half_a_batch_behind_the_tail_is_zeroed(filled: Disk) -> None:
+def test_partial_batch_after_the_tail_is_zeroed(filled: Disk) -> None:
     """I8: it was never sent, and no producer may write to the page while it exists."""
     last = filled.frames(3)[-1]
     end, word = last.position + last.word, fmt.MORE_OF_BATCH | 16 + 4
@@ -210,14 +210,14 @@ def test_half_a_batch_behind_the_tail_is_zeroed(filled: Disk) -> None:
     head = struct.pack("<IIq", word, half.checksum_for(8), last.timestamp)
     filled.poke(filled.page(3), (end + 7) // 8 * 8, head + half.payload)
     assert "half of a batch" in verify_queue(filled.directory).problems[0].reason
-    assert any("zeroed" in action for action in mended(filled, MESSAGES))
+    assert any("zeroed" in action for action in repaired(filled, MESSAGES))
 
 
 @pytest.mark.parametrize(
     ("number", "ordinal", "sequence"), [(1, 0, 0), (1, 2, 2), (2, 1, 4), (3, 0, 6)]
 )
 @pytest.mark.parametrize("cut", [True, False])
-def test_damaged_message_is_left_and_named(
+def test_damaged_message_is_kept_and_named(
     filled: Disk, number: int, ordinal: int, sequence: int, *, cut: bool
 ) -> None:
     """Below the durable mark no byte is ever cut off; that would lose the messages after it."""
@@ -243,7 +243,7 @@ def test_frame_of_the_page_before_proves_no_other_beginning(filled: Disk) -> Non
     assert filled.page(2).read_bytes() == before
 
 
-def test_missing_page_is_left_and_named(filled: Disk) -> None:
+def test_missing_page_is_not_recreated_and_named(filled: Disk) -> None:
     """Its messages are lost, and the rest is intact."""
     remove(filled.page(2))
     report = repair_queue(filled.directory)
@@ -251,7 +251,7 @@ def test_missing_page_is_left_and_named(filled: Disk) -> None:
     assert filled.page(3).exists()
 
 
-def test_newer_format_is_left_alone(filled: Disk) -> None:
+def test_newer_format_is_not_changed(filled: Disk) -> None:
     """A version that does not know it must not touch it."""
     filled.poke(filled.path("allMeta"), 8, (99).to_bytes(4, "little"))
     before = filled.contents()
@@ -262,7 +262,7 @@ def test_newer_format_is_left_alone(filled: Disk) -> None:
 def test_whole_queue_is_not_touched(filled: Disk) -> None:
     """Every byte is unchanged, except for the lock that each first opener recreates."""
     before = filled.contents()
-    assert mended(filled, MESSAGES, once=False) == []
+    assert repaired(filled, MESSAGES, once=False) == []
     del before["queue-writeMeta"]
     for name, data in before.items():
         if not name.startswith("queue-0000000003"):
@@ -299,7 +299,7 @@ def test_messages_are_read_once_unless_an_index_was_made(
     assert len(looks) == times
 
 
-def test_repair_of_nothing_is_an_error(tmp_path: Path) -> None:
+def test_repair_of_an_empty_directory_is_an_error(tmp_path: Path) -> None:
     """An empty directory is not a damaged queue."""
     with pytest.raises(QueueNotFound):
         repair_queue(tmp_path)
@@ -346,7 +346,7 @@ def test_failed_sync_is_repaired_by_new_files(
     assert repair_queue(filled.directory).actions == []
 
 
-def test_copy_of_a_linked_write_meta_keeps_what_its_words_say(filled: Disk) -> None:
+def test_copy_of_a_linked_write_meta_keeps_its_fields(filled: Disk) -> None:
     """I3: what they count and the page lacks is damage there too, and not a torn tail."""
     os.link(filled.path("writeMeta"), filled.directory.with_name("elsewhere"))
     filled.tear(3, 1)
@@ -356,7 +356,9 @@ def test_copy_of_a_linked_write_meta_keeps_what_its_words_say(filled: Disk) -> N
 
 
 @pytest.mark.parametrize("words", [(2, 0), (2, 5), (1, 3)])
-def test_head_that_contradicts_its_page_hides_nothing(filled: Disk, words: tuple[int, int]) -> None:
+def test_head_that_contradicts_its_page_hides_no_message(
+    filled: Disk, words: tuple[int, int]
+) -> None:
     """Then reading begins with the first page that there is."""
     data = words[0].to_bytes(8, "little") + words[1].to_bytes(8, "little")
     filled.poke(filled.path("readMeta"), 32, data)
@@ -364,11 +366,11 @@ def test_head_that_contradicts_its_page_hides_nothing(filled: Disk, words: tuple
         with pytest.raises(CorruptMeta, match="reading begins"):
             Queue(filled.directory, **options)
     assert salvage_queue(filled.directory, filled.directory.with_name("t")).messages_copied == 8
-    assert any("readMeta" in action for action in mended(filled, MESSAGES))
+    assert any("readMeta" in action for action in repaired(filled, MESSAGES))
 
 
 @pytest.mark.parametrize("name", ["queue-allMeta", "queue-writeMeta", "queue-readMeta"])
-def test_meta_file_that_may_not_be_read_is_not_made_again(
+def test_meta_file_without_read_permission_is_not_recreated(
     filled: Disk, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its contents are unknown: a durable mark or a latch would be lost with it (I8)."""
@@ -395,7 +397,7 @@ def test_meta_file_that_may_not_be_read_is_not_made_again(
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
-def test_index_that_cannot_be_read_is_kept(
+def test_unreadable_index_is_kept(
     filled: Disk, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     """It may be right: a user who may read it decides, and it is not overwritten."""

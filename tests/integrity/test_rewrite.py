@@ -96,7 +96,7 @@ def test_stop_latches_every_process_and_survives_reopening(
         assert "sync failed" in queue.verify().problems[0].reason
 
 
-def test_seal_writes_what_is_at_risk_to_new_files_and_goes_on(
+def test_seal_writes_messages_at_risk_to_new_files_and_continues(
     tmp_path: Path, disk: BrokenDisk
 ) -> None:
     """I5: the flush that failed succeeds through other files, over several pages."""
@@ -122,7 +122,7 @@ def test_seal_writes_what_is_at_risk_to_new_files_and_goes_on(
     assert not [name for name in os.listdir(tmp_path / "q") if ".tmp-" in name]
 
 
-def test_seal_stays_latched_while_the_disk_fails_and_goes_on_when_it_works(
+def test_seal_stays_latched_while_the_disk_fails_and_continues_when_it_works(
     tmp_path: Path, disk: BrokenDisk
 ) -> None:
     """Each flush and each send is a new attempt with new files, until one succeeds."""
@@ -159,7 +159,7 @@ def test_seal_of_one_process_frees_the_others(tmp_path: Path, disk: BrokenDisk) 
         assert sender.flush() == 3
 
 
-def test_reader_of_a_replaced_page_goes_on(tmp_path: Path, disk: BrokenDisk) -> None:
+def test_reader_of_a_replaced_page_continues(tmp_path: Path, disk: BrokenDisk) -> None:
     """The old file has the same bytes and a marker, so readers inside find the next page."""
     with (
         Queue(tmp_path / "q", page_bytes=SMALL, on_sync_failure="seal") as queue,
@@ -174,7 +174,7 @@ def test_reader_of_a_replaced_page_goes_on(tmp_path: Path, disk: BrokenDisk) -> 
         assert [consumer.receive(1).payload for _ in range(2)] == [b"b", b"c"]
 
 
-def test_no_room_for_the_new_files_leaves_the_queue_latched(
+def test_full_disk_while_rewriting_leaves_the_queue_latched(
     tmp_path: Path, disk: BrokenDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The queue is no worse than before, and it works once there is space."""
@@ -194,9 +194,7 @@ def test_no_room_for_the_new_files_leaves_the_queue_latched(
         assert producer.flush() == 1
 
 
-def test_page_that_is_not_whole_any_more_is_never_called_durable(
-    tmp_path: Path, disk: BrokenDisk
-) -> None:
+def test_damaged_page_is_never_reported_as_durable(tmp_path: Path, disk: BrokenDisk) -> None:
     """What the system dropped is found by the checksums, and named."""
     with Queue(tmp_path / "q", page_bytes=SMALL, on_sync_failure="seal") as queue:
         producer = queue.producer()
@@ -210,7 +208,7 @@ def test_page_that_is_not_whole_any_more_is_never_called_durable(
         assert queue.durable_sequence == 0
 
 
-def test_reader_of_a_file_that_memory_lost_goes_on_in_the_new_one(
+def test_reader_of_a_dropped_file_continues_in_the_new_one(
     tmp_path: Path, disk: BrokenDisk
 ) -> None:
     """The old file can show what the disk has, later; the new one has all of it."""
@@ -275,7 +273,7 @@ def test_latch_of_another_boot_is_cleared_by_recovery(tmp_path: Path, disk: Brok
         assert queue.producer().flush() == 2
 
 
-def test_send_that_is_not_durable_says_that_it_was_sent(
+def test_error_of_a_send_that_is_not_durable_states_that_it_was_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A caller that takes the error for a refusal would send it twice."""
@@ -294,7 +292,7 @@ def test_send_that_is_not_durable_says_that_it_was_sent(
 
 
 @pytest.mark.parametrize("sync", ["always", 2, timedelta(milliseconds=5)])
-def test_every_sync_mode_goes_on(
+def test_every_sync_mode_continues(
     tmp_path: Path, disk: BrokenDisk, sync: str | int | timedelta
 ) -> None:
     """I5: whichever asks for the sync, and in the background too."""
@@ -309,7 +307,7 @@ def test_every_sync_mode_goes_on(
         assert [m.payload for m in queue.replay()] == [b"%d" % i for i in range(6)]
 
 
-def test_producers_go_on_while_pages_are_written_again(tmp_path: Path, disk: BrokenDisk) -> None:
+def test_producers_continue_while_pages_are_written_again(tmp_path: Path, disk: BrokenDisk) -> None:
     """I1, I3: concurrent senders in other threads lose and duplicate no message."""
     with Queue(tmp_path / "q", page_bytes=SMALL, on_sync_failure="seal") as queue:
         sent: list[int] = []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import os
 import random
 import shutil
 import struct
@@ -20,16 +22,20 @@ from pagequeue import (
     QueueNotFound,
     Run,
     SalvageReport,
+    SystemLimit,
     repair_queue,
     salvage_queue,
     verify_queue,
 )
+from pagequeue.integrity import salvage_source
 from pagequeue.meta.all_and_read_meta import ReadMeta
 from pagequeue.store.roll import Roller
 from pagequeue.store.store import Store
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pagequeue.system.directory import Directory
 
 
 @pytest.fixture
@@ -80,7 +86,7 @@ def test_whole_queue_is_copied(filled: Disk) -> None:
 
 @pytest.mark.parametrize("ordinal", [0, 1, 2])
 @pytest.mark.parametrize("number", [1, 2])
-def test_damaged_message_is_gone_and_the_rest_is_copied(
+def test_damaged_message_is_lost_and_the_rest_is_copied(
     filled: Disk, number: int, ordinal: int
 ) -> None:
     """With the file, the place, the sequence, and the times around it."""
@@ -96,7 +102,7 @@ def test_damaged_message_is_gone_and_the_rest_is_copied(
 
 
 @pytest.mark.parametrize("cut", [True, False])
-def test_damaged_last_message_is_gone(filled: Disk, *, cut: bool) -> None:
+def test_damaged_last_message_is_lost(filled: Disk, *, cut: bool) -> None:
     """The durable mark proves that it existed, although no page follows it."""
     sent = read(filled.directory)
     filled.tear(3, 1)
@@ -106,7 +112,7 @@ def test_damaged_last_message_is_gone(filled: Disk, *, cut: bool) -> None:
     assert report.lost[0].before_ns is None
 
 
-def test_missing_page_is_gone(filled: Disk) -> None:
+def test_missing_page_is_counted_as_lost(filled: Disk) -> None:
     """The next page's first sequence gives the count; the missing page is named."""
     sent = read(filled.directory)
     filled.page(2).unlink()
@@ -127,6 +133,79 @@ def test_pages_alone_are_enough(filled: Disk) -> None:
     salvaged(filled, list(range(8)), sent)
 
 
+def refusing(monkeypatch: pytest.MonkeyPatch, refused: Path, number: int) -> None:
+    """Let opening a file fail."""
+    real = os.open
+
+    def failing(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if path == refused.name and os.path.samefile(f"/proc/self/fd/{dir_fd}", refused.parent):
+            raise OSError(number, os.strerror(number))
+        return real(path, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", failing)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "reason"),
+    [
+        (errno.EACCES, "access", "not allowed while opening the file (Permission denied)"),
+        (errno.ELOOP, "access", "not a regular file"),
+        (errno.EIO, "damage", "unreadable (Input/output error)"),
+    ],
+)
+def test_unreadable_index_is_reported(
+    filled: Disk, monkeypatch: pytest.MonkeyPatch, number: int, kind: str, reason: str
+) -> None:
+    """All messages are copied from the page, and the report names the index that was not used."""
+    sent = read(filled.directory)
+    path = filled.path("0000000002.idx")
+    with monkeypatch.context() as patched:
+        refusing(patched, path, number)
+        report = salvaged(filled, list(range(8)), sent)
+    (note,) = report.notes
+    assert (note.file, note.kind) == (str(path), kind)
+    assert note.reason.startswith(f"index, left out: {reason}")
+    assert note.reason.endswith(note.remedy or ")")
+
+
+def test_index_that_the_disk_fails_to_read_is_reported(
+    filled: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where opening and mapping it succeeded: a read through the map gives zeros."""
+    sent = read(filled.directory)
+    path = filled.path("0000000002.idx")
+    data = path.read_bytes()
+    real = salvage_source.map_file
+
+    def failing(folder: Directory, name: str, size_bytes: int, *, writable: bool) -> Any:  # noqa: ANN401 - the core's
+        index = real(folder, name, size_bytes, writable=writable)
+        if name == path.name:
+            os.truncate(path, 0)
+        return index
+
+    with monkeypatch.context() as patched:
+        patched.setattr(salvage_source, "map_file", failing)
+        report = salvage_queue(filled.directory, filled.directory.with_name("target"))
+    assert report.messages_copied == len(sent)
+    (note,) = report.notes
+    assert (note.file, note.reason) == (str(path), "index, left out: truncated while it was open")
+    path.write_bytes(data[:-12])
+    (note,) = salvaged(filled, list(range(8)), sent).notes
+    assert (note.file, note.reason) == (str(path), "index, left out: wrong size")
+    path.unlink()
+    assert salvaged(filled, list(range(8)), sent).notes == []
+
+
+def test_salvage_without_descriptors_is_an_error(
+    filled: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It concerns the process, not the index: call again."""
+    path = filled.path("0000000002.idx")
+    refusing(monkeypatch, path, errno.EMFILE)
+    with pytest.raises(SystemLimit, match=str(path)):
+        salvage_queue(filled.directory, filled.directory.with_name("target"))
+
+
 def test_page_that_was_cut_short(filled: Disk) -> None:
     """Its remaining messages are copied."""
     sent = read(filled.directory)
@@ -143,7 +222,7 @@ def test_page_of_zeros(filled: Disk) -> None:
 
 
 @pytest.mark.parametrize("ordinals", [(0,), (0, 1)])
-def test_frames_of_another_page_do_not_say_where_a_page_begins(
+def test_frames_of_another_page_do_not_determine_where_a_page_begins(
     filled: Disk, ordinals: tuple[int, ...]
 ) -> None:
     """The header does, and the page before; or whole messages of that one would be left out."""
@@ -157,7 +236,7 @@ def test_frames_of_another_page_do_not_say_where_a_page_begins(
 
 
 @pytest.mark.parametrize("sequence", [2**64 - 1, 2**63 - 1, 4])
-def test_head_that_cannot_be_is_not_believed(filled: Disk, sequence: int) -> None:
+def test_invalid_head_is_not_trusted(filled: Disk, sequence: int) -> None:
     """Whatever the read meta contains, while the first page's header is damaged as well."""
     sent = read(filled.directory)
     filled.poke(filled.page(1), 0, bytes(8))
@@ -237,7 +316,7 @@ def test_target_must_be_free(filled: Disk) -> None:
     assert filled.payloads() == MESSAGES
 
 
-def test_nothing_to_salvage_is_an_error(tmp_path: Path) -> None:
+def test_directory_without_messages_to_salvage_is_an_error(tmp_path: Path) -> None:
     """Neither an empty directory nor a meta file without content."""
     with pytest.raises(QueueNotFound):
         salvage_queue(tmp_path, tmp_path / "target")
@@ -301,7 +380,7 @@ def test_salvage_that_is_cut_short_leaves_no_target(
     assert salvage_queue(filled.directory, target).messages_copied == 8
 
 
-def test_mark_that_cannot_be_is_not_believed(filled: Disk) -> None:
+def test_invalid_mark_is_not_trusted(filled: Disk) -> None:
     """No page can have so many messages, so none is lost; repair recreates the mark."""
     sent = read(filled.directory)
     filled.cut_power(2**60)
@@ -313,7 +392,7 @@ def test_mark_that_cannot_be_is_not_believed(filled: Disk) -> None:
     assert read(filled.directory) == sent
 
 
-def test_mark_past_pages_that_are_missing_is_believed(filled: Disk) -> None:
+def test_mark_past_missing_pages_is_trusted(filled: Disk) -> None:
     """The tail fields prove that the page existed, so its messages are lost."""
     filled.send(b"more", flush=True)
     sent = read(filled.directory)
@@ -333,7 +412,7 @@ def test_target_inside_of_the_damaged_queue_is_refused(filled: Disk, tmp_path: P
     assert filled.contents() == before
 
 
-def test_salvage_keeps_nothing_of_its_target_in_memory(tmp_path: Path) -> None:
+def test_salvage_keeps_no_reference_to_its_target(tmp_path: Path) -> None:
     """The collector sees no cycle through the core's producer: it would stay for good."""
     with Queue(tmp_path / "q", page_bytes=4096) as queue:
         queue.producer().send(b"1")

@@ -39,7 +39,7 @@ def frames(page: bytes) -> bytes:
 
 
 def crafted(queue_id: bytes, first: int, count: int) -> bytes:
-    """Return frames of a queue, as somebody who knows its id can make them, and an end mark."""
+    """Return frames of a queue as an attacker who knows its id can forge them, and a marker."""
     made = b""
     for sequence in range(first, first + count + 1):
         payload = b"" if sequence == first + count else b"crafted %d" % sequence
@@ -159,7 +159,7 @@ def test_damaged_last_message_that_the_index_has_is_reported(tmp_path: Path) -> 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32), kinds=st.lists(st.sampled_from(["bits", "zeros"]), max_size=3),
        index=st.sampled_from(["whole", "bits", "gone"]))  # fmt: skip
-def test_what_is_saved_was_sent_and_what_is_not_is_reported(
+def test_salvaged_messages_were_sent_and_lost_ones_are_reported(
     tmp_path_factory: pytest.TempPathFactory, seed: int, kinds: list[str], index: str
 ) -> None:
     """A subsequence, complete reports, and no whole message with a proved record is lost."""

@@ -65,7 +65,7 @@ def test_empty_queue_has_no_problem(tmp_path: Path) -> None:
         assert queue.verify().ok
 
 
-def test_progress_runs_from_nothing_to_all_pages(queue: Queue) -> None:
+def test_progress_runs_from_zero_to_all_pages(queue: Queue) -> None:
     """The caller can show how far it is."""
     steps: list[tuple[int, int]] = []
     queue.verify(lambda done, total: steps.append((done, total)))
@@ -120,7 +120,7 @@ def test_changed_length_is_found(queue: Queue, word: int) -> None:
     assert problem.sequence == 1
 
 
-def test_changed_end_mark_is_found(queue: Queue) -> None:
+def test_changed_end_of_page_marker_is_found(queue: Queue) -> None:
     """The mark at the end of a sealed page has a checksum too."""
     position = fmt.PAGE_HEADER_BYTES + 4 * FRAME
     flip(file(queue, 2), position + 4)
@@ -190,7 +190,7 @@ def test_missing_index_is_found_and_put_back_by_its_use(queue: Queue) -> None:
         assert other.verify().ok
 
 
-def test_an_old_write_meta_costs_no_survey_for_each_page(
+def test_an_old_write_meta_costs_no_listing_for_each_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The number of pages after its tail does not change how often the directory is listed."""
@@ -222,7 +222,7 @@ def test_all_problems_are_reported_in_order_of_pages(queue: Queue) -> None:
     assert list(found) == [str(file(queue, n)) for n in (1, 2, 3)]
 
 
-def test_verify_changes_nothing(queue: Queue) -> None:
+def test_verify_changes_no_file(queue: Queue) -> None:
     """Looking at a queue, good or bad, leaves every byte as it is."""
     flip(file(queue, 1), fmt.PAGE_HEADER_BYTES + 20)
     file(queue, 2, "index").unlink()
@@ -239,7 +239,7 @@ def test_reader_without_write_permission_can_verify(queue: Queue) -> None:
 
 
 def test_verify_runs_while_others_write(queue: Queue) -> None:
-    """I1, I2: the active page is checked up to the tail, wherever that is by then."""
+    """I1, I2: the active page is checked up to the tail at that time."""
     stop = threading.Event()
 
     def write() -> None:
@@ -262,7 +262,7 @@ def test_verify_runs_while_others_write(queue: Queue) -> None:
         thread.join()
 
 
-def test_sending_and_flushing_meanwhile_is_no_problem(
+def test_sending_and_flushing_meanwhile_is_not_a_problem(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The durable mark is read before the tail: read after it, it can be ahead of that tail."""
@@ -280,10 +280,12 @@ def test_sending_and_flushing_meanwhile_is_no_problem(
 
     monkeypatch.setattr(WriteMeta, "tail", property(sent_meanwhile, honest.fset))
     assert verify_queue(queue.directory).problems == []
-    assert WriteMeta.tail is honest, "nothing was sent meanwhile"
+    assert WriteMeta.tail is honest, "no message was sent meanwhile"
 
 
-def test_verify_says_when_it_could_not_look(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_reports_files_that_it_could_not_read(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where the system refuses a file once, at any point, verify does not report success."""
     disk.send(*MESSAGES, flush=True)
     really, left = Directory.open, 0
@@ -322,7 +324,7 @@ def test_queue_that_is_closed_meanwhile_is_not_damaged(
 
 
 @pytest.mark.parametrize("error", [errors.ClosedError, errors.ForkedError])
-def test_error_of_the_handle_is_no_problem_of_the_files(
+def test_error_of_the_handle_is_not_a_problem_of_the_files(
     error: type[errors.PageQueueError],
 ) -> None:
     """It is raised, where all others are noted and the rest is checked."""
@@ -335,12 +337,12 @@ def test_group_is_not_damaged_because_the_queue_was_closed(
 ) -> None:
     """The same of a list of consumers."""
     queue.group("crew").close()
-    real = consumers._look_at_group
+    real = consumers._group_state
 
     def closing(*given: Any) -> Any:  # noqa: ANN401  those of the function
         queue.close()
         return real(*given)
 
-    monkeypatch.setattr(consumers, "_look_at_group", closing)
+    monkeypatch.setattr(consumers, "_group_state", closing)
     with pytest.raises(errors.ClosedError):
         queue.consumers()

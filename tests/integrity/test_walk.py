@@ -72,7 +72,7 @@ def test_only_the_damaged_frame_is_passed_over(tmp_path: Path, ordinal: int, len
     assert found[-1].stopped == _core.READ_END
 
 
-def test_damaged_end_mark_leaves_all_frames(tmp_path: Path) -> None:
+def test_damaged_end_of_page_marker_leaves_all_frames(tmp_path: Path) -> None:
     """The walk ends with the reason."""
     payloads = [b"abc"] * 5
     page = page_of(tmp_path, payloads)
@@ -93,7 +93,7 @@ def test_long_stretch_of_garbage_is_passed_over(tmp_path: Path) -> None:
 def test_frames_of_another_place_are_not_taken(tmp_path: Path) -> None:
     """I6: a payload that holds a copy of a page yields none of that page's frames again."""
     inner = page_of(tmp_path / "a", [b"inner %d" % n for n in range(8)])
-    payloads = [b"before"] * 9 + [bytes(inner[64:600])] + [b"behind"] * 3
+    payloads = [b"before"] * 9 + [bytes(inner[64:600])] + [b"beyond"] * 3
     page = page_of(tmp_path / "b", payloads)
     page[positions(payloads)[9] + 4] ^= 1  # the checksum of the one that holds the copy
     assert sequences(walked(page)) == [*range(9), *range(10, 13)]
@@ -108,7 +108,7 @@ def test_end_is_a_bound(tmp_path: Path) -> None:
     assert sequences(walked(page, end=6)) == [0, 1, 3, 4, 5]
 
 
-def test_nothing_behind_an_empty_place_of_an_open_page(tmp_path: Path) -> None:
+def test_frames_after_an_empty_slot_of_an_open_page_are_ignored(tmp_path: Path) -> None:
     """I4: a dead producer can have written frames there that it never sent."""
     payloads = [b"abc"] * 10
     page = page_of(tmp_path, payloads)
@@ -170,7 +170,7 @@ def test_resync_finds_a_sequence_of_any_size() -> None:
         assert (far is None) == (sequence - low > 4), "there is no room for so many in between"
 
 
-def test_resync_refuses_what_cannot_be() -> None:
+def test_resync_refuses_invalid_arguments() -> None:
     """Bad arguments are the caller's bug."""
     region = region_of(bytes(SMALL))
     for arguments in ((5, 64, 4, 9), (0, 64, 5, 4), (0, 64, 0, 2**63)):

@@ -69,7 +69,7 @@ def test_sealed_pages_shrink_and_the_active_one_stays(disk: Disk) -> None:
         assert payloads(queue.replay()) == sent
 
 
-def test_progress_is_told(disk: Disk) -> None:
+def test_progress_is_reported(disk: Disk) -> None:
     """Pages done, pages in all."""
     told: list[tuple[int, int]] = []
     with disk.open() as queue:
@@ -81,7 +81,7 @@ def test_progress_is_told(disk: Disk) -> None:
 
 
 def test_page_that_would_hardly_shrink_stays(disk: Disk) -> None:
-    """It is looked at once, and by a few blocks only."""
+    """It is checked once, and by a few blocks only."""
     rng = random.Random(1)
     with disk.open() as queue, queue.producer() as producer:
         for _ in range(60):
@@ -117,7 +117,7 @@ def test_page_that_would_be_larger_stays(tmp_path: Path) -> None:
 
 
 def test_empty_and_large_and_single_frames(disk: Disk) -> None:
-    """A page with one message of its own size, one with few messages, and an empty one."""
+    """A page with one message as large as the page, one with few messages, and an empty one."""
     with disk.open() as queue, queue.producer() as producer:
         large = b"L" * fmt.payload_bytes_max(PAGE)
         producer.send(large)
@@ -149,14 +149,14 @@ def test_every_level_is_read_the_same(disk: Disk, level: int) -> None:
     [{"compress_after": -1}, {"compress_after": True}, {"compress_level": 20},
      {"compress_level": -8}],
 )  # fmt: skip
-def test_options_that_cannot_be_are_refused(disk: Disk, options: dict[str, int]) -> None:
+def test_invalid_options_are_refused(disk: Disk, options: dict[str, int]) -> None:
     """Before anything is made."""
     with pytest.raises(InvalidOption):
         disk.open(**options)
     assert not disk.directory.exists() or files(disk.directory) == {}
 
 
-def test_read_only_queue_compresses_nothing(disk: Disk) -> None:
+def test_read_only_queue_compresses_no_page(disk: Disk) -> None:
     """It writes no byte."""
     with disk.open() as queue:
         fill(queue)
@@ -181,7 +181,7 @@ def test_pages_are_compressed_when_so_many_follow(disk: Disk) -> None:
     assert compressed_pages(disk)[-1] == tail - 3
 
 
-def test_background_goes_on_behind_a_damaged_page(
+def test_background_continues_after_a_damaged_page(
     disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The damage is logged once, and the page is left uncompressed."""
@@ -325,7 +325,7 @@ def test_random_access_inflates_no_more_than_it_needs(
         assert len(inflated) <= 1  # for the time of the first message
 
 
-def test_index_that_is_missing_or_wrong_is_made_again(disk: Disk) -> None:
+def test_missing_or_wrong_index_is_recreated(disk: Disk) -> None:
     """I6: from the inflated frames; in memory where the directory is read-only."""
     with disk.open() as queue:
         fill(queue)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from plugin import Disk
 from squeezing import PAGE, compressed_pages, fill, text
-from support import compress_for_ever, die_while_compressing, end, payloads, ready, start
+from support import compress_for_ever, die_while_compressing, end, forked, payloads, ready, start
 
 from pagequeue import (
     CompressReport,
@@ -83,7 +83,7 @@ def test_error_at_any_step_leaves_the_page(
         assert payloads(queue.replay()) == sent
 
 
-def test_what_the_disk_changed_is_noticed(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_changed_by_the_disk_are_noticed(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Z2: what was written is compared before it takes the page's place."""
     with disk.open() as queue:
         sent = fill(queue)
@@ -99,7 +99,7 @@ def test_what_the_disk_changed_is_noticed(disk: Disk, monkeypatch: pytest.Monkey
         assert payloads(queue.replay()) == sent
 
 
-def test_page_that_cannot_be_walked_stays(disk: Disk) -> None:
+def test_damaged_page_is_not_compressed(disk: Disk) -> None:
     """Damage is reported, not compressed."""
     with disk.open() as queue:
         fill(queue)
@@ -112,7 +112,7 @@ def test_page_that_cannot_be_walked_stays(disk: Disk) -> None:
     assert disk.page(1).stat().st_size == PAGE
 
 
-def test_latched_queue_is_left_alone(disk: Disk) -> None:
+def test_latched_queue_is_not_compressed(disk: Disk) -> None:
     """After a failed sync only repair writes to the queue."""
     with disk.open() as queue:
         fill(queue)
@@ -140,23 +140,23 @@ def test_failed_sync_with_compressed_pages_is_written_again(disk: Disk) -> None:
 def test_killed_at_every_step_the_page_is_there(tmp_path: Path) -> None:
     """I16: dying at each system call of Z1 to Z3; the next run continues and leaves no file."""
     step = deaths = 0
-    while True:
-        disk = Disk(tmp_path / str(step), PAGE)
-        with disk.open() as queue:
-            sent = fill(queue, 200)
-        process = start(die_while_compressing.__name__, disk.directory, step)
-        said = process.communicate(timeout=60)[0].split()
-        assert verify_queue(disk.directory).ok
-        with disk.open() as queue:
-            assert payloads(queue.replay()) == sent
-            queue.compress()
-            assert compressed_pages(disk) == [1]
-            assert payloads(queue.replay()) == sent
-        assert not list(disk.directory.glob("*.tmp*"))
-        if "done" in said:
-            break
-        deaths += 1
-        step += 1
+    with forked() as run:
+        while True:
+            disk = Disk(tmp_path / str(step), PAGE)
+            with disk.open() as queue:
+                sent = fill(queue, 200)
+            said = run(die_while_compressing.__name__, disk.directory, step)
+            assert verify_queue(disk.directory).ok
+            with disk.open() as queue:
+                assert payloads(queue.replay()) == sent
+                queue.compress()
+                assert compressed_pages(disk) == [1]
+                assert payloads(queue.replay()) == sent
+            assert not list(disk.directory.glob("*.tmp*"))
+            if "done" in said:
+                break
+            deaths += 1
+            step += 1
     assert deaths > 20
 
 
@@ -181,7 +181,7 @@ def test_power_cut_leaves_the_one_file_or_the_other(disk: Disk) -> None:
 
 
 @pytest.mark.parametrize("meta", ["allMeta", "readMeta", "writeMeta"])
-def test_lost_meta_is_made_again_from_compressed_pages(disk: Disk, meta: str) -> None:
+def test_lost_meta_is_recreated_from_compressed_pages(disk: Disk, meta: str) -> None:
     """A compressed page has the same header fields as a plain one."""
     with disk.open() as queue:
         sent = fill(queue)
@@ -224,7 +224,7 @@ def test_processes_compress_read_and_send_at_once(disk: Disk) -> None:
         assert not list(disk.directory.glob("*.tmp*"))
 
 
-def test_page_that_another_process_compresses_just_before_is_left(
+def test_page_that_another_process_compresses_just_before_is_skipped(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between looking at a file and locking it, the name can lead to the compressed one."""
@@ -246,7 +246,7 @@ def test_page_that_another_process_compresses_just_before_is_left(
         assert payloads(queue.replay()) == sent
 
 
-def test_page_that_is_compressed_while_a_producer_comes_to_it(
+def test_page_that_is_compressed_while_a_producer_reaches_it(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its tail was another page meanwhile, so it polls again; no damage is reported."""
@@ -271,8 +271,8 @@ def test_page_that_is_compressed_while_a_producer_comes_to_it(
         assert payloads(queue.replay()) == [b"first", *text(300), b"then"]
 
 
-def test_compressed_page_that_stands_where_the_next_comes_is_not_overwritten(disk: Disk) -> None:
-    """Somebody put it there, and it has messages."""
+def test_compressed_page_in_the_place_of_the_next_one_is_not_overwritten(disk: Disk) -> None:
+    """Another program put it there, and it has messages."""
     with disk.open() as queue:
         fill(queue, 400)
         queue.compress()

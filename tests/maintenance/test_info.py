@@ -86,8 +86,8 @@ def test_info_is_the_same_for_a_reader_and_after_reopening(tmp_path: Path) -> No
         assert queue.info() == before
 
 
-def test_info_cannot_be_changed(tmp_path: Path) -> None:
-    """It is a picture of one moment."""
+def test_info_is_immutable(tmp_path: Path) -> None:
+    """It is a picture of one time."""
     with Queue(tmp_path / "q", page_bytes=SMALL) as queue, queue.producer() as producer:
         info = queue.info()
         with pytest.raises(dataclasses.FrozenInstanceError):
@@ -96,7 +96,7 @@ def test_info_cannot_be_changed(tmp_path: Path) -> None:
         assert (info.message_count, queue.info().message_count) == (0, 1)
 
 
-def test_words_that_cannot_be_are_a_typed_error(tmp_path: Path) -> None:
+def test_invalid_fields_are_a_typed_error(tmp_path: Path) -> None:
     """A write meta that is overwritten while it is open ends in an error that names the file."""
     with Queue(tmp_path / "q", page_bytes=SMALL) as queue:
         queue.producer().send(b"message")
@@ -141,7 +141,7 @@ def test_info_again_maps_no_page_that_did_not_change(
 
 
 def test_info_counts_pages_that_are_compressed_meanwhile(tmp_path: Path) -> None:
-    """A page whose file became smaller is looked at again."""
+    """A page whose file became smaller is checked again."""
     pytest.importorskip("zstandard")
     with Queue(tmp_path / "q", page_bytes=SMALL) as queue, Queue(tmp_path / "q") as other:
         with queue.producer() as producer:

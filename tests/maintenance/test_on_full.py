@@ -9,6 +9,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from support import SMALL, SOON, ack_slowly, end, finish, ready, send_until_blocked, start, until
 
@@ -23,6 +24,7 @@ from pagequeue import (
     SyncFailed,
 )
 from pagequeue.maintenance.size_limit import SizeLimit
+from pagequeue.send.producer import Producer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
 
     from plugin import Disk
 
-    from pagequeue import Producer
     from pagequeue.store.store import Store
 
 FULL = b"x" * 1300
@@ -62,7 +63,7 @@ def send_all(queue: Queue, count: int = 100) -> int:
     return count
 
 
-def test_raise_refuses_and_sends_nothing(disk: Disk) -> None:
+def test_raise_refuses_and_sends_no_message(disk: Disk) -> None:
     """When no page can be made any more: all four are full; it names who keeps them."""
     queue, consumer = opened(disk, "raise")
     with queue, queue.producer() as producer:
@@ -84,7 +85,7 @@ def test_raise_refuses_and_sends_nothing(disk: Disk) -> None:
         assert queue.verify().ok
 
 
-def test_unnamed_consumers_keep_nothing(disk: Disk) -> None:
+def test_unnamed_consumers_keep_no_page(disk: Disk) -> None:
     """Only a named consumer holds pages; without one the queue is never full."""
     with disk.open(retention=FOUR_PAGES) as queue, queue.consumer() as consumer:
         assert send_all(queue) == 100
@@ -93,7 +94,7 @@ def test_unnamed_consumers_keep_nothing(disk: Disk) -> None:
             [consumer.receive(0) for _ in range(100)]
 
 
-def test_drop_oldest_takes_pages_all_the_same(disk: Disk) -> None:
+def test_drop_oldest_removes_unread_pages(disk: Disk) -> None:
     """The consumer that was passed learns it, or skips and counts."""
     queue, consumer = opened(disk, "drop_oldest")
     with queue:
@@ -111,7 +112,7 @@ def test_drop_oldest_takes_pages_all_the_same(disk: Disk) -> None:
         assert queue.verify().ok
 
 
-def test_drop_oldest_keeps_what_it_can(disk: Disk) -> None:
+def test_drop_oldest_removes_as_few_pages_as_possible(disk: Disk) -> None:
     """Only so much goes that the next page has room."""
     queue, _ = opened(disk, "drop_oldest")
     with queue:
@@ -120,7 +121,7 @@ def test_drop_oldest_keeps_what_it_can(disk: Disk) -> None:
         assert queue.tail_sequence == 13
 
 
-def test_block_sleeps_until_there_is_room(disk: Disk) -> None:
+def test_block_sleeps_until_there_is_space(disk: Disk) -> None:
     """No message is lost or refused, and waiting uses hardly any processor time."""
     queue, consumer = opened(disk, "block")
     with queue:
@@ -160,12 +161,74 @@ def test_block_ends_after_its_timeout(disk: Disk) -> None:
         queue.producer().send(FULL)
 
 
+SENDS: dict[str, Callable[..., object]] = {
+    "send": lambda producer, timeout: producer.send(FULL, timeout=timeout),
+    "send_many": lambda producer, timeout: producer.send_many([FULL] * 2, timeout=timeout),
+    "send_async": lambda producer, timeout: asyncio.run(
+        _awaited(producer.send_async(FULL, timeout=timeout))
+    ),
+    "send_many_async": lambda producer, timeout: asyncio.run(
+        _awaited(producer.send_many_async([FULL], timeout=timeout))
+    ),
+}
+
+
+@pytest.mark.parametrize("way", SENDS)
+@pytest.mark.parametrize("full_timeout", [None, 0, 30])
+def test_timeout_of_a_call_is_used_instead_of_the_queues(
+    disk: Disk, way: str, full_timeout: float | None
+) -> None:
+    """It bounds this call only; None leaves it to the queue."""
+    queue, consumer = opened(disk, "block", full_timeout=full_timeout)
+    with queue, queue.producer() as producer:
+        for _ in range(12):
+            producer.send(FULL)
+        for timeout in (0, 0.3, 0.0):
+            began = time.monotonic()
+            with pytest.raises(QueueFull):
+                SENDS[way](producer, timeout)
+            assert timeout <= time.monotonic() - began < SOON
+        if full_timeout == 0:
+            began = time.monotonic()
+            with pytest.raises(QueueFull):
+                SENDS[way](producer, None)
+            assert time.monotonic() - began < SOON
+        for wrong in (-1, float("nan"), "1"):
+            with pytest.raises((ValueError, TypeError)):
+                SENDS[way](producer, wrong)
+        assert queue.tail_sequence == 12
+        consumer.receive_many(3)
+        thread = threading.Timer(0.2, consumer.ack)
+        thread.start()
+        SENDS[way](producer, 1e300)  # longer than anything is for ever
+        thread.join()
+        assert queue.tail_sequence > 12
+
+
+@pytest.mark.parametrize("on_full", ["raise", "drop_oldest"])
+def test_timeout_has_no_effect_if_no_send_waits(disk: Disk, on_full: str) -> None:
+    """With another `on_full` than "block" it is checked, and not used."""
+    queue, _ = opened(disk, on_full)
+    with queue, queue.producer() as producer:
+        for _ in range(12):
+            producer.send(FULL, timeout=5.0)
+        began = time.monotonic()
+        if on_full == "raise":
+            with pytest.raises(QueueFull):
+                producer.send(FULL, timeout=10.0)
+        else:
+            assert producer.send(FULL, timeout=10.0) == 12
+        assert time.monotonic() - began < SOON
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["the queue's", "the call's"])
 @pytest.mark.parametrize("way", ["send", "send_many", "send_async"])
 def test_timeout_bounds_a_call_that_loses_each_page_to_another_sender(
-    disk: Disk, monkeypatch: pytest.MonkeyPatch, way: str
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, way: str, *, own: bool
 ) -> None:
     """It does not begin again with each page that another sender fills."""
-    queue, consumer = opened(disk, "block", full_timeout=0.5)
+    timeout = 0.5 if own else None
+    queue, consumer = opened(disk, "block", full_timeout=None if own else 0.5)
     producer, other = queue.producer(), queue.producer()
     allows, lost, asked = SizeLimit.allows, [0], [0]
 
@@ -183,9 +246,9 @@ def test_timeout_bounds_a_call_that_loses_each_page_to_another_sender(
         return allows(self, store, number)
 
     calls: dict[str, Callable[[], object]] = {
-        "send": lambda: producer.send(FULL),
-        "send_many": lambda: producer.send_many([FULL, FULL]),
-        "send_async": lambda: asyncio.run(_awaited(producer.send_async(FULL))),
+        "send": lambda: producer.send(FULL, timeout=timeout),
+        "send_many": lambda: producer.send_many([FULL, FULL], timeout=timeout),
+        "send_async": lambda: asyncio.run(_awaited(producer.send_async(FULL, timeout=timeout))),
     }
     with queue:
         assert send_all(queue, 12) == 12
@@ -200,6 +263,99 @@ def test_timeout_bounds_a_call_that_loses_each_page_to_another_sender(
 
 async def _awaited(sending: Awaitable[object]) -> object:
     return await asyncio.wait_for(sending, SOON)
+
+
+WAYS: dict[str, Callable[[Producer, float | None], object]] = {
+    "send": lambda producer, timeout: producer.send(FULL, timeout=timeout),
+    "send_many": lambda producer, timeout: producer.send_many([FULL, FULL], timeout=timeout),
+    "rows": lambda producer, timeout: producer.send_many(
+        np.full(2, FULL, "S1300"), timeout=timeout
+    ),
+    "send_async": lambda producer, timeout: asyncio.run(
+        _awaited(producer.send_async(FULL, timeout=timeout))
+    ),
+}
+
+
+class Losing:
+    """A queue with room, whose producer finds each page filled or sealed by another sender.
+
+    Attributes:
+        producer: the one that loses.
+        lost: how many pages it lost.
+        allowed: how many it loses.
+    """
+
+    def __init__(self, queue: Queue, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+        self.producer, self._other, self._how = queue.producer(), queue.producer(), how
+        name = {"filled": "_roll_on", "sealed": "_move"}[how]
+        real = getattr(Producer, name)
+
+        def beaten(producer: Producer, *asked: object) -> None:
+            real(producer, *asked)
+            if producer is self.producer and self.lost < self.allowed:
+                self.lost += 1
+                self._beat()
+
+        self.begin(0)
+        monkeypatch.setattr(Producer, name, beaten)
+        self.allowed = 10_000
+
+    def begin(self, allowed: int) -> None:
+        """Lose up to so many pages from now on, and the active one besides."""
+        self.lost = self.allowed = 0
+        self._beat()
+        self.allowed = allowed
+
+    def _beat(self) -> None:
+        self._other.rotate()
+        self._other.send_many([FULL] * 3)
+        if self._how == "sealed":
+            self._other.rotate()
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["the queue's", "the call's"])
+@pytest.mark.parametrize("how", ["filled", "sealed"])
+@pytest.mark.parametrize("way", WAYS)
+def test_timeout_bounds_a_call_that_loses_each_page_although_there_is_space(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, way: str, how: str, *, own: bool
+) -> None:
+    """It never waits for space, so that no limit would end it; no message was sent."""
+    timeout = 0.3 if own else None
+    many = Retention(max_bytes=20_000 * SMALL)
+    full_timeout = 30.0 if own else 0.3
+    with disk.open(retention=many, on_full="block", full_timeout=full_timeout) as queue:
+        losing = Losing(queue, monkeypatch, how)
+        began = time.monotonic()
+        with pytest.raises(QueueFull, match="other senders filled or sealed each page") as caught:
+            WAYS[way](losing.producer, timeout)
+        assert 0.3 <= time.monotonic() - began < SOON
+        assert caught.value.held_by == ()
+        assert 16 < losing.lost < losing.allowed
+        assert queue.tail_sequence == 3 * (losing.lost + 1)  # the other's
+        losing.allowed = losing.lost + 5
+        WAYS[way](losing.producer, timeout)
+
+
+@pytest.mark.parametrize("how", ["filled", "sealed"])
+@pytest.mark.parametrize("way", WAYS)
+def test_sender_that_does_not_wait_succeeds_among_busy_ones(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, way: str, how: str
+) -> None:
+    """Some lost pages are no full queue: with room, it sends; but not for ever."""
+    many = Retention(max_bytes=20_000 * SMALL)
+    with disk.open(retention=many, on_full="block") as queue:
+        losing = Losing(queue, monkeypatch, how)
+        losing.begin(10)
+        WAYS[way](losing.producer, 0)
+        losing.begin(10_000)
+        with pytest.raises(QueueFull):
+            WAYS[way](losing.producer, 0)
+        assert 10 < losing.lost < 40
+        if way == "send":
+            losing.begin(100)
+            WAYS[way](losing.producer, None)
+            assert losing.lost == 100
 
 
 def test_tasks_that_wait_for_one_page_have_their_own_deadlines(disk: Disk) -> None:
@@ -282,7 +438,7 @@ def test_blocked_senders_and_slow_consumers_in_many_processes(tmp_path: Path) ->
         assert queue.verify().ok
 
 
-def test_sender_goes_on_when_the_consumer_that_kept_pages_is_removed(disk: Disk) -> None:
+def test_sender_continues_when_the_consumer_that_kept_pages_is_removed(disk: Disk) -> None:
     """A killed consumer's name blocks until it is opened again, idle or removed."""
     queue, consumer = opened(disk, "block", full_timeout=20)
     with queue:
@@ -311,7 +467,7 @@ def test_failed_sync_ends_the_wait(disk: Disk) -> None:
         assert queue.tail_sequence == 12
 
 
-def test_options_that_cannot_be_are_refused(disk: Disk) -> None:
+def test_invalid_options_are_refused(disk: Disk) -> None:
     """Before anything is made."""
     for wrong in ({"on_full": "wait"}, {"full_timeout": -1}, {"full_timeout": float("nan")}):
         with pytest.raises(InvalidOption):

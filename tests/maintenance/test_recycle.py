@@ -109,7 +109,7 @@ def test_retired_page_becomes_the_next_one(disk: Disk) -> None:
         assert queue.verify().problems == []
 
 
-def test_nothing_of_the_old_page_can_be_read(disk: Disk) -> None:
+def test_no_byte_of_the_old_page_can_be_read(disk: Disk) -> None:
     """I13: neither in the page before it is used, nor after its tail, nor in its index."""
     with fill(disk) as queue:
         queue.consumer(latest=True)
@@ -133,14 +133,14 @@ def test_slow_producer_gets_a_new_file(disk: Disk) -> None:
     assert not spare(disk).exists()
 
 
-def test_small_pages_are_made_anew(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_pages_are_not_reused(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sync of the header costs as much as making a small page."""
     monkeypatch.setattr(recycle, "PAGE_BYTES_MIN", PAGE + 1)
     with fill(disk) as queue:
         assert reuse(disk, queue) != inode(disk.page(6))
 
 
-def test_spare_takes_no_room_of_its_own(disk: Disk) -> None:
+def test_spare_takes_no_additional_space(disk: Disk) -> None:
     """Where the next page is there already, the retired one goes."""
     with fill(disk) as queue:
         queue._store.roller.next_page(6)
@@ -148,7 +148,7 @@ def test_spare_takes_no_room_of_its_own(disk: Disk) -> None:
         assert not spare(disk).exists()
 
 
-def test_spare_goes_with_its_queue_or_at_the_next_opening(disk: Disk) -> None:
+def test_spare_is_removed_with_its_queue_or_at_the_next_opening(disk: Disk) -> None:
     """Closing removes temporary files; those of a killed process remain for a while only."""
     with fill(disk) as queue:
         queue.trim()
@@ -276,7 +276,7 @@ def test_page_that_is_not_in_memory_is_not_used(disk: Disk) -> None:
 # --- locks ---------------------------------------------------------------------------------------
 
 
-def test_page_that_somebody_locks_alone_is_refused_in_time(
+def test_page_with_an_exclusive_lock_is_refused_in_time(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No reader waits for ever, and none reads a page that is not held for it."""
@@ -291,7 +291,7 @@ def test_page_that_somebody_locks_alone_is_refused_in_time(
         assert queue.consumer(sequence=EACH).receive(0).payload == message(OLD, EACH)
 
 
-def test_system_without_locks_reads_and_uses_nothing_again(
+def test_system_without_locks_reads_and_reuses_no_page(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a shared lock is unsupported, so is an exclusive one; other errors are raised."""
@@ -324,11 +324,11 @@ def test_system_without_locks_reads_and_uses_nothing_again(
     ],
 )
 def test_only_pages_are_held(name: str, *, page: bool) -> None:
-    """A cursor's file has a lock of its own, whatever its consumer is called."""
+    """A cursor's file has a separate lock, for every name of a consumer."""
     assert page_lock.is_page(name) is page
 
 
-def test_page_that_went_while_it_was_opened_is_gone(
+def test_page_removed_while_it_was_opened_is_reported_as_removed(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I13: between opening and locking, the file can become another page."""
@@ -397,7 +397,7 @@ def test_old_bytes_that_a_power_cut_brings_back_are_never_read(
     assert all(message(OLD, i)[:20] not in everything for i in range(least))
 
 
-def test_lock_alone_is_never_left_on_a_page(disk: Disk) -> None:
+def test_exclusive_lock_is_never_left_on_a_page(disk: Disk) -> None:
     """A process that maps a recycled page shares its lock as for any other page."""
     with fill(disk) as queue:
         reuse(disk, queue)

@@ -14,7 +14,15 @@ from support import (
     until,
 )
 
-from pagequeue import Expired, InvalidOption, Queue, ReadOnlyQueue, Retention, TrimReport
+from pagequeue import (
+    Expired,
+    InvalidOption,
+    Queue,
+    QueueFull,
+    ReadOnlyQueue,
+    Retention,
+    TrimReport,
+)
 from pagequeue.meta import cursor
 
 if TYPE_CHECKING:
@@ -90,9 +98,10 @@ def test_rolling_applies_it_in_the_background(disk: Disk) -> None:
         {"max_bytes": 0},
         {"max_bytes": -1},
         {"max_bytes": True},
+        {"drop_acknowledged": True, "keep_unacked": False},
     ],
 )
-def test_values_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
+def test_invalid_values_are_refused(wrong: dict[str, object]) -> None:
     """At once, where they are given."""
     with pytest.raises(InvalidOption):
         Retention(**wrong)  # type: ignore[arg-type]
@@ -100,7 +109,10 @@ def test_values_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
 
 def test_wrong_types_and_too_few_bytes_are_refused(disk: Disk) -> None:
     """A number of seconds is not a timedelta; less than two pages is refused."""
-    for wrong in ({"max_age": 5}, {"max_idle": 5.0}, {"max_bytes": "1"}, {"keep_unacked": 1}):
+    for wrong in (
+        {"max_age": 5}, {"max_idle": 5.0}, {"max_bytes": "1"}, {"keep_unacked": 1},
+        {"drop_acknowledged": 1},
+    ):  # fmt: skip
         with pytest.raises(TypeError):
             Retention(**wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidOption, match="two pages"):
@@ -116,7 +128,7 @@ def test_wrong_types_and_too_few_bytes_are_refused(disk: Disk) -> None:
 def test_pages_stay_until_every_named_consumer_acknowledged_them(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I11: up to the page that holds the first message that somebody has not."""
+    """I11: up to the page that holds the first unacknowledged message of any consumer."""
     only_by_hand(monkeypatch)
     with disk.open(retention=KEEP_TWO) as queue:
         slow, fast = queue.consumer("slow"), queue.consumer("fast")
@@ -135,6 +147,120 @@ def test_pages_stay_until_every_named_consumer_acknowledged_them(
         queue.remove_consumer("slow")
         assert queue.trim().pages == 2
         assert queue.head_sequence == 12
+
+
+ACKNOWLEDGED = Retention(drop_acknowledged=True)
+
+
+def test_acknowledged_pages_go_and_all_stay_while_there_is_no_consumer(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I11: up to the page with the first message that a consumer or group still needs."""
+    only_by_hand(monkeypatch)
+    with disk.open(retention=ACKNOWLEDGED) as queue:
+        fill(queue, 6)
+        assert queue.trim() == TrimReport()
+        slow, fast = queue.consumer("slow"), queue.consumer("fast")
+        group = queue.group("workers")
+        fast.seek(latest=True)
+        for acked, head in ((1, 0), (2, 3), (6, 6), (13, 12)):
+            while slow.sequence <= acked:
+                slow.receive()
+            slow.ack(acked)
+            for claim in group.claim_many(100, timeout=0):
+                claim.ack()
+            assert queue.trim().held_by == ()  # no limit of bytes or age is exceeded
+            assert queue.head_sequence == min(head, group_floor(queue) // 3 * 3)
+        slow.seek(latest=True)
+        fast.close()
+        while queue.consumers()[-1].lag:
+            for claim in group.claim_many(100, timeout=0):
+                claim.ack()
+        queue.trim()
+        assert queue.head_sequence == 15  # never the active page
+        assert [message.sequence for message in queue.replay()] == [15, 16, 17]
+        late = queue.consumer("late")
+        fill(queue, 2)
+        slow.seek(latest=True)
+        assert queue.trim().pages == 0
+        slow.close()
+        late.close()
+        group.close()
+        for name in ("slow", "fast", "late", "workers"):
+            queue.remove_consumer(name)
+        until(lambda: queue.trim().pages == 0, 2.0)
+        assert queue.head_sequence == 15
+        assert queue.verify().ok
+
+
+def group_floor(queue: Queue) -> int:
+    """Return the sequence below which the group has acknowledged all."""
+    return next(one.next_sequence or 0 for one in queue.consumers() if one.name == "workers")
+
+
+def test_acknowledged_pages_go_whenever_the_sender_rolls(disk: Disk) -> None:
+    """In the background, without `trim`; what is needed stays at any size."""
+    with disk.open(retention=ACKNOWLEDGED) as queue, queue.consumer("reader") as reader:
+        fill(queue, 8)
+        assert queue.info().page_count == 8
+        while reader.poll() is not None:
+            reader.ack()
+        with queue.producer() as producer:
+            for _ in range(4):
+                producer.send(FULL)
+        until(lambda: queue.head_sequence == 24)  # all before the page with the first one not seen
+        fill(queue, 5)
+        assert reader.receive(timeout=0).sequence == 24
+        assert queue.verify().ok
+
+
+def test_silent_consumers_alone_let_no_page_go(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer that is silent for longer than `max_idle` keeps no page, and drops none."""
+    only_by_hand(monkeypatch)
+    policy = Retention(drop_acknowledged=True, max_idle=timedelta(seconds=10))
+    with disk.open(retention=policy) as queue:
+        queue.consumer("silent").close()
+        fill(queue, 4)
+        disk.clock.now += 20 * 10**9
+        assert queue.trim().pages == 0
+        with queue.consumer("active") as active:
+            active.seek(sequence=7)
+            assert queue.trim().pages == 2
+            assert queue.head_sequence == 6
+
+
+def test_damaged_consumer_keeps_everything(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I11: what it needs is unknown."""
+    only_by_hand(monkeypatch)
+    with disk.open(retention=ACKNOWLEDGED) as queue:
+        queue.consumer("damaged").close()
+        queue.consumer("reader", latest=True).close()
+        fill(queue, 4)
+        queue.consumer("reader").seek(latest=True)
+        path = disk.directory / "queue-readMeta.damaged"
+        path.write_bytes(b"?" * path.stat().st_size)
+        assert queue.trim().pages == 0
+        assert queue.head_sequence == 0
+
+
+@pytest.mark.parametrize("on_full", ["block", "drop_oldest"])
+def test_limits_count_besides_what_is_acknowledged(disk: Disk, on_full: str) -> None:
+    """`max_bytes` holds as without it, and frees no page that a consumer needs but to drop it."""
+    policy = Retention(drop_acknowledged=True, max_bytes=4 * SMALL)
+    with disk.open(retention=policy, on_full=on_full, full_timeout=0.1) as queue:
+        reader = queue.consumer("reader")
+        if on_full == "block":
+            with pytest.raises(QueueFull) as raised:
+                fill(queue, 9)
+            assert raised.value.held_by == ("reader",)
+            assert queue.head_sequence == 0
+            while reader.poll() is not None:
+                reader.ack()
+            fill(queue, 2)
+        else:
+            fill(queue, 9)
+            assert queue.head_sequence > 0
+        assert queue.info().page_count <= 4
 
 
 def test_without_keep_unacked_consumers_are_passed(
@@ -188,7 +314,7 @@ def test_passed_consumer_skips_to_the_head_and_counts(
         queue.consumer(on_expired="ignore")
 
 
-def test_consumer_that_is_silent_for_too_long_keeps_nothing(
+def test_consumer_that_is_silent_for_too_long_keeps_no_page(
     disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is logged once, and shown in the list; opening it ends the silence."""
@@ -222,9 +348,7 @@ def test_consumer_that_is_silent_for_too_long_keeps_nothing(
             consumer.receive(0)
 
 
-def test_cursor_that_cannot_be_read_keeps_everything(
-    disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_cursor_keeps_all_pages(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """The position of its consumer is unknown, so all pages are kept for it."""
     only_by_hand(monkeypatch)
     with disk.open(retention=KEEP_TWO) as queue:
@@ -236,7 +360,7 @@ def test_cursor_that_cannot_be_read_keeps_everything(
         assert queue.trim().pages == 3
 
 
-def test_trimming_in_a_queue_that_is_closed_says_nothing(
+def test_trimming_in_a_queue_that_is_closed_logs_nothing(
     disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Closing comes while the worker trims: no warning, and no consumer is called unreadable."""

@@ -62,7 +62,7 @@ def test_reader_inside_a_retired_page_finishes_it(
         assert queue.last(100).sequences.tolist() == list(range(9, 15))
 
 
-def test_head_and_its_sequence_are_of_one_moment(tmp_path: Path) -> None:
+def test_head_and_its_sequence_are_read_consistently(tmp_path: Path) -> None:
     """I12: however fast the head moves, no reader mixes two heads."""
     with Queue(tmp_path / "q", page_bytes=SMALL) as queue:
         fill(queue, 300, each=1)
@@ -74,11 +74,11 @@ def test_head_and_its_sequence_are_of_one_moment(tmp_path: Path) -> None:
             seen: list[tuple[int, int]] = []
             stop = threading.Event()
 
-            def look() -> None:
+            def poll() -> None:
                 while not stop.is_set():
                     seen.append(other._store.head)
 
-            thread = threading.Thread(target=look)
+            thread = threading.Thread(target=poll)
             thread.start()
             for number in range(2, max(firsts) + 1):
                 meta.advance(firsts[number])
@@ -89,7 +89,7 @@ def test_head_and_its_sequence_are_of_one_moment(tmp_path: Path) -> None:
         assert meta.head == (max(firsts), firsts[max(firsts)])
 
 
-def look_at_everything(queue: Queue, random_: random.Random) -> None:
+def walk_all_pages(queue: Queue, random_: random.Random) -> None:
     """Use everything that walks over pages; only `Expired` may come, and never at the head."""
     head = queue.head_sequence
     assert len(queue) >= 0
@@ -153,7 +153,7 @@ def test_readers_race_with_rolls_and_retention(tmp_path: Path, seed: int) -> Non
         random_ = random.Random(seed)
         try:
             while time.monotonic() < stop:
-                look_at_everything(random_.choice([queue, reading]), random_)
+                walk_all_pages(random_.choice([queue, reading]), random_)
         finally:
             for thread in threads:
                 thread.join()

@@ -56,8 +56,8 @@ def opened(directory: Path, *, max_bytes: int = 4 * SMALL, on_full: str = "raise
 
 
 @pytest.mark.parametrize("on_full", ["raise", "block", "drop_oldest"])
-def test_head_stays_where_the_oldest_page_cannot_be_removed(shared: Path, on_full: str) -> None:
-    """Its messages would be gone, and its room would not: sending is refused instead."""
+def test_head_stays_if_the_oldest_page_cannot_be_removed(shared: Path, on_full: str) -> None:
+    """Its messages would be lost without freeing its space: sending is refused instead."""
     with user(NOBODY), opened(shared, on_full=on_full) as queue:
         fill(queue, 3)
         with pytest.raises(AccessDenied, match=r"queue-0000000001\.page: not allowed"):
@@ -87,7 +87,7 @@ def test_pages_of_this_user_go_before_those_of_others_are_met(shared: Path) -> N
         assert payloads(queue.replay()) == [FULL] * 12
 
 
-def test_directory_that_cannot_be_written_keeps_its_head(shared: Path) -> None:
+def test_directory_without_write_permission_keeps_its_head(shared: Path) -> None:
     """Without the sticky bit it is the directory that decides."""
     with user(NOBODY), opened(shared, max_bytes=2 * SMALL) as queue:
         os.seteuid(0)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from support import SMALL, flip
+from tiers import slow_but
 
 from pagequeue import Queue, Retention, ShipReport, cli, errors
 from pagequeue import format as fmt
@@ -84,7 +85,7 @@ def test_sealed_pages_are_a_queue_to_read(queue: Queue, tmp_path: Path) -> None:
                 consumer.receive(0.05)
 
 
-def test_a_second_call_ships_only_what_is_new(queue: Queue, tmp_path: Path) -> None:
+def test_a_second_call_ships_only_new_pages(queue: Queue, tmp_path: Path) -> None:
     """Shipped files are not touched; an earlier reader continues with its view."""
     send(queue, 0, 100)
     first = queue.ship(tmp_path / "ship")
@@ -130,7 +131,7 @@ def test_a_manifest_whose_name_was_not_synced_is_before_it_is_reported(
     assert synced[1] > 0
 
 
-def test_what_was_copied_and_not_named_is_no_damage(queue: Queue, tmp_path: Path) -> None:
+def test_files_that_the_manifest_does_not_name_are_not_damage(queue: Queue, tmp_path: Path) -> None:
     """I20: a page outside the manifest is invisible, also to verify and after a reboot."""
     send(queue, 0, 100)
     queue.ship(tmp_path / "ship")
@@ -144,7 +145,7 @@ def test_what_was_copied_and_not_named_is_no_damage(queue: Queue, tmp_path: Path
     assert read(tmp_path / "ship") == numbers(0, 100)
 
 
-def test_a_write_meta_that_names_more_than_the_manifest_is_no_damage(
+def test_a_write_meta_ahead_of_the_manifest_is_not_damage(
     queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I20: a shipper that ends between the two leaves what readers saw before."""
@@ -164,7 +165,7 @@ def test_a_write_meta_that_names_more_than_the_manifest_is_no_damage(
     assert read(tmp_path / "ship") == numbers(0, 900)
 
 
-def test_a_manifest_that_a_power_cut_left_alone_gets_all_that_readers_need(
+def test_a_manifest_without_its_files_after_a_power_cut_is_completed(
     queue: Queue, tmp_path: Path
 ) -> None:
     """Names reach the disk in any order: the manifest's can be there without the meta files'."""
@@ -176,7 +177,7 @@ def test_a_manifest_that_a_power_cut_left_alone_gets_all_that_readers_need(
     assert read(tmp_path / "ship") == numbers(0, 100)
 
 
-def test_a_shipper_that_died_writing_the_first_manifest_hinders_nobody(
+def test_a_shipper_that_died_writing_the_first_manifest_blocks_no_other(
     queue: Queue, tmp_path: Path
 ) -> None:
     """Its temporary file is not part of a queue, and the next shipper removes it."""
@@ -189,7 +190,7 @@ def test_a_shipper_that_died_writing_the_first_manifest_hinders_nobody(
     assert not left.exists()
 
 
-def test_a_lock_that_cannot_be_unlocked_is_closed(
+def test_a_lock_whose_unlock_fails_is_closed(
     queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was shipped is reported, and the next one can ship: closing unlocks as well."""
@@ -211,7 +212,7 @@ def test_a_lock_that_cannot_be_unlocked_is_closed(
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EAGAIN])
-def test_a_manifest_that_cannot_be_read_is_no_damage(
+def test_an_unreadable_manifest_is_not_damage(
     queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     """A refusal of the system is reported as such, and not as damage."""
@@ -226,7 +227,7 @@ def test_a_manifest_that_cannot_be_read_is_no_damage(
         queue.ship(tmp_path / "ship")
 
 
-def test_nothing_sealed_ships_nothing(queue: Queue, tmp_path: Path) -> None:
+def test_queue_without_sealed_pages_ships_none(queue: Queue, tmp_path: Path) -> None:
     """The directory is not a queue before it has a page; the next call ships it."""
     assert queue.ship(tmp_path / "ship").pages == 0
     with pytest.raises(errors.QueueNotFound):
@@ -259,7 +260,7 @@ def test_compressed_pages_and_records_are_shipped(tmp_path: Path) -> None:
     assert min(sizes) < SMALL * 4
 
 
-def test_the_manifest_tells_what_is_there(queue: Queue, tmp_path: Path) -> None:
+def test_the_manifest_lists_the_files(queue: Queue, tmp_path: Path) -> None:
     """JSON for any tool: files with their sizes and checksums, sequences and times."""
     send(queue, 0, COUNT)
     queue.ship(tmp_path / "ship", file_mode=0o640)
@@ -340,10 +341,10 @@ def test_one_ships_at_a_time(queue: Queue, tmp_path: Path) -> None:
 def test_two_ship_for_the_first_time_at_once(
     queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One has looked for a manifest and found none; then the other one begins and ends."""
+    """One has checked for a manifest and found none; then the other one begins and ends."""
     looked = []
 
-    def look(folder: Directory, prefix: str) -> Manifest | None:
+    def read_then_race(folder: Directory, prefix: str) -> Manifest | None:
         found = read_manifest(folder, prefix)
         looked.append(found)
         if len(looked) == 1:
@@ -352,7 +353,7 @@ def test_two_ship_for_the_first_time_at_once(
 
     send(queue, 0, COUNT)
     sealed = queue.info().tail_page - 1
-    monkeypatch.setattr(ship_target, "read_manifest", look)
+    monkeypatch.setattr(ship_target, "read_manifest", read_then_race)
     assert queue.ship(tmp_path / "ship").pages == 0
     assert looked[0] is None
     assert read(tmp_path / "ship") == numbers(0, COUNT)
@@ -393,10 +394,102 @@ def test_others_send_compress_and_trim_meanwhile(tmp_path: Path) -> None:
     assert read(tmp_path / "ship") == numbers(0, sent)
 
 
+# --- large messages -------------------------------------------------------------------------------
+
+
+def large(number: int) -> bytes:
+    """Return a payload of several pages."""
+    return b"%06d" % number * (SMALL // 2)
+
+
+def shipped(directory: Path) -> list[bytes]:
+    """Return the payloads of a replica, which verifies; none if no process can open it yet."""
+    try:
+        with Queue(directory, read_only=True) as queue:
+            report = queue.verify()
+            assert (report.problems, report.messages_checked) == ([], len(queue))
+            return [message.payload for message in queue.replay()]
+    except errors.QueueNotFound:
+        return []
+
+
+@pytest.mark.parametrize("noted_bytes", slow_but([2 * SMALL], [1, 2 * SMALL, 5 * SMALL]))
+def test_a_replica_never_ends_inside_a_large_message(
+    queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noted_bytes: int
+) -> None:
+    """I20, I23: after each page that is copied, and if copying ends there by an error."""
+    monkeypatch.setattr(shipping, "NOTED_BYTES", noted_bytes)
+    sent = [large(0), b"small", large(1)]
+    with queue.producer() as producer:
+        producer.send_many(sent)
+    queue.rotate()
+    pages = queue._store.tail.page_number - 1
+    copy = shipping._Shipping._copy
+    found = []
+    for last in range(1, pages + 1):
+        target = tmp_path / f"ship-{last}"
+
+        def interrupted(self: shipping._Shipping, number: int, last: int = last) -> object:
+            found.append(shipped(Path(self._target.folder.path)))
+            if number > last:
+                raise KeyboardInterrupt
+            return copy(self, number)
+
+        monkeypatch.setattr(shipping._Shipping, "_copy", interrupted)
+        if last < pages:
+            with pytest.raises(KeyboardInterrupt):
+                queue.ship(target)
+        else:
+            assert queue.ship(target).pages == pages
+        found.append(shipped(target))
+        monkeypatch.setattr(shipping._Shipping, "_copy", copy)
+        assert queue.ship(target).end_sequence == len(sent)
+        assert shipped(target) == sent
+    assert {len(payloads) for payloads in found} == set(range(len(sent) + 1))
+    assert all(payloads == sent[: len(payloads)] for payloads in found)
+
+
+def test_a_reader_ships_no_part_of_a_large_message(tmp_path: Path) -> None:
+    """The durable mark can be at any of its pages: the others are not copied before it is past."""
+    sent = [b"before", large(0), b"after"]
+    with Queue(tmp_path / "q", page_bytes=SMALL) as queue:
+        with queue.producer() as producer:
+            producer.send_many(sent)
+        queue.rotate()
+        meta = queue._store.write_meta
+        ends = set()
+        for page in range(1, meta.tail.page_number + 1):
+            meta.set_durable(0, page)
+            with Queue(tmp_path / "q", read_only=True) as reader:
+                report = reader.ship(tmp_path / "ship")
+            found = shipped(tmp_path / "ship")
+            assert report.end_sequence == len(found)
+            pages = report.pages_before + report.pages + report.pages_left
+            assert pages == meta.tail.page_number - 1
+            ends.add(len(found))
+        assert found == sent
+        assert ends == {0, 1, 2, 3}
+
+
+def test_a_damaged_block_is_not_shipped(queue: Queue, tmp_path: Path) -> None:
+    """I23: retention would take the original for a replica that has the message no more."""
+    with queue.producer() as producer:
+        producer.send(b"before")
+        producer.send(large(0))
+        producer.flush()
+    queue.rotate()
+    flip(tmp_path / "q" / fmt.page_name("queue", 4), SMALL - 1000)
+    with pytest.raises(errors.CorruptFrame, match="a large one") as caught:
+        queue.ship(tmp_path / "ship", consumer="shipper")
+    assert caught.value.sequence == 1
+    assert shipped(tmp_path / "ship") == [b"before"]
+    assert queue.consumers()[0].next_sequence == 1
+
+
 # --- what is not durable, retention, damage -------------------------------------------------------
 
 
-def test_a_reader_ships_only_what_is_durable(tmp_path: Path) -> None:
+def test_a_reader_ships_only_durable_pages(tmp_path: Path) -> None:
     """A power cut could take back the rest here, and other messages come in its place."""
     with Queue(tmp_path / "q", page_bytes=SMALL) as queue:
         send(queue, 0, 100)
@@ -412,7 +505,7 @@ def test_a_reader_ships_only_what_is_durable(tmp_path: Path) -> None:
                 reader.ship(tmp_path / "ship", consumer="shipper")
 
 
-def test_the_mark_at_a_pages_end_is_flushed_before_it_is_shipped(
+def test_the_end_of_page_marker_is_flushed_before_its_page_is_shipped(
     queue: Queue, tmp_path: Path
 ) -> None:
     """Durable messages do not make a durable page: without its marker it could still grow."""
@@ -425,7 +518,7 @@ def test_the_mark_at_a_pages_end_is_flushed_before_it_is_shipped(
     assert queue._store.write_meta.durable_page == 2
 
 
-def test_what_retention_took_before_is_counted(
+def test_messages_removed_by_retention_before_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the first page is copied: counted. After shipped pages: an error, never a gap."""
@@ -496,7 +589,7 @@ def test_a_damaged_page_is_not_shipped(queue: Queue, tmp_path: Path) -> None:
     assert shipped == numbers(0, len(shipped))
 
 
-def test_a_copy_that_is_not_what_was_written_is_told(
+def test_a_copy_that_differs_is_an_error(
     queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is read again after the sync; a file that vanished later is reported as well."""
@@ -519,7 +612,7 @@ def test_a_copy_that_is_not_what_was_written_is_told(
         queue.ship(tmp_path / "ship")
 
 
-def test_a_manifest_that_cannot_be_is_refused(queue: Queue, tmp_path: Path) -> None:
+def test_an_invalid_manifest_is_refused(queue: Queue, tmp_path: Path) -> None:
     """Whatever the files contain: a typed error, and no message is invented."""
     send(queue, 0, 100)
     queue.ship(tmp_path / "ship")
@@ -579,7 +672,7 @@ def in_child(work: Callable[[], object]) -> int:
 
 
 @pytest.mark.slow
-def test_a_shipper_that_is_killed_anywhere_spoils_nothing(tmp_path: Path) -> None:
+def test_a_shipper_that_is_killed_anywhere_harms_no_replica(tmp_path: Path) -> None:
     """I20: readers see the earlier replica or all of the new one; the next call ships the rest.
 
     Killed before each of its system calls that change a file; no other file remains.
@@ -636,7 +729,7 @@ def test_a_shipper_that_is_killed_anywhere_spoils_nothing(tmp_path: Path) -> Non
 # --- the command ----------------------------------------------------------------------------------
 
 
-def test_the_command_ships_and_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_ships_and_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As a sentence or as JSON; wrong usage is told as such."""
     with Queue(tmp_path / "q", page_bytes=SMALL) as queue, queue.producer() as producer:
         for number in range(10):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from support import SMALL, Clock
 
 from pagequeue import ClosedError, Queue, Retention, Stats, rates
+from pagequeue.queue.queue import internals
 
 SECOND = 10**9
 
@@ -38,7 +39,7 @@ def test_ages_are_those_of_messages_and_acknowledgements(tmp_path: Path) -> None
     """By the queue's clock: of the first retained, the last sent, the first not acknowledged."""
     clock = Clock(0)
     with Queue(tmp_path / "q", page_bytes=SMALL, clock=clock) as queue:
-        queue.consumer("behind").close()
+        queue.consumer("audit").close()
         with queue.producer() as producer:
             for number in range(10):
                 clock.now = number * SECOND
@@ -51,11 +52,36 @@ def test_ages_are_those_of_messages_and_acknowledgements(tmp_path: Path) -> None
             found = queue.stats()
             assert [one.is_open for one in found.consumers] == [False, True]
         assert (found.oldest_age, found.newest_age) == (20.0, 11.0)
-        assert of(found, "behind") == (10, 20.0, None)
+        assert of(found, "audit") == (10, 20.0, None)
         assert of(found, "billing") == (7, 17.0, 8.0)
         clock.now = 5 * SECOND  # the clock was set back
         assert queue.stats().newest_age == 0.0
         assert of(queue.stats(), "billing") == (7, 2.0, 0.0)
+
+
+def test_last_flush_is_when_any_process_last_flushed(tmp_path: Path) -> None:
+    """By the clock of the queue that flushed; a flush with nothing to do is none."""
+    clock = Clock(5 * SECOND)
+    with Queue(tmp_path / "q", page_bytes=SMALL, clock=clock) as queue:
+        assert queue.stats().last_flush is None
+        with queue.producer() as producer:
+            producer.send(b"one")
+            assert queue.stats().last_flush is None
+            clock.now = 7 * SECOND
+            producer.flush()
+            clock.now = 9 * SECOND
+            producer.flush()
+        with Queue(tmp_path / "q", read_only=True, clock=clock) as reader:
+            assert reader.stats().last_flush == datetime(1970, 1, 1, 0, 0, 7, tzinfo=UTC)
+        with Queue(tmp_path / "q", sync="always", clock=lambda: 8 * SECOND) as other:
+            other.producer().send(b"two")
+        assert queue.stats().last_flush == datetime(1970, 1, 1, 0, 0, 8, tzinfo=UTC)
+    with Queue(tmp_path / "q", clock=clock) as queue:  # it is in the file
+        assert queue.stats().last_flush == datetime(1970, 1, 1, 0, 0, 8, tzinfo=UTC)
+        meta = internals(queue).store.write_meta
+        for nonsense in (2**64 - 1, 2**63, 0):
+            meta.region.store(meta.FLUSHED_AT, nonsense)
+            assert queue.stats().last_flush is None
 
 
 def test_age_of_a_consumer_that_was_passed_is_that_of_the_head(tmp_path: Path) -> None:
@@ -76,7 +102,7 @@ def test_age_of_a_consumer_that_was_passed_is_that_of_the_head(tmp_path: Path) -
         assert found.depth == 40 - head
 
 
-def test_looking_writes_no_byte(tmp_path: Path) -> None:
+def test_inspection_writes_no_byte(tmp_path: Path) -> None:
     """Neither from a queue opened read-only, nor from one that could write."""
     path = tmp_path / "q"
     with Queue(path, page_bytes=SMALL) as queue:
@@ -130,7 +156,7 @@ def test_watching_keeps_no_page_that_retention_took(tmp_path: Path) -> None:
             )
 
 
-def test_closed_queue_says_so(tmp_path: Path) -> None:
+def test_closed_queue_raises(tmp_path: Path) -> None:
     """The usual error."""
     queue = Queue(tmp_path / "q", page_bytes=SMALL)
     queue.close()
@@ -187,7 +213,7 @@ def test_rates_of_consumers_that_come_and_go(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_looking_while_others_send_and_trim(tmp_path: Path) -> None:
+def test_inspection_while_others_send_and_trim(tmp_path: Path) -> None:
     """No sample fails or contradicts itself, whatever runs concurrently."""
     retention = Retention(max_bytes=4 * SMALL, max_age=timedelta(hours=1))
     ended = threading.Event()

@@ -129,7 +129,7 @@ def test_trimming_after_each_roll_costs_the_same_however_many_pages_stay(
     assert many == few
 
 
-def test_opening_a_group_lists_nothing_under_the_lock(
+def test_opening_a_group_lists_no_directory_under_the_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Senders do not wait for a listing of all pages when a worker starts."""
@@ -142,7 +142,7 @@ def test_opening_a_group_lists_nothing_under_the_lock(
             assert held["stat"] > 0
 
 
-def test_consumer_whose_maker_died_is_not_passed(
+def test_consumer_whose_creator_died_does_not_fall_behind_retention(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I11: its file got its name, and the word stayed odd."""
@@ -169,7 +169,7 @@ def test_consumer_whose_maker_died_is_not_passed(
         assert store.read_meta.made(ReadMeta.CONSUMERS_MADE) == 0
 
 
-def test_pages_that_another_compresses_make_room_at_once(tmp_path: Path) -> None:
+def test_pages_that_another_process_compresses_free_space_at_once(tmp_path: Path) -> None:
     """Sizes are asked for again when a page was compressed, by whomever."""
     pytest.importorskip("zstandard")
     filled(tmp_path / "q", 20, names=0)
@@ -210,7 +210,7 @@ def test_head_moves_in_one_step_or_two(tmp_path: Path, pages: int) -> None:
 
 
 @pytest.mark.parametrize("case", ["made", "sought", "back and forth"])
-def test_consumer_that_goes_back_meanwhile_is_not_passed(
+def test_consumer_that_seeks_back_meanwhile_keeps_its_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     """I11: between planning and the lock it was made, or sought an earlier message."""
@@ -241,7 +241,7 @@ def test_consumer_that_goes_back_meanwhile_is_not_passed(
         assert report.held_by == (("new",) if case == "made" else ("c0",))
 
 
-def test_cursor_that_was_synced_and_went_back_is_synced_again(
+def test_cursor_that_was_synced_and_moved_back_is_synced_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """T1: what is on the disk allows the head, also when a consumer went back and forth."""
@@ -291,7 +291,7 @@ def test_two_that_trim_at_once_agree(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("what", ["trim", "compress"])
-def test_new_head_that_goes_or_is_compressed_meanwhile(
+def test_new_head_that_is_removed_or_compressed_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """T1 is done without the lock: others can trim further, or compress the page, before it."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from plugin import Disk
 from retaining import FULL, KEEP_TWO, fill, numbers, only_by_hand
-from support import SMALL, die_while_trimming, end, ready, send_and_trim_for_ever, start
+from support import SMALL, die_while_trimming, end, forked, ready, send_and_trim_for_ever, start
 
 from pagequeue import (
     CorruptMeta,
@@ -52,24 +52,24 @@ def check_trimmed(disk: Disk, total: int = 18) -> None:
 
 
 @pytest.mark.slow
-def test_killed_at_every_step_of_trimming_nothing_is_lost(tmp_path: Path) -> None:
+def test_killed_at_every_step_of_trimming_no_message_is_lost(tmp_path: Path) -> None:
     """I12: dying at each system call and each store of T1 to T4, uncaught."""
     step = deaths = 0
-    while True:
-        disk = Disk(tmp_path / str(step))
-        with disk.open() as queue:
-            fill(queue, 6)
-            with queue.consumer("acked") as consumer:
-                while consumer.sequence < 12:
-                    consumer.receive()
-                consumer.ack()
-        process = start(die_while_trimming.__name__, disk.directory, step)
-        said = process.communicate(timeout=60)[0].split()
-        check_trimmed(disk)
-        if "done" in said:
-            break
-        deaths += 1
-        step += 1
+    with forked() as run:
+        while True:
+            disk = Disk(tmp_path / str(step))
+            with disk.open() as queue:
+                fill(queue, 6)
+                with queue.consumer("acked") as consumer:
+                    while consumer.sequence < 12:
+                        consumer.receive()
+                    consumer.ack()
+            said = run(die_while_trimming.__name__, disk.directory, step)
+            check_trimmed(disk)
+            if "done" in said:
+                break
+            deaths += 1
+            step += 1
     assert deaths > 14  # 4 moves of two stores, the syncs, and 8 files
 
 
@@ -96,7 +96,7 @@ def test_power_cut_after_trimming_finds_the_head_or_an_older_one(
     check_trimmed(disk)
 
 
-def test_reader_before_the_recovery_needs_no_words_as_new_as_the_head(
+def test_reader_before_the_recovery_accepts_fields_older_than_the_head(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I12: the head was put on stable storage, the write meta of the same boot perhaps not."""
@@ -171,25 +171,25 @@ def test_flush_before_the_new_head_is_on_the_disk_begins_below_it(
     with disk.open(retention=KEEP_TWO) as queue:
         fill(queue, 5)
         synced: list[int] = []
-        real_page, real_words = queue._store.flusher._sync_page, retainer.sync_words
+        real_page, real_state = queue._store.flusher._sync_page, retainer.sync_state
 
         def sync_page(number: int) -> None:
             synced.append(number)
             real_page(number)
 
-        def sync_words(folder: Directory, name: str) -> None:
+        def sync_state(folder: Directory, name: str) -> None:
             assert queue._store.read_meta.head_page == 4
             queue.producer().flush()
-            real_words(folder, name)
+            real_state(folder, name)
 
         monkeypatch.setattr(queue._store.flusher, "_sync_page", sync_page)
-        monkeypatch.setattr(retainer, "sync_words", sync_words)
+        monkeypatch.setattr(retainer, "sync_state", sync_state)
         queue.trim()
         assert synced == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["T1", "T3"])
-def test_failed_sync_while_trimming_latches_and_removes_nothing(
+def test_failed_sync_while_trimming_latches_and_removes_no_page(
     disk: Disk, monkeypatch: pytest.MonkeyPatch, *, first: bool
 ) -> None:
     """I5: a second sync could succeed for dropped data."""
@@ -250,7 +250,9 @@ def test_queue_with_a_head_further_on_is_salvaged_and_recovered(
         assert [m.sequence for m in queue.replay()] == list(range(9, 15))
 
 
-def test_flush_goes_on_while_pages_go(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flush_continues_while_pages_are_removed(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """I5: a page removed before it was durable guarantees no durable message."""
     only_by_hand(monkeypatch)
     with disk.open(retention=KEEP_TWO) as queue:
@@ -270,7 +272,7 @@ def test_flush_goes_on_while_pages_go(disk: Disk, monkeypatch: pytest.MonkeyPatc
         assert queue.durable_sequence == 15
 
 
-def test_consumer_that_is_made_while_pages_go_loses_nothing(tmp_path: Path) -> None:
+def test_consumer_created_while_pages_are_removed_misses_no_message(tmp_path: Path) -> None:
     """I11: finding its place and keeping it are one step for retention; seeking is the same."""
     Queue(tmp_path / "q", page_bytes=SMALL).close()
     process = start(send_and_trim_for_ever.__name__, tmp_path / "q")

@@ -119,7 +119,7 @@ def test_order_is_that_of_a_sort(
         shutil.rmtree(folder)
 
 
-def test_what_is_sent_later_is_not_waited_for(make: Callable[..., list[Queue]]) -> None:
+def test_messages_sent_later_are_not_waited_for(make: Callable[..., list[Queue]]) -> None:
     """A merge ends at the tails as they were when it was made."""
     queues = make([1, 5], [2])
     merged = merge(queues)
@@ -133,7 +133,7 @@ def test_what_is_sent_later_is_not_waited_for(make: Callable[..., list[Queue]]) 
         merged.receive_many()
 
 
-def test_breaking_off_loses_nothing(make: Callable[..., list[Queue]]) -> None:
+def test_interrupted_iteration_loses_no_message(make: Callable[..., list[Queue]]) -> None:
     """Loops and batches continue where the one before stopped."""
     queues = make(range(0, 40, 2), range(1, 40, 2))
     merged = merge(queues)
@@ -147,7 +147,7 @@ def test_breaking_off_loses_nothing(make: Callable[..., list[Queue]]) -> None:
     assert rest == list(range(15, 40))
 
 
-def test_one_queue_may_come_twice_and_none_at_all(make: Callable[..., list[Queue]]) -> None:
+def test_a_queue_may_be_given_twice_and_none_may_be_given(make: Callable[..., list[Queue]]) -> None:
     """The list is what counts; an empty one ends at once."""
     [queue] = make([1, 2])
     found = [(item.queue, item.message.sequence) for item in merge([queue, queue])]
@@ -156,7 +156,7 @@ def test_one_queue_may_come_twice_and_none_at_all(make: Callable[..., list[Queue
     assert list(merge([], follow=True).batches()) == []
 
 
-def test_since_and_until_are_moments(make: Callable[..., list[Queue]]) -> None:
+def test_since_and_until_take_times(make: Callable[..., list[Queue]]) -> None:
     """As everywhere: an aware datetime, or that long ago by the queues' clock."""
     start = 1_000_000_000
     queues = make([start, start + 2000, start + 4000], [start + 1000, start + 3000])
@@ -200,7 +200,7 @@ def test_wrong_options_are_refused(
         merge(make([1]), **options)  # type: ignore[arg-type]
 
 
-def test_what_is_no_queue_is_refused(make: Callable[..., list[Queue]]) -> None:
+def test_object_that_is_not_a_queue_is_refused(make: Callable[..., list[Queue]]) -> None:
     """A path, for one, because the opener of a queue must close it."""
     [queue] = make([1])
     with pytest.raises(TypeError, match="not str"):
@@ -234,7 +234,7 @@ def test_closing_ends_it(make: Callable[..., list[Queue]]) -> None:
         merge(queues)
 
 
-def test_queues_are_let_go_when_one_cannot_begin(make: Callable[..., list[Queue]]) -> None:
+def test_queues_are_released_when_one_cannot_begin(make: Callable[..., list[Queue]]) -> None:
     """No reader stays open after an error."""
     queues = make([1], [2])
     queues[1].close()
@@ -244,7 +244,7 @@ def test_queues_are_let_go_when_one_cannot_begin(make: Callable[..., list[Queue]
     assert len(queues[0]._opened.handles) == before
 
 
-def test_damage_comes_where_it_stands(make: Callable[..., list[Queue]]) -> None:
+def test_damage_is_raised_in_its_place(make: Callable[..., list[Queue]]) -> None:
     """All that is certainly older comes first, then the queue's own error, again and again."""
     queues = make([1, 2, 3, 4], [1, 2, 6, 7], size=1000)
     flip(Path(queues[1].directory) / "queue-0000000001.page", 64 + 2 * 1016 + 100)
@@ -268,9 +268,9 @@ def merge_part(merged: Merge) -> Merged | None:
 
 
 @pytest.mark.parametrize("on_expired", ["raise", "skip"])
-def test_retention_that_is_faster_is_told(tmp_path: Path, on_expired: str) -> None:
+def test_retention_that_is_faster_raises_or_is_counted(tmp_path: Path, on_expired: str) -> None:
     """Expired, or counted; messages after the head come in order."""
-    retention = Retention(max_bytes=3 * SMALL)
+    retention = Retention(max_bytes=8 * SMALL)  # no trim before the merge has begun
     with (
         Queue(tmp_path / "a", page_bytes=SMALL, retention=retention) as first,
         Queue(tmp_path / "b", page_bytes=SMALL) as second,
@@ -280,20 +280,21 @@ def test_retention_that_is_faster_is_told(tmp_path: Path, on_expired: str) -> No
         merged = merge([first, second], on_expired=on_expired)
         fill(first, range(2, 200), size=1000)
         first.trim()
-        assert first.head_sequence > 8
+        head_sequence = first.head_sequence  # a trim in the background may still move it
+        assert head_sequence > 8
         if on_expired == "raise":
             with pytest.raises(Expired):
                 list(merged)
         else:
             found = [item.queue for item in merged]
             assert found == [0] * 3 + [1] * 3
-            assert merged.missed == first.head_sequence - 3
+            assert head_sequence - 3 <= merged.missed <= first.head_sequence - 3
 
 
 def test_second_thread_inside_is_refused(make: Callable[..., list[Queue]]) -> None:
     """A merge belongs to one thread at a time."""
     merged = merge(make([1, 2]))
-    with merged._alone(), pytest.raises(ConcurrentUse):
+    with merged._exclusive(), pytest.raises(ConcurrentUse):
         merged.receive()
     assert merged.receive().message.timestamp == 1
 
@@ -340,6 +341,22 @@ def test_arrow_reads_a_merge_as_a_stream(make: Callable[..., list[Queue]]) -> No
     assert table["queue"].to_pylist() == ["b", "a"]
     assert table["sequence"].to_pylist() == [0, 1]
     assert pa.table(merge(queues[2:])).column_names == table.column_names
+
+
+def test_reader_of_a_merge_whose_queue_is_closed_raises_its_own_error(
+    make: Callable[..., list[Queue]],
+) -> None:
+    """ClosedError, each time, while Arrow's own stream has only its text."""
+    pytest.importorskip("pyarrow")
+    queues = make(range(0, 4000, 2), range(1, 4000, 2), size=1000)
+    merged = merge(queues)
+    reader = merged.to_arrow()
+    assert reader.schema.names == ["queue", "sequence", "timestamp", "payload"]
+    assert len(reader.read_next_batch())
+    queues[0].close()
+    for read in (reader.read_all, reader.read_next_batch):
+        with pytest.raises(ClosedError):
+            read()
 
 
 def test_records_of_one_dtype_have_typed_columns(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_newer_messages_elsewhere_let_a_message_go_at_once(queues: list[Queue]) 
     assert merged.late == 0
 
 
-def test_message_older_than_the_patience_goes_though_others_are_silent(
+def test_message_older_than_the_patience_is_returned_though_others_are_silent(
     queues: list[Queue],
 ) -> None:
     """By the queues' clock: no message sent from now on can be as old."""
@@ -174,7 +174,7 @@ def test_waiting_uses_little_of_a_core(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["merge", "queue"])
-def test_closing_wakes_who_waits(queues: list[Queue], what: str) -> None:
+def test_closing_wakes_a_waiting_thread(queues: list[Queue], what: str) -> None:
     """From another thread; the wait ends in ClosedError."""
     merged = merge(queues, follow=True)
     closing = merged.close if what == "merge" else queues[1].close

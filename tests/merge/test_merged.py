@@ -15,7 +15,7 @@ from pagequeue.merge.batch import MergedChunk, MergedSlice
 def batch(first: int, *messages: tuple[int, bytes]) -> Batch:
     """Return a batch of messages, given as time and payload."""
     times = np.array([time for time, _ in messages], np.int64)
-    return Batch._of_payloads([payload for _, payload in messages], first, times.tobytes())
+    return Batch.of_payloads([payload for _, payload in messages], first, times.tobytes())
 
 
 def merged() -> MergedBatch:
@@ -52,7 +52,7 @@ def test_order_is_by_time_then_queue_then_sequence() -> None:
         found[7]
 
 
-def test_columns_say_what_the_messages_say() -> None:
+def test_columns_equal_the_messages() -> None:
     """All columns are int64 and of one length; payloads are bytes."""
     found = merged()
     assert found.queues.tolist() == [item.queue for item in EXPECTED]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # --- kills and power cuts ----------------------------------------------------------------------
 
 
-def test_killed_consumer_gets_again_only_what_it_had_not_acknowledged(disk: Disk) -> None:
+def test_killed_consumer_gets_only_its_unacknowledged_messages_again(disk: Disk) -> None:
     """I11: over many kills, every message is processed, and none from below the cursor twice."""
     out = disk.directory.parent / "processed"
     with disk.open() as queue:
@@ -62,8 +62,8 @@ def test_killed_consumer_gets_again_only_what_it_had_not_acknowledged(disk: Disk
         assert all(b - a in {0, 1} for a, b in itertools.pairwise(numbers))
 
 
-def test_cursor_ahead_of_the_tail_is_lowered_before_anything_is_sent(written: Disk) -> None:
-    """I11: after a power cut its messages are gone, and their sequences are given anew."""
+def test_cursor_ahead_of_the_tail_is_lowered_before_a_message_is_sent(written: Disk) -> None:
+    """I11: after a power cut its messages are lost, and their sequences are assigned again."""
     shutil.copytree(written.directory, written.directory.parent / "copy")
     with written.open() as queue, queue.consumer("billing") as consumer:
         consumer.receive_many()
@@ -86,10 +86,10 @@ def test_cursor_ahead_of_the_tail_is_lowered_before_anything_is_sent(written: Di
         assert queue.verify().ok
 
 
-def test_lowered_cursor_is_durable_before_the_queue_is_settled(
+def test_lowered_cursor_is_durable_before_the_queue_is_marked_recovered(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I11: a recovery that is cut off there is done again by the next one."""
+    """I11: an interrupted recovery is repeated by the next one."""
     with disk.open() as queue:
         fill(queue, 5)
         queue.consumer("billing").close()
@@ -104,25 +104,25 @@ def test_lowered_cursor_is_durable_before_the_queue_is_settled(
         disk.open()
     monkeypatch.undo()
     order: list[str] = []
-    real = WriteMeta.settle
+    real = WriteMeta.mark_recovered
 
     def lower(*args: object) -> None:
         order.append("cursors")
         lower_cursors(*args)  # type: ignore[arg-type]
 
-    def settle(self: WriteMeta) -> None:
+    def mark_recovered(self: WriteMeta) -> None:
         order.append("settled")
         real(self)
 
     monkeypatch.setattr("pagequeue.store.power_loss_recovery.lower_cursors", lower)
-    monkeypatch.setattr(WriteMeta, "settle", settle)
+    monkeypatch.setattr(WriteMeta, "mark_recovered", mark_recovered)
     with disk.open() as queue, queue.consumer("billing") as consumer:
         assert order == ["cursors", "settled"]
         assert consumer.sequence == 5
 
 
 def test_older_cursor_after_a_power_cut_delivers_again(disk: Disk) -> None:
-    """At least once: nothing promises that an acknowledgement without a sync is on the disk."""
+    """At least once: an acknowledgement without a sync is not guaranteed to be on disk."""
     with disk.open() as queue:
         fill(queue, 5)
         with queue.consumer("billing") as consumer:
@@ -149,10 +149,10 @@ def test_cursor_that_was_put_back_while_the_queue_is_open_is_lowered(disk: Disk)
         assert queue.verify().ok
 
 
-def test_durable_ack_syncs_and_a_failed_sync_is_never_taken_back(
+def test_durable_ack_syncs_and_a_failed_sync_stays_an_error(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only a durable one costs a sync; after a failure the next success could mean nothing."""
+    """Only a durable one costs a sync; after a failure a later success would be no proof."""
     with disk.open() as queue:
         fill(queue, 4)
         consumer = queue.consumer("billing")
@@ -202,8 +202,8 @@ def damage(disk: Disk, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["empty", "magic", "checksum", "kind", "sequence", "foreign"])
-def test_damaged_cursor_is_named_reported_and_left(disk: Disk, how: str) -> None:
-    """Its place cannot be known from anything else, so only its owner can say what to do."""
+def test_damaged_cursor_is_named_reported_and_kept(disk: Disk, how: str) -> None:
+    """Its position is unknown, so only its owner can decide."""
     with disk.open() as queue:
         fill(queue, 3)
         queue.consumer("billing").close()
@@ -229,8 +229,8 @@ def test_damaged_cursor_is_named_reported_and_left(disk: Disk, how: str) -> None
     assert verify_queue(disk.directory).ok
 
 
-def test_interrupted_making_leaves_a_file_that_recovery_sweeps(disk: Disk) -> None:
-    """A temporary name is nobody's cursor."""
+def test_interrupted_creation_leaves_a_file_that_recovery_removes(disk: Disk) -> None:
+    """A file with a temporary name is not a cursor."""
     disk.send(b"a")
     left = disk.path("readMeta.billing.tmp-123")
     left.write_bytes(b"half")
@@ -242,7 +242,7 @@ def test_interrupted_making_leaves_a_file_that_recovery_sweeps(disk: Disk) -> No
     assert fmt.consumer_of("queue", "queue-readMeta.a") == "a"
 
 
-def test_one_of_many_that_make_a_name_at_once_has_it(disk: Disk) -> None:
+def test_one_of_many_concurrent_creators_of_a_name_has_it(disk: Disk) -> None:
     """The others are told that it is in use, not that it exists."""
     with disk.open() as queue:
         fill(queue, 5)
@@ -263,8 +263,8 @@ def test_one_of_many_that_make_a_name_at_once_has_it(disk: Disk) -> None:
 
 
 @pytest.mark.parametrize("how", ["removed", "replaced", 64, 100])
-def test_durable_ack_into_a_file_that_is_gone_is_an_error(disk: Disk, how: str | int) -> None:
-    """What is on stable storage is not what the next one to open the consumer will find."""
+def test_durable_ack_into_a_removed_file_is_an_error(disk: Disk, how: str | int) -> None:
+    """The next opener of the consumer would not find the acknowledgement."""
     with disk.open() as queue:
         fill(queue, 3)
         with queue.consumer("billing") as consumer:
@@ -282,7 +282,7 @@ def test_durable_ack_into_a_file_that_is_gone_is_an_error(disk: Disk, how: str |
 
 
 @pytest.mark.parametrize("kind", ["directory", "fifo"])
-def test_what_is_no_cursor_is_one_problem(disk: Disk, kind: str) -> None:
+def test_file_that_is_not_a_cursor_is_one_problem(disk: Disk, kind: str) -> None:
     """A directory has several names by nature."""
     disk.send(b"a")
     {"directory": os.mkdir, "fifo": os.mkfifo}[kind](cursor_of(disk))
@@ -290,10 +290,10 @@ def test_what_is_no_cursor_is_one_problem(disk: Disk, kind: str) -> None:
     assert (problem.kind, problem.file) == ("access", str(cursor_of(disk)))
 
 
-def test_consumer_that_is_removed_right_behind_its_making_is_made_again(
+def test_consumer_that_is_removed_right_after_its_creation_is_created_again(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Removing takes no lock that making has: whoever opens it has it in the end."""
+    """Removing does not take the creation lock: the opener succeeds in the end."""
     make, left = CursorMeta.make, [1, 1]
 
     def made(*arguments: object, **words: int) -> None:

@@ -42,7 +42,7 @@ def folder(disk: Disk) -> Iterator[Directory]:
     made.close()
 
 
-def test_all_meta_comes_back_as_it_was_written() -> None:
+def test_all_meta_is_read_back_as_written() -> None:
     """What was fixed at creation stays fixed."""
     assert AllMeta.decode(META.encode(), "p") == META
     assert META.index_capacity == 256
@@ -69,8 +69,8 @@ def test_every_shortened_all_meta_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("page_bytes", [0, 4095, 4097, 2**30 + 4096, 2**63])
-def test_page_size_that_cannot_be_is_damage(page_bytes: int) -> None:
-    """I9: no size from a file is believed before it was checked."""
+def test_invalid_page_size_is_damage(page_bytes: int) -> None:
+    """I9: no size from a file is used before it was checked."""
     data = bytearray(META.encode())
     struct.pack_into("<QQ", data, 40, page_bytes, page_bytes // 32)
     with pytest.raises(errors.CorruptMeta, match="page size"):
@@ -78,7 +78,7 @@ def test_page_size_that_cannot_be_is_damage(page_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("capacity", [0, 1, 257, 2**63])
-def test_index_capacity_that_cannot_be_is_damage(capacity: int) -> None:
+def test_invalid_index_capacity_is_damage(capacity: int) -> None:
     """I9: the index has as many records as its page allows."""
     data = bytearray(META.encode())
     struct.pack_into("<Q", data, 48, capacity)
@@ -87,8 +87,8 @@ def test_index_capacity_that_cannot_be_is_damage(capacity: int) -> None:
 
 
 @pytest.mark.parametrize("text", [b"{", b"\xff\xfe", b"[1]", b"7", b"[" * 60_000])
-def test_options_that_are_no_json_object_are_damage(text: bytes) -> None:
-    """A hostile file gives a typed error, whatever its options say."""
+def test_options_that_are_not_a_json_object_are_damage(text: bytes) -> None:
+    """A hostile file gives a typed error, for any contents of its options."""
     data = bytearray(AllMeta(queue_id=bytes(16), created=0, page_bytes=4096).encode())
     struct.pack_into("<I", data, 56, len(text))
     with pytest.raises(errors.CorruptMeta):
@@ -97,7 +97,7 @@ def test_options_that_are_no_json_object_are_damage(text: bytes) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("read_only", [False, True])
-def test_file_of_a_newer_version_is_refused_and_left_alone(
+def test_file_of_a_newer_version_is_refused_and_unchanged(
     disk: Disk, name: str, read_only: bool
 ) -> None:
     """Only a version that knows the format touches a file."""
@@ -113,7 +113,7 @@ def test_file_of_a_newer_version_is_refused_and_left_alone(
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize(("at", "reason"), [(0, "wrong magic"), (12, "wrong checksum")])
-def test_damaged_identity_is_refused_and_left_alone(
+def test_damaged_identity_is_refused_and_unchanged(
     disk: Disk, name: str, at: int, reason: str
 ) -> None:
     """A file that fails its check is never used or written."""
@@ -151,7 +151,7 @@ def test_file_of_another_queue_is_refused(disk: Disk, tmp_path: Path, name: str)
 
 
 def test_missing_all_meta_never_starts_a_new_queue_over_pages(disk: Disk) -> None:
-    """Pages without their allMeta are somebody's data."""
+    """Pages without their allMeta are a damaged queue's data."""
     disk.send(b"x")
     disk.path("allMeta").unlink()
     before = disk.contents()
@@ -161,7 +161,7 @@ def test_missing_all_meta_never_starts_a_new_queue_over_pages(disk: Disk) -> Non
     assert disk.contents() == before
 
 
-def test_other_page_size_is_an_error_that_says_what_stands_there(disk: Disk) -> None:
+def test_other_page_size_is_an_error_that_names_the_stored_one(disk: Disk) -> None:
     """The page size is fixed at creation."""
     disk.send(b"x")
     disk.page_bytes = 8192
@@ -171,27 +171,29 @@ def test_other_page_size_is_an_error_that_says_what_stands_there(disk: Disk) -> 
         assert caught.value.page_bytes == 4096
 
 
-def test_words_are_settled_only_in_this_boot_and_this_file(disk: Disk, folder: Directory) -> None:
-    """I5: after a power cut or in a copy the shared words are not trusted."""
+def test_state_counts_as_recovered_only_in_this_boot_and_this_file(
+    disk: Disk, folder: Directory
+) -> None:
+    """I5: after a power cut or in a copy the shared fields are not trusted."""
     identity = read_all_meta(folder, "queue").queue_id
     meta = WriteMeta(folder, "queue", identity, writable=True)
-    assert meta.is_settled
+    assert meta.is_recovered
     assert meta.is_this_boot
     key = meta.region.read(64, 32)
     for at, this_boot in ((64, False), (80, False), (88, True)):
         meta.region.write(at, bytes([meta.region.read(at, 1)[0] ^ 1]))
-        assert not meta.is_settled
+        assert not meta.is_recovered
         assert meta.is_this_boot is this_boot
         meta.region.write(64, key)
     path = disk.path("writeMeta")
     copy = path.read_bytes()
     path.rename(path.with_name("aside"))  # so that its inode number stays taken
     path.write_bytes(copy)
-    assert not WriteMeta(folder, "queue", identity, writable=False).is_settled
+    assert not WriteMeta(folder, "queue", identity, writable=False).is_recovered
 
 
-def test_tail_comes_back_as_it_was_set(folder: Directory) -> None:
-    """I3: position and count of a page stand in one word."""
+def test_tail_is_read_back_as_set(folder: Directory) -> None:
+    """I3: position and count of a page share one word."""
     meta = WriteMeta(folder, "queue", read_all_meta(folder, "queue").queue_id, writable=True)
     for tail in (Tail(1, 64, 0, 0, 0), Tail(8, 4000, 12, 99, 7)):
         meta.tail = tail
@@ -205,7 +207,7 @@ def test_tail_comes_back_as_it_was_set(folder: Directory) -> None:
     meta.sync()
 
 
-def test_read_meta_says_where_reading_begins(folder: Directory) -> None:
+def test_read_meta_holds_the_head(folder: Directory) -> None:
     """I1: the head is a page and its first sequence."""
     identity = read_all_meta(folder, "queue").queue_id
     ReadMeta.make(folder, "queue", identity, head_page=4, head_sequence=77)
@@ -221,13 +223,13 @@ def test_lock_of_another_library_is_refused_while_the_queue_is_open(disk: Disk) 
             disk.open()
         with disk.open(read_only=True) as reader:
             assert len(reader) == 0
-    disk.send(b"x")  # alone, the opener makes the lock anew
+    disk.send(b"x")  # the exclusive opener recreates the lock
     assert disk.payloads() == [b"x"]
 
 
 @pytest.fixture
 def _alarm() -> Iterator[None]:
-    """Whoever goes on for ever fails instead of hanging."""
+    """A call that never ends fails instead of hanging."""
     with within(5):
         yield
 
@@ -246,10 +248,10 @@ def _alarm() -> Iterator[None]:
     ],
     ids=["replay", "since", "sequence", "last", "info", "verify"],
 )
-def test_active_page_that_cannot_be_ends_in_bounded_time(
+def test_invalid_active_page_ends_in_bounded_time(
     disk: Disk, page_number: int, call: Callable[[Queue], object]
 ) -> None:
-    """I9: a hostile word gives an answer or a typed error, never an endless walk."""
+    """I9: a hostile field gives a result or a typed error, never an endless loop."""
     disk.send(b"x")
     disk.poke(disk.path("writeMeta"), 192, struct.pack("<Q", page_number))
     for read_only in (True, False):
@@ -259,7 +261,7 @@ def test_active_page_that_cannot_be_ends_in_bounded_time(
 
 @pytest.mark.usefixtures("_alarm")
 @pytest.mark.parametrize("tail", [0, 2**64 - 1, 65 << 32, 4096 << 32 | 1, 64 << 32 | 2**32 - 1])
-def test_tail_word_that_cannot_be_is_a_typed_error(disk: Disk, tail: int) -> None:
+def test_invalid_tail_word_is_a_typed_error(disk: Disk, tail: int) -> None:
     """I9: no position from a file leads a producer out of its page."""
     disk.send(b"x")
     disk.poke(disk.path("writeMeta"), 216, struct.pack("<Q", tail))

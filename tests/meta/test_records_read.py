@@ -1,4 +1,4 @@
-"""Records that Python parses: what was appended to them, and what is wrong in them, is said."""
+"""Records that Python parses: appended bytes and invalid fields in them are reported."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def append(path: Path, data: bytes = bytes(7)) -> None:
 
 
 def done(directory: Path) -> range | None:
-    """Return what the ledger says of the piece of work."""
+    """Return the ledger's entry of the piece of work."""
     with Queue(directory) as queue, BulkPublisher(queue._store) as ledger:
         return ledger.done("writer", 0)
 
 
 @pytest.mark.parametrize("data", [bytes(7), b"}", b" \xff", b"{}"])
-def test_what_is_appended_to_an_entry_is_not_read(entry: Path, data: bytes) -> None:
+def test_bytes_appended_to_an_entry_are_ignored(entry: Path, data: bytes) -> None:
     """The ledger knows what was published, as for groups and cursors."""
     append(entry, data)
     assert verify_queue(entry.parent).ok
@@ -50,7 +50,7 @@ def test_what_is_appended_to_an_entry_is_not_read(entry: Path, data: bytes) -> N
 
 
 def test_a_damaged_entry_is_found_and_removed(entry: Path) -> None:
-    """What an operation refuses, verify finds, and repair does what the error says."""
+    """An operation refuses it, verify finds it, and repair does what the error advises."""
     flip(entry, 20)
     with pytest.raises(errors.CorruptMeta, match="repair the queue, which removes it"):
         done(entry.parent)

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus and the live table: what they say is what the queue is."""
+"""Metrics for Prometheus and the live table: their values equal the queue's state."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def check(text: str, queue: Queue) -> None:
     assert values["pagequeue_consumer_last_ack_age_seconds billing"] >= 0
 
 
-def test_collector_tells_what_the_queue_is(queue: Queue) -> None:
+def test_collector_reports_the_queues_state(queue: Queue) -> None:
     """Gauges and counters, with the queue and the consumer as labels."""
     from pagequeue.metrics import QueueCollector  # noqa: PLC0415
 
@@ -79,8 +79,8 @@ def test_collector_tells_what_the_queue_is(queue: Queue) -> None:
     check(prometheus_client.generate_latest(registry).decode(), queue)
 
 
-def test_queue_that_cannot_be_read_is_down(queue: Queue, tmp_path: Path) -> None:
-    """The metrics of the others are told all the same."""
+def test_unreadable_queue_is_down(queue: Queue, tmp_path: Path) -> None:
+    """The metrics of the others are reported all the same."""
     from pagequeue.metrics import QueueCollector  # noqa: PLC0415
 
     closed = Queue(tmp_path / "closed", page_bytes=4096)
@@ -98,7 +98,7 @@ def test_command_prints_metrics(queue: Queue, capsys: Capture) -> None:
     check(capsys.readouterr().out, queue)
 
 
-def test_directory_that_is_named_twice_is_told_once(queue: Queue, capsys: Capture) -> None:
+def test_directory_given_twice_is_reported_once(queue: Queue, capsys: Capture) -> None:
     """Prometheus refuses two samples of one series."""
     assert main(["metrics", queue.directory, f"{queue.directory}/"]) == 0
     series = [
@@ -111,7 +111,7 @@ def test_directory_that_is_named_twice_is_told_once(queue: Queue, capsys: Captur
 
 
 def test_command_writes_a_text_file(queue: Queue, tmp_path: Path, capsys: Capture) -> None:
-    """Whole or not at all, as often as it was told; nothing is left beside it."""
+    """Atomically, as often as requested; no temporary file is left."""
     path = tmp_path / "out" / "pagequeue.prom"
     path.parent.mkdir()
     arguments = ["metrics", queue.directory, "--textfile", str(path)]
@@ -155,7 +155,7 @@ def test_command_serves_metrics_until_interrupted(queue: Queue) -> None:
 # --- the live table -------------------------------------------------------------------------------
 
 
-def test_watching_as_json_gives_a_line_for_each_look(queue: Queue, capsys: Capture) -> None:
+def test_watching_as_json_gives_a_line_for_each_sample(queue: Queue, capsys: Capture) -> None:
     """The first has no rates; the others have."""
     arguments = ["info", queue.directory, "--watch", "--json", "--interval", "0.01"]
     assert main([*arguments, "--count", "3"]) == 0
@@ -177,15 +177,15 @@ def test_watching_without_a_terminal_prints_each_table(queue: Queue, capsys: Cap
 
 
 @pytest.mark.parametrize("interval", ["nan", "inf"])
-def test_watching_needs_an_interval_that_ends(queue: Queue, interval: str, capsys: Capture) -> None:
-    """A usage error, not a traceback behind the first look."""
+def test_watching_needs_a_finite_interval(queue: Queue, interval: str, capsys: Capture) -> None:
+    """A usage error, not a traceback after the first sample."""
     options = ["--watch", "--interval", interval, "--count", "2"]
     assert main(["info", queue.directory, *options]) == 2
     assert "not a number of seconds" in capsys.readouterr().err
 
 
 def test_samples_wait_in_between_and_have_rates(queue: Queue) -> None:
-    """Rates come from the look before."""
+    """Rates are computed from the sample before."""
     slept = []
 
     def sleep(seconds: float) -> None:
@@ -199,7 +199,7 @@ def test_samples_wait_in_between_and_have_rates(queue: Queue) -> None:
     assert all(since is not None and since.sent > 0 for _, since in found[1:])
 
 
-def test_terminal_shows_what_the_table_says(queue: Queue) -> None:
+def test_terminal_shows_the_table(queue: Queue) -> None:
     """The table is made for terminals as well."""
     from rich.console import Console  # noqa: PLC0415
 
@@ -212,13 +212,13 @@ def test_terminal_shows_what_the_table_says(queue: Queue) -> None:
     ("seconds", "text"),
     [(None, "-"), (0.25, "0.2 s"), (119, "119.0 s"), (600, "10 min"), (7200, "2 h"), (1e6, "12 d")],
 )
-def test_age_is_told_in_the_largest_unit_that_fits(seconds: float | None, text: str) -> None:
+def test_age_is_shown_in_the_largest_unit_that_fits(seconds: float | None, text: str) -> None:
     """Twice."""
     assert age(seconds) == text
 
 
 def test_missing_library_names_the_extra() -> None:
-    """Whoever imports the collector without it is told what to install."""
+    """Importing the collector without it raises an error that names the extra."""
     code = (
         "import sys; sys.modules['prometheus_client.metrics_core'] = None\n"
         "from pagequeue import MissingExtra\n"

@@ -31,8 +31,8 @@ def nest(queue: Queue[str], method: str, depth: int) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_handle_goes_through_generations(method: str) -> None:
-    """A child hands it to a child of its own, whatever starts them."""
+def test_handle_is_passed_through_generations(method: str) -> None:
+    """A child passes it to its own child, with every start method."""
     queue: Queue[str] = Queue()
     process = multiprocessing.get_context(method).Process(target=nest, args=(queue, method, 1))
     process.start()
@@ -41,7 +41,7 @@ def test_handle_goes_through_generations(method: str) -> None:
 
 
 def test_objects_stay_when_all_processes_end(tmp_path: Path) -> None:
-    """With a directory they are there for whoever opens it next, in order."""
+    """With a directory the next process that opens it gets them, in order."""
     assert joined(started(put_each, Queue(directory=tmp_path / "q"), [1, "two", [3.0]])) == 0
     queue: Queue[Any] = Queue(directory=tmp_path / "q")
     assert [queue.get(timeout=1) for _ in range(3)] == [1, "two", [3.0]]
@@ -62,10 +62,10 @@ def test_handle_with_a_directory_can_be_pickled_anywhere(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", [Queue, JoinableQueue, SimpleQueue])
-def test_private_directory_goes_with_its_last_user(
+def test_private_directory_is_removed_with_its_last_user(
     kind: type[Queue[int] | SimpleQueue[int]],
 ) -> None:
-    """Nothing is left behind in memory or on the disk."""
+    """No memory and no file is left."""
     queue = kind()
     queue.put(1)
     directory = queue.directory
@@ -88,7 +88,7 @@ def test_private_directory_outlives_the_process_that_made_it_if_a_child_has_it()
     go.set()
     assert back.get() == "still there"
     joined(process)
-    for _ in range(2):  # whoever makes another one looks again
+    for _ in range(2):  # creating another one checks again
         Queue[int]().close()
     assert not os.path.exists(directory)
 
@@ -125,7 +125,7 @@ def test_child_that_forks_itself_uses_the_queue_too() -> None:
 # --- what came back -------------------------------------------------------------------------------
 
 
-def test_what_a_killed_process_had_comes_back() -> None:
+def test_objects_of_a_killed_process_are_redelivered() -> None:
     """Got and not done: another process gets it, before what was put later."""
     queue: JoinableQueue[int] = JoinableQueue()
     ready: SimpleQueue[int] = SimpleQueue()
@@ -144,7 +144,7 @@ def test_what_a_killed_process_had_comes_back() -> None:
     assert queue.qsize() == 0
 
 
-def test_what_a_process_had_when_it_ended_comes_back() -> None:
+def test_unfinished_objects_of_an_exited_process_are_redelivered() -> None:
     """A worker that raises, or just ends, has not done what it got."""
     queue: JoinableQueue[str] = JoinableQueue()
     queue.put("job")
@@ -155,7 +155,7 @@ def test_what_a_process_had_when_it_ended_comes_back() -> None:
     queue.join()
 
 
-def test_what_was_done_does_not_come_back(tmp_path: Path) -> None:
+def test_finished_objects_are_not_redelivered(tmp_path: Path) -> None:
     """Also after all processes ended."""
     queue: JoinableQueue[int] = JoinableQueue(directory=tmp_path / "q")
     put_each(queue, [1, 2, 3])
@@ -170,8 +170,8 @@ def test_what_was_done_does_not_come_back(tmp_path: Path) -> None:
     again.close()
 
 
-def test_queue_gives_for_good() -> None:
-    """What a process got from a Queue is gone with it, and nobody gets it twice."""
+def test_object_of_a_killed_getter_is_not_redelivered() -> None:
+    """An object that a process got from a Queue is lost with it, and is never got twice."""
     queue: Queue[int] = Queue()
     ready: SimpleQueue[int] = SimpleQueue()
     put_each(queue, [1, 2, 3])
@@ -183,7 +183,7 @@ def test_queue_gives_for_good() -> None:
         queue.get(timeout=0.3)
 
 
-def test_task_done_is_for_what_this_thread_got() -> None:
+def test_task_done_acknowledges_this_threads_object() -> None:
     """Two threads of one process do not mix up whose object is done."""
     queue: JoinableQueue[str] = JoinableQueue()
     put_each(queue, ["mine", "other's"])
@@ -222,7 +222,7 @@ def test_task_done_and_join_work_after_close() -> None:
         queue.put(2)
 
 
-def test_join_waits_for_what_workers_put_meanwhile() -> None:
+def test_join_waits_for_objects_put_meanwhile() -> None:
     """A task that puts more tasks before it is done never lets join go too early."""
     queue: JoinableQueue[int] = JoinableQueue()
     done: Queue[int] = Queue()
@@ -246,7 +246,7 @@ def spread(queue: JoinableQueue[int], done: Queue[int]) -> None:
         queue.task_done()
 
 
-def test_queue_that_is_there_keeps_its_room(tmp_path: Path) -> None:
+def test_existing_queue_keeps_its_maxsize(tmp_path: Path) -> None:
     """Objects that were put by one kind are got by the other, whatever each would have chosen."""
     first: Queue[int] = Queue(directory=tmp_path)
     first.put(1)

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from pagequeue.multiprocessing import JoinableQueue
 
+pytestmark = pytest.mark.usefixtures("few_objects")
 PAGE_BYTES = 4096
 HANDLES = (0, 1)
 SIZES = st.sampled_from([0, 10, 1000, 3 * PAGE_BYTES])
@@ -104,7 +105,7 @@ class DropIn(RuleBasedStateMachine):
             assert items.done == min(self.objects, default=self.number)
 
     def teardown(self) -> None:
-        """Leave nothing behind."""
+        """Remove all files."""
         for queue in getattr(self, "handles", {}).values():
             queue._handle.end()
         shutil.rmtree(self.directory)

@@ -66,7 +66,7 @@ def test_producer_is_bound_once_and_by_a_group(tmp_path: Path) -> None:
 
 
 def test_full_queue_refuses_or_waits() -> None:
-    """`put` says Full at once, in time, or goes on when there is room."""
+    """`put` raises Full at once, raises it on timeout, or continues when there is space."""
     queue: Queue[int] = Queue(1)
     queue.put(1)
     assert queue.full()
@@ -84,7 +84,7 @@ def test_full_queue_refuses_or_waits() -> None:
 
 
 def test_full_queue_can_be_interrupted() -> None:
-    """A sleeping `put` answers a signal, and has put nothing."""
+    """A sleeping `put` handles a signal, and has put no object."""
     queue: Queue[int] = Queue(1)
     queue.put(1)
 
@@ -115,10 +115,10 @@ def test_pages_that_were_taken_go(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [Queue, JoinableQueue])
-def test_who_comes_next_goes_on_behind_a_page_that_went(
+def test_next_getter_continues_after_a_removed_page(
     tmp_path: Path, kind: type[Queue[int] | JoinableQueue[int]]
 ) -> None:
-    """All of a page was got, it is gone, and nobody was led to the next one yet."""
+    """A fully consumed page is removed before any getter followed its end-of-page marker."""
     queue = kind(1, directory=tmp_path / "q", page_bytes=1 << 14)
     number = 0
     queue.put(number)
@@ -136,8 +136,8 @@ def test_who_comes_next_goes_on_behind_a_page_that_went(
     queue.close()
 
 
-def test_backlog_goes_while_it_is_got(tmp_path: Path) -> None:
-    """Whoever gets makes room behind it, though nobody puts any more."""
+def test_backlog_is_removed_while_it_is_read(tmp_path: Path) -> None:
+    """Getting frees the pages before, though no further object is put."""
     queue: Queue[bytes] = Queue(directory=tmp_path / "q", page_bytes=1 << 16)
     put_each(queue, [bytes(4000)] * 300)
     assert len(list((tmp_path / "q").glob("*.page"))) >= 15
@@ -154,7 +154,7 @@ def test_backlog_goes_while_it_is_got(tmp_path: Path) -> None:
 
 
 def test_object_larger_than_a_page_gets_through(tmp_path: Path) -> None:
-    """It has a file of its own until it is taken."""
+    """It has a separate file until it is taken."""
     queue: Queue[bytes] = Queue(directory=tmp_path / "q", page_bytes=1 << 16)
     large = os.urandom(1 << 20)
     queue.put(large)
@@ -166,7 +166,7 @@ def test_object_larger_than_a_page_gets_through(tmp_path: Path) -> None:
     queue.close()
 
 
-def test_large_object_of_a_killed_process_comes_back(tmp_path: Path) -> None:
+def test_large_object_of_a_killed_process_is_redelivered(tmp_path: Path) -> None:
     """I18: its file stays until `task_done`."""
     queue: JoinableQueue[bytes] = JoinableQueue(directory=tmp_path / "q", page_bytes=1 << 16)
     ready: SimpleQueue[int] = SimpleQueue()
@@ -191,7 +191,7 @@ def test_file_that_no_message_names_is_removed(tmp_path: Path) -> None:
     (directory / "items-large" / ("0" * 32)).write_bytes(b"stray")
     other: Queue[bytes] = Queue(directory=directory)
     assert other.qsize() == 1
-    assert len(os.listdir(directory / "items-large")) == 2  # somebody else has it open
+    assert len(os.listdir(directory / "items-large")) == 2  # another process has it open
     other.close()
     queue.close()
     again: Queue[bytes] = Queue(directory=directory)
@@ -219,8 +219,8 @@ def test_large_file_that_is_damaged_is_an_error(tmp_path: Path, damage: str) -> 
     queue.close()
 
 
-def test_object_that_cannot_be_pickled_is_refused_at_put() -> None:
-    """The error comes where the mistake is, and nothing was put."""
+def test_unpicklable_object_is_refused_at_put() -> None:
+    """The error is raised by the wrong call, and no object is put."""
     queue: Queue[Any] = Queue()
     with pytest.raises((pickle.PicklingError, AttributeError)):
         queue.put(lambda: 0)
@@ -272,7 +272,7 @@ def test_pickling_may_put() -> None:
 
 
 def test_threads_share_a_handle() -> None:
-    """Each object is got once, whoever puts and gets."""
+    """Each object is got once, with any mix of putting and getting threads."""
     queue: Queue[tuple[int, int]] = Queue(100)
     got: list[tuple[int, int]] = []
 
@@ -292,8 +292,8 @@ def test_threads_share_a_handle() -> None:
     assert sorted(got) == [(i, n) for i in range(3) for n in range(500)]
 
 
-def test_more_than_can_be_unfinished_is_said(tmp_path: Path) -> None:
-    """A process that gets and never is done is told why it gets no more."""
+def test_too_many_unfinished_objects_are_an_error(tmp_path: Path) -> None:
+    """A process that never calls task_done gets the reason why it gets no more."""
     queue: JoinableQueue[int] = JoinableQueue(directory=tmp_path / "q", unfinished_max=2)
     put_each(queue, [1, 2, 3])
     queue.get()
@@ -333,10 +333,10 @@ def test_flush_survives_a_power_cut_in_words(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [Queue, JoinableQueue])
-def test_bytes_that_are_no_pickle_are_told_with_their_place(
+def test_invalid_pickle_is_reported_with_its_place(
     tmp_path: Path, kind: type[Queue[object]]
 ) -> None:
-    """The error is pickle's own, and a note says where they stand and how to read them."""
+    """The error is pickle's own, with a note on where the bytes are and how to read them."""
     queue = kind(directory=tmp_path)
     queue.put(1)
     with PageQueue(tmp_path, prefix="items") as pages, pages.producer() as producer:

@@ -19,12 +19,12 @@ SECONDS = 600
 
 
 def documented() -> dict[str, str]:
-    """Return the tests that the docs say do not pass, and what they say happens instead."""
+    """Return the tests that the docs list as failing, and the behaviour stated instead."""
     return {name: what for name, what, _ in ROW.findall(ARCHITECTURE)}
 
 
 def wrong_in_docs(outcomes: dict[str, str], listed: set[str]) -> dict[str, str]:
-    """Return what the list of exceptions does not say, or says and is not so.
+    """Return the errors of the docs' list of exceptions: tests missing in it, or wrongly listed.
 
     Args:
         outcomes: of all tests that were run, by name.

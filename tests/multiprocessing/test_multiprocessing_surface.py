@@ -1,4 +1,4 @@
-"""The drop-in beside the classes that it replaces: names, signatures, types, and what is closed."""
+"""The drop-in compared with the standard library's: names, signatures, types, closed queues."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def test_dict_config_takes_our_queue(logged: Any) -> None:  # noqa: ANN401
             "loggers": {"drop-in": {"handlers": ["queued"], "level": "INFO"}},
         }
     )
-    logging.getLogger("drop-in").info("said %d", 5)
-    assert logged.get(timeout=10).getMessage() == "said 5"
+    logging.getLogger("drop-in").info("logged %d", 5)
+    assert logged.get(timeout=10).getMessage() == "logged 5"
 
 
 @pytest.mark.parametrize("used", [False, True])
@@ -100,7 +100,7 @@ def test_simple_queue_that_is_closed_raises_whether_it_was_used_or_not(used: boo
 @pytest.mark.parametrize("name", NAMES[:2])
 @pytest.mark.parametrize("used", [False, True])
 def test_other_queues_raise_what_the_standard_library_raises(name: str, used: bool) -> None:
-    """Theirs beside ours, through the same calls."""
+    """The same calls on the standard library's queues and on ours."""
     found = []
     for module in (multiprocessing, ours):
         queue = getattr(module, name)()
@@ -125,7 +125,7 @@ def test_other_queues_raise_what_the_standard_library_raises(name: str, used: bo
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_pickling_for_anybody_but_a_child_is_refused_alike(name: str) -> None:
+def test_pickling_for_another_process_than_a_child_is_refused_alike(name: str) -> None:
     """A private queue is shared by inheritance only."""
     for module in (multiprocessing, ours):
         with pytest.raises(RuntimeError, match="inheritance"):

@@ -46,7 +46,7 @@ pytestmark = pytest.mark.usefixtures("small_blocks")
 
 
 def sent() -> list[bytes]:
-    """What stands in the queue: some 90 messages a page."""
+    """Return the messages of the queue: some 90 on a page."""
     return [b"message %06d " % n * (n % 17) for n in range(400)]
 
 
@@ -68,7 +68,7 @@ def page_of(directory: Path, number: int = 2) -> Path:
 
 
 def head_of(data: bytes) -> zipped.Head:
-    """Return what a file says."""
+    """Return the header of a file."""
     return zipped.parse_front(data, len(data), "page")
 
 
@@ -104,21 +104,21 @@ def test_blocks_are_runs_of_whole_frames_that_cover_the_page(compressed: Path) -
     assert not any(page[head.used_bytes :])
 
 
-def test_front_stands_twice(compressed: Path) -> None:
-    """What says where blocks are can be lost once."""
+def test_front_is_stored_twice(compressed: Path) -> None:
+    """One copy of the table of blocks can be lost."""
     data = page_of(compressed).read_bytes()
     head = head_of(data)
     assert zipped.second_front(data, "page") == data[: head.head_bytes]
 
 
-def test_file_is_smaller_and_says_its_size(compressed: Path) -> None:
-    """Its size is in it, so that one that was cut is noticed."""
+def test_file_is_smaller_and_holds_its_size(compressed: Path) -> None:
+    """So a truncated file is noticed."""
     data = page_of(compressed).read_bytes()
     assert len(data) < PAGE * 0.9
     assert head_of(data).file_bytes == len(data)
 
 
-# --- what cannot be -------------------------------------------------------------------------------
+# --- invalid files --------------------------------------------------------------------------------
 
 
 def later(position: int) -> Callable[[np.ndarray, np.ndarray], None]:
@@ -162,13 +162,13 @@ CANNOT_BE = {
     "a block begins before the one before it": later(64),
     "a block ends where it begins": later(0),
     "a block begins between frames": later(1500 // 8 * 8 + 3),
-    "a block lies behind the page": later(2**32 - 8),
+    "a block lies after the page": later(2**32 - 8),
     "blocks go backward": swapped,
     "blocks share a frame": renumbered,
     "a block is larger than the file": stored(2**32 - 1),
     "a block is shorter than it is": stored(1),
     "more is used than there is": field("used_bytes", PAGE + 8),
-    "nothing is used": field("used_bytes", 0),
+    "no byte is used": field("used_bytes", 0),
     "the page is larger than any": field("page_bytes", 1 << 40),
     "the page has another size": field("page_bytes", PAGE * 2),
     "the file is another size": field("file_bytes", 5),
@@ -178,10 +178,10 @@ CANNOT_BE = {
 
 
 @pytest.mark.parametrize("change", CANNOT_BE.values(), ids=CANNOT_BE)
-def test_what_contradicts_itself_is_a_typed_error(
+def test_inconsistent_file_is_a_typed_error(
     compressed: Path, change: Callable[[np.ndarray, np.ndarray], None]
 ) -> None:
-    """I9: whatever the bytes say, in bounded memory; messages of other pages are read."""
+    """I9: for all bytes, in bounded memory; messages of other pages are read."""
     path = page_of(compressed)
     forge(path, change)
     with Queue(compressed, read_only=True) as queue:
@@ -196,7 +196,7 @@ def test_what_contradicts_itself_is_a_typed_error(
 
 
 def test_damaged_block_is_named_with_place_and_message(compressed: Path) -> None:
-    """Reading goes on up to it; verify names each, and what is good around it is counted."""
+    """Messages before it are read; verify names each, and counts the valid ones around it."""
     path = page_of(compressed)
     head = head_of(path.read_bytes())
     block = head.blocks[3]
@@ -235,8 +235,8 @@ def test_salvage_takes_the_blocks_that_validate(compressed: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("place", [3, 20, HEAD + 3, HEAD + 50, TABLE + 7])
-def test_front_is_mended_from_its_copy(compressed: Path, tmp_path: Path, place: int) -> None:
-    """Nothing is lost with one of the two; salvage does not even need the repair."""
+def test_front_is_repaired_from_its_copy(compressed: Path, tmp_path: Path, place: int) -> None:
+    """One copy suffices to read all messages; salvage does not need the repair."""
     path = page_of(compressed)
     flip(path, place)
     assert not verify_queue(compressed).ok
@@ -251,8 +251,8 @@ def test_front_is_mended_from_its_copy(compressed: Path, tmp_path: Path, place: 
 
 
 @pytest.mark.parametrize("back", [3, 10, 14, 40])
-def test_damaged_copy_is_noticed_and_mended(compressed: Path, back: int) -> None:
-    """Verify looks at both."""
+def test_damaged_copy_is_noticed_and_repaired(compressed: Path, back: int) -> None:
+    """Verify checks both."""
     path = page_of(compressed)
     flip(path, len(path.read_bytes()) - back)
     assert any("copy" in problem.reason for problem in verify_queue(compressed).problems)
@@ -327,7 +327,7 @@ def two_frames() -> bytes:
 
 
 def lying_bomb() -> bytes:
-    """It says the size of a block, and would be more."""
+    """It declares the size of a block, and inflates to more."""
     said = bytearray(zstandard.ZstdCompressor(level=1).compress(bytes(64 << 20)))
     assert said[4] & 0xC0 == 0x80  # a content size of 4 bytes
     said[said.index((64 << 20).to_bytes(4, "little")) :][:4] = (1080).to_bytes(4, "little")
@@ -367,7 +367,7 @@ def test_frames_of_another_page_in_a_block_are_damage(compressed: Path) -> None:
 
 
 @pytest.mark.parametrize("word", [0, fmt.END_OF_PAGE | 16, 2**32 - 1, 8])
-def test_what_is_inflated_is_not_believed(compressed: Path, word: int) -> None:
+def test_inflated_data_is_verified(compressed: Path, word: int) -> None:
     """A block of zeros, of end marks or of impossible lengths ends in an error, not in waiting."""
     path = page_of(compressed)
     block = head_of(path.read_bytes()).blocks[2]
@@ -418,7 +418,7 @@ def lose_zstd(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_the_extra_reading_names_it(
     compressed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reading, verifying and salvaging say what is missing, and nothing counts as lost."""
+    """Reading, verifying and salvaging name it, and no message counts as lost."""
     lose_zstd(monkeypatch)
     with Queue(compressed) as queue:
         with pytest.raises(MissingExtra, match=r"pagequeue\[zstd\]") as caught:
@@ -434,10 +434,10 @@ def test_without_the_extra_reading_names_it(
                 look()
 
 
-def test_without_the_extra_nothing_is_compressed(
+def test_without_the_extra_no_page_is_compressed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Asking for it fails at once; a queue that nobody compresses needs nothing."""
+    """Requesting it fails at once; a queue without compression does not need it."""
     lose_zstd(monkeypatch)
     with Queue(tmp_path, page_bytes=SMALL) as queue, queue.producer() as producer:
         producer.send(b"one")

@@ -1,4 +1,4 @@
-"""One page with its index: its header, finding by time and number, its index mended."""
+"""One page with its index: its header, finding by time and sequence, repair of its index."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ def page(disk: Disk) -> Iterator[Page]:
 
 
 def positions(disk: Disk) -> list[int]:
-    """Return where the frames of page 2 stand, and the place behind them."""
+    """Return the positions of page 2's frames, and the position after them."""
     frames = disk.frames(2)
     end = frames[-1].position + 16 + (len(frames[-1].payload) + 7) // 8 * 8
     return [frame.position for frame in frames] + [end]
 
 
-def test_header_comes_back_as_it_was_written() -> None:
-    """A page says which page of which queue it is."""
+def test_header_is_read_back_as_written() -> None:
+    """A header holds the number and the queue of its page."""
     assert decode_header(HEADER.encode(), HEADER.queue_id, 7, "p") == HEADER
     unset = dataclasses.replace(HEADER, first_sequence=None)
     assert decode_header(unset.encode(), HEADER.queue_id, 7, "p") == unset
 
 
 def test_every_changed_byte_of_a_header_is_noticed() -> None:
-    """I9: nothing of a damaged header is believed."""
+    """I9: no field of a damaged header is used."""
     data = HEADER.encode()
     for at in range(len(data)):
         damaged = data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :]
@@ -110,19 +110,19 @@ def test_find_gives_the_first_that_is_not_older(
     disk: Disk, page: Page, since: int, ordinal: int
 ) -> None:
     """I6: inclusive, and the first of equal times."""
-    assert page.find(since, 6, mend=False) == (ordinal, positions(disk)[ordinal])
+    assert page.find(since, 6, repair=False) == (ordinal, positions(disk)[ordinal])
 
 
-def test_find_looks_at_no_more_than_it_is_told(disk: Disk, page: Page) -> None:
-    """I6: what was published meanwhile is not in the search."""
-    assert page.find(40, 4, mend=False) == (4, positions(disk)[4])
-    assert page.find(5, 0, mend=False) == (0, 64)
+def test_find_searches_only_the_given_count(disk: Disk, page: Page) -> None:
+    """I6: messages published meanwhile are not part of the search."""
+    assert page.find(40, 4, repair=False) == (4, positions(disk)[4])
+    assert page.find(5, 0, repair=False) == (0, 64)
 
 
-def test_locate_gives_each_frame_and_the_place_behind_the_last(disk: Disk, page: Page) -> None:
+def test_locate_gives_each_frame_and_the_position_after_the_last(disk: Disk, page: Page) -> None:
     """I1: sequences are consecutive from the page's first one on."""
     assert page.first_sequence == 2
-    assert [page.locate(2 + n, 6, mend=False) for n in range(7)] == positions(disk)
+    assert [page.locate(2 + n, 6, repair=False) for n in range(7)] == positions(disk)
 
 
 def spoil(kind: str, path: Path) -> None:
@@ -155,18 +155,18 @@ SPOILS: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("kind", SPOILS)
-@pytest.mark.parametrize("mend", [True, False])
+@pytest.mark.parametrize("repair", [True, False])
 def test_wrong_index_costs_time_and_never_correctness(
-    disk: Disk, page: Page, kind: str, mend: bool
+    disk: Disk, page: Page, kind: str, repair: bool
 ) -> None:
-    """I6: what the index leads to is proved by the frames; whoever may not write keeps its own."""
+    """I6: frames prove what the index gives; a reader keeps its rebuilt index private."""
     right = disk.index(2).read_bytes()
     spoil(kind, disk.index(2))
     before = disk.contents()
     for since, ordinal in ((10, 0), (20, 1), (21, 4), (41, 6)):
-        assert page.find(since, 6, mend=mend) == (ordinal, positions(disk)[ordinal])
-    assert [page.locate(2 + n, 6, mend=mend) for n in range(7)] == positions(disk)
-    if mend:
+        assert page.find(since, 6, repair=repair) == (ordinal, positions(disk)[ordinal])
+    assert [page.locate(2 + n, 6, repair=repair) for n in range(7)] == positions(disk)
+    if repair:
         assert disk.index(2).read_bytes()[:72] == right[:72]
         assert disk.index(2).stat().st_size == len(right)
     else:
@@ -178,7 +178,7 @@ def test_damaged_frame_is_named_when_the_index_cannot_be_rebuilt(disk: Disk, pag
     at = positions(disk)[3]
     disk.poke(disk.page(2), at + 16, b"!")
     with pytest.raises(errors.CorruptFrame) as caught:
-        page.locate(5, 6, mend=True)
+        page.locate(5, 6, repair=True)
     error = caught.value
     assert (error.path, error.position, error.sequence) == (str(disk.page(2)), at, 5)
     assert error.reason == "its checksum is wrong"
@@ -194,7 +194,7 @@ def test_damaged_frame_is_named_when_the_index_cannot_be_rebuilt(disk: Disk, pag
         (8, b"\x55", "its checksum is wrong"),
     ],
 )
-def test_damage_says_what_is_wrong_and_where(
+def test_damage_is_reported_with_place_and_reason(
     disk: Disk, page: Page, at: int, data: bytes, reason: str
 ) -> None:
     """I2: position, sequence and reason of the first frame that does not validate."""
@@ -204,7 +204,7 @@ def test_damage_says_what_is_wrong_and_where(
     assert (error.position, error.sequence, error.reason) == (position, 4, reason)
 
 
-def test_first_timestamp_is_none_for_a_page_without_a_right_first_frame(
+def test_first_timestamp_is_none_for_a_page_without_a_valid_first_frame(
     disk: Disk, page: Page
 ) -> None:
     """I6: a damaged frame's time is not searched by."""
@@ -244,24 +244,24 @@ def test_check_counts_index_records_that_differ(page: Page) -> None:
 
 
 def test_threads_that_miss_an_index_at_once_all_find_their_place(disk: Disk) -> None:
-    """I6: making it again is no error for whoever comes second."""
+    """I6: a concurrent rebuild by another thread is not an error."""
     disk.send(*[b"x"] * 20)
     failed: list[Exception] = []
     with disk.open() as one, disk.open() as two:
         barrier = threading.Barrier(4)
 
-        def look(queue: Queue) -> None:
+        def search(queue: Queue) -> None:
             barrier.wait()
             try:
                 assert len(list(queue.replay(sequence=5))) == 15
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is told below
+            except Exception as error:  # noqa: BLE001 - of any type: it is checked below
                 failed.append(error)
 
         for _ in range(150):
             disk.index(1).unlink(missing_ok=True)
             for queue in (one, two):
                 queue._store._cache.clear()
-            threads = [threading.Thread(target=look, args=(queue,)) for queue in (one, two) * 2]
+            threads = [threading.Thread(target=search, args=(queue,)) for queue in (one, two) * 2]
             for thread in threads:
                 thread.start()
             for thread in threads:

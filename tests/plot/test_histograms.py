@@ -52,7 +52,7 @@ def test_parts_that_are_counted_apart_are_merged(numbers: list[int], cut: int) -
     assert one.counts.tolist() == whole.counts.tolist()
 
 
-def test_nothing_has_no_bins() -> None:
+def test_empty_histogram_has_no_bins() -> None:
     """A queue can be empty."""
     bins, sizes = TimeBins(), SizeBins()
     bins.add(np.empty(0, np.int64), np.empty(0, np.int64))
@@ -105,10 +105,8 @@ def found(first: Queue, second: Queue, rule: str) -> tuple[int, int | None, int 
         ("time:sent", (1, 60, 60, 4)),
     ],
 )
-def test_latency_is_what_the_rule_says(
-    tmp_path: Path, rule: str, expected: tuple[int, ...]
-) -> None:
-    """Matches count once; what has none is counted too."""
+def test_latency_follows_the_rule(tmp_path: Path, rule: str, expected: tuple[int, ...]) -> None:
+    """Matches count once; messages without a match are counted too."""
     clock = Clock(1)
     with (
         Queue(tmp_path / "a", page_bytes=SMALL, clock=clock) as first,
@@ -145,7 +143,7 @@ def test_few_messages_wait_for_their_match(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("rule", ["", "key", "field", "field:", "time:", "payload:x"])
-def test_rule_that_is_none_is_refused(rule: str) -> None:
+def test_unknown_rule_is_refused(rule: str) -> None:
     """Typed, and the error lists them."""
     with pytest.raises(InvalidOption, match="field:NAME"):
         Latencies(rule)

@@ -1,4 +1,4 @@
-"""`pagequeue plot`: a picture whatever stands in the queue, whole or not at all."""
+"""`pagequeue plot`: a picture for any queue, written atomically."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_any_queue_has_a_picture(tmp_path: Path, times: tuple[int, ...], capsys:
 
 
 def test_latency_adds_a_panel(tmp_path: Path, capsys: Capture) -> None:
-    """With its figures; also where nothing matches."""
+    """With its figures; also if no message matches."""
     first = make(tmp_path / "a", *range(0, 1000, 10))
     second = make(tmp_path / "b", *range(5, 1005, 10))
     file, plain = tmp_path / "q.png", tmp_path / "p.png"
@@ -84,10 +84,10 @@ def test_part_of_a_queue_is_drawn(tmp_path: Path, capsys: Capture) -> None:
     assert json.loads(capsys.readouterr().out)["messages"] == 4
 
 
-def test_missing_extra_and_standing_file_are_told(
+def test_missing_extra_and_existing_file_are_errors(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One line each; nothing is made and nothing overwritten."""
+    """One line each; no file is created or overwritten."""
     directory = make(tmp_path / "q", 1)
     file = tmp_path / "q.png"
     file.write_text("mine")
@@ -103,8 +103,8 @@ def test_missing_extra_and_standing_file_are_told(
 @pytest.mark.parametrize(
     ("name", "begins"), [("q.svg", b"<?xml"), ("q.PDF", b"%PDF-"), ("q.png", PNG)]
 )
-def test_the_name_says_the_format(tmp_path: Path, name: str, begins: bytes) -> None:
-    """A file is what its suffix says."""
+def test_the_suffix_chooses_the_format(tmp_path: Path, name: str, begins: bytes) -> None:
+    """The suffix decides the file's format."""
     directory = make(tmp_path / "q", 0, 1)
     assert main(["plot", directory, "--to", str(tmp_path / name)]) == 0
     assert (tmp_path / name).read_bytes().startswith(begins)
@@ -113,10 +113,10 @@ def test_the_name_says_the_format(tmp_path: Path, name: str, begins: bytes) -> N
 @pytest.mark.parametrize(
     ("options", "words"), [(["--to", "q.jpeg"], ".svg"), (["--by", "payload"], "--latency")]
 )
-def test_what_would_be_ignored_is_refused(
+def test_options_that_would_be_ignored_are_refused(
     tmp_path: Path, capsys: Capture, options: list[str], words: str
 ) -> None:
-    """An unknown suffix, and a rule without anything to match, draw nothing."""
+    """An unknown suffix, and a rule without queues to match, draw no picture."""
     directory = make(tmp_path / "q", 0)
     assert main(["plot", directory, *options]) == 2
     assert words in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Bad input: a typed error that names path and remedy, and nothing lost or half written."""
+"""Bad input: a typed error that names path and remedy, and no message lost or half written."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from pagequeue import (
     NaiveDatetime,
     PageQueueError,
     Queue,
+    Retention,
 )
-from pagequeue import format as fmt
+from pagequeue.queue.queue import internals
 from stress.tampering import overwrite
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ def queue(tmp_path: Path) -> Iterator[Queue]:
 
 
 @contextlib.contextmanager
-def changes_nothing(queue: Queue) -> Iterator[None]:
-    """Check that neither a message nor a byte comes or goes, and that sending goes on."""
+def changes_no_message(queue: Queue) -> Iterator[None]:
+    """Check that no message and no byte is added or removed, and that sending works afterwards."""
     before = files(queue.directory)
     yield
     assert files(queue.directory) == before
@@ -65,9 +66,9 @@ def changes_nothing(queue: Queue) -> Iterator[None]:
     ],
     ids=lambda payload: type(payload).__name__,
 )
-def test_what_is_not_contiguous_bytes_is_a_type_error(queue: Queue, payload: Any) -> None:  # noqa: ANN401
+def test_buffer_that_is_not_contiguous_bytes_is_a_type_error(queue: Queue, payload: Any) -> None:  # noqa: ANN401
     """I8: such a payload is refused, and inside a batch it takes the whole batch with it."""
-    with changes_nothing(queue), queue.producer() as producer:
+    with changes_no_message(queue), queue.producer() as producer:
         for call in (
             lambda: producer.send(payload),
             lambda: producer.send_many([b"x", bytearray(b"y"), payload, b"z"]),
@@ -80,9 +81,9 @@ def test_what_is_not_contiguous_bytes_is_a_type_error(queue: Queue, payload: Any
 @pytest.mark.parametrize(
     "items", ["text", b"bytes", 5, None, [b"a", [b"b"]], array.array("i", [1])]
 )
-def test_what_is_no_batch_is_a_type_error(queue: Queue, items: Any) -> None:  # noqa: ANN401
+def test_batch_that_is_not_iterable_is_a_type_error(queue: Queue, items: Any) -> None:  # noqa: ANN401
     """I8: a batch is an iterable of payloads; bytes themselves are none."""
-    with changes_nothing(queue), queue.producer() as producer, pytest.raises(TypeError):
+    with changes_no_message(queue), queue.producer() as producer, pytest.raises(TypeError):
         producer.send_many(items)
 
 
@@ -98,15 +99,15 @@ def test_what_is_no_batch_is_a_type_error(queue: Queue, items: Any) -> None:  # 
         (datetime.now(UTC), TypeError),
     ],
 )
-def test_timestamp_that_cannot_be_is_refused(queue: Queue, timestamp: Any, kind: Any) -> None:  # noqa: ANN401
+def test_invalid_timestamp_is_refused(queue: Queue, timestamp: Any, kind: Any) -> None:  # noqa: ANN401
     """I1: a timestamp is an int of ns from 0 on."""
-    with changes_nothing(queue), queue.producer() as producer, pytest.raises(kind):
+    with changes_no_message(queue), queue.producer() as producer, pytest.raises(kind):
         producer.send(b"x", timestamp=timestamp)
 
 
 def test_call_of_wrong_form_is_a_type_error(queue: Queue) -> None:
     """No argument is guessed."""
-    with changes_nothing(queue), queue.producer() as producer:
+    with changes_no_message(queue), queue.producer() as producer:
         send: Any = producer.send
         for call in (
             send,
@@ -119,23 +120,29 @@ def test_call_of_wrong_form_is_a_type_error(queue: Queue) -> None:
                 call()
 
 
-def test_message_too_large_names_sizes_and_remedy(queue: Queue) -> None:
-    """Nothing of a message that does not fit is written, and no page is rolled for it."""
-    limit = fmt.payload_bytes_max(SMALL)
-    with changes_nothing(queue), queue.producer() as producer:
-        for size in (limit + 1, 1 << 20):
-            pattern = f"{queue.directory}: .*{size} bytes.*holds {limit}: split it"
-            with pytest.raises(MessageTooLarge, match=pattern) as caught:
-                producer.send(bytes(size))
-            assert (caught.value.size_bytes, caught.value.limit_bytes) == (size, limit)
-        with pytest.raises(MessageTooLarge, match=f"{queue.directory}: .*send it in parts"):
-            producer.send_many([bytes(1000)] * 5)
+def test_message_too_large_names_sizes_and_remedy(tmp_path: Path) -> None:
+    """A batch that `max_bytes` can never hold writes no byte, and no page is rolled for it."""
+    retention = Retention(max_bytes=4 * SMALL)
+    with (
+        Queue(tmp_path / "q", page_bytes=SMALL, retention=retention) as queue,
+        queue.producer() as producer,
+    ):
+        for call in (
+            lambda: producer.send(bytes(5 * SMALL)),
+            lambda: producer.send_many([bytes(SMALL // 2)] * 10),
+        ):
+            with pytest.raises(MessageTooLarge, match="raise max_bytes, or send") as caught:
+                call()
+            assert caught.value.size_bytes == 5 * SMALL
+            assert caught.value.limit_bytes == 4 * SMALL
+        assert producer.send(b"next") == 0
+        assert queue.info().page_count == 1
 
 
 @pytest.mark.parametrize("timeout", [-1, -0.001, NAN, -math.inf])
-def test_flush_timeout_that_cannot_be_is_a_value_error(queue: Queue, timeout: float) -> None:
+def test_invalid_flush_timeout_is_a_value_error(queue: Queue, timeout: float) -> None:
     """A negative or undefined wait is refused, whether there is anything to flush or not."""
-    with changes_nothing(queue), queue.producer() as producer:
+    with changes_no_message(queue), queue.producer() as producer:
         with pytest.raises(ValueError, match="timeout"):
             producer.flush(timeout)
         assert queue.durable_sequence == 0
@@ -149,7 +156,7 @@ def test_flush_timeout_that_cannot_be_is_a_value_error(queue: Queue, timeout: fl
 
 
 @pytest.mark.parametrize("timeout", [-1, -0.001, NAN, -math.inf, "1", b"", [1]])
-def test_timeout_that_cannot_be_is_refused(queue: Queue, timeout: Any) -> None:  # noqa: ANN401
+def test_invalid_timeout_is_refused(queue: Queue, timeout: Any) -> None:  # noqa: ANN401
     """A wait is seconds from 0 on, or None; the consumer has not moved."""
     consumer = queue.consumer()
     for call in (
@@ -163,7 +170,7 @@ def test_timeout_that_cannot_be_is_refused(queue: Queue, timeout: Any) -> None: 
 
 
 @pytest.mark.parametrize("limit", [0, -1, (1 << 20) + 1, 1 << 70, 1.5, "5", None])
-def test_limit_that_cannot_be_is_refused(queue: Queue, limit: Any) -> None:  # noqa: ANN401
+def test_invalid_limit_is_refused(queue: Queue, limit: Any) -> None:  # noqa: ANN401
     """A batch has 1 to 1,048,576 messages; the consumer has not moved."""
     consumer = queue.consumer()
     for call in (
@@ -191,8 +198,8 @@ def test_limit_that_cannot_be_is_refused(queue: Queue, limit: Any) -> None:  # n
         (datetime.min.replace(tzinfo=UTC), InvalidOption),
     ],
 )
-def test_moment_that_cannot_be_is_refused(queue: Queue, moment: Any, kind: Any) -> None:  # noqa: ANN401
-    """No time is guessed: a naive datetime could mean any of many moments."""
+def test_invalid_time_is_refused(queue: Queue, moment: Any, kind: Any) -> None:  # noqa: ANN401
+    """No time is guessed: a naive datetime is ambiguous."""
     consumer = queue.consumer()
     for call in (
         lambda: queue.consumer(since=moment),
@@ -207,7 +214,7 @@ def test_moment_that_cannot_be_is_refused(queue: Queue, moment: Any, kind: Any) 
 
 
 @pytest.mark.parametrize("sequence", [3, -1, 1 << 70, -(1 << 70), 1.5, "0", b""])
-def test_sequence_that_cannot_be_is_refused(queue: Queue, sequence: Any) -> None:  # noqa: ANN401
+def test_invalid_sequence_is_refused(queue: Queue, sequence: Any) -> None:  # noqa: ANN401
     """A sequence is an int from head to tail."""
     consumer = queue.consumer()
     for call in (
@@ -221,7 +228,7 @@ def test_sequence_that_cannot_be_is_refused(queue: Queue, sequence: Any) -> None
 
 
 @pytest.mark.parametrize("count", [-1, 1.5, "1", None])
-def test_count_of_last_that_cannot_be_is_refused(queue: Queue, count: Any) -> None:  # noqa: ANN401
+def test_invalid_count_of_last_is_refused(queue: Queue, count: Any) -> None:  # noqa: ANN401
     """The last messages are counted from 0 on."""
     with pytest.raises((InvalidOption, TypeError)):
         queue.last(count)
@@ -236,14 +243,15 @@ def some_errors(directory: Path) -> list[PageQueueError]:
     caught: list[PageQueueError] = []
     with Queue(directory / "q", page_bytes=SMALL, lock_timeout=0.1) as queue:
         queue.producer().send(b"a")
+        internals(queue).store.page_limit = 2
         for call in (
             lambda: Queue(directory / "file"),
-            lambda: Queue("/proc/nothing"),
+            lambda: Queue("/proc/missing"),
             lambda: Queue(directory / "q", page_bytes=2 * SMALL),
             lambda: Queue(directory / "none", create=False),
             lambda: queue.consumer(sequence=5),
             lambda: queue.consumer(latest=True).receive(0),
-            lambda: queue.producer().send(bytes(SMALL)),
+            lambda: queue.producer().send(bytes(3 * SMALL)),
             lambda: queue.producer().send(b"", timestamp=0),
             lambda: queue._store.page(9),
         ):
@@ -266,7 +274,7 @@ def test_errors_survive_pickling_with_all_they_carry(tmp_path: Path) -> None:
 
 
 def test_lock_that_is_overwritten_while_open_is_a_typed_error(tmp_path: Path) -> None:
-    """Nobody else does that, but a disk or a stray write can; the file and the remedy are named."""
+    """Only a failing disk or a stray write can do that; the file and the remedy are named."""
     with Queue(tmp_path / "q", page_bytes=4096) as queue, queue.producer() as producer:
         producer.send(b"a")
         overwrite(tmp_path / "q" / "queue-writeMeta", 128, b"\xff" * 64)

@@ -1,4 +1,4 @@
-"""Bad options, paths, formats and permissions at opening: a typed error, and nothing made."""
+"""Bad options, paths, formats and permissions at opening: a typed error, and no file created."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from support import SMALL, files, finish, open_as_nobody, start
+from support import SMALL, files, finish, open_as_other_user, start
 
 from pagequeue import (
     InvalidOption,
@@ -50,10 +50,10 @@ def queue(tmp_path: Path) -> Iterator[Queue]:
     ],
     ids=repr,
 )
-def test_option_that_cannot_be_is_refused_before_anything_is_made(
+def test_invalid_option_is_refused_before_a_file_is_created(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
-    """The error names the path, the value and what would do; no file and no directory appears."""
+    """The error names the path, the value and the valid ones; no file or directory is created."""
     with pytest.raises(InvalidOption, match=rf"{tmp_path}/q: .*{next(iter(options))}.*(use|give)"):
         Queue(tmp_path / "q", **options)
     assert list(tmp_path.iterdir()) == []
@@ -126,7 +126,7 @@ async def awaited(queue: Queue, whole: Callable[[int], Any]) -> None:
 
 
 @pytest.mark.parametrize("timeout", ["1", [], object()])
-def test_timeout_that_is_no_number_is_named(queue: Queue, timeout: object) -> None:
+def test_timeout_that_is_not_a_number_is_named(queue: Queue, timeout: object) -> None:
     """On event loops and for syncs too."""
     with pytest.raises(TypeError, match="timeout must be a number, not"):
         queue.producer().flush(timeout)  # type: ignore[arg-type]
@@ -136,7 +136,7 @@ def test_timeout_that_is_no_number_is_named(queue: Queue, timeout: object) -> No
 
 @pytest.mark.parametrize("read_only", [False, True])
 def test_page_size_of_another_queue_is_refused(queue: Queue, *, read_only: bool) -> None:
-    """The error says what stands there, whether the queue is open elsewhere or not."""
+    """The error names the stored size, whether the queue is open elsewhere or not."""
     pattern = f"{queue.directory}: .*pages of {SMALL} bytes, not {2 * SMALL}: leave page_bytes out"
     for _ in range(2):
         before = files(queue.directory)
@@ -161,7 +161,7 @@ def test_queue_that_is_not_there_is_not_made(tmp_path: Path, options: dict[str, 
     assert not (tmp_path / "missing").exists()
 
 
-def test_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
+def test_path_that_is_not_a_directory_is_refused(tmp_path: Path) -> None:
     """A file, a file as parent, a symbolic link whether it leads anywhere or not, a pipe."""
     (tmp_path / "file").write_bytes(b"mine")
     (tmp_path / "real").mkdir()
@@ -192,7 +192,7 @@ def open_and_use(directory: str) -> None:
 @pytest.mark.parametrize("suffix", ["allMeta", "writeMeta", "readMeta", "0000000001.page"])
 @pytest.mark.parametrize("scan", [False, True])
 def test_queue_of_a_newer_format_is_refused(queue: Queue, suffix: str, *, scan: bool) -> None:
-    """Each kind of file says its version, the error too, and the file stays as it is."""
+    """Each type of file holds its version, the error names it, and the file is unchanged."""
     queue.close()
     if scan:
         pretend_power_cut(queue.directory)
@@ -207,9 +207,9 @@ def test_queue_of_a_newer_format_is_refused(queue: Queue, suffix: str, *, scan: 
 
 def test_permissions_that_do_not_suffice_are_a_typed_error_that_names_the_path() -> None:
     """Another user gets PermissionError for what is closed to it, and reads what is open to it."""
-    results = json.loads(finish(start(open_as_nobody.__name__)))
+    results = json.loads(finish(start(open_as_other_user.__name__)))
     if not results:
-        pytest.skip("only root can become somebody else")
+        pytest.skip("only root can become another user")
     assert len(results["denied"]) == 6
     for name, (kind, text, number) in results["denied"].items():
         assert kind == "AccessDenied", (name, text)
@@ -220,7 +220,7 @@ def test_permissions_that_do_not_suffice_are_a_typed_error_that_names_the_path()
 
 
 def test_time_between_syncs_has_a_limit(tmp_path: Path) -> None:
-    """No thread can wait for 270,000 years: that is said at once, and nothing is made."""
+    """A thread cannot wait 270,000 years: that is an error at once, and no file is created."""
     with pytest.raises(InvalidOption, match="200 years at most"):
         Queue(tmp_path / "q", sync=timedelta(days=99_999_999))
     assert not (tmp_path / "q").exists()

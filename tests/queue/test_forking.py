@@ -1,4 +1,4 @@
-"""A child that is forked while another thread imports or computes waits for nobody."""
+"""A child that is forked while another thread imports or computes does not hang."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_child_does_not_inherit_the_lock_of_an_import(
 
 
 def test_executors_are_imported_with_the_package() -> None:
-    """Imported beside a fork, their lock would be released by hooks that never took it."""
+    """Imported during a fork, their lock would be released by hooks that never acquired it."""
     code = "import sys, pagequeue; sys.exit('concurrent.futures.thread' not in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=SECONDS)
 
@@ -106,7 +106,7 @@ def test_fork_waits_for_an_import_only_for_a_while(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_who_loads_may_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_module_may_fork_while_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     """A module that forks while it is imported is imported, in the child too."""
     monkeypatch.setattr(optional, "FORK_SECONDS_MAX", 0.05)
     with optional._loading:
@@ -151,10 +151,10 @@ def test_one_object_does_not_wait_for_the_property_of_another() -> None:
 WITH_LOCKS = {"cached_property", "import_module", "__import__", "unique"}
 """Has a lock for all objects of a class; imports; imports `numpy.ma`."""
 FREE = ("cli", "demo", "spark", "util/optional.py")
-"""Commands and Spark's drivers fork nothing, and import what they like; the last is the guard."""
+"""Commands and Spark's drivers do not fork, and import on demand; the last is the fork guard."""
 
 
-def test_no_module_of_the_library_uses_what_has_locks_that_are_copied() -> None:
+def test_no_module_of_the_library_uses_objects_whose_locks_a_fork_copies() -> None:
     """Each of these would be a lock that a child of a fork waits for without end."""
     found, seen = [], 0
     for path in sorted(ROOT.rglob("*.py")):

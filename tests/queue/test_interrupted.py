@@ -40,8 +40,8 @@ def alarms() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("alarms")
-def test_handler_that_sends_in_the_middle_of_a_roll_loses_nothing(tmp_path: Path) -> None:
-    """I1, I10: the roll that was interrupted finds that another one was faster."""
+def test_handler_that_sends_in_the_middle_of_a_roll_loses_no_message(tmp_path: Path) -> None:
+    """I1, I10: the interrupted roll finds that another one completed first."""
     sent = []
     with Queue(tmp_path / "q", page_bytes=SMALL) as queue, queue.producer() as producer:
 
@@ -49,7 +49,7 @@ def test_handler_that_sends_in_the_middle_of_a_roll_loses_nothing(tmp_path: Path
             try:
                 sent.append(producer.send(WIDE))
             except LockTimeout:
-                return  # in the middle of making a page: refused, and nothing was sent
+                return  # in the middle of creating a page: refused, and no message was sent
 
         signal.signal(signal.SIGALRM, handler)
         signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
@@ -61,6 +61,8 @@ def test_handler_that_sends_in_the_middle_of_a_roll_loses_nothing(tmp_path: Path
         assert queue.verify().ok
 
 
+# Python swallows what is raised in a callback of a weak reference, and warns.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.usefixtures("alarms")
 def test_handler_that_raises_leaves_everything_usable(tmp_path: Path) -> None:
     """I3: whatever was interrupted, this process and others send, roll and flush on."""
@@ -75,7 +77,8 @@ def test_handler_that_raises_leaves_everything_usable(tmp_path: Path) -> None:
         producer = queue.producer()
         signal.signal(signal.SIGALRM, handler)
         for _ in range(150):
-            signal.setitimer(signal.ITIMER_REAL, 0.003)
+            # Again after a second, where the first one was swallowed.
+            signal.setitimer(signal.ITIMER_REAL, 0.003, 1.0)
             try:
                 while True:
                     producer.send(WIDE)
@@ -106,7 +109,7 @@ def test_roll_into_the_page_itself_is_refused(tmp_path: Path) -> None:
 
 
 def test_closing_waits_for_the_send_of_another_thread(tmp_path: Path) -> None:
-    """I3: the queue is not given up for others to recover while somebody is laying down."""
+    """I3: the queue is not released for recovery by others while a thread appends."""
     queue = Queue(tmp_path / "q", page_bytes=64 << 20)
     producer = queue.producer()
     outcome: list[object] = []
@@ -130,8 +133,8 @@ def test_closing_waits_for_the_send_of_another_thread(tmp_path: Path) -> None:
         assert again.verify().ok
 
 
-def test_hole_below_the_tail_is_damage_and_no_end(tmp_path: Path) -> None:
-    """I2: nothing where something was published is never taken for "nothing yet"."""
+def test_hole_below_the_tail_is_damage_and_not_the_end(tmp_path: Path) -> None:
+    """I2: an empty slot below the tail is never taken for the end of the queue."""
     with Queue(tmp_path / "q", page_bytes=SMALL) as queue, queue.producer() as producer:
         producer.send_many([b"m" * 48] * 20)
         with (tmp_path / "q" / fmt.page_name("queue", 1)).open("r+b") as file:
@@ -147,7 +150,7 @@ def test_hole_below_the_tail_is_damage_and_no_end(tmp_path: Path) -> None:
 
 
 def test_read_only_consumer_gets_no_half_batch_before_recovery(tmp_path: Path) -> None:
-    """I8: it stands at the end of the valid prefix, and goes on when a writer has recovered."""
+    """I8: it waits at the end of the valid prefix, and continues after a writer's recovery."""
     with Queue(tmp_path / "q", page_bytes=SMALL) as queue, queue.producer() as producer:
         producer.send(b"one")
         producer.send_many([b"b" * 48] * 10)
@@ -165,10 +168,10 @@ def test_read_only_consumer_gets_no_half_batch_before_recovery(tmp_path: Path) -
             assert consumer.receive(timeout=10).payload == b"two"
 
 
-def test_closing_a_producer_in_a_forked_child_does_nothing(
+def test_closing_a_producer_in_a_forked_child_has_no_effect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lock that another thread of the parent held when it forked would never be free there."""
+    """A lock that another thread of the parent held at the fork would never be released there."""
     with Queue(tmp_path / "q", page_bytes=SMALL) as queue:
         producer: Producer = queue.producer()
         with monkeypatch.context() as patch:

@@ -6,13 +6,12 @@ import dis
 import gc
 import os
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support import SMALL
-from test_closing_beside import open_in
+from support import SMALL, own_thread
+from test_closing_concurrently import open_in
 
 import pagequeue
 from pagequeue import Queue
@@ -34,15 +33,12 @@ class Interrupted(BaseException):
 def interrupted(scene: Callable[[], object], at: int, *, handled: bool = False) -> bool:
     """Run a scene, raise before the instruction of this number; return whether there was one.
 
-    In a thread of its own: an exception out of a trace function in the middle of an `except` leaves
-    that handled exception behind, and all later ones of the thread would carry it as their context.
-
     `handled`: only those before which the interpreter runs signal handlers are counted.
     """
     gc.disable()  # finalizers of other tests are no part of the scene
     try:
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(_interrupted, scene, at, handled=handled).result()
+        with own_thread() as run:
+            return run(lambda: _interrupted(scene, at, handled=handled))
     finally:
         gc.enable()
 
@@ -114,7 +110,7 @@ def _large(path: Path) -> None:
 
 
 @pytest.mark.parametrize("scene", [_folder, _files, _locks, _syncs, _large])
-def test_exception_at_any_instruction_of_opening_leaves_nothing_open(
+def test_exception_at_any_instruction_of_opening_leaves_no_file_open(
     tmp_path: Path, scene: Callable[[Path], None]
 ) -> None:
     """Opening is one call into C that returns, or fills, the object that closes."""
@@ -128,8 +124,8 @@ def test_exception_at_any_instruction_of_opening_leaves_nothing_open(
     assert at > 20
 
 
-def test_descriptor_opens_once_and_says_what_the_opener_did(tmp_path: Path) -> None:
-    """What the opener raises, or returns instead of a number, is the caller's to hear."""
+def test_descriptor_opens_once_and_passes_on_the_openers_error(tmp_path: Path) -> None:
+    """The caller gets what the opener raises, or returns instead of a number."""
     descriptor = pagequeue._core.Descriptor(-1, lambda _: RuntimeError())
     with pytest.raises(FileNotFoundError):
         descriptor.open(os.open, tmp_path / "none", os.O_RDONLY)
@@ -149,7 +145,7 @@ def test_descriptor_opens_once_and_says_what_the_opener_did(tmp_path: Path) -> N
 
 
 def test_merge_that_was_interrupted_at_any_instruction_can_be_used_again(tmp_path: Path) -> None:
-    """Ctrl-C leaves nothing taken: the next call is no concurrent use."""
+    """Ctrl-C leaves no lock held: the next call is not a concurrent use."""
     with Queue(tmp_path / "q", page_bytes=SMALL) as queue:
         queue.producer().send(b"a")
         at = 0

@@ -1,4 +1,4 @@
-"""Killed and stopped processes: nothing acknowledged is lost, nobody waits for ever."""
+"""Killed and stopped processes: no acknowledged message is lost, no process waits for ever."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def queue(tmp_path: Path) -> Iterator[Queue]:
 
 
 @pytest.mark.slow
-def test_producers_killed_while_sending_lose_nothing_and_stop_nobody(
+def test_producers_killed_while_sending_lose_no_message_and_block_no_process(
     queue: Queue, tmp_path: Path
 ) -> None:
-    """I1, I3, I8: what was acknowledged is there, once, in order, and the next send goes on."""
+    """I1, I3, I8: acknowledged messages exist once, in order, and the next send works."""
     seed = random.randrange(2**32)
     print("seed", seed)
     chance = random.Random(seed)
@@ -104,7 +104,7 @@ def test_queue_of_killed_producers_opens_again(queue: Queue, tmp_path: Path) -> 
 def test_stopped_holder_of_the_writers_lock_is_a_typed_error_not_a_hang(
     queue: Queue, *, stop: bool
 ) -> None:
-    """A lock is never stolen: a send times out, says why, and has sent nothing."""
+    """A lock is never stolen: a send times out with the reason, and has sent no message."""
     with queue.producer() as producer:
         producer.send(b"before")
         holder = start(hold_writers_lock.__name__, queue.directory, stop=stop)
@@ -136,7 +136,7 @@ def test_stopped_holder_of_the_writers_lock_is_a_typed_error_not_a_hang(
 
 @needs_mutex
 @pytest.mark.parametrize("lock_timeout", [float("inf"), 1e300, 1e10])
-def test_endless_lock_timeout_waits_until_the_holder_is_gone(
+def test_endless_lock_timeout_waits_until_the_holder_has_exited(
     queue: Queue, lock_timeout: float
 ) -> None:
     """No number of seconds turns into no wait at all."""
@@ -176,7 +176,7 @@ def test_opening_while_another_process_recovers_for_too_long_times_out(queue: Qu
 def test_opener_that_waited_for_a_recovery_that_was_killed_does_it_itself(
     queue: Queue, left: str
 ) -> None:
-    """I3, I5: whoever gets in behind a dead recovery or creation finds it undone, and does it."""
+    """I3, I5: the next opener finds a killed recovery or creation unfinished, and completes it."""
     with queue.producer() as producer:
         producer.send(b"before")
     queue.close()

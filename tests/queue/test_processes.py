@@ -1,4 +1,4 @@
-"""Many processes and threads on one queue: one order, the same for all; forks disturb nobody."""
+"""Many processes and threads on one queue: one order, the same for all; forks are harmless."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def test_message_is_there_for_other_processes_when_send_returns(tmp_path: Path) 
         assert queue.verify().ok
 
 
-def test_batch_is_visible_whole_to_a_reader_that_looks_all_the_time(tmp_path: Path) -> None:
-    """I8: whoever sees the first message of a batch finds the others without waiting."""
+def test_batch_is_visible_whole_to_a_reader_that_polls_all_the_time(tmp_path: Path) -> None:
+    """I8: a reader that gets the first message of a batch gets the others without waiting."""
     size, acked = 120, tmp_path / "acked"
     acked.write_bytes(bytes(8))
     with Queue(tmp_path / "q", page_bytes=1 << 20) as queue:
@@ -105,8 +105,8 @@ def test_batch_is_visible_whole_to_a_reader_that_looks_all_the_time(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_processes_that_open_a_new_queue_at_once_make_one_queue(tmp_path: Path) -> None:
-    """Whoever comes first creates it; nobody overwrites it, and nobody fails."""
+def test_processes_that_open_a_new_queue_at_once_create_one_queue(tmp_path: Path) -> None:
+    """The first process creates it; it is not overwritten, and every open succeeds."""
     for round_ in range(3):
         prefix = f"new{round_}"
         others = [start(send_lines.__name__, tmp_path / "q", prefix) for _ in range(4)]
@@ -123,7 +123,7 @@ def test_processes_that_open_a_new_queue_at_once_make_one_queue(tmp_path: Path) 
 
 
 def test_spawned_child_opens_by_path(tmp_path: Path) -> None:
-    """A spawned process has nothing but the path, and needs nothing else."""
+    """A spawned process needs only the path."""
     context = multiprocessing.get_context("spawn")
     with Queue(tmp_path / "q", page_bytes=SMALL) as queue:
         with context.Pool(1) as pool:
@@ -137,7 +137,7 @@ def _send_one(directory: str) -> None:
 
 
 @pytest.mark.parametrize("leave", ["exit", "close", "kill", "reopen"])
-def test_handles_of_a_forked_child_raise_and_leave_the_parent_alone(
+def test_handles_of_a_forked_child_raise_and_do_not_affect_the_parent(
     tmp_path: Path, leave: str
 ) -> None:
     """A child's inherited handles raise ForkedError; however it ends, the parent's go on."""

@@ -42,8 +42,8 @@ def sequences(messages: Iterator[Message]) -> list[int]:
 # --- the directory -------------------------------------------------------------------------------
 
 
-def test_new_queue_makes_its_directory_for_its_owner_only(tmp_path: Path) -> None:
-    """Missing parents are made; nobody else can read what is queued."""
+def test_new_queue_creates_its_directory_for_its_owner_only(tmp_path: Path) -> None:
+    """Missing parents are created; other users cannot read the messages."""
     before = os.umask(0)
     try:
         with Queue(tmp_path / "a" / "b", page_bytes=SMALL) as queue:
@@ -64,7 +64,7 @@ def test_files_have_the_names_of_the_format(queue: Queue) -> None:
 
 
 def test_messages_survive_closing_and_reopening(queue: Queue) -> None:
-    """I1: what was sent is there again, and sequences and times go on behind it."""
+    """I1: all messages are there again, and sequences and times continue after them."""
     before = list(queue.replay())
     queue.close()
     with Queue(queue.directory, create=False, clock=Clock(5)) as again:
@@ -74,8 +74,8 @@ def test_messages_survive_closing_and_reopening(queue: Queue) -> None:
         assert again.recovery.actions == []
 
 
-def test_messages_survive_a_power_cut_that_lost_nothing(queue: Queue) -> None:
-    """I5: with all of it on the disk, recovery finds every message and says that it looked."""
+def test_messages_survive_a_power_cut_that_lost_no_byte(queue: Queue) -> None:
+    """I5: with all data on disk, recovery finds every message and reports the scan."""
     before = list(queue.replay())
     queue.close()
     pretend_power_cut(queue.directory)
@@ -87,7 +87,7 @@ def test_messages_survive_a_power_cut_that_lost_nothing(queue: Queue) -> None:
 
 
 def test_one_directory_holds_queues_of_different_prefixes(tmp_path: Path) -> None:
-    """A prefix is a queue of its own, also when one begins like the other."""
+    """A prefix names a separate queue, also when it begins like another one."""
     with Queue(tmp_path, page_bytes=SMALL) as one:
         with Queue(tmp_path, prefix="queue-2", page_bytes=2 * SMALL) as two:
             one.producer().send_many([b"a", b"b"])
@@ -102,7 +102,7 @@ def test_one_directory_holds_queues_of_different_prefixes(tmp_path: Path) -> Non
 
 
 def test_page_size_of_a_queue_is_known_when_it_is_opened_again(tmp_path: Path) -> None:
-    """`page_bytes` left out takes what stands there; the same again is no error."""
+    """Without `page_bytes` the stored size is used; giving the same one is accepted."""
     Queue(tmp_path / "q", page_bytes=2 * SMALL).close()
     for options in ({}, {"page_bytes": 2 * SMALL}, {"read_only": True, "page_bytes": 2 * SMALL}):
         with Queue(tmp_path / "q", **options) as queue:  # type: ignore[arg-type]
@@ -139,8 +139,8 @@ def test_read_only_queue_writes_no_byte(queue: Queue) -> None:
     assert {path: path.stat().st_mtime_ns for path in times} == times
 
 
-def test_read_only_never_makes_a_queue(tmp_path: Path) -> None:
-    """A reader of a queue that is not there gets an error and leaves nothing."""
+def test_read_only_never_creates_a_queue(tmp_path: Path) -> None:
+    """A reader of a missing queue gets an error and leaves no file."""
     for path in (tmp_path, tmp_path / "q"):
         with pytest.raises(QueueNotFound):
             Queue(path, read_only=True)
@@ -151,7 +151,7 @@ def test_read_only_never_makes_a_queue(tmp_path: Path) -> None:
 
 
 def test_replay_ends_at_the_tail_as_of_its_beginning(queue: Queue) -> None:
-    """A replay is finite, whoever goes on sending."""
+    """A replay is finite, even if producers continue."""
     replay = queue.replay(sequence=30)
     producer = queue.producer()
     producer.send_many([b"later"] * 20)
@@ -226,7 +226,7 @@ def test_last_gives_no_more_than_asked_while_others_send(
     assert len(queue.last(3)) == 3
 
 
-def test_length_and_bounds_follow_what_is_sent(queue: Queue) -> None:
+def test_length_and_bounds_follow_the_messages_sent(queue: Queue) -> None:
     """Head, tail and length are as of now; an empty queue is true all the same."""
     assert (queue.head_sequence, queue.tail_sequence, len(queue)) == (0, 40, 40)
     queue.producer().send_many([b"a", b"b"])
@@ -236,8 +236,8 @@ def test_length_and_bounds_follow_what_is_sent(queue: Queue) -> None:
         assert empty
 
 
-def test_rotate_from_the_queue_moves_its_producers_on(queue: Queue) -> None:
-    """I1: who sends while others rotate notices nothing."""
+def test_rotate_of_the_queue_rolls_its_producers(queue: Queue) -> None:
+    """I1: concurrent senders are unaffected."""
     producer = queue.producer()
     pages = queue.info().page_count
     for i in range(40, 45):
@@ -251,7 +251,7 @@ def test_rotate_from_the_queue_moves_its_producers_on(queue: Queue) -> None:
 # --- closing -------------------------------------------------------------------------------------
 
 
-def test_closing_a_queue_closes_all_that_came_from_it(queue: Queue) -> None:
+def test_closing_a_queue_closes_all_its_handles(queue: Queue) -> None:
     """Each use of the queue or a handle is then one typed error that names the path."""
     producer, consumer, replay = queue.producer(), queue.consumer(), queue.replay()
     batches = queue.batches(limit_count=1)
@@ -274,7 +274,7 @@ def test_closing_a_queue_closes_all_that_came_from_it(queue: Queue) -> None:
     assert (queue.directory, queue.prefix, queue.page_bytes) == (queue.directory, "queue", SMALL)
 
 
-def test_queue_cannot_be_pickled(queue: Queue) -> None:
+def test_queue_is_not_picklable(queue: Queue) -> None:
     """A queue goes to another process by its path."""
     with pytest.raises(TypeError, match="open it by its path"):
         pickle.dumps(queue)
@@ -308,8 +308,8 @@ def test_closing_gives_back_every_descriptor_and_map(tmp_path: Path) -> None:
     assert open_things(directory) == (0, 0)
 
 
-def test_failed_opening_gives_back_every_descriptor_and_map(tmp_path: Path) -> None:
-    """An error while opening leaves nothing open."""
+def test_failed_opening_releases_every_descriptor_and_map(tmp_path: Path) -> None:
+    """An error while opening leaves no file open."""
     Queue(tmp_path / "q", page_bytes=SMALL).close()
     for options in ({"page_bytes": 2 * SMALL}, {"prefix": "no", "create": False}):
         with pytest.raises((ValueError, FileNotFoundError)):
@@ -318,8 +318,8 @@ def test_failed_opening_gives_back_every_descriptor_and_map(tmp_path: Path) -> N
     assert open_things(str(tmp_path)) == (0, 0)
 
 
-def test_dropped_handles_give_back_their_maps(queue: Queue) -> None:
-    """Producers, consumers and replays that are forgotten instead of closed leak nothing."""
+def test_dropped_handles_release_their_maps(queue: Queue) -> None:
+    """Producers, consumers and replays that are dropped without closing leak no file."""
     list(queue.replay())
     queue.producer().send(b"a")
     gc.collect()
@@ -335,8 +335,8 @@ def test_dropped_handles_give_back_their_maps(queue: Queue) -> None:
     assert maps <= before[1] + 4  # pages kept at hand
 
 
-def test_dropped_queue_gives_back_every_descriptor_and_map(tmp_path: Path) -> None:
-    """A queue that is forgotten instead of closed leaks nothing either."""
+def test_dropped_queue_releases_every_descriptor_and_map(tmp_path: Path) -> None:
+    """A queue that is dropped without closing leaks no file either."""
     directory = str(tmp_path / "q")
     Queue(directory, page_bytes=SMALL).close()
     with warnings.catch_warnings():

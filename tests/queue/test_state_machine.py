@@ -1,6 +1,6 @@
-"""The queue against a list and a dict, whatever is done to it, in whatever order.
+"""The queue against a list and a dict, with any operations in any order.
 
-The list holds what was sent, the dict where each consumer stands.
+The list holds the messages sent, the dict the position of each consumer.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from pagequeue import (
     Consumer,
     Message,
     NothingReceived,
+    Overtaken,
     Queue,
     SequenceOutOfRange,
     TimestampOrder,
@@ -65,7 +66,7 @@ def second_process() -> Iterator[None]:
 
 
 class Place:
-    """Where a consumer of the model stands, and what it passes over until it finds something."""
+    """The position of a consumer of the model, and what it skips before its next message."""
 
     def __init__(self, handle: Consumer, sequence: int, since: int | None) -> None:
         self.handle = handle
@@ -112,8 +113,8 @@ class QueueMachine(RuleBasedStateMachine):
         """Return the sequence of the first message that is not older."""
         return next((m.sequence for m in self.sent if m.timestamp >= since), len(self.sent))
 
-    def moment(self, share: float, shift: int) -> int:
-        """Return a moment near one that a message has."""
+    def time_near(self, share: float, shift: int) -> int:
+        """Return a time near that of a message."""
         if not self.sent:
             return shift
         return self.sent[int(share * (len(self.sent) - 1))].timestamp + shift
@@ -142,13 +143,29 @@ class QueueMachine(RuleBasedStateMachine):
     def send_many(self, items: list[bytes]) -> None:
         assert self.producer.send_many(items) == self.add(items)
 
+    @rule(items=st.lists(st.binary(max_size=300), max_size=4), shift=st.integers(-2, 2))
+    def compare_and_append(self, items: list[bytes], shift: int) -> None:
+        tail = len(self.sent)
+        at = max(tail + shift, 0)
+        sends = [lambda: self.producer.send_many(items, at=at)]
+        if len(items) == 1:
+            sends.append(lambda: range(sent := self.producer.send(items[0], at=at), sent + 1))
+        for send in sends:
+            if at == len(self.sent):
+                assert send() == self.add(items)
+            else:
+                with pytest.raises(Overtaken) as raised:
+                    send()
+                assert raised.value.tail_sequence == len(self.sent)
+
     @rule(count=st.integers(120, 140))
     def send_many_small_ones(self, count: int) -> None:
-        if count <= fmt.index_capacity(SMALL):
-            assert self.producer.send_many([b""] * count) == self.add([b""] * count)
-        else:
-            with pytest.raises(ValueError, match="in parts"):
-                self.producer.send_many([b""] * count)
+        assert self.producer.send_many([b""] * count) == self.add([b""] * count)
+
+    @rule(sizes=st.lists(st.sampled_from([0, 3000, SMALL, 3 * SMALL]), min_size=1, max_size=3))
+    def send_large_ones(self, sizes: list[int]) -> None:
+        items = [bytes([len(self.sent) & 255]) * size for size in sizes]
+        assert self.producer.send_many(items) == self.add(items)
 
     @rule(item=st.binary(max_size=40))
     def send_from_another_process(self, item: bytes) -> None:
@@ -191,7 +208,7 @@ class QueueMachine(RuleBasedStateMachine):
         share=portion, shift=st.integers(-2, 2), length=st.integers(0, 10**7), batches=st.booleans()
     )
     def replay_a_span(self, share: float, shift: int, length: int, *, batches: bool) -> None:
-        since = self.moment(share, shift)
+        since = self.time_near(share, shift)
         until = since + length
         expected = [m for m in self.sent if since <= m.timestamp < until]
         if batches:
@@ -209,11 +226,11 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(share=portion)
     def replay_since_long_ago(self, share: float) -> None:
-        first = self.moment(share, 0)
-        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=first // MICROSECOND)
+        first = self.time_near(share, 0)
+        aware = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=first // MICROSECOND)
         since = first // MICROSECOND * MICROSECOND
         expected = self.sent[self.at_or_after(since) :]
-        assert list(self.queue.replay(since=moment)) == expected
+        assert list(self.queue.replay(since=aware)) == expected
         ago = timedelta(microseconds=(self.clock.now - since) // MICROSECOND)
         since = self.clock.now - ago // timedelta(microseconds=1) * MICROSECOND
         expected = self.sent[self.at_or_after(since) :]
@@ -231,7 +248,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(who=name, share=portion, shift=st.integers(-2, 10**7))
     def consume_since(self, who: str, share: float, shift: int) -> None:
-        since = self.moment(share, shift)
+        since = self.time_near(share, shift)
         handle = self.queue.consumer(since=since)
         self.places[who] = Place(handle, self.at_or_after(since), since)
 
@@ -290,7 +307,7 @@ class QueueMachine(RuleBasedStateMachine):
     # --- what always holds ---------------------------------------------------------------------
 
     @invariant()
-    def nothing_is_wrong(self) -> None:
+    def verify_finds_no_problem(self) -> None:
         report = self.queue.verify()
         assert report.ok, report.problems
         assert report.messages_checked == len(self.sent)

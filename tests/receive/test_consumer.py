@@ -1,4 +1,4 @@
-"""Consumer and Replay: every message in order, each once, from wherever one begins."""
+"""Consumer and Replay: every message in order, each once, from any start."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def producer(queue: Queue) -> Producer:
 
 
 def test_consumer_starts_at_the_earliest_message(queue: Queue, producer: Producer) -> None:
-    """Without a place to begin, nothing that is retained is missed."""
+    """Without a start position, no retained message is missed."""
     producer.send_many([b"a", b"b"])
     consumer = queue.consumer()
     assert consumer.sequence == 0
@@ -43,7 +43,7 @@ def test_consumer_starts_at_the_earliest_message(queue: Queue, producer: Produce
     assert consumer.poll() is None
 
 
-def test_latest_begins_with_what_is_sent_next(queue: Queue, producer: Producer) -> None:
+def test_latest_begins_with_the_next_message_sent(queue: Queue, producer: Producer) -> None:
     """`latest` passes over all that is there."""
     producer.send(b"old")
     consumer = queue.consumer(latest=True)
@@ -97,9 +97,7 @@ def test_since_takes_datetimes_and_spans(queue: Queue, producer: Producer, clock
     assert queue.consumer(since=timedelta(0)).poll() is None
 
 
-def test_since_in_the_future_passes_over_what_comes_before_it(
-    queue: Queue, producer: Producer
-) -> None:
+def test_since_in_the_future_skips_earlier_messages(queue: Queue, producer: Producer) -> None:
     """`since` holds also for messages that are sent later."""
     consumer = queue.consumer(since=5_000_000)
     producer.send(b"too early", timestamp=4_999_999)
@@ -127,7 +125,7 @@ def test_consumers_are_independent_of_each_other(queue: Queue, producer: Produce
 
 
 def test_poll_and_timeout_do_not_move_a_consumer(queue: Queue, producer: Producer) -> None:
-    """Nothing received is nothing missed."""
+    """A call without a message does not move the consumer."""
     consumer = queue.consumer()
     assert consumer.poll() is None
     for call in (lambda: consumer.receive(0), lambda: consumer.receive_many(5, timeout=0.01)):
@@ -154,7 +152,7 @@ def test_receive_many_gives_consecutive_messages_up_to_the_limit(
         assert [m.sequence for m in seen] == list(range(200))
 
 
-def test_seek_goes_anywhere_and_back(queue: Queue, producer: Producer) -> None:
+def test_seek_moves_to_any_message(queue: Queue, producer: Producer) -> None:
     """Head, sequence, time and latest; a seek that fails leaves the consumer where it was."""
     for i in range(50):
         producer.send(b"." * 300, timestamp=i * 10)
@@ -182,7 +180,7 @@ def test_seek_forgets_the_since_of_an_earlier_one(queue: Queue, producer: Produc
     assert consumer.receive(0).payload == b"a"
 
 
-def test_lag_counts_what_was_not_received(queue: Queue, producer: Producer) -> None:
+def test_lag_counts_unreceived_messages(queue: Queue, producer: Producer) -> None:
     """Lag is tail minus place."""
     consumer = queue.consumer()
     assert consumer.lag == 0
@@ -192,8 +190,8 @@ def test_lag_counts_what_was_not_received(queue: Queue, producer: Producer) -> N
     assert consumer.lag == 70
 
 
-def test_iterating_waits_for_what_comes(queue: Queue, producer: Producer) -> None:
-    """A for loop goes on for as long as messages come."""
+def test_iterating_waits_for_new_messages(queue: Queue, producer: Producer) -> None:
+    """A for loop continues as long as messages arrive."""
     seen = []
 
     def read() -> None:
@@ -212,7 +210,7 @@ def test_iterating_waits_for_what_comes(queue: Queue, producer: Producer) -> Non
 
 
 def test_frame_without_commit_word_is_never_received(queue: Queue, producer: Producer) -> None:
-    """I4: a producer that dies before the commit leaves nothing to see, and nothing in the way."""
+    """I4: a producer that dies before the commit leaves no visible frame, and blocks none."""
     producer.send(b"a")
     tail = queue._store.tail
     page = Path(queue.directory) / fmt.page_name("queue", 1)
@@ -226,10 +224,10 @@ def test_frame_without_commit_word_is_never_received(queue: Queue, producer: Pro
     assert queue.verify().ok
 
 
-def test_damaged_frame_is_an_error_that_names_it_and_moves_nobody(
+def test_damaged_frame_is_an_error_that_names_it_and_moves_no_consumer(
     queue: Queue, producer: Producer
 ) -> None:
-    """I2: what fails its checksum is never handed out; all before it is."""
+    """I2: a frame with a wrong checksum is never returned; all frames before it are."""
     producer.send_many([b"a" * 8, b"b" * 8, b"c" * 8])
     page = Path(queue.directory) / fmt.page_name("queue", 1)
     position = fmt.PAGE_HEADER_BYTES + fmt.frame_bytes(8)
@@ -265,7 +263,7 @@ def test_two_threads_in_one_consumer_is_an_error_for_the_second(
 
 
 def test_seek_while_another_thread_receives_is_an_error(queue: Queue, producer: Producer) -> None:
-    """A consumer that waits cannot be moved from under the thread that is inside it."""
+    """A consumer must not be moved while another thread waits in it."""
     producer.send_many([b"a", b"b"])
     consumer = queue.consumer(latest=True)
     received = []
@@ -306,8 +304,8 @@ def test_closing_ends_a_receive_that_waits_in_another_thread(tmp_path: Path, wha
         queue.close()
 
 
-def test_closed_consumer_says_so(queue: Queue) -> None:
-    """Every use after close is one typed error; closing again is none."""
+def test_closed_consumer_raises(queue: Queue) -> None:
+    """Every use after close raises one typed error; closing again raises none."""
     with queue.consumer() as consumer:
         pass
     consumer.close()

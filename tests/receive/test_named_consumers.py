@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 # --- resuming ----------------------------------------------------------------------------------
 
 
-def test_consumer_resumes_behind_its_last_ack(disk: Disk) -> None:
-    """What was acknowledged does not come again, and what was not does, in a later opening too."""
+def test_consumer_resumes_after_its_last_ack(disk: Disk) -> None:
+    """Acknowledged messages are not redelivered, all others are, in a later opening too."""
     with disk.open() as queue:
         fill(queue, 10)
         with queue.consumer("billing") as consumer:
@@ -69,7 +69,7 @@ def test_consumer_resumes_behind_its_last_ack(disk: Disk) -> None:
 def test_ack_is_cumulative_and_takes_a_message_or_its_sequence(
     disk: Disk, as_message: bool
 ) -> None:
-    """It means this message and all before it; what is below the cursor already changes nothing."""
+    """It acknowledges this message and all before it; one below the cursor has no effect."""
 
     def given(message: Message) -> Message | int:
         return message if as_message else message.sequence
@@ -86,7 +86,7 @@ def test_ack_is_cumulative_and_takes_a_message_or_its_sequence(
             assert consumer.acknowledged == 6
 
 
-def test_ack_of_what_was_not_received_is_refused(disk: Disk) -> None:
+def test_ack_of_an_unreceived_message_is_refused(disk: Disk) -> None:
     """I11: the cursor never passes a message that its consumer did not get."""
     with disk.open() as queue:
         fill(queue, 6)
@@ -106,8 +106,8 @@ def test_ack_of_what_was_not_received_is_refused(disk: Disk) -> None:
                 consumer.ack(0)
 
 
-def test_place_to_begin_counts_the_first_time_only(disk: Disk) -> None:
-    """Later it is an error that names the remedy; and one that cannot be makes no consumer."""
+def test_start_position_applies_to_a_new_consumer_only(disk: Disk) -> None:
+    """Later it is an error with the remedy; an invalid one creates no consumer."""
     with disk.open() as queue:
         fill(queue, 6)
         with queue.consumer("by-sequence", sequence=3) as consumer:
@@ -142,8 +142,8 @@ def test_seek_moves_the_cursor_at_once(disk: Disk) -> None:
             assert consumer.sequence == 9
 
 
-def test_unnamed_consumer_has_nothing_to_acknowledge(disk: Disk) -> None:
-    """The error says what to open instead."""
+def test_unnamed_consumer_cannot_acknowledge(disk: Disk) -> None:
+    """The error names the call that opens a named one."""
     with (
         disk.open() as queue,
         queue.consumer() as consumer,
@@ -157,7 +157,7 @@ def test_unnamed_consumer_has_nothing_to_acknowledge(disk: Disk) -> None:
     ["", ".", "-x", "a/b", "../x", "a b", "x" * 101, "ü", "a\n", "tmp-1", "tmp", "a.tmp-1", ".tmp"],
 )
 def test_names_that_could_be_other_files_are_refused(disk: Disk, name: str) -> None:
-    """Nothing is made for them; and a name is text."""
+    """No file is created for them; and a name is text."""
     with disk.open() as queue:
         before = sorted(disk.contents())
         for call in (queue.consumer, queue.remove_consumer):
@@ -168,7 +168,7 @@ def test_names_that_could_be_other_files_are_refused(disk: Disk, name: str) -> N
         assert sorted(disk.contents()) == before
 
 
-def test_longest_name_and_prefix_make_a_file(tmp_path: Path) -> None:
+def test_longest_name_and_prefix_give_a_valid_file_name(tmp_path: Path) -> None:
     """Their file's name, and that of its temporary file, are not too long for the system."""
     with Queue(tmp_path, prefix="p" * 100, page_bytes=SMALL) as queue, queue.consumer("n" * 100):
         assert [found.name for found in queue.consumers()] == ["n" * 100]
@@ -194,7 +194,7 @@ def test_read_only_queue_lists_and_keeps_no_place(disk: Disk) -> None:
 
 
 def test_name_is_open_once_among_threads_and_processes(disk: Disk) -> None:
-    """The second gets an error and disturbs nobody; others names are free."""
+    """The second opener gets an error, and the first is unaffected; other names are free."""
     with disk.open() as queue, disk.open() as again:
         fill(queue, 3)
         with queue.consumer("billing") as consumer, queue.consumer("other"):
@@ -222,17 +222,17 @@ def test_name_is_open_once_among_threads_and_processes(disk: Disk) -> None:
         again.consumer("billing").close()
 
 
-def test_listing_tells_who_is_open_and_disturbs_nobody(disk: Disk) -> None:
-    """Looking takes the lock for a moment; opening just then waits for it."""
+def test_listing_reports_which_consumers_are_open_and_blocks_none(disk: Disk) -> None:
+    """The listing holds the lock briefly; opening at that time waits for it."""
     with disk.open() as queue:
         stop = threading.Event()
         seen = set()
 
-        def look() -> None:
+        def list_consumers() -> None:
             while not stop.is_set():
                 seen.update(found.is_open for found in queue.consumers())
 
-        thread = threading.Thread(target=look)
+        thread = threading.Thread(target=list_consumers)
         thread.start()
         for _ in range(60):
             queue.consumer("billing").close()
@@ -244,7 +244,7 @@ def test_listing_tells_who_is_open_and_disturbs_nobody(disk: Disk) -> None:
 
 
 def test_name_of_a_killed_process_is_free_at_once(disk: Disk) -> None:
-    """The kernel lets go of it; what the dead one had acknowledged stays so."""
+    """The kernel releases the lock; the acknowledgements of the dead process stay."""
     with disk.open() as queue:
         fill(queue, 5)
         process = start(open_consumer_and_hold.__name__, disk.directory, "billing", ack=3)
@@ -260,7 +260,7 @@ def test_name_of_a_killed_process_is_free_at_once(disk: Disk) -> None:
 
 
 def test_name_is_free_when_its_handle_was_dropped_or_the_queue_closed(disk: Disk) -> None:
-    """Nothing need be closed by hand."""
+    """An explicit close of the consumer is not needed."""
     queue = disk.open()
     queue.consumer("a")
     queue.consumer("a").close()
@@ -274,7 +274,7 @@ def test_name_is_free_when_its_handle_was_dropped_or_the_queue_closed(disk: Disk
 
 
 def test_child_of_a_fork_cannot_use_it_and_does_not_keep_it(disk: Disk) -> None:
-    """The parent goes on, and when it is dead the name is free, though the child lives."""
+    """The parent continues, and after its death the name is free, though the child lives."""
     Queue(disk.directory, page_bytes=SMALL).close()
     process = start(use_consumer_after_fork.__name__, disk.directory)
     outcomes = json.loads(ready(process))
@@ -309,7 +309,7 @@ def test_consumer_inside_another_thread_is_not_acknowledged(disk: Disk) -> None:
 # --- listing, removing -------------------------------------------------------------------------
 
 
-def test_listing_tells_place_lag_and_last_ack(disk: Disk) -> None:
+def test_listing_has_cursor_lag_and_last_ack(disk: Disk) -> None:
     """In order of the names; info has the same list."""
     with disk.open() as queue:
         fill(queue, 7)
@@ -326,8 +326,8 @@ def test_listing_tells_place_lag_and_last_ack(disk: Disk) -> None:
         assert START <= second.last_ack.timestamp() * 1e9 <= disk.clock.now
 
 
-def test_removed_consumer_begins_anew(disk: Disk) -> None:
-    """And one that is not there is an error with the remedy."""
+def test_removed_consumer_starts_again(disk: Disk) -> None:
+    """Removing an unknown one is an error with the remedy."""
     with disk.open() as queue:
         fill(queue, 3)
         with queue.consumer("billing") as consumer:
@@ -352,8 +352,8 @@ def test_durable_only_consumer_with_a_name_waits_for_the_flush(disk: Disk) -> No
         consumer.ack()
 
 
-def test_many_openings_leave_nothing_behind(disk: Disk) -> None:
-    """Descriptors and maps go with the handle."""
+def test_many_openings_leak_no_resources(disk: Disk) -> None:
+    """Descriptors and maps are released with the handle."""
     with disk.open() as queue:
         queue.consumer("billing").close()
         before = len(os.listdir("/proc/self/fd"))

@@ -1,4 +1,4 @@
-"""Paced replay: nothing goes out early, and what is too late once does not stay so."""
+"""Paced replay: no message is early, and one late message does not delay the later ones."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def fill(queue: Queue, times: list[int]) -> None:
 @pytest.mark.parametrize("speed", [1.0, 10, 0.5])
 @pytest.mark.parametrize("extra_ns", [0, 3_000_000])
 def test_each_message_comes_when_it_is_due(queue: Queue, speed: float, extra_ns: int) -> None:
-    """The first at once; each other one as long behind it as it was sent, by the speed."""
+    """The first at once; each later one after its distance in time, divided by the speed."""
     timer = Timer(extra_ns)
     started = timer.now
     for message in queue.replay(speed=timer.pace(speed)):
@@ -77,7 +77,7 @@ def test_no_speed_is_as_fast_as_possible(queue: Queue) -> None:
     assert [m.timestamp for m in queue.replay(speed=1e9)] == TIMES
 
 
-def test_who_falls_behind_gets_what_is_due_at_once(queue: Queue) -> None:
+def test_slow_reader_gets_the_due_messages_at_once(queue: Queue) -> None:
     """The pace is counted from the start."""
     timer = Timer()
     replay = queue.replay(speed=timer.pace(1.0))
@@ -90,7 +90,7 @@ def test_who_falls_behind_gets_what_is_due_at_once(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("merged", [False, True])
-def test_batch_holds_what_is_due_and_no_more(queue: Queue, *, merged: bool) -> None:
+def test_batch_holds_only_due_messages(queue: Queue, *, merged: bool) -> None:
     """Split so that none goes out early."""
     timer = Timer()
     pace = timer.pace(1.0)
@@ -118,10 +118,10 @@ def test_batch_of_a_pace_is_limited_too(queue: Queue) -> None:
     speed=st.floats(1e-3, 1e6),
     extra_ns=st.integers(0, 10**10),
 )
-def test_nothing_is_early_and_lateness_does_not_add_up(
+def test_no_message_is_early_and_lateness_does_not_add_up(
     gaps: list[int], speed: float, extra_ns: int
 ) -> None:
-    """Whatever the gaps, and however long a sleep takes in excess."""
+    """For any gaps, and with sleeps that take too long."""
     timer = Timer(extra_ns)
     pace = timer.pace(speed)
     started, timestamp = timer.now, START
@@ -135,15 +135,15 @@ def test_nothing_is_early_and_lateness_does_not_add_up(
 
 
 @pytest.mark.parametrize("speed", [0, -1.0, float("nan"), float("inf")])
-def test_speed_that_cannot_be_is_refused(queue: Queue, speed: float) -> None:
-    """Typed, before anything is read."""
+def test_invalid_speed_is_refused(queue: Queue, speed: float) -> None:
+    """With a typed error, before any read."""
     for make in (Pace, lambda s: queue.replay(speed=s), lambda s: queue.batches(speed=s)):
         with pytest.raises(InvalidOption, match="above 0"):
             make(speed)
 
 
 @pytest.mark.parametrize("speed", [True, "1", b"1"])
-def test_speed_that_is_no_number_is_refused(queue: Queue, speed: object) -> None:
+def test_speed_that_is_not_a_number_is_refused(queue: Queue, speed: object) -> None:
     """A TypeError."""
     with pytest.raises(TypeError, match="a number or a Pace"):
         queue.replay(speed=speed)  # type: ignore[arg-type]
@@ -163,7 +163,7 @@ def test_merge_keeps_the_pace_of_all_queues(queue: Queue, tmp_path: Path) -> Non
 
 
 def test_poll_and_receive_keep_the_pace_too(queue: Queue) -> None:
-    """Nothing comes before its time, whatever it is asked with."""
+    """No call returns a message before it is due."""
     timer = Timer()
     for replay, payload in (
         (queue.replay(speed=timer.pace(1.0)), lambda found: found.payload),
@@ -176,7 +176,7 @@ def test_poll_and_receive_keep_the_pace_too(queue: Queue) -> None:
         assert payload(replay.receive()) == b"2"  # type: ignore[no-untyped-call]
 
 
-def test_replay_says_where_it_is(queue: Queue) -> None:
+def test_replay_has_the_sequence_of_the_next_message(queue: Queue) -> None:
     """`sequence` is that of the next message, also where more was read already."""
     replay = queue.replay(speed=1e9)
     assert replay.sequence == 0
@@ -189,7 +189,7 @@ def test_replay_says_where_it_is(queue: Queue) -> None:
 
 @pytest.mark.parametrize("what", ["replay", "merge", "queue"])
 def test_closing_ends_a_long_wait(queue: Queue, what: str) -> None:
-    """Another thread closes; whoever waits for the next message gets ClosedError."""
+    """Another thread closes; the thread that waits for the next message gets ClosedError."""
     replay = merge([queue], speed=0.001) if what == "merge" else queue.replay(speed=0.001)
     iterator = iter(replay)
     next(iterator), next(iterator)
@@ -200,7 +200,7 @@ def test_closing_ends_a_long_wait(queue: Queue, what: str) -> None:
     timer.join()
 
 
-def test_interrupted_wait_has_lost_nothing(queue: Queue) -> None:
+def test_interrupted_wait_loses_no_message(queue: Queue) -> None:
     """Ctrl-C while waiting; the message comes later."""
 
     class Impatient(Timer):

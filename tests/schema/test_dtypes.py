@@ -1,4 +1,4 @@
-"""Dtypes of records as JSON: what comes back is what was told, and nothing hostile comes in."""
+"""Dtypes of records as JSON: the round trip is exact, and hostile JSON is refused."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def record_dtypes() -> st.SearchStrategy[np.dtype[Any]]:
 @pytest.mark.slow
 @given(record_dtypes())
 @settings(max_examples=300, deadline=None)
-def test_any_dtype_of_records_comes_back_from_its_json(dtype: np.dtype[Any]) -> None:
+def test_any_dtype_of_records_survives_json(dtype: np.dtype[Any]) -> None:
     """Fields, offsets, padding, endianness and units are kept."""
     try:
         form = dtype_json.describe(dtype_json.record_dtype(dtype))
@@ -67,7 +67,7 @@ def titles(dtype: np.dtype[Any]) -> bool:
 
 @pytest.mark.parametrize("dtype", [RECORD, NESTED, ALIGNED, TURNED], ids=str)
 def test_queue_keeps_its_dtype(tmp_path: Path, dtype: np.dtype[Any]) -> None:
-    """Who opens it without one takes what stands; the same one is welcome."""
+    """Opening without a dtype uses the stored one; giving the same one is accepted."""
     with Queue(tmp_path, dtype=dtype) as queue:
         assert queue.dtype == dtype
     with Queue(tmp_path) as queue, Queue(tmp_path, dtype=dtype) as again:
@@ -78,7 +78,7 @@ def test_queue_keeps_its_dtype(tmp_path: Path, dtype: np.dtype[Any]) -> None:
 
 
 def test_another_dtype_is_an_error_that_names_both(tmp_path: Path) -> None:
-    """Nobody reads records as what they are not."""
+    """Records are never read with another dtype than their own."""
     Queue(tmp_path / "records", dtype=RECORD).close()
     with pytest.raises(DtypeMismatch, match=r"symbol.*alive") as caught:
         Queue(tmp_path / "records", dtype=NESTED)
@@ -99,15 +99,15 @@ def test_another_dtype_is_an_error_that_names_both(tmp_path: Path) -> None:
      [("a", np.longdouble)], [(("title", "name"), "<i4")]],
     ids=str,
 )  # fmt: skip
-def test_dtype_that_no_record_can_have_is_refused(tmp_path: Path, dtype: Any) -> None:  # noqa: ANN401
-    """Objects, nothing, overlapping fields and what another machine reads otherwise."""
+def test_unsupported_dtype_is_refused(tmp_path: Path, dtype: Any) -> None:  # noqa: ANN401
+    """Objects, size 0, overlapping fields, and fields that are not portable."""
     with pytest.raises(InvalidOption, match="dtype"):
         Queue(tmp_path, dtype=dtype)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_record_that_fits_no_page_is_refused(tmp_path: Path) -> None:
-    """It would be a queue that nothing can be sent to."""
+    """No message could ever be sent to such a queue."""
     with pytest.raises(InvalidOption, match="does not fit"):
         Queue(tmp_path, page_bytes=4096, dtype=[("a", "V4096")])
     with pytest.raises(InvalidOption, match="too many"):
@@ -135,13 +135,13 @@ HOSTILE: dict[str, object] = {
     },
     "no bytes": {"names": ["a"], "formats": ["|S0"], "offsets": [0], "itemsize": 0},
     "endless units": {"names": ["a"], "formats": ["<M8[0s]"], "offsets": [0], "itemsize": 8},
-    "a name that is none": {"names": [3], "formats": ["|u1"], "offsets": [0], "itemsize": 1},
+    "a name that is not text": {"names": [3], "formats": ["|u1"], "offsets": [0], "itemsize": 1},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("form", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_dtype_is_corrupt_meta(form: object) -> None:
-    """Nothing is evaluated, nothing unpickled, and NumPy sees nothing that was not looked at."""
+    """It is neither evaluated nor unpickled, and NumPy gets only validated values."""
     data = AllMeta(bytes(16), 1, 4096, {"dtype": form}).encode()
     with pytest.raises(CorruptMeta) as caught:
         AllMeta.decode(data, "path")
@@ -160,7 +160,7 @@ def test_dtypes_nested_without_end_are_corrupt_meta() -> None:
 @pytest.mark.parametrize(
     "options", [{"codec": "yaml"}, {"codec": 3}, {"codec": "json", "dtype": {}}]
 )
-def test_codec_that_cannot_be_is_corrupt_meta(options: dict[str, object]) -> None:
+def test_invalid_codec_is_corrupt_meta(options: dict[str, object]) -> None:
     """The same for codecs."""
     with pytest.raises(CorruptMeta):
         AllMeta.decode(AllMeta(bytes(16), 1, 4096, options).encode(), "path")

@@ -1,4 +1,4 @@
-"""Producer: sends in order, all or nothing, rolls on, and makes durable what was sent."""
+"""Producer: sends in order and atomically, rolls, and makes messages durable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from support import SMALL, Clock, end, files, hold_file_lock, payloads, ready, s
 from pagequeue import (
     DiskFull,
     LockTimeout,
-    MessageTooLarge,
     Queue,
     ReadOnlyQueue,
     TimestampOrder,
@@ -78,7 +77,7 @@ def test_any_contiguous_bytes_like_is_sent_as_its_bytes(queue: Queue, payload: A
     assert payloads(queue.replay()) == [expected, b"first", expected, expected]
 
 
-def test_a_map_can_be_sent_and_its_buffer_is_let_go(queue: Queue) -> None:
+def test_a_map_can_be_sent_and_its_buffer_is_released(queue: Queue) -> None:
     """Sending holds a buffer no longer than the call, whether it succeeds or not."""
     with queue.producer() as producer:
         shared = mmap.mmap(-1, 4096)
@@ -103,7 +102,7 @@ def test_payload_may_be_changed_after_it_was_sent(queue: Queue) -> None:
     assert payloads(queue.replay()) == [b"before"]
 
 
-def test_timestamp_is_the_clock_but_never_goes_back(queue: Queue, clock: Clock) -> None:
+def test_timestamp_is_the_clock_but_never_decreases(queue: Queue, clock: Clock) -> None:
     """I1: a clock that steps back leaves the last timestamp standing."""
     with queue.producer() as producer:
         for now in (100, 200, 150, 0, 201):
@@ -121,8 +120,8 @@ def test_timestamp_of_history_is_taken_as_it_is(queue: Queue, clock: Clock) -> N
     assert [m.timestamp for m in queue.replay()] == [0, 0, 7, 10**18, 10**18]
 
 
-def test_timestamp_earlier_than_the_last_is_refused_and_nothing_is_sent(queue: Queue) -> None:
-    """I1: timestamps never go back, and the error carries the last one."""
+def test_timestamp_earlier_than_the_last_is_refused_and_no_message_is_sent(queue: Queue) -> None:
+    """I1: timestamps never decrease, and the error carries the last one."""
     with queue.producer() as producer:
         producer.send(b"kept", timestamp=10**9)
         with pytest.raises(TimestampOrder, match=r"999999999 .* 1000000000.*: send") as caught:
@@ -133,42 +132,38 @@ def test_timestamp_earlier_than_the_last_is_refused_and_nothing_is_sent(queue: Q
 
 
 @pytest.mark.parametrize("page_bytes", [SMALL, 3 * SMALL, 1 << 20])
-def test_largest_message_fits_exactly(tmp_path: Path, page_bytes: int) -> None:
-    """`payload_bytes_max` bytes go in, one more do not, and the error says how many would."""
+def test_larger_message_takes_several_pages(tmp_path: Path, page_bytes: int) -> None:
+    """`payload_bytes_max` bytes fit into a page; a byte more is a large message."""
     limit = fmt.payload_bytes_max(page_bytes)
     largest = bytes(i * 7 & 0xFF for i in range(256)) * (limit // 256 + 1)
+    sizes = [5, limit, limit - 1, limit, limit + 1, 1, limit + 1, 5]
     with Queue(tmp_path / "q", page_bytes=page_bytes) as queue, queue.producer() as producer:
-        for payload in (b"small", largest[:limit], largest[: limit - 1], largest[:limit], b"small"):
-            producer.send(payload)
-        with pytest.raises(MessageTooLarge, match="split it, or create") as caught:
-            producer.send(largest[: limit + 1])
-        assert (caught.value.size_bytes, caught.value.limit_bytes) == (limit + 1, limit)
-        with pytest.raises(MessageTooLarge):
-            producer.send_many([b"a", largest[: limit + 1]])
-        assert [len(m.payload) for m in queue.replay()] == [5, limit, limit - 1, limit, 5]
-        assert queue.last(2)[0].payload == largest[:limit]
+        for size in sizes[:5]:
+            producer.send(largest[:size])
+        producer.send_many([largest[:size] for size in sizes[5:]])
+        assert payloads(queue.replay()) == [largest[:size] for size in sizes]
+        assert queue.last(2)[0].payload == largest[: limit + 1]
         assert queue.verify().ok
 
 
-def test_largest_batch_fits_exactly(queue: Queue) -> None:
-    """I8: a batch that fills a page goes in whole; a byte or a message more and nothing does."""
+def test_batch_larger_than_a_page_is_whole(queue: Queue) -> None:
+    """I8, I19: a batch that fills a page is one batch of frames; a larger one takes pages."""
     room = SMALL - fmt.PAGE_HEADER_BYTES - fmt.FRAME_HEADER_BYTES
     each = room // 2 - fmt.FRAME_HEADER_BYTES
     most = fmt.index_capacity(SMALL)
     with queue.producer() as producer:
         producer.send_many([b"a" * each, b"b" * each])
-        with pytest.raises(MessageTooLarge, match="in parts") as caught:
-            producer.send_many([b"a" * each, b"b" * (each + 1)])
-        assert caught.value.size_bytes > caught.value.limit_bytes == room
+        producer.send_many([b"a" * each, b"b" * (each + 1)])
         producer.send_many([b""] * most)
-        with pytest.raises(MessageTooLarge, match=f"{most} messages"):
-            producer.send_many([b""] * (most + 1))
-    assert len(queue) == 2 + most
+        producer.send_many([b""] * (most + 1))
+    assert len(queue) == 4 + 2 * most + 1
     assert queue.verify().ok
 
 
-def test_batch_that_does_not_fit_behind_others_goes_whole_into_the_next_page(queue: Queue) -> None:
-    """I8: a batch never lies across two pages."""
+def test_batch_that_does_not_fit_after_others_is_written_whole_to_the_next_page(
+    queue: Queue,
+) -> None:
+    """I8: a batch never spans two pages."""
     with queue.producer() as producer:
         producer.send(b"." * 3000)
         producer.send_many([b"x" * 1000, b"y" * 1000])
@@ -177,7 +172,7 @@ def test_batch_that_does_not_fit_behind_others_goes_whole_into_the_next_page(que
     assert queue.info().page_count == 2
 
 
-def test_empty_batch_sends_nothing(queue: Queue) -> None:
+def test_empty_batch_sends_no_message(queue: Queue) -> None:
     """No payloads is an empty range at the tail."""
     with queue.producer() as producer:
         producer.send(b"a")
@@ -186,8 +181,8 @@ def test_empty_batch_sends_nothing(queue: Queue) -> None:
     assert len(queue) == 1
 
 
-def test_batch_from_a_generator_that_fails_sends_nothing(queue: Queue) -> None:
-    """I8: all or nothing, also when the payloads themselves fail."""
+def test_batch_from_a_generator_that_fails_sends_no_message(queue: Queue) -> None:
+    """I8: a batch is atomic, also when creating its payloads fails."""
 
     def items() -> Iterator[bytes]:
         yield b"a"
@@ -209,8 +204,8 @@ def test_messages_of_a_batch_share_one_timestamp(queue: Queue, clock: Clock) -> 
     assert [m.timestamp for m in queue.replay()] == [first, first, first + 5, first + 5]
 
 
-def test_clock_that_fails_or_lies_sends_nothing(tmp_path: Path) -> None:
-    """What an injected clock raises comes out; a time before 1970 or no int at all is an error."""
+def test_clock_that_fails_or_returns_invalid_values_sends_no_message(tmp_path: Path) -> None:
+    """An injected clock's error is raised; a time before 1970 or of another type is an error."""
     answers: list[Any] = [5, ZeroDivisionError(), -5, "noon", 6]
 
     def clock() -> Any:  # noqa: ANN401
@@ -249,8 +244,8 @@ def test_threads_share_a_producer(queue: Queue) -> None:
         assert [i for who, i in seen if who == name] == list(range(300))
 
 
-def test_rotate_seals_the_page_and_every_producer_goes_on_behind_it(queue: Queue) -> None:
-    """A rotation moves on at once; an empty page is not rotated away."""
+def test_rotate_seals_the_page_and_every_producer_continues_after_it(queue: Queue) -> None:
+    """A rotation takes effect at once; an empty page is not rotated."""
     with queue.producer() as one, queue.producer() as two:
         one.rotate()
         assert queue.info().tail_page == 1
@@ -265,7 +260,7 @@ def test_rotate_seals_the_page_and_every_producer_goes_on_behind_it(queue: Queue
 
 @contextlib.contextmanager
 def no_room() -> Iterator[None]:
-    """Let no file of this process grow or be made larger than nothing."""
+    """Limit the file sizes of this process to 0, so that no file can be created or grow."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
     try:
@@ -274,8 +269,10 @@ def no_room() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_end_mark_is_published_only_when_the_next_page_is_there(queue: Queue) -> None:
-    """I10: without room for the next page nothing changes; once there is room, sending goes on."""
+def test_end_of_page_marker_is_published_only_when_the_next_page_exists_on_disk(
+    queue: Queue,
+) -> None:
+    """I10: without space for the next page no byte changes; with space, sending works again."""
     with queue.producer() as producer:
         producer.send(b"." * 3000)
         before = files(queue.directory)
@@ -295,8 +292,8 @@ def test_end_mark_is_published_only_when_the_next_page_is_there(queue: Queue) ->
         assert queue.verify().ok
 
 
-def test_page_that_another_process_is_making_for_too_long_is_a_lock_timeout(queue: Queue) -> None:
-    """A stopped maker of pages stops nobody for ever, and nothing is half sent."""
+def test_page_that_another_process_creates_for_too_long_is_a_lock_timeout(queue: Queue) -> None:
+    """A process stopped while it creates a page blocks others only until their timeout."""
     with queue.producer() as producer:
         producer.send(b"." * 3000)
         holder = start(hold_file_lock.__name__, f"{queue.directory}/queue-allMeta")
@@ -319,7 +316,7 @@ def test_read_only_queue_has_no_producer(queue: Queue) -> None:
 
 
 def test_payload_that_changes_while_it_is_sent_is_still_a_whole_frame(tmp_path: Path) -> None:
-    """I2: the checksum is that of the bytes that were laid down, whoever writes to the buffer."""
+    """I2: the checksum covers the bytes written, even if another thread changes the buffer."""
     payload = bytearray(1 << 20)  # large enough to be sent without the GIL
     stop = threading.Event()
 

@@ -1,4 +1,4 @@
-"""The archive: each message once, whoever dies at which step, and what readers see meanwhile."""
+"""The archive: each message once, with a kill at each step, and what readers see meanwhile."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class KilledError(BaseException):
-    """Stands for the death of the process."""
+    """Represents the death of the process."""
 
 
 def dies(*_: object, **__: object) -> NoReturn:
@@ -102,8 +102,8 @@ def test_a_batch_of_other_bounds_adds_only_what_is_missing(tmp_path: Path) -> No
         assert publisher.end("queue=other") == 0
 
 
-def test_messages_that_would_be_missing_are_told(tmp_path: Path) -> None:
-    """A checkpoint that is further than the table is no silent gap; the table stays as it was."""
+def test_messages_that_would_be_missing_are_an_error(tmp_path: Path) -> None:
+    """A checkpoint ahead of the table is not a silent gap; the table is unchanged."""
     table = tmp_path / "table"
     publish(table, 50, 100)
     with Publisher(str(table)) as publisher:
@@ -122,7 +122,7 @@ def test_messages_that_would_be_missing_are_told(tmp_path: Path) -> None:
 
 
 def test_one_archiver_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second one is refused, and told who to look for."""
+    """A second one is refused, with an error naming the first."""
     monkeypatch.setattr("pagequeue.spark.pipeline.publish.LOCK_TIMEOUT", 0.05)
     with (
         Publisher(str(tmp_path / "table")),
@@ -131,7 +131,7 @@ def test_one_archiver_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         Publisher(str(tmp_path / "table"))
 
 
-def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
+def test_directory_that_is_not_a_table_is_refused(tmp_path: Path) -> None:
     """A directory with other files is left as it is; foreign files in a table are named."""
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
@@ -149,12 +149,12 @@ def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["queue=q/date=x/hour=01", "queue=q/date=2026-01-31/hour=24", "x"])
 def test_directories_of_others_are_named(name: str) -> None:
-    """Nothing else is taken for an hour."""
+    """No other directory is taken for an hour."""
     with pytest.raises(errors.InvalidOption, match="take it out"):
         table_layout.hour_of(name)
 
 
-def test_a_look_during_publishing_waits(tmp_path: Path) -> None:
+def test_a_snapshot_during_publishing_waits(tmp_path: Path) -> None:
     """A snapshot never has a part of a batch."""
     table = str(tmp_path / "table")
     publish(tmp_path / "table", 0, 100)
@@ -240,10 +240,10 @@ def test_a_table_is_a_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", ["merge", "exchange", "rmtree"])
-def test_killed_at_any_step_compaction_changes_nothing(
+def test_compaction_killed_at_any_step_keeps_all_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """Dead before or behind the exchange (C1 to C3): the same rows, and no work is left."""
+    """Killed before or after the exchange (C1 to C3): the same rows, and no temporary files."""
     table = tmp_path / "table"
     for first in range(0, 120, 10):
         publish(table, first, first + 10)
@@ -263,9 +263,9 @@ def test_killed_at_any_step_compaction_changes_nothing(
 
 
 def test_readers_at_any_instant_see_each_row_once(tmp_path: Path) -> None:
-    """A reader that lists before or behind the exchange: all rows, none twice, or a file is gone.
+    """A reader that lists before or after the exchange: all rows, none twice, or a file is missing.
 
-    What is never seen is another set of rows.
+    No reader ever sees another set of rows.
     """
     table = tmp_path / "table"
     for first in range(0, 120, 5):
@@ -273,14 +273,14 @@ def test_readers_at_any_instant_see_each_row_once(tmp_path: Path) -> None:
     looks: list[list[int]] = []
     over = threading.Event()
 
-    def look() -> None:
+    def poll() -> None:
         while not over.is_set():
             try:
                 looks.append(numbers(table))
             except FileNotFoundError:
                 continue
 
-    reader = threading.Thread(target=look)
+    reader = threading.Thread(target=poll)
     reader.start()
     try:
         compact(table)
@@ -294,7 +294,7 @@ def test_readers_at_any_instant_see_each_row_once(tmp_path: Path) -> None:
 
 
 def test_compaction_waits_for_readers_of_this_package(tmp_path: Path) -> None:
-    """While a replay reads, no file goes; the next look compacts."""
+    """While a replay reads, no file is removed; the next poll compacts."""
     table = tmp_path / "table"
     for first in range(0, 120, 10):
         publish(table, first, first + 10)
@@ -305,10 +305,10 @@ def test_compaction_waits_for_readers_of_this_package(tmp_path: Path) -> None:
     assert compact(table) > 0
 
 
-def test_without_exchange_nothing_is_compacted(
+def test_without_exchange_no_hour_is_compacted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A file system that cannot is told of once; rows stay as they are."""
+    """A file system without it is logged once; rows stay as they are."""
     table = tmp_path / "table"
     for first in range(0, 120, 10):
         publish(table, first, first + 10)
@@ -334,7 +334,7 @@ def test_exchange_is_of_two_directories(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_queues_are_archived_each_message_once(spark: SparkSession, tmp_path: Path) -> None:
-    """Two queues, several batches, a second run, a lost checkpoint: each message stands there once.
+    """Two queues, several batches, a second run, a lost checkpoint: each message is there once.
 
     By queue, date and hour in UTC, for every reader of Parquet.
     """
@@ -371,7 +371,7 @@ def test_queues_are_archived_each_message_once(spark: SparkSession, tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_what_is_archived_may_go_and_nothing_else(spark: SparkSession, tmp_path: Path) -> None:
+def test_only_archived_messages_may_be_removed(spark: SparkSession, tmp_path: Path) -> None:
     """A consumer's name holds retention back until a batch is on stable storage."""
     source, table = tmp_path / "q", tmp_path / "table"
     retention = Retention(max_bytes=3 * PAGE_BYTES)
@@ -390,8 +390,8 @@ def test_what_is_archived_may_go_and_nothing_else(spark: SparkSession, tmp_path:
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_an_archive_goes_on_until_it_is_stopped(spark: SparkSession, tmp_path: Path) -> None:
-    """With `every` what comes is archived too, by whoever sends it, a new queue's as well."""
+def test_an_archive_runs_until_it_is_stopped(spark: SparkSession, tmp_path: Path) -> None:
+    """With `every`, new messages of all producers are archived too, and those of new queues."""
     send(tmp_path / "q1", 0, 10)
     stop = threading.Event()
     steps = iter(
@@ -410,7 +410,9 @@ def test_an_archive_goes_on_until_it_is_stopped(spark: SparkSession, tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_what_a_power_cut_can_take_is_archived_later(spark: SparkSession, tmp_path: Path) -> None:
+def test_messages_that_are_not_durable_are_archived_later(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """With `durable_only` no message gets the sequence of one that was archived and lost."""
     source, cut, table = tmp_path / "q", tmp_path / "cut", tmp_path / "table"
     send(source, 0, 10)
@@ -437,8 +439,8 @@ def test_what_a_power_cut_can_take_is_archived_later(spark: SparkSession, tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_errors_of_the_source_keep_their_kind(spark: SparkSession, tmp_path: Path) -> None:
-    """What retention took is told as such, and not as an error of Spark."""
+def test_errors_of_the_source_keep_their_type(spark: SparkSession, tmp_path: Path) -> None:
+    """Messages removed by retention are reported as such, and not as an error of Spark."""
     source, table = tmp_path / "q", tmp_path / "table"
     send(source, 0, 10)
     archive(spark, source, table)

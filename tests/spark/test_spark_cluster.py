@@ -1,6 +1,6 @@
-"""Shipped pages on a cluster: a master and two workers as processes, a driver of its own.
+"""Shipped pages on a cluster: a master and two workers as processes, and a separate driver.
 
-Nothing but the paths is the same for driver and tasks: they are other processes, in other working
+Only the paths are the same for driver and tasks: they are other processes, in other working
 directories, on what Spark takes for other hosts.
 """
 

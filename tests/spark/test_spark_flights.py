@@ -1,4 +1,4 @@
-"""The worked example: from three queues to a table to a chart, as the source says."""
+"""The worked example: from three queues to a table to a chart, with the source's figures."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ def test_the_example_ends_with_a_chart(
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_an_answer_that_differs_is_told(
+def test_an_answer_that_differs_is_an_error(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One number that is another one, and the example fails with its place."""
+    """One wrong number, and the example fails with its place."""
     wanted = spark_flights.expected(50)
     key = min(wanted)
     monkeypatch.setattr(

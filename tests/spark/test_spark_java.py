@@ -1,4 +1,4 @@
-"""Which Java Spark gets, and what is said when there is none that it can run on."""
+"""Which Java Spark gets, and the error if there is none that it can run on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODULE = 'case "$1" in --add-modules*) exit 1;; esac\n'
 
 
 def fake(home: Path, version: str, body: str = "") -> Path:
-    """Make a java that says a version, and more."""
+    """Create a java that prints a version, and more."""
     (home / "bin").mkdir(parents=True)
     path = home / "bin" / "java"
     path.write_text(f"#!/bin/sh\n{body}echo 'openjdk version \"{version}\"' >&2\n")
@@ -31,14 +31,14 @@ def fake(home: Path, version: str, body: str = "") -> Path:
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of this machine's own Java is found."""
+def hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide this machine's Java."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(java, "_packaged", lambda: None)
 
 
-def test_no_java_is_one_line_that_says_what_to_install() -> None:
+def test_missing_java_is_one_line_with_what_to_install() -> None:
     """Missing: both ways to get one are named."""
     with pytest.raises(errors.WrongJava) as caught:
         java.find_java()
@@ -59,17 +59,17 @@ def test_no_java_is_one_line_that_says_what_to_install() -> None:
         ("21", "exit 3\n", "prints no version"),
     ],
 )
-def test_a_java_that_will_not_do_is_told_apart(
+def test_each_unusable_java_has_its_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, body: str, text: str
 ) -> None:
-    """Too old, trimmed, and none at all."""
+    """Too old, trimmed, and missing."""
     monkeypatch.setenv("JAVA_HOME", str(fake(tmp_path / "java", version, body)))
     with pytest.raises(errors.WrongJava, match=text):
         java.find_java()
 
 
 def test_java_home_comes_before_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As for Spark itself; a JAVA_HOME that leads nowhere is said."""
+    """As for Spark; an invalid JAVA_HOME is reported."""
     on_path = fake(tmp_path / "path", "17.0.1")
     monkeypatch.setenv("PATH", str(on_path / "bin"))
     assert java.find_java() == (str(on_path), 17)
@@ -80,7 +80,7 @@ def test_java_home_comes_before_the_path(tmp_path: Path, monkeypatch: pytest.Mon
         java.find_java()
 
 
-def test_the_packaged_java_is_taken_where_there_is_no_other(
+def test_the_packaged_java_is_used_if_there_is_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """None on the path, or one that is too old."""

@@ -61,7 +61,7 @@ def batch(rows: list[Row]) -> pa.RecordBatch:
 
 
 def put_together(tasks: list[list[list[Row]]], bin_ns: int) -> dict[str, QueueProfile]:
-    """Return what tasks of batches come to; None for a queue that has to be looked at again."""
+    """Return the merged profile of several tasks; None for a queue that needs a second pass."""
     batches = [
         made for task in tasks for made in counting(0, bin_ns)(iter([batch(rows) for rows in task]))
     ]
@@ -105,7 +105,7 @@ def test_however_rows_are_cut_the_figures_are_the_same(seed: int) -> None:
 
 
 def test_rates_are_by_time() -> None:
-    """Mean from the first to the last message, peak of a bin, nothing where there is no time."""
+    """Mean from the first to the last message, peak of a bin, none if there is no duration."""
     assert QueueProfile("q").rate == 0
     rows = [("q", n, n * 10**9, 1) for n in range(11)]
     one = put_together([[rows]], 10**9)["q"]
@@ -152,8 +152,8 @@ def test_queues_and_their_archive_have_the_same_figures(
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_what_somebody_put_into_a_table_is_counted(spark: SparkSession, tmp_path: Path) -> None:
-    """Rows that are there twice, missing, or late; only then the rows are looked at in order."""
+def test_foreign_rows_of_a_table_are_counted(spark: SparkSession, tmp_path: Path) -> None:
+    """Duplicate, missing and late rows; only with them the rows are read in order."""
     with Publisher(str(tmp_path / "table")) as publisher:
         for queue, end in (("q", 50), ("other", 10)):
             staged = publisher.staging()
@@ -177,7 +177,7 @@ def test_the_command_prints_and_draws(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """A table, JSON, a picture, a page that needs nothing but itself; an empty queue too."""
+    """A table, JSON, a picture, a self-contained HTML page; an empty queue too."""
     del spark
     send(tmp_path / "q1", 0, 100)
     Queue(tmp_path / "q2", page_bytes=PAGE_BYTES).close()
@@ -207,7 +207,7 @@ def test_the_command_prints_and_draws(
 
 
 def test_a_report_is_a_picture_or_a_page() -> None:
-    """Nothing else is guessed."""
+    """Other suffixes are refused."""
     assert report.suffix_of("x/report.PNG") == ".png"
     with pytest.raises(errors.InvalidOption, match="ends with neither"):
         report.suffix_of("report")

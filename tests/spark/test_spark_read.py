@@ -55,11 +55,22 @@ def rows(frame: DataFrame) -> list[tuple[int, int, bytes]]:
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A queue of a few pages that nobody changes."""
+    """A queue of a few pages without writers."""
     return fill(tmp_path_factory.mktemp("read") / "q")
 
 
-def test_all_columns_are_what_plain_reading_gives(spark: SparkSession, filled: Path) -> None:
+def test_large_messages_are_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """I23: one larger than a page is one row, with the others around it."""
+    with Queue(tmp_path / "q", page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
+        producer.send_many([b"a", bytes(range(256)) * 500, b"b"])
+        producer.send_many([b"c"] * 2000)
+    frame = spark.read.format("pagequeue").load(str(tmp_path / "q"))
+    assert rows(frame) == plain(tmp_path / "q")
+    assert frame.count() == 2003
+    assert frame.agg(f.max(f.length("payload"))).collect()[0][0] == 128_000
+
+
+def test_all_columns_equal_a_plain_read(spark: SparkSession, filled: Path) -> None:
     """The table is the queue: names, sequences, times and payloads."""
     frame = spark.read.format("pagequeue").load(str(filled))
     assert frame.columns == ["queue", "sequence", "timestamp", "timestamp_ns", "payload"]
@@ -116,7 +127,7 @@ def test_ranges_are_inclusive_at_the_beginning_and_not_at_the_end(
 
 
 @pytest.mark.slow
-def test_a_read_can_leave_out_what_is_not_durable(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_read_can_skip_messages_that_are_not_durable(spark: SparkSession, tmp_path: Path) -> None:
     """With `durableOnly` a frame ends where what is on stable storage ends."""
     with Queue(tmp_path / "q", page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
         producer.send_many([b"a", b"b"])
@@ -155,8 +166,8 @@ def test_globs_and_several_paths_are_one_table(spark: SparkSession, tmp_path: Pa
     assert frame.load(str(tmp_path / "a*")).count() == 40
 
 
-def test_what_is_no_queue_is_an_error_that_says_so(spark: SparkSession, tmp_path: Path) -> None:
-    """A path without a queue, options and columns that are not known: errors with a remedy."""
+def test_path_without_a_queue_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
+    """Unknown options and columns too: each error has a remedy."""
     frame = spark.read.format("pagequeue")
     with pytest.raises(PySparkException, match="check path and prefix"):
         frame.load(str(tmp_path / "none")).count()
@@ -228,7 +239,7 @@ def test_damage_fails_the_task_or_is_a_gap_that_is_counted(
 
 
 @pytest.mark.slow
-def test_a_page_that_is_gone_is_a_gap(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_missing_page_is_a_gap(spark: SparkSession, tmp_path: Path) -> None:
     """A missing page fails the read, or costs exactly its messages."""
     fill(tmp_path / "q")
     with Queue(tmp_path / "q", read_only=True) as queue:
@@ -241,10 +252,10 @@ def test_a_page_that_is_gone_is_a_gap(spark: SparkSession, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_what_retention_took_meanwhile_is_told_or_skipped(
+def test_messages_removed_by_retention_meanwhile_are_an_error_or_skipped(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Planned, then trimmed: an error that says what to do, or the rest."""
+    """Planned, then trimmed: an error with the remedy, or the rest."""
     fill(tmp_path / "q")
     frame = spark.read.format("pagequeue").load(str(tmp_path / "q"))
     skipping = pages.read(spark, tmp_path / "q", onExpired="skip")
@@ -281,7 +292,7 @@ def test_results_are_right_with_every_setting_of_pushdown(
 
 @pytest.mark.slow
 def test_pushdown_is_still_wrong_in_this_pyspark(spark: SparkSession) -> None:
-    """When this fails, PySpark has mended pushdown: define `pushFilters` in `BatchReader`."""
+    """When this fails, PySpark has fixed pushdown: define `pushFilters` in `BatchReader`."""
     from spark_pushdown import Numbers  # noqa: PLC0415 - workers import it by this name
 
     spark.dataSource.register(Numbers)
@@ -295,8 +306,8 @@ def test_pushdown_is_still_wrong_in_this_pyspark(spark: SparkSession) -> None:
 
 
 def test_the_source_is_found_without_registration(spark: SparkSession, filled: Path) -> None:
-    """PySpark finds `pyspark_pagequeue` by itself."""
-    import pyspark_pagequeue  # noqa: PLC0415 - looked at here only
+    """PySpark finds `pyspark_pagequeue` automatically."""
+    import pyspark_pagequeue  # noqa: PLC0415 - checked here only
 
     assert pyspark_pagequeue.DefaultSource is pages.PageQueueSource
     fresh = spark.newSession()

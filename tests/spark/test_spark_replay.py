@@ -14,12 +14,11 @@ from pagequeue import Queue, _core, errors
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
-from archives import MINUTE_NS, PAGE_BYTES, START, numbered, stage
+from archives import MINUTE_NS, PAGE_BYTES, START, make_table, numbered
 
 from pagequeue.cli import main
 from pagequeue.spark.pipeline import replay, replaying, table_layout
 from pagequeue.spark.pipeline import replay_plan as plans
-from pagequeue.spark.pipeline.publish import Publisher
 from pagequeue.spark.pipeline.replaying import Bound, _Replay
 
 if TYPE_CHECKING:
@@ -29,16 +28,7 @@ if TYPE_CHECKING:
 
 
 class KilledError(BaseException):
-    """Stands for the death of the driver."""
-
-
-def make(table: Path, step_ns: int = MINUTE_NS, **queues: tuple[int, int]) -> None:
-    """Add messages of queues to a table."""
-    with Publisher(str(table)) as publisher:
-        for name, (first, end) in queues.items():
-            staged = publisher.staging()
-            stage(staged, name, first, end, step_ns)
-            publisher.publish(staged)
+    """Represents the death of the driver."""
 
 
 def messages(directory: Path) -> list[tuple[int, bytes]]:
@@ -65,7 +55,7 @@ def plan_of(table: Path, since: int, until: int, slice_count: int) -> plans.Plan
 
 def test_a_plan_cuts_at_hours(tmp_path: Path) -> None:
     """Slices meet, begin and end where they are told, and have about the messages asked for."""
-    make(tmp_path / "table", a=(0, 300), b=(100, 200))
+    make_table(tmp_path / "table", a=(0, 300), b=(100, 200))
     plan = plan_of(tmp_path / "table", 0, plans.NEVER, 130)
     hours = [(cut.time - START) // table_layout.HOUR_NS for cut in plan.slices]
     assert hours == [0, 2, 4, 5]
@@ -82,7 +72,7 @@ def test_a_plan_cuts_at_hours(tmp_path: Path) -> None:
 
 
 def test_bytes_end_a_slice_too() -> None:
-    """An hour of few large messages is a slice of its own."""
+    """An hour of few large messages gets a separate slice."""
     units = [plans.Unit(plans.Cut(START + n * table_layout.HOUR_NS), 1, 600) for n in range(5)]
     plan = plans.make("w", {}, units, 0, plans.NEVER, 100, 1000)
     assert [(cut.time - START) // table_layout.HOUR_NS for cut in plan.slices] == [0, 2, 4, 5]
@@ -107,7 +97,7 @@ RECORD = {"version": 2, "writer": "w", "since": 0, "until": 9, "ends": {"a": 1},
         (RECORD | {"slices": [[2, "", 0], [1, "", 0]]}, errors.CorruptMeta),
     ],
 )
-def test_a_plan_that_is_damaged_is_told(
+def test_a_damaged_plan_is_an_error(
     tmp_path: Path, record: object, error: type[errors.PageQueueError]
 ) -> None:
     """It is never taken for another one."""
@@ -118,8 +108,8 @@ def test_a_plan_that_is_damaged_is_told(
     assert caught.value.path == str(tmp_path / "plan")
 
 
-def test_a_plan_with_a_changed_byte_is_told(tmp_path: Path) -> None:
-    """A digit of a cut that changes would lose or double messages."""
+def test_a_plan_with_a_changed_byte_is_an_error(tmp_path: Path) -> None:
+    """A changed digit of a cut would lose or duplicate messages."""
     path = tmp_path / "plan"
     plans.save(str(path), plans.Plan("w", 0, 9, {"a": 1}, [plans.Cut(0), plans.Cut(5, "a", 7)]))
     data = path.read_bytes()
@@ -131,8 +121,8 @@ def test_a_plan_with_a_changed_byte_is_told(tmp_path: Path) -> None:
             plans.load(str(path))
 
 
-def test_bounds_that_are_ago_are_told_from_times() -> None:
-    """The same words mean the same replay; a time in any notation is the same one."""
+def test_relative_bounds_are_distinguished_from_times() -> None:
+    """The same text means the same replay; a time in any notation is the same one."""
     assert Bound.of(None, "since") == (None, "", False)
     assert Bound.of("10m", "since")[1:] == ("10m", True)
     assert Bound.of(timedelta(minutes=10), "since")[1:] == ("0:10:00", True)
@@ -147,17 +137,17 @@ def test_bounds_that_are_ago_are_told_from_times() -> None:
 
 
 @pytest.mark.spark
-def test_a_table_comes_back_in_order_of_time(spark: SparkSession, tmp_path: Path) -> None:
-    """Queues are merged by time, then name; times are kept; a second call does nothing."""
+def test_a_table_is_replayed_in_order_of_time(spark: SparkSession, tmp_path: Path) -> None:
+    """Queues are merged by time, then name; times are kept; a second call sends no message."""
     table, target = tmp_path / "table", tmp_path / "to"
-    make(table, b=(0, 150), a=(60, 90))
+    make_table(table, b=(0, 150), a=(60, 90))
     told: list[tuple[int, int]] = []
     options: dict[str, Any] = {"slice_count": 100, "page_bytes": PAGE_BYTES}
     done = replay(spark, table, target, progress=lambda *counts: told.append(counts), **options)
     assert done == (180, 2, 0)
     assert told == [(0, 2), (1, 2), (2, 2)]
     assert messages(target) == sorted(wanted(0, 150) + wanted(60, 90))
-    make(table, b=(150, 170))
+    make_table(table, b=(150, 170))
     assert replay(spark, table, target, **options) == (0, 0, 2)
     since = START + 150 * MINUTE_NS
     assert replay(spark, table, target, since=since, **options) == (20, 1, 0)
@@ -168,12 +158,12 @@ def test_a_table_comes_back_in_order_of_time(spark: SparkSession, tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_what_is_trusted_is_trusted_by_the_sink_too(
+def test_trust_applies_to_the_sink_too(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The circumstances that the caller accepted hold for the plan, and for the write."""
     table, target = tmp_path / "table", tmp_path / "to"
-    make(table, a=(0, 10))
+    make_table(table, a=(0, 10))
     Queue(target, page_bytes=PAGE_BYTES).close()
     target.chmod(0o777)
     monkeypatch.setattr(_core, "file_system_type", lambda _fd: 0x6969)
@@ -206,18 +196,18 @@ class Killing:
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.parametrize("killed", ["before a slice", "behind a slice"])
-def test_a_killed_replay_goes_on(
+@pytest.mark.parametrize("killed", ["before a slice", "after a slice"])
+def test_a_killed_replay_is_resumed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: str
 ) -> None:
     """The driver dies between slices, and the table grows and is compacted meanwhile."""
     table, target = tmp_path / "table", tmp_path / "to"
-    make(table, q=(0, 130))
-    Killing(monkeypatch, 1, is_written=killed == "behind a slice")
+    make_table(table, q=(0, 130))
+    Killing(monkeypatch, 1, is_written=killed == "after a slice")
     with pytest.raises(KilledError):
         replay(spark, table, target, since="1000000h", slice_count=60)
     monkeypatch.undo()
-    make(table, q=(130, 200))
+    make_table(table, q=(130, 200))
     done = replay(spark, table, target, since="1000000h", slice_count=60)
     assert done.slices + done.slices_before == 3
     assert done.slices_before == (1 if killed == "before a slice" else 2)
@@ -234,7 +224,7 @@ def test_a_large_hour_is_several_slices(
 ) -> None:
     """However near its messages are in time, and also when the driver dies between two of them."""
     table, target = tmp_path / "table", tmp_path / "to"
-    make(table, step_ns, b=(0, 100), a=(30, 60))
+    make_table(table, step_ns, b=(0, 100), a=(30, 60))
     options: dict[str, Any] = {"slice_count": 20, "page_bytes": PAGE_BYTES, "since": START}
     numbers = [("b", n) for n in range(100)] + [("a", n) for n in range(30, 60)]
     expected = sorted((START + n * step_ns, name, numbered(n)) for name, n in numbers)
@@ -258,7 +248,7 @@ def test_large_messages_make_more_slices(
 ) -> None:
     """The limit of bytes cuts an hour with few messages, and since and until hold in it."""
     table, target = tmp_path / "table", tmp_path / "to"
-    make(table, MINUTE_NS // 60, q=(0, 50))
+    make_table(table, MINUTE_NS // 60, q=(0, 50))
     monkeypatch.setattr(replaying, "SLICE_BYTES", 10 * len(numbered(0)))
     since, until = (START + n * MINUTE_NS // 60 for n in (5, 45))
     done = replay(spark, table, target, since=since, until=until)

@@ -31,7 +31,7 @@ SHORT = Retention(max_age=timedelta(microseconds=1))
 
 
 def send(directory: Path, *payloads: bytes) -> None:
-    """Send messages, to a new queue if there is none."""
+    """Send messages, to a new queue if it does not exist."""
     with Queue(directory, page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
         for payload in payloads:
             producer.send(payload)
@@ -66,8 +66,10 @@ def load(spark: SparkSession, path: Path | str, **options: object) -> DataFrame:
     return spark.readStream.format("pagequeue").options(**given).load(str(path))
 
 
-def test_a_stream_copies_all_and_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> None:
-    """A restart from the checkpoint reads what came since, and nothing twice."""
+def test_a_stream_copies_all_and_resumes_at_its_checkpoint(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A restart from the checkpoint reads the new messages, and none twice."""
     send(tmp_path / "q", *numbers(0, 250))
     stream = load(spark, tmp_path / "q", maxRecordsPerTrigger=100)
     done = copy(stream, tmp_path / "to", tmp_path / "check")
@@ -105,7 +107,7 @@ def test_a_batch_that_is_done_again_is_published_once(
 
 @pytest.mark.slow
 def test_queues_that_appear_later_join(spark: SparkSession, tmp_path: Path) -> None:
-    """A glob is looked at again for each micro-batch; a new queue is read from its head."""
+    """A glob is evaluated for each micro-batch; a new queue is read from its head."""
     send(tmp_path / "q1", *numbers(0, 10))
     stream = load(spark, tmp_path / "q*", startingOffsets="latest")
     copy(stream, tmp_path / "to", tmp_path / "check")
@@ -130,10 +132,10 @@ def test_a_task_that_is_tried_again_writes_its_rows_once(
 
 
 @pytest.mark.slow
-def test_a_stream_of_ships_goes_on_with_what_is_shipped(
+def test_a_stream_of_replicas_reads_newly_shipped_pages(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """What was shipped since comes once; ships of new hosts join."""
+    """Pages shipped later are read once; replicas of new hosts join."""
     stream = load(spark, tmp_path / "ships" / "*")
     sent: list[bytes] = []
     for turn in range(3):
@@ -144,7 +146,7 @@ def test_a_stream_of_ships_goes_on_with_what_is_shipped(
                     producer.send_many(sent[-50:])
                 queue.rotate()
                 queue.ship(tmp_path / "ships" / str(host))
-        for _ in range(2):  # one that joins does so in a micro-batch of its own
+        for _ in range(2):  # a queue that joins does so in a separate micro-batch
             copy(stream, tmp_path / "to", tmp_path / "checkpoint")
     assert sorted(payloads(tmp_path / "to")) == sorted(sent)
 
@@ -190,7 +192,7 @@ def test_a_consumers_name_holds_back_retention(spark: SparkSession, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_what_retention_took_before_a_stream_read_it_is_told(
+def test_messages_removed_before_a_stream_read_them_are_an_error(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Messages that are lost to a query are an error, or skipped by choice."""
@@ -207,7 +209,7 @@ def test_what_retention_took_before_a_stream_read_it_is_told(
     assert payloads(tmp_path / "to") == numbers(0, 100) + numbers(head, 2000)
 
 
-# --- the reader by itself -------------------------------------------------------------------------
+# --- the reader without Spark ---------------------------------------------------------------------
 
 
 def reader(path: Path, **options: object) -> StreamReader:
@@ -216,7 +218,7 @@ def reader(path: Path, **options: object) -> StreamReader:
     return StreamReader(read_options(given, streaming=True), Table(schema_of()))
 
 
-def test_a_query_begins_where_it_is_told(tmp_path: Path) -> None:
+def test_a_query_begins_at_its_starting_offset(tmp_path: Path) -> None:
     """The earliest message, the next to come, or the first that is not older than a time."""
     clock = iter(range(1000, 9999, 10))
     with Queue(tmp_path / "q", page_bytes=PAGE_BYTES, clock=lambda: next(clock)) as queue:
@@ -230,7 +232,7 @@ def test_a_query_begins_where_it_is_told(tmp_path: Path) -> None:
     assert reader(tmp_path / "q", startingOffsets=third).initialOffset() == {name: 3}
 
 
-def test_what_is_not_durable_comes_later(tmp_path: Path) -> None:
+def test_messages_that_are_not_durable_are_read_later(tmp_path: Path) -> None:
     """With `durableOnly` a stream never has what a power cut can take from its queue."""
     path, name = tmp_path / "q", str(tmp_path / "q")
     with Queue(path, page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
@@ -249,8 +251,8 @@ def test_what_is_not_durable_comes_later(tmp_path: Path) -> None:
         assert stream.latestOffset({name: 2}, ReadAllAvailable()) == {name: 3}
 
 
-def test_a_queue_of_which_retention_took_all_is_passed(tmp_path: Path) -> None:
-    """With `onExpired=skip` the offset goes on to the end, and not behind it."""
+def test_a_queue_emptied_by_retention_is_skipped(tmp_path: Path) -> None:
+    """With `onExpired=skip` the offset advances to the tail, and not past it."""
     path, name = tmp_path / "q", str(tmp_path / "q")
     with Queue(path, page_bytes=PAGE_BYTES, retention=SHORT) as queue:
         with queue.producer() as producer:
@@ -309,7 +311,7 @@ def test_every_offset_is_reached_step_by_step(tmp_path: Path) -> None:
     }
 
 
-def test_a_queue_that_is_being_made_is_looked_at_later(tmp_path: Path) -> None:
+def test_a_queue_that_is_being_created_is_read_later(tmp_path: Path) -> None:
     """A glob that matches it reads the others; by its own path it is not there yet."""
     from pagequeue import errors  # noqa: PLC0415 - used here only
 
@@ -326,8 +328,8 @@ def test_a_queue_that_is_being_made_is_looked_at_later(tmp_path: Path) -> None:
         reader(tmp_path / "q2").initialOffset()
 
 
-def test_a_queue_that_is_another_one_is_refused(tmp_path: Path) -> None:
-    """An offset behind the tail is no offset of this queue."""
+def test_a_replaced_queue_is_refused(tmp_path: Path) -> None:
+    """An offset past the tail is not one of this queue."""
     from pagequeue import errors  # noqa: PLC0415 - used here only
 
     send(tmp_path / "q", b"one")

@@ -101,8 +101,8 @@ def test_a_schema_or_columns_take_some_of_them(spark: SparkSession, tmp_path: Pa
             spark.read.format("pagequeue").schema(columns).load(str(tmp_path / "q")).collect()
 
 
-def test_queues_of_different_dtypes_are_no_table(tmp_path: Path) -> None:
-    """An error that names both, and the way out; nothing is guessed."""
+def test_queues_of_different_dtypes_do_not_make_a_table(tmp_path: Path) -> None:
+    """The error names both, and the remedy; no dtype is guessed."""
     fill(tmp_path / "a", ticks(0, 10))
     Queue(tmp_path / "b", page_bytes=PAGE_BYTES).close()
     place = place_options({"path": str(tmp_path / "*"), "since": "nonsense"})
@@ -113,7 +113,7 @@ def test_queues_of_different_dtypes_are_no_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_table_of_different_dtypes_has_what_they_share(
+def test_a_table_of_different_dtypes_has_their_common_columns(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """With a schema each queue gives the columns that it names."""
@@ -147,8 +147,8 @@ def test_a_stream_of_records_has_their_columns(spark: SparkSession, tmp_path: Pa
     assert np.array_equal(np.sort(copied, order="size"), ticks(0, 300))
 
 
-def test_a_stream_says_when_a_queue_of_another_dtype_joins(tmp_path: Path) -> None:
-    """The columns were settled when the stream was made."""
+def test_a_stream_fails_when_a_queue_of_another_dtype_joins(tmp_path: Path) -> None:
+    """The columns were fixed when the stream was created."""
     fill(tmp_path / "a", ticks(0, 10))
     options = {"path": str(tmp_path / "*")}
     reader = StreamReader(
@@ -191,7 +191,7 @@ def test_records_are_written_from_columns(spark: SparkSession, tmp_path: Path) -
         ("cast('abc' as binary) payload", "is not a record"),
     ],
 )  # fmt: skip
-def test_what_is_no_record_is_refused(
+def test_value_that_is_not_a_record_is_refused(
     spark: SparkSession, tmp_path: Path, sql_text: str, text: str
 ) -> None:
     """With a remedy, and no row is there."""
@@ -206,7 +206,7 @@ def test_what_is_no_record_is_refused(
 # --- without Spark's processes --------------------------------------------------------------------
 
 
-def test_every_kind_of_field_has_a_column_and_comes_back() -> None:
+def test_every_type_of_field_has_a_column_and_survives() -> None:
     """Times finer than microseconds are rounded down; all else is as it was."""
     records = np.zeros(4, EVERYTHING)
     records["u1"], records["u8"], records["i2"] = 255, 2**64 - 1, -3
@@ -249,7 +249,7 @@ def test_our_own_columns_give_way_to_fields() -> None:
     assert (shape_of(raw, only).dtype, shape_of(raw, only).payload) == (None, "queue_payload")
 
 
-def test_a_field_that_spark_cannot_hold_is_named(tmp_path: Path) -> None:
+def test_a_field_without_a_spark_type_is_named(tmp_path: Path) -> None:
     """The other columns of such a queue can still be read, with a schema of them."""
     with pytest.raises(errors.NotEncodable, match="field 'z'"):
         typed(np.dtype("<c8"), "z")

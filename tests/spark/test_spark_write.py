@@ -42,7 +42,7 @@ def write(frame: DataFrame, directory: Path, mode: str = "append") -> None:
 
 
 def messages(directory: Path) -> list[tuple[int, bytes]]:
-    """Return times and payloads of a queue that is as it should be, with nothing left beside it."""
+    """Return times and payloads of a valid queue, without leftover files."""
     with Queue(directory) as queue:
         assert queue.verify().problems == []
         assert {*os.listdir(directory / "queue-staged")} <= {"lock"}
@@ -68,7 +68,7 @@ def test_rows_are_written_in_the_order_of_partitions(
 
 @pytest.mark.slow
 def test_times_are_kept_where_order_allows(spark: SparkSession, tmp_path: Path) -> None:
-    """With `timestamp_ns` rows have their own times; out of order, nothing is written."""
+    """With `timestamp_ns` rows have their own times; out of order, no row is written."""
     frame = spark.range(0, 500, 1, 2).selectExpr("cast(id as string) payload", "id timestamp_ns")
     write(frame, tmp_path / "q")
     assert messages(tmp_path / "q") == [(number, b"%d" % number) for number in range(500)]
@@ -78,7 +78,7 @@ def test_times_are_kept_where_order_allows(spark: SparkSession, tmp_path: Path) 
 
 
 def test_a_named_piece_of_work_is_published_once(spark: SparkSession, tmp_path: Path) -> None:
-    """With `writer` and `piece` a write that comes again does nothing; the next piece is added."""
+    """With `writer` and `piece` a repeated write adds no row; the next piece is added."""
     for rows, piece in (("one", 0), ("two", 1), ("one again", 0), ("two again", 1)):
         frame = spark.createDataFrame([(rows,)], "payload string")
         options = {"writer": "w", "piece": str(piece), "pageBytes": str(PAGE_BYTES)}
@@ -106,21 +106,27 @@ def test_binary_is_written_byte_by_byte(spark: SparkSession, tmp_path: Path) -> 
         ("cast(id as string) as payload, id as other", "'other' would be lost"),
         ("cast(id as string) as payload, 'x' as timestamp_ns", "must be of type bigint"),
         ("if(id = 7, null, 'x') as payload", "has a null"),
-        ("repeat('x', 5000) as payload", "does not fit into a page"),
     ],
 )
-def test_what_cannot_be_written_is_said(
+def test_unsupported_write_is_an_error(
     spark: SparkSession, tmp_path: Path, sql: str, text: str
 ) -> None:
-    """Refused with a remedy, and no row is there."""
+    """Refused with a remedy, and no row is written."""
     with pytest.raises(PySparkException, match=text):
         write(spark.sql(f"select {sql} from range(10)"), tmp_path / "q")
     if (tmp_path / "q").exists():
         assert payloads(tmp_path / "q") == []
 
 
+def test_rows_larger_than_a_page_are_written(spark: SparkSession, tmp_path: Path) -> None:
+    """I23: they are messages like the others, and come back through Spark."""
+    frame = spark.sql("select repeat(cast(id as string), 5000 * id) as payload from range(1, 5)")
+    write(frame.coalesce(1), tmp_path / "q")
+    assert payloads(tmp_path / "q") == [b"%d" % n * 5000 * n for n in range(1, 5)]
+
+
 def test_overwrite_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """A queue only grows; nothing that is there is touched."""
+    """A queue is append-only; existing messages stay."""
     frame = spark.range(5).selectExpr("cast(id as string) as payload")
     write(frame, tmp_path / "q")
     with pytest.raises(PySparkException, match="overwrite is refused"):
@@ -129,8 +135,8 @@ def test_overwrite_is_refused(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ordinary_producers_go_on(spark: SparkSession, tmp_path: Path) -> None:
-    """Rows of a job stand together, between what others send."""
+def test_ordinary_producers_continue(spark: SparkSession, tmp_path: Path) -> None:
+    """Rows of a job are consecutive, between the messages of others."""
     stop = threading.Event()
     sent = []
     Queue(tmp_path / "q", page_bytes=PAGE_BYTES).close()
@@ -159,7 +165,7 @@ def test_ordinary_producers_go_on(spark: SparkSession, tmp_path: Path) -> None:
 def test_a_thread_of_the_driver_writes_once_it_registered(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Spark looks in the session that is active in the thread; when it no longer does, say so."""
+    """Spark uses the thread's active session; if it stops doing so, this test fails."""
     frame = spark.range(5).selectExpr("cast(id as string) as payload")
     found: list[object] = []
 
@@ -168,7 +174,7 @@ def test_a_thread_of_the_driver_writes_once_it_registered(
             if registers:
                 register(spark)
             write(frame, tmp_path / "q")
-        except Exception as error:  # noqa: BLE001 - looked at below
+        except Exception as error:  # noqa: BLE001 - checked below
             found.append(error)
         else:
             found.append(payloads(tmp_path / "q"))
@@ -195,23 +201,31 @@ def test_a_task_that_is_tried_again_writes_its_rows_once(
     assert payloads(tmp_path / "q") == [b"%d" % number for number in range(1000)]
 
 
-def test_a_job_that_fails_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """Every attempt of one task fails: no row is there, nothing is left beside the queue."""
+def test_a_failed_job_leaves_no_files(spark: SparkSession, tmp_path: Path) -> None:
+    """Every attempt of one task fails while another is writing: no row, and no file, is left.
+
+    Once Spark reports the failure of the job, no task of it can write any more.
+    """
+    staging, over = tmp_path / "q" / "queue-staged", tmp_path / "over"
 
     def fails(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        deadline = time.monotonic() + 60
         for batch in batches:
             yield batch
-            if batch.column(0)[0].as_py() == "0":
-                time.sleep(0.3)  # others have staged theirs by then
+            is_first = batch.column(0)[0].as_py() == "0"
+            while len([*staging.glob("rows-*/*")]) < 2 if is_first else not over.exists():
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            if is_first:
                 raise RuntimeError("it always fails")
 
     frame = spark.range(0, 1000, 1, 2).selectExpr("cast(id as string) payload")
-    with pytest.raises(PySparkException, match="it always fails"):
-        write(frame.mapInArrow(fails, frame.schema), tmp_path / "q")
-    deadline = time.monotonic() + 60
-    while (left := os.listdir(tmp_path / "q" / "queue-staged")) not in ([], ["lock"]):
-        assert time.monotonic() < deadline, left
-        time.sleep(0.1)
+    try:
+        with pytest.raises(PySparkException, match="it always fails"):
+            write(frame.mapInArrow(fails, frame.schema), tmp_path / "q")
+        assert os.listdir(staging) == []
+    finally:
+        over.touch()
     with Queue(tmp_path / "q") as queue:
         assert len(queue) == 0
 
@@ -242,7 +256,7 @@ def test_of_speculated_tasks_only_the_winner_counts(tmp_path: Path) -> None:
     assert payloads(tmp_path / "q") == [b"%d" % number for number in range(10)]
 
 
-def test_abort_behind_a_commit_takes_nothing_back(
+def test_abort_after_a_commit_keeps_the_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commit published and then raised: Spark aborts, and the rows stay, once."""
@@ -251,10 +265,10 @@ def test_abort_behind_a_commit_takes_nothing_back(
 
     def fails(self: BulkPublisher, name: str) -> None:
         del self, name
-        raise OSError("behind the publishing")
+        raise OSError("after the commit")
 
     monkeypatch.setattr(BulkPublisher, "forget", fails)
-    with pytest.raises(OSError, match="behind"):
+    with pytest.raises(OSError, match="after the commit"):
         writer.commit([message])  # type: ignore[list-item]
     writer.abort([message])  # type: ignore[list-item]
     assert len(payloads(tmp_path / "q")) == 10
@@ -263,11 +277,11 @@ def test_abort_behind_a_commit_takes_nothing_back(
     assert len(payloads(tmp_path / "q")) == 10
 
 
-def test_a_staged_file_that_was_changed_publishes_nothing(tmp_path: Path) -> None:
-    """What a task wrote is summed: other bytes are an error, and no row is there."""
+def test_a_changed_staged_file_publishes_no_row(tmp_path: Path) -> None:
+    """Staged files have checksums: other bytes are an error, and no row is written."""
     writer = batch_writer(tmp_path / "q")
     message = staged(writer, 0, 10)
-    (path,) = (tmp_path / "q" / "queue-staged").glob("rows-*")
+    (path,) = (tmp_path / "q" / "queue-staged").glob("rows-*/*")
     data = bytearray(path.read_bytes())
     data[-100] ^= 1
     path.write_bytes(data)
@@ -285,17 +299,17 @@ def test_a_stream_without_its_ids_is_refused(tmp_path: Path) -> None:
         writer.write(iter([]))
 
 
-def test_rows_of_no_task_are_none(tmp_path: Path) -> None:
-    """A job whose partitions are all empty publishes nothing, and is no error."""
+def test_job_without_rows_publishes_none(tmp_path: Path) -> None:
+    """A job whose partitions are all empty publishes no row, and is not an error."""
     Queue(tmp_path / "q").close()
     rows = StagedRows(write_options({"path": str(tmp_path / "q")}), [])
     assert (rows.count, rows.frame_bytes, list(rows.chunks())) == (0, 0, [])
 
 
-def test_what_is_trusted_is_trusted_beside_the_queue_too(
+def test_trust_applies_to_the_staging_directory_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows wait on the queue's file system: whoever accepts it for the queue has accepted it."""
+    """Rows are staged on the queue's file system: trust in one covers the other."""
     monkeypatch.setattr(_core, "file_system_type", lambda _fd: 0x6969)
     given = {"path": str(tmp_path / "q")}
     with pytest.raises(errors.UnsafePath, match="NFS"):

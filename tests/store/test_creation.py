@@ -1,4 +1,4 @@
-"""Making a queue: a making that failed or was cut short is in nobody's way."""
+"""Creating a queue: a creation that failed or was interrupted does not block the next one."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Killed(BaseException):
 def stop_at(
     patch: pytest.MonkeyPatch, name: str, error: BaseException, *, behind: bool = False
 ) -> None:
-    """Have the making of a file end in an error, before it is there or behind it."""
+    """Make the creation of a file raise an error, before or after the file exists."""
     make = Directory.make
 
     def stopped(self: Directory, file: str, data: bytes, **rest: int) -> _core.Region:
@@ -67,7 +67,7 @@ def stop_at(
 
 @pytest.fixture
 def patch(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """Patches that are taken back before the queue is looked at."""
+    """Patches that are undone before the queue is inspected."""
     with monkeypatch.context() as context:
         yield context
 
@@ -76,10 +76,10 @@ FIRST_FILES = [*METAS, "queue-0000000001.idx", "queue-0000000001.page"]
 
 
 @pytest.mark.parametrize("name", FIRST_FILES)
-def test_making_without_room_leaves_no_queue(
+def test_creation_on_a_full_disk_leaves_no_queue(
     disk: Disk, patch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """What is left is no damaged queue, and no page size that the next making must have."""
+    """The leftovers are not a damaged queue, and do not fix the page size of the next one."""
     stop_at(patch, name, DiskFull("no room"))
     with pytest.raises(DiskFull):
         disk.open()
@@ -94,10 +94,10 @@ def test_making_without_room_leaves_no_queue(
 
 @pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize("name", FIRST_FILES)
-def test_making_that_was_cut_short_is_taken_over(
+def test_interrupted_creation_is_completed(
     disk: Disk, patch: pytest.MonkeyPatch, name: str, behind: bool
 ) -> None:
-    """Killed at any file: the next one makes the queue, in its own size while there is no page."""
+    """Killed at any file: the next process creates the queue, with its own page size."""
     stop_at(patch, name, Killed(), behind=behind)
     with pytest.raises(Killed):
         disk.open()
@@ -114,7 +114,7 @@ def test_making_that_was_cut_short_is_taken_over(
 
 
 def test_queue_that_lost_its_pages_keeps_its_size(disk: Disk) -> None:
-    """Only what was never finished is made anew: messages were sent to this one."""
+    """Only an unfinished creation is redone: messages were sent to this queue."""
     disk.send(*MESSAGES)
     for path in disk.directory.glob("*.page"):
         path.unlink()
@@ -126,7 +126,7 @@ def test_queue_that_lost_its_pages_keeps_its_size(disk: Disk) -> None:
 
 @pytest.mark.parametrize("name", METAS)
 def test_missing_meta_is_damage_to_a_reader(disk: Disk, name: str) -> None:
-    """There are pages, so it cannot be said that there is no queue; the remedy is named."""
+    """There are pages, so the error is not "no queue"; it has the remedy."""
     disk.send(*MESSAGES)
     (disk.directory / name).unlink()
     before = files(disk.directory)
@@ -138,16 +138,16 @@ def test_missing_meta_is_damage_to_a_reader(disk: Disk, name: str) -> None:
     assert disk.payloads(read_only=True) == MESSAGES
 
 
-def test_reader_and_writer_of_nothing_find_no_queue(disk: Disk) -> None:
-    """Where there are neither pages nor meta files there is nothing to repair."""
+def test_directory_without_pages_and_meta_files_is_no_queue(disk: Disk) -> None:
+    """Without pages and meta files there is no queue to repair."""
     disk.directory.mkdir()
     for options in ({"read_only": True}, {"create": False}):
         with pytest.raises(QueueNotFound):
             disk.open(**options)
 
 
-def test_reader_reads_on_when_repair_found_damage(disk: Disk) -> None:
-    """A write meta that was made anew says nothing yet: the valid prefix is there all the same."""
+def test_reader_continues_when_repair_found_damage(disk: Disk) -> None:
+    """A recreated write meta has no tail yet: the valid prefix is read all the same."""
     disk.send(*MESSAGES, flush=True)
     disk.tear(2, 1)
     disk.path("writeMeta").unlink()
@@ -167,7 +167,9 @@ def test_limit_of_the_process_is_named(tmp_path: Path) -> None:
     assert "make room" not in result.stdout
 
 
-def test_salvage_without_room_leaves_its_target_free(disk: Disk, patch: pytest.MonkeyPatch) -> None:
+def test_salvage_on_a_full_disk_leaves_its_target_usable(
+    disk: Disk, patch: pytest.MonkeyPatch
+) -> None:
     """The target can be used again when there is room, whatever failed there."""
     disk.send(*MESSAGES)
     target = disk.directory.with_name("target")
@@ -178,7 +180,7 @@ def test_salvage_without_room_leaves_its_target_free(disk: Disk, patch: pytest.M
     assert salvage_queue(disk.directory, target).messages_copied == len(MESSAGES)
 
 
-def test_no_room_is_said_as_what_it_is(tmp_path: Path) -> None:
+def test_lack_of_space_is_reported_by_its_cause(tmp_path: Path) -> None:
     """A quota, a limit and a full disk have different remedies."""
     said = {}
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -191,8 +193,8 @@ def test_no_room_is_said_as_what_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("gone", ["queue-writeMeta", "queue-readMeta"])
-def test_power_cut_while_a_queue_is_made_leaves_no_damage(tmp_path: Path, gone: str) -> None:
-    """I5: a page's name can be on the disk before those of the metas; nothing was sent by then."""
+def test_power_cut_while_a_queue_is_created_leaves_no_damage(tmp_path: Path, gone: str) -> None:
+    """I5: a page's name can be on disk before those of the metas; no message was sent by then."""
     Queue(tmp_path / "q", page_bytes=4096).close()
     (tmp_path / "q" / gone).unlink()
     with pytest.raises(QueueNotFound):
@@ -204,10 +206,10 @@ def test_power_cut_while_a_queue_is_made_leaves_no_damage(tmp_path: Path, gone: 
         Queue(tmp_path / "q", read_only=True)
 
 
-def test_maker_that_gives_up_does_not_stop_the_next_one(
+def test_creator_that_fails_does_not_stop_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What another one removed again, for want of room, between two looks is not there."""
+    """A file that another process removed between two checks, for lack of space, is missing."""
     Queue(tmp_path / "q").close()
     really, calls = opening.read_all_meta, 0
 

@@ -104,7 +104,7 @@ ASKING: dict[str, Callable[[Queue], object]] = {
 
 @pytest.mark.parametrize("policy", ["stop", "seal"])
 @pytest.mark.parametrize("asking", list(ASKING))
-def test_failed_sync_of_the_directory_latches_whoever_asked_for_it(
+def test_failed_sync_of_the_directory_latches_the_queue_for_every_caller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, asking: str
 ) -> None:
     """I5: it can have dropped the names of pages, and the next one succeeds without them."""
@@ -135,10 +135,10 @@ def test_failed_sync_of_the_directory_latches_whoever_asked_for_it(
         assert len(list(queue.replay())) >= durable
 
 
-def test_page_that_was_made_ready_before_the_failed_sync_is_left(
+def test_page_prepared_before_the_failed_sync_is_abandoned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I5, S1: its name is dropped; the page that is written to next is made after the failure."""
+    """I5, S1: its name is dropped; the next page written to is created after the failure."""
     path = tmp_path / "q"
     with Queue(path, page_bytes=SMALL, on_sync_failure="seal") as queue:
         names = Names(path, monkeypatch)
@@ -161,9 +161,7 @@ def test_page_that_was_made_ready_before_the_failed_sync_is_left(
         assert queue.verify().ok
 
 
-def test_pages_that_were_given_up_do_not_come_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rolled_back_pages_do_not_reappear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """I19: the sync after their removal failed, so the next one must include it."""
     path = tmp_path / "q"
 
@@ -181,7 +179,7 @@ def test_pages_that_were_given_up_do_not_come_back(
             with pytest.raises(SyncFailed):
                 ledger.publish("w", 0, Rows("x", LARGE_COUNT))
         names.cut(tmp_path / "before")
-        assert len(pages(tmp_path / "before")) > 3, "else nothing could come back"
+        assert len(pages(tmp_path / "before")) > 3, "else no page could reappear"
         producer.send(b"second")
         assert producer.flush() == 2
     names.cut(tmp_path / "cut")
@@ -225,7 +223,7 @@ def test_repair_after_a_recovery_whose_sync_failed_renews_every_name(
 def test_directory_whose_name_could_not_be_synced_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next opener makes it again: the sync of a name that was dropped means nothing."""
+    """The next opener creates it again: a later sync does not restore a dropped name."""
     names = Names(tmp_path, monkeypatch)
     names.failures = 1
     with pytest.raises(SystemLimit):

@@ -68,7 +68,7 @@ class Sending(threading.Thread):
         begun = time.monotonic()
         try:
             self.outcome = self._send()
-        except Exception as error:  # noqa: BLE001  looked at by the test
+        except Exception as error:  # noqa: BLE001  checked by the test
             self.outcome = error
         self.seconds = time.monotonic() - begun
 
@@ -87,15 +87,15 @@ def followers(queue: Queue, count: int) -> list[Sending]:
     return found
 
 
-def word(name: str) -> int:
-    """Return where a word of the write meta stands."""
+def offset_of(name: str) -> int:
+    """Return the offset of a field of the write meta."""
     return field_of(fmt.WRITE_META, name)
 
 
-def test_send_beside_a_sync_is_not_covered_by_it(
+def test_send_during_a_sync_is_not_covered_by_it(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I5: that sync began before the message was there; the next one covers all who wait."""
+    """I5: that sync began before the message was written; the next one covers all waiters."""
     gate = Gate(monkeypatch)
     leader = Sending(lambda: queue.producer().send(b"l"))
     assert gate.entered.acquire(timeout=10)
@@ -112,7 +112,7 @@ def test_send_beside_a_sync_is_not_covered_by_it(
 def test_follower_that_is_covered_never_enters_python(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The core wakes it, looks at the mark and returns; only who leads asks Python."""
+    """The core wakes it, checks the durable mark and returns; only a leader calls Python."""
     gate = Gate(monkeypatch)
     asked: list[int] = []
     on_event = type(queue.producer())._on_event
@@ -143,10 +143,10 @@ def test_follower_that_is_covered_never_enters_python(
 
 
 @pytest.mark.parametrize("policy", ["stop", "seal"])
-def test_failed_sync_acknowledges_nobody_who_waited_for_it(
+def test_failed_sync_acknowledges_no_waiting_send(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
-    """I5: every one gets the error, or is durable in another way."""
+    """I5: each waiter gets the error, or is durable by another sync."""
     with Queue(tmp_path / "q", page_bytes=SMALL, sync="always", on_sync_failure=policy) as queue:
         gate = Gate(monkeypatch)
         gate.error = errno.EIO
@@ -177,14 +177,14 @@ def test_failed_sync_acknowledges_nobody_who_waited_for_it(
 
 @pytest.mark.parametrize("step", ["begun", "locked", "synced", "marked", "unlocked"])
 def test_follower_takes_over_from_a_leader_that_was_killed(tmp_path: Path, step: str) -> None:
-    """I5, I7: killed at any step of its turn, it keeps nobody for longer than a moment."""
+    """I5, I7: killed at any step of its turn, a leader blocks the others only briefly."""
     with Queue(tmp_path / "q", page_bytes=SMALL, sync="always") as queue:
         leader = start(flush_and_hang.__name__, queue.directory, step)
         try:
             assert ready(leader) == step
             sending = Sending(lambda: queue.producer().send(b"f"))
             until(lambda: queue.tail_sequence == 2)
-            if step in {"begun", "unlocked"}:  # it has no lock: nobody need wait for its end
+            if step in {"begun", "unlocked"}:  # it holds no lock: no process waits for its end
                 assert sending.ended() == 1
             else:
                 time.sleep(0.1)
@@ -227,10 +227,10 @@ def test_signal_ends_the_wait_for_another_ones_sync(
     assert queue.durable_sequence == 3
 
 
-def test_flush_gives_up_in_time_beside_a_sync_that_hangs(
+def test_flush_times_out_during_a_hanging_sync(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """FlushTimeout comes when it was asked for, whoever has the turn and the lock."""
+    """FlushTimeout comes after the given timeout, independent of who has the turn and the lock."""
     gate = Gate(monkeypatch)
     leader = Sending(lambda: queue.producer().send(b"l"))
     assert gate.entered.acquire(timeout=10)
@@ -243,8 +243,10 @@ def test_flush_gives_up_in_time_beside_a_sync_that_hangs(
     assert leader.ended() == 0
 
 
-def test_closing_beside_a_sync_harms_nobody(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A producer that is closed while its send waits: the message is there, and durable."""
+def test_closing_during_a_sync_keeps_the_message(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer that is closed while its send waits: the message is sent, and durable."""
     gate = Gate(monkeypatch)
     leader = Sending(lambda: queue.producer().send(b"l"))
     assert gate.entered.acquire(timeout=10)
@@ -269,18 +271,18 @@ def test_closing_beside_a_sync_harms_nobody(queue: Queue, monkeypatch: pytest.Mo
     ],
     ids=str,
 )
-def test_whatever_stands_in_the_turns_words_keeps_nobody_for_long(
+def test_any_value_of_the_turns_fields_blocks_a_flush_only_briefly(
     queue: Queue, words: dict[str, int | None]
 ) -> None:
-    """I9: they only say who should try, and when; the lock and the mark decide."""
+    """I9: they only hint who should flush, and when; the lock and the mark decide."""
     region = queue._store.write_meta.region
     producer = queue.producer()
     for name, value in words.items():
         number = time.monotonic_ns() + 900_000 if value is None else value
         if fmt.WRITE_META.fields[name][0].itemsize == 8:
-            region.store(word(name), number)
+            region.store(offset_of(name), number)
         else:
-            region.store_half(word(name), number)
+            region.store_half(offset_of(name), number)
     begun = time.monotonic()
     for count in range(1, 20):
         producer.send(b"x")
@@ -313,26 +315,26 @@ def test_senders_at_the_same_time_share_syncs(
     assert len(syncs) < 320 / 2
 
 
-def test_early_sender_waits_no_longer_than_it_was_told(
+def test_early_sender_waits_no_longer_than_the_gathering_time(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever waits for a group looks at the time itself: the others may never send again."""
+    """A sender that waits for a group commit checks the time itself: others may never send."""
     monkeypatch.setattr(os, "fdatasync", lambda _: None)
     region = queue._store.write_meta.region
     shortest = math.inf
     with queue.producer() as producer:
         for _ in range(100):
             begun = time.monotonic()
-            region.store(word("gather_until"), time.monotonic_ns() + 100_000)
-            region.store(word("gather_to"), queue.tail_sequence + 8)
+            region.store(offset_of("gather_until"), time.monotonic_ns() + 100_000)
+            region.store(offset_of("gather_to"), queue.tail_sequence + 8)
             producer.send(b"x")
             shortest = min(shortest, time.monotonic() - begun)
     assert 0.0001 <= shortest < 0.001
 
 
-def test_single_sender_waits_for_nobody(queue: Queue) -> None:
-    """When nobody slept beside the last sync, the next one begins at once."""
+def test_single_sender_does_not_wait_for_others(queue: Queue) -> None:
+    """If no sender waited during the last sync, the next one begins at once."""
     with queue.producer() as producer:
         for _ in range(5):
             producer.send(b"x")
-            assert queue._store.write_meta.region.load(word("gather_to")) == 0
+            assert queue._store.write_meta.region.load(offset_of("gather_to")) == 0

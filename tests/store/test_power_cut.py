@@ -40,7 +40,7 @@ def cut_power(disk: Disk) -> None:
 
 
 def fill(queue: Queue, count: int) -> None:
-    """Send so many messages of 500 bytes that say their number."""
+    """Send this many messages of 500 bytes, each with its number."""
     with queue.producer() as producer:
         for number in range(len(queue), len(queue) + count):
             producer.send(b"%d " % number + b"x" * 500)
@@ -77,7 +77,7 @@ def test_everything_that_was_flushed_is_there_after_a_power_cut(disk: Disk) -> N
         check(queue, at_least, sent)
 
 
-def test_sync_always_loses_nothing_at_a_power_cut(disk: Disk) -> None:
+def test_sync_always_loses_no_message_at_a_power_cut(disk: Disk) -> None:
     """I5: each message whose send returned."""
     queue = Queue(disk.path / "q", page_bytes=PAGE_BYTES, sync="always")
     fill(queue, 300)

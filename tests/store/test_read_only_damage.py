@@ -80,7 +80,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 
 def received(queue: Queue) -> list[Message]:
-    """Receive with a consumer until nothing comes."""
+    """Receive with a consumer until no message comes."""
     found = []
     with queue.consumer() as consumer:
         while True:
@@ -91,7 +91,7 @@ def received(queue: Queue) -> list[Message]:
 
 
 def polled(queue: Queue) -> list[Message]:
-    """Poll until there is nothing."""
+    """Poll until no message is left."""
     with queue.consumer() as consumer:
         return list(iter(consumer.poll, None))
 
@@ -114,7 +114,7 @@ READERS: dict[str, Callable[[Queue], Any]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_below_the_durable_mark_refuses_a_reader(copy: Path, damage: str) -> None:
-    """I5: whatever is wrong with a page of durable messages, the error names it."""
+    """I5: the error names every kind of damage to a page of durable messages."""
     number, _ = page_of(copy, DURABLE - 1)
     DAMAGES[damage](path_of(copy, number))
     with pytest.raises(errors.DamageError, match=r"repair or salvage") as caught:
@@ -124,10 +124,10 @@ def test_damage_below_the_durable_mark_refuses_a_reader(copy: Path, damage: str)
 
 @pytest.mark.parametrize("how", READERS)
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damage_in_front_of_the_mark_is_met_by_every_way_of_reading(
+def test_damage_below_the_mark_is_reported_by_every_way_of_reading(
     copy: Path, damage: str, how: str
 ) -> None:
-    """Pages that opening need not look at are not passed over when they are read."""
+    """Pages that opening does not check are checked when they are read."""
     DAMAGES[damage](path_of(copy, 2))
     with pytest.raises(errors.DamageError), Queue(copy, read_only=True) as queue:
         READERS[how](queue)
@@ -135,10 +135,10 @@ def test_damage_in_front_of_the_mark_is_met_by_every_way_of_reading(
 
 @pytest.mark.parametrize("how", READERS)
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damage_in_a_settled_queue_is_met_by_every_way_of_reading(
+def test_damage_in_a_recovered_queue_is_reported_by_every_way_of_reading(
     copy: Path, damage: str, how: str
 ) -> None:
-    """The tail words are trusted, and what they count is not there."""
+    """The tail is trusted, but messages that it counts are missing."""
     Queue(copy).close()
     DAMAGES[damage](path_of(copy, 2))
     with pytest.raises(errors.DamageError), Queue(copy, read_only=True) as queue:
@@ -146,10 +146,10 @@ def test_damage_in_a_settled_queue_is_met_by_every_way_of_reading(
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_torn_tail_behind_the_mark_is_read_up_to_there_with_a_notice(
+def test_torn_tail_after_the_mark_is_read_up_to_there_with_a_warning(
     copy: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """I5: what was promised to nobody can be torn; all that is durable is read."""
+    """I5: messages that were never durable can be torn; all durable ones are read."""
     number, first = page_of(copy, ALL - 1)
     assert first > DURABLE
     DAMAGES[damage](path_of(copy, number))
@@ -163,7 +163,7 @@ def test_torn_tail_behind_the_mark_is_read_up_to_there_with_a_notice(
 
 
 def test_compressed_page_below_the_mark_refuses_a_reader(whole: Path, tmp_path: Path) -> None:
-    """A compressed page is as good as the page: missing, cut and damaged are told."""
+    """A compressed page counts as the page: missing, truncated and damaged are reported."""
     made = shutil.copytree(whole, tmp_path / "made")
     with Queue(made) as queue, queue.producer() as producer:
         producer.flush()
@@ -181,7 +181,7 @@ def test_compressed_page_below_the_mark_refuses_a_reader(whole: Path, tmp_path: 
 
 
 def test_lost_mark_makes_every_page_count(copy: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Without a durable mark, a later page says that messages before it were sent."""
+    """Without a durable mark, a later page proves that messages before it were sent."""
     overwrite(copy / "queue-writeMeta", 0, b"\xa5" * 64)
     overwrite(path_of(copy, 2), ZEROED_AT, bytes(64))
     assert not repair_queue(copy).ok
@@ -194,7 +194,7 @@ def test_lost_mark_makes_every_page_count(copy: Path, caplog: pytest.LogCaptureF
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "cut in half", "header"])
 def test_lost_mark_and_last_page_are_not_taken_for_the_tail(copy: Path, damage: str) -> None:
-    """I10: an end-of-page marker says that a page was there, and nothing is made in its place."""
+    """I10: an end-of-page marker proves that a page followed; it is not created again."""
     number, _ = page_of(copy, ALL - 1)
     (copy / "queue-writeMeta").unlink()
     DAMAGES[damage](path_of(copy, number))
@@ -206,7 +206,7 @@ def test_lost_mark_and_last_page_are_not_taken_for_the_tail(copy: Path, damage: 
 
 @pytest.mark.parametrize("words", ["head_page", "identity", "missing"])
 def test_damaged_read_meta_refuses_a_reader(copy: Path, words: str) -> None:
-    """A head that nothing proves is no place to begin."""
+    """A reader does not start at a head without proof."""
     path = copy / "queue-readMeta"
     if words == "missing":
         path.unlink()
@@ -224,7 +224,7 @@ def test_damaged_read_meta_refuses_a_reader(copy: Path, words: str) -> None:
 def test_commands_that_read_end_with_an_error(
     copy: Path, command: list[str], tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    """No command prints half of a queue and says that it went well."""
+    """No command prints part of a queue and exits with 0."""
     number, _ = page_of(copy, DURABLE - 1)
     path_of(copy, number).unlink()
     out = tmp_path / "out.jsonl"

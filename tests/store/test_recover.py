@@ -41,8 +41,8 @@ def test_new_queue_and_clean_end_need_no_scan(disk: Disk) -> None:
 
 
 @pytest.mark.parametrize("lost_words", ["tail", "both"])
-def test_message_published_by_a_killed_producer_is_settled(disk: Disk, lost_words: str) -> None:
-    """I3: the frame stands there, only the tail word was not yet advanced."""
+def test_message_published_by_a_killed_producer_is_recovered(disk: Disk, lost_words: str) -> None:
+    """I3: the frame is complete, only the tail was not advanced yet."""
     disk.send(b"one")
     before = disk.path("writeMeta").read_bytes()[192:240]
     with disk.open() as queue, queue.producer() as producer:
@@ -51,24 +51,26 @@ def test_message_published_by_a_killed_producer_is_settled(disk: Disk, lost_word
     disk.poke(disk.path("writeMeta"), 192, before[:kept])
     disk.index(1).write_bytes(bytes(128 * 12))
     with disk.open() as queue:
-        assert queue.recovery.messages_settled == 2
-        assert queue.recovery.actions == ["settled 2 messages that a killed producer had published"]
+        assert queue.recovery.messages_recovered == 2
+        assert queue.recovery.actions == [
+            "recovered 2 messages that a killed producer had published"
+        ]
         assert not queue.recovery.scanned
         assert [m.payload for m in queue.replay(sequence=1)] == [b"two", b"three"]
         assert queue._store.tail.last_timestamp == list(queue.replay())[-1].timestamp
     assert disk.payloads() == [b"one", b"two", b"three"]
 
 
-def test_half_laid_batch_of_a_killed_producer_is_never_seen(disk: Disk) -> None:
-    """I4, I8: the page is left, and what is sent next stands in another."""
+def test_partial_batch_of_a_killed_producer_is_never_visible(disk: Disk) -> None:
+    """I4, I8: the page is abandoned, and the next message is written to another one."""
     disk.send(b"one")
     with disk.open() as queue, queue.producer() as producer:
         words = disk.path("writeMeta").read_bytes()[192:240]
         producer.send_many([b"a", b"b"])
-    disk.poke(disk.path("writeMeta"), 192, words)  # batch_open, behind them, stays
+    disk.poke(disk.path("writeMeta"), 192, words)  # batch_open, the next field, stays
     disk.poke(disk.page(1), 88, bytes(4))
     with disk.open() as queue, queue.producer() as producer:
-        assert queue.recovery.messages_settled == 0
+        assert queue.recovery.messages_recovered == 0
         assert [m.payload for m in queue.replay()] == [b"one"]
         assert producer.send(b"two") == 1
         assert [m.payload for m in queue.replay()] == [b"one", b"two"]
@@ -96,7 +98,7 @@ def test_all_that_is_whole_is_kept(written: Disk, caplog: pytest.LogCaptureFixtu
 def test_torn_rest_is_cut_off(
     written: Disk, damage: str, page: int, ordinal: int, kept: int
 ) -> None:
-    """I5: the first frame that is not whole ends the queue; what is behind it is zeroed."""
+    """I5: the first incomplete frame ends the queue; the bytes after it are zeroed."""
     position = getattr(written, damage)(page, ordinal)
     with written.open() as queue:
         report = queue.recovery
@@ -113,8 +115,8 @@ def test_torn_rest_is_cut_off(
     check_recovered(written, MESSAGES[:kept])
 
 
-def test_lost_end_mark_ends_the_queue_there(written: Disk) -> None:
-    """I10: without the mark nothing leads to the next page."""
+def test_lost_end_of_page_marker_ends_the_queue_there(written: Disk) -> None:
+    """I10: without the marker the next page is unreachable."""
     written.cut_power(4)
     written.zero(2, 3)
     with written.open() as queue:
@@ -137,8 +139,8 @@ def test_incomplete_batch_is_dropped_as_a_whole(disk: Disk, lost: int) -> None:
     check_recovered(disk, [b"one"])
 
 
-def test_words_ahead_of_the_data_are_not_believed(written: Disk) -> None:
-    """I5: the shared words can reach the disk before the frames."""
+def test_tail_ahead_of_the_data_is_not_trusted(written: Disk) -> None:
+    """I5: the shared fields can reach the disk before the frames."""
     written.poke(written.path("writeMeta"), 192, struct.pack("<QQQQQq", 3, 0, 0, 2**63, 0, 2**60))
     written.zero(3, 0)
     with written.open() as queue:
@@ -147,7 +149,7 @@ def test_words_ahead_of_the_data_are_not_believed(written: Disk) -> None:
     check_recovered(written, MESSAGES[:6])
 
 
-def test_time_goes_on_from_the_last_message_that_is_left(written: Disk) -> None:
+def test_timestamps_continue_from_the_last_remaining_message(written: Disk) -> None:
     """I1: no later message is older, even with an earlier clock."""
     written.tear(3, 0)
     written.clock.now = START - 10**9
@@ -157,8 +159,8 @@ def test_time_goes_on_from_the_last_message_that_is_left(written: Disk) -> None:
     assert stamps == sorted(stamps)
 
 
-def test_failure_latch_is_cleared_when_all_that_is_left_is_synced(written: Disk) -> None:
-    """I5: after the reboot the disk says what is there."""
+def test_failure_latch_is_cleared_when_all_remaining_data_is_synced(written: Disk) -> None:
+    """I5: after the reboot the disk has the true state."""
     written.poke(written.path("writeMeta"), 272, struct.pack("<I", 5))
     with written.open() as queue:
         assert not queue.info().sync_failed
@@ -170,7 +172,7 @@ def test_failure_latch_is_cleared_when_all_that_is_left_is_synced(written: Disk)
 
 
 @pytest.mark.parametrize("durable", [5, 6, 7, 8])
-def test_damage_below_the_durable_mark_is_an_error_and_changes_nothing(
+def test_damage_below_the_durable_mark_is_an_error_and_changes_no_file(
     written: Disk, durable: int
 ) -> None:
     """I5: never repaired silently; file, position and sequence are named."""
@@ -232,7 +234,7 @@ def test_missing_first_page_is_a_missing_page(written: Disk) -> None:
 
 
 def test_missing_active_page_is_a_missing_page_without_a_power_cut(disk: Disk) -> None:
-    """I1: the shared words say that it was there."""
+    """I1: the shared fields prove that it existed."""
     disk.send(*MESSAGES[:4])
     disk.page(2).unlink()
     with pytest.raises(errors.MissingPage):
@@ -265,7 +267,7 @@ def test_lost_write_meta_is_found_again_by_checking_everything(written: Disk) ->
 
 @pytest.mark.parametrize("page", [1, 2])
 def test_damage_in_the_middle_does_not_pass_for_the_tail(written: Disk, page: int) -> None:
-    """I5: without a durable mark a later page says that more was there."""
+    """I5: without a durable mark a later page proves that more messages were sent."""
     written.path("writeMeta").unlink()
     position = written.tear(page, 1)
     pages = {name: data for name, data in written.contents().items() if name.endswith(".page")}
@@ -278,8 +280,8 @@ def test_damage_in_the_middle_does_not_pass_for_the_tail(written: Disk, page: in
         written.open()
 
 
-def test_lost_read_meta_begins_at_the_first_page_that_is_left(written: Disk) -> None:
-    """I1: the head is what can be read."""
+def test_lost_read_meta_begins_at_the_first_remaining_page(written: Disk) -> None:
+    """I1: the head is the first readable message."""
     written.path("readMeta").unlink()
     written.page(1).unlink()
     written.path("0000000001.idx").unlink()
@@ -290,8 +292,8 @@ def test_lost_read_meta_begins_at_the_first_page_that_is_left(written: Disk) -> 
 
 
 @pytest.mark.parametrize("lost", ["page", "header", "short", "unset", "index"])
-def test_next_page_that_was_lost_behind_an_end_mark_is_made_again(disk: Disk, lost: str) -> None:
-    """I10: at a power cut the mark can be on disk without the next page's header or name."""
+def test_next_page_lost_after_an_end_of_page_marker_is_created_again(disk: Disk, lost: str) -> None:
+    """I10: after a power cut the marker can be on disk without the next page's header or name."""
     disk.send(*MESSAGES[:3], flush=True)
     disk.send(*MESSAGES[3:5])
     disk.cut_power()
@@ -320,8 +322,8 @@ def test_next_page_that_was_lost_behind_an_end_mark_is_made_again(disk: Disk, lo
     assert disk.page(2).read_bytes()[:56][16:] == header[16:56]
 
 
-def test_spare_page_is_removed_and_made_again_when_it_is_needed(written: Disk) -> None:
-    """I10: a page that is only made ready holds nothing."""
+def test_prepared_page_is_removed_and_created_again_on_demand(written: Disk) -> None:
+    """I10: a page that is only prepared has no messages."""
     with written.open() as queue:
         queue._store.roller.next_page(4)
     written.cut_power()
@@ -330,8 +332,8 @@ def test_spare_page_is_removed_and_made_again_when_it_is_needed(written: Disk) -
     check_recovered(written, MESSAGES)
 
 
-def test_files_left_half_made_are_swept(written: Disk) -> None:
-    """Whoever died while making a file leaves a temporary one, and nothing else is removed."""
+def test_temporary_files_of_dead_processes_are_removed(written: Disk) -> None:
+    """A process that dies while creating a file leaves a temporary one; only these are removed."""
     keep = ["queue-notes.txt", "other-0000000001.page.tmp-5", "queue-0000000009.page.bak"]
     left = ["queue-0000000004.page.tmp-next", "queue-0000000001.idx.tmp-77", "queue-allMeta.tmp-1"]
     for name in keep + left:
@@ -342,8 +344,8 @@ def test_files_left_half_made_are_swept(written: Disk) -> None:
     assert not set(left) & set(names)
 
 
-def test_copied_directory_recovers_by_itself(disk: Disk, tmp_path: Path) -> None:
-    """I5: in a copy the lock and the words are another file's."""
+def test_copied_directory_recovers_automatically(disk: Disk, tmp_path: Path) -> None:
+    """I5: in a copy the lock and the shared fields belong to another file."""
     with disk.open() as queue, queue.producer() as producer:
         for message in MESSAGES:
             producer.send(message)
@@ -356,7 +358,7 @@ def test_copied_directory_recovers_by_itself(disk: Disk, tmp_path: Path) -> None
     assert disk.payloads() == MESSAGES
 
 
-def test_head_page_that_is_only_made_ready_is_refused(disk: Disk) -> None:
+def test_head_page_that_is_only_prepared_is_refused(disk: Disk) -> None:
     """The messages before it would be hidden, and what is sent next could not be read."""
     with disk.open() as queue, queue.producer() as producer:
         producer.send(b"one")
@@ -373,11 +375,11 @@ def test_head_page_that_is_only_made_ready_is_refused(disk: Disk) -> None:
 
 
 @pytest.mark.parametrize("mark_known", [True, False])
-def test_header_of_a_roll_that_was_never_finished_says_nothing(
+def test_header_of_an_unfinished_roll_is_ignored(
     disk: Disk, tmp_path: Path, *, mark_known: bool
 ) -> None:
-    """I5: its sequence went to a message in the page before, which had room, and is durable."""
-    leave_half_a_roll(disk)
+    """I5: its sequence belongs to a durable message in the page before, which had space."""
+    leave_an_unfinished_roll(disk)
     sent = [b"one", b"two", b"three"]
     with disk.open() as queue, queue.producer() as producer:
         producer.send_many(sent[1:])
@@ -399,8 +401,8 @@ def test_header_of_a_roll_that_was_never_finished_says_nothing(
 def test_header_that_lost_its_second_roll_is_written_again(
     disk: Disk, tmp_path: Path, durable: int
 ) -> None:
-    """I5: the mark in front of the page says what it begins with."""
-    leave_half_a_roll(disk)
+    """I5: the marker of the page before has the sequence that it begins with."""
+    leave_an_unfinished_roll(disk)
     left = disk.page(2).read_bytes()[:64]
     with disk.open() as queue, queue.producer() as producer:
         producer.send_many([b"two", b"three"])
@@ -415,8 +417,8 @@ def test_header_that_lost_its_second_roll_is_written_again(
     check_recovered(disk, sent)
 
 
-def leave_half_a_roll(disk: Disk) -> None:
-    """Send a message and die behind R2 of a roll, while the page has room for more."""
+def leave_an_unfinished_roll(disk: Disk) -> None:
+    """Send a message and die after R2 of a roll, while the page has space for more."""
     disk.send(b"one")
     with disk.open() as queue:
         queue.rotate()
@@ -424,8 +426,8 @@ def leave_half_a_roll(disk: Disk) -> None:
     disk.poke(disk.path("writeMeta"), PAGE_NUMBER_AT, struct.pack("<Q", 1))
 
 
-def test_header_below_the_durable_mark_is_never_spoiled(disk: Disk) -> None:
-    """A page that ends too early is damage of that page: what follows keeps its header."""
+def test_header_below_the_durable_mark_is_never_overwritten(disk: Disk) -> None:
+    """A page that ends too early is damage of that page: the next one keeps its header."""
     disk.send(*MESSAGES, flush=True)
     frames = disk.frames(2)
     timestamp = frames[1].timestamp
@@ -441,10 +443,10 @@ def test_header_below_the_durable_mark_is_never_spoiled(disk: Disk) -> None:
     assert disk.page(3).read_bytes() == before
 
 
-def test_reader_that_opens_beside_a_recovery_is_not_told_of_damage(
+def test_reader_that_opens_during_a_recovery_reports_no_damage(
     written: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it reads by itself can be gone: a writer recovered the queue, and retention went on."""
+    """Its own checks can be outdated: a writer recovered the queue, and retention continued."""
     really, calls = Recovery._header, 0
 
     def overtaken(recovery: Recovery, number: int) -> PageHeader:
@@ -464,8 +466,8 @@ def test_reader_that_opens_beside_a_recovery_is_not_told_of_damage(
         )
 
 
-def test_reader_of_a_queue_that_lost_its_head_page_is_told(written: Disk) -> None:
-    """Where nobody recovered anything, a missing page is one."""
+def test_reader_of_a_queue_that_lost_its_head_page_gets_an_error(written: Disk) -> None:
+    """Without a concurrent recovery, a missing page is an error."""
     written.page(1).unlink()
     with pytest.raises(errors.MissingPage):
         written.open(read_only=True)

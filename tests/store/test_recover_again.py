@@ -32,7 +32,7 @@ STEPS = [
     (Directory, "sync"),
     (WriteMeta, "set_durable"),
     (WriteMeta, "sync"),
-    (WriteMeta, "settle"),
+    (WriteMeta, "mark_recovered"),
 ]
 
 
@@ -71,7 +71,7 @@ def test_recovery_that_is_cut_short_is_finished_by_the_next(
         again = written.contents()
         written.cut_power()
         written.open().close()
-        for name, data in written.contents().items():  # and a second run changes nothing
+        for name, data in written.contents().items():  # and a second run changes no file
             assert data == again[name], name
     monkeypatch.undo()
     check_recovered(written, MESSAGES[:kept])
@@ -90,10 +90,10 @@ READS: dict[str, Callable[..., list[bytes]]] = {
 
 @pytest.mark.parametrize("how", READS)
 @pytest.mark.parametrize(("page", "ordinal"), [(2, 1), (3, 0), (3, 1)])
-def test_reader_gets_the_valid_prefix_and_changes_nothing(
+def test_reader_gets_the_valid_prefix_and_changes_no_file(
     written: Disk, how: str, page: int, ordinal: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """I5: a torn tail that awaits recovery is not damage; the reader says so and writes nothing."""
+    """I5: a torn tail before recovery is not damage; the reader logs it and writes to no file."""
     written.tear(page, ordinal)
     before = written.contents()
     with written.open(read_only=True) as queue:
@@ -118,8 +118,8 @@ def test_since_finds_its_place_in_the_valid_prefix(written: Disk, damage: str, i
         assert [m.payload for m in queue.replay(since=stamps[6] + 1)] == []
 
 
-def test_reader_goes_on_when_a_writer_has_recovered(written: Disk) -> None:
-    """I5: what was torn is zeroed in the very map that the reader looks at."""
+def test_reader_continues_when_a_writer_has_recovered(written: Disk) -> None:
+    """I5: the torn bytes are zeroed in the map that the reader uses."""
     written.tear(3, 1)
     with written.open(read_only=True) as reader, reader.consumer() as consumer:
         for message in MESSAGES[:7]:

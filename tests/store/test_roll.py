@@ -1,4 +1,4 @@
-"""Going on to the next page: made ready ahead, finished by whoever comes next."""
+"""Rolling to the next page: prepared ahead, completed by the next process if interrupted."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ FULL = b"x" * 1000  # three fit into a page
 
 
 def numbers(disk: Disk) -> list[int]:
-    """Return the numbers of the pages that stand there."""
+    """Return the numbers of the existing pages."""
     return sorted(int(path.name[6:16]) for path in disk.directory.glob("*.page"))
 
 
-def test_messages_go_on_over_pages_without_gap(disk: Disk) -> None:
+def test_messages_continue_over_pages_without_gap(disk: Disk) -> None:
     """I1: the next page begins with the sequence that follows."""
     with disk.open() as queue, queue.producer() as producer:
         assert [producer.send(FULL) for _ in range(10)] == list(range(10))
@@ -38,10 +38,10 @@ def test_messages_go_on_over_pages_without_gap(disk: Disk) -> None:
     assert firsts == [0, 3, 6, 9]
 
 
-def test_end_mark_is_published_only_when_the_next_page_stands(
+def test_end_of_page_marker_is_published_only_when_the_next_page_exists(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I10: while the next page cannot be made, readers wait at the end of this one."""
+    """I10: while the next page cannot be created, readers wait at the end of this one."""
     with disk.open() as queue, queue.producer() as producer, queue.consumer() as consumer:
 
         def fail(*_: object, **__: object) -> None:
@@ -87,7 +87,7 @@ def test_rotating_seals_a_page_but_never_an_empty_one(disk: Disk) -> None:
 
 
 def test_two_producers_roll_once(disk: Disk) -> None:
-    """I10: whoever comes second goes on in the page that is there."""
+    """I10: the second producer continues in the page that exists."""
     with disk.open() as one, disk.open() as two:
         with one.producer() as first, two.producer() as second:
             sent = [p.send(FULL) for _ in range(5) for p in (first, second)]
@@ -107,7 +107,7 @@ def test_page_is_full_when_its_index_is(disk: Disk) -> None:
 
 
 @pytest.mark.parametrize("killed_after", ["R1", "R2", "R3", "mark torn"])
-def test_roll_whose_maker_was_killed_is_finished_by_the_next(disk: Disk, killed_after: str) -> None:
+def test_roll_of_a_killed_producer_is_completed_by_the_next(disk: Disk, killed_after: str) -> None:
     """I3, I10: every step can be done again."""
     with disk.open() as queue, queue.producer() as producer:
         for _ in range(3):
@@ -143,8 +143,8 @@ def test_header_that_readers_may_have_seen_is_not_written_again(disk: Disk) -> N
 
 
 @pytest.mark.parametrize("left", ["short", "garbage"])
-def test_next_page_that_was_left_half_made_is_made_again(disk: Disk, left: str) -> None:
-    """I10: no end mark leads to it yet, so nothing is lost."""
+def test_partially_created_next_page_is_created_again(disk: Disk, left: str) -> None:
+    """I10: no end-of-page marker leads to it yet, so no message is lost."""
     disk.send(b"x")
     data = {"short": b"half", "garbage": b"\xaa" * 4096}
     disk.page(2).write_bytes(data[left])
@@ -157,8 +157,8 @@ def test_next_page_that_was_left_half_made_is_made_again(disk: Disk, left: str) 
     assert list(disk.directory.glob("*.tmp-*")) == []
 
 
-def test_damage_at_the_tail_is_an_error_and_seals_nothing(disk: Disk) -> None:
-    """I2: what is neither a frame nor nothing is never passed over."""
+def test_damage_at_the_tail_is_an_error_and_seals_no_page(disk: Disk) -> None:
+    """I2: bytes that are neither a frame nor zeros are never skipped."""
     with disk.open() as queue, queue.producer() as producer:
         producer.send(b"x")
         disk.poke(disk.page(1), 88, b"\x18\0\0\0bad!")
@@ -192,7 +192,7 @@ def test_prepared_page_is_the_one_that_is_rolled_into(disk: Disk) -> None:
     assert numbers(disk) == [1, 2]
 
 
-def test_spare_page_is_no_message_and_survives_a_clean_end(disk: Disk) -> None:
+def test_prepared_page_is_empty_and_survives_a_clean_close(disk: Disk) -> None:
     """I10: a page that is only made ready is not part of the queue."""
     with disk.open() as queue, queue.producer() as producer:
         producer.send(b"x")
@@ -219,7 +219,7 @@ with Queue(sys.argv[1]) as queue, queue.producer() as producer:
 
 
 def test_limit_on_file_sizes_is_disk_full_and_can_be_raised(disk: Disk, tmp_path: Path) -> None:
-    """I10: the error is typed, nothing is harmed, and sending works again."""
+    """I10: the error is typed, no message is lost, and sending works again."""
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
     disk.page_bytes = 65536
     disk.send(b"x")
@@ -236,7 +236,7 @@ def test_limit_on_file_sizes_is_disk_full_and_can_be_raised(disk: Disk, tmp_path
 def test_page_with_messages_under_the_next_name_is_never_rolled_into(
     tmp_path: Path, *, copied: bool
 ) -> None:
-    """I10: whoever put it there gets an error, and not one byte of it is written over."""
+    """I10: the producer gets an error, and no byte of that page is overwritten."""
     with Queue(tmp_path / "q", page_bytes=4096) as queue, queue.producer() as producer:
         for number in range(9):
             producer.send(bytes([65 + number]) * 1300)

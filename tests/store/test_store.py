@@ -68,8 +68,10 @@ def test_until_is_exclusive(history: Disk, until: int) -> None:
 
 @pytest.mark.parametrize("kind", ["missing", "short", "garbage", "zeros"])
 @pytest.mark.parametrize("read_only", [True, False])
-def test_since_is_right_whatever_the_indexes_say(history: Disk, kind: str, read_only: bool) -> None:
-    """I6: rebuilt in place by who may write, privately by who may not."""
+def test_since_is_right_with_any_contents_of_the_indexes(
+    history: Disk, kind: str, read_only: bool
+) -> None:
+    """I6: rebuilt in place by a writer, privately by a reader."""
     paths = sorted(history.directory.glob("*.idx"))
     right = [path.read_bytes() for path in paths]
     for path, data in zip(paths, right, strict=True):
@@ -140,8 +142,8 @@ def test_since_passes_over_pages_without_messages(disk: Disk) -> None:
         assert queue.verify().ok
 
 
-def test_empty_queue_has_nothing_since_any_moment(disk: Disk) -> None:
-    """I6: a search in nothing finds the place where the first message comes."""
+def test_empty_queue_has_no_message_since_any_time(disk: Disk) -> None:
+    """I6: a search in an empty queue finds the place of the first message to come."""
     with disk.open() as queue, queue.producer() as producer:
         for since in (0, 2**63 - 1):
             with queue.consumer(since=since) as consumer:
@@ -151,7 +153,7 @@ def test_empty_queue_has_nothing_since_any_moment(disk: Disk) -> None:
             assert consumer.poll().payload == b"x"
 
 
-def test_consumer_since_the_future_skips_what_comes_earlier(disk: Disk) -> None:
+def test_consumer_since_the_future_skips_earlier_messages(disk: Disk) -> None:
     """I1: `since` holds for messages that come later, too."""
     disk.clock.now, disk.clock.step = 1000, 0
     with (
@@ -167,7 +169,7 @@ def test_consumer_since_the_future_skips_what_comes_earlier(disk: Disk) -> None:
 
 
 def test_search_is_right_while_messages_are_published(disk: Disk) -> None:
-    """I6: what comes during a search is behind all that was there before."""
+    """I6: messages published during a search are after all earlier ones."""
     disk.clock = Clock(1, 1)
     failed: list[object] = []
     stop = threading.Event()
@@ -200,7 +202,7 @@ def test_search_is_right_while_messages_are_published(disk: Disk) -> None:
 
 
 def test_sequence_outside_of_the_queue_is_an_error_with_its_bounds(history: Disk) -> None:
-    """I1: the tail is the next to come, and nothing is behind it."""
+    """I1: the tail is the next sequence, and no message follows it."""
     with history.open() as queue:
         assert times(queue, sequence=20) == []
         with pytest.raises(errors.SequenceOutOfRange) as caught:
@@ -223,7 +225,7 @@ def test_missing_page_in_the_middle_is_named(history: Disk) -> None:
 
 
 def test_flush_raises_the_mark_to_the_tail_of_all_producers(disk: Disk) -> None:
-    """I5: a sync covers whoever wrote since the durable mark."""
+    """I5: a sync covers every producer's messages since the durable mark."""
     with (
         disk.open() as one,
         disk.open() as two,
@@ -242,7 +244,7 @@ def test_flush_raises_the_mark_to_the_tail_of_all_producers(disk: Disk) -> None:
 def test_sync_that_fails_latches_the_queue_for_all(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I5: a failed sync is never tried again; reading goes on."""
+    """I5: a failed sync is never retried; reading works."""
 
     def failing(_: int) -> None:
         raise OSError(errno.EIO, "I/O error")
@@ -263,7 +265,7 @@ def test_sync_that_fails_latches_the_queue_for_all(
         assert two.info().sync_failed
 
 
-def test_flush_of_somebody_else_that_takes_too_long_is_a_timeout(disk: Disk) -> None:
+def test_flush_of_another_process_that_takes_too_long_is_a_timeout(disk: Disk) -> None:
     """I5: the message stays visible; the mark is not raised by guess."""
     with disk.open() as one, disk.open() as two, one.producer() as producer:
         producer.send(b"x")
@@ -300,7 +302,7 @@ def small_disk(disk: Disk) -> Iterator[Disk]:
     subprocess.run(["umount", "-l", str(disk.directory)], check=True)
 
 
-def test_full_disk_is_a_typed_error_and_harms_nothing(small_disk: Disk) -> None:
+def test_full_disk_is_a_typed_error_and_loses_no_message(small_disk: Disk) -> None:
     """I10: no fault, no stray file, and sending works again when there is room."""
     payload = b"x" * 10000
     filler = small_disk.directory / "filler"
@@ -327,7 +329,7 @@ def test_full_disk_is_a_typed_error_and_harms_nothing(small_disk: Disk) -> None:
     assert len(small_disk.payloads()) == sent + 4
 
 
-def test_new_queue_without_room_is_an_error_and_can_be_made_later(small_disk: Disk) -> None:
+def test_new_queue_on_a_full_disk_is_an_error_and_can_be_created_later(small_disk: Disk) -> None:
     """I10: what is half made is completed by the next opener."""
     filler = small_disk.directory / "filler"
     filler.write_bytes(bytes(370_000))
@@ -340,8 +342,8 @@ def test_new_queue_without_room_is_an_error_and_can_be_made_later(small_disk: Di
     assert small_disk.payloads() == [b"x"]
 
 
-def test_index_without_room_does_not_stop_a_read_only_search(small_disk: Disk) -> None:
-    """I6: whoever may not write keeps a rebuilt index for itself."""
+def test_index_on_a_full_disk_does_not_stop_a_read_only_search(small_disk: Disk) -> None:
+    """I6: a process without write permission keeps a rebuilt index private."""
     small_disk.clock.step = 1
     small_disk.send(b"a", b"b")
     small_disk.index(1).unlink()
@@ -368,7 +370,7 @@ def test_only_the_first_opener_recovers(disk: Disk) -> None:
 
 
 def test_queue_that_must_be_recovered_and_is_open_elsewhere_is_a_typed_error(disk: Disk) -> None:
-    """I5: nobody writes behind a tail that was not checked."""
+    """I5: no process writes after a tail that was not checked."""
     disk.send(b"x")
     with disk.open():
         disk.cut_power()
@@ -386,7 +388,7 @@ def test_opener_waits_only_so_long_for_a_recovery(disk: Disk) -> None:
             disk.open(lock_timeout=0.02)
 
 
-def test_read_only_needs_all_meta_files_and_makes_none(disk: Disk, tmp_path: Path) -> None:
+def test_read_only_needs_all_meta_files_and_creates_none(disk: Disk, tmp_path: Path) -> None:
     """Reading writes no byte."""
     disk.send(b"x")
     for name in ("allMeta", "writeMeta", "readMeta"):
@@ -405,7 +407,7 @@ def test_two_queues_in_one_directory_do_not_touch_each_other(disk: Disk) -> None
     disk.send(b"x")
     with disk.open(prefix="queue-b") as queue, queue.producer() as producer:
         producer.send(b"b")
-        other.write_bytes(b"somebody is making this page right now")
+        other.write_bytes(b"another process is creating this page right now")
         assert disk.payloads() == [b"x"]
         assert other.exists()
         assert [m.payload for m in queue.replay()] == [b"b"]

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from pagequeue import Queue
 from pagequeue.spark.pipeline import table_layout
+from pagequeue.spark.pipeline.publish import Publisher
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -61,3 +62,12 @@ def stage(staged: str, queue: str, first: int, end: int, step_ns: int = MINUTE_N
         }
         pq.write_table(pa.table(columns), there / f"part-00000-{first}.snappy.parquet")
     Path(staged, "_SUCCESS").touch()
+
+
+def make_table(table: Path, step_ns: int = MINUTE_NS, **queues: tuple[int, int]) -> None:
+    """Add messages of queues to a table."""
+    with Publisher(str(table)) as publisher:
+        for name, (first, end) in queues.items():
+            staged = publisher.staging()
+            stage(staged, name, first, end, step_ns)
+            publisher.publish(staged)

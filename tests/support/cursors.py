@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def fill(queue: Queue, count: int) -> None:
-    """Send messages that say their sequence."""
+    """Send messages whose payloads are their sequences."""
     with queue.producer() as producer:
         for number in range(len(queue), len(queue) + count):
             producer.send(b"%d" % number)

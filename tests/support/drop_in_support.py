@@ -44,7 +44,7 @@ def get_each(queue: Queue[Any], objects: Sequence[object]) -> None:
 
 
 def get_and_hang(queue: Queue[Any], ready: SimpleQueue[int], count: int) -> None:
-    """Get objects, say so, and be there until killed."""
+    """Get objects, print that, and sleep until killed."""
     for _ in range(count):
         queue.get()
     ready.put(os.getpid())

@@ -33,7 +33,7 @@ if importlib.util.find_spec("uvloop") is not None:
     LOOPS.append(run_uvloop)
 
 
-def bell_threads() -> list[threading.Thread]:
+def notifier_threads() -> list[threading.Thread]:
     """Return the threads that wait for coroutines."""
     return [thread for thread in threading.enumerate() if thread.name == "pagequeue-notifier"]
 

@@ -1,7 +1,8 @@
-"""What several test files share: a queue's directory that can be looked into and damaged."""
+"""What several test files share: a queue's directory that can be read and damaged."""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import struct
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # Whoever runs the tests behind `&` has the shell's children ignore Ctrl-C, which is tested.
+    # If the tests run in the shell's background, its children ignore Ctrl-C, which is tested.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Without byte code each of some thousand processes would compile the library again.
@@ -63,7 +64,7 @@ def slow_crc32c(data: bytes) -> int:
 
 
 class Frame(NamedTuple):
-    """One frame as it stands in a page."""
+    """One frame as it is in a page."""
 
     position: int
     word: int
@@ -179,7 +180,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs Spark where there is none, by name; note what a test needs in its report."""
+    """Skip tests of Spark where it is missing, by name; add what a test needs to its report."""
     marked = [item for item in items if item.get_closest_marker("spark")]
     reason = why_not() if marked else None
     for item in marked if reason else []:
@@ -194,7 +195,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:  # noqa
     """Give each test process whole files, and one process all of `tests/spark`: one session.
 
     Fixtures of a file are made once, and tests of a file may build on each other. The marks for
-    `--dist loadgroup` would say the same, but xdist 3.8 reads them in a way that pytest 9.2 ended.
+    `--dist loadgroup` would do the same, but xdist 3.8 reads them in a way that pytest 9.2 ended.
     """
     from xdist.scheduler import LoadScopeScheduling  # noqa: PLC0415 - only where tests are shared
 
@@ -246,9 +247,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how many tests of Spark were run, and how many for want of a tool were not.
+    """Print how many tests of Spark ran, and how many were skipped for lack of a tool.
 
-    `.ci/run` looks for both lines.
+    `.ci/run` searches for both lines.
     """
     terminalreporter.write_line(closing_line(skipped_for_tools(terminalreporter).values()))
     stats = terminalreporter.stats
@@ -272,6 +273,15 @@ def spark() -> Iterator[SparkSession]:
     started.stop()
 
 
+@pytest.fixture(scope="module")
+def few_objects() -> Iterator[None]:
+    """Let `gc.collect` look at the objects of a file's own tests only: milliseconds, not 0.2 s."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture
 def disk(tmp_path: Path) -> Disk:
     """A directory where no queue was made yet."""
@@ -280,7 +290,7 @@ def disk(tmp_path: Path) -> Disk:
 
 @pytest.fixture
 def clock() -> Clock:
-    """A clock that stands."""
+    """A clock that does not advance."""
     return Clock()
 
 

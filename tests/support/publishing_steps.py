@@ -1,4 +1,4 @@
-"""Publishers that die at a step: run in a process of its own, which forks one for each step."""
+"""Publishers that die at a step: run in their own process, which forks one for each step."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ PAGE_BYTES = 4096
 SMALL_COUNT = 20
 LARGE_COUNT = 160
 """More than three pages of 4096 bytes hold."""
+LIVE_PIECES = 8
+"""Pieces of one live queue: it is read over and over, and more of them would show no more."""
 
 
 class Rows:
@@ -50,7 +52,7 @@ class Rows:
 
 
 class Steps:
-    """Counts what changes files or words, and dies before or behind the one that was chosen."""
+    """Counts the calls that change files or shared fields; dies before or after the chosen one."""
 
     def __init__(self, deadly: int) -> None:
         self._deadly = deadly
@@ -87,7 +89,8 @@ def die_at(directory: str, label: str, piece: int, count: int, step: int) -> boo
         steps = Steps(step)
         for owner, name in (
             (Directory, "make"), (Directory, "rename"), (Directory, "remove"), (Directory, "sync"),
-            (os, "rename"), (Producer, "send_many"), (Producer, "freeze"), (Producer, "_leap"),
+            (os, "rename"), (Producer, "send_many"), (Producer, "freeze"),
+            (Producer, "_bulk_commit"),
         ):  # fmt: skip
             steps.watch(owner, name)
         publish(directory, label, piece, count)
@@ -109,7 +112,7 @@ def whole(payloads: list[bytes], label: str, count: int) -> bool:
 
 
 def read(directory: str) -> list[bytes]:
-    """Return all payloads as a reader sees them, who changes nothing."""
+    """Return all payloads as a read-only reader sees them."""
     with Queue(directory, read_only=True) as queue:
         messages = list(queue.replay())
         assert [m.sequence for m in messages] == list(range(len(messages)))
@@ -124,7 +127,7 @@ def read(directory: str) -> list[bytes]:
 
 
 def salvaged(directory: str) -> list[bytes]:
-    """Return what salvage copies of a queue that nobody has open."""
+    """Return what salvage copies from a closed queue."""
     with tempfile.TemporaryDirectory() as base:
         target = os.path.join(base, "target")
         report = salvage_queue(directory, target)
@@ -146,7 +149,7 @@ def main(directory: str, kind: str, count: int) -> None:
     base = directory
     while True:
         step, piece = step + 1, piece + 1
-        if step == 1 or kind != "live":  # a small one each time: it is read over and over
+        if kind != "live" or step % LIVE_PIECES == 1:
             directory = os.path.join(base, str(step))
             with Queue(directory, page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
                 producer.send(b"first")
@@ -155,7 +158,7 @@ def main(directory: str, kind: str, count: int) -> None:
             with Queue(directory) as queue, queue.producer() as producer:
                 dies = die_at(directory, label, piece, count, step)
                 before = whole(read(directory), label, count)
-                for number in range(120):  # rolls: whoever makes a page settles
+                for number in range(120):  # rolls: the process that creates a page completes it
                     producer.send(b"live %06d %06d" % (step, number) + bytes(40))
                 after = whole([m.payload for m in queue.replay()], label, count)
                 assert queue.verify().problems == [], queue.verify().problems

@@ -1,4 +1,4 @@
-"""What the tests of retention share: full pages, what stands there, and trimming by hand only."""
+"""What the tests of retention share: full pages, the list of pages, and trimming by hand only."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def fill(queue: Queue, pages: int, each: int = 3) -> None:
 
 
 def numbers(disk: Disk) -> list[int]:
-    """Return the numbers of the pages that stand there."""
+    """Return the numbers of the existing pages."""
     return sorted(int(path.name[6:16]) for path in disk.directory.glob("*.page"))
 
 
 def only_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have nothing trimmed in the background."""
+    """Turn off trimming in the background."""
     monkeypatch.setattr(Retainer, "trim_quietly", lambda _: None)
     monkeypatch.setattr(Retainer, "make_room", lambda *_: None)
 

@@ -28,7 +28,7 @@ WORKER = "org.apache.spark.deploy.worker.Worker"
 
 
 def environment(there: Path) -> dict[str, str]:
-    """Return the environment of all processes; none of it says where the driver is."""
+    """Return the environment of all processes; no variable names the driver's directory."""
     package = Path(sys.modules["pyspark"].__file__ or "").parent
     home = there / "home"
     if not home.exists():
@@ -48,7 +48,7 @@ def environment(there: Path) -> dict[str, str]:
 
 
 class _Process:
-    """One process, in a group of its own, whose output goes to a file."""
+    """One process, in its own group, whose output goes to a file."""
 
     def __init__(self, there: Path, name: str, *arguments: str) -> None:
         work = there / name
@@ -62,7 +62,7 @@ class _Process:
             )  # fmt: skip
 
     def wait_for(self, pattern: str) -> str:
-        """Wait until it says something; return that."""
+        """Wait until it prints a line; return that."""
         deadline = time.monotonic() + SECONDS
         while not (found := re.search(pattern, self.log.read_text(errors="replace"))):
             alive = self._process.poll() is None

@@ -1,4 +1,4 @@
-"""What the driver of `test_spark_cluster.py` does: a process of its own, started with one task.
+"""What the driver of `test_spark_cluster.py` does: a separate process, started with one task.
 
     python spark_cluster_driver.py MASTER DIRECTORY
 

@@ -1,4 +1,4 @@
-"""A source that takes filters as PySpark says: to see whether its results are right by now."""
+"""A source that takes filters by PySpark's documentation, to test whether pushdown works yet."""
 
 from __future__ import annotations
 

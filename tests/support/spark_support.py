@@ -1,4 +1,4 @@
-"""The one Spark session that all tests share, and why there is none where there is none."""
+"""The one Spark session that all tests share, and the reason if Spark is not available."""
 
 from __future__ import annotations
 

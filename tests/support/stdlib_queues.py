@@ -58,7 +58,7 @@ def load() -> types.ModuleType | None:
 
 
 def install(method: str) -> None:
-    """Make the test classes under this module's name, where child processes look for them."""
+    """Make the test classes available under this module's name, for child processes."""
     module = load()
     if module is not None:
         module.install_tests_in_module_dict(globals(), method)
@@ -129,7 +129,7 @@ def run() -> dict[str, str]:
 
 
 def outcome_of(result: unittest.TestResult) -> str:
-    """Say what became of one test."""
+    """Return the outcome of one test."""
     wrong = [*result.errors, *result.failures]
     if wrong:
         return wrong[0][1].strip().splitlines()[-1]

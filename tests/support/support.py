@@ -15,20 +15,23 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 import portalocker
 
-from pagequeue import PageQueueError, Queue, Retention, merge
+from pagequeue import Overtaken, PageQueueError, Queue, Retention, merge
 from pagequeue import format as fmt
 from pagequeue.meta.all_and_read_meta import field_of
+from pagequeue.send.producer import Producer
 from stress.tampering import overwrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+Result = TypeVar("Result")
 HERE = str(Path(__file__).resolve().parent)
 ROOT = str(Path(__file__).resolve().parents[2])
 SMALL = 4096
@@ -55,12 +58,27 @@ def within(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+@contextlib.contextmanager
+def own_thread() -> Iterator[Callable[[Callable[[], Result]], Result]]:
+    """Give a function that runs a callable in one separate thread, which lives until the end.
+
+    For what raises out of a trace function: in the middle of an `except` that leaves the handled
+    exception in place, and all later ones of the same thread would carry it as their context.
+    """
+
+    def called(calls: list[Callable[[], Result]]) -> Result:
+        return calls.pop()()  # the caller then has the only reference to the callable
+
+    with ThreadPoolExecutor(1) as thread:
+        yield lambda do: thread.submit(called, [do]).result()
+
+
 class Clock:
-    """A clock that is where it is put; ns since 1970.
+    """A settable clock; ns since 1970.
 
     Args:
-        now: what the first look says.
-        step: what each look adds.
+        now: the first value read.
+        step: added by each read.
     """
 
     def __init__(self, now: int = 1_000_000, step: int = 0) -> None:
@@ -118,6 +136,50 @@ def start(
     )
 
 
+@contextlib.contextmanager
+def forked() -> Iterator[Callable[..., list[str]]]:
+    """Give a function that runs one of this module's in a fork; it returns the lines it printed.
+
+    The forks are of one process that has imported all and has one thread, so that each takes
+    milliseconds. A fork that neither ends well nor is killed is an error.
+    """
+    process = start(run_in_forks.__name__)
+    assert process.stdin is not None and process.stdout is not None  # noqa: PT018
+
+    def run(name: str, *args: object) -> list[str]:
+        process.stdin.write(json.dumps([name, args], default=str) + "\n")  # type: ignore[union-attr]
+        process.stdin.flush()  # type: ignore[union-attr]
+        said = []
+        while (line := ready(process)) not in {"0", str(-signal.SIGKILL)}:
+            assert not line.isdecimal(), (line, said)
+            said.append(line)
+        return said
+
+    try:
+        yield run
+    finally:
+        process.stdin.close()
+        process.wait()
+        for stream in (process.stdout, process.stderr):
+            stream.close()  # type: ignore[union-attr]
+
+
+def run_in_forks() -> None:
+    """For each line of the input fork a child that runs a function; print how the child ended."""
+    for line in sys.stdin:
+        name, args = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                globals()[name](*args)
+                code = 0
+            finally:
+                sys.stdout.flush()
+                os._exit(code)
+        print_now(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])))
+
+
 def ready(process: subprocess.Popen[str]) -> str:
     """Wait for the first line that a process prints, and return it."""
     assert process.stdout is not None and process.stderr is not None  # noqa: PT018
@@ -144,7 +206,7 @@ def end(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
-def say(text: object) -> None:
+def print_now(text: object) -> None:
     """Print at once."""
     print(text, flush=True)
 
@@ -159,7 +221,7 @@ def hold_writers_lock(directory: str, *, stop: bool = False) -> None:
         shared = mmap.mmap(file.fileno(), fmt.WRITE_META_FILE_BYTES)
     mutex = ctypes.c_char.from_buffer(shared, MUTEX)
     assert ctypes.CDLL(None).pthread_mutex_trylock(ctypes.byref(mutex)) == 0
-    say("held")
+    print_now("held")
     if stop:
         os.kill(os.getpid(), signal.SIGSTOP)
     time.sleep(60)
@@ -169,12 +231,12 @@ def hold_file_lock(path: str) -> None:
     """Lock a file alone; keep it until killed."""
     with Path(path).open("rb") as file:
         portalocker.lock(file, portalocker.LockFlags.EXCLUSIVE)
-        say("held")
+        print_now("held")
         time.sleep(60)
 
 
 def hold_a_page(directory: str, sequence: int, *, child: bool) -> None:
-    """Have a page mapped, or have a child that inherited it; say who, and wait to be killed."""
+    """Map a page, or have a child that inherited it; print the process, and wait to be killed."""
     queue = Queue(directory, read_only=True)
     consumer = queue.consumer(sequence=sequence)
     pid = os.fork() if child else os.getpid()
@@ -183,15 +245,15 @@ def hold_a_page(directory: str, sequence: int, *, child: bool) -> None:
     if child:
         consumer.close()
         queue.close()
-    say(pid)
+    print_now(pid)
     time.sleep(60)
 
 
 def flush_and_hang(directory: str, step: str) -> None:
-    """Send a message whose flush says how far it came, and then hangs until killed."""
+    """Send a message whose flush prints its progress, and then hangs until killed."""
 
     def hang(*_: object) -> None:
-        say(step)
+        print_now(step)
         time.sleep(60)
 
     with Queue(directory, sync="always") as queue, queue.producer() as producer:
@@ -212,7 +274,7 @@ def flush_and_hang(directory: str, step: str) -> None:
 
 
 def send_for_ever(directory: str, acked_path: str, batch: int) -> None:
-    """Send numbered messages until killed; the count of those acknowledged stands in a file."""
+    """Send numbered messages until killed; write the count of those acknowledged to a file."""
     with Path(acked_path).open("r+b") as file:
         acked = mmap.mmap(file.fileno(), 8)
     with Queue(directory) as queue, queue.producer() as producer:
@@ -228,7 +290,7 @@ def send_for_ever(directory: str, acked_path: str, batch: int) -> None:
             count += batch
             acked[:] = count.to_bytes(8, "little")
             if count == batch:
-                say("sending")
+                print_now("sending")
 
 
 def open_consumer_and_hold(directory: str, name: str, *, ack: int = 0, leave: bool = False) -> None:
@@ -237,20 +299,20 @@ def open_consumer_and_hold(directory: str, name: str, *, ack: int = 0, leave: bo
         try:
             consumer = queue.consumer(name)
         except PageQueueError as error:
-            say(type(error).__name__)
+            print_now(type(error).__name__)
             return
         with consumer:
             for _ in range(ack):
                 consumer.receive(10)
             consumer.ack()
-            say("open")
+            print_now("open")
             time.sleep(0 if leave else 60)
 
 
 def receive_and_ack_for_ever(directory: str, name: str, out: str, *, total: int) -> None:
     """Write down each message, and acknowledge it after that, until killed or all are done."""
     with Path(out).open("a") as file, Queue(directory) as queue, queue.consumer(name) as consumer:
-        say("open")
+        print_now("open")
         while consumer.sequence < total:
             message = consumer.receive(10)
             os.write(file.fileno(), b"%d\n" % message.sequence)
@@ -272,14 +334,14 @@ def use_consumer_after_fork(directory: str) -> None:
             "remove": lambda: queue.remove_consumer("billing"),
             "trim": queue.trim,
         }
-        say(json.dumps({name: outcome(use) for name, use in uses.items()}))
+        print_now(json.dumps({name: outcome(use) for name, use in uses.items()}))
         consumer.close()
-        for fd in (1, 2):  # whoever waits for the parent's output must not wait for this one
+        for fd in (1, 2):  # a reader of the parent's output must not wait for this one
             os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
         time.sleep(60)
     time.sleep(0.3)
     consumer.ack()
-    say(pid)
+    print_now(pid)
     time.sleep(60)
 
 
@@ -295,7 +357,7 @@ def send_and_trim_for_ever(directory: str) -> None:
             producer.send(b"%d" % count + b"." * (count % 900))
             count += 1
             if count == 100:
-                say("sending")
+                print_now("sending")
             if count % 97 == 0:
                 queue.trim()
                 time.sleep(0.001)
@@ -336,14 +398,14 @@ def die_while_trimming(directory: str, step: int) -> None:
         meta.region = Stores()  # type: ignore[assignment]
         queue.trim()
         meta.region = region
-        say("done")
+        print_now("done")
         os._exit(0)
 
 
 def compress_for_ever(directory: str) -> None:
     """Compress whatever is sealed, until killed."""
     with Queue(directory) as queue:
-        say("ready")
+        print_now("ready")
         while True:
             queue.compress()
             time.sleep(0.002)
@@ -357,27 +419,70 @@ def die_while_compressing(directory: str, step: int) -> None:
         for name in ("open", "fchmod", "pwrite", "fsync", "rename", "unlink"):
             setattr(os, name, deadly(getattr(os, name)))
         queue.compress()
-        say("done")
+        print_now("done")
         os._exit(0)
 
 
+AROUND_LARGE = [b"one", bytes(range(256)) * 200, b"two"]
+"""A batch whose second message is larger than a page."""
+
+
+def die_while_sending_large(directory: str, step: int) -> None:
+    """Send a large message, and die right before one of the calls that change or sync something."""
+    with Queue(directory) as queue, queue.producer() as producer:
+        deadly = dying_at(step)
+        for name in ("rename", "fsync", "fdatasync", "pwrite", "ftruncate", "unlink", "rmdir"):
+            setattr(os, name, deadly(getattr(os, name)))
+        producer.send_many(AROUND_LARGE)
+        print_now("done")
+        os._exit(0)
+
+
+def die_behind_the_marker(directory: str, sizes: list[int]) -> None:
+    """Send messages that `lettered` gives; die where the core has kill point 34 (M7).
+
+    They are visible by the marker, and the last step of the bulk commit is not done.
+    """
+    names = "page_number", "batch_open", "last_timestamp"
+    words = [field_of(fmt.WRITE_META, name) for name in names]
+    commit = Producer._bulk_commit
+
+    def dying(producer: Producer, *given: Any) -> NoReturn:  # noqa: ANN401 - the core's
+        region = producer._store.write_meta.region
+        before = [region.load(word) for word in words]
+        commit(producer, *given)
+        for word, value in zip(words, before, strict=True):
+            region.store(word, value)
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+    setattr(Producer, "_bulk_commit", dying)  # noqa: B010  mypy forbids it in plain words
+    with Queue(directory) as queue, queue.producer() as producer:
+        producer.send_many(lettered(sizes))
+
+
+def lettered(sizes: list[int]) -> list[bytes]:
+    """Return payloads of these sizes, each of another letter."""
+    return [bytes([ord("a") + i]) * size for i, size in enumerate(sizes)]
+
+
 def send_until_blocked(directory: str, count: int = 10**6) -> None:
-    """Send with a retention of four pages, blocking; say how that ended."""
+    """Send with a retention of four pages, blocking; print the outcome."""
     retention = Retention(max_bytes=4 * SMALL)
     with Queue(directory, retention=retention, on_full="block") as queue:
-        say("sending")
+        print_now("sending")
         try:
             with queue.producer() as producer:
                 for _ in range(count):
                     producer.send(b"x" * 1300)
         except KeyboardInterrupt:
-            say(json.dumps(["interrupted", queue.tail_sequence]))
+            print_now(json.dumps(["interrupted", queue.tail_sequence]))
 
 
 def ack_slowly(directory: str, name: str, count: int) -> None:
     """Receive so many messages, acknowledging every fifth a little later."""
     with Queue(directory) as queue, queue.consumer(name) as consumer:
-        say("open")
+        print_now("open")
         for number in range(count):
             assert consumer.receive(30).sequence == number
             if number % 5 == 4:
@@ -389,13 +494,13 @@ def ack_slowly(directory: str, name: str, count: int) -> None:
 def send_lines(directory: str, prefix: str = "queue") -> None:
     """Send each line of the input, and print its sequence."""
     with Queue(directory, prefix=prefix) as queue, queue.producer() as producer:
-        say("open")
+        print_now("open")
         for line in sys.stdin:
-            say(producer.send(line.strip().encode()))
+            print_now(producer.send(line.strip().encode()))
 
 
 def send_counted(directory: str, count: int, *, sleeper: bool) -> None:
-    """Send small messages; with `sleeper`, somebody seems to sleep before each of them."""
+    """Send small messages; with `sleeper`, a waiter is announced before each of them."""
     with Queue(directory) as queue, queue.producer() as producer:
         region = queue._store.write_meta.region
         for _ in range(count):
@@ -405,7 +510,7 @@ def send_counted(directory: str, count: int, *, sleeper: bool) -> None:
 
 
 def wait_for_message(directory: str, how: str) -> None:
-    """Block in one of the ways to wait, and say how that ended."""
+    """Block in one of the ways to wait, and print the outcome."""
     with Queue(directory, read_only=how == "read_only", lock_timeout=60) as queue:
         consumer = queue.consumer(latest=True)
         waits: dict[str, Callable[[], object]] = {
@@ -416,11 +521,11 @@ def wait_for_message(directory: str, how: str) -> None:
             "send": lambda: queue.producer().send(b"x"),
             "merge": lambda: merge([queue, queue], follow=True).receive(),
         }
-        say("waiting")
+        print_now("waiting")
         try:
             waits[how]()
         except KeyboardInterrupt:
-            say("interrupted")
+            print_now("interrupted")
 
 
 def answer_commands() -> None:
@@ -429,7 +534,30 @@ def answer_commands() -> None:
         directory, text, now = json.loads(line)
         with Queue(directory, clock=Clock(now)) as queue, queue.producer() as producer:
             sequence = producer.send(bytes.fromhex(text))
-        say(sequence)
+        print_now(sequence)
+
+
+def count_up(directory: str | Path, count: int) -> None:
+    """Append the last number plus one, so often, at the place after it."""
+    with Queue(directory) as queue, queue.producer() as producer:
+        done = 0
+        while done < count:
+            last = queue.last(1)
+            try:
+                producer.send(b"%d" % (int(last.payloads[0]) + 1), at=int(last.sequences[0]) + 1)
+            except Overtaken:
+                continue
+            done += 1
+
+
+def publish_pieces(directory: str, count: int) -> None:
+    """Publish pieces of one writer, as another process may do too; print where they are."""
+    with Queue(directory) as queue:
+        found = []
+        for piece in range(count):
+            items = [b"%d %d" % (piece, i) for i in range(piece % 3 * 200 + 1)]
+            found.append(queue.publish("pieces", piece, items))
+    print_now([[sequences.start, sequences.stop] for sequences in found])
 
 
 def outcome(call: Callable[[], object]) -> str:
@@ -473,7 +601,7 @@ def use_after_fork(directory: str, leave: str) -> None:
         "producer.rotate": producer.rotate,
     }
     if (pid := os.fork()) == 0:
-        say(json.dumps({name: outcome(use) for name, use in uses.items()}))
+        print_now(json.dumps({name: outcome(use) for name, use in uses.items()}))
         if leave == "close":
             consumer.close()
             producer.close()
@@ -491,7 +619,7 @@ def use_after_fork(directory: str, leave: str) -> None:
     producer.rotate()
     producer.send(b"rotated")
     received.append(consumer.receive(5).payload.decode())
-    say(json.dumps([received, queue.verify().ok]))
+    print_now(json.dumps([received, queue.verify().ok]))
     queue.close()
 
 
@@ -499,7 +627,7 @@ def use_after_fork(directory: str, leave: str) -> None:
 
 
 def label(producer: int, number: int, batch: int, count: int) -> bytes:
-    """Return a message that says whose it is, with a tail that follows from that."""
+    """Return a message labelled with its sender, with a tail derived from the label."""
     rest = bytes([(producer * 31 + number) & 0xFF]) * (number * 7 % 120)
     return LABEL.pack(producer, number, batch, count) + rest
 
@@ -588,10 +716,10 @@ def drive(method: str, directory: str, out: str, processes: int, count: int) -> 
     sys.exit(any(child.exitcode != 0 for child in children))
 
 
-def open_as_nobody() -> None:
+def open_as_other_user() -> None:
     """Make queues as root, then become another user and try to open them; print what came."""
     if os.geteuid() != 0:
-        say("{}")
+        print_now("{}")
         return
     with tempfile.TemporaryDirectory() as base:
         for name in ("closed", "readable", "listed"):
@@ -612,4 +740,4 @@ def open_as_nobody() -> None:
         with Queue(f"{base}/readable", read_only=True) as queue:
             found = [message.payload.decode() for message in queue.replay()]
         os.seteuid(0)
-        say(json.dumps({"denied": denied, "read": found}))
+        print_now(json.dumps({"denied": denied, "read": found}))

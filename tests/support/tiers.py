@@ -1,4 +1,4 @@
-"""Cases of a test that are left to the step `slow-tests`, because a few of them show the same."""
+"""Cases of a test that are left to the step `more-tests`, because a few of them show the same."""
 
 from __future__ import annotations
 

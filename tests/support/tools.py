@@ -56,7 +56,7 @@ def tool_of(reason: str) -> str | None:
 
 
 def closing_line(tools: Iterable[str]) -> str:
-    """Say how many tests were not run, by the tools that they lacked."""
+    """Return how many tests were not run, by the tools that were missing."""
     names = sorted(tools)
     counts = [f"{name} ({names.count(name)})" for name in dict.fromkeys(names)]
     named = f": {', '.join(counts)}" if counts else ""

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from support import say, until
+from support import print_now, until
 
 from pagequeue import Queue, _core, errors
 from pagequeue import format as fmt
@@ -97,7 +97,9 @@ def read_cut(directory: str, what: str, size: int, read_only: bool, left_out: li
             "since": lambda: poll.seek(since=1),
             "info": queue.info,
         }
-        say(json.dumps({name: result(use) for name, use in uses.items() if name not in left_out}))
+        print_now(
+            json.dumps({name: result(use) for name, use in uses.items() if name not in left_out})
+        )
         queue.close()
     scene.queue.close()
 
@@ -111,9 +113,9 @@ def wait_for_cut(directory: str, how: str, read_only: bool, durable_only: bool) 
             "receive_many": consumer.receive_many,
             "iterate": lambda: next(consumer),
         }
-        say("waiting")
+        print_now("waiting")
         found = result(waits[how])
-        say(json.dumps([found, time.time()]))
+        print_now(json.dumps([found, time.time()]))
 
 
 def send_cut(directory: str, what: str, size: int) -> None:
@@ -130,7 +132,7 @@ def send_cut(directory: str, what: str, size: int) -> None:
         "rotate": producer.rotate,
         "rotate queue": scene.queue.rotate,
     }
-    say(json.dumps({name: result(use) for name, use in uses.items()}))
+    print_now(json.dumps({name: result(use) for name, use in uses.items()}))
     producer.close()
     scene.queue.close()
 
@@ -147,7 +149,7 @@ def send_without_index(directory: str) -> None:
     places = [scene.queue.consumer(sequence=n).receive(0).sequence for n in (3, 14, 15, 40)]
     since = scene.queue.last(1)[0].timestamp
     last = next(scene.queue.consumer(since=since)).sequence
-    say(json.dumps([found, places, last, scene.queue.verify().ok]))
+    print_now(json.dumps([found, places, last, scene.queue.verify().ok]))
     scene.queue.close()
 
 
@@ -193,7 +195,7 @@ def send_until_cut(directory: str, what: str, at: float, threads: int) -> None:
     for sender in senders:
         sender.join(20)
     assert not any(sender.is_alive() for sender in senders)
-    say(json.dumps(ends))
+    print_now(json.dumps(ends))
 
 
 def after_fork(directory: str) -> None:
@@ -212,7 +214,7 @@ def after_fork(directory: str) -> None:
             region.load(64)
         except OSError as error:
             found.append(error.errno)
-        say(json.dumps([*found, region.broken]))
+        print_now(json.dumps([*found, region.broken]))
         os._exit(0)
     status = os.waitpid(pid, 0)[1]
     assert status == 0, status
@@ -231,11 +233,11 @@ def with_faulthandler(directory: str, when: str) -> None:
     found = [result(consumer.poll), result(lambda: scene.producer.send(b"a"))]
     scene.cut("sealed", OS_PAGE)
     found.append(result(lambda: list(scene.queue.batches())))
-    say(json.dumps(found))
+    print_now(json.dumps(found))
 
 
 def die_elsewhere(directory: str, handler: str) -> None:
-    """Open a queue, then touch a truncated map that is none of ours: the signal must kill."""
+    """Open a queue, then touch a truncated map of another owner: the signal must kill."""
     if handler == "before":
         faulthandler.enable()
     scene = Scene(directory)
@@ -248,25 +250,25 @@ def die_elsewhere(directory: str, handler: str) -> None:
         with mmap.mmap(file.fileno(), PAGE) as shared:
             view = (ctypes.c_char * PAGE).from_buffer(shared)
             file.truncate(0)
-            say("touching")
+            print_now("touching")
             ctypes.string_at(ctypes.addressof(view), 1)
-    say(f"survived {scene}")
+    print_now(f"survived {scene}")
 
 
 def sleep_open(directory: str, handler: str) -> None:
-    """Open a queue and sleep; somebody sends a signal."""
+    """Open a queue and sleep; another process sends a signal."""
     if handler == "before":
         faulthandler.enable()
     scene = Scene(directory)
     if handler == "after":
         faulthandler.enable()
-    say("open")
+    print_now("open")
     time.sleep(60)
-    say(f"survived {scene}")
+    print_now(f"survived {scene}")
 
 
 def wrong_of(region: _core.Region) -> list[str]:
-    """Return what is wrong with a map of ones whose file was cut behind its first OS page."""
+    """Return what is wrong with a map of ones whose file was cut after its first OS page."""
     wrong = []
     if region.read(8, 8) != b"\x01" * 8:
         wrong.append("what is there is not read")
@@ -282,7 +284,7 @@ def wrong_of(region: _core.Region) -> list[str]:
 
 
 def many_maps(directory: str) -> None:
-    """Map and unmap from several threads while others fault; every cut map must say so."""
+    """Map and unmap from several threads while others fault; every cut map must report it."""
     base = Path(directory)
     wrong: list[str] = []
 
@@ -304,7 +306,7 @@ def many_maps(directory: str) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    say(json.dumps(wrong))
+    print_now(json.dumps(wrong))
 
 
 def threads_at_once(directory: str) -> None:
@@ -328,14 +330,14 @@ def threads_at_once(directory: str) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    say(json.dumps([ends, bytes(region) == bytes(size)]))
+    print_now(json.dumps([ends, bytes(region) == bytes(size)]))
 
 
 def import_only() -> None:
-    """Import the package; print whether the signal is still handled by nobody."""
+    """Import the package; print whether the signal still has no handler."""
     before = Path("/proc/self/status").read_text(encoding="ascii")
     caught = next(line for line in before.splitlines() if line.startswith("SigCgt:"))
-    say(json.dumps(bool(int(caught.split()[1], 16) >> (signal.SIGBUS - 1) & 1)))
+    print_now(json.dumps(bool(int(caught.split()[1], 16) >> (signal.SIGBUS - 1) & 1)))
 
 
 def every_call_on_regions(directory: str) -> None:
@@ -363,7 +365,7 @@ def every_call_on_regions(directory: str) -> None:
         "scan": lambda: _core.scan(page, index, 0, 64, 0, 9, 0, _core.INDEX_WRITE),
         "find": lambda: _core.find(page, index, 0, 5, 5),
         "locate": lambda: _core.locate(page, index, 0, 5, 3),
-        "look": lambda: _core.look(page, 64, 0),
+        "look": lambda: _core.peek(page, 64, 0),
         "tail": lambda: _core.tail(meta),
         "set_tail": lambda: _core.set_tail(meta, (1, 64, 0, 0, 0)),
         "reset_lock": lambda: _core.reset_lock(meta),
@@ -375,4 +377,4 @@ def every_call_on_regions(directory: str) -> None:
         except OSError as error:
             outcomes[name] = type(error).__name__
     _core.wake(meta)
-    say(json.dumps([outcomes, bytes(index) == bytes(6144)]))
+    print_now(json.dumps([outcomes, bytes(index) == bytes(6144)]))

@@ -1,4 +1,4 @@
-"""What the tests of flows share: an upstream that can be looked at, stopped and broken."""
+"""What the tests of flows share: an upstream that can be observed, stopped and broken."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Upstream:
-    """An iterator of numbered elements that says how far it was drawn, and can be told to wait."""
+    """An iterator of numbered elements that counts its reads, and can be made to wait."""
 
     def __init__(self, end: int, begin: int = 0, size_bytes: int = 0) -> None:
         self.end = end

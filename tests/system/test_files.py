@@ -1,4 +1,4 @@
-"""Opening, making and removing files: nothing but regular files of our own, typed errors only."""
+"""Opening, creating and removing files: only regular files with own names, typed errors only."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="changing the user needs 
 
 @pytest.fixture(autouse=True)
 def _alarm() -> Iterator[None]:
-    """Whoever blocks on a FIFO fails instead of hanging."""
+    """A call that blocks on a FIFO fails instead of hanging."""
     with within(10):
         yield
 
@@ -62,7 +62,7 @@ def put_in_place(path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "fifo", "socket", "directory"])
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_not_a_regular_file_is_refused_without_blocking(
+def test_file_that_is_not_regular_is_refused_without_blocking(
     disk: Disk, name: str, kind: str
 ) -> None:
     """I9: neither a link out of the directory nor a pipe is ever opened for a file of ours."""
@@ -89,8 +89,8 @@ def test_read_only_refuses_the_same_or_does_without(disk: Disk, name: str, kind:
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "directory"])
-def test_next_page_is_not_laid_into_something_else(disk: Disk, kind: str) -> None:
-    """I10: what stands in the next page's place is an error, and the queue is as it was."""
+def test_next_page_is_not_written_into_an_existing_object(disk: Disk, kind: str) -> None:
+    """I10: an object in the next page's place is an error, and the queue is unchanged."""
     with disk.open() as queue, queue.producer() as producer:
         producer.send(b"x")
         disk.page(2).write_bytes(b"")
@@ -128,7 +128,7 @@ def test_path_through_a_file_is_not_a_directory(tmp_path: Path) -> None:
     assert file.read_bytes() == b"mine"
 
 
-def test_missing_directory_is_made_only_when_asked(tmp_path: Path) -> None:
+def test_missing_directory_is_created_only_on_request(tmp_path: Path) -> None:
     """Directories are for their owner only."""
     path = tmp_path / "a" / "b"
     for options in ({"create": False}, {"read_only": True}):
@@ -165,8 +165,8 @@ def test_every_system_error_becomes_a_typed_one(number: int, kind: type) -> None
         assert caught.value.filename == "/q/f"
 
 
-def test_file_is_made_whole_and_zero_behind_its_content(tmp_path: Path) -> None:
-    """I10: a file stands under its final name only with all its blocks and content."""
+def test_file_is_created_complete_and_zero_after_its_content(tmp_path: Path) -> None:
+    """I10: a file gets its final name only with all its blocks and content."""
     folder = Directory(str(tmp_path), create=False)
     (tmp_path / "name").write_bytes(b"old")
     (tmp_path / "name.tmp-next").write_bytes(b"left by one that was killed")
@@ -180,7 +180,7 @@ def test_file_is_made_whole_and_zero_behind_its_content(tmp_path: Path) -> None:
     folder.close()
 
 
-def test_making_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_failed_creation_leaves_no_file(tmp_path: Path) -> None:
     """A name that a directory has already is refused, without a temporary file left."""
     folder = Directory(str(tmp_path), create=False)
     (tmp_path / "name").mkdir()
@@ -194,7 +194,7 @@ def test_making_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     folder.close()
 
 
-def test_removing_what_is_not_there_is_no_error(tmp_path: Path) -> None:
+def test_removing_a_missing_file_is_not_an_error(tmp_path: Path) -> None:
     """Two processes may remove the same file."""
     folder = Directory(str(tmp_path), create=False)
     folder.remove("none")
@@ -205,10 +205,8 @@ def test_removing_what_is_not_there_is_no_error(tmp_path: Path) -> None:
     folder.close()
 
 
-def test_closing_that_fails_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The descriptor is gone all the same, and what had to be synced was."""
+def test_failed_close_has_no_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The descriptor is closed all the same, and all syncs were done before."""
     (tmp_path / "name").write_bytes(b"content")
     folder = Directory(str(tmp_path), create=False)
     real = os.close
@@ -224,10 +222,10 @@ def test_closing_that_fails_changes_nothing(
     assert folder.descriptor.is_closed
 
 
-def test_file_that_cannot_be_looked_at_is_a_typed_error(
+def test_file_that_stat_refuses_is_a_typed_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No descriptor is left open by that."""
+    """The descriptor is closed."""
     (tmp_path / "name").write_bytes(b"content")
     folder = Directory(str(tmp_path), create=False)
     before = os.listdir("/proc/self/fd")
@@ -274,7 +272,7 @@ def public() -> Iterator[Path]:
         yield directory
 
 
-def as_nobody(directory: Path, how: str) -> str:
+def as_other_user(directory: Path, how: str) -> str:
     """Open the queue in a process that becomes another user; return what it prints."""
     result = subprocess.run(
         [sys.executable, "-c", OTHER_USER, str(directory), how, str(NOBODY)],
@@ -286,9 +284,9 @@ def as_nobody(directory: Path, how: str) -> str:
 
 @as_root
 @pytest.mark.parametrize("how", ["read", "read_only", "send"])
-def test_queue_of_somebody_else_is_denied(public: Path, how: str) -> None:
-    """A queue is for its owner only, unless the owner says otherwise."""
-    assert as_nobody(public, how) == "AccessDenied True"
+def test_queue_of_another_user_is_denied(public: Path, how: str) -> None:
+    """A queue is accessible to its owner only, unless the owner chooses otherwise."""
+    assert as_other_user(public, how) == "AccessDenied True"
 
 
 @as_root
@@ -298,9 +296,9 @@ def test_permission_to_read_is_enough_for_read_only(public: Path) -> None:
     for path in public.iterdir():
         path.chmod(0o644)
     before = {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in public.iterdir()}
-    assert as_nobody(public, "read_only") == "[b'x']"
-    assert as_nobody(public, "read") == "AccessDenied True"
-    assert as_nobody(public, "send") == "AccessDenied True"
+    assert as_other_user(public, "read_only") == "[b'x']"
+    assert as_other_user(public, "read") == "AccessDenied True"
+    assert as_other_user(public, "send") == "AccessDenied True"
     after = {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in public.iterdir()}
     assert after == before
 
@@ -314,11 +312,11 @@ def test_one_file_that_may_not_be_read_is_denied(public: Path, name: str) -> Non
         path.chmod(0o644)
     (public / name).chmod(0o600)
     expected = "[b'x']" if name.endswith(".idx") else "AccessDenied True"
-    assert as_nobody(public, "read_only") == expected
+    assert as_other_user(public, "read_only") == expected
 
 
 def test_listing_in_many_threads_gives_every_name_once(tmp_path: Path) -> None:
-    """Else retention could overlook the cursor of somebody who is behind."""
+    """Otherwise retention could miss the cursor of a consumer that lags."""
     expected = [f"{number:03d}" for number in range(200)]
     for name in expected:
         (tmp_path / name).touch()

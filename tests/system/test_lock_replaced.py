@@ -1,4 +1,4 @@
-"""A lock file that is removed or replaced is noticed before anybody writes over another."""
+"""A lock file that is removed or replaced is noticed before two processes write concurrently."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def test_lock_file_that_changes_before_it_is_locked_is_opened_again(
     disk: Disk, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """A lock on a file that has no name keeps nobody out."""
+    """A lock on an unlinked file excludes no other process."""
     disk.send(b"x")
     real = FileLock.try_exclusive
     changed = []
@@ -64,10 +64,8 @@ def test_lock_file_that_never_stays_is_a_timeout(
 
 @pytest.mark.parametrize("how", ["removed", "replaced"])
 @pytest.mark.parametrize("name", [LOCK, "queue-writeMeta"])
-def test_nothing_more_is_written_when_the_lock_was_replaced(
-    disk: Disk, name: str, how: str
-) -> None:
-    """I3: another process could be inside by now, and each believe to be alone."""
+def test_no_write_follows_once_the_lock_was_replaced(disk: Disk, name: str, how: str) -> None:
+    """I3: another process could have opened the queue by now, each assuming exclusive access."""
     with disk.open() as queue, queue.producer() as first, queue.producer() as second:
         consumer = queue.consumer()
         first.send_many([WIDE, WIDE])
@@ -96,8 +94,8 @@ def test_nothing_more_is_written_when_the_lock_was_replaced(
         assert disk.payloads() == [WIDE, WIDE]
 
 
-def test_replaced_lock_is_noticed_when_a_page_is_made_ahead(disk: Disk) -> None:
-    """The worker stops the producers as well: whoever sends next is told."""
+def test_replaced_lock_is_noticed_when_a_page_is_prepared(disk: Disk) -> None:
+    """The worker stops the producers as well: the next send raises."""
     with disk.open() as queue, queue.producer() as producer:
         producer.send(b"x")
         replace(disk.directory / LOCK, "removed")
@@ -109,7 +107,7 @@ def test_replaced_lock_is_noticed_when_a_page_is_made_ahead(disk: Disk) -> None:
 
 
 def test_replaced_lock_is_noticed_when_the_next_page_is_there_already(disk: Disk) -> None:
-    """Rolling looks as well, not only making."""
+    """Rolling checks the lock as well, not only creating a page."""
     with disk.open() as queue, queue.producer() as producer:
         producer.send(b"x")
         queue._store.roller.prepare(2, reach=4096, filled_bytes=0, frame_bytes=64)
@@ -122,8 +120,10 @@ def test_replaced_lock_is_noticed_when_the_next_page_is_there_already(disk: Disk
 
 
 @pytest.mark.parametrize("how", ["removed", "replaced"])
-def test_opener_who_finds_nobody_at_the_lock_notices_who_is_inside(disk: Disk, how: str) -> None:
-    """I3: the writers' lock is not made anew under those who use it."""
+def test_opener_of_an_unlocked_queue_notices_processes_that_have_it_open(
+    disk: Disk, how: str
+) -> None:
+    """I3: the writers' lock is not recreated while other processes use it."""
     with disk.open() as queue, queue.producer() as producer:
         producer.send(b"x")
         replace(disk.directory / LOCK, how)
@@ -154,7 +154,7 @@ def test_write_meta_that_is_replaced_while_it_is_opened_is_noticed(
     assert disk.payloads() == [b"x"]
 
 
-def test_queue_that_was_closed_looks_no_more(disk: Disk) -> None:
+def test_closed_queue_checks_its_lock_no_more(disk: Disk) -> None:
     """A producer that outlives its queue is closed, not replaced."""
     queue = disk.open()
     producer = queue.producer()
@@ -164,7 +164,7 @@ def test_queue_that_was_closed_looks_no_more(disk: Disk) -> None:
         producer.send(b"x")
 
 
-def test_lock_file_that_somebody_else_makes_meanwhile_is_opened(
+def test_lock_file_that_another_process_creates_meanwhile_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two processes that make a queue at the same time both open the same lock file."""
@@ -182,7 +182,7 @@ def test_lock_file_that_somebody_else_makes_meanwhile_is_opened(
     folder.close()
 
 
-def test_lock_file_that_comes_and_goes_is_an_error_in_the_end(
+def test_lock_file_that_keeps_changing_is_an_error_in_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Opening or making it is tried again only so often."""
@@ -211,7 +211,7 @@ def test_replaced_lock_is_noticed_by_a_flush_that_adds_a_page(
         producer.send_many([WIDE, WIDE])
         producer.flush()
         replace(disk.directory / LOCK, "removed")
-        queue._store.write_meta.set_durable(0, 0)  # as if nothing were durable yet
+        queue._store.write_meta.set_durable(0, 0)  # as if no message were durable yet
         if isinstance(sync, timedelta):
             support.until(lambda: not queue._store.flusher._timer.is_alive())
         else:
@@ -223,8 +223,8 @@ def test_replaced_lock_is_noticed_by_a_flush_that_adds_a_page(
         queue._opened.flushes_on_close = False
 
 
-def test_repair_notices_who_is_inside_without_a_lock_file(disk: Disk) -> None:
-    """I3: repair is alone with the queue, or does nothing."""
+def test_repair_notices_open_queues_without_a_lock_file(disk: Disk) -> None:
+    """I3: repair needs exclusive access, and does not run without it."""
     with disk.open() as queue, queue.producer() as producer:
         producer.send(b"x")
         replace(disk.directory / LOCK, "removed")
@@ -238,8 +238,8 @@ def test_repair_notices_who_is_inside_without_a_lock_file(disk: Disk) -> None:
 
 
 @pytest.mark.slow
-def test_opening_while_others_close_is_no_replaced_lock(tmp_path: Path) -> None:
-    """Whoever closes lets go of the write meta first, so that nobody seems to be inside."""
+def test_opening_while_others_close_reports_no_replaced_lock(tmp_path: Path) -> None:
+    """Closing releases the write meta first, so that the queue does not appear to be open."""
     Queue(tmp_path / "q", page_bytes=4096).close()
     code = (
         "import sys; from pagequeue import Queue\nfor _ in range(150): Queue(sys.argv[1]).close()"

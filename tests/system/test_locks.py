@@ -64,7 +64,7 @@ def locks(path: Path) -> Iterator[list[FileLock]]:
         lock.close()
 
 
-def test_only_one_has_it_alone(locks: list[FileLock]) -> None:
+def test_exclusive_lock_has_one_holder(locks: list[FileLock]) -> None:
     """Recovery runs in one process at a time."""
     first, second = locks
     assert first.try_exclusive()
@@ -73,15 +73,15 @@ def test_only_one_has_it_alone(locks: list[FileLock]) -> None:
     assert second.try_exclusive()
 
 
-def test_many_share_it_and_none_has_it_alone_meanwhile(locks: list[FileLock]) -> None:
-    """While anyone has the queue open, nobody recovers it."""
+def test_shared_holders_exclude_an_exclusive_one(locks: list[FileLock]) -> None:
+    """While any process has the queue open, none recovers it."""
     first, second = locks
     first.share(1)
     second.share(1)
     assert not first.try_exclusive()
 
 
-def test_waiting_ends_in_a_typed_error_and_steals_nothing(locks: list[FileLock]) -> None:
+def test_waiting_ends_in_a_typed_error_and_steals_no_lock(locks: list[FileLock]) -> None:
     """A lock is never taken away by time."""
     first, second = locks
     assert first.try_exclusive()
@@ -98,7 +98,7 @@ def test_waiting_ends_in_a_typed_error_and_steals_nothing(locks: list[FileLock])
     assert not second.try_exclusive()
 
 
-def test_exclusive_lets_go_whatever_happens_inside(locks: list[FileLock]) -> None:
+def test_exclusive_lock_is_released_after_an_error(locks: list[FileLock]) -> None:
     """An error under the lock does not keep it."""
     first, second = locks
     with pytest.raises(ZeroDivisionError), first.exclusive(1, "testing"):
@@ -136,7 +136,9 @@ def test_threads_of_one_process_exclude_each_other(locks: list[FileLock]) -> Non
         pass
 
 
-def test_killed_holder_lets_go(holder: subprocess.Popen[str], locks: list[FileLock]) -> None:
+def test_killed_holder_releases_the_lock(
+    holder: subprocess.Popen[str], locks: list[FileLock]
+) -> None:
     """I3: the kernel releases it when its holder dies."""
     assert not locks[0].try_exclusive()
     holder.kill()
@@ -162,7 +164,7 @@ def failing(*_: object) -> NoReturn:
 def test_lock_that_the_system_refuses_is_not_taken_for_a_lock_that_is_held(
     locks: list[FileLock], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody else has it: the error says what the system said, at once."""
+    """The lock is free: the error has the system's text, and comes at once."""
     monkeypatch.setattr(portalocker, "lock", failing)
     for call in (locks[0].try_exclusive, lambda: locks[0].share(60)):
         with pytest.raises(errors.SystemLimit, match="while locking") as caught:
@@ -170,10 +172,10 @@ def test_lock_that_the_system_refuses_is_not_taken_for_a_lock_that_is_held(
         assert caught.value.errno == errno.ENOLCK
 
 
-def test_unlocking_that_fails_is_a_typed_error_and_closing_does_it_all_the_same(
+def test_unlocking_that_fails_is_a_typed_error_and_closing_releases_the_lock(
     locks: list[FileLock], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lock goes with the descriptor."""
+    """Closing the descriptor releases it."""
     first, second = locks
     monkeypatch.setattr(portalocker, "unlock", failing)
     with pytest.raises(errors.SystemLimit, match="while unlocking"), first.exclusive(1, "testing"):
@@ -203,7 +205,7 @@ def test_child_of_a_fork_neither_unlocks_nor_keeps_the_parents_lock(
     try:
         assert not second.try_exclusive()  # the child closed its copy; the lock stays
         first.close()
-        with second.exclusive(5, "testing"):  # the child is alive and keeps nothing
+        with second.exclusive(5, "testing"):  # the child is alive and holds no lock
             pass
     finally:
         os.close(write)
@@ -213,7 +215,7 @@ def test_child_of_a_fork_neither_unlocks_nor_keeps_the_parents_lock(
 @pytest.mark.skipif(_core.LOCK_NEEDS_FD == 1, reason="the lock of this system is not a mutex")
 @pytest.mark.parametrize("sends", ["send", "send_many", "rotate"])
 def test_overwritten_writers_lock_is_a_typed_error(tmp_path: Path, sends: str) -> None:
-    """A writers' lock that is none is damage of the write meta, and nothing was sent."""
+    """An invalid writers' lock is damage of the write meta, and no message is sent."""
     path = tmp_path / "q" / "queue-writeMeta"
     with Queue(path.parent, page_bytes=SMALL) as queue:
         producer = queue.producer()

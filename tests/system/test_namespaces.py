@@ -58,7 +58,7 @@ own_clock = needs(*CLOCK_AHEAD)
 
 
 def inside(before: tuple[str, ...], code: str, *args: object) -> subprocess.Popen[str]:
-    """Run code in a namespace of its own."""
+    """Run code in a new namespace."""
     command = [*before, sys.executable, "-c", code, *map(str, args)]
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -87,13 +87,13 @@ def queue(foreign: Producer) -> Iterator[Queue]:
         yield opened
 
 
-def word_of(queue: Queue) -> int:
+def owner_word(queue: Queue) -> int:
     """Return who has the writers' lock."""
     return queue._store.write_meta.region.load_half(MUTEX)
 
 
-def set_word(queue: Queue, value: int) -> None:
-    """Put something into the word that says who has the writers' lock."""
+def set_owner_word(queue: Queue, value: int) -> None:
+    """Store a value in the field that names the owner of the writers' lock."""
     queue._store.write_meta.region.store_half(MUTEX, value)
 
 
@@ -103,7 +103,7 @@ def lock_byte(fd: int, kind: int) -> None:
     fcntl.fcntl(fd, fcntl.F_OFD_SETLK, record)
 
 
-# --- the two kinds beside each other --------------------------------------------------------------
+# --- the two kinds together -----------------------------------------------------------------------
 
 
 @mutexes
@@ -120,7 +120,7 @@ def test_first_opener_s_namespace_has_the_mutex(tmp_path: Path) -> None:
 
 @mutexes
 def test_unknown_namespace_has_no_mutex(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without /proc nobody can tell whose ids are whose."""
+    """Without /proc the namespace of a thread id is unknown."""
     monkeypatch.setattr(namespaces, "NAMESPACES", str(tmp_path / "none"))
     for _ in range(2):
         with Queue(tmp_path / "q", page_bytes=SMALL) as queue, queue.producer() as producer:
@@ -128,8 +128,8 @@ def test_unknown_namespace_has_no_mutex(tmp_path: Path, monkeypatch: pytest.Monk
             producer.send(b"sent")
 
 
-def test_stale_record_keeps_nobody_from_the_mutex(tmp_path: Path) -> None:
-    """Whoever is alone records its own namespace."""
+def test_stale_record_does_not_prevent_use_of_the_mutex(tmp_path: Path) -> None:
+    """A process that opens the queue exclusively records its own namespace."""
     path = tmp_path / "q"
     with Queue(path, page_bytes=SMALL) as queue:
         meta = queue._store.write_meta
@@ -141,12 +141,12 @@ def test_stale_record_keeps_nobody_from_the_mutex(tmp_path: Path) -> None:
 @mutexes
 def test_foreign_producer_finds_the_mutex_taken(foreign: Producer, queue: Queue) -> None:
     """A thread's id in the word is a holder, also one that is stopped."""
-    set_word(queue, 12345)
+    set_owner_word(queue, 12345)
     with pytest.raises(errors.LockTimeout, match="look for a stopped process"):
         foreign.send(b"robbed")
-    set_word(queue, 0)
+    set_owner_word(queue, 0)
     assert foreign.send(b"mine") == 0
-    assert word_of(queue) == 0
+    assert owner_word(queue) == 0
 
 
 @mutexes
@@ -157,20 +157,20 @@ def test_mutex_user_finds_the_foreign_holder_and_notices_its_death(queue: Queue)
         queue.producer() as producer,
     ):
         lock_byte(file.fileno(), fcntl.F_WRLCK)
-        set_word(queue, MARK)
+        set_owner_word(queue, MARK)
         with pytest.raises(errors.LockTimeout):
             producer.send(b"robbed")
-        assert word_of(queue) == MARK
+        assert owner_word(queue) == MARK
         lock_byte(file.fileno(), fcntl.F_UNLCK)
         assert producer.send(b"after its death") == 0
-        assert word_of(queue) == 0
+        assert owner_word(queue) == 0
 
 
 @mutexes
 def test_foreign_producer_takes_over_a_dead_one_s_mark(foreign: Producer, queue: Queue) -> None:
     """Also a mutex that the kernel released for a dead thread."""
     for number, word in enumerate((MARK, 0x40000000)):
-        set_word(queue, word)
+        set_owner_word(queue, word)
         assert foreign.send(b"next") == 2 * number
         with queue.producer() as producer:
             assert producer.send(b"and a mutex user") == 2 * number + 1
@@ -178,7 +178,7 @@ def test_foreign_producer_takes_over_a_dead_one_s_mark(foreign: Producer, queue:
 
 @mutexes
 def test_two_foreign_producers_exclude_each_other(foreign: Producer, queue: Queue) -> None:
-    """The byte belongs to one open file; a mark alone keeps nobody out."""
+    """The byte belongs to one open file; a mark without it excludes no other."""
     with open(queue._store.write_meta.path, "r+b") as file:
         lock_byte(file.fileno(), fcntl.F_WRLCK)
         with pytest.raises(errors.LockTimeout):
@@ -186,7 +186,7 @@ def test_two_foreign_producers_exclude_each_other(foreign: Producer, queue: Queu
     assert foreign.send(b"mine") == 0
 
 
-def test_threads_share_a_foreign_producer_beside_a_mutex_user(
+def test_threads_share_a_foreign_producer_with_a_concurrent_mutex_user(
     foreign: Producer, queue: Queue
 ) -> None:
     """One sequence for each message, none lost, none twice."""
@@ -220,7 +220,7 @@ def test_child_of_a_fork_does_not_keep_the_lock(foreign: Producer) -> None:
 
 
 def test_closed_producer_and_group_leave_no_descriptor(tmp_path: Path) -> None:
-    """Each has one of its own for the lock."""
+    """Each has its own descriptor for the lock."""
     with Queue(tmp_path / "q", page_bytes=SMALL) as queue:
         queue.producer().close()
         queue.group("workers").close()
@@ -232,7 +232,7 @@ def test_closed_producer_and_group_leave_no_descriptor(tmp_path: Path) -> None:
         assert set(os.listdir("/proc/self/fd")) == before
 
 
-def test_group_closed_under_a_waiting_thread_closes_its_files_behind_it(tmp_path: Path) -> None:
+def test_group_closed_under_a_waiting_thread_closes_its_files_afterwards(tmp_path: Path) -> None:
     """Another file could get the descriptor's number while a thread still locks by it."""
     with Queue(tmp_path / "q", page_bytes=SMALL) as queue:
         group = queue.group("workers")
@@ -290,7 +290,7 @@ with Queue(sys.argv[1], lock_timeout=1e-6) as queue, queue.producer() as produce
 @own_ids
 @mutexes
 def test_containers_and_the_host_send_into_one_queue(tmp_path: Path) -> None:
-    """All of them have threads of the id 1; nothing is lost or doubled."""
+    """All of them have threads of the id 1; no message is lost or duplicated."""
     with Queue(tmp_path / "q", page_bytes=64 << 10) as queue, queue.producer() as producer:
         senders = [inside(PID_NAMESPACE, SENDER, tmp_path / "q", 2000, name) for name in "ab"]
         assert [ready(sender) for sender in senders] == ["True", "True"]
@@ -320,17 +320,17 @@ def test_stopped_holder_in_a_container_is_not_robbed_and_a_dead_one_is_noticed(
         for _ in range(2000):
             os.kill(pid, signal.SIGSTOP)
             time.sleep(0.002)
-            if word_of(queue) & 0x3FFFFFFF:
+            if owner_word(queue) & 0x3FFFFFFF:
                 break
             os.kill(pid, signal.SIGCONT)
             time.sleep(0.003)
-        assert word_of(queue) == MARK
+        assert owner_word(queue) == MARK
         for _ in range(5):
             trying = inside(PID_NAMESPACE, TRYING, path)
             ready(trying)
             os.kill(child_of(trying), signal.SIGKILL)
             trying.communicate()
-            assert word_of(queue) == MARK
+            assert owner_word(queue) == MARK
         with queue.producer() as producer:
             with pytest.raises(errors.LockTimeout):
                 producer.send(b"robbed")
@@ -429,7 +429,7 @@ queue.close()
 
 @own_ids
 def test_child_with_its_parent_s_process_id_is_a_child(tmp_path: Path) -> None:
-    """Process 1 that forks into a namespace of its own has a child that is process 1 too."""
+    """Process 1 that forks into a new namespace has a child that is process 1 too."""
     finish(inside(PID_NAMESPACE, FORKED_APART, tmp_path / "q"))
     with Queue(tmp_path / "q") as queue:
         assert payloads(queue.replay()) == [b"the parent's"]
@@ -456,7 +456,7 @@ def test_offset_of_the_clock_is_read_or_not_known(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A kernel without time namespaces has one clock; what cannot be read is never taken for 0."""
+    """A kernel without time namespaces has one clock; an unreadable offset is never taken for 0."""
     (tmp_path / "same").touch()
     (tmp_path / "ns").mkdir()
     for name in names:
@@ -471,7 +471,7 @@ def test_offset_of_the_clock_is_read_or_not_known(
 def test_group_is_refused_where_its_clock_is_not_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its leases would end at another time than they say. Sending and reading go on."""
+    """Its leases would end at the wrong time. Sending and reading work."""
     monkeypatch.setattr(namespaces, "NAMESPACES", str(tmp_path / "none"))
     with Queue(tmp_path / "q", page_bytes=SMALL) as queue, queue.producer() as producer:
         with pytest.raises(errors.SystemLimit, match="started in its time namespace"):
@@ -480,10 +480,10 @@ def test_group_is_refused_where_its_clock_is_not_known(
         assert payloads(queue.replay()) == [b"sent"]
 
 
-def test_boot_id_that_cannot_be_read_refuses_writers_only(
+def test_unreadable_boot_id_refuses_writers_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Zeros would make each boot look like the last one, and a power cut like none."""
+    """With zeros each boot would equal the last one, and a power cut would go unnoticed."""
     path = tmp_path / "q"
     with Queue(path, page_bytes=SMALL) as queue, queue.producer() as producer:
         producer.send(b"sent")
@@ -496,7 +496,7 @@ def test_boot_id_that_cannot_be_read_refuses_writers_only(
 
 
 def test_two_processes_of_one_id_export_to_one_path(tmp_path: Path) -> None:
-    """The temporary file of each has a name of its own."""
+    """Each has its own temporary file."""
     path = str(tmp_path / "out")
     with whole_file(path, force=True) as first, whole_file(path, force=True) as second:
         first.write(b"first")
@@ -509,7 +509,7 @@ def test_two_processes_of_one_id_export_to_one_path(tmp_path: Path) -> None:
 def test_without_descriptors_the_boot_id_is_not_taken_for_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, path: str
 ) -> None:
-    """The remedy is to close something; nothing is written by a boot id that is not known."""
+    """The remedy is to close files; no process writes without knowing the boot id."""
     with Queue(tmp_path / "q") as queue:
         queue.group("g").close()
         real = open

@@ -53,7 +53,7 @@ def umask() -> Iterator[Callable[[int], int]]:
         ({"file_mode": 0o666}, 0o666, 0o1777),
     ],
 )
-def test_modes_are_as_asked_whatever_the_umask(
+def test_modes_are_as_requested_with_any_umask(
     disk: Disk,
     umask: Callable[[int], int],
     mask: int,
@@ -61,7 +61,7 @@ def test_modes_are_as_asked_whatever_the_umask(
     files: int,
     directory: int,
 ) -> None:
-    """Without being asked otherwise, a queue is for its owner only; later pages are, too."""
+    """By default a queue is for its owner only; later pages are, too."""
     umask(mask)
     with disk.open(**options) as queue, queue.producer() as producer:
         for _ in range(8):
@@ -79,8 +79,8 @@ def test_modes_are_as_asked_whatever_the_umask(
 
 @as_root
 @pytest.mark.parametrize("mask", [0, 0o777])
-def test_user_whom_the_umask_leaves_nothing_can_make_a_queue(reachable: Path, mask: int) -> None:
-    """The directory's owner gets into it, also when making it left no permission at all."""
+def test_user_with_umask_777_can_create_a_queue(reachable: Path, mask: int) -> None:
+    """The owner can enter the directory, even if it was created without any permission."""
     reachable.chmod(0o777)
     assert as_user(NOBODY, reachable / "a" / "queue", page_bytes=4096, umask=mask) == "open"
     for path in (reachable / "a", reachable / "a" / "queue"):
@@ -89,8 +89,8 @@ def test_user_whom_the_umask_leaves_nothing_can_make_a_queue(reachable: Path, ma
     assert {mode_of(path) for path in (reachable / "a" / "queue").iterdir()} == {0o600}
 
 
-def test_only_what_is_made_gets_the_mode(disk: Disk) -> None:
-    """The mode is this opening's: it is not stored, and changes nothing that stands there."""
+def test_only_created_files_get_the_mode(disk: Disk) -> None:
+    """The mode belongs to this opening: it is not stored, and existing files keep theirs."""
     disk.send(b"x")
     with disk.open(file_mode=0o644) as queue:
         queue.rotate()
@@ -104,15 +104,15 @@ def test_only_what_is_made_gets_the_mode(disk: Disk) -> None:
 
 
 @pytest.mark.parametrize("mode", [0, 0o400, 0o200, 0o700, 0o677, 0o1600, 0o667, 1 << 40, -1, True])
-def test_mode_that_cannot_be_is_refused(tmp_path: Path, mode: int) -> None:
-    """The owner must read and write, and nobody executes a queue."""
+def test_invalid_mode_is_refused(tmp_path: Path, mode: int) -> None:
+    """The owner must read and write, and a queue is never executable."""
     with pytest.raises(errors.InvalidOption, match="from 0o600 to 0o666"):
         Queue(tmp_path / "queue", file_mode=mode)
     assert not (tmp_path / "queue").exists()
 
 
 def test_directory_has_x_where_files_have_r() -> None:
-    """Whoever may read a file may reach it."""
+    """A user that may read a file may enter its directory."""
     assert [directory_mode(mode) for mode in (0o600, 0o620, 0o640, 0o664)] == [
         0o700, 0o720, 0o750, 0o775,
     ]  # fmt: skip
@@ -123,7 +123,7 @@ def test_directory_has_x_where_files_have_r() -> None:
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
-    """Directories that are synced, with what stood in them then."""
+    """Record the directories that are synced, with their contents at that time."""
     found = []
 
     def note(fd: int) -> None:
@@ -148,10 +148,10 @@ def test_each_new_directory_is_durable_before_anything_is_put_into_it(
     ]
 
 
-def test_directory_that_somebody_else_made_is_durable_as_well(
+def test_directory_that_another_process_created_is_durable_as_well(
     tmp_path: Path, synced: list[tuple[str, list[str]]]
 ) -> None:
-    """I5: whoever made it can have died before syncing it."""
+    """I5: its creator can have died before syncing it."""
     (tmp_path / "queue").mkdir()
     Queue(tmp_path / "queue", page_bytes=4096).close()
     assert synced[0] == (str(tmp_path), ["queue"])
@@ -161,8 +161,8 @@ def test_directory_that_somebody_else_made_is_durable_as_well(
 
 
 @as_root
-def test_parent_that_may_not_be_read_is_no_hindrance(reachable: Path) -> None:
-    """A home that may be entered and not be listed cannot be synced."""
+def test_unreadable_parent_is_not_an_error(reachable: Path) -> None:
+    """A parent that may be entered but not listed cannot be synced."""
     os.chown(reachable, NOBODY, -1)
     reachable.chmod(0o300)
     assert as_user(NOBODY, reachable / "queue", page_bytes=4096) == "open"
@@ -171,7 +171,7 @@ def test_parent_that_may_not_be_read_is_no_hindrance(reachable: Path) -> None:
 def test_sync_of_the_parent_that_fails_is_a_typed_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is acknowledged in a directory that may not last."""
+    """No message is acknowledged in a directory that may not last."""
 
     def failing(_: int) -> None:
         raise OSError(5, "I/O error")
@@ -222,7 +222,7 @@ def test_sealed_page_can_be_backed_up_by_a_hard_link(disk: Disk, tmp_path: Path)
     assert disk.payloads() == [WIDE] * 5  # it is below the durable mark
 
 
-def test_recovery_that_would_write_to_a_backup_says_how_to_go_on(
+def test_recovery_that_would_write_to_a_backup_raises_with_the_remedy(
     disk: Disk, tmp_path: Path
 ) -> None:
     """A sealed page that was never flushed is checked again after a power cut."""
@@ -244,7 +244,7 @@ def test_recovery_that_would_write_to_a_backup_says_how_to_go_on(
 
 
 def test_next_page_that_is_hard_linked_is_not_rolled_into(disk: Disk, tmp_path: Path) -> None:
-    """I10: what stands in the next page's place can be a trap."""
+    """I10: a file in the next page's place can be a trap."""
     disk.send(b"x")
     (tmp_path / "mine").write_bytes(bytes(4096))
     os.link(tmp_path / "mine", disk.page(2))
@@ -282,7 +282,7 @@ def test_planted_temporary_name_leads_nowhere(
 
 
 def test_temporary_name_that_is_a_directory_is_a_typed_error(disk: Disk) -> None:
-    """It is not ours to remove what stands in it."""
+    """Its contents belong to another program, and must not be removed."""
     disk.send(b"x")
     planted = disk.directory / f"{disk.page(2).name}.tmp-next"
     with disk.open() as queue:

@@ -48,7 +48,7 @@ def test_root_reads_any_queue_and_writes_only_to_its_own(disk: Disk) -> None:
 @pytest.mark.parametrize("name", [*META, LOCK, PAGE, INDEX])
 @pytest.mark.parametrize("read_only", [True, False])
 def test_file_of_a_stranger_is_refused(disk: Disk, name: str, read_only: bool) -> None:
-    """Whoever owns a file can change it, or cut it off, at any time."""
+    """A file's owner can change or truncate it at any time."""
     disk.send(b"x", b"y")
     os.chown(disk.directory / name, STRANGER, -1)
     if read_only and name in {LOCK, INDEX}:  # not needed, or done without
@@ -69,7 +69,7 @@ def test_user_takes_files_of_its_own_of_root_and_of_a_trusted_owner(reachable: P
         made.producer().send(b"x")
     queue.chmod(0o755)
     assert as_user(NOBODY, queue, read_only=True) == "open"
-    assert as_user(NOBODY, queue) == "open"  # all that it writes stands there already
+    assert as_user(NOBODY, queue) == "open"  # every file that it writes to exists already
     os.chown(queue, STRANGER, -1)
     for options in ({}, {"read_only": True}):
         assert as_user(NOBODY, queue, **options) == "UnsafePath"
@@ -79,7 +79,7 @@ def test_user_takes_files_of_its_own_of_root_and_of_a_trusted_owner(reachable: P
 
 @as_root
 def test_own_directory_may_hold_files_of_its_owner_for_root(disk: Disk) -> None:
-    """Reading another's queue means reading that owner's files, and nobody else's."""
+    """Reading another user's queue means reading that owner's files only."""
     disk.send(b"x")
     for path in (disk.directory, *disk.directory.iterdir()):
         os.chown(path, NOBODY, -1)
@@ -89,8 +89,8 @@ def test_own_directory_may_hold_files_of_its_owner_for_root(disk: Disk) -> None:
         disk.payloads(read_only=True)
 
 
-def test_names_of_what_is_trusted_are_checked(tmp_path: Path) -> None:
-    """A word that nobody knows accepts nothing silently."""
+def test_names_of_trusted_checks_are_validated(tmp_path: Path) -> None:
+    """An unknown word is an error, and accepts no files."""
     for wrong in ("other_owner", ("other-owner",), ("other_owner", "all"), (7,)):
         with pytest.raises(errors.InvalidOption, match="world_writable"):
             Queue(tmp_path / "queue", trust=wrong)
@@ -102,8 +102,8 @@ def test_names_of_what_is_trusted_are_checked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("read_only", [True, False])
-def test_directory_that_everybody_may_write_to_is_refused(disk: Disk, read_only: bool) -> None:
-    """Everybody could exchange the files; with the sticky bit only their owners can."""
+def test_world_writable_directory_is_refused(disk: Disk, read_only: bool) -> None:
+    """Any user could exchange the files; with the sticky bit only their owners can."""
     disk.send(b"x")
     disk.directory.chmod(0o777)
     with pytest.raises(errors.UnsafePath, match=r"0777.*chmod o-w.*world_writable"):
@@ -115,7 +115,7 @@ def test_directory_that_everybody_may_write_to_is_refused(disk: Disk, read_only:
     assert disk.payloads(read_only=read_only) == [b"x"]
 
 
-def test_nothing_is_made_in_a_directory_that_is_refused(tmp_path: Path) -> None:
+def test_no_file_is_created_in_a_refused_directory(tmp_path: Path) -> None:
     """The check comes before the first file, the lock file included."""
     directory = tmp_path / "queue"
     directory.mkdir()
@@ -168,7 +168,7 @@ def test_network_file_system_is_refused_by_name(
 def test_local_file_system_would_be_refused_were_it_in_the_table(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The number of this very directory is looked up."""
+    """The number of this directory's file system is read."""
     disk.send(b"x")
     fd = os.open(disk.directory, os.O_RDONLY)
     number = _core.file_system_type(fd)

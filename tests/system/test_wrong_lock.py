@@ -1,4 +1,4 @@
-"""A lock file that keeps everybody out: verify sees it, repair removes it if nobody is inside."""
+"""A lock file that locks all users out: verify reports it, repair removes it if unused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.skipif(
     bool(_core.LOCK_NEEDS_FD),
-    reason="without robust mutexes it is left: who is inside cannot be known",
+    reason="without robust mutexes it is left: whether the queue is open is unknown",
 )
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 
@@ -42,7 +42,7 @@ def hard_link(path: Path) -> None:
 
 
 def given_away(path: Path) -> None:
-    """Give a file to somebody who has nothing to do with the queue."""
+    """Give a file to a user who has no part in the queue."""
     os.chown(path, STRANGER, STRANGER)
 
 
@@ -56,10 +56,10 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("damage", "reason"), WRONG)
-def test_wrong_lock_file_is_found_and_taken_away(
+def test_wrong_lock_file_is_found_and_removed(
     disk: Disk, damage: Callable[[Path], None], reason: str
 ) -> None:
-    """Whatever stands there keeps all writers out, and harms no message."""
+    """Any object in its place locks all writers out, and damages no message."""
     disk.send(*MESSAGES)
     damage(disk.directory / LOCK)
     with pytest.raises(UnsafePath):
@@ -76,8 +76,8 @@ def test_wrong_lock_file_is_found_and_taken_away(
     assert verify_queue(disk.directory).ok
 
 
-def test_directory_in_place_of_the_lock_file_is_left(disk: Disk) -> None:
-    """It can hold anything, so nobody but a person removes it."""
+def test_directory_in_place_of_the_lock_file_is_kept(disk: Disk) -> None:
+    """It can contain anything, so only its owner may remove it."""
     disk.send(*MESSAGES)
     (disk.directory / LOCK).unlink()
     (disk.directory / LOCK).mkdir()
@@ -87,7 +87,7 @@ def test_directory_in_place_of_the_lock_file_is_left(disk: Disk) -> None:
     assert (disk.directory / LOCK).is_dir()
 
 
-def test_wrong_lock_file_stays_while_somebody_is_inside(disk: Disk) -> None:
+def test_wrong_lock_file_is_kept_while_the_queue_is_open(disk: Disk) -> None:
     """Another process had the queue open when its lock file was exchanged."""
     disk.send(*MESSAGES)
     inside = start("send_lines", str(disk.directory))
@@ -103,8 +103,8 @@ def test_wrong_lock_file_stays_while_somebody_is_inside(disk: Disk) -> None:
 
 
 @needs_root
-def test_owner_is_told_of_a_lock_file_that_is_not_its_own(reachable: Path) -> None:
-    """Root's file in a user's directory is no stranger's, and keeps its owner out all the same."""
+def test_owner_gets_an_error_for_a_lock_file_of_another_user(reachable: Path) -> None:
+    """Root's file in a user's directory is trusted, but locks its owner out all the same."""
     disk = Disk(reachable / "events")
     disk.directory.mkdir(mode=0o700)
     os.chown(disk.directory, STRANGER, STRANGER)

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from loops import PATIENCE, bell_threads, until, waiting
+from loops import PATIENCE, notifier_threads, until, waiting
 from support import WAITERS, end, ready, send_lines, start
 
 from pagequeue import (
@@ -69,7 +69,7 @@ def test_async_for_gives_all_in_order(queue: Queue, run: Callable[..., Any]) -> 
 
 
 def test_timeout_has_not_moved_the_consumer(queue: Queue, run: Callable[..., Any]) -> None:
-    """A wait that ends without a message changes nothing; 0 never waits."""
+    """A wait that ends without a message does not move it; 0 never waits."""
 
     async def main() -> None:
         consumer = queue.consumer()
@@ -95,7 +95,7 @@ def test_timeout_has_not_moved_the_consumer(queue: Queue, run: Callable[..., Any
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan")])
-def test_timeout_that_cannot_be_is_refused(queue: Queue, timeout: float) -> None:
+def test_invalid_timeout_is_refused(queue: Queue, timeout: float) -> None:
     """The same as for the blocking calls, whether there is a message or not."""
 
     async def main() -> None:
@@ -130,7 +130,7 @@ def test_message_of_another_process_wakes(queue: Queue, run: Callable[..., Any])
         end(other)
 
 
-def test_message_whose_publisher_rang_no_doorbell_is_seen_all_the_same(queue: Queue) -> None:
+def test_message_published_without_ringing_the_doorbell_is_received(queue: Queue) -> None:
     """I7: a publisher that dies between publishing and waking delays coroutines by a slice."""
 
     async def main() -> None:
@@ -139,7 +139,7 @@ def test_message_whose_publisher_rang_no_doorbell_is_seen_all_the_same(queue: Qu
         for number in range(3):
             task = asyncio.ensure_future(consumer.receive_async(PATIENCE))
             await until(lambda: waiting(queue) == 1)
-            region.store_half(WAITERS, 0)  # the publisher believes that nobody sleeps
+            region.store_half(WAITERS, 0)  # the publisher finds no waiter
             producer.send(b"%d" % number)
             assert (await task).payload == b"%d" % number
 
@@ -163,7 +163,7 @@ def test_consumer_of_durable_messages_is_woken_by_a_flush(queue: Queue) -> None:
 
 
 def test_read_only_consumer_waits_without_a_doorbell(queue: Queue, run: Callable[..., Any]) -> None:
-    """Who may not write that it sleeps looks again and again, in the bell's thread."""
+    """A consumer that cannot announce a waiter polls, in the notifier's thread."""
 
     async def main() -> None:
         with Queue(queue.directory, read_only=True) as reading, queue.producer() as producer:
@@ -181,18 +181,18 @@ def test_read_only_consumer_waits_without_a_doorbell(queue: Queue, run: Callable
 
 
 def test_many_consumers_share_one_thread(queue: Queue, run: Callable[..., Any]) -> None:
-    """Each of them sees every message; there is one thread for all, and it ends behind them."""
+    """Each of them sees every message; one thread serves all, and ends after the last one."""
 
     async def main() -> None:
         consumers = [queue.consumer() for _ in range(100)]
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(consumer.receive_async(PATIENCE)) for consumer in consumers]
             await until(lambda: waiting(queue) == 100)
-            assert len(bell_threads()) == 1
+            assert len(notifier_threads()) == 1
             with queue.producer() as producer:
                 producer.send(b"for all")
         assert {task.result().payload for task in tasks} == {b"for all"}
-        await until(lambda: not bell_threads())
+        await until(lambda: not notifier_threads())
         task = asyncio.ensure_future(consumers[0].receive_async(PATIENCE))
         await until(lambda: waiting(queue) == 1)
         with queue.producer() as producer:
@@ -222,14 +222,14 @@ def test_loops_of_two_threads_share_a_queue(queue: Queue) -> None:
     assert seen == {0: list(range(100)), 1: list(range(100))}
 
 
-def test_idle_waiting_costs_nothing(queue: Queue) -> None:
+def test_idle_waiting_uses_hardly_any_cpu(queue: Queue) -> None:
     """A hundred coroutines that wait use less than one percent of a core."""
 
     async def main() -> float:
         tasks = [asyncio.ensure_future(queue.consumer().receive_async()) for _ in range(100)]
         await until(lambda: waiting(queue) == 100)
         best = 1.0
-        for _ in range(4):  # a busy machine can only make it look worse than it is
+        for _ in range(4):  # a busy machine can only worsen the measurement
             before = time.process_time()
             await asyncio.sleep(1)
             best = min(best, time.process_time() - before)
@@ -241,10 +241,10 @@ def test_idle_waiting_costs_nothing(queue: Queue) -> None:
     assert asyncio.run(main()) < 0.01
 
 
-def test_nobody_is_starved_by_a_consumer_that_always_finds_something(
+def test_consumer_that_never_has_to_wait_does_not_starve_others(
     queue: Queue, run: Callable[..., Any]
 ) -> None:
-    """A coroutine that never has to wait lets others run all the same."""
+    """A coroutine that never has to wait yields to the others regularly."""
 
     async def main() -> int:
         with queue.producer() as producer:
@@ -272,7 +272,7 @@ def test_nobody_is_starved_by_a_consumer_that_always_finds_something(
 @pytest.mark.parametrize("what", ["consumer", "queue"])
 @pytest.mark.parametrize("read_only", [False, True])
 def test_closing_ends_a_wait(queue: Queue, what: str, *, read_only: bool) -> None:
-    """Nobody waits for ever for something that is closed, and no thread is left."""
+    """No wait for a closed object is endless, and no thread is left running."""
 
     async def main() -> None:
         with Queue(queue.directory, read_only=read_only) as own:
@@ -285,12 +285,12 @@ def test_closing_ends_a_wait(queue: Queue, what: str, *, read_only: bool) -> Non
             for call in (consumer.receive_async, consumer.receive_many_async):
                 with pytest.raises(ClosedError):
                     await call()
-        assert not bell_threads()
+        assert not notifier_threads()
 
     asyncio.run(main())
 
 
-def test_page_truncated_while_waiting_is_said(tmp_path: Path) -> None:
+def test_page_truncated_while_waiting_is_an_error(tmp_path: Path) -> None:
     """Damage under a waiting coroutine is a typed error, not a wait for ever."""
 
     async def main() -> None:
@@ -327,7 +327,7 @@ def test_named_consumer_resumes_and_acknowledges(queue: Queue, run: Callable[...
 def test_durable_acknowledgement_syncs_in_a_thread(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The place moves at once; a sync that fails is said, and the place stays moved."""
+    """The cursor moves at once; a failed sync raises, and the cursor stays moved."""
     synced_by = []
     real = os.fdatasync
 
@@ -358,7 +358,7 @@ def test_durable_acknowledgement_syncs_in_a_thread(
     asyncio.run(main())
 
 
-def test_asyncio_is_not_imported_for_those_who_do_without() -> None:
+def test_asyncio_is_not_imported_unless_used() -> None:
     """Importing the package takes no time for what is not used."""
     code = "import sys, pagequeue; print('asyncio' in sys.modules)"
     done = subprocess.run(
@@ -367,8 +367,8 @@ def test_asyncio_is_not_imported_for_those_who_do_without() -> None:
     assert done.stdout.strip() == "False"
 
 
-def test_doorbell_moves_only_for_those_who_announced_themselves(queue: Queue) -> None:
-    """I7: a publisher looks for sleepers, and moves the doorbell only for them."""
+def test_doorbell_moves_only_for_announced_waiters(queue: Queue) -> None:
+    """I7: a publisher checks for waiters, and moves the doorbell only for them."""
     region, producer = queue._store.write_meta.region, queue.producer()
     before = _core.doorbell(region, False)
     region.store_half(WAITERS, 0)

@@ -1,4 +1,4 @@
-"""asyncio: a wait that is cancelled, at whatever moment, has taken nothing."""
+"""asyncio: a cancelled wait has not taken a message, at any time of the cancellation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from loops import PATIENCE, until, waiting
 
 from pagequeue import Message, Queue
-from pagequeue.receive.async_receive import AsyncReads
+from pagequeue.receive.consumer import Consumer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ def queue(tmp_path: Path) -> Iterator[Queue]:
 
 
 class Cancelled:
-    """A consumer whose waits are cancelled again and again, and somebody who sends."""
+    """A consumer whose waits are cancelled repeatedly, and a concurrent sender."""
 
     def __init__(self, queue: Queue, rng: random.Random, count: int) -> None:
         self.queue = queue
@@ -89,10 +89,10 @@ class Cancelled:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_cancellation_loses_and_doubles_nothing(
+def test_cancellation_loses_and_duplicates_no_message(
     queue: Queue, run: Callable[..., Any], seed: int
 ) -> None:
-    """A wait that is cancelled at any moment, also behind its wake-up, has taken nothing."""
+    """A wait that is cancelled at any time, even after its wake-up, has taken no message."""
 
     async def main() -> list[int]:
         cancelled = Cancelled(queue, random.Random(seed), 60)
@@ -103,14 +103,14 @@ def test_cancellation_loses_and_doubles_nothing(
 
 def test_loss_by_cancellation_would_be_seen(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above finds it if there is a suspension between taking and returning."""
-    careful = AsyncReads.receive_async
+    careful = Consumer.receive_async
 
     async def careless(self: Any, timeout: float | None = None) -> Message:  # noqa: ANN401
         message = await careful(self, timeout)
         await asyncio.sleep(0)
         return message
 
-    monkeypatch.setattr(AsyncReads, "receive_async", careless)
+    monkeypatch.setattr(Consumer, "receive_async", careless)
 
     async def main(seed: int) -> list[int]:
         return await Cancelled(queue, random.Random(seed), 60).run()
@@ -118,8 +118,8 @@ def test_loss_by_cancellation_would_be_seen(queue: Queue, monkeypatch: pytest.Mo
     assert any(len(asyncio.run(main(seed))) < 60 for seed in range(10))
 
 
-def test_wait_cancelled_behind_its_wake_up_has_taken_nothing(queue: Queue) -> None:
-    """The very moment: the bell has rung for it, and it did not run yet."""
+def test_wait_cancelled_after_its_wake_up_has_taken_no_message(queue: Queue) -> None:
+    """Exactly then: the notifier has woken it, and it has not run yet."""
 
     async def main() -> None:
         consumer, producer = queue.consumer(), queue.producer()

@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from loops import PATIENCE, bell_threads, until, waiting
+from loops import PATIENCE, notifier_threads, until, waiting
 
 from pagequeue import ClosedError, NothingReceived, Queue
 from pagequeue.errors import TooManyClaims
@@ -42,7 +42,7 @@ def test_coroutines_share_the_messages_of_a_group(queue: Queue, run: Callable[..
                 asyncio.ensure_future(work(one, done)) for one in (group, other) for _ in range(10)
             ]
             await until(lambda: waiting(queue) == 20)
-            assert len(bell_threads()) == 1
+            assert len(notifier_threads()) == 1
             with queue.producer() as producer:
                 for _ in range(100):
                     await producer.send_async(b"x")
@@ -58,7 +58,7 @@ def test_coroutines_share_the_messages_of_a_group(queue: Queue, run: Callable[..
 
 
 def test_wait_for_a_claim_ends_in_time_or_with_closing(queue: Queue) -> None:
-    """The errors are those of the blocking call, and nothing was claimed."""
+    """The errors are those of the blocking call, and no message is claimed."""
 
     async def main() -> None:
         group = queue.group("workers")
@@ -78,10 +78,10 @@ def test_wait_for_a_claim_ends_in_time_or_with_closing(queue: Queue) -> None:
     asyncio.run(main())
 
 
-def test_what_is_given_back_or_delayed_comes_to_who_waits(
+def test_returned_or_delayed_message_is_claimed_by_a_waiting_coroutine(
     queue: Queue, run: Callable[..., Any]
 ) -> None:
-    """A nack rings; the end of a delay, of a lease and of an owner is noticed."""
+    """A nack wakes it; the end of a delay, of a lease and of an owner is noticed."""
 
     async def main() -> None:
         queue.producer().send(b"x")
@@ -126,10 +126,10 @@ def test_full_group_is_waited_for(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_cancelled_claim_has_claimed_nothing(
+def test_cancelled_claim_has_claimed_no_message(
     queue: Queue, run: Callable[..., Any], seed: int
 ) -> None:
-    """At whatever moment: else a message would be held by nobody until its lease ends."""
+    """At any time: otherwise a message would stay claimed by no worker until its lease ends."""
     rng = random.Random(seed)
 
     async def main() -> None:

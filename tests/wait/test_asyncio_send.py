@@ -1,4 +1,4 @@
-"""asyncio: sending never blocks a loop, and what was given up was not sent."""
+"""asyncio: sending never blocks a loop, and a cancelled send has sent no message."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def full_queue(path: Path, **options: Any) -> Queue:  # noqa: ANN401
 
 
 def test_full_queue_does_not_block_the_loop(tmp_path: Path, run: Callable[..., Any]) -> None:
-    """Senders wait, the loop goes on; all are let through by an acknowledgement."""
+    """Senders wait, the loop runs; an acknowledgement lets all of them send."""
 
     async def main() -> None:
         with full_queue(tmp_path / "q") as queue, queue.producer() as producer:
@@ -71,8 +71,8 @@ def test_full_queue_does_not_block_the_loop(tmp_path: Path, run: Callable[..., A
     run(main())
 
 
-def test_cancelled_send_has_sent_nothing(tmp_path: Path, run: Callable[..., Any]) -> None:
-    """Who gives up waiting for room sends nothing, then or later; others still get through."""
+def test_cancelled_send_has_sent_no_message(tmp_path: Path, run: Callable[..., Any]) -> None:
+    """A sender cancelled while it waits for space never sends; the others still do."""
 
     async def main() -> None:
         with full_queue(tmp_path / "q") as queue, queue.producer() as producer:
@@ -91,7 +91,7 @@ def test_cancelled_send_has_sent_nothing(tmp_path: Path, run: Callable[..., Any]
             again = asyncio.ensure_future(producer.send_async(LARGE))
             await asyncio.sleep(0.03)
             other.cancel()
-            again.cancel()  # nobody waits any more: the thread that waits for room ends
+            again.cancel()  # no sender waits any more: the thread that waits for space ends
             await asyncio.wait({other, again})
             last = asyncio.ensure_future(producer.send_async(LARGE + b"last"))
             await asyncio.sleep(0)
@@ -106,7 +106,7 @@ def test_cancelled_send_has_sent_nothing(tmp_path: Path, run: Callable[..., Any]
 
 
 def test_full_queue_that_raises_does_so_for_coroutines(tmp_path: Path) -> None:
-    """What was chosen for a full queue holds for coroutines: a typed error, nothing sent."""
+    """`on_full` applies to coroutines: a typed error, no message sent."""
 
     async def main() -> None:
         full_queue(tmp_path / "q").close()
@@ -123,7 +123,7 @@ def test_full_queue_that_raises_does_so_for_coroutines(tmp_path: Path) -> None:
 
 
 def test_every_send_of_an_always_durable_queue_is_durable(tmp_path: Path) -> None:
-    """I5: the send returns behind its sync, which many coroutines share."""
+    """I5: the send returns after its sync, which many coroutines share."""
 
     async def main() -> None:
         with Queue(tmp_path / "q", page_bytes=SMALL, sync="always") as queue:
@@ -139,8 +139,8 @@ def test_every_send_of_an_always_durable_queue_is_durable(tmp_path: Path) -> Non
     asyncio.run(main())
 
 
-def test_flush_lets_the_loop_run_and_may_take_too_long(queue: Queue) -> None:
-    """A flush waits in a thread; who gives up waiting is told that it is sent and not durable."""
+def test_flush_does_not_block_the_loop_and_can_time_out(queue: Queue) -> None:
+    """A flush waits in a thread; on timeout the error is that the message is sent, not durable."""
 
     async def main() -> None:
         with queue.producer() as producer:
@@ -171,7 +171,7 @@ def test_flush_lets_the_loop_run_and_may_take_too_long(queue: Queue) -> None:
     asyncio.run(main())
 
 
-def test_closed_producer_says_so(queue: Queue) -> None:
+def test_closed_producer_raises(queue: Queue) -> None:
     """The same errors as for blocking calls."""
 
     async def main() -> None:
@@ -188,7 +188,7 @@ def test_closed_producer_says_so(queue: Queue) -> None:
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """Make so many syncs fail, and work again behind that."""
+    """Make this many syncs fail, and later ones work."""
     real = os.fdatasync
     left = [count]
 
@@ -201,8 +201,8 @@ def failing(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(os, "fdatasync", fdatasync)
 
 
-def test_failed_sync_stops_all_who_send(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """I5: every coroutine that shared the sync is told, and so is who sends later."""
+def test_failed_sync_stops_all_senders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I5: every coroutine that shared the sync gets the error, and so does every later send."""
 
     async def main() -> None:
         with Queue(tmp_path / "q", page_bytes=SMALL, sync=1) as queue:
@@ -223,10 +223,10 @@ def test_failed_sync_stops_all_who_send(tmp_path: Path, monkeypatch: pytest.Monk
     asyncio.run(main())
 
 
-def test_failed_sync_is_gone_on_after_in_a_thread(
+def test_sending_continues_in_a_thread_after_a_failed_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]
 ) -> None:
-    """I5: what is at risk is written again; the coroutines that sent it learn nothing of it."""
+    """I5: the messages at risk are rewritten; the coroutines that sent them see no error."""
 
     async def main() -> None:
         with Queue(tmp_path / "q", page_bytes=SMALL, sync=1, on_sync_failure="seal") as queue:

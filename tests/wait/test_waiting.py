@@ -52,7 +52,7 @@ def test_idle_consumer_uses_less_than_one_percent_of_a_core(
         receive = consumer.receive_many if many else consumer.receive
         with pytest.raises(NothingReceived):
             receive(timeout=0.05)
-        for _ in range(3):  # a busy machine can only make it look worse than it is
+        for _ in range(3):  # a busy machine can only worsen the measurement
             thread, process = time.thread_time(), time.process_time()
             with pytest.raises(NothingReceived):
                 receive(timeout=IDLE_SECONDS)
@@ -91,8 +91,8 @@ def test_sleeper_is_woken_well_before_its_slice_ends(queue: Queue) -> None:
     assert statistics.median(took) < 0.03
 
 
-def test_message_whose_publisher_rang_no_doorbell_is_seen_all_the_same(queue: Queue) -> None:
-    """I7: a publisher that dies between publishing and waking delays a sleeper by a slice only."""
+def test_message_published_without_ringing_the_doorbell_is_received(queue: Queue) -> None:
+    """I7: a publisher that dies between publishing and waking delays a waiter by a slice only."""
     consumer, producer = queue.consumer(), queue.producer()
     region = queue._store.write_meta.region
     for _ in range(3):
@@ -105,7 +105,7 @@ def test_message_whose_publisher_rang_no_doorbell_is_seen_all_the_same(queue: Qu
         thread = threading.Thread(target=read)
         thread.start()
         time.sleep(0.05)
-        region.store_half(WAITERS, 0)  # the publisher believes that nobody sleeps
+        region.store_half(WAITERS, 0)  # the publisher finds no waiter
         sent = time.monotonic()
         producer.send(b"a")
         thread.join(5)
@@ -201,7 +201,7 @@ def test_other_threads_run_while_one_waits(queue: Queue) -> None:
 
 @pytest.mark.skipif(not ROBUST, reason="the lock of this system is not a mutex")
 def test_other_threads_run_while_one_waits_for_the_lock(queue: Queue) -> None:
-    """The interpreter is free while a producer waits for the writers' lock, and reading goes on."""
+    """The GIL is free while a producer waits for the writers' lock, and reading works."""
     producer = queue.producer()
     producer.send(b"before")
     holder = start(hold_writers_lock.__name__, queue.directory)
@@ -229,10 +229,10 @@ def futex_calls(queue: Queue, out: Path, count: int, *, sleeper: bool) -> int:
 
 
 @pytest.mark.tool("strace")
-def test_producer_makes_no_system_call_to_wake_when_nobody_sleeps(
+def test_producer_makes_no_system_call_to_wake_without_a_waiter(
     queue: Queue, tmp_path: Path
 ) -> None:
-    """I7: waking costs a system call only if somebody may be asleep, and then it is made."""
+    """I7: waking costs a system call only if a waiter may be asleep, and then it is made."""
     none = futex_calls(queue, tmp_path / "none", 0, sleeper=False)
     idle = futex_calls(queue, tmp_path / "idle", 2000, sleeper=False)
     awake = futex_calls(queue, tmp_path / "awake", 2000, sleeper=True)

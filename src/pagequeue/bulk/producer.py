@@ -2,54 +2,101 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from pagequeue import _core
+from pagequeue import errors
+from pagequeue.columns.inputs import COLUMNS
 from pagequeue.send.producer import Producer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
     from numpy.typing import NDArray
 
+    from pagequeue import _core
     from pagequeue.meta.write_meta import Tail
+    from pagequeue.store.store import Store
+    from pagequeue.util.timestamps import Clock
 
 
-class _OvertakenError(Exception):
-    """Another producer has the sequence, or a later timestamp."""
+STAGING_AHEAD_BYTES: Final = 4 << 20
+"""So many bytes of a staged page are taken from memory at once, in the thread that fills them."""
 
 
 class BulkProducer(Producer):
     """A producer with the steps of a bulk commit, for `bulk` alone."""
 
-    __slots__ = ()
+    __slots__ = ("_check", "_is_staging")
+
+    _check: Callable[[], None] | None
+    _is_staging: bool
+
+    def __new__(cls, store: Store, clock: Clock | None = None, sync_every: int = 0) -> Self:
+        """Attach as `Producer` does."""
+        self = super().__new__(cls, store, clock, sync_every)
+        self._check = None
+        self._is_staging = False
+        return self
+
+    def stage_only(self) -> None:
+        """Prepare no page ahead of need: this queue is temporary, and ends soon."""
+        self._is_staging = True
+
+    def _populate_ahead(self, position: int) -> None:
+        page = self._page
+        if not self._is_staging or page is None:
+            super()._populate_ahead(position)
+            return
+        end = min(position + STAGING_AHEAD_BYTES, len(page.region))
+        if end > position:
+            frame_bytes = position / max(self._store.tail.count, 1)
+            page.populate(position, end, frame_bytes)
+        self._ahead(end)
+
+    def call_while_waiting(self, check: Callable[[], None] | None) -> None:
+        """Call this while waiting for room; it raises when the publication is not wanted."""
+        self._check = check
 
     def require_record_bytes(self, record_bytes: int) -> None:
         """Accept payloads of this size only; 0: of any size."""
         self._record_bytes = record_bytes
 
-    def check_open(self) -> None:
-        """Raise unless this process may use the producer."""
-        self._check_open()
-
-    def send_at(self, sequence: int, payloads: list[bytes], times: NDArray[np.int64]) -> bool:
+    def send_at(
+        self, sequence: int, payloads: list[bytes], times: NDArray[np.int64], timeout: float | None
+    ) -> bool:
         """Send a batch as the messages from a sequence on.
 
         Returns:
             Whether it was sent; False: that sequence is taken, or a later timestamp.
         """
-        self._only_at = sequence + 1
         try:
-            self.send_many(payloads, timestamps=times)
-        except _OvertakenError:
+            self.send_many(payloads, timestamps=times, at=sequence, timeout=timeout)
+        except (errors.Overtaken, errors.TimestampOrder):
             return False
-        finally:
-            self._only_at = 0
         return True
 
-    def _on_event(self, event: int, value: int) -> bool:
-        if event in {_core.EVENT_CROWDED, _core.EVENT_OLD_TIMESTAMP} and self._only_at:
-            raise _OvertakenError
-        return super()._on_event(event, value)
+    def _roll_from(
+        self,
+        number: int,
+        deadline: float = math.inf,
+        check: Callable[[], None] | None = None,
+    ) -> int | None:
+        return super()._roll_from(number, deadline, check or self.check_wanted)
+
+    def check_wanted(self) -> None:
+        """Raise if the publication is not wanted any more, or the producer was closed."""
+        self._check_open()
+        if self._check is not None:
+            self._check()
+
+    def send_part(self, payloads: Any, times: NDArray[np.int64] | None) -> None:  # noqa: ANN401 - as in Chunk
+        """Send some messages of a chunk, which fit into one page, as a batch."""
+        if isinstance(payloads, COLUMNS):
+            self._send_columns(payloads, None if times is None else times.tobytes())
+        else:
+            self.send_many(payloads, timestamps=times)
 
     def roll_from(self, number: int) -> None:
         """Seal page `number`, unless that was done already, and continue in the next one."""

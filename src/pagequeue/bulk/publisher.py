@@ -10,8 +10,10 @@ while staged pages get their sequences do they wait, as for a page that is being
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
+import time
 import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
@@ -36,8 +38,8 @@ from pagequeue.meta.ledger import (
     are_numbers,
     done_in,
     entry_of,
+    lock_times,
     nonsense,
-    progress,
     published_name,
     publishing_name,
     read_record,
@@ -48,6 +50,8 @@ from pagequeue.meta.ledger import (
 )
 from pagequeue.page.page import map_plain
 from pagequeue.receive.replay import Replay
+from pagequeue.send.async_send import LOSSES_MIN, starved
+from pagequeue.send.producer import overtaken
 from pagequeue.store.pending_commit import (
     Record,
     read_publishing,
@@ -60,17 +64,24 @@ from pagequeue.system.file_lock import FileLock
 from pagequeue.system.trust import NOTHING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
+    from pagequeue.meta.write_meta import Tail
     from pagequeue.store.store import Store
 
 TRIES: Final = 20
 """Attempts to send a batch while other producers send in between; then it takes pages."""
 ROOM_TRIES: Final = 100
+OTHERS_SECONDS: Final = 1.0
+"""A call waits so long for another publisher, whatever its timeout: that is for room."""
 PAGES: Final = "pages-"
 """Prefix of the names of directories with staged pages."""
+ENDED: Final = "ended-"
+"""Prefix of the names of directories whose rows are not needed any more; see spark/staging.py."""
+LIVE: Final = ".lock"
+"""Suffix of the name of such a directory's lock file."""
 
 
 class BulkSource(Protocol):
@@ -89,13 +100,16 @@ class BulkPublisher:
 
     Args:
         store: of the queue, open for writing.
+        deadline: until when to wait for another publisher, which may wait for room, in seconds of
+            the monotonic clock; in any case, for `OTHERS_SECONDS`.
 
     Raises:
         LockTimeout: another publisher made no progress for too long.
+        QueueFull: the deadline is over.
         UnsafePath: the staging directory is a link, or belongs to another user.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, deadline: float = math.inf) -> None:
         self._store = store
         self._folder = store.folder
         self._prefix = store.prefix
@@ -107,21 +121,32 @@ class BulkPublisher:
         self._held.callback(self._staged.close)
         self.path = self._staged.path
         try:
-            self._lock = self._locked()
+            self._lock = self._locked(max(deadline, time.monotonic() + OTHERS_SECONDS))
         except BaseException:
             self._held.close()
             raise
 
-    def _locked(self) -> FileLock:
+    def _locked(self, until: float) -> FileLock:
         """Lock the publishers' lock file; retry if it was replaced meanwhile."""
         while True:
             lock = FileLock(
                 self._staged.open(LOCK, writable=True, make=True), self._staged.full(LOCK)
             )
-            lock.progress = partial(progress, self._folder, self._prefix)
+            lock.progress = partial(lock_times, self._folder, self._prefix)
             with contextlib.ExitStack() as held:
                 held.callback(lock.close)
-                held.enter_context(lock.exclusive(self._store.lock_timeout, "publishing"))
+                try:
+                    held.enter_context(
+                        lock.exclusive(self._store.lock_timeout, "publishing", until)
+                    )
+                except errors.LockTimeout as error:
+                    if time.monotonic() < until:
+                        raise
+                    raise errors.QueueFull(
+                        f"others sent or published all the while ({error}), so nothing was sent",
+                        path=self._folder.path, held_by=(),
+                        remedy="send again, with a longer timeout",
+                    ) from error  # fmt: skip
                 if self._staged.identity(LOCK) == lock.identity():
                     self._held.push(held.pop_all())
                     return lock
@@ -163,24 +188,34 @@ class BulkPublisher:
     def _entry(self, writer: str) -> dict[str, Any] | None:
         return read_record(self._folder, published_name(self._prefix, entry_of(writer)))
 
-    def publish(self, writer: str, piece: int, source: BulkSource) -> range:
+    def publish(
+        self,
+        writer: str,
+        piece: int,
+        source: BulkSource,
+        timeout: float | None = None,
+        check: Callable[[], None] | None = None,
+    ) -> range:
         """Publish all messages of the source durably, unless this piece was published before.
 
         Args:
             writer: name of the publishing writer; each has its own entry in the ledger.
             piece: of its work, from 0 on, never decreasing.
             source: the messages.
+            timeout: seconds to wait for room; None: the queue's `full_timeout`.
+            check: called while waiting for room; raises when the piece is not wanted any more.
 
         Returns:
             Its sequences.
 
         Raises:
             TimestampOrder: its times are not in order, or begin before the queue's last one.
-            MessageTooLarge: one of its messages fits into no page.
+            MessageTooLarge: `max_bytes` cannot hold so many pages.
             DiskFull, QueueFull, LockTimeout, SyncFailed: as for `Producer.send`; SyncFailed and
                 NotDurable can mean that it is visible: call `done` to find out.
         """
         # FORMAT.md, "Publishing pages"; keeps I8 and I19.
+        self._store.check_appendable()
         known = self.done(writer, piece)
         if known is not None:
             return known
@@ -189,13 +224,38 @@ class BulkPublisher:
         store = self._store
         with BulkProducer(store) as producer:
             producer.require_record_bytes(store.schema.record_bytes)
+            producer.call_while_waiting(partial(self._wait_on, check))
             found = None
             if source.count and self._fits(source):
-                found = self._send(producer, entry, source)
+                found = self._send(producer, entry, source, timeout)
             if found is None:
-                found = self._publish_pages(producer, entry, source)
+                found = self._publish_pages(producer, entry, source, timeout)
             producer.flush_sent(found.stop)
         return found
+
+    def append(
+        self,
+        staged: StagedPages,
+        at: int | None = None,
+        timeout: float | None = None,
+        check: Callable[[], None] | None = None,
+    ) -> range:
+        """Publish staged pages that are no writer's work: their sender does not repeat it.
+
+        Args:
+            staged: the pages.
+            at: the sequence that the first message must get; None: any.
+            timeout: seconds to wait for room; None: the queue's `full_timeout`.
+            check: called until they are published; raises when they are not wanted any more.
+
+        Raises:
+            MessageTooLarge: `max_bytes` cannot hold so many pages.
+            Overtaken: the next sequence is another than `at`. Others as for `publish`.
+        """
+        self._recover()
+        with BulkProducer(self._store) as producer:
+            producer.call_while_waiting(partial(self._wait_on, check))
+            return self._publish_all(producer, None, staged, at, timeout)
 
     def _fits(self, source: BulkSource) -> bool:
         meta = self._store.meta
@@ -204,9 +264,12 @@ class BulkPublisher:
 
     # --- one batch --------------------------------------------------------------------------------
 
-    def _send(self, producer: BulkProducer, entry: _Entry, source: BulkSource) -> range | None:
+    def _send(
+        self, producer: BulkProducer, entry: _Entry, source: BulkSource, timeout: float | None
+    ) -> range | None:
         """Send one batch; None: other producers sent in between each time."""
         whole = _joined(list(source.chunks()))
+        deadline = self._store.roller.deadline(timeout=timeout)
         for _ in range(TRIES):
             tail = self._store.tail
             first, times = tail.sequence, whole.times
@@ -224,7 +287,8 @@ class BulkPublisher:
             }, self._sync_names)  # fmt: skip
             # 2. Send the batch with that sequence and these times, or not at all. Dies here: the
             #    messages match the record.
-            if producer.send_at(first, whole.payloads, times):
+            left = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
+            if producer.send_at(first, whole.payloads, times, left):
                 # 3. Rename the record to the entry. Power is cut before the flush: recovery reverts
                 #    it together with the messages.
                 with self._visible():
@@ -245,7 +309,7 @@ class BulkPublisher:
             yield
         except errors.NotDurable:
             raise
-        except errors.RetryError as error:
+        except (errors.RetryError, errors.ClosedError, errors.ForkedError) as error:
             raise errors.NotDurable(
                 f"published and visible, but the ledger is not on stable storage: {error}",
                 path=self._folder.path,
@@ -255,9 +319,7 @@ class BulkPublisher:
     def _recover(self) -> None:
         """Resolve the publication of a dead publisher; the publishers' lock is held."""
         store = self._store
-        for name in self._staged.names():
-            if name.startswith(PAGES):
-                self._drop(name)
+        remove_abandoned(self._staged)
         name = sending_name(self._prefix)
         record = self._read_sending(name)
         if record is not None:
@@ -281,11 +343,6 @@ class BulkPublisher:
             self._folder, self._prefix, store.meta, store.write_meta,
             producer.commit_pages, self._sync_names,
         )  # fmt: skip
-
-    def _drop(self, name: str) -> None:
-        """Remove a directory of staged pages; the next publisher removes the rest."""
-        with contextlib.suppress(OSError), self._staged.descriptor as staged:
-            shutil.rmtree(name, ignore_errors=True, dir_fd=staged)
 
     def _read_sending(self, name: str) -> dict[str, Any] | None:
         record = read_record(self._folder, name)
@@ -318,7 +375,9 @@ class BulkPublisher:
     def _prepared(self, doing: str) -> contextlib.AbstractContextManager[None]:
         return self._store.roller.lock.exclusive(self._store.lock_timeout, doing)
 
-    def _publish_pages(self, producer: BulkProducer, entry: _Entry, source: BulkSource) -> range:
+    def _publish_pages(
+        self, producer: BulkProducer, entry: _Entry, source: BulkSource, timeout: float | None
+    ) -> range:
         store = self._store
         if source.count == 0:
             first = store.tail.sequence
@@ -326,40 +385,65 @@ class BulkPublisher:
             name = published_name(self._prefix, entry_of(entry.writer))
             write_record(self._folder, name, done, self._sync_names)
             return range(first, first)
-        name = PAGES + uuid.uuid4().hex
-        try:
+        with StagingDirectory(store) as path:
             # M1. Write all staged pages. Dies here: a directory that the next publisher removes.
-            staged = stage(store, self._staged.full(name), source.chunks())
-            deadline = store.roller.deadline()
-            for _ in range(ROOM_TRIES):
-                if store.write_meta.failed_errno:  # before the preparation lock, which it needs
-                    store.flusher.resume()
-                first = self._first_page()
-                if store.roller.make_room is not None:  # for all pages, before any is renamed
-                    last = first + len(staged.pages) - 1
-                    store.roller.make_room(last, producer.check_open, deadline)
-                sequences = None
-                try:
-                    with self._prepared("publishing pages"):
-                        sequences = self._publish_staged(producer, entry, staged, first)
-                except errors.RetryError:
-                    if sequences is None:
-                        raise
-                    with self._visible():  # published, but unlocking failed
-                        raise
-                if sequences is not None:
-                    break
-            else:
-                raise errors.LockTimeout(
-                    f"other producers rolled {ROOM_TRIES} times in a row",
-                    path=store.folder.path,
-                    remedy="call again",
-                )
-        finally:
-            self._drop(name)
+            staged = stage(store, path, source.chunks())
+            return self._publish_all(producer, entry, staged, timeout=timeout)
+
+    def _publish_all(
+        self,
+        producer: BulkProducer,
+        entry: _Entry | None,
+        staged: StagedPages,
+        at: int | None = None,
+        timeout: float | None = None,
+    ) -> range:
+        """Publish staged pages, as soon as no other producer rolls meanwhile."""
+        store = self._store
+        if len(staged.pages) >= store.page_limit:
+            raise too_many_pages(store, len(staged.pages))
+        began, deadline = time.monotonic(), store.roller.deadline(timeout=timeout)
+        for losses in range(ROOM_TRIES):
+            if losses > LOSSES_MIN and time.monotonic() > deadline:
+                raise starved(self._folder.path, time.monotonic() - began)
+            if store.write_meta.failed_errno:  # before the preparation lock, which it needs
+                store.flusher.resume()
+            first = self._first_page()
+            if store.roller.make_room is not None:  # for all pages, before any is renamed
+                last = first + len(staged.pages) - 1
+                store.roller.make_room(last, producer.check_wanted, deadline)
+            producer.check_wanted()
+            sequences = None
+            try:
+                with self._prepared("publishing pages"):
+                    sequences = self._publish_staged(producer, entry, staged, first, at)
+            except errors.RetryError:
+                if sequences is None:
+                    raise
+                with self._visible():  # published, but unlocking failed
+                    raise
+            if sequences is not None:
+                break
+        else:
+            raise errors.LockTimeout(
+                f"other producers rolled {ROOM_TRIES} times in a row",
+                path=store.folder.path,
+                remedy="call again",
+            )
         if store.after_roll is not None:
             store.background.submit(store.after_roll)
         return sequences
+
+    def _wait_on(self, check: Callable[[], None] | None) -> None:
+        """Check whether to wait on for room, and show other publishers that this one is alive."""
+        if check is not None:
+            check()
+        self._lock.touch_access()
+
+    def _check_at(self, tail: Tail, at: int | None) -> None:
+        """Raise Overtaken if the next sequence is another one."""
+        if at is not None and tail.sequence != at:
+            raise overtaken(self._store, tail.sequence)
 
     def _first_page(self) -> int:
         """Return the number that the first page gets, unless producers roll meanwhile."""
@@ -369,7 +453,12 @@ class BulkPublisher:
         return number
 
     def _publish_staged(
-        self, producer: BulkProducer, entry: _Entry, staged: StagedPages, first_page: int
+        self,
+        producer: BulkProducer,
+        entry: _Entry | None,
+        staged: StagedPages,
+        first_page: int,
+        at: int | None,
     ) -> range | None:
         """Publish staged pages; None: another producer rolled, so try again.
 
@@ -380,6 +469,7 @@ class BulkPublisher:
         if folder.exists(publishing_name(prefix)):  # its publisher locked a replaced file, and died
             self._recover_commit(producer)
         staged.check_times(store)  # before a page is sealed for a commit that fails
+        self._check_at(store.tail, at)
         # M2. Use up the page after the active one; no process can create another. Dies here: the
         #     queue has rolled.
         active = store.tail.page_number
@@ -393,20 +483,25 @@ class BulkPublisher:
         tail = producer.freeze()
         if tail is None or tail.page_number != active:
             return None
-        # M4. Assign sequences, times and headers, which are known now; sync the pages.
+        self._check_at(tail, at)  # the last time, because no message follows before the commit
+        # M4. Assign sequences, times and headers, which are known now; sync the pages, but for a
+        #     single large message that its sender does not flush.
         beyond = assign_sequences(store, staged, tail, self._lock.touch)
         sequences = range(tail.sequence, beyond.sequence)
-        done = entry.with_sequences(sequences)
+        done = {} if entry is None else entry.with_sequences(sequences)
         record = Record(
-            active + 1, tail.sequence, staged.first_checksum(store), beyond, entry_of(entry.writer),
-            done,
+            active + 1, tail.sequence, staged.first_checksum(store), beyond,
+            None if entry is None else entry_of(entry.writer), done,
         )  # fmt: skip
-        # M5. Write the record, then rename the pages, each synced. Dies here: the next process that
-        #     creates a page or opens the queue exclusively finds no marker and removes them.
-        write_record(folder, publishing_name(prefix), record.as_json(), self._sync_names)
+        # M5. Write the record, then rename the pages, each synced if the pages were. Dies here: the
+        #     next process that creates a page or opens the queue exclusively finds no marker and
+        #     removes them.
+        sync_names = self._sync_names if staged.is_synced else _nothing
+        name = publishing_name(prefix)
+        write_record(folder, name, record.as_json(), sync_names, synced=staged.is_synced)
         try:
             staged.give_names(store, record.first_page)
-            self._sync_names()
+            sync_names()
             name = fmt.page_name(prefix, record.first_page)
             page = map_plain(folder, name, store.meta, writable=False)
             # M6 to M8. One store publishes all messages. Dies after it: the next process that
@@ -421,7 +516,7 @@ class BulkPublisher:
         #     lost.
         with self._visible():
             write_down(folder, prefix, record)
-            self._sync_names()
+            sync_names()
         return sequences
 
 
@@ -437,6 +532,10 @@ class _Entry(NamedTuple):
         return with_piece(self.before, self.writer, self.piece, sequences)
 
 
+def _nothing() -> None:
+    """Sync nothing: recovery checks what follows the durable mark."""
+
+
 def staged_directory(
     path: str, prefix: str, file_mode: int = FILE_MODE, trust: frozenset[str] = NOTHING
 ) -> str:
@@ -448,6 +547,92 @@ def staged_directory(
     folder = _staged(path, prefix, file_mode, trust)
     folder.close()
     return folder.path
+
+
+def too_many_pages(store: Store, count: int, size_bytes: int = 0) -> errors.MessageTooLarge:
+    """Return the error for messages that `max_bytes` can never hold."""
+    limit_bytes = int(store.page_limit) * store.meta.page_bytes
+    return errors.MessageTooLarge(
+        f"{count} pages besides the active one are needed, and max_bytes allows "
+        f"{store.page_limit:.0f} in all; nothing was sent",
+        path=store.folder.path, size_bytes=size_bytes or count * store.meta.page_bytes,
+        limit_bytes=limit_bytes, remedy="raise max_bytes, or send it in parts",
+    )  # fmt: skip
+
+
+def remove_abandoned(staged: Directory) -> None:
+    """Remove the directories of staged pages whose writers died; what cannot be removed stays."""
+    found = staged.names()
+    for name in found:
+        if name.startswith(ENDED):
+            _drop(staged, name)
+    # Of a writer that died before it made its directory, or after it removed it, the lock is left.
+    for name in {name.removesuffix(LIVE) for name in found if name.startswith(PAGES)}:
+        lock = _live_lock(staged, name)
+        if lock is None:
+            continue
+        try:
+            if lock.try_exclusive():
+                _drop(staged, name)
+        except errors.PageQueueError:
+            continue
+        finally:
+            lock.close()
+
+
+def _live_lock(staged: Directory, name: str) -> FileLock | None:
+    """Return the lock file of a directory of staged pages; None: it cannot be opened."""
+    try:
+        return FileLock(
+            staged.open(name + LIVE, writable=True, make=True), staged.full(name + LIVE)
+        )
+    except errors.PageQueueError:
+        return None
+
+
+def _drop(staged: Directory, name: str) -> None:
+    """Remove a directory of staged pages, and then its lock file, whose lock the caller has."""
+    with contextlib.suppress(OSError), staged.descriptor as fd:
+        shutil.rmtree(name, ignore_errors=True, dir_fd=fd)
+        os.unlink(name + LIVE, dir_fd=fd)
+
+
+class StagingDirectory:
+    """A new directory for staged pages, locked while it is in use: a context manager.
+
+    Entering returns its path; leaving removes it. What a writer that died leaves has no lock, and
+    the next publisher removes it.
+    """
+
+    def __init__(self, store: Store) -> None:
+        folder = store.folder
+        self._staged = _staged(folder.path, store.prefix, folder.file_mode, folder.trust)
+        self._lock: FileLock | None = None
+        self._name = ""
+
+    def __enter__(self) -> str:
+        try:
+            while self._lock is None:
+                self._name = PAGES + uuid.uuid4().hex
+                name = self._name + LIVE
+                lock = FileLock(
+                    self._staged.open(name, writable=True, make=True), self._staged.full(name)
+                )
+                # Another process can have taken the file for a dead writer's before it was locked.
+                if lock.try_exclusive() and self._staged.identity(name) == lock.identity():
+                    self._lock = lock
+                else:
+                    lock.close()
+        except BaseException:
+            self._staged.close()
+            raise
+        return self._staged.full(self._name)
+
+    def __exit__(self, *error: object) -> None:
+        _drop(self._staged, self._name)
+        if self._lock is not None:
+            self._lock.close()
+        self._staged.close()
 
 
 def _staged(path: str, prefix: str, file_mode: int, trust: frozenset[str]) -> Directory:
@@ -462,6 +647,8 @@ def _joined(chunks: list[Chunk]) -> Chunk:
     payloads: list[bytes] = []
     for chunk in chunks:
         given = chunk.payloads
+        if isinstance(given, np.ndarray):
+            given = given.tolist()
         payloads += given if isinstance(given, list) else given.to_pylist()
     times = [chunk.times for chunk in chunks if chunk.times is not None]
     return chunk_of(payloads, np.concatenate(times) if times else None)

@@ -1,11 +1,13 @@
 """Staged pages: written to a private directory, renumbered and renamed into the queue at commit.
 
-They are pages of a temporary queue in that directory, so that staging is ordinary sending. Only
-their publisher knows of them until they are renamed.
+They are pages of a temporary queue in that directory, so that staging is ordinary sending; and
+between them pages with the fragments of messages that are larger than a page. Only their publisher
+knows of them until they are renamed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -14,19 +16,35 @@ import numpy as np
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.bulk.producer import BulkProducer
+from pagequeue.bulk.staged_fragments import (
+    STAGED_PREFIX,
+    FragmentWriter,
+    StagedFragment,
+    frame,
+    make_sparse,
+    place_fragment,
+    write_start,
+)
+from pagequeue.columns.inputs import COLUMNS
 from pagequeue.meta.write_meta import Tail
 from pagequeue.page.header import CHECKSUM_AT, PageHeader, parse_header
 from pagequeue.page.page import map_file
+from pagequeue.send.producer import record_size
 from pagequeue.store.store import Store
 from pagequeue.system.directory import Directory
 from pagequeue.system.os_errors import raise_typed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
+    from typing_extensions import Buffer
+
+    from pagequeue.meta.all_and_read_meta import AllMeta
 
 BATCH_BYTES: Final = 1 << 20
+EMPTY_PREFIX: Final = "empty"
+"""Prefix of the names of staged pages without messages."""
 SHARE: Final = 8
 """A batch takes at most a page divided by this, so that little of each page remains empty."""
 
@@ -35,7 +53,8 @@ class Chunk(NamedTuple):
     """Some payloads.
 
     Attributes:
-        payloads: list of bytes, or an Arrow array of type binary.
+        payloads: list of bytes, an Arrow array of type binary, a NumPy array of kind S or V, or
+            columns.
         lengths: of each, in bytes; int64, shape (n,).
         times: of each, ns since 1970, int64, shape (n,); None: the time of the commit.
     """
@@ -51,11 +70,27 @@ def chunk_of(payloads: list[bytes], times: NDArray[np.int64] | None) -> Chunk:
 
 
 class StagedPage(NamedTuple):
-    """A page: its number, its first sequence (counted from 0), and its number of messages."""
+    """A page that awaits its commit.
 
+    Attributes:
+        prefix: of the names of its files.
+        number: of its files.
+        first: sequence of its first message, counted from the first of all staged messages.
+        size: how many messages begin in it.
+        fragment: what its file has instead of frames; None: frames.
+        counted_from: its first sequence in the temporary queue.
+        time: of the large message that it belongs to, in ns; 0: that of the commit.
+        is_sealed: whether it gets an end-of-page mark, if it is empty.
+    """
+
+    prefix: str
     number: int
     first: int
     size: int
+    fragment: StagedFragment | None = None
+    counted_from: int = 0
+    time: int = 0
+    is_sealed: bool = False
 
 
 class StagedPages:
@@ -65,13 +100,20 @@ class StagedPages:
         pages: in order.
         position: end of the messages in the last one.
         first_time: of the first message, ns since 1970; None: the commit assigns their times.
+        is_synced: whether the commit puts them on stable storage before it publishes them.
     """
 
     def __init__(
-        self, path: str, prefix: str, pages: list[StagedPage], position: int, first_time: int | None
+        self,
+        path: str,
+        pages: list[StagedPage],
+        position: int,
+        first_time: int | None,
+        *,
+        is_synced: bool,
     ) -> None:
         self._path = path
-        self._prefix = prefix
+        self.is_synced = is_synced
         self.pages = pages
         self.position = position
         self.first_time = first_time
@@ -90,7 +132,8 @@ class StagedPages:
         """Return the current checksum in the frame of the first message."""
         folder = self.folder(store)
         try:
-            name = fmt.page_name(self._prefix, self.pages[0].number)
+            first = self.pages[0]
+            name = fmt.page_name(first.prefix, first.number)
             page = map_file(folder, name, store.meta.page_bytes, writable=False)
             return page.load_half(fmt.PAGE_HEADER_BYTES + CHECKSUM_AT)
         finally:
@@ -98,15 +141,14 @@ class StagedPages:
 
     def give_names(self, store: Store, first_page: int) -> None:
         """Rename all files to pages of the queue from `first_page` on, the last one first."""
-        to, prefix = store.folder, self._prefix
+        to, prefix = store.folder, store.prefix
         folder = self.folder(store)
         try:
             with folder.descriptor as staged, to.descriptor as queue:
-                for page in reversed(self.pages):
-                    number = first_page + page.number - fmt.FIRST_PAGE
+                for number, page in reversed(list(enumerate(self.pages, first_page))):
                     for name in (fmt.index_name, fmt.page_name):
                         os.rename(
-                            name(prefix, page.number), name(prefix, number),
+                            name(page.prefix, page.number), name(prefix, number),
                             src_dir_fd=staged, dst_dir_fd=queue,
                         )  # fmt: skip
         except OSError as error:
@@ -125,49 +167,227 @@ def too_early(path: str, first: int, last: int) -> errors.TimestampOrder:
     )  # fmt: skip
 
 
-def stage(store: Store, path: str, chunks: Iterator[Chunk]) -> StagedPages:
+def stage(
+    store: Store,
+    path: str,
+    chunks: Iterable[Chunk],
+    report_progress: Callable[[], object] | None = None,
+    *,
+    synced: bool = True,
+) -> StagedPages:
     """Write messages to as many staged pages as they need.
 
     Args:
         store: of the queue that they will belong to.
         path: of the directory to create.
         chunks: the messages.
+        report_progress: called after each page with a fragment.
+        synced: as for `Staging`.
 
     Raises:
-        DiskFull: the pages do not fit. MessageTooLarge: a message is larger than a page.
+        DiskFull: the pages do not fit. RecordSize: a record has another size.
         TimestampOrder: times decrease.
     """
-    staging = Store(
-        path, store.prefix, create=True, read_only=False, page_bytes=store.meta.page_bytes,
-        lock_timeout=store.lock_timeout, clock=_no_time, file_mode=store.folder.file_mode,
-        trust=store.folder.trust,
-    )  # fmt: skip
+    staging = Staging(store, path, report_progress, synced=synced)
     try:
-        first_time: int | None = None
-        with BulkProducer(staging, _no_time) as producer:
-            producer.require_record_bytes(store.schema.record_bytes)
-            for chunk in chunks:
-                if chunk.times is not None and len(chunk.times) and first_time is None:
-                    first_time = int(chunk.times[0])
-                _send(producer, staging, chunk)
-            if staging.tail.page_number % 2 == 0:
-                producer.seal()
-        tail = staging.tail
-        numbers = range(fmt.FIRST_PAGE, tail.page_number + 1)
-        pages = [StagedPage(n, staging.first_sequence(n), staging.count(n, tail)) for n in numbers]
-        return StagedPages(path, store.prefix, pages, tail.position, first_time)
+        for chunk in chunks:
+            staging.add(chunk)
+        return staging.finish()
     finally:
         staging.close()
+
+
+class Staging:
+    """Messages that are being staged.
+
+    Args:
+        store: of the queue that they will belong to.
+        path: of the directory to create.
+        report_progress: called after each page with a fragment.
+        synced: whether all must be on stable storage before it is published. A single large message
+            does without: recovery after a power cut checks all of it, and keeps it whole or not at
+            all. Several messages have nothing that says they belong together, so they never do.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        path: str,
+        report_progress: Callable[[], object] | None = None,
+        *,
+        synced: bool = True,
+    ) -> None:
+        self._store = store
+        self._synced = synced
+        self._path = path
+        self._report_progress = report_progress
+        folder = store.folder
+        self._folder = Directory(
+            path, create=True, durable=False, file_mode=folder.file_mode, trust=folder.trust
+        )
+        self._pages: list[StagedPage] = []
+        self._count = 0  # messages in these pages
+        self._taken = fmt.FIRST_PAGE - 1  # the last page of the temporary queue among them
+        self._fragments = self._empty = 0
+        self._queue: Store | None = None
+        self._producer: BulkProducer | None = None
+        self._first_time: int | None = None
+        self._last_time = 0
+
+    def close(self) -> None:
+        """Close the temporary queue and its directory."""
+        if self._producer is not None:
+            self._producer.close()
+        if self._queue is not None:
+            self._queue.close()
+        self._folder.close()
+
+    def add(self, chunk: Chunk) -> None:
+        """Write more messages."""
+        times = chunk.times
+        if times is not None and len(times):
+            if self._first_time is None:
+                self._first_time = int(times[0])
+            _check_times(self._folder.path, self._last_time, times)
+            self._last_time = int(times[-1])
+        limit = fmt.payload_bytes_max(self._store.meta.page_bytes)
+        begin = 0
+        for i in np.flatnonzero(chunk.lengths > limit).tolist():
+            self._add_small(part_of(chunk, begin, i))
+            time = None if times is None else int(times[i])
+            self._add_large(payload_at(chunk.payloads, i), time)
+            begin = i + 1
+        self._add_small(part_of(chunk, begin, len(chunk.lengths)))
+
+    def _add_small(self, chunk: Chunk) -> None:
+        """Write messages that fit into pages."""
+        if not len(chunk.lengths):
+            return
+        if self._producer is None:
+            store = self._store
+            self._queue = Store(
+                self._path, store.prefix, create=True, read_only=False,
+                page_bytes=store.meta.page_bytes, lock_timeout=store.lock_timeout, clock=_no_time,
+                file_mode=store.folder.file_mode, trust=store.folder.trust,
+            )  # fmt: skip
+            self._producer = BulkProducer(self._queue, _no_time)
+            self._producer.stage_only()
+            self._producer.require_record_bytes(store.schema.record_bytes)
+        assert self._queue is not None
+        _send(self._producer, self._queue, chunk)
+
+    def _add_large(self, payload: Buffer, time: int | None) -> None:
+        """Write a message of several pages."""
+        if self._store.schema.record_bytes:
+            raise record_size(self._store, memoryview(payload).nbytes)
+        with self.fragments() as writer:
+            writer.write(payload)
+            self.add_fragments(writer.finish(), time)
+
+    @contextlib.contextmanager
+    def fragments(self) -> Iterator[FragmentWriter]:
+        """Return a writer of one large message, whose pages `add_fragments` takes."""
+        writer = FragmentWriter(
+            self._folder, self._store.meta, self._fragments + 1, self._report_progress,
+            synced=self._synced,
+        )  # fmt: skip
+        try:
+            yield writer
+        finally:
+            writer.close()
+
+    def add_fragments(self, fragments: list[StagedFragment], time: int | None) -> None:
+        """Take the pages of one large message."""
+        if time is not None and self._first_time is None:
+            self._first_time = self._last_time = time
+        self._take_sealed(all_of_them=True)
+        for fragment in fragments:
+            self._add_page(
+                StagedPage(
+                    STAGED_PREFIX, fragment.number, 0, fragment.messages, fragment, time=time or 0
+                )
+            )
+        self._fragments += len(fragments)
+
+    def _add_page(self, page: StagedPage) -> None:
+        self._pages.append(page._replace(first=self._count))
+        self._count += page.size
+
+    def _take_sealed(self, *, all_of_them: bool) -> None:
+        """Take the pages of the temporary queue that were not yet; seal the last one if asked."""
+        queue, producer = self._queue, self._producer
+        if queue is None or producer is None:
+            return
+        if all_of_them and queue.tail.count > 0:
+            producer.seal()
+        tail = queue.tail
+        for number in range(self._taken + 1, tail.page_number):
+            first = queue.first_sequence(number)
+            size = queue.count(number, tail)
+            self._add_page(StagedPage(queue.prefix, number, 0, size, None, first))
+        self._taken = tail.page_number - 1
+
+    def finish(self) -> StagedPages:
+        """Return all pages; the last one is not sealed, and becomes the active one."""
+        self._take_sealed(all_of_them=False)
+        queue = self._queue
+        tail = None if queue is None else queue.tail
+        if queue is not None and tail is not None and tail.count > 0:
+            if len(self._pages) % 2 == 0:  # with this one, their number is odd
+                last = StagedPage(
+                    queue.prefix, tail.page_number, 0, tail.count, None, tail.first_sequence
+                )
+                self._add_page(last)
+                return self._finished(tail.position)
+            self._take_sealed(all_of_them=True)
+        if len(self._pages) % 2:
+            self._add_empty(is_sealed=True)
+        self._add_empty(is_sealed=False)
+        return self._finished(fmt.PAGE_HEADER_BYTES)
+
+    def _finished(self, position: int) -> StagedPages:
+        synced = self._synced or self._count != 1 or self._queue is not None
+        return StagedPages(self._path, self._pages, position, self._first_time, is_synced=synced)
+
+    def _add_empty(self, *, is_sealed: bool) -> None:
+        """Add a page without messages."""
+        self._empty += 1
+        meta = self._store.meta
+        # Sparse, as those of fragments: the next large message can seal it without writing to it.
+        # Whoever maps it to write to it reserves its blocks first.
+        for name, size in (
+            (fmt.index_name(EMPTY_PREFIX, self._empty), meta.index_bytes),
+            (fmt.page_name(EMPTY_PREFIX, self._empty), meta.page_bytes),
+        ):
+            make_sparse(self._folder, name, size).close()
+        self._add_page(StagedPage(EMPTY_PREFIX, self._empty, 0, 0, is_sealed=is_sealed))
 
 
 def _no_time() -> int:
     return 0
 
 
+def part_of(chunk: Chunk, begin: int, end: int) -> Chunk:
+    """Return some consecutive messages of a chunk."""
+    payloads = chunk.payloads
+    part = payloads.part(begin, end) if isinstance(payloads, COLUMNS) else payloads[begin:end]
+    times = None if chunk.times is None else chunk.times[begin:end]
+    return Chunk(part, chunk.lengths[begin:end], times)
+
+
+def payload_at(payloads: Any, i: int) -> Buffer:  # noqa: ANN401 - as in Chunk
+    """Return one payload of a chunk."""
+    if isinstance(payloads, COLUMNS):
+        payload: Buffer = payloads.payload(i)
+    else:
+        payload = payloads[i]
+        if hasattr(payload, "as_buffer"):  # Arrow's
+            payload = payload.as_buffer()
+    return payload
+
+
 def _send(producer: BulkProducer, staging: Store, chunk: Chunk) -> None:
     count = len(chunk.lengths)
-    if chunk.times is not None and count:
-        _check_times(staging, chunk.times)
     limit_bytes = min(BATCH_BYTES, staging.meta.page_bytes // SHARE)
     limit_count = max(1, staging.meta.index_capacity // SHARE)
     ends = np.cumsum(-(-(chunk.lengths + fmt.FRAME_HEADER_BYTES) // fmt.FRAME_ALIGN_BYTES))
@@ -176,26 +396,27 @@ def _send(producer: BulkProducer, staging: Store, chunk: Chunk) -> None:
         room = before + limit_bytes // fmt.FRAME_ALIGN_BYTES
         end = int(np.searchsorted(ends, room, side="right"))
         end = min(max(end, begin + 1), begin + limit_count, count)
-        times = None if chunk.times is None else chunk.times[begin:end]
-        producer.send_many(chunk.payloads[begin:end], timestamps=times)
+        part = part_of(chunk, begin, end)
+        producer.send_part(part.payloads, part.times)
         begin, before = end, int(ends[end - 1])
 
 
-def _check_times(staging: Store, times: NDArray[np.int64]) -> None:
+def _check_times(path: str, last: int, times: NDArray[np.int64]) -> None:
     """Raise if times decrease."""
-    last = staging.tail.last_timestamp
     if int(times[0]) < last:
-        raise too_early(staging.folder.path, int(times[0]), last)
+        raise too_early(path, int(times[0]), last)
     back = np.flatnonzero(np.diff(times) < 0)
     if len(back):
         i = int(back[0])
-        raise too_early(staging.folder.path, int(times[i + 1]), int(times[i]))
+        raise too_early(path, int(times[i + 1]), int(times[i]))
 
 
 def assign_sequences(
     store: Store, staged: StagedPages, tail: Tail, report_progress: Callable[[], None]
 ) -> Tail:
-    """Assign the sequences that follow a tail, times and headers to staged pages; sync them.
+    """Assign the sequences that follow a tail, times and headers to staged pages.
+
+    It syncs them, unless they do without: see `Staging`.
 
     Args:
         store: of the queue.
@@ -215,8 +436,19 @@ def assign_sequences(
     time = -1 if staged.first_time is not None else max(store.clock(), last)
     folder = staged.folder(store)
     try:
-        for page in staged.pages:
-            last = _assign_page(store, folder, page, tail, (time, last))
+        for number, page in enumerate(staged.pages, tail.page_number + 1):
+            header = PageHeader(
+                number, store.meta.queue_id, tail.sequence + page.first, last, store.clock()
+            )
+            if page.fragment is not None:
+                stamp = time if time >= 0 else page.time
+                last = place_fragment(
+                    folder, store.meta, page.fragment, header, stamp, synced=staged.is_synced
+                )
+            elif page.prefix == EMPTY_PREFIX:
+                place_empty(folder, store.meta, page, header, synced=staged.is_synced)
+            else:
+                last = _assign_page(store, folder, page, header, time)
             report_progress()
     finally:
         folder.close()
@@ -230,36 +462,50 @@ def assign_sequences(
     )
 
 
+def place_empty(
+    folder: Directory, meta: AllMeta, page: StagedPage, header: PageHeader, *, synced: bool
+) -> None:
+    """Turn a staged page without messages into a page of the queue."""
+    data = header.encode()
+    if page.is_sealed:
+        assert header.first_sequence is not None
+        data += frame(meta, b"", header.first_sequence, header.floor_timestamp, fmt.END_OF_PAGE)
+    write_start(folder, fmt.page_name(page.prefix, page.number), data, synced=synced)
+
+
 def _assign_page(
-    store: Store, folder: Directory, page: StagedPage, tail: Tail, times: tuple[int, int]
+    store: Store, folder: Directory, page: StagedPage, header: PageHeader, time: int
 ) -> int:
     """Turn one staged page into a page of the queue; return its last timestamp."""
-    time, last = times
-    prefix, meta = store.prefix, store.meta
-    name = fmt.page_name(prefix, page.number)
+    meta = store.meta
+    name = fmt.page_name(page.prefix, page.number)
     region = map_file(folder, name, meta.page_bytes, writable=True)
     region.queue_id = parse_header(
         region.read(0, fmt.PAGE_HEADER_BYTES), folder.full(name)
     ).queue_id
-    index_name = fmt.index_name(prefix, page.number)
+    index_name = fmt.index_name(page.prefix, page.number)
     index = map_file(folder, index_name, meta.index_bytes, writable=True)
-    first = tail.sequence + page.first
-    done = _core.restamp(region, index, page.first, page.size, first, time, meta.queue_id)
+    first = header.first_sequence
+    assert first is not None
+    with contextlib.suppress(OSError):  # else a page fault for each 4 KiB
+        region.populate(0, len(region))
+        index.populate(0, page.size * fmt.INDEX_RECORD_BYTES)
+    done = _core.assign_sequences(
+        region, index, page.counted_from, page.size, first, time, meta.queue_id
+    )
     if done != page.size:
         raise errors.CorruptPage(
             f"has {done} messages where {page.size} were staged, and was not published",
             remedy="find out which other process writes there, then publish again",
             path=folder.full(name), position=0, reason="changed by another process",
         )  # fmt: skip
-    number = tail.page_number + page.number - fmt.FIRST_PAGE + 1
-    header = PageHeader(number, meta.queue_id, first, last, store.clock())
     region.write(0, header.encode())
     try:
         region.sync(0, len(region))
         index.sync(0, len(index))
     except OSError as error:
         raise_typed(error, folder.full(name), "syncing a page")
-    if page.size:
-        at = (page.size - 1) * fmt.INDEX_RECORD_BYTES
-        last = int.from_bytes(index.read(at, 8), "little")
-    return last
+    if not page.size:
+        return header.floor_timestamp
+    at = (page.size - 1) * fmt.INDEX_RECORD_BYTES
+    return int.from_bytes(index.read(at, 8), "little")

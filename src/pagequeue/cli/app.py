@@ -16,6 +16,7 @@ from pagequeue.cli.error_text import message_of
 from pagequeue.cli.errors import os_error_text
 from pagequeue.cli.lazy import LazyGroup
 from pagequeue.system import program
+from pagequeue.util.console import are_colours_allowed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,19 +27,26 @@ EXIT_CLOSED_PIPE: Final = 141  # 128 + SIGPIPE
 COMMANDS: Final = {
     "send": "pagequeue.cli.send",
     "receive": "pagequeue.cli.receive",
+    "ls": "pagequeue.cli.ls",
     "info": "pagequeue.cli.info",
     "consumers": "pagequeue.cli.consumers",
+    "group": "pagequeue.cli.group",
+    "tasks": "pagequeue.cli.tasks",
     "export": "pagequeue.cli.export",
     "import": "pagequeue.cli.import_",
     "plot": "pagequeue.cli.plot",
+    "trim": "pagequeue.cli.trim",
+    "rotate": "pagequeue.cli.rotate",
     "compress": "pagequeue.cli.compress",
     "ship": "pagequeue.cli.ship",
     "metrics": "pagequeue.cli.metrics",
     "verify": "pagequeue.cli.verify",
     "repair": "pagequeue.cli.repair",
     "salvage": "pagequeue.cli.salvage",
+    "journal": "pagequeue.cli.journal",
     "spark": "pagequeue.cli.spark",
     "demo": "pagequeue.cli.demo",
+    "completion": "pagequeue.cli.completion",
 }
 """Each command's module, in the order of the help; the module has a `command`."""
 
@@ -68,8 +76,18 @@ class _Commands(LazyGroup):
     cls=_Commands, modules=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @click.version_option(package_name="pagequeue", prog_name="pagequeue")
-def application() -> None:
-    """Send to, receive from and maintain persistent memory-mapped queues."""
+@click.pass_context
+def application(context: click.Context) -> None:
+    """Send to, receive from and maintain persistent memory-mapped queues.
+
+    NO_COLOR=1 and TERM=dumb switch colours off.
+
+    \b
+    pagequeue send events hello
+    pagequeue receive events --follow
+    pagequeue COMMAND --help
+    """  # noqa: D301 - click's own mark is the character
+    context.color = None if are_colours_allowed() else False
 
 
 def run(arguments: Sequence[str] | None) -> int:
@@ -127,7 +145,8 @@ def _print_error(text: str) -> None:
     """Print the error in one line on stderr, unless stderr is closed."""
     with contextlib.suppress(OSError):
         line = " ".join(text.split())
-        click.echo(f"pagequeue: {click.style('error:', fg='red')} {line}", err=True)
+        colour = None if are_colours_allowed() else False
+        click.echo(f"pagequeue: {click.style('error:', fg='red')} {line}", err=True, color=colour)
 
 
 def _close_output(code: int) -> int:

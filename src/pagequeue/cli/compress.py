@@ -34,7 +34,11 @@ def command(
     """Compress the sealed pages of the queue in DIR; needs the extra `zstd`.
 
     Other processes can send and receive meanwhile. Pages that would hardly shrink are skipped.
-    """
+
+    \b
+    pagequeue compress events
+    pagequeue compress events --rotate --level 9
+    """  # noqa: D301 - click's own mark is the character
     try:
         queue = Queue(directory, prefix=prefix, create=False, trust=trust, compress_level=level)
     except InvalidOption as error:
@@ -48,5 +52,7 @@ def command(
         return
     before, after = map(human_bytes, (report.bytes_before, report.bytes_after))
     click.echo(f"{grouped(report.pages, 'page')} compressed, {before} before, {after} after")
+    if not (report.pages or report.pages_left or rotate):
+        options.note("no sealed page is left to compress; --rotate seals the active page first")
     if report.pages_left:
         click.echo(f"{grouped(report.pages_left, 'page')} left: they would hardly shrink")

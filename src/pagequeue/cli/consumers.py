@@ -3,36 +3,41 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from pagequeue.cli import options
 from pagequeue.cli.json_output import print_json
+from pagequeue.cli.tables import print_table
+from pagequeue.util.text import grouped
 
 if TYPE_CHECKING:
     from pagequeue import ConsumerInfo
 
 
-def line_of(consumer: ConsumerInfo) -> str:
-    """Return a consumer as one line of text."""
-    name = click.style(consumer.name, fg="cyan")
+COLUMNS: Final = ("consumer", "next", "lag", "last ack", "state")
+
+
+def row_of(consumer: ConsumerInfo) -> list[str]:
+    """Return a consumer as a row of the table."""
     if consumer.problem is not None:
-        return f"{name}  damaged: {consumer.problem}"
+        return [consumer.name, "-", "-", "-", f"damaged: {consumer.problem}"]
     acked = consumer.last_ack
-    words = [
-        f"next {consumer.next_sequence:,}",
-        f"lag {consumer.lag:,}",
-        "never acknowledged" if acked is None else f"last ack {acked.isoformat()}",
-        "open" if consumer.is_open else "not open",
-    ]
+    state = "open" if consumer.is_open else "not open"
     if consumer.group is not None:
         group = consumer.group
-        words.append(
-            f"group: {group.claimed:,} claimed, {group.waiting:,} to be redelivered, "
-            f"{group.dead_letters:,} dead letters"
+        state += (
+            f", group: {group.claimed:,} claimed, {group.waiting:,} to be redelivered, "
+            f"{grouped(group.dead_letters, 'dead letter')}"
         )
-    return f"{name}  {', '.join(words)}"
+    return [
+        consumer.name,
+        f"{consumer.next_sequence:,}",
+        f"{consumer.lag:,}",
+        "never" if acked is None else acked.isoformat(timespec="seconds"),
+        state,
+    ]
 
 
 @click.command()
@@ -44,7 +49,12 @@ def line_of(consumer: ConsumerInfo) -> str:
 def command(
     directory: str, prefix: str, trust: tuple[str, ...], *, as_json: bool, remove: str | None
 ) -> None:
-    """List the named consumers and groups of the queue in DIR: position, lag, last ack."""
+    """List the named consumers and groups of the queue in DIR: position, lag, last ack.
+
+    \b
+    pagequeue consumers events
+    pagequeue consumers events --remove billing
+    """  # noqa: D301 - click's own mark is the character
     if remove is not None:
         with options.open_to_write(directory, prefix, trust, create=False) as queue:
             queue.remove_consumer(remove)
@@ -52,9 +62,10 @@ def command(
         return
     with options.open_to_read(directory, prefix, trust) as queue:
         found = queue.consumers()
-    for consumer in found:
-        if as_json:
-            figures = dataclasses.asdict(consumer)
-            print_json(figures)
-        else:
-            click.echo(line_of(consumer))
+    if as_json:
+        for consumer in found:
+            print_json(dataclasses.asdict(consumer))
+    elif found:
+        print_table(COLUMNS, list(map(row_of, found)), right=frozenset({"next", "lag"}))
+    else:
+        options.note("no named consumer or group; `pagequeue receive DIR --consumer NAME` adds one")

@@ -67,7 +67,11 @@ def command(
     queue. Two consumer processes follow live: one keeps delay statistics by carrier, one writes an
     event log. Then half of it is replayed by time, and all of it compared with the source. Any
     flight that is missing, doubled, changed or out of order is printed; the exit code is then 1.
-    """
+
+    \b
+    pagequeue demo
+    pagequeue demo --limit 20000
+    """  # noqa: D301 - click's own mark is the character
     # Imported here: the other commands, and this one's help, need not wait for it.
     from pagequeue.demo import run, view  # noqa: PLC0415
 

@@ -21,11 +21,6 @@ _TRUST: Final = {
 """Remedies of what an option `--trust` accepts, by its value."""
 
 
-def _of_too_large(error: errors.MessageTooLarge) -> str:
-    split = "split it" if error.fitting_count is None else "send it in parts"
-    return f"{split}, or create the queue with larger --page-bytes"
-
-
 def _of_expired(error: errors.Expired) -> str | None:
     if error.seek_sequence is None:
         return None
@@ -49,9 +44,8 @@ REMEDIES: Final[dict[type[errors.PageQueueError], Callable[[Any], str | None]]] 
         "leave --page-bytes out, or choose another directory or prefix"
     ),
     errors.CodecMismatch: lambda _: "leave --codec out, or choose another directory or prefix",
-    errors.MessageTooLarge: _of_too_large,
     errors.ConsumerNotFound: lambda _: "`pagequeue consumers` lists them",
-    errors.FileStands: lambda _: "choose another name, or give --force",
+    errors.OutputExists: lambda _: "choose another name, or give --force",
     errors.Expired: _of_expired,
     errors.SequenceOutOfRange: lambda error: (
         f"give --sequence {error.head_sequence} up to {error.tail_sequence}"

@@ -36,7 +36,7 @@ def _figures(error: PageQueueError | OSError | click.ClickException) -> dict[str
     return {"type": type(error).__name__, "message": text, "path": path}
 
 
-def told_as_json(function: _Function) -> _Function:
+def json_errors(function: _Function) -> _Function:
     """Make a command with `--json` print an error as a JSON object on stdout too.
 
     The exit code and the line on stderr stay the same.

@@ -8,7 +8,6 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from pagequeue import InvalidOption
 from pagequeue.cli import options
 from pagequeue.cli.json_output import print_json
 from pagequeue.cli.problem_text import page_progress
@@ -25,23 +24,27 @@ if TYPE_CHECKING:
     from pagequeue.schema.schema import Schema
 
 
-def _begin(suffix: str, kind: Schema) -> Callable[[IO[bytes]], Writing]:
+def _begin(file_format: str, kind: Schema) -> Callable[[IO[bytes]], Writing]:
     """Return the class or function that begins a file of this format."""
-    if suffix == ".jsonl":
+    if file_format == "jsonl":
         return JsonlWriting
-    if suffix == ".csv":
+    if file_format == "csv":
         return CsvWriting
     from pagequeue.export.arrow import ArrowWriting, ParquetWriting, schema_of  # noqa: PLC0415 - the extra
 
     schema_of(kind)  # raises for a missing extra before the file is created
-    return partial(ParquetWriting if suffix == ".parquet" else ArrowWriting, kind=kind)
+    begins: dict[str, Callable[[IO[bytes]], Writing]] = {
+        "parquet": partial(ParquetWriting, kind=kind),
+        "arrow": partial(ArrowWriting, kind=kind),
+    }
+    return begins[file_format]
 
 
 def _export(
-    queue: Queue, target: str, *, since: int | None, until: int | None, sequence: int | None,
-    force: bool,
+    queue: Queue, target: str, file_format: str, *, since: int | None, until: int | None,
+    sequence: int | None, force: bool,
 ) -> exchanging.ExportReport:  # fmt: skip
-    begin = _begin(exchanging.suffix_of(target), internals(queue).store.schema)
+    begin = _begin(file_format, internals(queue).store.schema)
     with (
         queue.batches(since=since, until=until, sequence=sequence) as batches,
         page_progress("exporting messages") as progress,
@@ -57,8 +60,9 @@ def _export(
 @options.directory_argument
 @click.option(
     "--to", "target", required=True, metavar="FILE", type=click.Path(readable=False),
-    help="The file to write; its suffix is the format: .parquet, .arrow, .jsonl or .csv.",
+    help="The file to write; its suffix names the format: .parquet, .arrow, .jsonl or .csv.",
 )  # fmt: skip
+@options.file_format_option
 @options.since_option
 @options.until_option
 @click.option("--sequence", type=click.IntRange(min=0), help="Start at this sequence.")
@@ -69,6 +73,7 @@ def _export(
 def command(
     directory: str,
     target: str,
+    file_format: str | None,
     prefix: str,
     trust: tuple[str, ...],
     *,
@@ -89,12 +94,11 @@ def command(
     """  # noqa: D301 - click's own mark is the character
     if since is not None and sequence is not None:
         raise click.UsageError("--since and --sequence exclude each other; give one")
-    try:
-        exchanging.suffix_of(target)
-    except InvalidOption as error:
-        raise click.UsageError(str(error)) from None
+    chosen = options.chosen_format(target, file_format)
     with options.open_to_read(directory, prefix, trust) as queue:
-        report = _export(queue, target, since=since, until=until, sequence=sequence, force=force)
+        report = _export(
+            queue, target, chosen, since=since, until=until, sequence=sequence, force=force
+        )
     if as_json:
         print_json(dataclasses.asdict(report))
         return

@@ -31,19 +31,17 @@ if TYPE_CHECKING:
 class _Source:
     """An open file of rows: the schema of its queue, its row groups, and how far it was read."""
 
-    def __init__(self, file: IO[bytes], path: str) -> None:
-        suffix = exchanging.suffix_of(path)
+    def __init__(self, file: IO[bytes], path: str, file_format: str) -> None:
         self._file = file
         self._size_bytes = os.fstat(file.fileno()).st_size
         self.kind = Schema()
         self.pieces: Callable[[Schema], Iterator[RowGroup]]
-        if suffix in {".jsonl", ".csv"}:
-            read = read_jsonl if suffix == ".jsonl" else read_csv
+        if read := {"jsonl": read_jsonl, "csv": read_csv}.get(file_format):
             self.pieces = lambda _: read(file)
             return
         from pagequeue.export.arrow import TableFile  # noqa: PLC0415 - the extra
 
-        table = TableFile(file, path, is_parquet=suffix == ".parquet")
+        table = TableFile(file, path, is_parquet=file_format == "parquet")
         self.kind, self.pieces = table.kind, table.pieces
 
     @property
@@ -70,7 +68,9 @@ def _raw_producer(queue: Queue) -> Producer:
     """Return a producer for payloads as they are, also where the queue has a codec."""
     if queue.dtype is not None:
         return queue.producer()
-    return Producer(internals(queue).readable())
+    store = internals(queue).readable()
+    store.check_appendable()
+    return Producer(store)
 
 
 @contextlib.contextmanager
@@ -85,8 +85,9 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
 @shared.directory_argument
 @click.option(
     "--from", "source", required=True, metavar="FILE", type=click.Path(readable=False),
-    help="The file to read; its suffix is the format: .parquet, .arrow, .jsonl or .csv.",
+    help="The file to read; its suffix names the format: .parquet, .arrow, .jsonl or .csv.",
 )  # fmt: skip
+@shared.file_format_option
 @click.option("--check", is_flag=True, help="Refuse rows whose sequences have a gap.")
 @click.option(
     "--skip", "skip_count", type=click.IntRange(min=0), default=0, metavar="N",
@@ -105,6 +106,7 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
 def command(
     directory: str,
     source: str,
+    file_format: str | None,
     prefix: str,
     trust: tuple[str, ...],
     skip_count: int,
@@ -119,13 +121,14 @@ def command(
     The queue is created if necessary. Times must not decrease, nor precede the last message of the
     queue: the import stops at such a row. Each batch is sent as a whole or not at all; rows before
     an error stay in the queue and are counted, so that --skip can resume. Sequences are new.
-    """
-    try:
-        exchanging.suffix_of(source)
-    except InvalidOption as error:
-        raise click.UsageError(str(error)) from None
+
+    \b
+    pagequeue import events --from events.parquet
+    pagequeue import events --from rows.jsonl --skip 4096
+    """  # noqa: D301 - click's own mark is the character
+    chosen = shared.chosen_format(source, file_format)
     with _opened(source) as file:
-        rows = _Source(file, source)
+        rows = _Source(file, source, chosen)
         options = {"prefix": prefix, "page_bytes": page_bytes, "trust": trust}
         with (
             _open_queue(directory, rows.kind, **options) as queue,
@@ -148,7 +151,7 @@ def command(
                 failed = False
             finally:
                 if failed:
-                    _say_how_far(importing, skip_count)
+                    _note_progress(importing, skip_count)
     report = {
         "messages": importing.messages,
         "payload_bytes": importing.payload_bytes,
@@ -161,7 +164,7 @@ def command(
     click.echo(f"{grouped(importing.messages, 'message')}, {size} imported from {source}")
 
 
-def _say_how_far(importing: exchanging.Import, skip_count: int) -> None:
+def _note_progress(importing: exchanging.Import, skip_count: int) -> None:
     rest = skip_count + importing.messages
     shared.note(
         f"{grouped(importing.messages, 'message')} imported; to continue after them: --skip {rest}"

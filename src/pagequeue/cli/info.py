@@ -54,7 +54,12 @@ def command(
     as_json: bool,
     watch: bool,
 ) -> None:
-    """Show pages, messages, bytes and times of the queue in DIR."""
+    """Show pages, messages, bytes and times of the queue in DIR.
+
+    \b
+    pagequeue info events
+    pagequeue info events --watch --interval 5
+    """  # noqa: D301 - click's own mark is the character
     if count is not None and not watch:
         raise click.UsageError("--count belongs to --watch")
     with options.open_to_read(directory, prefix, trust) as queue:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -12,8 +13,28 @@ from pagequeue.system import program
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+SIMILAR_MAX: Final = 3
+"""Most commands that an error suggests."""
 
-class LazyGroup(click.Group):
+
+class SuggestingGroup(click.Group):
+    """A group that names the most similar commands when there is none of a name."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the arguments begin with, and the rest of them."""
+        known = self.list_commands(ctx)
+        if args and args[0] not in known and not ctx.resilient_parsing:
+            similar = difflib.get_close_matches(args[0], known, SIMILAR_MAX)
+            if similar:
+                raise click.UsageError(
+                    f"No such command {args[0]!r}; did you mean {' or '.join(similar)}?", ctx
+                )
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(SuggestingGroup):
     """A group that imports a command on first use.
 
     Args:

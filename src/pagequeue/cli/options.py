@@ -12,9 +12,10 @@ import click
 
 from pagequeue import Queue
 from pagequeue.cli.error_text import message_of
-from pagequeue.cli.errors import told_as_json
+from pagequeue.cli.errors import json_errors
 from pagequeue.cli.framing import Framing
 from pagequeue.errors import CodecMismatch, InvalidOption, PageSizeMismatch
+from pagequeue.export.files import FORMATS, SUFFIXES, format_of
 from pagequeue.system import program
 from pagequeue.system.trust import ALL as TRUST
 from pagequeue.util.time_text import parse_time
@@ -55,7 +56,7 @@ def parse_size(text: str) -> int:
     return int(match[1]) << _SIZE_SHIFTS[match[2].upper()]
 
 
-def parse_moment(text: str) -> int:
+def parse_timestamp(text: str) -> int:
     """Return the time that a text means, relative to now."""
     return parse_time(text, time.time_ns())
 
@@ -78,7 +79,7 @@ def json_option(each: str = "Print one JSON object.") -> Callable[[_Function], _
     """Add the option that prints data for programs, errors included."""
 
     def add(function: _Function) -> _Function:
-        return click.option("--json", "as_json", is_flag=True, help=each)(told_as_json(function))
+        return click.option("--json", "as_json", is_flag=True, help=each)(json_errors(function))
 
     return add
 
@@ -95,7 +96,7 @@ def since_option(function: _Function) -> _Function:
     return click.option(
         "--since",
         metavar="TIME",
-        callback=parsed(parse_moment),
+        callback=parsed(parse_timestamp),
         help="Start at this time: 10m (ago), 2026-01-31T08:00Z, or nanoseconds since 1970.",
     )(function)
 
@@ -105,7 +106,7 @@ def until_option(function: _Function) -> _Function:
     return click.option(
         "--until",
         metavar="TIME",
-        callback=parsed(parse_moment),
+        callback=parsed(parse_timestamp),
         help="End before this time, in the same forms.",
     )(function)
 
@@ -118,6 +119,25 @@ def trust_option(function: _Function) -> _Function:
         type=click.Choice(sorted(TRUST)),
         help="Accept what is refused by default; repeatable.",
     )(function)
+
+
+def file_format_option(function: _Function) -> _Function:
+    """Add the format of a file of rows."""
+    return click.option(
+        "--format",
+        "file_format",
+        type=click.Choice(FORMATS),
+        help="The format of the file, whatever its suffix.",
+    )(function)
+
+
+def chosen_format(path: str, file_format: str | None) -> str:
+    """Return the format that the option names, else the suffix of the path."""
+    try:
+        return file_format or format_of(path)
+    except InvalidOption as error:
+        known = ", ".join(SUFFIXES)
+        raise click.UsageError(f"{error.problem}: use {known}, or give --format") from None
 
 
 def framing_options(function: _Function) -> _Function:

@@ -35,7 +35,7 @@ def page_progress(doing: str) -> Iterator[Callable[[int, int], None] | None]:
 
 
 @contextlib.contextmanager
-def told_in_the_report() -> Iterator[None]:
+def silenced_warnings() -> Iterator[None]:
     """Silence the library's warnings, which the printed report repeats."""
     log = logging.getLogger("pagequeue")
     level = log.level

@@ -16,6 +16,7 @@ import click
 from pagequeue.cli import framing, options, values
 from pagequeue.cli.outlet import STEP_COUNT, Outlet
 from pagequeue.export.text import json_lines
+from pagequeue.util.console import are_colours_allowed
 from pagequeue.util.time_text import NS_PER_SECOND
 from pagequeue.util.timestamps import iso_time
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     Render = Callable[[Batch], bytes]
 
-LOOK_UP_SECONDS: Final = 0.5
+POLL_SECONDS: Final = 0.5
 """How often an idle follower checks that its own reader still exists."""
 EARLY_NS: Final = 10**17
 """A bare number below it (1973) probably counts seconds or milliseconds."""
@@ -43,14 +44,19 @@ def printable(payload: bytes) -> str:
     )
 
 
+def _unstyled(text: str, **_style: object) -> str:
+    return text
+
+
 def render_for_people(batch: Batch, contents: list[bytes]) -> bytes:
     """Return a line for each message: sequence, time, contents, in the terminal's colours."""
     lines = []
+    style = click.style if are_colours_allowed() else _unstyled
     columns = zip(batch.sequences.tolist(), batch.timestamps.tolist(), contents, strict=True)
     for sequence, timestamp, payload in columns:
-        number = click.style(f"{sequence:>8}", fg="cyan")
-        moment = click.style(iso_time(timestamp), dim=True)
-        lines.append(f"{number}  {moment}  {printable(payload)}\n")
+        number = style(f"{sequence:>8}", fg="cyan")
+        time_text = style(iso_time(timestamp), dim=True)
+        lines.append(f"{number}  {time_text}  {printable(payload)}\n")
     return "".join(lines).encode(errors="backslashreplace")
 
 
@@ -103,6 +109,11 @@ class _Span:
         self.sequence = sequence
         self.last = last
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether a part of the queue was asked for."""
+        return any(end is not None for end in (self.since, self.until, self.sequence, self.last))
+
     def start(self, queue: Queue) -> _Start:
         """Return where to start, as the queue's methods take it."""
         if self.last is not None:
@@ -122,7 +133,7 @@ def _followed(queue: Queue, span: _Span, outlet: Outlet) -> Iterator[Batch]:
     with queue.consumer(**span.start(queue)) as consumer:
         while True:
             try:
-                batch = consumer.receive_many(STEP_COUNT, timeout=LOOK_UP_SECONDS)
+                batch = consumer.receive_many(STEP_COUNT, timeout=POLL_SECONDS)
             except TimeoutError:
                 if outlet.is_abandoned():
                     raise BrokenPipeError from None
@@ -135,15 +146,30 @@ def _followed(queue: Queue, span: _Span, outlet: Outlet) -> Iterator[Batch]:
             yield batch
 
 
+def _limited(batches: Iterator[Batch], count: int | None) -> Iterator[Batch]:
+    """Yield the first `count` messages; None: all."""
+    if count is None:
+        yield from batches
+        return
+    for batch in batches:
+        yield batch[:count]
+        count -= len(batch)
+        if count <= 0:
+            return
+
+
 def _consumed(
-    queue: Queue, name: str, until: int | None, outlet: Outlet, *, follow: bool
+    queue: Queue, name: str, until: int | None, count: int | None, outlet: Outlet, *, follow: bool
 ) -> Iterator[tuple[Consumer, Batch]]:
     """Yield what a named consumer receives; the caller acknowledges it."""
     end = queue.tail_sequence
+    left = sys.maxsize if count is None else count
     with queue.consumer(name) as consumer:
-        while follow or consumer.sequence < end:
+        while left > 0 and (follow or consumer.sequence < end):
             try:
-                batch = consumer.receive_many(STEP_COUNT, timeout=LOOK_UP_SECONDS if follow else 0)
+                batch = consumer.receive_many(
+                    min(left, STEP_COUNT), timeout=POLL_SECONDS if follow else 0
+                )
             except TimeoutError:
                 if outlet.is_abandoned():
                     raise BrokenPipeError from None
@@ -154,6 +180,7 @@ def _consumed(
             if until is not None:
                 wanted = batch[: int(batch.timestamps.searchsorted(until))]
             yield consumer, wanted
+            left -= len(wanted)
             if len(wanted) < len(batch):
                 return
 
@@ -172,6 +199,12 @@ def _deliver(
         outlet.write(render(part))
         outlet.wait_until_taken()
         consumer.ack(int(part.sequences[-1]))
+
+
+def _note_if_empty(received: int, text: str) -> None:
+    """Tell a person that nothing was received; a program sees it by itself."""
+    if received == 0 and sys.stderr.isatty():
+        options.note(text)
 
 
 def _warn_of_early(name: str, timestamp: int | None) -> None:
@@ -195,6 +228,12 @@ def _warn_of_early(name: str, timestamp: int | None) -> None:
     type=click.IntRange(min=0),
     metavar="N",
     help="Start at the last N messages; with --follow, 0 means only new ones.",
+)
+@click.option(
+    "--count",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Stop after N messages; with --follow, wait for them.",
 )
 @click.option(
     "--consumer",
@@ -227,6 +266,7 @@ def command(
     until: int | None,
     sequence: int | None,
     last: int | None,
+    count: int | None,
     consumer: str | None,
     ack_every: int | None,
     output_format: str,
@@ -241,7 +281,7 @@ def command(
     \b
     pagequeue receive events --since 10m
     pagequeue receive events --follow --last 0 --format json
-    pagequeue receive events --consumer billing --follow
+    pagequeue receive events --consumer billing --count 100
     pagequeue receive a --format raw --length-prefixed | pagequeue send b --length-prefixed
     """  # noqa: D301 - click's own mark is the character
     span = _Span(since=since, until=until, sequence=sequence, last=last)
@@ -254,6 +294,7 @@ def command(
         raise click.UsageError("--ack-every belongs to --consumer")
     options.check_output()
     outlet = Outlet()
+    received = 0
     if consumer is not None:
         if any(choice is not None for choice in (since, sequence, last)):
             raise click.UsageError(
@@ -262,10 +303,15 @@ def command(
         with options.open_to_write(directory, prefix, trust, create=False) as queue:
             render = _renderer(output_format, chosen, queue)
             step_count = ack_every or outlet.step_count
-            for reader, batch in _consumed(queue, consumer, until, outlet, follow=follow):
+            for reader, batch in _consumed(queue, consumer, until, count, outlet, follow=follow):
+                received += len(batch)
                 _deliver(reader, batch, render, outlet, step_count)
+        _note_if_empty(received, f"consumer {consumer} has no new message")
         return
     with options.open_to_read(directory, prefix, trust) as queue:
         render = _renderer(output_format, chosen, queue)
-        for batch in _followed(queue, span, outlet) if follow else _retained(queue, span):
+        batches = _followed(queue, span, outlet) if follow else _retained(queue, span)
+        for batch in _limited(batches, count):
+            received += len(batch)
             outlet.write(render(batch))
+    _note_if_empty(received, "no message in this range" if span.is_bounded else "no message yet")

@@ -9,7 +9,7 @@ import click
 from pagequeue import repair_queue
 from pagequeue.cli import options
 from pagequeue.cli.json_output import print_json
-from pagequeue.cli.problem_text import line_of, page_progress, remedies, told_in_the_report
+from pagequeue.cli.problem_text import line_of, page_progress, remedies, silenced_warnings
 from pagequeue.util.text import grouped
 
 
@@ -23,8 +23,11 @@ def command(directory: str, prefix: str, trust: tuple[str, ...], *, as_json: boo
 
     Prints a line for each repair and for each remaining problem; exit code 1 if there is one. No
     other process may have the queue open.
-    """
-    with told_in_the_report(), page_progress("verifying pages") as progress:
+
+    \b
+    pagequeue repair events
+    """  # noqa: D301 - click's own mark is the character
+    with silenced_warnings(), page_progress("verifying pages") as progress:
         report = repair_queue(directory, prefix=prefix, trust=trust, progress=progress)
     if as_json:
         figures = {"ok": report.ok} | dataclasses.asdict(report)

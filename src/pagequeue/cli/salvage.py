@@ -49,7 +49,10 @@ def command(
     """Copy every message of the queue in DIR that still validates into a new queue.
 
     DIR is only read. Prints which messages are lost; exit code 1 if there are any.
-    """
+
+    \b
+    pagequeue salvage events --to saved
+    """  # noqa: D301 - click's own mark is the character
     try:
         with page_progress("copying pages") as progress:
             report = salvage_queue(directory, target, prefix=prefix, trust=trust, progress=progress)

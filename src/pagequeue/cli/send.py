@@ -30,8 +30,12 @@ if TYPE_CHECKING:
     from pagequeue import Producer, Queue
 
 READ_BYTES: Final = 1 << 20
+MESSAGE_BYTES_MAX: Final = 64 << 20
+"""Messages are read into memory: input without separators must not fill it."""
 BATCHES_PER_PAGE: Final = 16
 """A batch does not continue in the next page; a small one leaves little of a page unused."""
+ARGUMENTS: Final = framing.SeparatorDecoder(b"\0", "message")
+"""Of messages that are arguments: only names them in errors."""
 
 
 class Sender:
@@ -49,7 +53,7 @@ class Sender:
         self._decoder = decoder
         self._values = values.decoder_of_lines(queue)
         self._producer = producer
-        self._payload_limit_bytes = fmt.payload_bytes_max(page_bytes)
+        self._payload_limit_bytes = max(fmt.payload_bytes_max(page_bytes), MESSAGE_BYTES_MAX)
         self._batch_limit_bytes = page_bytes // BATCHES_PER_PAGE
         self._batch_limit_count = max(fmt.index_capacity(page_bytes) // BATCHES_PER_PAGE, 1)
 
@@ -66,6 +70,10 @@ class Sender:
                 raise self._too_long(f"{self._decoder.pending_bytes:,} bytes or more")
             advanced(len(piece))
         self._send(self._decoder.finish())
+
+    def send_all(self, messages: list[bytes]) -> None:
+        """Send these messages."""
+        self._send(messages)
 
     def _send(self, messages: list[bytes]) -> None:
         limit_bytes = self._payload_limit_bytes
@@ -113,9 +121,9 @@ class Sender:
 
     def _too_long(self, size: str) -> options.CommandError:
         return options.CommandError(
-            f"{self._decoder.unit} {self.sent_count + 1} has {size}, but a message in this queue "
-            f"has at most {self._payload_limit_bytes:,}; send it to a new queue made with a larger "
-            "--page-bytes, or check that the options match the framing of the input"
+            f"{self._decoder.unit} {self.sent_count + 1} has {size}, and this command reads at "
+            f"most {self._payload_limit_bytes:,} for one message; check that the options match the "
+            "framing of the input, or write it from Python with Producer.open"
         )
 
 
@@ -133,7 +141,7 @@ def _progress(descriptor: int) -> Iterator[Callable[[int], object]]:
 
 
 @contextlib.contextmanager
-def _source(file: str | None) -> Iterator[int]:
+def source(file: str | None) -> Iterator[int]:
     """Yield the descriptor to read from."""
     if file is None or file == "-":
         if 0 in program.closed:
@@ -146,6 +154,7 @@ def _source(file: str | None) -> Iterator[int]:
 
 @click.command()
 @options.directory_argument
+@click.argument("messages", metavar="[MESSAGE...]", nargs=-1)
 @click.option("--file", metavar="FILE", help="Read this file; '-' is stdin, the default.")
 @options.framing_options
 @options.prefix_option
@@ -164,6 +173,7 @@ def _source(file: str | None) -> Iterator[int]:
 @options.trust_option
 def command(
     directory: str,
+    messages: tuple[str, ...],
     file: str | None,
     prefix: str,
     trust: tuple[str, ...],
@@ -176,26 +186,41 @@ def command(
 ) -> None:
     """Send each line of stdin, or of a file, to the queue in DIR.
 
-    The queue is created if necessary. Lines are sent as soon as they are read, so that
-    'tail -f log | pagequeue send DIR' works.
+    With MESSAGE..., send these instead. The queue is created if necessary. Lines are sent as soon
+    as they are read, so that 'tail -f log | pagequeue send DIR' works.
 
     \b
+    pagequeue send events hello 'second message'
     printf 'hello\\n' | pagequeue send events
     find . -print0 | pagequeue send files --null
     """  # noqa: D301 - click's own mark is the character
     chosen = options.chosen_framing(null=null, length_prefixed=length_prefixed)
+    if messages and (file is not None or null or length_prefixed):
+        raise click.UsageError(
+            "MESSAGE excludes --file, --null and --length-prefixed; leave one of them out"
+        )
+    payloads = list(map(os.fsencode, messages))
+    values.check_before_creation(codec, payloads)
     with (
-        _source(file) as descriptor,
+        contextlib.nullcontext(-1) if messages else source(file) as descriptor,
         options.open_to_write(
             directory, prefix, trust, create=True, page_bytes=page_bytes, codec=codec
         ) as queue,
         queue.producer() as producer,
     ):
-        sender = Sender(queue, framing.decoder(chosen), producer)
+        sender = Sender(queue, ARGUMENTS if messages else framing.decoder(chosen), producer)
+        if os.isatty(descriptor):
+            options.note(
+                "reading messages from the terminal, one a line; Ctrl-D on an empty line ends; "
+                "`pagequeue send DIR MESSAGE` sends one"
+            )
         failed = True
         try:
-            with _progress(descriptor) as advanced:
-                sender.send_stream(descriptor, advanced)
+            if messages:
+                sender.send_all(payloads)
+            else:
+                with _progress(descriptor) as advanced:
+                    sender.send_stream(descriptor, advanced)
             if flush:
                 producer.flush()
             failed = False

@@ -24,7 +24,7 @@ def parse_mode(text: str) -> int:
         raise ValueError(f"{text!r} is not an octal number; write one like 640") from None
 
 
-def _told(report: ShipReport) -> str:
+def _summary(report: ShipReport) -> str:
     """Return the report as one line."""
     what = f"{grouped(report.pages, 'page')}, {grouped(report.messages, 'message')}"
     there = grouped(report.pages_before + report.pages, "page")
@@ -91,7 +91,9 @@ def command(
     if as_json:
         print_json(dataclasses.asdict(report))
         return
-    click.echo(_told(report))
+    click.echo(_summary(report))
+    if not (report.pages or report.pages_left or rotate or read_only):
+        options.note("no sealed page is new; --rotate seals the active page first")
     if report.messages_missed:
         options.note(
             f"retention took {grouped(report.messages_missed, 'message')} before the first "

@@ -102,7 +102,11 @@ def command(
     Each message is in the table once, whichever process is killed; the same command resumes an
     earlier one. The table has the columns sequence, timestamp, timestamp_ns and payload, and is
     partitioned by queue, date and hour, UTC.
-    """
+
+    \b
+    pagequeue spark archive events --to table --consumer archive
+    pagequeue spark archive 'ships/*' --to table --every 60
+    """  # noqa: D301 - click's own mark is the character
     sparks.check_extra()
     from pagequeue.spark.pipeline import archive  # noqa: PLC0415 - the extra
 

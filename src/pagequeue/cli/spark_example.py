@@ -62,7 +62,10 @@ def command(
     Three processes send the flights of one airport each, Spark archives the three queues while they
     do, and joins the table with the weather. Every figure is compared with the same computed from
     the source: ends with exit code 1 if one differs. Needs the extras `spark`, `demo` and `plot`.
-    """
+
+    \b
+    pagequeue spark example --to delays.png --limit 20000
+    """  # noqa: D301 - click's own mark is the character
     sparks.check_extra()
     from pagequeue.demo import spark_flights  # noqa: PLC0415 - the extra
 

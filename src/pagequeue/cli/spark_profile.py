@@ -74,7 +74,11 @@ def command(
     Of QUEUES, directories or globs, or of the TABLE that `archive` made. A gap is the time from a
     message to the next one of its queue; a late message is older than one with a lower sequence;
     the lag of a table is the number of messages that its queue has more, if that is on this host.
-    """
+
+    \b
+    pagequeue spark profile table --to profile.html
+    pagequeue spark profile events orders --json
+    """  # noqa: D301 - click's own mark is the character
     sparks.check_extra()
     from pagequeue.spark.pipeline import profile, report, table_layout  # noqa: PLC0415 - the extra
 

@@ -12,7 +12,7 @@ from pagequeue.util.text import grouped
 
 def _time(text: str) -> str:
     """Check a time and return its text: a resumed replay must resolve "ago" only once."""
-    options.parse_moment(text)
+    options.parse_timestamp(text)
     return text
 
 
@@ -61,7 +61,10 @@ def command(
     Ordered by time, then queue, then sequence; the messages keep their times and get new sequences.
     The same command resumes one that was killed, with the messages that the table had at its first
     start. Other producers must not send to the queue meanwhile: their timestamps would be later.
-    """
+
+    \b
+    pagequeue spark replay table --to again --since 1d
+    """  # noqa: D301 - click's own mark is the character
     sparks.check_extra()
     from pagequeue.spark.pipeline import replay  # noqa: PLC0415 - the extra
     from pagequeue.spark.pipeline.replaying import SLICE_COUNT  # noqa: PLC0415 - the same

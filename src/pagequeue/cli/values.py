@@ -51,6 +51,14 @@ def _text(value: bytes) -> str:
         return base64.b64encode(value).decode("ascii")
 
 
+def payload_fields(payload: bytes) -> dict[str, str]:
+    """Return a payload as a field of JSON: `payload` if it is UTF-8, else `payload_base64`."""
+    try:
+        return {"payload": payload.decode()}
+    except UnicodeDecodeError:
+        return {"payload_base64": base64.b64encode(payload).decode("ascii")}
+
+
 def value_of(message: Message) -> tuple[bool, object]:
     """Return whether a message has a value, and the value; only its outermost type is JSON's."""
     try:
@@ -72,6 +80,29 @@ def encoded(row: object) -> bytes:
     return text.encode(errors="backslashreplace")
 
 
+def check_before_creation(codec: str | None, messages: list[bytes]) -> None:
+    """Check messages of the command line in the codec of a queue that may not exist yet.
+
+    Raises:
+        click.UsageError: the codec has no text form, or a message is invalid in it.
+    """
+    if codec is None or codec == "bytes":
+        return
+    _check_text_form(codec)
+    for place, message in enumerate(messages, 1):
+        try:
+            codec_of(codec).decode(message)
+        except ValueError as error:
+            raise click.UsageError(
+                f"message {place} is invalid in the codec {codec} ({error}); none was sent"
+            ) from None
+
+
+def _check_text_form(codec: str) -> None:
+    if codec not in FROM_TEXT:
+        raise click.UsageError(f"the queue's codec {codec} has no text form: send with Python")
+
+
 def decoder_of_lines(queue: Queue) -> Callable[[bytes], object] | None:
     """Return the function that makes an object to send from a line; None: lines are payloads.
 
@@ -81,6 +112,5 @@ def decoder_of_lines(queue: Queue) -> Callable[[bytes], object] | None:
     name = queue.codec
     if name == "bytes":
         return None
-    if name not in FROM_TEXT:
-        raise click.UsageError(f"the queue's codec {name} has no text form: send with Python")
+    _check_text_form(name)
     return codec_of(name).decode

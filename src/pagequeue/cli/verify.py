@@ -23,7 +23,11 @@ def command(directory: str, prefix: str, trust: tuple[str, ...], *, as_json: boo
 
     Prints one line for each problem and exits with code 1 if there is one. Also works on a queue
     that is too damaged to open.
-    """
+
+    \b
+    pagequeue verify events
+    pagequeue verify events --json
+    """  # noqa: D301 - click's own mark is the character
     with page_progress("checking pages") as progress:
         report = verify_queue(directory, prefix=prefix, trust=trust, progress=progress)
     if as_json:

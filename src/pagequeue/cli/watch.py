@@ -50,7 +50,7 @@ def watch(queue: Queue, interval: float, count: int | None, *, as_json: bool) ->
             sys.stdout.flush()
         return
     console = output_console()
-    if not console.is_terminal:
+    if not console.is_terminal or console.is_dumb_terminal:
         for sample in samples(queue, interval, count):
             console.print(tables(queue, *sample))
         return
@@ -113,7 +113,7 @@ def _state(consumer: ConsumerStats) -> str:
             f"{consumer.group.claimed:,} claimed, {consumer.group.waiting:,} to be redelivered"
         )
         if consumer.group.dead_letters:
-            words.append(f"{consumer.group.dead_letters:,} dead letters")
+            words.append(grouped(consumer.group.dead_letters, "dead letter"))
     words.append("open" if consumer.is_open else "not open")
     return ", ".join([*words, *(["idle"] if consumer.is_idle else [])])
 

@@ -6,6 +6,7 @@ its file is not recycled (I13), also after the queue is closed or removed.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -15,19 +16,26 @@ from pagequeue.columns.arrow_records import arrow_arrays, arrow_type_of
 from pagequeue.util.optional import pyarrow
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterator
 
     from pagequeue.columns.batch import Batch, PageSlice
     from pagequeue.schema.schema import Schema
 
+TEXT_CODECS: Final = frozenset({"utf-8", "json"})
 COPY_BYTES_MAX: Final = 2**31 - 1
 """An array of type binary has offsets of 32 bits."""
 
 
-def schema(kind: Schema | None = None, *, copy: bool = False) -> Any:  # noqa: ANN401 - pyarrow's
+def is_text(kind: Schema | None) -> bool:
+    """Whether copies of payloads are strings: those of the codecs whose payloads are text."""
+    return kind is not None and kind.dtype is None and kind.codec in TEXT_CODECS
+
+
+def schema(kind: Schema | None = None, *, copy: bool = False, text: bool = False) -> Any:  # noqa: ANN401 - pyarrow's
     """Return the schema of batches, as views or as copies; records have a column for each field.
 
-    `own_names` gives the names of the columns `sequence` and `timestamp`.
+    With `text` copies are strings where `is_text`. `own_names` gives the names of the columns
+    `sequence` and `timestamp`.
 
     Raises:
         MissingExtra: pyarrow is not installed.
@@ -36,7 +44,8 @@ def schema(kind: Schema | None = None, *, copy: bool = False) -> Any:  # noqa: A
     pa = pyarrow()
     dtype = None if kind is None else kind.dtype
     if dtype is None:
-        fields = [("payload", pa.binary() if copy else pa.binary_view())]
+        copied = pa.string() if text and is_text(kind) else pa.binary()
+        fields = [("payload", copied if copy else pa.binary_view())]
     else:
         assert dtype.names is not None
         fields = [(name, arrow_type_of(dtype[name], name)) for name in dtype.names]
@@ -58,17 +67,19 @@ def own_names(fields: Collection[str]) -> dict[str, str]:
     return names
 
 
-def record_batch(batch: Batch, *, copy: bool) -> Any:  # noqa: ANN401 - the same
+def record_batch(batch: Batch, *, copy: bool, text: bool = False) -> Any:  # noqa: ANN401 - the same
     """Return a batch as a `pyarrow.RecordBatch`; see `Batch.to_arrow`."""
     kind = batch._kind  # noqa: SLF001 - its own package
-    columns = schema(kind, copy=copy)
+    columns = schema(kind, copy=copy, text=text)
     pa = pyarrow()
     count = len(batch)
     if kind is not None and kind.dtype is not None:
         arrays = arrow_arrays(batch.to_numpy())
-        batch._check_stands()  # noqa: SLF001 - its own package
+        batch._check_intact()  # noqa: SLF001 - its own package
     else:
-        arrays = [_payload(pa, batch, columns.field("payload").type, copy=copy)]
+        arrays = [_payload(pa, batch, pa.binary() if copy else pa.binary_view(), copy=copy)]
+        if columns.field("payload").type == pa.string():
+            arrays = [_text(pa, batch, arrays[0])]
     sequence = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(batch.sequences)])
     timestamp = pa.Array.from_buffers(
         columns.field(1).type, count, [None, pa.py_buffer(batch.timestamps)]
@@ -86,8 +97,21 @@ def _payload(pa: Any, batch: Batch, column: Any, *, copy: bool) -> Any:  # noqa:
     """Return the payloads as one array."""
     parts = batch._parts()  # noqa: SLF001 - its own package
     if len(batch) and not parts:
+        size_bytes = int((batch.lengths.sum if copy else batch.lengths.max)())
+        _check_copy(size_bytes)
         return pa.array(batch.payloads, column)
     return (_copied if copy else _viewed)(pa, parts, len(batch))
+
+
+def _text(pa: Any, batch: Batch, payloads: Any) -> Any:  # noqa: ANN401 - the same
+    """Return copied payloads as strings, without another copy; each is checked to be UTF-8."""
+    try:
+        return payloads.cast(pa.string())
+    except pa.ArrowInvalid:
+        raise errors.NotDecodable(
+            f"a payload of {batch!r} is not UTF-8, as those of its codec are",
+            remedy="take bytes, with copy=False",
+        ) from None
 
 
 def _viewed(pa: Any, parts: list[PageSlice], count: int) -> Any:  # noqa: ANN401 - the same
@@ -110,12 +134,7 @@ def _copied(pa: Any, parts: list[PageSlice], count: int) -> Any:  # noqa: ANN401
     if parts:
         np.cumsum(np.concatenate([part.lengths for part in parts]), out=ends[1:])
     size_bytes = int(ends[-1])
-    if size_bytes > COPY_BYTES_MAX:
-        raise errors.MessageTooLarge(
-            f"{size_bytes} bytes of payloads exceed the {COPY_BYTES_MAX} bytes of a copy",
-            size_bytes=size_bytes, limit_bytes=COPY_BYTES_MAX,
-            remedy="take smaller batches, or views",
-        )  # fmt: skip
+    _check_copy(size_bytes)
     data, at = np.empty(size_bytes, np.uint8), 0
     for part in parts:
         at = _core.pack(part.region, part.spans, part.first_sequence, data.data, at)
@@ -123,16 +142,24 @@ def _copied(pa: Any, parts: list[PageSlice], count: int) -> Any:  # noqa: ANN401
     return pa.Array.from_buffers(pa.binary(), count, [None, offsets, pa.py_buffer(data)])
 
 
+def _check_copy(size_bytes: int) -> None:
+    """Raise MessageTooLarge if one array, or one value of it, cannot hold so many bytes."""
+    if size_bytes > COPY_BYTES_MAX:
+        raise errors.MessageTooLarge(
+            f"{size_bytes} bytes of payloads exceed the {COPY_BYTES_MAX} bytes of a copy",
+            size_bytes=size_bytes, limit_bytes=COPY_BYTES_MAX,
+            remedy="take smaller batches, or views",
+        )  # fmt: skip
+
+
 # --- capsules -------------------------------------------------------------------------------------
 
 
-def _wanted(requested_schema: object) -> tuple[Any, bool]:
+def _wanted(requested_schema: object, *, copy: bool) -> tuple[Any, bool]:
     """Return the schema that a reader requests, and whether it needs copies of payloads."""
     pa = pyarrow()
     if requested_schema is None:
-        # Views: pyarrow, polars, DuckDB and pandas take them (tests/columns/test_arrow.py), and a
-        # reader that only counts or filters needs no copy.
-        return None, False
+        return None, copy
     wanted = pa.Schema._import_from_c_capsule(requested_schema)  # noqa: SLF001 - the only way
     fields = [field for field in wanted if field.name == "payload"]
     return wanted, not (fields and fields[0].type.equals(pa.binary_view()))
@@ -144,23 +171,36 @@ def array_capsules(batch: Batch, requested_schema: object) -> tuple[object, obje
     Raises:
         As for `record_batch`; and what pyarrow raises if it cannot cast to the schema.
     """
-    wanted, copy = _wanted(requested_schema)
-    capsules: tuple[object, object] = record_batch(batch, copy=copy).__arrow_c_array__(
+    wanted, copy = _wanted(requested_schema, copy=True)
+    capsules: tuple[object, object] = record_batch(batch, copy=copy, text=True).__arrow_c_array__(
         None if wanted is None else wanted.__arrow_c_schema__()
     )
     return capsules
 
 
-def stream_capsule(batches: Iterable[Batch], kind: Schema, requested_schema: object) -> object:
+def batch_reader(batches: Iterator[Batch], kind: Schema, *, copy: bool = True) -> Any:  # noqa: ANN401 - the same
+    """Return a `pyarrow.RecordBatchReader` that reads batches one by one.
+
+    It raises what reading a batch raises; a stream capsule of it has only the text of an error.
+
+    Raises:
+        MissingExtra: pyarrow is not installed.
+    """
+    # No generator: that would be at its end after an error, and the rest seem to be read.
+    made = map(partial(record_batch, copy=copy, text=True), batches)
+    return pyarrow().RecordBatchReader.from_batches(schema(kind, copy=copy, text=True), made)
+
+
+def stream_capsule(
+    batches: Iterator[Batch], kind: Schema, requested_schema: object, *, copy: bool = True
+) -> object:
     """Return batches as the capsule of a stream, which reads them one by one.
 
     Raises:
         MissingExtra: pyarrow is not installed; and what it raises if it cannot cast to the schema.
     """
-    wanted, copy = _wanted(requested_schema)
-    made = (record_batch(batch, copy=copy) for batch in batches)
-    reader = pyarrow().RecordBatchReader.from_batches(schema(kind, copy=copy), made)
-    capsule: object = reader.__arrow_c_stream__(
+    wanted, copy = _wanted(requested_schema, copy=copy)
+    capsule: object = batch_reader(batches, kind, copy=copy).__arrow_c_stream__(
         None if wanted is None else wanted.__arrow_c_schema__()
     )
     return capsule

@@ -261,7 +261,7 @@ def _array(values: NDArray[Any], name: str) -> Any:  # noqa: ANN401 - a pyarrow.
     if dtype.kind == "S":
         return _trimmed(values)
     if dtype.kind == "U":
-        return _told(values, name)
+        return _strings(values, name)
     if dtype.kind == "V":
         data = arrow.py_buffer(np.ascontiguousarray(values))
         return arrow.Array.from_buffers(arrow.binary(dtype.itemsize), len(values), [None, data])
@@ -307,7 +307,7 @@ def _trimmed(values: NDArray[np.bytes_]) -> Any:  # noqa: ANN401 - a pyarrow.Arr
     return _spans(pyarrow().binary(), counts, items[used])
 
 
-def _told(values: NDArray[np.str_], name: str) -> Any:  # noqa: ANN401 - a pyarrow.Array
+def _strings(values: NDArray[np.str_], name: str) -> Any:  # noqa: ANN401 - a pyarrow.Array
     """Return text without trailing zeros, encoded all at once."""
     plain = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("<"), copy=False))
     items = plain.view("<u4").reshape(len(values), plain.itemsize // 4)

@@ -70,7 +70,7 @@ class PageSlice(NamedTuple):
         Raises:
             CorruptPage: the page was truncated meanwhile.
         """
-        _core.stand(self.region, self.spans, self.first_sequence)
+        _core.check_intact(self.region, self.spans, self.first_sequence)
         frame_bytes = fmt.frame_bytes(kind.itemsize)
         return np.ndarray(
             (len(self.lengths),), kind, memoryview(self.region), self.position, (frame_bytes,)
@@ -114,14 +114,19 @@ class Batch(Sequence[Message]):
         self._of = None
 
     @classmethod
-    def _of_payloads(
+    def of_payloads(
         cls,
         payloads: list[bytes],
         first_sequence: int,
         timestamps: bytes,
         kind: Schema | None = None,
     ) -> Batch:
-        """Return a batch without pages."""
+        """Return a batch without pages.
+
+        Example:
+            >>> Batch.of_payloads([b"one"], 7, bytes(8))[0].sequence
+            7
+        """
         batch = cls(None, first_sequence, timestamps, b"", kind)
         batch._payloads = payloads
         return batch
@@ -141,6 +146,10 @@ class Batch(Sequence[Message]):
 
         Raises:
             CorruptPage: the file of a page was truncated meanwhile.
+
+        Example:
+            >>> batch.payloads[:2]
+            [b'one', b'two']
         """
         payloads = self._payloads
         if payloads is not None:
@@ -157,26 +166,43 @@ class Batch(Sequence[Message]):
 
     @property
     def sequences(self) -> NDArray[np.int64]:
-        """The messages' sequences; int64, shape (n,)."""
+        """The messages' sequences; int64, shape (n,).
+
+        Example:
+            >>> batch.sequences
+            array([0, 1, 2, 3, 4])
+        """
         first = self._first_sequence
         return np.arange(first, first + len(self), dtype=np.int64)
 
     @property
     def timestamps(self) -> NDArray[np.int64]:
-        """The messages' times, ns since 1970, UTC; int64, shape (n,), read-only."""
+        """The messages' times, ns since 1970, UTC; int64, shape (n,), read-only.
+
+        Example:
+            >>> batch.timestamps.tolist() == [message.timestamp for message in batch]
+            True
+        """
         return np.frombuffer(self._whole_times(), np.int64)
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """The payloads' sizes in bytes; int64, shape (n,), read-only."""
-        parts, payloads = self._parts(), self._payloads
-        if payloads is not None:
-            lengths = np.fromiter(map(len, payloads), np.int64, len(payloads))
-        elif len(parts) == 1:
-            lengths = parts[0].lengths.astype(np.int64)
-        else:
+        """The payloads' sizes in bytes; int64, shape (n,), read-only.
+
+        Example:
+            >>> batch.lengths
+            array([3, 3, 5, 4, 4])
+        """
+        batches = self._of
+        if batches is not None:
             empty = np.empty(0, np.int64)
-            lengths = np.concatenate([empty, *(part.lengths for part in parts)])
+            lengths = np.concatenate([empty, *(batch.lengths for batch in batches)])
+        else:
+            parts, payloads = self._parts(), self._payloads
+            if payloads is not None:
+                lengths = np.fromiter(map(len, payloads), np.int64, len(payloads))
+            else:
+                lengths = parts[0].lengths.astype(np.int64) if parts else np.empty(0, np.int64)
         lengths.setflags(write=False)
         return lengths
 
@@ -239,10 +265,10 @@ class Batch(Sequence[Message]):
             )
         return asked
 
-    def _check_stands(self) -> None:
+    def _check_intact(self) -> None:
         """Raise CorruptPage if the file of a page was truncated."""
         for part in self._parts():
-            _core.stand(part.region, part.spans, part.first_sequence)
+            _core.check_intact(part.region, part.spans, part.first_sequence)
 
     def _check_records(self, size_bytes: int) -> None:
         """Raise if a payload has another size."""
@@ -261,12 +287,13 @@ class Batch(Sequence[Message]):
 
     # --- Arrow ------------------------------------------------------------------------------------
 
-    def to_arrow(self, *, copy: bool = False) -> Any:  # noqa: ANN401 - pyarrow need not be there
+    def to_arrow(self, *, copy: bool = True) -> Any:  # noqa: ANN401 - pyarrow need not be there
         """Return the messages as a `pyarrow.RecordBatch`; needs the extra `arrow`.
 
         Args:
-            copy: False: `payload` has type binary_view, a view of the pages. True: it has type
-                binary, and is a copy.
+            copy: True: `payload` is a copy of type binary, or string with the codecs `"utf-8"` and
+                `"json"`. False: it is a view of the pages, of type binary_view, which fewer
+                operations of libraries take.
 
         Returns:
             columns `sequence` (int64), `timestamp` (timestamp[ns, UTC]) and `payload`; in a queue
@@ -280,9 +307,10 @@ class Batch(Sequence[Message]):
             MissingExtra: pyarrow is not installed.
             NotEncodable: Arrow has no type for a field of the dtype; the text names it.
             MessageTooLarge: a copy would exceed 2 GiB: take smaller batches.
+            NotDecodable: a payload that should be text is not UTF-8.
             CorruptPage: the file of a page was truncated meanwhile.
         """
-        return arrow.record_batch(self, copy=copy)
+        return arrow.record_batch(self, copy=copy, text=True)
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
         """Return the messages as Arrow's two capsules, for any library that takes them.
@@ -297,7 +325,7 @@ class Batch(Sequence[Message]):
 
     def __arrow_c_schema__(self) -> object:
         """Return the capsule of the schema of `__arrow_c_array__`."""
-        return arrow.schema(self._kind).__arrow_c_schema__()
+        return arrow.schema(self._kind, copy=True, text=True).__arrow_c_schema__()
 
     # --- messages ---------------------------------------------------------------------------------
 
@@ -340,7 +368,7 @@ class Batch(Sequence[Message]):
             return joined(parts, first_sequence, self._kind)
         times = self._times[TIME_BYTES * start : TIME_BYTES * stop]
         if payloads is not None:
-            return Batch._of_payloads(payloads[start:stop], first_sequence, times, self._kind)
+            return Batch.of_payloads(payloads[start:stop], first_sequence, times, self._kind)
         spans = self._spans[SPAN_BYTES * start : SPAN_BYTES * stop]
         return Batch(region, first_sequence, times, spans, self._kind)
 
@@ -364,7 +392,7 @@ class Batch(Sequence[Message]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         payloads = self.payloads
-        return Batch._of_payloads, (payloads, self._first_sequence, self._times, self._kind)
+        return Batch.of_payloads, (payloads, self._first_sequence, self._times, self._kind)
 
     def __repr__(self) -> str:
         first = self._first_sequence
@@ -386,7 +414,11 @@ class Batch(Sequence[Message]):
         """Return a slice for each page; an empty list after the payloads were copied."""
         region, batches = self._region, self._of
         if batches is not None:
-            return [part for batch in batches for part in batch._parts()]
+            parts = [part for batch in batches for part in batch._parts()]
+            if sum(len(part.lengths) for part in parts) != len(self):
+                _ = self.payloads  # a large message among them is a copy
+                return []
+            return parts
         if region is None:
             return []
         return [PageSlice(region, self._spans, self._first_sequence)]

@@ -6,6 +6,7 @@ that is not columnar these functions return None, and `send_many` iterates over 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 ARROW: Final = ("__arrow_c_array__", "__arrow_c_stream__")
 TIME_BYTES: Final = 8
+VIEW_BYTES: Final = 16
 PLAIN: Final = frozenset({list, tuple})
 """The most frequent types, which are never columnar."""
 
@@ -39,6 +41,22 @@ class FixedRows:
     row_bytes: int
     count: int
 
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """The sizes of the messages in bytes; shape (n,)."""
+        return np.full(self.count, self.row_bytes, np.int64)
+
+    def part(self, begin: int, end: int) -> FixedRows:
+        """Return some consecutive messages."""
+        columns = tuple((values[begin:end], at) for values, at in self.columns)
+        return FixedRows(columns, self.row_bytes, end - begin)
+
+    def payload(self, i: int) -> bytes:
+        """Return one message of a queue without a dtype."""
+        ((values, _),) = self.columns
+        payload: bytes = values[i].tobytes()
+        return payload
+
 
 @dataclass(frozen=True)
 class VarRows:
@@ -54,8 +72,57 @@ class VarRows:
     parts: tuple[tuple[str, int, int, tuple[Any, ...]], ...]
     count: int
 
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """The sizes of the messages in bytes; shape (n,)."""
+        sizes = [_part_lengths(*part) for part in self.parts]
+        return np.concatenate([np.empty(0, np.int64), *sizes])
+
+    def part(self, begin: int, end: int) -> VarRows:
+        """Return some consecutive messages."""
+        parts, at = [], 0
+        for layout, first, count, held in self.parts:
+            low, high = max(begin - at, 0), min(end - at, count)
+            if low < high and layout == "S":
+                parts.append((layout, 0, high - low, (held[0][first + low : first + high],)))
+            elif low < high:
+                parts.append((layout, first + low, high - low, held))
+            at += count
+        return VarRows(tuple(parts), end - begin)
+
+    def payload(self, i: int) -> memoryview:
+        """Return one message."""
+        ((layout, first, _, held),) = self.part(i, i + 1).parts
+        if layout == "S":
+            items = held[0]
+            size = int(_part_lengths(layout, first, 1, held)[0])
+            return memoryview(items[first].tobytes())[:size]
+        if layout == "v":
+            size, _, buffer, place = np.frombuffer(held[0], "<i4", 4, first * VIEW_BYTES).tolist()
+            if size <= VIEW_BYTES - 4:
+                return memoryview(held[0]).cast("B")[first * VIEW_BYTES + 4 :][:size]
+            return memoryview(held[1 + buffer]).cast("B")[place : place + size]
+        kind = "<i4" if layout == "o" else "<i8"
+        begin, end = np.frombuffer(held[0], kind, 2, first * np.dtype(kind).itemsize).tolist()
+        return memoryview(held[1]).cast("B")[begin:end]
+
+
+def _part_lengths(layout: str, first: int, count: int, held: tuple[Any, ...]) -> NDArray[np.int64]:
+    """Return the sizes of the values of one array."""
+    if layout == "S":
+        items = np.asarray(held[0])[first : first + count]
+        return np.strings.str_len(items.view(f"S{items.itemsize}")).astype(np.int64)
+    if layout == "v":
+        sizes = np.frombuffer(held[0], "<i4", 4 * count, first * VIEW_BYTES)[::4]
+        return sizes.astype(np.int64)
+    kind = "<i4" if layout == "o" else "<i8"
+    ends = np.frombuffer(held[0], kind, count + 1, first * np.dtype(kind).itemsize)
+    places = ends.astype(np.int64)
+    return places[1:] - places[:-1]
+
 
 ColumnInput: TypeAlias = FixedRows | VarRows
+COLUMNS: Final = (FixedRows, VarRows)
 
 
 def is_columnar(payloads: object) -> bool:
@@ -122,12 +189,21 @@ def whole_items(array: NDArray[Any]) -> NDArray[Any]:
 # --- Arrow ----------------------------------------------------------------------------------------
 
 
+class StreamSource(ABC):
+    """A finite stream of ours: its `to_arrow()` returns a reader that raises our own errors."""
+
+    @abstractmethod
+    def to_arrow(self) -> Any:  # noqa: ANN401 - pyarrow need not be there
+        """Return a `pyarrow.RecordBatchReader`."""
+
+
 def arrow_values(told: Any) -> Any:  # noqa: ANN401 - whatever has Arrow's protocol
     """Return a `pyarrow.ChunkedArray`, or a `pyarrow.Table` for input with named columns.
 
     Raises:
         NotEncodable: pyarrow does not accept it.
         MissingExtra: it is not installed.
+        ClosedError, CorruptFrame, ...: it is a stream of messages, and reading it raised that.
     """
     arrow = pyarrow()
     if isinstance(told, arrow.RecordBatch):
@@ -135,12 +211,18 @@ def arrow_values(told: Any) -> Any:  # noqa: ANN401 - whatever has Arrow's proto
     if isinstance(told, arrow.Table):
         return told
     try:
+        if isinstance(told, StreamSource):
+            told = told.to_arrow()
+        if isinstance(told, arrow.RecordBatchReader):
+            return told.read_all()
         if isinstance(told, arrow.Array) or not hasattr(told, ARROW[1]):
             told = arrow.chunked_array([arrow.array(told)])
         values = told if isinstance(told, arrow.ChunkedArray) else arrow.chunked_array(told)
         if arrow.types.is_struct(values.type):
             batches = [arrow.RecordBatch.from_struct_array(chunk) for chunk in values.chunks]
             return arrow.Table.from_batches(batches, arrow.schema(list(values.type)))
+    except errors.PageQueueError:  # of one of our own streams, whose queue was closed, say
+        raise
     except (arrow.ArrowException, TypeError, ValueError) as error:
         raise errors.NotEncodable(
             f"Arrow does not accept this {type(told).__name__} ({error})",

@@ -107,7 +107,7 @@ class _Worker:
         self.ready = False
         self.result: dict[str, Any] | None = None
 
-    def hear(self, display: Display) -> None:
+    def handle_messages(self, display: Display) -> None:
         """Take one word from the worker; DemoError if it has failed or died."""
         try:
             kind, value = self.connection.recv()
@@ -144,8 +144,8 @@ def _signals_later() -> Iterator[None]:
     tell of it. And noted by handlers, because another thread of ours can be given the signal.
     """
     ending = (signal.SIGINT, signal.SIGTERM)
-    came: list[int] = []
-    handlers = {number: signal.signal(number, lambda n, _: came.append(n)) for number in ending}
+    received: list[int] = []
+    handlers = {number: signal.signal(number, lambda n, _: received.append(n)) for number in ending}
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ending)
     try:
         yield
@@ -153,8 +153,8 @@ def _signals_later() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        if came:
-            signal.raise_signal(signal.Signals(came[0]))
+        if received:
+            signal.raise_signal(signal.Signals(received[0]))
 
 
 class Crew:
@@ -191,19 +191,19 @@ class Crew:
         """Hear all workers until those waited for have come so far."""
         missing = [worker for worker in waited_for if not reached(worker)]
         while missing:
-            if not self.hear(STALL_SECONDS):
+            if not self.handle_messages(STALL_SECONDS):
                 names = ", ".join(worker.name for worker in missing)
                 raise DemoError([f"no progress for {STALL_SECONDS:g} s, waiting for {names}"])
             missing = [worker for worker in missing if not reached(worker)]
 
-    def hear(self, timeout: float) -> bool:
+    def handle_messages(self, timeout: float) -> bool:
         """Handle messages of workers, waiting `timeout` for the first; return whether any came."""
         lines = {worker.connection: worker for worker in self._workers if worker.result is None}
-        heard = connection.wait(list(lines), timeout)
-        for line in heard:
+        ready = connection.wait(list(lines), timeout)
+        for line in ready:
             assert isinstance(line, connection.Connection)
-            lines[line].hear(self._display)
-        return bool(heard)
+            lines[line].handle_messages(self._display)
+        return bool(ready)
 
     def kill(self) -> None:
         """End all workers."""
@@ -265,7 +265,7 @@ def run(
             airports = dict.fromkeys(demo_flights.ORIGINS, 0)
             for count, flight in enumerate(demo_flights.read_flights(source, limit_count)):
                 if count % LOOK_UP_COUNT == 0:
-                    crew.hear(0)  # reading takes long on a busy machine; a death is told meanwhile
+                    crew.handle_messages(0)  # reading can take long: notice a dead worker
                 flights.append(flight)
                 airports[flight.origin] += 1
             totals = airports | {STATISTICS: len(flights), LOG: len(flights)}
@@ -294,18 +294,18 @@ def _follow_live(
     crew: Crew, queue: Queue, flights: Sequence[Flight], display: Display
 ) -> dict[str, Any]:
     """Start all at once, and return each worker's result by its name."""
-    everybody = (*crew.producers, *crew.consumers)
-    crew.watch(everybody, lambda worker: worker.ready)
+    all_workers = (*crew.producers, *crew.consumers)
+    crew.watch(all_workers, lambda worker: worker.ready)
     times = [flight.scheduled for flight in flights] or ["1970-01-01T00:00Z"]
     go = Go(time.monotonic(), min(times), max(times))
     display.phase("flying")
-    for worker in everybody:
+    for worker in all_workers:
         worker.say(go)
     crew.watch(crew.producers, lambda worker: worker.result is not None)
     for worker in crew.consumers:
         worker.say(queue.tail_sequence)
     crew.watch(crew.consumers, lambda worker: worker.result is not None)
-    return {worker.name: worker.result for worker in everybody}
+    return {worker.name: worker.result for worker in all_workers}
 
 
 def _replay(queue: Queue, since: int) -> tuple[list[check.Entry], Rate]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PROGRESS_COUNT: Final = 1_000
 """Messages that a producer sends between two words about its progress."""
 BATCH_COUNT: Final = 1_024
-LOOK_UP_SECONDS: Final = 0.25
+POLL_SECONDS: Final = 0.25
 LATE_MINUTES: Final = 15
 """A departure is late from here on, as the United States' statistics count it."""
 
@@ -141,7 +141,7 @@ def _sleep_until(due: float, link: Link, count: int) -> None:
     """Sleep until it is time, and show life meanwhile."""
     while (rest := due - time.monotonic()) > 0:
         link.progress(count)
-        time.sleep(min(rest, LOOK_UP_SECONDS))
+        time.sleep(min(rest, POLL_SECONDS))
 
 
 def _follow(link: Link, plan: Plan, take: Callable[[Batch], None]) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def _follow(link: Link, plan: Plan, take: Callable[[Batch], None]) -> dict[str, 
             if end is None:
                 end = link.end()
             try:
-                batch = consumer.receive_many(BATCH_COUNT, timeout=LOOK_UP_SECONDS)
+                batch = consumer.receive_many(BATCH_COUNT, timeout=POLL_SECONDS)
             except TimeoutError:
                 continue
             started = started or time.monotonic()

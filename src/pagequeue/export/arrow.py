@@ -29,7 +29,7 @@ KIND: Final = b"pagequeue.kind"
 GROUP_BYTES: Final = 16 << 20
 """Size at which a Parquet row group ends."""
 PIECE_COUNT: Final = 16384
-DAMAGED: Final = "incomplete, or not of the format of its suffix"
+DAMAGED: Final = "incomplete, or of another format"
 
 
 def _parquet() -> Any:  # noqa: ANN401 - it need not be installed
@@ -58,7 +58,7 @@ class ArrowWriting:
 
     def write(self, batch: Batch) -> None:
         """Write one batch."""
-        rows = batch.to_arrow(copy=True)
+        rows = arrow.record_batch(batch, copy=True)
         self._writer.write_batch(rows.replace_schema_metadata(self._schema.metadata))
 
     def finish(self) -> None:
@@ -81,7 +81,7 @@ class ParquetWriting:
 
     def write(self, batch: Batch) -> None:
         """Write one batch, perhaps later."""
-        rows = batch.to_arrow(copy=True)
+        rows = arrow.record_batch(batch, copy=True)
         self._held.append(rows)
         self._held_bytes += rows.nbytes
         if self._held_bytes >= GROUP_BYTES:
@@ -138,11 +138,11 @@ class TableFile:
             )  # fmt: skip
 
     def _kind_of(self, schema: Any) -> Schema:  # noqa: ANN401 - pyarrow's
-        told = (schema.metadata or {}).get(KIND)
-        if told is None:
+        stored = (schema.metadata or {}).get(KIND)
+        if stored is None:
             return Schema()
         try:
-            return Schema.from_options(json.loads(told))
+            return Schema.from_options(json.loads(stored))
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise errors.BadRow(
                 f"the schema of its queue is unknown ({error})",
@@ -163,8 +163,8 @@ class TableFile:
             BadRow: the file is damaged, or its columns do not fit the schema.
         """
         pa = pyarrow()
-        told = self.kind.dtype
-        own = arrow.own_names(() if told is None else told.names or ())
+        stored = self.kind.dtype
+        own = arrow.own_names(() if stored is None else stored.names or ())
         fields = ["payload"]
         if kind.dtype is not None and not (self.kind.is_plain and "payload" in self._names):
             fields = list(kind.dtype.names or ())

@@ -1,6 +1,6 @@
 """Export of messages to files of other formats, and import, batch by batch.
 
-| suffix | contents |
+| format, and its suffix | contents |
 | --- | --- |
 | `.parquet`, `.arrow` | columns `sequence`, `timestamp`, `payload`; for records one per field |
 | `.jsonl` | an object per line; `payload` is text, or `payload_base64` if it is not UTF-8 |
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
     Progress = Callable[[int, int], None]
 
-SUFFIXES: Final = (".parquet", ".arrow", ".jsonl", ".csv")
+FORMATS: Final = ("parquet", "arrow", "jsonl", "csv")
+SUFFIXES: Final = tuple(f".{name}" for name in FORMATS)
 BATCHES_PER_PAGE: Final = 16
 """A batch does not continue in the next page; a small one leaves little of a page unused."""
 
@@ -87,18 +88,21 @@ class ExportReport:
     next_sequence: int
 
 
-def suffix_of(path: str) -> str:
-    """Return the suffix of a path, which is the file's format.
+def format_of(path: str) -> str:
+    """Return the format that the suffix of a path names, one of `FORMATS`.
 
     Raises:
         InvalidOption: no format has this suffix.
     """
     suffix = os.path.splitext(path)[1].lower()
     if suffix not in SUFFIXES:
+        known = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
         raise errors.InvalidOption(
-            f"no format has the suffix {suffix!r}", remedy=f"use {', '.join(SUFFIXES)}"
+            f"no format has the suffix {suffix!r}" if suffix else "no suffix that names a format",
+            path=path,
+            remedy=f"end the name in {known}, or name the format",
         )
-    return suffix
+    return suffix[1:]
 
 
 # --- out ------------------------------------------------------------------------------------------

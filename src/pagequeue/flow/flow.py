@@ -20,7 +20,7 @@ from pagequeue import _core, errors
 from pagequeue._core import Message
 from pagequeue.flow.feeders import Feeder, TaskFeeder, ThreadFeeder
 from pagequeue.util.closing import Closing
-from pagequeue.wait.coroutine import TakesTurns, first
+from pagequeue.wait.coroutine import Turns, first
 from pagequeue.wait.notifier import SLICE_SECONDS
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ CLOSE_SECONDS: Final = 1.0
 SLICE_NS: Final = int(SLICE_SECONDS * 1e9)
 
 
-class Flow(TakesTurns, Closing):
+class Flow(Closing):
     """The stream that `Queue.persist` returns: iterate it with `for` or `async for`, and close it.
 
     It belongs to one thread at a time. An error of the upstream is raised after all messages that
@@ -50,7 +50,9 @@ class Flow(TakesTurns, Closing):
     Example:
         >>> with queue.persist(lines, name="reader") as flow:
         ...     for message in flow:
-        ...         work(message.payload)
+        ...         print(message.payload)
+        b'one'
+        b'two'
     """
 
     def __init__(
@@ -62,38 +64,68 @@ class Flow(TakesTurns, Closing):
         self._acks = acks
         self._needs_loop = isinstance(feeder, TaskFeeder)
         self._has_raised = False
-        self._rested_at = 0.0
+        self._turns = Turns()
 
     # --- state ------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
-        """The name of the consumer downstream."""
+        """The name of the consumer downstream.
+
+        Example:
+            >>> flow.name
+            'elements'
+        """
         return self._consumer.name
 
     @property
     def lag(self) -> int:
-        """Messages stored and not yet given downstream."""
+        """Messages stored and not yet given downstream.
+
+        Example:
+            >>> [element.payload for element in flow], flow.lag
+            ([b'one', b'two'], 0)
+        """
         return self._consumer.lag
 
     @property
     def stored(self) -> int:
-        """Elements of the upstream that this flow has stored."""
+        """Elements of the upstream that this flow has stored.
+
+        Example:
+            >>> len(list(flow)), flow.stored
+            (2, 2)
+        """
         return self._feeder.stored
 
     @property
     def unstored(self) -> list[Buffer]:
-        """The element that was drawn and not stored because of an error; else empty."""
+        """The element that was drawn and not stored because of an error; else empty.
+
+        Example:
+            >>> flow.unstored
+            []
+        """
         return list(self._feeder.unstored)
 
     @property
     def acknowledged(self) -> int:
-        """Every message below this sequence is acknowledged."""
+        """Every message below this sequence is acknowledged.
+
+        Example:
+            >>> len(list(flow)), flow.acknowledged
+            (2, 2)
+        """
         return self._consumer.acknowledged
 
     @property
     def missed(self) -> int:
-        """Messages that retention removed before they came out, with `on_expired="skip"`."""
+        """Messages that retention removed before they came out, with `on_expired="skip"`.
+
+        Example:
+            >>> flow.missed
+            0
+        """
         return self._consumer.missed
 
     def commit(
@@ -155,9 +187,9 @@ class Flow(TakesTurns, Closing):
 
     async def __anext__(self) -> Message:
         self._done_with_last()
-        await self._take_turns()
+        await self._turns.take()
         found = await first(self._store.notifier, self._attempt, maybe_ready=self._is_near)
-        self._rest()
+        self._turns.rest()
         if isinstance(found, Message):
             return found
         self._raise_error()
@@ -197,6 +229,9 @@ class Flow(TakesTurns, Closing):
 
         The upstream has a second to give its pending element, which is stored. Closing does not
         acknowledge the message that came out last: it is redelivered.
+
+        Example:
+            >>> flow.close()
         """
         if self._store.is_forked:
             return  # the parent's

@@ -3,10 +3,14 @@
 That queue is in the same directory. A dead letter is sent and flushed before its message is
 acknowledged: an acknowledgement that reached the disk without it would lose the message. A process
 that is killed in between causes a duplicate, which has the same sequence.
+
+Letters that were requeued or purged are acknowledged by a named consumer of that queue, `HANDLED`,
+after they were sent: a process that is killed in between sends them again.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +18,8 @@ import numpy as np
 
 from pagequeue import errors
 from pagequeue import format as fmt
+from pagequeue.meta.cursor import readable_cursors
+from pagequeue.receive.named_consumer import open_consumer
 from pagequeue.receive.replay import Replay
 from pagequeue.send.producer import Producer
 from pagequeue.store.options import check_options
@@ -25,6 +31,13 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from pagequeue._core import Message
+    from pagequeue.receive.named_consumer import NamedConsumer
+
+log = logging.getLogger("pagequeue")
+HANDLED: Final = "handled"
+"""The named consumer of a dead-letter queue that requeueing and purging move."""
+STEP_COUNT: Final = 1024
+"""Letters that are sent again before they are acknowledged."""
 
 REASONS: Final = {
     fmt.CAUSE_NONE: "was not acknowledged",
@@ -46,12 +59,12 @@ class DeadLetter:
         timestamp: of the message, ns since 1970, UTC; 0 if it was unreadable.
         deliveries: how often it was claimed.
         reason: how the last delivery ended, in words.
-        buried: when it was moved to the dead letters.
+        moved_at: when it was moved to the dead letters.
 
     Example:
         >>> letter = next(group.dead_letters())
         >>> letter.sequence, letter.deliveries, letter.reason
-        (17, 5, 'was kept until its lease ended')
+        (0, 1, 'was given back')
     """
 
     sequence: int
@@ -59,7 +72,7 @@ class DeadLetter:
     timestamp: int
     deliveries: int
     reason: str
-    buried: datetime
+    moved_at: datetime
 
     @classmethod
     def decode(cls, message: Message) -> DeadLetter:
@@ -71,7 +84,7 @@ class DeadLetter:
 
         Example:
             >>> DeadLetter.decode(dead_queue.consumer().receive()).sequence
-            17
+            0
         """
         size = fmt.DEAD_LETTER.itemsize
         if len(message.payload) < size:
@@ -95,8 +108,16 @@ class DeadLetter:
             timestamp=int(head["timestamp"]),
             deliveries=int(head["deliveries"]),
             reason=REASONS.get(cause, f"ended for reason {cause}"),
-            buried=to_datetime(message.timestamp),
+            moved_at=to_datetime(message.timestamp),
         )
+
+
+def _first_unhandled(store: Store) -> int | None:
+    """Return the sequence of the first letter that was not handled; None: the head."""
+    for name, cursor in readable_cursors(store.folder, store.prefix, store.meta.queue_id):
+        if name == HANDLED and not isinstance(cursor, errors.PageQueueError):
+            return max(cursor.next_sequence, store.read_meta.head_sequence)
+    return None
 
 
 def encode_letter(sequence: int, message: Message | None, deliveries: int, cause: int) -> bytes:
@@ -135,19 +156,72 @@ class DeadLetters:
         """Send a dead letter; it is on stable storage when this returns."""
         if self._producer is None:
             self._store = self._open(create=True)
+            self._store.bulk = self._source.bulk  # for messages that are larger than a page
             self._producer = Producer(self._store)
         self._producer.send(encode_letter(sequence, message, deliveries, cause))
         self._producer.flush()
 
     def read(self) -> Iterator[DeadLetter]:
-        """Yield the letters sent so far, oldest first."""
+        """Yield the letters that were not requeued or purged, oldest first."""
         try:
             store = self._open(create=False, read_only=True)
         except errors.QueueNotFound:
             return
         try:
-            for message in Replay(store, None, None, None):
+            for message in Replay(store, None, None, _first_unhandled(store)):
                 yield DeadLetter.decode(message)
+        finally:
+            store.close()
+
+    def requeue(self, limit_count: int | None) -> int:
+        """Send the oldest letters to the group's queue again; return how many.
+
+        1. Send some, and flush. Dies here: they are sent again by the next call.
+        2. Acknowledge them. Power is cut here: the same; what was acknowledged is on the disk.
+        """
+        sent = 0
+        source = self._source
+        with Producer(source, source.clock) as producer:
+            for consumer, batch in self._unhandled(limit_count):
+                for message in batch:
+                    letter = DeadLetter.decode(message)
+                    if letter.payload is None:
+                        log.warning(
+                            "%s: message %d could not be read, so it is not requeued",
+                            source.folder.path, letter.sequence,
+                        )  # fmt: skip
+                        continue
+                    producer.send(letter.payload)
+                    sent += 1
+                producer.flush()
+                consumer.ack(int(batch[-1].sequence))
+        return sent
+
+    def purge(self) -> int:
+        """Acknowledge all letters, so that they are not listed any more; return how many."""
+        purged = 0
+        for consumer, batch in self._unhandled(None):
+            purged += len(batch)
+            consumer.ack(int(batch[-1].sequence))
+        return purged
+
+    def _unhandled(self, limit_count: int | None) -> Iterator[tuple[NamedConsumer, list[Message]]]:
+        """Yield letters that were not handled, up to the last one of now, with their consumer."""
+        try:
+            store = self._open(create=False)
+        except errors.QueueNotFound:
+            return
+        try:
+            with open_consumer(
+                store, HANDLED, since=None, sequence=None, latest=False, durable_only=False,
+                on_expired="skip",
+            ) as consumer:  # fmt: skip
+                end = store.tail.sequence
+                if limit_count is not None:
+                    end = min(end, consumer.sequence + limit_count)
+                while consumer.sequence < end:
+                    count = min(end - consumer.sequence, STEP_COUNT)
+                    yield consumer, list(consumer.receive_many(count, timeout=0))
         finally:
             store.close()
 

@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Final, Self
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.group.async_claim import AwaitedClaims
+from pagequeue.group.async_claim import Found, claimed, seconds_until
 from pagequeue.group.dead_letters import DeadLetters
 from pagequeue.meta.all_and_read_meta import lost_meta
 from pagequeue.meta.group_table import GroupTable
 from pagequeue.page.compressed_page import BlockInflater
+from pagequeue.page.fragments import large_message
 from pagequeue.page.header import REMEDY
 from pagequeue.page.page import REASONS
 from pagequeue.system.file_lock import FileLock, LivenessLock
 from pagequeue.util.closing import Closing
 from pagequeue.util.numbers import whole
+from pagequeue.wait.coroutine import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,7 +58,7 @@ REFUSALS: Final[dict[int, tuple[type[errors.PageQueueError], str, str]]] = {
 }
 
 
-class Group(_core.Claims, AwaitedClaims, Closing):
+class Group(_core.Claims, Closing):
     """A handle of a named group, whose workers share the messages of a queue.
 
     `Queue.group(name)` opens it. Threads may share a handle; a forked child must open its own.
@@ -68,14 +70,15 @@ class Group(_core.Claims, AwaitedClaims, Closing):
 
     Example:
         >>> with queue.group("workers", lease=30) as group:
-        ...     for claim in group:
-        ...         work(claim.payload)
-        ...         claim.ack()
+        ...     claim = group.claim(timeout=1.0)
+        ...     claim.message.payload
+        ...     claim.ack()
+        b'one'
     """
 
     __slots__ = (
-        "__weakref__", "_dead", "_flush_lock", "_group_file", "_owner_lock", "_rested_at", "_skips",
-        "_store", "name",
+        "__weakref__", "_dead", "_flush_lock", "_group_file", "_owner_lock", "_skips", "_store",
+        "_turns", "name",
     )  # fmt: skip
 
     name: str
@@ -85,7 +88,7 @@ class Group(_core.Claims, AwaitedClaims, Closing):
     _flush_lock: FileLock
     _dead: DeadLetters
     _skips: bool
-    _rested_at: float
+    _turns: Turns
 
     def __new__(
         cls,
@@ -121,7 +124,7 @@ class Group(_core.Claims, AwaitedClaims, Closing):
         self._flush_lock = flush_lock
         self._dead = DeadLetters(store, file.name)
         self._skips = on_expired == "skip"
-        self._rested_at = 0.0
+        self._turns = Turns()
         if not store.schema.is_plain:
             self._decoder = store.schema.decoder
         return self
@@ -150,8 +153,8 @@ class Group(_core.Claims, AwaitedClaims, Closing):
             As for `claim`; messages claimed before the error are given back.
 
         Example:
-            >>> [claim.payload for claim in group.claim_many(2)]
-            [b'a', b'b']
+            >>> [claim.message.payload for claim in group.claim_many(2)]
+            [b'one', b'two']
         """
         if not 1 <= whole("limit_count", limit_count) <= MANY_MAX:
             raise errors.InvalidOption(
@@ -198,7 +201,12 @@ class Group(_core.Claims, AwaitedClaims, Closing):
 
     @property
     def lag(self) -> int:
-        """Messages published and not acknowledged, including claimed ones."""
+        """Messages published and not acknowledged, including claimed ones.
+
+        Example:
+            >>> group.lag
+            5
+        """
         self._check()
         new_sequence = self._next()[0]
         waiting = max(0, self._store.tail.sequence - new_sequence)
@@ -206,33 +214,162 @@ class Group(_core.Claims, AwaitedClaims, Closing):
 
     @property
     def outstanding(self) -> int:
-        """Messages claimed and not acknowledged, including those that await redelivery."""
+        """Messages claimed and not acknowledged, including those that await redelivery.
+
+        Example:
+            >>> claims = group.claim_many(2)
+            >>> group.outstanding
+            2
+        """
         self._check()
         return self._group_file.region.load_half(GroupTable.OUTSTANDING)
 
     @property
     def missed(self) -> int:
-        """Messages skipped so far because retention removed them before they were claimed."""
+        """Messages skipped so far because retention removed them before they were claimed.
+
+        Example:
+            >>> group.missed
+            0
+        """
         self._check()
         return self._group_file.region.load(GroupTable.MISSED)
 
     @property
     def dead_letter_prefix(self) -> str:
-        """The prefix of the dead-letter queue, in the same directory as the group's queue."""
+        """The prefix of the dead-letter queue, in the same directory as the group's queue.
+
+        Example:
+            >>> group.dead_letter_prefix
+            'queue.dead.workers'
+        """
         return self._dead.prefix
 
     def dead_letters(self) -> Iterator[DeadLetter]:
         """Yield the messages that were delivered `max_deliveries` times, oldest first.
 
+        Those that were requeued or purged are left out.
+
         Example:
             >>> [(letter.sequence, letter.reason) for letter in group.dead_letters()]
-            [(17, 'was kept until its lease ended')]
+            [(0, 'was given back')]
         """
         self._check()
         return self._dead.read()
 
+    def requeue_dead_letters(self, limit_count: int | None = None) -> int:
+        """Send the oldest dead letters to the queue again, as new messages of now.
+
+        Every consumer and group of the queue receives them. One that could not be read is left
+        out, and logged. A process that is killed meanwhile can have sent some that the next call
+        sends again.
+
+        Args:
+            limit_count: most to requeue; None: all.
+
+        Returns:
+            how many were sent.
+
+        Raises:
+            ConsumerInUse: another thread or process requeues or purges them now.
+            QueueFull, DiskFull: there is no room; those that were sent are not dead letters any
+                more, except for the last 1024.
+            InvalidOption: `limit_count` is below 1.
+
+        Example:
+            >>> group.requeue_dead_letters()
+            1
+        """
+        self._check()
+        if limit_count is not None and whole("limit_count", limit_count) < 1:
+            raise errors.InvalidOption(
+                f"limit_count is {limit_count}", remedy="give 1 or more, or None for all"
+            )
+        return self._dead.requeue(limit_count)
+
+    def purge_dead_letters(self) -> int:
+        """Discard all dead letters: `dead_letters` does not yield them any more.
+
+        Their pages stay until retention removes them from the dead-letter queue
+        (`dead_letter_prefix`).
+
+        Returns:
+            how many were discarded.
+
+        Raises:
+            ConsumerInUse: another thread or process requeues or purges them now.
+
+        Example:
+            >>> group.purge_dead_letters()
+            1
+        """
+        self._check()
+        return self._dead.purge()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Claim:
+        return await self.claim_async()
+
+    async def claim_async(self, timeout: float | None = None) -> Claim:
+        """Claim as `claim` does, and let the event loop run meanwhile.
+
+        `async for claim in group` does this repeatedly. Any number of coroutines may claim from one
+        group. A cancelled call has claimed no message.
+
+        Args:
+            timeout: seconds to wait; None waits for ever, 0 never waits.
+
+        Raises:
+            As for `claim`.
+
+        Example:
+            >>> claim = await group.claim_async(timeout=1.0)
+            >>> claim.message.payload
+            b'one'
+        """
+        return await self._claimed(lambda: self.claim(0), timeout)  # I7: no waiter misses a message
+
+    async def claim_many_async(self, limit_count: int, timeout: float | None = None) -> list[Claim]:
+        """Claim as `claim_many` does, and let the event loop run meanwhile.
+
+        Args:
+            limit_count: most to claim, 1 to 1_048_576.
+            timeout: seconds to wait for the first one; None waits for ever, 0 never waits.
+
+        Raises:
+            As for `claim_many`.
+
+        Example:
+            >>> [claim.message.payload for claim in await group.claim_many_async(2)]
+            [b'one', b'two']
+        """
+        return await self._claimed(lambda: self.claim_many(limit_count, 0), timeout)
+
+    async def _claimed(self, claim: Callable[[], Found], timeout: float | None) -> Found:
+        return await claimed(
+            self._store, self._turns, claim, self._is_near, self._next_due, timeout
+        )
+
+    def _next_due(self) -> float | None:
+        """Return the seconds until a claim may succeed without a publication; None: never."""
+        return seconds_until(self._wake_in(), self.outstanding)
+
+    def _is_near(self) -> bool:
+        """Whether a claim may succeed; called by the notifier's thread."""
+        return self._closed or self.outstanding > 0 or self._has_new()
+
+    def _has_new(self) -> bool:
+        """Whether a message was published and not claimed yet."""
+        return self._next()[0] < self._store.tail.sequence
+
     def close(self) -> None:
-        """Give back all claims of this handle and close it; closing again has no effect."""
+        """Give back all claims of this handle and close it; closing again has no effect.
+
+        Example:
+            >>> group.close()
+        """
         if self._store.is_forked:
             return  # the parent's
         if not self._closed:
@@ -244,7 +381,7 @@ class Group(_core.Claims, AwaitedClaims, Closing):
         with contextlib.suppress(errors.ClosedError):  # then no thread waits any more
             self._store.write_meta.wake()
 
-    def _let_go(self) -> None:
+    def _close_lock(self) -> None:
         """Close the lock's file; the core calls it when the last thread has left."""
         self._owner_lock.close()
 
@@ -340,7 +477,7 @@ class Group(_core.Claims, AwaitedClaims, Closing):
             self._place(sequence, place.page.number, place.position, False)
             return True
         page = store.page_again(number)
-        found = _core.look(page.ready(position), position, sequence)[0]
+        found = _core.peek(page.ready(position), position, sequence)[0]
         if found in {_core.READ_FRAME, _core.READ_END} or store.tail.sequence <= sequence:
             self._map(page.ready(position), number)
             return True
@@ -357,6 +494,23 @@ class Group(_core.Claims, AwaitedClaims, Closing):
 
     # --- claimed messages -------------------------------------------------------------------------
 
+    def _large(self, number: int, position: int, timestamp: int, sequence: int) -> Message | None:
+        """Return the claimed message whose head the core found; None: retention removed it."""
+        store = self._store
+        try:
+            number = number or store.page_of_sequence(sequence)
+            return large_message(store.page, number, position, timestamp, sequence, self._decoder)
+        except errors.Expired:
+            self._count_missed()
+            return None
+
+    def _count_missed(self) -> None:
+        """Count a claimed message that retention removed; raise Expired unless that is skipped."""
+        if not self._skips:
+            raise  # noqa: PLE0704 - the caller handles Expired
+        file = self._group_file
+        file.region.store(file.MISSED, file.region.load(file.MISSED) + 1)
+
     def _find(
         self, sequence: int, number: int, position: int, reason: int
     ) -> tuple[Region, int] | None:
@@ -368,14 +522,11 @@ class Group(_core.Claims, AwaitedClaims, Closing):
                 return store.page(number).ready(position), position
             place: Place = store.seek_sequence(sequence)
         except errors.Expired:
-            if not self._skips:
-                raise
-            file = self._group_file
-            file.region.store(file.MISSED, file.region.load(file.MISSED) + 1)
+            self._count_missed()
             return None
         return place.page.ready(place.position), place.position
 
-    def _look_again(
+    def _reopen_page(
         self, sequence: int, number: int, position: int, reason: int
     ) -> tuple[Region, int] | None:
         """Do the same after an invalid frame: the page can have been replaced by another file."""
@@ -401,7 +552,7 @@ class Group(_core.Claims, AwaitedClaims, Closing):
         """Return whether reading a message fails because of the message, not of the reader."""
         return isinstance(error, errors.DamageError | errors.SeekError)
 
-    def _bury(
+    def _move_to_dead_letters(
         self,
         slot: int,
         claim_id: int,
@@ -423,7 +574,7 @@ class Group(_core.Claims, AwaitedClaims, Closing):
             self._dead.send(sequence, message, deliveries, cause)
         file = self._group_file
         if self._settle(slot, claim_id, True, 0, 0):
-            file.region.store(file.BURIED, file.region.load(file.BURIED) + 1)
+            file.region.store(file.DEAD_LETTERS, file.region.load(file.DEAD_LETTERS) + 1)
 
     # --- dead owners ------------------------------------------------------------------------------
 

@@ -21,8 +21,8 @@ from pagequeue.meta.all_and_read_meta import (
     AllMeta,
     ReadMeta,
     field_of,
-    queue_ids_said,
     read_all_meta,
+    stored_queue_ids,
 )
 from pagequeue.meta.cursor import CursorMeta, readable_cursors
 from pagequeue.meta.group_table import GroupTable
@@ -134,21 +134,21 @@ class Inspection:
         name = fmt.page_name(self.prefix, number)
         try:
             return parse_header(first_bytes(self.folder, name), self.folder.full(name)).queue_id
-        except errors.SETTLED:
+        except errors.NOT_RETRYABLE:
             return None
 
     def is_unused(self, number: int) -> bool:
         """Whether a page is only prepared: no producer has rolled into it."""
         try:
             return self.header(number).first_sequence is None
-        except errors.SETTLED:
+        except errors.NOT_RETRYABLE:
             return False
 
     def first_sequence(self, number: int) -> int | None:
         """Return a page's first sequence, None without a valid header of a finished roll."""
         try:
             header = self.header(number)
-        except errors.SETTLED:
+        except errors.NOT_RETRYABLE:
             return None
         return None if self.is_left(number, header) else header.first_sequence
 
@@ -165,13 +165,13 @@ class Inspection:
             return False  # it was sealed
         try:
             page = map_page(self.folder, fmt.page_name(self.prefix, number), meta)
-            if _core.look(page, fmt.PAGE_HEADER_BYTES, first)[0] in PROOF:
+            if _core.peek(page, fmt.PAGE_HEADER_BYTES, first)[0] in PROOF:
                 return False
             begun = self.header(number - 1)
             if begun.first_sequence is None:
                 return False
             before = map_page(self.folder, fmt.page_name(self.prefix, number - 1), meta)
-        except errors.SETTLED:
+        except errors.NOT_RETRYABLE:
             return False
         return scan_region(before, None, begun, begun.first_sequence, None).sequence > first
 
@@ -215,7 +215,7 @@ def meta_from_pages(folder: Directory, prefix: str, numbers: list[int]) -> AllMe
     """Derive what was fixed at creation from the headers and sizes of the pages."""
     votes: Counter[tuple[bytes, int]] = Counter()
     created = []
-    said = queue_ids_said(folder, prefix)
+    stored_ids = stored_queue_ids(folder, prefix)
     for number in numbers:
         name = fmt.page_name(prefix, number)
         try:
@@ -224,9 +224,9 @@ def meta_from_pages(folder: Directory, prefix: str, numbers: list[int]) -> AllMe
             size_bytes = 0 if status is None else status.st_size
             if header.is_compressed:
                 size_bytes = inflated_bytes(folder, name)
-        except errors.SETTLED:
+        except errors.NOT_RETRYABLE:
             continue
-        if len(said) > 1 and len(set(said)) == 1 and header.queue_id != said[0]:
+        if len(stored_ids) > 1 and len(set(stored_ids)) == 1 and header.queue_id != stored_ids[0]:
             continue  # two files agree on another id: this page belongs to another queue
         if fmt.PAGE_BYTES_MIN <= size_bytes <= fmt.PAGE_BYTES_MAX and not (
             size_bytes % fmt.PAGE_BYTES_STEP
@@ -283,14 +283,14 @@ def _check_meta(found: Inspection) -> None:
         found.problems.append(Problem(path, used, None, reason))
     if any(found.queue_id_of(number) == found.meta.queue_id for number in found.numbers):
         return
-    if found.meta.queue_id in queue_ids_said(folder, prefix):
+    if found.meta.queue_id in stored_queue_ids(folder, prefix):
         return  # two files agree: the pages belong to another queue and are not counted
-    said = meta_from_pages(folder, prefix, found.numbers)
-    if said is not None:
+    stored_ids = meta_from_pages(folder, prefix, found.numbers)
+    if stored_ids is not None:
         position = field_of(fmt.ALL_META, "queue_id")
         reason = "another queue's file: no page here has its queue id"
         found.problems.append(Problem(path, position, None, reason))
-        found.meta = said
+        found.meta = stored_ids
 
 
 def _check_head(found: Inspection, meta: AllMeta) -> None:
@@ -358,7 +358,7 @@ def head_now(found: Inspection) -> int:
         return found.head_page
     try:
         read = ReadMeta(found.folder, found.prefix, found.meta.queue_id, writable=False)
-    except errors.SETTLED:
+    except errors.NOT_RETRYABLE:
         return found.head_page
     number = read.head_page
     read.close()
@@ -375,7 +375,7 @@ def _check_write_meta(found: Inspection, meta: AllMeta) -> None:
     # The mark before the tail, which only grows: other processes may send and flush in between.
     durable_sequence, durable_page = write.durable_sequence, write.durable_page
     tail = write.tail
-    written = Written(tail, durable_sequence, durable_page, write.failed_errno, write.is_settled)
+    written = Written(tail, durable_sequence, durable_page, write.failed_errno, write.is_recovered)
     write.close()
     path = found.folder.full(fmt.write_meta_name(found.prefix))
     if not written.is_trusted:

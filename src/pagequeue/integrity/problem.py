@@ -24,7 +24,7 @@ class Problem:
     Example:
         >>> for problem in verify_queue("events").problems:
         ...     print(problem.file, problem.position, problem.reason)
-        events/queue-0000000001.page 4096 its checksum is wrong
+        /.../events/queue-0000000001.page 112 its checksum is wrong
     """
 
     file: str

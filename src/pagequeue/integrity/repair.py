@@ -68,7 +68,7 @@ class RepairReport:
     Example:
         >>> report = repair_queue("events")
         >>> report.ok, report.actions
-        (True, ['made queue-0000000001.idx again from its page'])
+        (True, ['wrote queue-0000000001.idx again from its page'])
     """
 
     actions: list[str] = field(default_factory=list)
@@ -76,11 +76,23 @@ class RepairReport:
 
     @property
     def ok(self) -> bool:
-        """Whether no problem remains."""
+        """Whether no problem remains.
+
+        Example:
+            >>> repair_queue("events").ok
+            True
+        """
         return not self.remaining
 
     def did(self, sentence: str) -> None:
-        """Add an action."""
+        """Add an action.
+
+        Example:
+            >>> report = repair_queue("events")
+            >>> report.did("asked the operator")
+            >>> report.actions[-1]
+            'asked the operator'
+        """
         self.actions.append(sentence)
 
 
@@ -121,14 +133,16 @@ def repair_queue(
 
     Example:
         >>> repair_queue("events").actions
-        ['made queue-0000000001.idx again from its page']
+        ['wrote queue-0000000001.idx again from its page']
     """
     path = os.path.abspath(os.fsdecode(directory))
     lock_timeout = check_options(path, prefix, None, lock_timeout)[1]
-    schema = requested_schema(dtype, codec, path).of_new_queue()
+    requested = requested_schema(dtype, codec, path)
     folder = Directory(path, create=False, trust=trusted(trust, path))
     try:
         inspect(folder, prefix)  # raises QueueNotFound
+        is_journal = folder.exists(fmt.journal_name(prefix))
+        schema = replace(requested, is_journal=is_journal).of_new_queue()
         report = RepairReport()
         remove_bad_lock_file(folder, prefix, lock_timeout, report.did)
         repair = _Repair(folder, prefix, schema, report, progress)
@@ -310,7 +324,7 @@ class _Repair:
         After a failed sync each small file is replaced: the system can have dropped the name, or
         the contents, of the old one.
         """
-        was_settled = self._is_settled(meta)
+        was_recovered = self._is_recovered(meta)
         is_latched = False
         with contextlib.suppress(errors.PageQueueError):  # recreated later
             is_latched = _is_latched(self.folder, self.prefix, meta)
@@ -330,8 +344,8 @@ class _Repair:
             self.folder.make(name, data, size_bytes=max(len(data), 1), synced=True)
             if not is_single:
                 self.report.did(f"copied {name}, which has another name as well")
-        if was_settled and not self._is_settled(meta):  # it is another file now
-            WriteMeta(self.folder, self.prefix, meta.queue_id, writable=True).settle()
+        if was_recovered and not self._is_recovered(meta):  # it is another file now
+            WriteMeta(self.folder, self.prefix, meta.queue_id, writable=True).mark_recovered()
 
     def _cut_appended(self, meta: AllMeta) -> None:
         """Cut off what was appended to small files: they have one size."""
@@ -349,10 +363,10 @@ class _Repair:
         names = self.folder.names()
         return [name for name in names if ours.fullmatch(name) and not pages.fullmatch(name)]
 
-    def _is_settled(self, meta: AllMeta) -> bool:
+    def _is_recovered(self, meta: AllMeta) -> bool:
         """Whether the write meta is valid in this boot, as this file."""
         try:
-            return WriteMeta(self.folder, self.prefix, meta.queue_id, writable=False).is_settled
+            return WriteMeta(self.folder, self.prefix, meta.queue_id, writable=False).is_recovered
         except errors.PageQueueError:
             return False
 
@@ -427,7 +441,7 @@ class _Repair:
         Dies in between: some files are new, with the same bytes; the latch is still set.
         """
         write = WriteMeta(self.folder, self.prefix, meta.queue_id, writable=True)
-        if write.is_settled or not write.is_failed_in_this_boot:
+        if write.is_recovered or not write.is_failed_in_this_boot:
             return
         pages = page_numbers(self.prefix, self.folder.names())
         renewed = [number for number in pages if number >= write.durable_page]

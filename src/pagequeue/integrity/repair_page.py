@@ -110,9 +110,9 @@ class PageRepair:
         ):
             return
         data = read_all(self.folder, name, min(status.st_size, self.meta.page_bytes))
-        mended = repaired_fronts(data, path)
-        if mended is not None:
-            self.folder.make(name, mended, size_bytes=len(mended), maker="again", synced=True)
+        repaired = repaired_fronts(data, path)
+        if repaired is not None:
+            self.folder.make(name, repaired, size_bytes=len(repaired), maker="again", synced=True)
             self.did(f"wrote the head of {name}, which is compressed, again from its copy")
 
     # --- names ------------------------------------------------------------------------------------
@@ -213,11 +213,11 @@ class PageRepair:
             self.did(f"wrote the header of {name} again, which has no message yet ({reason})")
             return
         first = before.sequence if before else self._proved_first(number, page)
-        if first is not None and _core.look(page, fmt.PAGE_HEADER_BYTES, first)[0] not in PROOF:
+        if first is not None and _core.peek(page, fmt.PAGE_HEADER_BYTES, first)[0] not in PROOF:
             first = self._proved_first(number, page, before.sequence if before else 0)
         if first is None:
             return
-        found, timestamp, _, _ = _core.look(page, fmt.PAGE_HEADER_BYTES, first)
+        found, timestamp, _, _ = _core.peek(page, fmt.PAGE_HEADER_BYTES, first)
         if found not in PROOF:
             return
         floor = min(before.timestamp, timestamp) if before else timestamp
@@ -261,7 +261,7 @@ class PageRepair:
             return error.reason if error.reason in PROVABLE else None
         if header.first_sequence is None:
             return "no first sequence"
-        state, timestamp, _, _ = _core.look(page, fmt.PAGE_HEADER_BYTES, header.first_sequence)
+        state, timestamp, _, _ = _core.peek(page, fmt.PAGE_HEADER_BYTES, header.first_sequence)
         if state == _core.READ_BAD_CHECKSUM:
             return "its frames prove another first sequence"
         if state != _core.READ_FRAME:
@@ -280,7 +280,7 @@ class PageRepair:
         found = self.found
         if number == found.head_page and found.head_sequence is not None:
             head = found.head_sequence
-            if _core.look(page, fmt.PAGE_HEADER_BYTES, head)[0] in PROOF:
+            if _core.peek(page, fmt.PAGE_HEADER_BYTES, head)[0] in PROOF:
                 return head
         known = [found.first_sequence(n) for n in found.numbers if n < number]
         low = max((first for first in known if first is not None), default=0)

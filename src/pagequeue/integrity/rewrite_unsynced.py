@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.meta.all_and_read_meta import sync_words
+from pagequeue.meta.all_and_read_meta import sync_state
 from pagequeue.page.compressed_format import inflated, is_compressed
+from pagequeue.page.fragments import fragment_damage
 from pagequeue.page.header import PageHeader, decode_header
 from pagequeue.page.page import REASONS, private_page, private_region, scan_region
 from pagequeue.send.producer import Producer
@@ -76,7 +77,7 @@ def rewrite_undurable(store: Store) -> range:
     #    without syncing it, and step 2 did not rewrite the pages below it.
     _sync_file(store, fmt.page_name(store.prefix, tail.page_number))
     try:
-        sync_words(store.folder, fmt.read_meta_name(store.prefix))
+        sync_state(store.folder, fmt.read_meta_name(store.prefix))
         store.folder.sync()
     except OSError as error:
         raise_typed(error, store.folder.path, "syncing the directory")
@@ -116,7 +117,7 @@ def _rewrite_page(store: Store, number: int, end_sequence: int) -> None:
 def _check(
     region: _core.Region, index: _core.Region, header: PageHeader, end_sequence: int, path: str
 ) -> None:
-    """Check a page's frames, and write its index."""
+    """Check a page's frames and its fragment, and write its index."""
     first = header.first_sequence
     assert first is not None
     scan = scan_region(region, index, header, first, None, use=_core.INDEX_WRITE)
@@ -127,6 +128,15 @@ def _check(
             f"{end_sequence - 1} may have been lost by the failed sync",
             remedy="salvage the queue",
             path=path, position=scan.position, sequence=scan.sequence, reason=reason,
+        )  # fmt: skip
+    damage = fragment_damage(region, scan.position, scan.sequence, path)
+    if damage is not None:
+        position, reason = damage
+        raise errors.CorruptFrame(
+            f"the fragment of message {scan.sequence - 1} at position {position}: {reason}: it may "
+            "have been lost by the failed sync",
+            remedy="salvage the queue",
+            path=path, position=position, sequence=scan.sequence - 1, reason=reason,
         )  # fmt: skip
 
 

@@ -8,13 +8,15 @@ gaps, so messages after a loss get new sequences; the report maps old to new one
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue.bulk.append import BULK
 from pagequeue.integrity.inspection import Inspection, inspect
 from pagequeue.integrity.problem import Problem
 from pagequeue.integrity.salvage_source import (
@@ -24,7 +26,8 @@ from pagequeue.integrity.salvage_source import (
     is_claimed,
     sources,
 )
-from pagequeue.page.page import REASONS
+from pagequeue.page.fragments import LargePayload, PayloadFile
+from pagequeue.page.page import REASONS, missing_page
 from pagequeue.page.valid_runs import ValidRun, valid_runs
 from pagequeue.schema.schema import RequestedSchema
 from pagequeue.send.producer import Producer
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from pagequeue.meta.all_and_read_meta import AllMeta
+    from pagequeue.page.fragments import FragmentPage
 
 LOCK_TIMEOUT = 10.0
 
@@ -50,12 +54,31 @@ class Run(NamedTuple):
         target_first: new sequence of the first.
 
     Example:
-        >>> Run(first=100, last=199, target_first=40)  # message 100 is now message 40
+        >>> Run(first=100, last=199, target_first=40).target_first  # of message 100
+        40
     """
 
     first: int
     last: int
     target_first: int
+
+
+Payload: TypeAlias = "bytes | LargePayload"
+COPY_BYTES: Final = 1 << 20
+
+
+class FragmentSource:
+    """A salvaged page, for the fragment in it: what `LargePayload` needs."""
+
+    def __init__(self, source: SalvagePage) -> None:
+        self.path = source.path
+        self.first_sequence = source.first
+        self._region = source.region
+
+    def ready(self, position: int) -> _core.Region:
+        """Return the map of the page."""
+        del position
+        return self._region
 
 
 @dataclass(frozen=True)
@@ -74,7 +97,7 @@ class Loss:
     Example:
         >>> for loss in salvage_queue("events", "rescued").lost:
         ...     print(loss.first_sequence, loss.last_sequence, loss.reason)
-        120 127 its checksum is wrong
+        2 2 its checksum is wrong
     """
 
     file: str
@@ -97,7 +120,8 @@ class Repeat:
         reason: how they differ from the first ones.
 
     Example:
-        >>> Repeat("events/queue-0000000003.page", 100, 127, "a duplicate")
+        >>> Repeat("events/queue-0000000003.page", 100, 127, "a duplicate").reason
+        'a duplicate'
     """
 
     file: str
@@ -117,12 +141,12 @@ class SalvageReport:
         lost: messages that are lost, in order.
         duplicates: messages that were found a second time with the same contents; ignored.
         conflicts: messages that were found a second time with other contents; the first was copied.
-        notes: files that were skipped, and other remarks.
+        notes: pages and indexes that were skipped, and other remarks.
 
     Example:
         >>> report = salvage_queue("events", "rescued")
         >>> report.messages_copied, report.lost, report.ok
-        (10_000, [], True)
+        (5, [], True)
     """
 
     target: str
@@ -135,7 +159,12 @@ class SalvageReport:
 
     @property
     def ok(self) -> bool:
-        """Whether no message is lost and none conflicts with another."""
+        """Whether no message is lost and none conflicts with another.
+
+        Example:
+            >>> salvage_queue("events", "rescued").ok
+            True
+        """
         return not self.lost and not self.conflicts
 
 
@@ -168,7 +197,7 @@ def salvage_queue(
 
     Example:
         >>> salvage_queue("events", "rescued").messages_copied
-        10000
+        5
     """
     path = os.path.abspath(os.fsdecode(directory))
     target_path = os.path.abspath(os.fsdecode(target))
@@ -218,15 +247,28 @@ class _Target(Closing):
         self.store = Store(
             path, prefix, create=True, read_only=False, page_bytes=meta.page_bytes,
             lock_timeout=LOCK_TIMEOUT, clock=clock, trust=trust,
-            schema=RequestedSchema(meta.schema.dtype, meta.schema.codec),
+            schema=RequestedSchema(
+                meta.schema.dtype, meta.schema.codec, meta.schema.is_journal
+            ),
         )  # fmt: skip
+        self.store.bulk = BULK
         self._producer = Producer(self.store, clock)
 
-    def put(self, payloads: list[bytes], times: list[int]) -> int:
-        """Send one batch, or one message; return the first sequence."""
+    def put(self, payloads: list[Payload], times: list[int]) -> int:
+        """Send one batch, or one message; return the first sequence.
+
+        Raises:
+            CorruptFrame: a block of a large payload is damaged; the message was not sent.
+        """
         self._now[0] = times[0]
         if len(payloads) == 1:
-            return self._producer.send(payloads[0])
+            payload = payloads[0]
+            if isinstance(payload, bytes):
+                return self._producer.send(payload)
+            with self._producer.open(timestamp=times[0]) as file:
+                shutil.copyfileobj(PayloadFile(payload), file, COPY_BYTES)
+            assert file.sequence is not None
+            return file.sequence
         one = times[0] == times[-1]
         return self._producer.send_many(payloads, timestamps=None if one else times).start
 
@@ -234,13 +276,27 @@ class _Target(Closing):
         """Put all messages on stable storage."""
         self._producer.flush()
 
-    def holds(self, sequence: int, payload: bytes, timestamp: int) -> bool:
+    def holds(self, sequence: int, payload: Payload, timestamp: int) -> bool:
         """Whether the message with this new sequence has this payload and timestamp."""
         place = self.store.seek_sequence(sequence)
         region, position = place.page.region, place.position
-        _, found, size, _ = _core.look(region, position, sequence)
+        _, found, size, _ = _core.peek(region, position, sequence)
+        if found != timestamp or fmt.is_large(region.load_half(position)) == isinstance(
+            payload, bytes
+        ):
+            return False
         start = position + fmt.FRAME_HEADER_BYTES
-        return found == timestamp and region.read(start, size) == payload
+        if isinstance(payload, bytes):
+            return region.read(start, size) == payload
+        copied = LargePayload(self.store.page, place.page.number, position, sequence)
+        with PayloadFile(copied) as one, PayloadFile(payload) as other:
+            try:
+                while (part := one.read(COPY_BYTES)) == other.read(COPY_BYTES):
+                    if not part:
+                        return True
+            except errors.CorruptFrame:  # of the one that was found again
+                return False
+        return False
 
     def remove(self) -> None:
         """Close the new queue and remove its files."""
@@ -279,12 +335,14 @@ class _Salvage:
         self.last_timestamp: int | None = None
         self.damage: tuple[str, int | None, str] | None = None
         """The last damage: file, position and reason of the messages missing after it."""
+        self._by_number: dict[int, SalvagePage] = {}
         self.is_claimed = False
         """Whether the index has a message where the valid ones of the last page end."""
 
     def run(self, progress: Callable[[int, int], None] | None) -> SalvageReport:
         """Copy page by page."""
         all_sources = sources(self.found, self.report.notes)
+        self._by_number = {source.number: source for source in all_sources}
         self._miss_head()
         for done, source in enumerate(all_sources):
             if progress is not None:
@@ -344,19 +402,42 @@ class _Salvage:
     def _copy(self, source: SalvagePage, run: ValidRun, *, is_doubtful: bool) -> None:
         """Copy a run of frames, batch by batch; a doubtful one without its first batch."""
         frames = list(frames_of(source, run))
-        payloads: list[bytes] = []
+        payloads: list[Payload] = []
         times: list[int] = []
         first = run.first
         for place, (payload, timestamp, is_last) in enumerate(frames):
-            payloads.append(payload)
-            times.append(timestamp)
             sequence = run.first + place + 1
+            found = self._large(source, payload, first) if isinstance(payload, int) else payload
+            if found is None:
+                first = sequence
+                continue
+            payloads.append(found)
+            times.append(timestamp)
             if not is_last and sequence < run.end:
                 continue
             if not is_doubtful or first > run.first:
                 after = frames[place + 1][1] if place + 1 < len(frames) else None
                 self._put(source, first, payloads, times, after)
             payloads, times, first = [], [], sequence
+
+    def _large(self, source: SalvagePage, position: int, sequence: int) -> LargePayload | None:
+        """Return the payload whose head is at a position; None: a part of it is lost."""
+        try:
+            return LargePayload(self._page, source.number, position, sequence)
+        except errors.DamageError as error:
+            self._lose(error)
+            return None
+
+    def _page(self, number: int) -> FragmentPage:
+        """Return a page by its number, for the fragments in it."""
+        source = self._by_number.get(number)
+        if source is None:
+            raise missing_page(self.found.path(number), number)
+        return FragmentSource(source)
+
+    def _lose(self, error: errors.DamageError) -> None:
+        """Note the damage because of which the next message is lost."""
+        self.damage = (str(error.path), error.position, error.reason)
 
     def _times(
         self, source: SalvagePage, first: int, times: list[int], after: int | None
@@ -374,7 +455,7 @@ class _Salvage:
         self,
         source: SalvagePage,
         first: int,
-        payloads: list[bytes],
+        payloads: list[Payload],
         times: list[int],
         after: int | None,
     ) -> None:
@@ -386,9 +467,16 @@ class _Salvage:
         if not payloads:
             return
         times = self._times(source, first, times, after)
+        damage, known_loss = self.damage, len(self.report.lost)
         if first > self.next:
             self._miss(self._missing_before(source), first, times[0])
-        target_first = self.target.put(payloads, times)
+        try:
+            target_first = self.target.put(payloads, times)
+        except errors.DamageError as error:  # of a fragment: the message was not sent
+            del self.report.lost[known_loss:]
+            if first == self.next or damage is None:
+                self._lose(error)
+            return
         last = first + len(payloads) - 1
         runs = self.report.runs
         if runs and runs[-1].last + 1 == first:
@@ -400,7 +488,9 @@ class _Salvage:
         self.last_timestamp = times[-1]
         self.damage = None
 
-    def _compare(self, source: SalvagePage, sequence: int, payload: bytes, timestamp: int) -> None:
+    def _compare(
+        self, source: SalvagePage, sequence: int, payload: Payload, timestamp: int
+    ) -> None:
         """Note a message whose sequence was copied already, or passed."""
         for run in self.report.runs:
             if run.first <= sequence <= run.last:

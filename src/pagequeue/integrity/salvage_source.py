@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -15,10 +15,12 @@ from pagequeue.page.compressed_page import BlockInflater, map_page
 from pagequeue.page.header import parse_header
 from pagequeue.page.page import PROOF, Scan, map_file, private_page, private_region, scan_region
 from pagequeue.store.pending_commit import read_publishing
-from pagequeue.system.os_errors import raise_typed
+from pagequeue.system.os_errors import NO_RESOURCE, raise_typed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from numpy.typing import NDArray
 
     from pagequeue.integrity.inspection import Inspection
     from pagequeue.meta.all_and_read_meta import AllMeta
@@ -39,7 +41,7 @@ class SalvagePage:
         number: of the page, from its header, or from its name if the header is damaged.
         first: sequence of its first frame.
         region: the file as a page, truncated or padded with zeros.
-        index: its index, None if it is not mappable.
+        index: its index, None if it is missing or unreadable.
         reasons: what is wrong with the file as a whole.
         blocks: damaged blocks of a compressed page: position in the file and reason, by the
             sequence of the first message.
@@ -64,7 +66,7 @@ def sources(found: Inspection, notes: list[Problem]) -> list[SalvagePage]:
         name = fmt.page_name(found.prefix, number)
         path = found.folder.full(name)
         try:
-            source = _source(found, meta, number)
+            source = _source(found, meta, number, notes)
         except errors.PageQueueError as error:
             notes.append(problem_of(error))
             continue
@@ -90,7 +92,7 @@ def _pending(found: Inspection) -> range:
         record = read_publishing(found.folder, found.prefix)
         if record is None:
             return range(0)
-    except errors.SETTLED:
+    except errors.NOT_RETRYABLE:
         pass  # then the tail decides
     written, last = found.written, found.numbers[-1:]
     if written is not None and written.is_trusted:
@@ -114,12 +116,14 @@ def _last_number(found: Inspection) -> int:
     return found.numbers[-1]
 
 
-def _source(found: Inspection, meta: AllMeta, number: int) -> SalvagePage | None:
+def _source(
+    found: Inspection, meta: AllMeta, number: int, notes: list[Problem]
+) -> SalvagePage | None:
     """Return a page file, None if it is only prepared, or its first sequence is unknown."""
     name = fmt.page_name(found.prefix, number)
     path = found.folder.full(name)
     region, reasons, blocks = _region(found.folder, name, meta)
-    index = _with_blocks(region, _index(found, meta, number), meta)
+    index = _with_blocks(region, _index(found, meta, number, notes), meta)
     try:
         header = parse_header(region.read(0, fmt.PAGE_HEADER_BYTES), path)
     except errors.CorruptPage as error:
@@ -135,7 +139,7 @@ def _source(found: Inspection, meta: AllMeta, number: int) -> SalvagePage | None
             reason="a page of another queue, left out",
         )  # fmt: skip
     first = None if found.is_left(number, header) else header.first_sequence
-    state = None if first is None else _core.look(region, fmt.PAGE_HEADER_BYTES, first)[0]
+    state = None if first is None else _core.peek(region, fmt.PAGE_HEADER_BYTES, first)[0]
     if first is None or state == _core.READ_BAD_CHECKSUM:
         # Only prepared, unless its frames prove otherwise; or its first sequence is wrong.
         proved = _proved_first(found, number, region, index, only_at_start=first is not None)
@@ -177,12 +181,37 @@ def _region(
     return region, reasons, blocks
 
 
-def _index(found: Inspection, meta: AllMeta, number: int) -> _core.Region | None:
+def _index(
+    found: Inspection, meta: AllMeta, number: int, notes: list[Problem]
+) -> _core.Region | None:
+    """Map the index of a page; None: it is missing, or cannot be read, which is noted.
+
+    Its page alone gives the messages. What the index would add is where a header is damaged, and
+    how many messages were sent after the last one that is readable.
+    """
+    name = fmt.index_name(found.prefix, number)
+    path = found.folder.full(name)
     try:
-        name = fmt.index_name(found.prefix, number)
-        return map_file(found.folder, name, meta.index_bytes, writable=False)
-    except errors.PageQueueError:
+        index = map_file(found.folder, name, meta.index_bytes, writable=False)
+        index.read(0, len(index))  # raises where the disk fails
+    except errors.QueueNotFound:
         return None
+    except errors.SystemLimit as error:
+        if error.errno in NO_RESOURCE:
+            raise
+        problem = Problem(path, None, None, f"unreadable ({error.strerror})")
+    except errors.PageQueueError as error:
+        problem = problem_of(error)
+    else:
+        return index
+    reason = f"index, left out: {problem.reason}"
+    notes.append(replace(problem, file=path, position=None, reason=reason))
+    return None
+
+
+def _records(index: _core.Region) -> NDArray[np.void]:
+    """Return a copy of an index's records, which raises if the disk fails meanwhile."""
+    return np.frombuffer(index.read(0, len(index)), fmt.INDEX_RECORD)
 
 
 def _end_of(found: Inspection, number: int) -> int | None:
@@ -222,14 +251,14 @@ def _proved_first(
         found: of the queue.
         number: of the page.
         region: its map.
-        index: of the page, None if it is not mappable.
+        index: of the page, None if it is missing or unreadable.
         only_at_start: only its first frame may prove it: the header may be valid, and then a later
             frame can belong to another page.
     """
     known = [found.first_sequence(n) for n in found.numbers if n < number]
     low = max((first for first in known if first is not None), default=found.head_sequence or 0)
     ended = _end_of(found, number - 1)
-    if ended is not None and _core.look(region, fmt.PAGE_HEADER_BYTES, ended)[0] in PROOF:
+    if ended is not None and _core.peek(region, fmt.PAGE_HEADER_BYTES, ended)[0] in PROOF:
         return ended
     low = max(low, ended or 0)
     following = found.first_sequence(number + 1)
@@ -251,11 +280,11 @@ def _indexed_first(region: _core.Region, index: _core.Region | None, following: 
     """Return the first sequence of a page by the count of its index, if a frame confirms it."""
     if index is None:
         return None
-    positions = np.frombuffer(memoryview(index), fmt.INDEX_RECORD)["position"].tolist()
+    positions = _records(index)["position"].tolist()
     count = positions.index(0) if 0 in positions else len(positions)
     first = following - count
     for ordinal, position in enumerate(positions[:count] if first >= 0 else []):
-        if _core.look(region, position, first + ordinal)[0] == _core.READ_FRAME:
+        if _core.peek(region, position, first + ordinal)[0] == _core.READ_FRAME:
             return first
     return None
 
@@ -286,8 +315,7 @@ def is_claimed(source: SalvagePage, run: ValidRun) -> bool:
     """
     if source.index is None:
         return False
-    records = np.frombuffer(memoryview(source.index), fmt.INDEX_RECORD)
-    positions = records["position"][run.end - source.first :].tolist()
+    positions = _records(source.index)["position"][run.end - source.first :].tolist()
     if not positions or positions[0] != run.end_position:
         return False
     if run.stopped != _core.READ_NOTHING:
@@ -296,18 +324,22 @@ def is_claimed(source: SalvagePage, run: ValidRun) -> bool:
     for sequence, position in enumerate(positions[1:], run.end + 1):
         if position == 0 or ends > 1:
             break
-        if _core.look(source.region, position, sequence)[0] == _core.READ_FRAME:
-            ends += not source.region.load_half(position) & fmt.MORE_OF_BATCH
+        if _core.peek(source.region, position, sequence)[0] == _core.READ_FRAME:
+            ends += not fmt.has_more(source.region.load_half(position))
     return ends > 1
 
 
-def frames_of(source: SalvagePage, run: ValidRun) -> Iterator[tuple[bytes, int, bool]]:
-    """Yield payload and timestamp of each frame of a run, and whether it ends a batch."""
+def frames_of(source: SalvagePage, run: ValidRun) -> Iterator[tuple[bytes | int, int, bool]]:
+    """Yield payload and timestamp of each frame of a run, and whether it ends a batch.
+
+    In place of a payload in fragments, it yields the position of its head.
+    """
     position = run.position
     for sequence in range(run.first, run.end):
-        _, timestamp, size, following = _core.look(source.region, position, sequence)
+        _, timestamp, size, following = _core.peek(source.region, position, sequence)
+        word = source.region.load_half(position)
         payload = source.region.read(position + fmt.FRAME_HEADER_BYTES, size)
-        yield payload, timestamp, not source.region.load_half(position) & fmt.MORE_OF_BATCH
+        yield position if fmt.is_large(word) else payload, timestamp, not fmt.has_more(word)
         position = following
 
 

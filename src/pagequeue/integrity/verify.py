@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from pagequeue.meta.ledger import damaged
 from pagequeue.meta.manifest import read_manifest
 from pagequeue.page.compressed_format import BLOCK_REASON
 from pagequeue.page.compressed_page import map_page
+from pagequeue.page.fragments import WRONG_BLOCK, Fragment, Head, bad_block, fragment_in, head_in
 from pagequeue.page.header import PageHeader, first_bytes, parse_header
 from pagequeue.page.listing import page_numbers
 from pagequeue.page.page import PROOF, REASONS, Scan, map_file, scan_region
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 WORD_BYTES = 4
+NO_FRAGMENTS = "the fragments of this message are missing"
+NOT_ALONE = "the head of a large message is not the only frame of its page"
 
 
 @dataclass
@@ -56,7 +59,7 @@ class VerifyReport:
     Example:
         >>> report = verify_queue("events")
         >>> report.ok, report.messages_checked
-        (True, 10_000)
+        (True, 5)
     """
 
     pages_checked: int = 0
@@ -66,7 +69,12 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether no problem was found."""
+        """Whether no problem was found.
+
+        Example:
+            >>> verify_queue("events").ok
+            True
+        """
         return not self.problems
 
 
@@ -136,6 +144,9 @@ class _Verification:
         for known in found.problems:
             self._noted[known.file, known.position].append(known.reason)
         self._blocks: set[tuple[str, int | None]] = set()
+        self._chain: FragmentChain | None = None
+        self._broken = -1  # the large message that was last noted: its other fragments are not
+        self._block_memory = bytearray(fmt.FRAGMENT_BLOCK_BYTES)
         self.state = _State(found.head_sequence, 0, found.head_page - 1)
         copied = self._end_as_shipped()
         found.numbers = [number for number in found.numbers if number not in copied]
@@ -185,6 +196,8 @@ class _Verification:
             self.state.last = number
         else:
             self._follows(self.last + 1)
+            if self._chain is not None:
+                self._break(self.last, None, self._chain.sequence, NO_FRAGMENTS)
         self._check_marked()
         for error in damaged(self.found.folder, self.found.prefix).values():
             self.report.problems.append(problem_of(error))
@@ -238,6 +251,7 @@ class _Verification:
             reason = "missing" if missing == 1 else f"{missing} pages are missing, from this one on"
             self.problem(first, None, self.state.expected, reason)
             self.state.expected = None  # their messages are unknown
+            self._end_chain()
         return True
 
     def _check_past_tail(self) -> None:
@@ -245,12 +259,7 @@ class _Verification:
         if self.tail is not None:
             TailCheck(self.found, self.meta, self.tail, self.report.problems).run()
         spare = self.last + 1
-        try:  # pages of a bulk commit, running or interrupted, are after the tail
-            record = read_publishing(self.found.folder, self.found.prefix)
-        except errors.PageQueueError as error:
-            self.report.problems.append(problem_of(error))
-            record = None
-        pending = range(0) if record is None else record.pages
+        pending = self._pending()
         for number in [n for n in self.found.numbers if n >= spare]:
             name = fmt.page_name(self.found.prefix, number)
             if number in pending:
@@ -268,6 +277,17 @@ class _Verification:
                 self.report.problems.append(problem_of(error))
             else:
                 self._check_spare(number, page)
+
+    def _pending(self) -> range:
+        """Return the pages of a bulk commit, running or interrupted: they are after the tail."""
+        try:
+            record = read_publishing(self.found.folder, self.found.prefix)
+        except errors.PageQueueError as error:
+            # That of a large message need not be on stable storage: recovery removes a torn one.
+            if not (self.found.awaits_recovery and isinstance(error, errors.CorruptMeta)):
+                self.report.problems.append(problem_of(error))
+            return range(0)
+        return range(0) if record is None else record.pages
 
     @Kept
     def _later_tail_page(self) -> int:
@@ -287,7 +307,7 @@ class _Verification:
             self.tail is not None
             and first is not None
             and first != self.tail.sequence
-            and _core.look(page, fmt.PAGE_HEADER_BYTES, first)[0] == _core.READ_FRAME
+            and _core.peek(page, fmt.PAGE_HEADER_BYTES, first)[0] == _core.READ_FRAME
             and inspect(self.found.folder, self.found.prefix).written == self.found.written
         ):
             reason = (
@@ -316,6 +336,8 @@ class _Verification:
         except errors.PageQueueError as error:
             if number < found.head_page:
                 return True
+            if not self._end_chain():
+                return False  # recovery ends the queue before the message of this fragment
             self.report.problems.append(problem_of(error))
             state.expected = None
             return True
@@ -323,7 +345,7 @@ class _Verification:
         if header is None:
             torn = not self._is_guaranteed(state.expected)
             state.expected = None
-            return not torn
+            return self._end_chain() and not torn
         first = header.first_sequence
         assert first is not None
         if state.expected is not None and first != state.expected and number != found.head_page:
@@ -380,7 +402,7 @@ class _Verification:
     def _proved(self, number: int, page: _core.Region) -> PageHeader | None:
         """Return the header that a page's first frame proves, if it does."""
         first = self.state.expected
-        if first is None or _core.look(page, fmt.PAGE_HEADER_BYTES, first)[0] not in PROOF:
+        if first is None or _core.peek(page, fmt.PAGE_HEADER_BYTES, first)[0] not in PROOF:
             return None
         return PageHeader(number, self.meta.queue_id, first, self.state.floor, 0)
 
@@ -407,13 +429,88 @@ class _Verification:
             path = self.found.folder.full(fmt.index_name(self.found.prefix, number))
             reason = f"index: differs from the frames in {counted(scan.index_wrong, 'record')}"
             self.report.problems.append(Problem(path, None, first, reason))
+        right = index if not scan.index_wrong else None
+        self._check_heads(number, page, right, first, scan.sequence - first)
         if self.meta.schema.record_bytes:
-            right = index if not scan.index_wrong else None
             self._check_sizes(number, page, right, first, scan.sequence - first)
+        follows = self._check_fragment(number, page, scan, first, ended=ended)
         self.state.expected = scan.sequence if ended else None
-        self.ends_in_mark = ended and scan.stopped == _core.READ_END
+        self.ends_in_mark = follows and ended and scan.stopped == _core.READ_END
         self.state.floor = scan.timestamp
-        return not (ended and scan.stopped != _core.READ_END and not at_tail)
+        return follows and not (ended and scan.stopped != _core.READ_END and not at_tail)
+
+    def _check_fragment(  # noqa: PLR0911 - what can be wrong, in order
+        self, number: int, page: _core.Region, scan: Scan, first: int, *, ended: bool
+    ) -> bool:
+        """Check the fragment of a page, and whether it continues those before it.
+
+        Returns:
+            Whether the queue continues after it; recovery ends it before a torn message.
+        """
+        chain, self._chain = self._chain, None
+        if not ended:  # the damage is noted, and its message, which can be the head of a large one
+            self._broken = scan.sequence
+            return chain is None or self._break(number, scan.position, chain.sequence, NO_FRAGMENTS)
+        head = head_in(page) if scan.sequence == first + 1 else None
+        if head is not None:
+            chain = FragmentChain(scan.sequence - 1, head)
+        if scan.stopped != _core.READ_END:
+            return chain is None or self._break(number, scan.position, chain.sequence, NO_FRAGMENTS)
+        found = fragment_in(page, scan.position, scan.sequence, self.found.path(number))
+        if isinstance(found, str):
+            has_fragment = _core.peek(page, scan.position, scan.sequence)[2] > 0
+            if chain is None and not has_fragment:
+                return True
+            sequence = scan.sequence - 1 if chain is None else chain.sequence
+            return self._break(number, scan.position, sequence, found)
+        fragment, ordinal = found
+        is_rest = chain is None and self.report.messages_checked == 0  # its head is retired
+        if not is_rest and (chain is None or not chain.continues(fragment, ordinal, len(page))):
+            reason = "a fragment of another message"
+            return self._break(number, scan.position, scan.sequence - 1, reason)
+        bad = bad_block(fragment, self._block_memory)
+        if bad is not None:
+            if not self._is_guaranteed(scan.sequence - 1):
+                return False
+            self.problem(number, bad, scan.sequence - 1, WRONG_BLOCK)
+        self._chain = None if chain is None else chain.after()
+        return True
+
+    def _end_chain(self) -> bool:
+        """End a large message at a page that is not there or cannot be read, which is noted.
+
+        Retention can have removed it meanwhile; what follows is no part of the message then.
+
+        Returns:
+            False, if a power cut can have torn the message.
+        """
+        chain, self._chain = self._chain, None
+        if chain is None:
+            return True
+        self._broken = chain.sequence
+        return self._is_guaranteed(chain.sequence)
+
+    def _break(self, number: int, position: int | None, sequence: int, reason: str) -> bool:
+        """Note, once, that a large message cannot be read: its fragments do not fit together.
+
+        Returns:
+            False, and nothing is noted, if a power cut can have done it: then it is dropped.
+        """
+        if not self._is_guaranteed(sequence):
+            return False
+        if sequence != self._broken:
+            self.problem(number, position, sequence, reason)
+        self._broken = sequence
+        return True
+
+    def _check_heads(
+        self, number: int, page: _core.Region, index: _core.Region | None, first: int, count: int
+    ) -> None:
+        """Note heads of large messages that are not the only frame of their page."""
+        if count > 1:
+            positions, words = _words(page, index, first, count)
+            for i in np.flatnonzero(words & fmt.LARGE_MESSAGE == fmt.LARGE_MESSAGE).tolist():
+                self.problem(number, int(positions[i]), first + i, NOT_ALONE)
 
     def _check_sizes(
         self, number: int, page: _core.Region, index: _core.Region | None, first: int, count: int
@@ -498,6 +595,35 @@ class _Verification:
             return None
 
 
+class FragmentChain(NamedTuple):
+    """A large message whose fragments were checked in part.
+
+    Attributes:
+        sequence: of the message.
+        head: of the message.
+        ordinal: of the next fragment.
+    """
+
+    sequence: int
+    head: Head
+    ordinal: int = 0
+
+    def continues(self, fragment: Fragment, ordinal: int, page_bytes: int) -> bool:
+        """Whether a fragment is the next one, and the head states how many there are."""
+        extent = fragment.offset, fragment.size
+        return (
+            ordinal == self.ordinal
+            and extent == self.head.extent(page_bytes, ordinal)
+            and self.head.has_right_count(page_bytes)
+        )
+
+    def after(self) -> FragmentChain | None:
+        """Return what is left after the next fragment; None: it is the last one."""
+        if self.ordinal + 1 == self.head.fragments:
+            return None
+        return self._replace(ordinal=self.ordinal + 1)
+
+
 @dataclass(frozen=True)
 class _WrongSizes:
     """Messages of one page that do not have the size of a record.
@@ -533,12 +659,7 @@ def _wrong_sizes(
     """
     if count == 0:
         return None
-    if index is None:
-        positions = _positions_of(page, first_sequence, count)
-    else:
-        records = np.frombuffer(memoryview(index), fmt.INDEX_RECORD, count)
-        positions = records["position"].astype(np.int64)
-    words = np.frombuffer(memoryview(page), np.uint32)[positions // WORD_BYTES]
+    positions, words = _words(page, index, first_sequence, count)
     sizes = (words & fmt.LENGTH_MASK).astype(np.int64) - fmt.FRAME_HEADER_BYTES
     wrong = np.flatnonzero(sizes != record_bytes)
     if not len(wrong):
@@ -547,10 +668,22 @@ def _wrong_sizes(
     return _WrongSizes(first_sequence + i, int(positions[i]), int(sizes[i]), len(wrong))
 
 
+def _words(
+    page: _core.Region, index: _core.Region | None, first_sequence: int, count: int
+) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+    """Return the positions and commit words of a page's frames, as in `_wrong_sizes`."""
+    if index is None:
+        positions = _positions_of(page, first_sequence, count)
+    else:
+        records = np.frombuffer(memoryview(index), fmt.INDEX_RECORD, count)
+        positions = records["position"].astype(np.int64)
+    return positions, np.frombuffer(memoryview(page), np.uint32)[positions // WORD_BYTES]
+
+
 def _positions_of(page: _core.Region, first_sequence: int, count: int) -> NDArray[np.int64]:
     positions = np.empty(count, np.int64)
     position = fmt.PAGE_HEADER_BYTES
     for i in range(count):
         positions[i] = position
-        position = _core.look(page, position, first_sequence + i)[3]
+        position = _core.peek(page, position, first_sequence + i)[3]
     return positions

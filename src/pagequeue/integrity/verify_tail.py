@@ -17,7 +17,7 @@ from pagequeue.meta.all_and_read_meta import field_of
 from pagequeue.meta.cursor import cursor_files
 from pagequeue.meta.write_meta import WriteMeta
 from pagequeue.page.header import decode_header
-from pagequeue.page.page import BAD, REASONS, Scan, map_plain
+from pagequeue.page.page import BAD, PROOF, REASONS, Scan, map_plain
 
 if TYPE_CHECKING:
     from pagequeue.integrity.inspection import Inspection
@@ -50,7 +50,7 @@ class TailCheck:
             header = decode_header(data, self.meta.queue_id, number, self.found.path(number))
             if header.first_sequence is not None:
                 self._compare(page, header.first_sequence, header.floor_timestamp)
-        except errors.SETTLED:
+        except errors.NOT_RETRYABLE:
             return  # noted with the pages
 
     def _compare(self, page: _core.Region, first: int, floor: int) -> None:
@@ -112,10 +112,10 @@ class TailCheck:
             reason = "an end-of-page marker, but the next page is missing"
             self.problems.append(Problem(page, scan.position, scan.sequence, reason))
             return
-        except errors.SETTLED:
+        except errors.NOT_RETRYABLE:
             return  # noted with the pages
-        state = _core.look(following, fmt.PAGE_HEADER_BYTES, scan.sequence)[0]
-        if state == _core.READ_FRAME and self._is_unchanged():
+        state = _core.peek(following, fmt.PAGE_HEADER_BYTES, scan.sequence)[0]
+        if state in PROOF and self._is_unchanged():
             self._note("tail", f"it is before page {number}, which has messages")
 
     def _is_unchanged(self) -> bool:
@@ -124,7 +124,7 @@ class TailCheck:
             write = WriteMeta(
                 self.found.folder, self.found.prefix, self.meta.queue_id, writable=False
             )
-        except errors.SETTLED:
+        except errors.NOT_RETRYABLE:
             return False
         return write.tail == self.tail
 

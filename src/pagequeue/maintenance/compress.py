@@ -41,6 +41,7 @@ from pagequeue.page.compressed_format import (
     parse_front,
     read_at,
 )
+from pagequeue.page.fragments import WRONG_BLOCK, bad_block, fragment_in
 from pagequeue.page.header import REMEDY, decode_header, first_bytes
 from pagequeue.page.page import REASONS, map_plain, private_region, scan_region
 from pagequeue.system.os_errors import raise_typed
@@ -49,6 +50,7 @@ from pagequeue.system.page_lock import hold
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from pagequeue.page.page import Scan
     from pagequeue.store.store import Store
     from pagequeue.system.replaced import Identity
 
@@ -73,9 +75,10 @@ class CompressReport:
         pages_left: sealed pages left uncompressed, because they would hardly shrink.
 
     Example:
+        >>> sealed = queue.rotate()  # the active page is not compressed
         >>> report = queue.compress()
-        >>> report.pages, report.bytes_after / report.bytes_before
-        (40, 0.21)
+        >>> report.pages, report.bytes_after < report.bytes_before
+        (1, True)
     """
 
     pages: int = 0
@@ -294,12 +297,37 @@ class _Sealed:
                 path=self._path, position=scan.position, sequence=scan.sequence, reason=reason,
             )  # fmt: skip
         self._first = first
-        self._used = scan.position + fmt.FRAME_HEADER_BYTES
+        self._used = self._content_end(scan)
         self._cuts = _cuts(index, scan.sequence - first, self._used)
         self._times = (
             int(np.frombuffer(memoryview(index), fmt.INDEX_RECORD, 1)[0]["timestamp"]),
             scan.timestamp,
         ) if scan.sequence > first else (0, 0)  # fmt: skip
+
+    def _content_end(self, scan: Scan) -> int:
+        """Return where the end-of-page mark ends, or the fragment after it.
+
+        Raises:
+            CorruptFrame: the fragment is damaged.
+        """
+        payload_bytes, end = _core.peek(self._page, scan.position, scan.sequence)[2:]
+        if not payload_bytes:
+            return end
+        found = fragment_in(self._page, scan.position, scan.sequence, self._path)
+        reason, position = "", scan.position
+        if isinstance(found, str):
+            reason = found
+        else:
+            bad = bad_block(found[0], bytearray(fmt.FRAGMENT_BLOCK_BYTES))
+            if bad is None:
+                size = -(-found[0].size // fmt.FRAME_ALIGN_BYTES) * fmt.FRAME_ALIGN_BYTES
+                return found[0].position + size
+            reason, position = WRONG_BLOCK, bad
+        raise errors.CorruptFrame(
+            f"a fragment at position {position}: {reason}, so the page is left uncompressed",
+            path=self._path, position=position, sequence=scan.sequence - 1, reason=reason,
+            remedy=REMEDY,
+        )  # fmt: skip
 
     def _deflated(self, i: int, level: int) -> bytes:
         if self._store.compressing.is_closed:

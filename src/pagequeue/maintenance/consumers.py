@@ -63,7 +63,7 @@ class ConsumerInfo:
 
     Example:
         >>> [(consumer.name, consumer.lag) for consumer in queue.consumers()]
-        [('reader', 12)]
+        [('billing', 4)]
     """
 
     name: str
@@ -94,7 +94,7 @@ def consumers(store: Store) -> list[ConsumerInfo]:
         lag, group = max(0, store.tail.sequence - sequence), None
         if cursor.is_group:
             try:
-                taken, lag, group = _look_at_group(store, name)
+                taken, lag, group = _group_state(store, name)
             except errors.PageQueueError as error:
                 result.append(ConsumerInfo(name, None, None, None, taken, problem=str(error)))
                 continue
@@ -113,17 +113,16 @@ def consumers(store: Store) -> list[ConsumerInfo]:
     return result
 
 
-def _look_at_group(store: Store, name: str) -> tuple[bool, int, GroupInfo]:
+def _group_state(store: Store, name: str) -> tuple[bool, int, GroupInfo]:
     """Return whether a group is open, its lag, and the state of its table."""
     file = GroupTable(store.folder, store.prefix, store.meta.queue_id, name, writable=False)
     try:
-        new_sequence, states = file.look(_core.monotonic())
+        new_sequence, states = file.read_state(_core.monotonic())
         word = file.region.load
-        buried, missed = word(GroupTable.BURIED), word(GroupTable.MISSED)
+        dead_letters, missed = word(GroupTable.DEAD_LETTERS), word(GroupTable.MISSED)
         lag = max(0, store.tail.sequence - new_sequence) + sum(states)
-        return (
-            _is_group_open(store, name), lag, GroupInfo(*states, buried, missed, file.capacity)
-        )  # fmt: skip
+        state = GroupInfo(*states, dead_letters, missed, file.capacity)
+        return _is_group_open(store, name), lag, state
     finally:
         file.close()
 
@@ -169,7 +168,7 @@ def is_idle(store: Store, cursor: CursorMeta) -> bool:
         place = store.seek_sequence(sequence)
     except (errors.Expired, errors.DamageError):
         return True  # it fell behind retention, or is at damage; and it was silent
-    found, timestamp, _, _ = _core.look(place.page.ready(place.position), place.position, sequence)
+    found, timestamp, _, _ = _core.peek(place.page.ready(place.position), place.position, sequence)
     return found != _core.READ_FRAME or timestamp < oldest_kept
 
 

@@ -10,6 +10,7 @@ from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.maintenance.consumers import ConsumerInfo, consumers
 from pagequeue.meta.all_and_read_meta import field_of
+from pagequeue.page.fragments import fragment_in
 from pagequeue.store.store import SealedPage
 from pagequeue.util.timestamps import to_datetime
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from pagequeue.page.page import Page
     from pagequeue.store.store import Store
 
 
@@ -41,7 +43,7 @@ class Info:
         tail_sequence: of the next message to be sent.
         durable_sequence: of the first message that is not known to be on stable storage.
         message_count: retained messages.
-        used_bytes: of frames and page headers.
+        used_bytes: of frames, fragments of large messages and page headers.
         file_bytes: allocated on disk for all files of the queue, spare pages included.
         head_time: of the first retained message, None if the queue is empty.
         tail_time: of the last message, None if the queue is empty.
@@ -50,7 +52,7 @@ class Info:
 
     Example:
         >>> queue.info().message_count
-        1000
+        5
     """
 
     directory: str
@@ -142,9 +144,19 @@ def _sealed_pages(store: Store, numbers: range) -> list[SealedPage]:
             mapped = store.page(number)
             end = store.end_sequence(number)
             # The position of its end-of-page marker.
-            used_bytes = mapped.locate(end, end - mapped.first_sequence, mend=store.may_mend)
+            count = end - mapped.first_sequence
+            used_bytes = mapped.locate(end, count, repair=store.may_repair)
+            if count <= 1:  # a page with a fragment has no more messages
+                used_bytes = _content_end(mapped, used_bytes, end)
             page = known[number] = SealedPage(
                 file_bytes, used_bytes, is_compressed=mapped.is_compressed
             )
         found.append(page)
     return found
+
+
+def _content_end(page: Page, mark_position: int, end_sequence: int) -> int:
+    """Return where the fragment after a page's end-of-page mark ends; without one, the mark."""
+    region = page.ready(mark_position)
+    found = fragment_in(region, mark_position, end_sequence, page.path)
+    return mark_position if isinstance(found, str) else found[0].position + found[0].size

@@ -27,7 +27,7 @@ from pagequeue.maintenance.retention import TrimReport
 from pagequeue.maintenance.room import RoomMaker
 from pagequeue.maintenance.size_limit import SizeLimit
 from pagequeue.maintenance.trim_plan import Place, TrimPlan, TrimPlanner, first_of, retained_header
-from pagequeue.meta.all_and_read_meta import ReadMeta, sync_words
+from pagequeue.meta.all_and_read_meta import ReadMeta, sync_state
 from pagequeue.meta.cursor import sync_cursor
 from pagequeue.meta.last_stored import forget_stored, sequences_stored, write_stored
 from pagequeue.page.header import parse_header
@@ -63,9 +63,10 @@ class Retainer:
         self._stored: set[int] = set()  # sequences of last messages that were kept
         if policy.max_idle is not None:
             store.max_idle_ns = policy.max_idle // MICROSECOND * 1000
-        if policy.max_bytes is not None or policy.max_age is not None:
+        if policy.max_bytes is not None or policy.max_age is not None or policy.drop_acknowledged:
             store.after_roll = self.trim_quietly
         if policy.max_bytes is not None:
+            store.page_limit = self._limit.page_limit
             store.roller.make_room = self.make_room
             store.roller.full_timeout = full_timeout
 
@@ -201,7 +202,7 @@ class Retainer:
                 return False
             if not store.read_meta.made_none_since(ReadMeta.CONSUMERS_MADE, plan.consumers_made):
                 return False
-            if any(place.went_back(protects=protects) for place in plan.places.values()):
+            if any(place.moved_back(protects=protects) for place in plan.places.values()):
                 return False
             for header in plan.steps:
                 store.read_meta.advance(first_of(header), header.page_number)
@@ -220,7 +221,7 @@ class Retainer:
             return 0
         # T3. Before T4: the page of an older head on the disk would be missing.
         try:
-            sync_words(folder, fmt.read_meta_name(prefix))
+            sync_state(folder, fmt.read_meta_name(prefix))
         except OSError as error:
             raise store.flusher.latched(error) from error
         # T4. Keep the newest page as the spare (U1): it is the one most likely in memory.

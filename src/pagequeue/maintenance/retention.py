@@ -25,15 +25,23 @@ class Retention:
         keep_unacked: whether a page is kept until all named consumers have acknowledged it.
         max_idle: a named consumer that was neither opened nor acknowledged a message for longer,
             although it had some, keeps no pages; None: however long.
+        drop_acknowledged: whether a page is also removed, at any age and size, once all named
+            consumers and groups have acknowledged it. While there is none, or all are silent for
+            longer than `max_idle`, this removes no page: create the consumers first.
 
     Example:
-        >>> Queue("events", retention=Retention(max_bytes=10 << 30, max_age=timedelta(days=7)))
+        >>> retention = Retention(max_bytes=10 << 30, max_age=timedelta(days=7))
+        >>> with Queue("events", retention=retention) as queue:
+        ...     queue.trim().pages
+        0
+        >>> jobs = Retention(drop_acknowledged=True)  # what workers have done goes
     """
 
     max_age: timedelta | None = None
     max_bytes: int | None = None
     keep_unacked: bool = True
     max_idle: timedelta | None = None
+    drop_acknowledged: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_age", "max_idle"):
@@ -49,8 +57,15 @@ class Retention:
                     f"max_bytes is {self.max_bytes}", remedy="give bytes above 0"
                 )
             object.__setattr__(self, "max_bytes", bytes_)
-        if not isinstance(self.keep_unacked, bool):
-            raise TypeError(f"keep_unacked must be a bool, not {type(self.keep_unacked).__name__}")
+        for name in ("keep_unacked", "drop_acknowledged"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise TypeError(f"{name} must be a bool, not {type(value).__name__}")
+        if self.drop_acknowledged and not self.keep_unacked:
+            raise errors.InvalidOption(
+                "drop_acknowledged=True with keep_unacked=False",
+                remedy="leave out keep_unacked: what is dropped depends on what consumers need",
+            )
 
 
 KEEP_ALL: Final = Retention()
@@ -68,7 +83,7 @@ class TrimReport:
 
     Example:
         >>> queue.trim()
-        TrimReport(pages=2, messages=1000, bytes=8400896, held_by=('reader',))
+        TrimReport(pages=0, messages=0, bytes=0, held_by=())
     """
 
     pages: int = 0

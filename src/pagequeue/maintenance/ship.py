@@ -9,8 +9,8 @@ H1. Sync the directory, so that the current manifest survives a power cut; remov
 H2. Copy a durable page to a temporary name, compute its checksum, and sync the copy.
 H3. Read the copy again and compare the checksum; check every frame in it, and write its index.
 H4. Rename both. After some pages, and after the last: sync the directory, then replace the meta
-    files, then the manifest, by one rename (I20). The first time, write allMeta last: processes
-    recognize a queue by it.
+    files, then the manifest, by one rename (I20). It names all pages of a large message or none.
+    The first time, write allMeta last: processes recognize a queue by it.
 
 Dies anywhere before H4's manifest: files that no reader opens, which the next shipper removes.
 Power is cut there: the same, or the new manifest, and then all that it names is on stable storage.
@@ -28,9 +28,10 @@ from pagequeue import format as fmt
 from pagequeue.maintenance.ship_target import TEMPORARY, Target
 from pagequeue.meta.manifest import REMEDY, ShippedPage
 from pagequeue.page.compressed_page import map_page
+from pagequeue.page.fragments import WRONG_BLOCK, bad_block, fragment_in, head_in
 from pagequeue.page.header import REMEDY as DAMAGE_REMEDY
 from pagequeue.page.header import decode_header
-from pagequeue.page.page import REASONS, private_region, scan_region
+from pagequeue.page.page import REASONS, Scan, private_region, scan_region
 from pagequeue.receive.named_consumer import NamedConsumer, open_consumer
 from pagequeue.system.directory import FILE_MODE
 from pagequeue.system.os_errors import raise_typed
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
 
 PIECE_BYTES: Final = 1 << 20
 NOTED_BYTES: Final = 256 << 20
-"""Bytes between two updates of the manifest: a killed shipper repeats no more than that."""
+"""Bytes between two updates of the manifest: a killed shipper repeats no more than that, and the
+pages of one large message."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,9 @@ class ShipReport:
         end_sequence: one more than that of its last message.
 
     Example:
+        >>> sealed = queue.rotate()  # the active page is not copied
         >>> queue.ship("replica").pages
-        3
+        1
     """
 
     target: str
@@ -114,6 +117,9 @@ class _Shipping:
         self._pages = list(target.manifest.pages)
         self._first = self._next = 0
         self._missed = self._unnoted = 0
+        self._whole = self._noted = len(self._pages)  # so many of them end with a whole message
+        self._message_end = 0  # the page after the last large message
+        self._block_memory = bytearray(fmt.FRAGMENT_BLOCK_BYTES)
 
     def run(self, progress: Callable[[int, int], None] | None) -> ShipReport:
         """Ship page by page; an error leaves the pages before it shipped."""
@@ -129,9 +135,10 @@ class _Shipping:
         try:
             self._copy_all(end, progress)
         finally:
-            if self._unnoted or (self._pages and not self._target.is_complete):
+            self._drop_part()
+            if len(self._pages) > self._noted or (self._pages and not self._target.is_complete):
                 self._note()
-        return self._report(before, sealed - max(end, self._next))
+        return self._report(before, sealed - self._next)
 
     def _copy_all(self, end: int, progress: Callable[[int, int], None] | None) -> None:
         begin = self._next
@@ -143,13 +150,24 @@ class _Shipping:
             except errors.QueueNotFound:
                 begin = self._next = self._passed(self._next)
                 continue
+            if self._message_end > end:
+                break  # the rest of this message is not on stable storage
             self._pages.append(page)
             self._next += 1
             self._unnoted += page.size_bytes
-            if self._unnoted >= NOTED_BYTES:
-                self._note()
+            if self._next >= self._message_end:
+                self._whole = len(self._pages)
+                if self._unnoted >= NOTED_BYTES:
+                    self._note()
         if progress is not None:
             progress(max(end - begin, 0), max(end - begin, 0))
+
+    def _drop_part(self) -> None:
+        """Forget pages of a large message that is not copied whole; the next call removes them."""
+        part = self._pages[self._whole :]
+        if part:
+            self._next = part[0].number
+            del self._pages[self._whole :]
 
     def _report(self, before: int, left: int) -> ShipReport:
         new, pages = self._pages[before:], self._pages
@@ -164,7 +182,7 @@ class _Shipping:
 
     def _note(self) -> None:
         """Make the copied pages visible, and let retention remove the originals."""
-        self._unnoted = 0
+        self._unnoted, self._noted = 0, len(self._pages)
         self._target.note(replace(self._target.manifest, pages=tuple(self._pages)))
         self._release()
 
@@ -296,6 +314,7 @@ class _Shipping:
                 "not shipped", remedy=DAMAGE_REMEDY,
                 path=path, position=scan.position, sequence=scan.sequence, reason=reason,
             )  # fmt: skip
+        self._check_fragment(region, number, scan, path)
         used = (scan.sequence - first) * fmt.INDEX_RECORD_BYTES
         index_bytes, index_checksum = target.put(
             index_name, lambda at: index.read(at, max(0, min(PIECE_BYTES, used - at))),
@@ -305,8 +324,22 @@ class _Shipping:
             target.folder.rename(final + TEMPORARY, final)
         first_timestamp = header.floor_timestamp
         if scan.sequence > first:
-            first_timestamp = _core.look(region, fmt.PAGE_HEADER_BYTES, first)[1]
+            first_timestamp = _core.peek(region, fmt.PAGE_HEADER_BYTES, first)[1]
         return ShippedPage(
             number, name, size, f"{checksum:08x}", index_bytes, f"{index_checksum:08x}", first,
             scan.sequence, first_timestamp, scan.timestamp, scan.position,
         )  # fmt: skip
+
+    def _check_fragment(self, region: _core.Region, number: int, scan: Scan, path: str) -> None:
+        """Check the fragment in a copy whose frames are right, and find where its message ends."""
+        head = head_in(region)
+        if head is not None:
+            self._message_end = number + head.fragments
+        found = fragment_in(region, scan.position, scan.sequence, path)
+        bad = None if isinstance(found, str) else bad_block(found[0], self._block_memory)
+        if bad is not None:
+            raise errors.CorruptFrame(
+                f"message {scan.sequence - 1}, a large one, at position {bad}: {WRONG_BLOCK}, so "
+                "the page is not shipped", remedy=DAMAGE_REMEDY,
+                path=path, position=bad, sequence=scan.sequence - 1, reason=WRONG_BLOCK,
+            )  # fmt: skip

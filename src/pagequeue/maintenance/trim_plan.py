@@ -52,7 +52,7 @@ class Place:
     has_flow: bool
     cursor: CursorMeta | None = field(default=None, compare=False, repr=False)
 
-    def went_back(self, *, protects: bool) -> bool:
+    def moved_back(self, *, protects: bool) -> bool:
         """Whether the consumer sought back or became active since, or a flow was added."""
         if self.cursor is None:
             return False  # all pages were kept for it, or none
@@ -133,6 +133,10 @@ class TrimPlanner:
         if number < wanted:
             first = first_of(retained_header(store, number + 1))
             plan.held_by = tuple(name for name, sequence in positions.items() if sequence < first)
+        elif self._policy.drop_acknowledged and positions:
+            number = _last_allowed(
+                store, number, store.tail.page_number, lambda header: first_of(header) <= needed
+            )
         number, plan.refused = _removable(store, head_page, number)
         plan.step_to(store, number)
         return plan

@@ -98,7 +98,7 @@ class MergedChunk:
 
     def _arrow_part(self, part: MergedSlice) -> list[Any]:
         batch = part.batch[part.start : part.stop]
-        table = batch.to_arrow(copy=True)
+        table = arrow.record_batch(batch, copy=True)
         if self.schema is None and "payload" not in table.schema.names:  # records, among others
             return [pyarrow().array(batch.payloads, pyarrow().binary())]
         return list(table.columns[OWN_COLUMNS:])
@@ -152,27 +152,52 @@ class MergedBatch(Sequence[Merged]):
 
     @property
     def payloads(self) -> list[bytes]:
-        """The payloads: list of bytes, one for each message."""
+        """The payloads: list of bytes, one for each message.
+
+        Example:
+            >>> batch.payloads
+            [b'a', b'b']
+        """
         return list(map(self._chunk.payloads.__getitem__, self._order.tolist()))
 
     @property
     def queues(self) -> NDArray[np.int64]:
-        """The index of each message's queue in the list of queues; int64, shape (n,)."""
+        """The index of each message's queue in the list of queues; int64, shape (n,).
+
+        Example:
+            >>> batch.queues
+            array([0, 1])
+        """
         return self._chunk.queues[self._order]
 
     @property
     def sequences(self) -> NDArray[np.int64]:
-        """The messages' sequences, each in its queue; int64, shape (n,)."""
+        """The messages' sequences, each in its queue; int64, shape (n,).
+
+        Example:
+            >>> batch.sequences
+            array([0, 0])
+        """
         return self._chunk.sequences[self._order]
 
     @property
     def timestamps(self) -> NDArray[np.int64]:
-        """The messages' times, ns since 1970, UTC, ascending; int64, shape (n,)."""
+        """The messages' times, ns since 1970, UTC, ascending; int64, shape (n,).
+
+        Example:
+            >>> batch.timestamps
+            array([1, 2])
+        """
         return self._chunk.timestamps[self._order]
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """The payloads' sizes in bytes; int64, shape (n,)."""
+        """The payloads' sizes in bytes; int64, shape (n,).
+
+        Example:
+            >>> batch.lengths
+            array([1, 1])
+        """
         return self._chunk.lengths[self._order]
 
     def __len__(self) -> int:
@@ -192,7 +217,13 @@ class MergedBatch(Sequence[Merged]):
         return self.items()[0]
 
     def items(self) -> tuple[Iterator[Merged], Iterator[int]]:
-        """Return an iterator of the messages, and one that knows how many of them remain."""
+        """Return an iterator of the messages, and one that knows how many of them remain.
+
+        Example:
+            >>> messages, left = batch.items()
+            >>> [message.payload for _, message in messages]
+            [b'a', b'b']
+        """
         numbers = self.queues.tolist()
         columns: list[list[Any]] = [
             self.payloads, self.timestamps.tolist(), self.sequences.tolist()

@@ -10,25 +10,26 @@ import contextlib
 import math
 import time
 from operator import length_hint
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from pagequeue import errors
+from pagequeue.columns.inputs import StreamSource
 from pagequeue.format import READ_COUNT_MAX
-from pagequeue.merge.batch import arrow_schema
+from pagequeue.merge.batch import MergedBatch, arrow_schema
 from pagequeue.merge.order import MergeOrder
-from pagequeue.merge.source import await_rung, sleep_until_rung
+from pagequeue.merge.source import await_wakeup, sleep_until_wakeup
 from pagequeue.receive.pace import NS_PER_S
 from pagequeue.receive.paced_replay import due_count
 from pagequeue.util.closing import Closing
 from pagequeue.util.numbers import whole
 from pagequeue.util.optional import pyarrow
 from pagequeue.util.wakeup import Wakeup
-from pagequeue.wait.coroutine import TakesTurns, check_timeout
+from pagequeue.wait.coroutine import Turns, check_timeout
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 
-    from pagequeue.merge.batch import Merged, MergedBatch
+    from pagequeue.merge.batch import Merged
     from pagequeue.merge.source import MergeSource
     from pagequeue.receive.pace import Pace
 
@@ -45,7 +46,7 @@ class _Wait(NamedTuple):
     seconds: float
 
 
-class Merge(TakesTurns, Closing):
+class Merge(Closing):
     """Messages of several queues in one order. Made by `merge`; belongs to one thread at a time.
 
     Iterating gives `Merged` pairs, `batches` the same as columns; each continues where the other
@@ -61,8 +62,18 @@ class Merge(TakesTurns, Closing):
     """
 
     __slots__ = (
-        "_at", "_busy", "_closed", "_items", "_left", "_ordered", "_ordering", "_pace",
-        "_rested_at", "_rung", "_sources", "names",
+        "_at",
+        "_busy",
+        "_closed",
+        "_items",
+        "_left",
+        "_ordered",
+        "_ordering",
+        "_pace",
+        "_sources",
+        "_turns",
+        "_wakeup",
+        "names",
     )  # fmt: skip
 
     def __init__(
@@ -79,11 +90,11 @@ class Merge(TakesTurns, Closing):
         self._at = 0
         self._items: Iterator[Merged] = iter(())  # being made, of messages before `_at`
         self._left: Iterator[int] = iter(())  # knows how many of them remain
-        self._rung = Wakeup()
+        self._wakeup = Wakeup()
         # The thread inside. Entered by a single call into C, so that Ctrl-C cannot leave it held.
         self._busy: dict[str, object] = {}
         self._closed = False
-        self._rested_at = 0.0
+        self._turns = Turns()
         self.names = names
 
     def __repr__(self) -> str:
@@ -92,12 +103,22 @@ class Merge(TakesTurns, Closing):
 
     @property
     def late(self) -> int:
-        """Messages that came too late for their place, and were returned after newer ones."""
+        """Messages that came too late for their place, and were returned after newer ones.
+
+        Example:
+            >>> merged.late
+            0
+        """
         return self._ordering.late
 
     @property
     def missed(self) -> int:
-        """Messages that retention removed first, skipped with `on_expired="skip"`."""
+        """Messages that retention removed first, skipped with `on_expired="skip"`.
+
+        Example:
+            >>> merged.missed
+            0
+        """
         return sum(source.missed for source in self._sources)
 
     # --- public -----------------------------------------------------------------------------------
@@ -114,7 +135,7 @@ class Merge(TakesTurns, Closing):
 
         Example:
             >>> merged.poll()
-            Merged(queue=0, message=Message(b'a', timestamp=1, sequence=0))
+            Merged(queue=0, message=Message(payload=b'a', timestamp=1, sequence=0))
         """
         try:
             return self._run(self._next(0))
@@ -175,13 +196,28 @@ class Merge(TakesTurns, Closing):
         directly: `polars.DataFrame(merge(...))`.
 
         Raises:
-            MissingExtra: pyarrow is not installed.
+            MissingExtra: pyarrow is not installed. The reader gets later errors from its own
+                library; `to_arrow` raises them as they are.
         """
-        made = (batch.to_arrow() for batch in self.batches())
-        schema = arrow_schema(self._ordering.schema)
-        reader = pyarrow().RecordBatchReader.from_batches(schema, made)
-        capsule: object = reader.__arrow_c_stream__(requested_schema)
+        capsule: object = self.to_arrow().__arrow_c_stream__(requested_schema)
         return capsule
+
+    def to_arrow(self) -> Any:  # noqa: ANN401 - pyarrow may be missing
+        """Return the remaining messages as a `pyarrow.RecordBatchReader`; needs the extra `arrow`.
+
+        The columns are those of `MergedBatch.to_arrow`. The reader raises what `receive` raises.
+
+        Raises:
+            MissingExtra: pyarrow is not installed.
+
+        Example:
+            >>> merged.to_arrow().read_all().num_rows
+            2
+        """
+        # No generator: that would be at its end after an error, and the rest seem to be read.
+        made = map(MergedBatch.to_arrow, self.batches())
+        schema = arrow_schema(self._ordering.schema)
+        return pyarrow().RecordBatchReader.from_batches(schema, made)
 
     async def receive_async(self, timeout: float | None = None) -> Merged:
         """Return the next message, as `receive` does, and let the event loop run meanwhile.
@@ -209,9 +245,12 @@ class Merge(TakesTurns, Closing):
         """Release the queues' pages; the queues stay open. Closing again has no effect.
 
         Another thread may close it: a thread that waits then gets `ClosedError`.
+
+        Example:
+            >>> merged.close()
         """
         self._closed = True
-        self._rung.set()
+        self._wakeup.set()
         for source in self._sources:
             source.close()
 
@@ -268,7 +307,7 @@ class Merge(TakesTurns, Closing):
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise self._timed_out(timeout)
-            self._rung.clear()
+            self._wakeup.clear()
             silent = ordering.prepare_wait()
             found = ordering.attempt()
             if found is None and not ordering.ended:
@@ -294,37 +333,37 @@ class Merge(TakesTurns, Closing):
     # --- waiting ----------------------------------------------------------------------------------
 
     def _run(self, steps: Generator[_Wait, None, Result]) -> Result:
-        with self._alone():
+        with self._exclusive():
             while True:
                 try:
                     wait = next(steps)
                 except StopIteration as end:
                     return end.value  # type: ignore[no-any-return]
                 if wait.silent:
-                    sleep_until_rung(wait.silent, self._rung, wait.seconds)
+                    sleep_until_wakeup(wait.silent, self._wakeup, wait.seconds)
                 elif self._pace is not None:
-                    self._pace.sleep(wait.seconds, self._rung)
+                    self._pace.sleep(wait.seconds, self._wakeup)
 
     async def _run_async(self, steps: Generator[_Wait, None, Result]) -> Result:
-        await self._take_turns()
-        with self._alone():
+        await self._turns.take()
+        with self._exclusive():
             while True:
                 try:
                     wait = next(steps)
                 except StopIteration as end:
                     return end.value  # type: ignore[no-any-return]
                 if wait.silent:
-                    await await_rung(wait.silent, wait.seconds)
+                    await await_wakeup(wait.silent, wait.seconds)
                 elif self._pace is not None:
                     await self._pace.sleep_async(wait.seconds)
-                self._rest()
+                self._turns.rest()
 
     async def _iterate_async(self) -> AsyncIterator[Merged]:
         while (item := await self._run_async(self._next(None))) is not None:
             yield item
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _exclusive(self) -> Iterator[None]:
         me = object()
         try:
             if self._busy.setdefault(INSIDE, me) is not me:
@@ -358,6 +397,9 @@ class Merge(TakesTurns, Closing):
         return errors.NothingReceived(
             f"no message of {len(self._sources)} queues within {timeout:g} s", remedy="call again"
         )
+
+
+StreamSource.register(Merge)
 
 
 def _check_limit(limit_count: int) -> int:

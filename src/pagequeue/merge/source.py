@@ -165,9 +165,9 @@ class MergeSource(Consumer):
         """Whether a message may be available; called by the notifier's thread."""
         return self._is_near()
 
-    def seconds_to(self, moment: int) -> float:
+    def seconds_to(self, timestamp: int) -> float:
         """Return the seconds until this queue's clock reaches a time, ns since 1970."""
-        return (moment - self._store.clock()) / 1e9
+        return (timestamp - self._store.clock()) / 1e9
 
     def seconds_to_end(self, patience_ns: int) -> float:
         """Return the seconds until the clock ends it; infinite without `until`."""
@@ -183,30 +183,30 @@ class _Here:
         call(*arguments)
 
 
-def sleep_until_rung(
-    silent: Sequence[tuple[MergeSource, int]], rung: Wakeup, seconds: float
+def sleep_until_wakeup(
+    silent: Sequence[tuple[MergeSource, int]], wakeup: Wakeup, seconds: float
 ) -> None:
     """Sleep until one of some queues has a message, the event is set, or the time is over.
 
     Args:
         silent: queues whose last poll was empty, each with its doorbell's value from before it.
-        rung: cleared before that poll.
+        wakeup: cleared before that poll.
         seconds: to sleep at most.
     """
     here: Any = _Here()
     waiters = [
-        (source, Waiter(doorbell, here, rung.set, source.may_have)) for source, doorbell in silent
+        (source, Waiter(doorbell, here, wakeup.set, source.may_have)) for source, doorbell in silent
     ]
     try:
         for source, waiter in waiters:
             source.add(waiter)
-        rung.wait(seconds)
+        wakeup.wait(seconds)
     finally:
         for source, waiter in waiters:
             source.remove(waiter)
 
 
-async def await_rung(silent: Sequence[tuple[MergeSource, int]], seconds: float) -> None:
+async def await_wakeup(silent: Sequence[tuple[MergeSource, int]], seconds: float) -> None:
     """Let the event loop run until one of some queues has a message, or the time is over.
 
     Args:

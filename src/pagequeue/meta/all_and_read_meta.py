@@ -260,7 +260,7 @@ def check_shared(
         )  # fmt: skip
 
 
-def queue_ids_said(folder: Directory, prefix: str) -> list[bytes]:
+def stored_queue_ids(folder: Directory, prefix: str) -> list[bytes]:
     """Return the queue ids in read meta and write meta, of those that are readable."""
     found = []
     files = (
@@ -278,7 +278,7 @@ def queue_ids_said(folder: Directory, prefix: str) -> list[bytes]:
     return found
 
 
-def sync_words(folder: Directory, name: str) -> None:
+def sync_state(folder: Directory, name: str) -> None:
     """Put a small file of shared fields on stable storage; the error is the system's own.
 
     Its first bytes, which never change, are rewritten before: after a failed sync the kernel counts

@@ -21,7 +21,7 @@ from pagequeue.meta.all_and_read_meta import (
     field_of,
     make_shared,
     map_shared,
-    sync_words,
+    sync_state,
 )
 from pagequeue.system.file_lock import FileLock
 from pagequeue.system.os_errors import raise_typed
@@ -301,7 +301,7 @@ def is_open(folder: Directory, prefix: str, name: str) -> bool:
 
 def sync_cursor(folder: Directory, prefix: str, name: str) -> None:
     """Put a cursor on stable storage, open or not; the error is the system's own."""
-    sync_words(folder, fmt.cursor_name(prefix, name))
+    sync_state(folder, fmt.cursor_name(prefix, name))
 
 
 def readable_cursors(
@@ -322,7 +322,7 @@ def readable_cursors(
             continue  # removed meanwhile
         except errors.ClosedError:
             raise  # this is not about the cursor
-        except errors.SETTLED as error:
+        except errors.NOT_RETRYABLE as error:
             yield name, error
             continue
         yield name, meta

@@ -135,7 +135,7 @@ class GroupTable:
     OWNER: Final = _word("owner")
     TURN: Final = _word("turn")
     SNAPSHOT: Final = _word("snapshot")
-    BURIED: Final = _word("buried")
+    DEAD_LETTERS: Final = _word("dead_letters")
     MISSED: Final = _word("missed")
     KIND: Final = _word("kind")
 
@@ -205,14 +205,14 @@ class GroupTable:
             raise self.corrupt(KEY_AT, "put there while the queue was open: close it first")
         check_lock_abi(self.region.load_half(self.LOCK_ABI), self.path)
 
-    def settle(self) -> None:
+    def reset(self) -> None:
         """Recreate the lock and void every claim; only while the group is open nowhere."""
         _core.reset_group(self.region, self.capacity)
         self.region.store_half(self.LOCK_ABI, _core.LOCK_ABI)
         # Dies or is cut before this line: the next opener recreates the file.
         self.region.write(KEY_AT, lock_key_of(self._folder, self.inode))
 
-    def look(self, monotonic: int) -> tuple[int, tuple[int, int]]:
+    def read_state(self, monotonic: int) -> tuple[int, tuple[int, int]]:
         """Return the next new message, and the numbers of live claims and of waiting messages.
 
         Workers continue meanwhile, so the numbers are only nearly consistent.
@@ -297,9 +297,9 @@ def make_group_file(
         ordinal, snapshot.new_sequence, encode_waiting(snapshot.waiting)
     )
     folder.make(file_name, whole, size_bytes=fmt.group_bytes(capacity), synced=True)
-    # Dies or cut before the table is settled: the table is not trusted, the snapshot is.
+    # Dies or cut before the table is reset: the table is not trusted, the snapshot is.
     made = GroupTable(folder, prefix, queue_id, name, writable=True)
-    made.settle()
+    made.reset()
     made.close()
     folder.sync_entries()
 
@@ -327,7 +327,7 @@ def recover_groups(
             log.warning("%s", error)
             continue
         if group.is_trusted and group.new_sequence <= tail_sequence:
-            group.settle()
+            group.reset()
             group.close()
         else:
             did(recreate(folder, prefix, queue_id, group, tail_sequence, clock()))

@@ -30,6 +30,8 @@ STAGED: Final = "-staged"
 """
 LOCK: Final = "lock"
 """In that directory: the lock file of publishers."""
+DROPPED: Final = "dropped"
+"""In an entry: one past the highest piece that it does not list any more."""
 KEPT: Final = 16
 """How many pieces of work an entry keeps: a writer repeats its last one, or after a power cut a few
 before it."""
@@ -52,11 +54,20 @@ def published_name(prefix: str, entry: str) -> str:
 
 def progress(folder: Directory, prefix: str) -> int:
     """Return the progress of an active publisher, as the time of its lock in ns; 0: none."""
+    return lock_times(folder, prefix)[0]
+
+
+def lock_times(folder: Directory, prefix: str) -> tuple[int, int]:
+    """Return when the publishers' lock was modified and accessed, in ns; 0: unknown.
+
+    It is modified while its holder assigns sequences, for which all producers wait; it is accessed
+    while the holder waits for room, which only delays other publishers.
+    """
     try:
         status = folder.status(f"{prefix}{STAGED}/{LOCK}")
     except errors.PageQueueError:  # inaccessible: then waits are not extended for it
-        return 0
-    return 0 if status is None else status.st_mtime_ns
+        return 0, 0
+    return (0, 0) if status is None else (status.st_mtime_ns, status.st_atime_ns)
 
 
 def entry_of(name: str) -> str:
@@ -92,6 +103,8 @@ def read_record(folder: Directory, name: str) -> dict[str, Any] | None:
             f"written in version {record.get('version')}, this is {VERSION}",
             path=path, version=_number(record.get("version")), remedy="upgrade pagequeue",
         )  # fmt: skip
+    if not are_numbers([record.get(DROPPED, 0)]):
+        raise nonsense(path, "no entry of a writer")
     pieces = [record.get("unsure", [0, 0, 0]), *_list(record.get("done"))]
     if not isinstance(record.get("writer"), str) or not all(map(_is_piece, pieces)):
         raise nonsense(path, "no entry of a writer")
@@ -133,6 +146,8 @@ def write_record(
     name: str,
     record: dict[str, Any],
     sync: Callable[[], None] | None = None,
+    *,
+    synced: bool = True,
 ) -> None:
     """Put a record or an entry on stable storage, with its name, in place of the one before.
 
@@ -142,27 +157,37 @@ def write_record(
         record: its contents.
         sync: puts the directory's entries on stable storage, and latches the queue if that
             fails; None: recovery calls this, and is repeated after a failure.
+        synced: whether its contents must be on stable storage; if not, only a kill leaves it whole.
 
     Raises:
         DiskFull, SystemLimit: the one before stays. What `sync` raises.
     """
     text = json.dumps({"version": VERSION, **record}, sort_keys=True).encode()
     data = f"{_core.crc32c(text):08x}".encode() + text
-    folder.make(name, data, size_bytes=len(data), synced=True)
+    folder.make(name, data, size_bytes=len(data), synced=synced)
     (sync or folder.sync_entries)()
 
 
 def done_in(entry: dict[str, Any] | None, piece: int) -> range | None:
     """Return the sequences of a completed piece of work; None: it is not completed.
 
-    Pieces that are older than all in the entry are completed, at unknown sequences.
+    Pieces up to the highest that the entry does not list any more are completed, at unknown
+    sequences.
     """
-    if entry is None or not entry["done"]:
+    if entry is None:
         return None
     for done, first, end in entry["done"]:
         if done == piece:
             return range(first, end)
-    return range(0) if piece < min(done for done, _, _ in entry["done"]) else None
+    return range(0) if piece < _begin(entry) else None
+
+
+def _begin(entry: dict[str, Any]) -> int:
+    """Return the lowest piece of which an entry tells that it is not completed."""
+    if DROPPED in entry:
+        return int(entry[DROPPED])
+    # Written before entries had that: pieces never decreased.
+    return min((int(done) for done, _, _ in entry["done"]), default=0)
 
 
 def with_piece(
@@ -170,14 +195,16 @@ def with_piece(
 ) -> dict[str, Any]:
     """Return an entry with one more completed piece of work."""
     before = [] if entry is None else entry["done"]
+    begin = 0 if entry is None else _begin(entry)
     done = [*before, [piece, sequences.start, sequences.stop]]
-    return {"writer": writer, "done": done[-KEPT:]}
+    begin = max([begin, *(number + 1 for number, _, _ in done[:-KEPT])])
+    return {"writer": writer, "done": done[-KEPT:], DROPPED: begin}
 
 
 def unsure(record: dict[str, Any]) -> dict[str, Any]:
     """Return the entry of a record whose completion cannot be determined any more."""
     *done, last = record["done"]
-    return {"writer": record["writer"], "done": done, "unsure": last}
+    return {"writer": record["writer"], "done": done, "unsure": last, DROPPED: _begin(record)}
 
 
 def damaged(folder: Directory, prefix: str) -> dict[str, errors.CorruptMeta]:

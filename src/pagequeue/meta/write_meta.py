@@ -65,6 +65,7 @@ class WriteMeta(MappedMeta):
     DURABLE_SEQUENCE: Final = _word("durable_sequence")
     DURABLE_PAGE: Final = _word("durable_page")
     FAILED_ERRNO: Final = _word("failed_errno")
+    FLUSHED_AT: Final = _word("flushed_at")
     FAILED_PAGE: Final = _word("failed_page")
     FAILED_BOOT: Final = _word("failed_boot")
     LOCK_ABI: Final = _word("lock_abi")
@@ -127,6 +128,20 @@ class WriteMeta(MappedMeta):
         self.region.store(self.DURABLE_SEQUENCE, sequence)
         self.region.store(self.DURABLE_PAGE, page_number)
 
+    def is_durable_inside(self, tail: Tail) -> bool:
+        """Whether a flush has raised the durable mark to a place inside the active page."""
+        return self.durable_page == tail.page_number and self.durable_sequence > tail.first_sequence
+
+    @property
+    def flushed_at(self) -> int | None:
+        """When a flush last raised the durable mark, ns since 1970; None: unknown."""
+        time = self.region.load(self.FLUSHED_AT)
+        return time if 0 < time <= fmt.TIMESTAMP_MAX else None
+
+    @flushed_at.setter
+    def flushed_at(self, time: int) -> None:
+        self.region.store(self.FLUSHED_AT, min(max(0, time), fmt.TIMESTAMP_MAX))
+
     def await_turn(self, sequence: int, ns: int) -> bool:
         """Sleep until no other thread flushes, but no longer than this; return whether to flush.
 
@@ -181,20 +196,20 @@ class WriteMeta(MappedMeta):
 
     @property
     def lock_key(self) -> bytes:
-        """Boot, file and mount in which the state was last settled."""
+        """Boot, file and mount in which the state was last recovered."""
         return self.region.read(self.LOCK_KEY, self.LOCK_KEY_BYTES)
 
     @property
-    def is_settled(self) -> bool:
+    def is_recovered(self) -> bool:
         """Whether the state was made in this boot, through this mount, in this very file."""
         return self.lock_key == self._key
 
     @property
     def is_this_boot(self) -> bool:
-        """Like `is_settled`, but through any mount, a container's for example."""
+        """Like `is_recovered`, but through any mount, a container's for example."""
         return self.region.read(self.LOCK_KEY, 24) == self._key[:24]
 
-    def settle(self) -> None:
+    def mark_recovered(self) -> None:
         """Recreate the lock and mark the state as recovered; only with the queue locked."""
         _core.reset_lock(self.region)
         self.region.store_half(self.LOCK_ABI, _core.LOCK_ABI)

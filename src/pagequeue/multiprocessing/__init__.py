@@ -73,7 +73,11 @@ class SimpleQueue(Base[T], queues.SimpleQueue):  # type: ignore[misc, type-arg]
         self._prepare(directory, prefix, page_bytes, sync, 0, TAKEN_MAX)
 
     def put(self, obj: T) -> None:
-        """Put an object; see `Queue.put`."""
+        """Put an object; see `Queue.put`.
+
+        Example:
+            >>> queue.put({"id": 1})
+        """
         try:
             data = dumps(obj)
         except Exception as error:  # noqa: BLE001 - raised again in there
@@ -85,7 +89,13 @@ class SimpleQueue(Base[T], queues.SimpleQueue):  # type: ignore[misc, type-arg]
             self._put_otherwise(data, error, True, None)
 
     def get(self) -> T:
-        """Wait for an object and return it; see `Queue.get`."""
+        """Wait for an object and return it; see `Queue.get`.
+
+        Example:
+            >>> queue.put({"id": 1})
+            >>> queue.get()
+            {'id': 1}
+        """
         return self._get(None)
 
 
@@ -145,6 +155,9 @@ class Queue(Base[T], queues.Queue):  # type: ignore[misc, type-arg]
             ValueError: the queue was closed in this process.
             DiskFull, SyncFailed, LockTimeout: as for `Producer.send`; the object was not put.
             What pickling raises: the object was not put.
+
+        Example:
+            >>> queue.put("job", timeout=1.0)
         """
         try:
             data = dumps(obj)
@@ -168,6 +181,11 @@ class Queue(Base[T], queues.Queue):  # type: ignore[misc, type-arg]
             ValueError: the queue was closed in this process.
             CorruptFrame, CorruptPage, CorruptMeta: the object or the queue is damaged.
             What unpickling raises: the object is removed nevertheless.
+
+        Example:
+            >>> queue.put("job")
+            >>> queue.get(timeout=1.0)
+            'job'
         """
         if not block:
             timeout = 0
@@ -176,49 +194,96 @@ class Queue(Base[T], queues.Queue):  # type: ignore[misc, type-arg]
         return self._get(timeout)
 
     def put_nowait(self, obj: T) -> None:
-        """Put an object, or raise `queue.Full` at once."""
+        """Put an object, or raise `queue.Full` at once.
+
+        Example:
+            >>> queue.put_nowait("job")
+        """
         self.put(obj, False)
 
     def get_nowait(self) -> T:
-        """Get an object, or raise `queue.Empty` at once."""
+        """Get an object, or raise `queue.Empty` at once.
+
+        Example:
+            >>> queue.put("job")
+            >>> queue.get_nowait()
+            'job'
+        """
         return self.get(False)
 
     def qsize(self) -> int:
-        """Return how many objects `get` could return now."""
-        objects = self._open()
-        return objects.waiting + objects.returned
+        """Return how many objects `get` could return now.
+
+        Raises:
+            ValueError: the queue was closed in this process, perhaps during this call.
+
+        Example:
+            >>> queue.put("job")
+            >>> queue.qsize()
+            1
+        """
+        with self._refusing():
+            objects = self._open()
+            return objects.waiting + objects.returned
 
     def empty(self) -> bool:
         """Whether the queue is empty now.
 
         Raises:
             OSError: the queue was used and closed in this process.
+
+        Example:
+            >>> queue.empty()
+            True
         """
         if self._closed and not self._handle.was_used:
             return True  # as in the standard library
         return super().empty()
 
     def full(self) -> bool:
-        """Whether `put` would have to wait now."""
-        objects = self._open()
-        return 0 < objects.maxsize <= objects.waiting
+        """Whether `put` would have to wait now.
+
+        Raises:
+            ValueError: the queue was closed in this process, perhaps during this call.
+
+        Example:
+            >>> queue.full()
+            False
+        """
+        with self._refusing():
+            objects = self._open()
+            return 0 < objects.maxsize <= objects.waiting
 
     def join_thread(self) -> None:
-        """Return at once, as there is no feeder thread. Call it only after `close`."""
+        """Return at once, as there is no feeder thread. Call it only after `close`.
+
+        Example:
+            >>> queue.close()
+            >>> queue.join_thread()
+        """
         assert self._closed, f"{self!r} is not closed"
 
     def cancel_join_thread(self) -> None:
-        """Return at once: a process that exits has no feeder thread to wait for."""
+        """Return at once: a process that exits has no feeder thread to wait for.
+
+        Example:
+            >>> queue.cancel_join_thread()
+        """
 
     def flush(self) -> None:
         """Make all puts and all `task_done` durable.
 
         Raises:
             SyncFailed: a sync failed.
+            ValueError: the queue was closed in this process, perhaps during this call.
+
+        Example:
+            >>> queue.flush()
         """
-        objects = self._open()
-        objects.producer.flush()
-        objects.group.flush()
+        with self._refusing():
+            objects = self._open()
+            objects.producer.flush()
+            objects.group.flush()
 
 
 class JoinableQueue(Queue[T], queues.JoinableQueue):  # type: ignore[misc, type-arg]
@@ -269,7 +334,7 @@ class JoinableQueue(Queue[T], queues.JoinableQueue):  # type: ignore[misc, type-
         self._mine, self._files = {}, {}
         super()._after_fork()
 
-    def _taker(self, objects: ObjectQueue) -> Callable[[float | None], Any]:
+    def _take_function(self, objects: ObjectQueue) -> Callable[[float | None], Any]:
         return objects.group.claim
 
     def _get(self, timeout: float | None) -> T:
@@ -321,6 +386,12 @@ class JoinableQueue(Queue[T], queues.JoinableQueue):  # type: ignore[misc, type-
 
         Raises:
             ValueError: this process has no claimed object.
+
+        Example:
+            >>> queue.put("job")
+            >>> queue.get()
+            'job'
+            >>> queue.task_done()
         """
         mine = self._mine.get(get_ident())
         if not mine:
@@ -331,7 +402,8 @@ class JoinableQueue(Queue[T], queues.JoinableQueue):  # type: ignore[misc, type-
             raise ValueError(
                 "task_done() called too many times: this process has no claimed object"
             ) from None
-        claim.ack()
+        with self._refusing():
+            claim.ack()
         if self._files and (name := self._files.pop(claim.message.sequence, None)) is not None:
             self._handle.open().large.forget(name)
 
@@ -339,20 +411,27 @@ class JoinableQueue(Queue[T], queues.JoinableQueue):  # type: ignore[misc, type-
         """Wait until every object that was put is done.
 
         It polls every 50 us to 10 ms: `task_done` wakes no waiter.
+
+        Example:
+            >>> queue.join()
         """
-        objects = self._handle.open()
         began = checked = time.monotonic()
-        # In this order: `done` only grows, and never exceeds `tail`.
-        while objects.done < objects.tail:
-            backoff_sleep(began, None, JOIN_SLEEP_SECONDS_MAX)
-            if time.monotonic() - checked > OWNERS_SECONDS:
-                objects.redeliver_abandoned()
-                checked = time.monotonic()
+        with self._refusing():  # closed when the process ends
+            objects = self._handle.open()
+            # In this order: `done` only grows, and never exceeds `tail`.
+            while objects.done < objects.tail:
+                backoff_sleep(began, None, JOIN_SLEEP_SECONDS_MAX)
+                if time.monotonic() - checked > OWNERS_SECONDS:
+                    objects.redeliver_abandoned()
+                    checked = time.monotonic()
 
     def close(self) -> None:
         """End `put` and `get` in this process; `task_done` and `join` still work.
 
         A `get` that waits in another thread raises `QueueClosed`. Objects that this process has
         claimed are redelivered when it drops the queue or ends.
+
+        Example:
+            >>> queue.close()
         """
         self._stop()

@@ -7,6 +7,7 @@ one Python function each.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -22,7 +23,7 @@ from pagequeue.multiprocessing.pickling import UnpicklingError, loads
 from pagequeue.multiprocessing.temp_directory import SharedTempDirectory, remove_at_exit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pagequeue._core import Message
     from pagequeue.multiprocessing.large_objects import LargeObjects
@@ -36,7 +37,16 @@ SLEEP_SECONDS_MAX: Final = 2e-3
 
 
 class QueueClosed(OSError, ValueError):
-    """The queue was closed in this process. The standard library raises OSError or ValueError."""
+    """The queue was closed in this process. The standard library raises OSError or ValueError.
+
+    Example:
+        >>> queue.close()
+        >>> try:
+        ...     queue.put("late")
+        ... except QueueClosed:
+        ...     print("closed")
+        closed
+    """
 
 
 class Handle:
@@ -163,7 +173,12 @@ class Base(Generic[T]):
 
     @property
     def directory(self) -> str:
-        """The queue's directory; a private one is removed by the last process that has it."""
+        """The queue's directory; a private one is removed by the last process that has it.
+
+        Example:
+            >>> Queue(directory="jobs").directory == os.path.abspath("jobs")
+            True
+        """
         return self._handle.settings.directory
 
     # --- opening ----------------------------------------------------------------------------------
@@ -175,18 +190,26 @@ class Base(Generic[T]):
         objects = self._handle.open()
         self._large = objects.large
         self._send = objects.producer.send  # type: ignore[method-assign, assignment]
-        self._take = self._taker(objects)  # type: ignore[method-assign, assignment]
+        self._take = self._take_function(objects)  # type: ignore[method-assign, assignment]
         if self._closed:  # by another thread, before it could see these attributes
             self._stop()
             self._refuse()
         return objects
 
-    def _taker(self, objects: ObjectQueue) -> Callable[[float | None], Any]:
+    def _take_function(self, objects: ObjectQueue) -> Callable[[float | None], Any]:
         """Return the call that takes an object: it returns a Message or a Claim."""
         return objects.group.take
 
     def _refuse(self) -> NoReturn:
-        raise QueueClosed(f"{self!r} is closed")
+        raise QueueClosed(f"{self!r} is closed") from None
+
+    @contextlib.contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Raise QueueClosed where another thread closes the queue in the middle of a call."""
+        try:
+            yield
+        except errors.ClosedError:
+            self._refuse()
 
     def _send(self, data: bytes) -> object:
         """Send the first object: opening replaces this method by the core's own call."""
@@ -217,18 +240,19 @@ class Base(Generic[T]):
                 raise error
             self._put_later(data, timeout)
             return
-        large = self._open().large
-        name = large.write(data)
-        try:
+        with self._refusing():
+            large = self._open().large
+            name = large.write(data)
             try:
-                self._send(name)
-            except Full:
-                if not block:
-                    raise
-                self._put_later(name, timeout)
-        except BaseException:
-            large.forget(name)
-            raise
+                try:
+                    self._send(name)
+                except Full:
+                    if not block:
+                        raise
+                    self._put_later(name, timeout)
+            except BaseException:
+                large.forget(name)
+                raise
 
     def _put_later(self, data: bytes, timeout: float | None) -> None:
         """Poll until there is room, then put; `get` wakes no waiter, as checking for one costs.
@@ -238,15 +262,16 @@ class Base(Generic[T]):
         began = time.monotonic()
         deadline = None if timeout is None else began + max(0.0, timeout)
         while True:
-            objects = self._open()
-            objects.check()
-            if objects.waiting < objects.maxsize:
-                try:
-                    self._send(data)
-                except Full:
-                    pass  # another process was first
-                else:
-                    return
+            with self._refusing():
+                objects = self._open()
+                objects.check()
+                if objects.waiting < objects.maxsize:
+                    try:
+                        self._send(data)
+                    except Full:
+                        pass  # another process was first
+                    else:
+                        return
             backoff_sleep(began, deadline)
 
     def _named(self, message: Message, error: Exception) -> bytes:
@@ -261,7 +286,8 @@ class Base(Generic[T]):
                 "another program sent other bytes; read them with pagequeue.Queue"
             )
             raise error
-        return self._large.read(message.payload, message.sequence)
+        with self._refusing():
+            return self._large.read(message.payload, message.sequence)
 
     def _get(self, timeout: float | None) -> T:
         try:
@@ -278,15 +304,27 @@ class Base(Generic[T]):
         return obj
 
     def empty(self) -> bool:
-        """Whether the queue is empty now."""
-        objects = self._open()
-        return objects.waiting == 0 and objects.returned == 0
+        """Whether the queue is empty now.
+
+        Raises:
+            OSError: the queue was closed in this process, perhaps during this call.
+
+        Example:
+            >>> queue.empty()
+            True
+        """
+        with self._refusing():
+            objects = self._open()
+            return objects.waiting == 0 and objects.returned == 0
 
     def close(self) -> None:
         """End `put` and `get` in this process; closing again has no effect.
 
         Objects that were put stay. A private directory is removed when the last process that has
         the queue closes it, drops it or ends.
+
+        Example:
+            >>> queue.close()
         """
         self._stop()
         self._handle.close()

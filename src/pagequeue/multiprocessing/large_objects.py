@@ -53,7 +53,7 @@ class LargeObjects:
             self._descriptor = opened(path, flags)
         try:
             with self._descriptor as fd, self._typed("locking the directory"):
-                if _is_alone(fd):
+                if _try_lock(fd):
                     _sweep(fd, named)
                 fcntl.flock(fd, fcntl.LOCK_SH)
         except BaseException:
@@ -100,6 +100,7 @@ class LargeObjects:
 
         Raises:
             CorruptFrame: it is missing or not what was written.
+            ClosedError: it is missing because this was closed and the directory removed.
         """
         if len(message) != NAME.size or message[0] != KIND:
             self._refuse(sequence, "neither a pickle nor the name of a file")
@@ -108,6 +109,7 @@ class LargeObjects:
             try:
                 taken = self._open_taken(_file_name(message))
             except FileNotFoundError:
+                self._descriptor.check()  # raises if this was closed and the directory removed
                 self._refuse(sequence, "its file is missing")
             with used(taken) as fd, open(fd, "rb", buffering=0, closefd=False) as file:
                 data = file.readall()
@@ -156,7 +158,7 @@ class LargeObjects:
         self._descriptor.close()
 
 
-def _is_alone(fd: int) -> bool:
+def _try_lock(fd: int) -> bool:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -53,7 +53,7 @@ class ObjectProducer(Producer):
     __slots__ = ()
 
     def _on_event(self, event: int, value: int) -> bool:
-        if event == _core.EVENT_CROWDED:
+        if event == _core.EVENT_OVER_LIMIT:
             raise Full
         return super()._on_event(event, value)
 
@@ -82,6 +82,8 @@ class ObjectQueue:
             )
             opened = internals(queue)
             store = opened.readable()
+            store.check_appendable()
+            store.bulk = None  # a large object has a file of its own, which `maxsize` counts
             producer = ObjectProducer(store, None, opened.options.sync_every)
             self.producer = opened.keep(producer, store)
             self.maxsize = settings.maxsize

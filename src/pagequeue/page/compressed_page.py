@@ -223,48 +223,55 @@ class CompressedPage(Page):
         """Walk the frames and compare the index with them."""
         return Page.check(self._whole(), count, index)
 
-    def rebuild_index(self, count: int, *, mend: bool) -> _core.Region:
+    def rebuild_index(self, count: int, *, repair: bool) -> _core.Region:
         """Rebuild the index, which inflates all blocks."""
-        self._index = Page.rebuild_index(self._whole(), count, mend=mend)
+        self._index = Page.rebuild_index(self._whole(), count, repair=repair)
         return self._index
 
-    def find(self, since: int, count: int, *, mend: bool) -> tuple[int, int]:
+    def find(self, since: int, count: int, *, repair: bool) -> tuple[int, int]:
         """Return ordinal and position of the first frame that is not older.
 
         Only the blocks of the frames that the index leads to are inflated.
         """
         ordinals: tuple[int, ...] = ()
-        if 0 < count <= len(self.index(count, mend=mend)) // fmt.INDEX_RECORD_BYTES:
-            ordinal = bisect_left(self._index_times(count, mend=mend), since)
+        if 0 < count <= len(self.index(count, repair=repair)) // fmt.INDEX_RECORD_BYTES:
+            ordinal = bisect_left(self._index_times(count, repair=repair), since)
             ordinals = (max(ordinal - 1, 0), min(ordinal, count - 1))
         with self._proving(*ordinals) as pinned:
-            return Page.find(pinned, since, count, mend=mend)
+            return Page.find(pinned, since, count, repair=repair)
 
-    def find_many(self, wanted: NDArray[np.int64], count: int, *, mend: bool) -> NDArray[np.int64]:
+    def find_many(
+        self, wanted: NDArray[np.int64], count: int, *, repair: bool
+    ) -> NDArray[np.int64]:
         """Return for each timestamp how many frames are not later; inflates as `find` does."""
         ordinals: set[int] = set()
-        if 0 < count <= len(self.index(count, mend=mend)) // fmt.INDEX_RECORD_BYTES:
-            times = self._index_times(count, mend=mend)
+        if 0 < count <= len(self.index(count, repair=repair)) // fmt.INDEX_RECORD_BYTES:
+            times = self._index_times(count, repair=repair)
             found = set(np.searchsorted(times, wanted, side="right").tolist())
             ordinals = {place for i in found for place in (max(i - 1, 0), min(i, count - 1))}
         with self._proving(*ordinals) as pinned:
-            return Page.find_many(pinned, wanted, count, mend=mend)
+            return Page.find_many(pinned, wanted, count, repair=repair)
 
-    def times(self, ordinal: int, end_ordinal: int, count: int, *, mend: bool) -> NDArray[np.int64]:
+    def times(
+        self, ordinal: int, end_ordinal: int, count: int, *, repair: bool
+    ) -> NDArray[np.int64]:
         """Return the timestamps of frames; inflates the blocks of the first and the last one."""
         ends = (ordinal, end_ordinal - 1) if ordinal < end_ordinal else ()
         with self._proving(*ends) as pinned:
-            return Page.times(pinned, ordinal, end_ordinal, count, mend=mend)
+            return Page.times(pinned, ordinal, end_ordinal, count, repair=repair)
 
-    def locate(self, sequence: int, count: int, *, mend: bool) -> int:
+    def locate(self, sequence: int, count: int, *, repair: bool) -> int:
         """Return the position of a message; inflates its block only."""
-        if sequence == self._head.end_sequence and count == self._head.count:
+        is_end = sequence == self._head.end_sequence and count == self._head.count
+        if is_end and count == 0:
+            return fmt.PAGE_HEADER_BYTES
+        if is_end and count > 1:  # the page of one message can end with a fragment
             return self._head.used_bytes - fmt.FRAME_HEADER_BYTES
         with self._proving(max(0, min(sequence - self.first_sequence, count - 1))) as pinned:
-            return Page.locate(pinned, sequence, count, mend=mend)
+            return Page.locate(pinned, sequence, count, repair=repair)
 
-    def _index_times(self, count: int, *, mend: bool) -> NDArray[np.int64]:
-        index = memoryview(self.index(count, mend=mend))
+    def _index_times(self, count: int, *, repair: bool) -> NDArray[np.int64]:
+        index = memoryview(self.index(count, repair=repair))
         times: NDArray[np.int64] = np.frombuffer(index, fmt.INDEX_RECORD, count)["timestamp"]
         return times
 

@@ -278,7 +278,7 @@ class Page:
 
     def first_timestamp(self) -> int | None:
         """Return the timestamp of the first frame in ns; None: the page has no valid frame."""
-        found, timestamp, _, _ = _core.look(self.region, fmt.PAGE_HEADER_BYTES, self.first_sequence)
+        found, timestamp, _, _ = _core.peek(self.region, fmt.PAGE_HEADER_BYTES, self.first_sequence)
         return timestamp if found == _core.READ_FRAME else None
 
     def scan(self, count: int | None = None) -> Scan:
@@ -302,38 +302,42 @@ class Page:
 
     # --- searching (search.py) --------------------------------------------------------------------
 
-    def find(self, since: int, count: int, *, mend: bool) -> tuple[int, int]:
+    def find(self, since: int, count: int, *, repair: bool) -> tuple[int, int]:
         """Return ordinal and position of the first of `count` frames that is not older."""
-        return search.find(self, since, count, mend=mend)
+        return search.find(self, since, count, repair=repair)
 
-    def find_many(self, wanted: NDArray[np.int64], count: int, *, mend: bool) -> NDArray[np.int64]:
+    def find_many(
+        self, wanted: NDArray[np.int64], count: int, *, repair: bool
+    ) -> NDArray[np.int64]:
         """Return for each timestamp how many of `count` frames are not later."""
-        return search.find_many(self, wanted, count, mend=mend)
+        return search.find_many(self, wanted, count, repair=repair)
 
-    def times(self, ordinal: int, end_ordinal: int, count: int, *, mend: bool) -> NDArray[np.int64]:
+    def times(
+        self, ordinal: int, end_ordinal: int, count: int, *, repair: bool
+    ) -> NDArray[np.int64]:
         """Return the timestamps of the frames from one ordinal up to another; shape (n,)."""
-        return search.times(self, ordinal, end_ordinal, count, mend=mend)
+        return search.times(self, ordinal, end_ordinal, count, repair=repair)
 
-    def locate(self, sequence: int, count: int, *, mend: bool) -> int:
+    def locate(self, sequence: int, count: int, *, repair: bool) -> int:
         """Return the position of a message of this page, or the end of the last of `count`."""
-        return search.locate(self, sequence, count, mend=mend)
+        return search.locate(self, sequence, count, repair=repair)
 
     # --- the index --------------------------------------------------------------------------------
 
-    def index(self, count: int, *, mend: bool) -> _core.Region:
+    def index(self, count: int, *, repair: bool) -> _core.Region:
         """Return the page's index, rebuilt if it is missing or of the wrong size."""
         if self._index is None or self._index.broken:
             name = fmt.index_name(self._prefix, self.number)
             try:
                 self._index = map_file(self._folder, name, self._meta.index_bytes, writable=False)
             except (errors.QueueNotFound, errors.CorruptPage, errors.UnsafePath):
-                return self.rebuild_index(count, mend=mend)
+                return self.rebuild_index(count, repair=repair)
         return self._index
 
-    def rebuild_index(self, count: int, *, mend: bool) -> _core.Region:
-        """Rebuild the index of the first `count` frames; with `mend`, in its file."""
+    def rebuild_index(self, count: int, *, repair: bool) -> _core.Region:
+        """Rebuild the index of the first `count` frames; with `repair`, in its file."""
         region = None
-        if mend:
+        if repair:
             log.warning("%s: its index is missing or wrong and is rebuilt", self.path)
             try:
                 region = writable_index(self._folder, self._prefix, self._meta, self.number)

@@ -34,17 +34,17 @@ class IndexedPage(Protocol):
     def first_sequence(self) -> int:
         """The sequence of the page's first frame."""
 
-    def index(self, count: int, *, mend: bool) -> _core.Region:
+    def index(self, count: int, *, repair: bool) -> _core.Region:
         """Return the page's index."""
 
-    def rebuild_index(self, count: int, *, mend: bool) -> _core.Region:
-        """Rebuild the index of the first `count` frames; with `mend`, in its file."""
+    def rebuild_index(self, count: int, *, repair: bool) -> _core.Region:
+        """Rebuild the index of the first `count` frames; with `repair`, in its file."""
 
     def damage(self, count: int | None) -> errors.CorruptFrame:
         """Return the error for the first invalid frame among `count` frames."""
 
 
-def find(page: IndexedPage, since: int, count: int, *, mend: bool) -> tuple[int, int]:
+def find(page: IndexedPage, since: int, count: int, *, repair: bool) -> tuple[int, int]:
     """Return ordinal and position of the first of `count` frames that is not older.
 
     If all are older, the ordinal is `count`, and the position is one past the last frame.
@@ -56,12 +56,12 @@ def find(page: IndexedPage, since: int, count: int, *, mend: bool) -> tuple[int,
         page,
         lambda region, index, first: _core.find(region, index, first, count, since),
         count,
-        mend=mend,
+        repair=repair,
     )
 
 
 def find_many(
-    page: IndexedPage, wanted: NDArray[np.int64], count: int, *, mend: bool
+    page: IndexedPage, wanted: NDArray[np.int64], count: int, *, repair: bool
 ) -> NDArray[np.int64]:
     """Return for each timestamp how many of `count` frames are not later.
 
@@ -69,7 +69,7 @@ def find_many(
         page: to search.
         wanted: timestamps in ns since 1970, UTC, in ascending order; shape (n,).
         count: of the page's frames.
-        mend: whether a wrong index may be rewritten in its file.
+        repair: whether a wrong index may be rewritten in its file.
 
     Raises:
         CorruptFrame: the frames themselves are damaged.
@@ -78,13 +78,13 @@ def find_many(
         page,
         lambda region, index, first: _core.find_many(region, index, first, count, wanted.data),
         count,
-        mend=mend,
+        repair=repair,
     )
     return np.frombuffer(found, np.int64)
 
 
 def times(
-    page: IndexedPage, ordinal: int, end_ordinal: int, count: int, *, mend: bool
+    page: IndexedPage, ordinal: int, end_ordinal: int, count: int, *, repair: bool
 ) -> NDArray[np.int64]:
     """Return the timestamps of the frames from one ordinal up to another; shape (n,).
 
@@ -97,12 +97,12 @@ def times(
         page,
         lambda region, index, first: _core.times(region, index, first, ordinal, end_ordinal),
         count,
-        mend=mend,
+        repair=repair,
     )
     return np.frombuffer(found, np.int64)
 
 
-def locate(page: IndexedPage, sequence: int, count: int, *, mend: bool) -> int:
+def locate(page: IndexedPage, sequence: int, count: int, *, repair: bool) -> int:
     """Return the position of a message of this page, or one past the last of `count`.
 
     Raises:
@@ -113,7 +113,7 @@ def locate(page: IndexedPage, sequence: int, count: int, *, mend: bool) -> int:
         page,
         lambda region, index, first: _core.locate(region, index, first, count, ordinal),
         count,
-        mend=mend,
+        repair=repair,
     )
 
 
@@ -122,7 +122,7 @@ def _by_index(
     search: Callable[[_core.Region, _core.Region, int], Found | None],
     count: int,
     *,
-    mend: bool,
+    repair: bool,
 ) -> Found:
     """Search by the index; if it is wrong, rebuild it and search again.
 
@@ -130,12 +130,12 @@ def _by_index(
         page: to search.
         search: called with page, index and first sequence; returns None if the index is wrong.
         count: of the page's frames.
-        mend: whether a wrong index may be rewritten in its file.
+        repair: whether a wrong index may be rewritten in its file.
     """
     first = page.first_sequence
-    found = search(page.region, page.index(count, mend=mend), first)
+    found = search(page.region, page.index(count, repair=repair), first)
     if found is None:
-        found = search(page.region, page.rebuild_index(count, mend=mend), first)
+        found = search(page.region, page.rebuild_index(count, repair=repair), first)
     if found is None:
         raise page.damage(count)
     return found
@@ -146,9 +146,9 @@ def first_batch_end(page: _core.Region, first_sequence: int) -> int:
     position, sequence = fmt.PAGE_HEADER_BYTES, first_sequence
     while True:
         length = page.load_half(position)
-        found, _, _, end = _core.look(page, position, sequence)
+        found, _, _, end = _core.peek(page, position, sequence)
         if found != _core.READ_FRAME:
             return position
-        if not length & fmt.MORE_OF_BATCH:
+        if not fmt.has_more(length):
             return end
         position, sequence = end, sequence + 1

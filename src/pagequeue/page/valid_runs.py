@@ -78,7 +78,7 @@ def valid_runs(
         if not is_sealed and whole[1] >= sent_sequence:
             end_position, end, timestamp = whole
         if end == scan_limit:  # then the scan did not test the next place
-            stopped = _core.look(page, end_position, end)[0]
+            stopped = _core.peek(page, end_position, end)[0]
         yield ValidRun(sequence, end, position, end_position, timestamp, stopped)
         is_early = stopped == _core.READ_END and end_sequence is not None and end < end_sequence
         if (stopped == _core.READ_END and not is_early) or (end >= limit and not is_sealed):

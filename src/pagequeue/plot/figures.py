@@ -114,7 +114,7 @@ def draw_times(messages: Any, payload_bytes: Any, times: TimeBins) -> float:  # 
     used, seconds = times.used, times.bin_ns / NS_PER_S
     if times.start is None:
         for panel in (messages, payload_bytes):
-            _say_nothing(panel)
+            _mark_empty(panel)
         return 1.0
     edges = (times.start + np.arange(used + 1) * times.bin_ns) / NS_PER_DAY
     unit = 1.0
@@ -170,7 +170,7 @@ def draw_bins(
     panel.set_xlabel(xlabel)
     panel.set_ylabel(ylabel)
     if not bins.total:
-        _say_nothing(panel)
+        _mark_empty(panel)
         return
     notes = [f"{in_unit(float(bins.least or 0), units)} to {in_unit(float(bins.most or 0), units)}"]
     if bins.below:
@@ -218,7 +218,7 @@ def in_unit(number: float, units: tuple[tuple[float, str], ...]) -> str:
     return f"{number / unit:,.3g} {name}"
 
 
-def _say_nothing(panel: Any) -> None:  # noqa: ANN401 - axes
+def _mark_empty(panel: Any) -> None:  # noqa: ANN401 - axes
     panel.text(0.5, 0.5, "no messages", ha="center", va="center", transform=panel.transAxes,
                color=GREY)  # fmt: skip
     panel.set_xticks([])

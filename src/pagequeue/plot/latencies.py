@@ -66,10 +66,10 @@ class Latencies:
     def add(self, batch: MergedBatch) -> None:
         """Take messages of the first queue (0) and the second (1), in order of time."""
         rows = zip(batch.queues.tolist(), batch.timestamps.tolist(), batch.payloads, strict=True)
-        found = list(self._matched(rows) if self.needs_both else self._told(rows))
+        found = list(self._matched(rows) if self.needs_both else self._from_payloads(rows))
         self.bins.add(np.array(found, np.int64))
 
-    def _told(self, rows: Iterable[tuple[int, int, bytes]]) -> Iterable[int]:
+    def _from_payloads(self, rows: Iterable[tuple[int, int, bytes]]) -> Iterable[int]:
         for queue, timestamp, payload in rows:
             if queue == 1:
                 sent = self._find(payload)

@@ -13,6 +13,7 @@ from pagequeue.meta.last_stored import bad_record, read_stored
 from pagequeue.queue.reading import last
 from pagequeue.receive.named_consumer import open_consumer
 from pagequeue.send.codec_producer import make_producer
+from pagequeue.util.timestamps import to_ns
 
 if TYPE_CHECKING:
     from pagequeue._core import Message
@@ -20,26 +21,51 @@ if TYPE_CHECKING:
     from pagequeue.queue.lifecycle import OpenOptions, OpenQueue
     from pagequeue.receive.named_consumer import NamedConsumer
     from pagequeue.store.store import Store
+    from pagequeue.util.timestamps import TimeLike
 
 
-def persist(queue: OpenQueue, source: Source, name: str, *, commit: str, on_expired: str) -> Flow:
+def persist(
+    queue: OpenQueue,
+    source: Source,
+    name: str,
+    *,
+    since: TimeLike | None,
+    commit: str,
+    on_expired: str,
+) -> Flow:
     """Store what an iterator yields, and return it again; as `Queue.persist`."""
     store = queue.writable("persist")
     if commit not in {"auto", "manual"}:
         raise errors.InvalidOption(
             f"commit is {commit!r}", path=store.folder.path, remedy='give "auto" or "manual"'
         )
+    oldest = None if since is None else to_ns(since, store.clock)
     consumer = open_consumer(
         store, name, since=None, sequence=None, latest=False,
         durable_only=False, on_expired=on_expired,
     )  # fmt: skip
     try:
+        if oldest is not None:
+            _skip_to(store, consumer, oldest)
         feeder = _feeder(store, _upstream(source, queue, consumer), queue.options)
     except BaseException:
         consumer.close()
         raise
     feeder.keeps = consumer
     return queue.keep(Flow(store, feeder, consumer, acks=commit == "auto"), store)
+
+
+def _skip_to(store: Store, consumer: NamedConsumer, oldest: int) -> None:
+    """Move a consumer to the first message that is not older than a time, but never back.
+
+    By sequence: a time that is yet to come would leave out what is stored from now on.
+    """
+    while (place := store.seek_since(oldest).sequence) > consumer.acknowledged:
+        try:
+            consumer.seek(sequence=place)
+        except errors.Expired:
+            continue  # retention removed it meanwhile
+        return
 
 
 def _last_stored(queue: OpenQueue, consumer: NamedConsumer) -> Message | None:

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakValueDictionary
 
 from pagequeue import errors
+from pagequeue.bulk.append import BULK
 from pagequeue.integrity.repair import RepairReport, repair_queue
 from pagequeue.integrity.rewrite_unsynced import rewriter
 from pagequeue.maintenance.compress import Compressor
 from pagequeue.maintenance.retainer import Retainer
+from pagequeue.maintenance.retention import KEEP_ALL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -83,7 +85,9 @@ class OpenQueue:
         options = self.options
         store = options.open_store(create=create)
         if not store.read_only:
+            store.bulk = BULK
             try:
+                _check_retention(store, options.retaining[0])
                 self.retainer = Retainer(store, *options.retaining)
                 self.compressor = Compressor(store, *options.compressing)
             except BaseException:
@@ -198,3 +202,13 @@ class OpenQueue:
                     store.flusher.flush(None)
         finally:
             store.close()
+
+
+def _check_retention(store: Store, policy: Retention) -> None:
+    """Raise if a retention would remove a journal's entries; compaction removes them."""
+    if store.schema.is_journal and policy != KEEP_ALL:
+        raise errors.JournalOnly(
+            "a journal has no retention: only compaction knows which entries a snapshot replaces",
+            path=store.folder.path,
+            remedy="leave retention out, and call Journal.compact",
+        )

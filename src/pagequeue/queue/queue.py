@@ -12,11 +12,13 @@ from functools import partial
 from typing import TYPE_CHECKING, overload
 
 from pagequeue import errors
+from pagequeue.bulk import messages
 from pagequeue.group.open import open_group
 from pagequeue.integrity.salvage import SalvageReport, salvage_queue
 from pagequeue.integrity.verify import VerifyReport, verify
 from pagequeue.maintenance.consumers import ConsumerInfo, consumers, remove_consumer
 from pagequeue.maintenance.info import Info, info
+from pagequeue.maintenance.pages import PageInfo, pages
 from pagequeue.maintenance.retention import KEEP_ALL, Retention
 from pagequeue.maintenance.ship import ShipReport, ship
 from pagequeue.maintenance.stats import Stats, stats
@@ -51,7 +53,10 @@ if TYPE_CHECKING:
     from pagequeue.receive.consumer import Consumer
     from pagequeue.receive.pace import Speed
     from pagequeue.receive.replay import Replay
+    from pagequeue.send.async_send import Many, Times
     from pagequeue.store.power_loss_recovery import RecoveryReport
+    from pagequeue.store.sealed import Sealed
+    from pagequeue.wait.shared_jobs import SharedJob
 
 LOCK_TIMEOUT = 10.0
 
@@ -111,6 +116,7 @@ class Queue(Closing):
         PageSizeMismatch, DtypeMismatch, CodecMismatch: the queue has another one.
         NewerFormat: a newer version wrote it.
         CorruptMeta, CorruptPage, CorruptFrame, MissingPage: damage other than a torn tail.
+        JournalOnly: the queue is a journal's, which removes entries itself, and has no `retention`.
         DiskFull: the first page does not fit on the disk.
         LockTimeout: another process is recovering the queue, for too long.
 
@@ -121,6 +127,9 @@ class Queue(Closing):
 
     Source: FORMAT.md, "Opening".
     """
+
+    _is_journal = False
+    """Whether the queue is created as a journal's, and must be one; see `pagequeue.journal`."""
 
     # Opening keeps I5 and I10.
     def __init__(
@@ -161,7 +170,8 @@ class Queue(Closing):
         open_store = partial(
             Store, path, prefix, read_only=read_only, page_bytes=page_bytes,
             lock_timeout=lock_timeout, clock=clock or system_clock, file_mode=file_mode,
-            trust=trusted(trust, path), schema=requested_schema(dtype, codec, path),
+            trust=trusted(trust, path),
+            schema=requested_schema(dtype, codec, path, is_journal=self._is_journal),
         )  # fmt: skip
         how = OpenOptions(
             open_store=open_store,
@@ -184,44 +194,84 @@ class Queue(Closing):
 
     @property
     def directory(self) -> str:
-        """The absolute path of the directory."""
+        """The absolute path of the directory.
+
+        Example:
+            >>> queue.directory == os.path.abspath("events")
+            True
+        """
         return self._store.folder.path
 
     @property
     def prefix(self) -> str:
-        """The prefix of all file names."""
+        """The prefix of all file names.
+
+        Example:
+            >>> queue.prefix
+            'queue'
+        """
         return self._store.prefix
 
     @property
     def page_bytes(self) -> int:
-        """The size of each page file, in bytes."""
+        """The size of each page file, in bytes.
+
+        Example:
+            >>> queue.page_bytes
+            65536
+        """
         return self._store.meta.page_bytes
 
     @property
     def dtype(self) -> np.dtype[np.void] | None:
-        """The dtype of the records; None: messages are of any size."""
+        """The dtype of the records; None: messages are of any size.
+
+        Example:
+            >>> queue.dtype is None
+            True
+        """
         return self._store.schema.dtype
 
     @property
     def codec(self) -> str:
-        """The name of the codec; "bytes": objects are sent as they are, and must be bytes-like."""
+        """The name of the codec; "bytes": objects are sent as they are, and must be bytes-like.
+
+        Example:
+            >>> queue.codec
+            'bytes'
+        """
         return self._store.schema.codec
 
     # --- what it holds now ------------------------------------------------------------------------
 
     @property
     def head_sequence(self) -> int:
-        """The sequence of the first message that is retained."""
+        """The sequence of the first message that is retained.
+
+        Example:
+            >>> queue.head_sequence
+            0
+        """
         return self._opened.readable().read_meta.head_sequence
 
     @property
     def tail_sequence(self) -> int:
-        """The sequence that the next message gets."""
+        """The sequence that the next message gets.
+
+        Example:
+            >>> queue.tail_sequence
+            5
+        """
         return self._opened.readable().tail.sequence
 
     @property
     def durable_sequence(self) -> int:
-        """The sequence of the first message that is not known to be on stable storage."""
+        """The sequence of the first message that is not known to be on stable storage.
+
+        Example:
+            >>> queue.producer().flush() == queue.durable_sequence
+            True
+        """
         return self._opened.readable().write_meta.durable_sequence
 
     def __len__(self) -> int:
@@ -235,7 +285,12 @@ class Queue(Closing):
 
     @property
     def recovery(self) -> RecoveryReport:
-        """What opening had to repair; empty if another process already had the queue open."""
+        """What opening had to repair; empty if another process already had the queue open.
+
+        Example:
+            >>> queue.recovery.actions
+            []
+        """
         return self._store.report
 
     # --- sending and receiving --------------------------------------------------------------------
@@ -245,6 +300,7 @@ class Queue(Closing):
 
         Raises:
             ReadOnlyQueue: the queue was opened with `read_only=True`.
+            JournalOnly: its messages are the entries of a journal.
 
         Example:
             >>> with queue.producer() as producer:
@@ -253,6 +309,104 @@ class Queue(Closing):
         """
         store, how = self._opened.writable("send"), self._opened.options
         return self._opened.keep(make_producer(store, how.clock, how.sync_every), store)
+
+    def publish(
+        self,
+        writer: str,
+        piece: int,
+        payloads: Many,
+        *,
+        timestamps: Times | None = None,
+        timeout: float | None = None,
+    ) -> range:
+        """Send messages durably, once for each writer and piece, however often this is called.
+
+        All of them become visible at once, however many and large they are; what does not fit into
+        a page is staged in files first. After an error, a kill or a power cut, call it again with
+        the same writer and piece: if the messages are there, it returns their sequences and sends
+        nothing.
+
+        Args:
+            writer: a name, 1 to 255 bytes; each has its own pieces. A batch write of Spark with
+                this option `writer` is the same one.
+            piece: of the writer's work, 0 to 2**63 - 1; give each a higher number than the one
+                before. The last 16 are remembered with their sequences.
+            payloads: as for `Producer.send_many`; held in memory until it returns.
+            timestamps: as for `Producer.send_many`; None: the time of the commit for all.
+            timeout: seconds to wait for room in a queue that was opened with `on_full="block"`;
+                None: its `full_timeout`.
+
+        Returns:
+            the sequences of the messages, consecutive; `range(0)` for a piece up to the highest
+            that is not remembered any more, which was published before or left out.
+
+        Raises:
+            ReadOnlyQueue: the queue was opened with `read_only=True`.
+            JournalOnly: its messages are the entries of a journal.
+            TypeError, InvalidOption, NotEncodable, DtypeMismatch, RecordSize, TimestampOrder: as
+                for `Producer.send_many`; nothing was sent.
+            MessageTooLarge: a payload exceeds 2**40 bytes, or `max_bytes` can never hold the
+                messages; nothing was sent.
+            QueueFull, DiskFull, LockTimeout: nothing was sent; LockTimeout also if another
+                publisher made no progress.
+            NotDurable, SyncFailed: the messages may be visible.
+            Expired: the last attempt was interrupted, and retention has removed what would show
+                whether it succeeded: find out, and then publish as another piece.
+            CorruptMeta: the record of this writer is damaged.
+
+        Example:
+            >>> queue.publish("import", 0, [b"six", b"seven"])
+            range(5, 7)
+            >>> queue.publish("import", 0, [b"six", b"seven"])  # again, after a crash
+            range(5, 7)
+
+        Source: FORMAT.md, "Publishing pages".
+        """
+        # Keeps I8 and I19.
+        return messages.publish(
+            self._opened.writable("publish"), writer, piece, payloads, timestamps=timestamps,
+            timeout=timeout,
+        )  # fmt: skip
+
+    async def publish_async(
+        self,
+        writer: str,
+        piece: int,
+        payloads: Many,
+        *,
+        timestamps: Times | None = None,
+        timeout: float | None = None,
+    ) -> range:
+        """Publish as `publish` does, in a thread, and let the event loop run meanwhile.
+
+        If the task is cancelled, the messages may or may not be sent, all or none: publish the same
+        piece again. A publication that waits for room ends when its task is cancelled.
+
+        Args:
+            writer: as for `publish`.
+            piece: as for `publish`.
+            payloads: as for `publish`.
+            timestamps: as for `publish`, shape (n,).
+            timeout: as for `publish`, in seconds.
+
+        Returns:
+            the sequences of the messages, as `publish` does.
+
+        Raises:
+            QueueFull, MessageTooLarge, NotDurable, SyncFailed, Expired, ClosedError: as for
+                `publish`.
+
+        Example:
+            >>> asyncio.run(queue.publish_async("import", 0, [b"six", b"seven"]))
+            range(5, 7)
+
+        Source: FORMAT.md, "Publishing pages".
+        """
+        # Keeps I8 and I19.
+        return await messages.publish_async(
+            self._opened.writable("publish"), writer, piece, payloads, timestamps=timestamps,
+            timeout=timeout,
+        )  # fmt: skip
 
     def consumer(
         self,
@@ -360,7 +514,13 @@ class Queue(Closing):
         return self._opened.keep(group, store)
 
     def persist(
-        self, source: Source, name: str, *, commit: str = "auto", on_expired: str = "raise"
+        self,
+        source: Source,
+        name: str,
+        *,
+        since: TimeLike | None = None,
+        commit: str = "auto",
+        on_expired: str = "raise",
     ) -> Flow:
         """Store what an iterator yields, in the background, and return it again, at least once.
 
@@ -377,6 +537,9 @@ class Queue(Closing):
                 The function gets the last message even if retention removed its page: a copy is
                 kept until the consumer of this name is removed.
             name: of the consumer that returns the elements.
+            since: leave out, for good, what was stored earlier and is not acknowledged yet: int ns
+                since 1970, UTC, an aware datetime, or a timedelta before now. It never brings back
+                what was acknowledged. None: everything comes out.
             commit: `"auto"` acknowledges an element when the next one is requested, and the last
                 one when the end is. `"manual"` leaves it to `Flow.commit`.
             on_expired: as for `consumer`.
@@ -389,7 +552,7 @@ class Queue(Closing):
             ConsumerInUse: the flow, or the consumer of this name, is open elsewhere.
             CorruptMeta: the copy of the last message is damaged or missing.
             ReadOnlyQueue: the queue was opened with `read_only=True`.
-            InvalidOption, TypeError: an argument is invalid.
+            NaiveDatetime, InvalidOption, TypeError: an argument is invalid.
             RuntimeError: the source is asynchronous, and no event loop is running.
 
         Example:
@@ -400,7 +563,9 @@ class Queue(Closing):
         Source: FORMAT.md, "Cursors".
         """
         # Keeps I11.
-        return flows.persist(self._opened, source, name, commit=commit, on_expired=on_expired)
+        return flows.persist(
+            self._opened, source, name, since=since, commit=commit, on_expired=on_expired
+        )
 
     # --- parts of it ------------------------------------------------------------------------------
 
@@ -439,6 +604,7 @@ class Queue(Closing):
         sequence: int | None = None,
         limit_count: int = reading.BATCH_COUNT,
         speed: Speed | None = None,
+        copy: bool = True,
     ) -> Batches:
         """Return a finite iterator of batches: the same messages as `replay`, as columns.
 
@@ -452,6 +618,9 @@ class Queue(Closing):
                 after about 2 MiB.
             speed: as for `replay`; a batch holds all messages that are due. Arrow's streams have no
                 pauses.
+            copy: what Arrow's streams hold: copies of the payloads, as binary, or as strings with
+                the codecs `"utf-8"` and `"json"`; or with False views of the pages, as binary_view,
+                which fewer operations of libraries take. A batch itself is a view either way.
 
         Raises:
             CorruptFrame, Expired, SequenceOutOfRange, NaiveDatetime, InvalidOption, TypeError: as
@@ -463,7 +632,7 @@ class Queue(Closing):
         """
         return reading.batches(
             self._opened, since=since, until=until, sequence=sequence, limit_count=limit_count,
-            speed=speed,
+            speed=speed, copy=copy,
         )  # fmt: skip
 
     def last(self, count: int) -> Batch:
@@ -502,17 +671,17 @@ class Queue(Closing):
         return reading.between(self._opened, since, until)
 
     @overload
-    def as_of(self, moments: TimeLike) -> int: ...
+    def as_of(self, timestamps: TimeLike) -> int: ...
     @overload
-    def as_of(self, moments: ArrayLike) -> NDArray[np.int64]: ...
-    def as_of(self, moments: TimeLike | ArrayLike) -> int | NDArray[np.int64]:
+    def as_of(self, timestamps: ArrayLike) -> NDArray[np.int64]: ...
+    def as_of(self, timestamps: TimeLike | ArrayLike) -> int | NDArray[np.int64]:
         """Return the sequence of the last message that is not later than a time; -1 for none.
 
         Many times are searched for together: only the index of each page is searched, and the
         frames that the index leads to are checked.
 
         Args:
-            moments: int ns since 1970, UTC, an aware datetime, or a timedelta before now; or many
+            timestamps: int ns since 1970, UTC, an aware datetime or a timedelta before now; or many
                 times, as an array of integers (ns since 1970, UTC) or of `datetime64`, of any
                 shape.
 
@@ -530,7 +699,7 @@ class Queue(Closing):
         Source: FORMAT.md, "Since".
         """
         # Keeps I6.
-        return reading.as_of(self._opened.readable(), moments)
+        return reading.as_of(self._opened.readable(), timestamps)
 
     def times(
         self,
@@ -581,6 +750,22 @@ class Queue(Closing):
             5
         """
         return self._opened.inspect(stats)
+
+    def pages(self) -> list[PageInfo]:
+        """Return the retained pages, oldest first; the last one is active, all others are sealed.
+
+        Each takes a few microseconds; the first call also maps each page, for the time of its first
+        message.
+
+        Raises:
+            CorruptPage, MissingPage: a page is damaged or missing; `verify` lists all damage.
+            MissingExtra: a page is compressed, and the extra `zstd` is not installed.
+
+        Example:
+            >>> [(page.number, page.state, page.end_sequence) for page in queue.pages()]
+            [(1, 'active', 5)]
+        """
+        return self._opened.inspect(pages)
 
     def consumers(self) -> list[ConsumerInfo]:
         """Return all named consumers and groups, in order of their names.
@@ -658,7 +843,7 @@ class Queue(Closing):
             SyncFailed: the queue is latched.
 
         Example:
-            >>> queue.rotate()  # the active page is not compressed: seal it
+            >>> sealed = queue.rotate()  # the active page is not compressed
             >>> queue.compress().pages
             1
 
@@ -706,7 +891,7 @@ class Queue(Closing):
             MissingExtra: a page is compressed, and the extra `zstd` is not installed.
 
         Example:
-            >>> queue.rotate()  # the active page is not copied: seal it
+            >>> sealed = queue.rotate()  # the active page is not copied
             >>> queue.ship("replica", consumer="backup").pages
             1
 
@@ -720,22 +905,62 @@ class Queue(Closing):
         file_mode = options.check_file_mode(store.folder.path, file_mode)
         return ship(store, to, consumer=consumer, file_mode=file_mode, progress=progress)
 
-    def rotate(self) -> None:
+    def rotate(self, *, timeout: float | None = None) -> Sealed | None:
         """Seal the active page now and continue in a new one, while others send.
 
         An empty page stays the active one.
+
+        Args:
+            timeout: seconds to wait for room in a queue that was opened with `on_full="block"`;
+                None: its `full_timeout`.
+
+        Returns:
+            the page that was sealed, by this call or by another process meanwhile, with its
+            sequences and its path, also if retention has removed it already; None: the active page
+            was empty.
 
         Raises:
             ReadOnlyQueue: the queue was opened with `read_only=True`.
             DiskFull: the next page does not fit on the disk; the queue is unchanged.
             QueueFull: retention leaves no room for the next page; the queue is unchanged.
+            LockTimeout, SyncFailed: as for `Producer.send`.
 
         Example:
-            >>> queue.rotate()
+            >>> queue.rotate().end_sequence
+            5
         """
         store = self._opened.writable("rotate")
         with Producer(store, store.clock) as producer:
-            producer.rotate()
+            return producer.rotate(timeout=timeout)
+
+    async def rotate_async(self, *, timeout: float | None = None) -> Sealed | None:
+        """Rotate as `rotate` does, in a thread, and let the event loop run meanwhile.
+
+        If the task is cancelled, the page may be sealed or not; a rotation that waits for room ends
+        then.
+
+        Args:
+            timeout: as for `rotate`, in seconds.
+
+        Returns:
+            the page that was sealed; None: the active page was empty.
+
+        Raises:
+            ReadOnlyQueue, DiskFull, QueueFull, LockTimeout, SyncFailed: as for `rotate`.
+
+        Example:
+            >>> asyncio.run(queue.rotate_async()).end_sequence
+            5
+        """
+        store = self._opened.writable("rotate")
+        found: list[Sealed | None] = []
+
+        def rotate(job: SharedJob) -> None:
+            with Producer(store, store.clock) as producer:
+                found.append(producer.rotate(timeout=timeout, check=job.check))
+
+        await store.jobs.run(object(), rotate).wait()
+        return found[0]
 
     def salvage(
         self,

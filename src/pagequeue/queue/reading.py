@@ -87,6 +87,7 @@ def batches(
     sequence: int | None = None,
     limit_count: int = BATCH_COUNT,
     speed: Speed | None = None,
+    copy: bool = True,
 ) -> Batches:
     """Return a finite iterator of batches; as `Queue.batches`."""
     store = queue.readable()
@@ -95,7 +96,7 @@ def batches(
     end_sequence = store.tail.sequence
     first = replay(queue, oldest, newest, sequence, end_sequence, pace_of(speed))
     again = partial(replay, queue, oldest, newest, first.sequence, end_sequence, None)
-    return Batches(first, again, limit_count, store.schema)
+    return Batches(first, again, limit_count, store.schema, copy=copy)
 
 
 def last(queue: OpenQueue, count: int) -> Batch:
@@ -128,20 +129,20 @@ def _between(queue: OpenQueue, since: TimeLike | None, until: TimeLike | None) -
 # --- by the index ---------------------------------------------------------------------------------
 
 
-def as_of(store: Store, moments: TimeLike | ArrayLike) -> int | NDArray[np.int64]:
+def as_of(store: Store, timestamps: TimeLike | ArrayLike) -> int | NDArray[np.int64]:
     """Return the last sequence that is not later than each of some times; as `Queue.as_of`."""
-    if not isinstance(moments, np.ndarray) and not hasattr(moments, "__len__"):
-        moment = to_ns(moments, store.clock, name="moments")  # type: ignore[arg-type]
-        return int(_as_of_many(store, np.array([moment], np.int64))[0])
-    wanted = _ns_of(np.asanyarray(moments))
+    if not isinstance(timestamps, np.ndarray) and not hasattr(timestamps, "__len__"):
+        timestamp = to_ns(timestamps, store.clock, name="timestamps")  # type: ignore[arg-type]
+        return int(_as_of_many(store, np.array([timestamp], np.int64))[0])
+    wanted = _ns_of(np.asanyarray(timestamps))
     return _as_of_many(store, wanted.ravel()).reshape(wanted.shape)
 
 
-def _as_of_many(store: Store, moments: NDArray[np.int64]) -> NDArray[np.int64]:
-    order = np.argsort(moments, kind="stable")
-    found = np.empty(len(moments), np.int64)
-    if len(moments):
-        found[order] = store.while_retained(partial(_as_of_sorted, store, moments[order]))
+def _as_of_many(store: Store, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
+    order = np.argsort(timestamps, kind="stable")
+    found = np.empty(len(timestamps), np.int64)
+    if len(timestamps):
+        found[order] = store.while_retained(partial(_as_of_sorted, store, timestamps[order]))
     return found
 
 
@@ -154,26 +155,30 @@ def times(
     return store.while_retained(partial(_times, store, oldest, newest, sequence))
 
 
-def _ns_of(moments: NDArray[np.generic]) -> NDArray[np.int64]:
-    """Return moments as int64 ns.
+def _ns_of(timestamps: NDArray[np.generic]) -> NDArray[np.int64]:
+    """Return timestamps as int64 ns.
 
     Raises:
         TypeError: they are neither integers nor datetime64.
     """
-    if is_masked(moments):
+    if is_masked(timestamps):
         raise errors.InvalidOption(
-            "moments has masked elements", remedy="give moments.compressed()"
+            "timestamps has masked elements", remedy="give timestamps.compressed()"
         )
-    moments = np.asarray(moments)
-    if moments.dtype.kind == "M":
-        if np.isnat(moments).any():
-            raise errors.InvalidOption("moments has a NaT", remedy="leave it out")
-        return array_to_ns(moments)
-    if moments.dtype.kind not in "iu" and moments.size:
-        raise TypeError(f"moments must be integers of ns or datetime64, not {moments.dtype}")
-    if moments.dtype.kind == "u" and moments.size and int(moments.max()) > fmt.TIMESTAMP_MAX:
-        raise errors.InvalidOption("moments exceed 64 bits", remedy="give ns since 1970, UTC")
-    return moments.astype(np.int64)
+    timestamps = np.asarray(timestamps)
+    if timestamps.dtype.kind == "M":
+        if np.isnat(timestamps).any():
+            raise errors.InvalidOption("timestamps has a NaT", remedy="leave it out")
+        return array_to_ns(timestamps)
+    if timestamps.dtype.kind not in "iu" and timestamps.size:
+        raise TypeError(f"timestamps must be integers of ns or datetime64, not {timestamps.dtype}")
+    if (
+        timestamps.dtype.kind == "u"
+        and timestamps.size
+        and int(timestamps.max()) > fmt.TIMESTAMP_MAX
+    ):
+        raise errors.InvalidOption("timestamps exceed 64 bits", remedy="give ns since 1970, UTC")
+    return timestamps.astype(np.int64)
 
 
 def _check_begin(store: Store, tail: Tail, number: int) -> None:
@@ -190,28 +195,28 @@ def _check_begin(store: Store, tail: Tail, number: int) -> None:
             return
 
 
-def _as_of_sorted(store: Store, moments: NDArray[np.int64]) -> NDArray[np.int64]:
+def _as_of_sorted(store: Store, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the last sequence that is not later than each time; the times are in order."""
     head_page, tail = store.read_meta.head_page, store.tail  # in this order: both only grow
-    found = np.full(len(moments), -1, np.int64)
+    found = np.full(len(timestamps), -1, np.int64)
 
     def first_time(number: int) -> int:
         known = store.first_timestamp(number)
         return NO_TIME if known is None else known
 
     numbers = range(head_page, tail.page_number + 1)
-    low = max(bisect_right(numbers, int(moments[0]), key=first_time) - 1, 0)
-    high = bisect_right(numbers, int(moments[-1]), key=first_time)
+    low = max(bisect_right(numbers, int(timestamps[0]), key=first_time) - 1, 0)
+    high = bisect_right(numbers, int(timestamps[-1]), key=first_time)
     if high == 0:
         _check_begin(store, tail, numbers[0])
         return found
-    begins = np.searchsorted(moments, [first_time(number) for number in numbers[low:high]])
-    ends = [*begins[1:], len(moments)]
+    begins = np.searchsorted(timestamps, [first_time(number) for number in numbers[low:high]])
+    ends = [*begins[1:], len(timestamps)]
     for number, begin, end in zip(numbers[low:high], begins, ends, strict=True):
         if begin < end:
             page, count = store.page(number), store.count(number, tail)
-            mend = store.may_mend_index(number)
-            before = page.find_many(moments[begin:end], count, mend=mend)
+            repair = store.may_repair_index(number)
+            before = page.find_many(timestamps[begin:end], count, repair=repair)
             found[begin:end] = page.first_sequence + before - 1
             if before[-1] == count:
                 _check_begin(store, tail, number + 1)
@@ -240,6 +245,6 @@ def _times(
         if at < first:
             raise store.expired()  # retention moved the head meanwhile
         last = min(end - first, count)
-        parts.append(page.times(at - first, last, count, mend=store.may_mend_index(number)))
+        parts.append(page.times(at - first, last, count, repair=store.may_repair_index(number)))
         at = first + last
     return np.arange(start, at, dtype=np.int64), np.concatenate(parts)

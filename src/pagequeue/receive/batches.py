@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pagequeue.columns import arrow
 from pagequeue.columns.batch import Batch
+from pagequeue.columns.inputs import StreamSource
 from pagequeue.util.closing import Closing
 
 if TYPE_CHECKING:
@@ -42,12 +43,19 @@ class Batches(Iterator[Batch], Closing):
     """
 
     def __init__(
-        self, replay: Replay, again: Callable[[], Replay], limit_count: int, kind: Schema
+        self,
+        replay: Replay,
+        again: Callable[[], Replay],
+        limit_count: int,
+        kind: Schema,
+        *,
+        copy: bool = True,
     ) -> None:
         self._replay = replay
         self._kind = kind
         self._again = again
         self._limit_count = limit_count
+        self._copy = copy
 
     def __next__(self) -> Batch:
         batch = self._replay.read_batch(self._limit_count, BATCH_BYTES)
@@ -57,7 +65,12 @@ class Batches(Iterator[Batch], Closing):
 
     @property
     def sequence(self) -> int:
-        """The sequence of the next message; at the end, that after the last one."""
+        """The sequence of the next message; at the end, that after the last one.
+
+        Example:
+            >>> queue.batches(sequence=3).sequence
+            3
+        """
         return self._replay.sequence
 
     @property
@@ -66,8 +79,12 @@ class Batches(Iterator[Batch], Closing):
 
         Raises:
             MissingExtra: pyarrow is not installed.
+
+        Example:
+            >>> queue.batches().schema.names
+            ['sequence', 'timestamp', 'payload']
         """
-        return arrow.schema(self._kind)
+        return arrow.schema(self._kind, copy=self._copy, text=True)
 
     def __arrow_c_schema__(self) -> object:
         """Return the schema of Arrow's stream, as a capsule."""
@@ -77,25 +94,60 @@ class Batches(Iterator[Batch], Closing):
         """Return the whole part as Arrow's stream, in a capsule.
 
         Args:
-            requested_schema: the schema that the reader prefers, as a capsule: if its `payload` has
-                another type than binary_view, payloads are copied.
+            requested_schema: the schema that the reader prefers, as a capsule: payloads are copied
+                unless its `payload` is of type binary_view.
 
         Raises:
             MissingExtra: pyarrow is not installed.
             Expired: retention removed the beginning of the part.
-            ClosedError: the queue was closed. The reader gets later errors from its own library;
-                their text has the file and the position.
+            ClosedError: the queue was closed. Arrow's stream has no types of errors, so the reader
+                gets later errors from its own library; their text has the file and the position.
+                `to_arrow` raises them as they are.
         """
         return arrow.stream_capsule(
-            _all(self._again(), self._limit_count), self._kind, requested_schema
+            _all(self._again(), self._limit_count), self._kind, requested_schema, copy=self._copy
         )
 
+    def to_arrow(self, *, copy: bool | None = None) -> Any:  # noqa: ANN401 - pyarrow may be missing
+        """Return the whole part as a `pyarrow.RecordBatchReader`; needs the extra `arrow`.
+
+        It gives the same as `pyarrow.table(batches)`, and raises this library's own errors.
+
+        Args:
+            copy: as for `Batch.to_arrow`; None: as `Queue.batches` was called.
+
+        Raises:
+            MissingExtra: pyarrow is not installed.
+            Expired: retention removed the beginning of the part.
+            ClosedError: the queue was closed; also from the reader, if it is closed meanwhile.
+
+        Example:
+            >>> queue.batches().to_arrow().read_all().num_rows
+            5
+        """
+        copy = self._copy if copy is None else copy
+        return arrow.batch_reader(_all(self._again(), self._limit_count), self._kind, copy=copy)
+
     def close(self) -> None:
-        """Unmap the page; Arrow's streams continue."""
+        """Unmap the page; Arrow's streams continue.
+
+        Example:
+            >>> batches = queue.batches()
+            >>> batches.close()
+        """
         self._replay.close()
 
 
+StreamSource.register(Batches)
+
+
 def _all(replay: Replay, limit_count: int) -> Iterator[Batch]:
-    """Return all batches, then unmap the page."""
-    with replay:
-        yield from iter(partial(replay.read_batch, limit_count, BATCH_BYTES), None)
+    """Return all batches, then unmap the page; an error comes again with the next call."""
+    return iter(partial(_next_of, replay, limit_count), None)
+
+
+def _next_of(replay: Replay, limit_count: int) -> Batch | None:
+    batch = replay.read_batch(limit_count, BATCH_BYTES)
+    if batch is None:
+        replay.close()
+    return batch

@@ -11,19 +11,24 @@ from typing import TYPE_CHECKING, Self
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue._core import Message
 from pagequeue.columns.batch import Batch
 from pagequeue.meta.all_and_read_meta import lost_meta
 from pagequeue.page.compressed_page import BlockInflater
+from pagequeue.page.fragments import large_message
 from pagequeue.page.header import REMEDY
 from pagequeue.page.page import REASONS, lost_page
-from pagequeue.receive.async_receive import AsyncReads
+from pagequeue.receive.async_receive import await_first
 from pagequeue.store.options import check_expired
 from pagequeue.util.closing import Closing
 from pagequeue.util.timestamps import TimeLike, to_ns
+from pagequeue.wait.coroutine import Turns, check_timeout
 
 if TYPE_CHECKING:
-    from pagequeue._core import Message
+    from collections.abc import Callable
+
     from pagequeue.store.store import Place, Store
+    from pagequeue.wait.coroutine import Found
 
 GOOD = {_core.READ_FRAME, _core.READ_END}
 NO_END = 2**64 - 1
@@ -101,12 +106,40 @@ class PageReader(_core.Reader, Closing):
             f"this {self._kind} is closed", path=path, remedy="make another one"
         )
 
+    def _large(
+        self, number: int, position: int, timestamp: int, sequence: int, whole: int
+    ) -> Message | None:
+        """Return the message whose head the core found; None: this reader moved elsewhere.
+
+        Args:
+            number: of the page with the head.
+            position: of the head.
+            timestamp: of the message.
+            sequence: of the message.
+            whole: not 0: with its payload in memory.
+        """
+        message = large_message(
+            self._store.page, number, position, timestamp, sequence, self._decoder
+        )
+        if whole:
+            message.load()
+        return message
+
     def _turn(self) -> bool:
         """Continue in the next page."""
         if self._store.awaits_recovery and self._page_number >= self._store.tail.page_number:
             return False
         old: list[object] = [self._region]  # not by its number: retention may have removed it
-        page = self._store.page(self._page_number + 1)
+        try:
+            page = self._store.page(self._page_number + 1)
+        except (
+            errors.Expired
+        ):  # a page of fragments, or an empty one, can be gone without a message
+            head = self._store.seek_head()
+            if head.sequence != self.sequence:
+                raise
+            self._go(head)
+            return True
         if page.first_sequence != self.sequence:
             raise errors.CorruptPage(
                 f"begins with message {page.first_sequence}, must be {self.sequence}",
@@ -142,7 +175,7 @@ class PageReader(_core.Reader, Closing):
             return False
         page = store.page_again(self._page_number)
         region = page.ready(self._position)
-        if _core.look(region, self._position, self.sequence)[0] in GOOD:
+        if _core.peek(region, self._position, self.sequence)[0] in GOOD:
             # After a failed sync another file replaced the page, and the old one had lost data.
             self._enter(region, self._page_number, self._position, self.sequence)
             return True
@@ -167,6 +200,9 @@ class PageReader(_core.Reader, Closing):
         columns = self._read_many(limit_count, timeout, bytes_max)
         if columns is None:
             return None
+        if isinstance(columns, Message):  # a large one, whose payload is here
+            times = columns.timestamp.to_bytes(8, "little", signed=True)
+            return Batch.of_payloads([columns.payload], columns.sequence, times, self._store.schema)
         batch = Batch(*columns, self._store.schema)
         if len(columns[2]) > KEPT_BYTES:
             self._kept = self._last._payloads if self._last is not None else None  # noqa: SLF001 - its own package
@@ -177,6 +213,9 @@ class PageReader(_core.Reader, Closing):
         """Unmap the page; closing again has no effect.
 
         Another thread may close it: a waiting `receive` then ends in `ClosedError`.
+
+        Example:
+            >>> consumer.close()
         """
         if self._store.is_forked:
             return  # the parent's
@@ -187,7 +226,7 @@ class PageReader(_core.Reader, Closing):
                 self._store.write_meta.wake()
 
 
-class Consumer(PageReader, AsyncReads):
+class Consumer(PageReader):
     """Receives messages in order, each once; any number of consumers receive all of them.
 
     It belongs to one thread at a time. Made by `Queue.consumer()`. Iterating waits for ever;
@@ -204,12 +243,12 @@ class Consumer(PageReader, AsyncReads):
         b'one'
     """
 
-    __slots__ = ("_is_passed", "_rested_at", "_skips", "missed")
+    __slots__ = ("_is_passed", "_skips", "_turns", "missed")
 
     missed: int
     _skips: bool
     _is_passed: bool
-    _rested_at: float
+    _turns: Turns
 
     def __new__(
         cls, store: Store, *, durable_only: bool = False, on_expired: str = "raise"
@@ -219,7 +258,7 @@ class Consumer(PageReader, AsyncReads):
         self = super().__new__(cls, store, waits=True, kind="consumer", durable_only=durable_only)
         self._skips = on_expired == "skip"
         self._is_passed = False
-        self._rested_at = 0.0
+        self._turns = Turns()
         self.missed = 0
         return self
 
@@ -228,7 +267,7 @@ class Consumer(PageReader, AsyncReads):
 
     # --- after retention --------------------------------------------------------------------------
 
-    def _go_before_head(self, sequence: int) -> None:
+    def _enter_before_head(self, sequence: int) -> None:
         """Go to a place that retention removed: the next read raises Expired, or skips."""
         head = self._store.seek_head()
         self._enter(head.page.region, head.page.number, head.position, sequence)
@@ -240,6 +279,17 @@ class Consumer(PageReader, AsyncReads):
             return super()._turn()
         except errors.Expired:
             return self._expire()
+
+    def _large(
+        self, number: int, position: int, timestamp: int, sequence: int, whole: int
+    ) -> Message | None:
+        try:
+            return super()._large(number, position, timestamp, sequence, whole)
+        except errors.Expired:
+            if self._store.seek_head().sequence <= sequence:
+                raise
+            self._expire()
+            return None
 
     def _lift_limit(self) -> bool:
         return self._expire() if self._is_passed else super()._lift_limit()
@@ -356,7 +406,118 @@ class Consumer(PageReader, AsyncReads):
 
     @property
     def lag(self) -> int:
-        """How many messages are published and not received yet."""
+        """How many messages are published and not received yet.
+
+        Example:
+            >>> consumer.lag
+            5
+        """
         if self._closed:
             self._on_event(_core.EVENT_CLOSED, 0)
         return max(0, self._store.tail.sequence - self.sequence)
+
+    # --- asyncio ----------------------------------------------------------------------------------
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        return await self.receive_async()
+
+    async def receive_async(self, timeout: float | None = None) -> Message:
+        """Return the next message, as `receive` does, and let the event loop run meanwhile.
+
+        Any number of consumers wait on any number of loops with one thread for the queue. A
+        cancelled wait has not moved the consumer.
+
+        Args:
+            timeout: seconds to wait; None waits for ever, 0 never waits.
+
+        Raises:
+            TimeoutError: no message was published in time; the consumer has not moved.
+            Expired, CorruptFrame, CorruptPage, CorruptMeta, ClosedError: as for `receive`.
+
+        Example:
+            >>> message = await consumer.receive_async(timeout=1.0)
+
+        Source: FORMAT.md, "Reading".
+        """
+        # Keeps I1, I2 and I7.
+        timeout = check_timeout(timeout)
+        await self._turns.take()
+        message = self.poll()
+        if message is None:
+            message = await self._await_first(self.poll, timeout)
+        return message
+
+    async def receive_many_async(
+        self, limit_count: int = 1024, timeout: float | None = None
+    ) -> Batch:
+        """Return the next messages, as `receive_many` does, and let the event loop run meanwhile.
+
+        Args:
+            limit_count: most messages to return, 1 to 1_048_576.
+            timeout: seconds to wait for the first one; None waits for ever, 0 never waits.
+
+        Returns:
+            1 to `limit_count` messages with consecutive sequences.
+
+        Raises:
+            TimeoutError: no message was published in time; the consumer has not moved.
+            Expired, CorruptFrame, CorruptPage, CorruptMeta, ClosedError: as for `receive_many`.
+
+        Example:
+            >>> batch = await consumer.receive_many_async(100, timeout=1.0)
+
+        Source: FORMAT.md, "Reading".
+        """
+
+        # Keeps I1, I2 and I7.
+        def attempt() -> Batch | None:
+            try:
+                return self._batch(limit_count, 0)
+            except errors.NothingReceived:
+                return None
+
+        timeout = check_timeout(timeout)
+        await self._turns.take()
+        batch = attempt()
+        return batch if batch is not None else await self._await_first(attempt, timeout)
+
+    async def ack_async(
+        self, message_or_sequence: Message | int | None = None, *, durable: bool = False
+    ) -> None:
+        """Acknowledge as `ack` does; with `durable` the event loop runs during the sync.
+
+        The cursor moves at once. If the task is cancelled during the sync, the cursor has moved,
+        but may not be on stable storage.
+
+        Args:
+            message_or_sequence: as for `ack`.
+            durable: return when the cursor is on stable storage.
+
+        Raises:
+            InvalidOption, SyncFailed, TypeError, UsageError: as for `ack`.
+
+        Example:
+            >>> await consumer.ack_async(message, durable=True)
+        """
+        self.ack(message_or_sequence)
+        if durable:
+            what = object()  # a sync that is running may have begun before the cursor moved
+            await self._store.jobs.run(what, lambda _: self._sync_place()).wait()
+
+    def _sync_place(self) -> None:
+        """Put the cursor on stable storage, which only a named consumer has."""
+
+    async def _await_first(
+        self, attempt: Callable[[], Found | None], timeout: float | None
+    ) -> Found:
+        return await await_first(self._store, self._turns, attempt, self._is_near, timeout)
+
+    def _is_near(self) -> bool:
+        """Whether the next message may have been published; the notifier's thread calls this."""
+        region = self._region
+        if self._closed or region is None or self._store.awaits_recovery:
+            return True
+        return region.broken or region.load_half(self._position) != 0

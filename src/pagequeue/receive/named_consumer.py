@@ -74,11 +74,17 @@ class NamedConsumer(Consumer):
         try:
             self._go(store.seek_sequence(sequence))
         except errors.Expired:
-            self._go_before_head(sequence)
+            self._enter_before_head(sequence)
 
     @property
     def acknowledged(self) -> int:
-        """The cursor: every message below it is acknowledged."""
+        """The cursor: every message below it is acknowledged.
+
+        Example:
+            >>> consumer.ack(message)
+            >>> consumer.acknowledged
+            1
+        """
         self._check()
         return self._cursor.meta.next_sequence
 
@@ -127,10 +133,17 @@ class NamedConsumer(Consumer):
             self._cursor.sync()
 
     def begin_flow(self) -> int:
-        """Record durably that a flow of this name needs the last message; return since which tail.
+        """Record durably that a flow of this name needs the last message.
+
+        Returns:
+            1 + the tail when the first flow of this name did so.
 
         Raises:
             SyncFailed: the record is not on stable storage.
+
+        Example:
+            >>> consumer.begin_flow() == queue.tail_sequence + 1
+            True
         """
         meta = self._cursor.meta
         meta.begin_flow(self._store.tail.sequence)
@@ -179,6 +192,9 @@ class NamedConsumer(Consumer):
         """Unmap the page and release the name; closing again has no effect.
 
         The next handle of this name receives all messages that were not acknowledged.
+
+        Example:
+            >>> consumer.close()
         """
         if self._store.is_forked:
             return  # the parent's

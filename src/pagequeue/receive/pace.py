@@ -43,7 +43,8 @@ class Pace:
 
     Example:
         >>> pace = Pace(10.0)
-        >>> for message in queue.replay(speed=pace): ...
+        >>> [message.payload for message in queue.replay(sequence=3, speed=pace)]
+        [b'four', b'five']
     """
 
     __slots__ = ("_clock", "_first", "_sleep", "_started_at", "speed")
@@ -70,30 +71,54 @@ class Pace:
         self._first = 0
 
     def left_ns(self, timestamp: int) -> int:
-        """Return the ns until a message is due, 0 or less if it is due; the first call starts."""
+        """Return the ns until a message is due, 0 or less if it is due; the first call starts.
+
+        Example:
+            >>> pace.left_ns(message.timestamp) <= 0  # the first one is due at once
+            True
+        """
         now = self._clock()
         if self._started_at is None:
             self._started_at, self._first = now, timestamp
         return math.ceil((timestamp - self._first) / self.speed) - (now - self._started_at)
 
     def now(self) -> int:
-        """Return the time by the clock, ns."""
+        """Return the time by the clock, ns.
+
+        Example:
+            >>> pace.now() <= pace.now()
+            True
+        """
         return self._clock()
 
     def due(self) -> int:
-        """Return the timestamp up to which messages are due; call it after `left_ns`."""
+        """Return the timestamp up to which messages are due; call it after `left_ns`.
+
+        Example:
+            >>> pace.left_ns(message.timestamp) <= 0 and pace.due() >= message.timestamp
+            True
+        """
         assert self._started_at is not None
         return self._first + math.floor((self._clock() - self._started_at) * self.speed)
 
     def sleep(self, seconds: float, ended: Wakeup) -> None:
-        """Sleep so many seconds, or until another thread sets the event."""
+        """Sleep so many seconds, or until another thread sets the event.
+
+        Example:
+            >>> from pagequeue.util.wakeup import Wakeup
+            >>> pace.sleep(0.001, Wakeup())
+        """
         if self._sleep is None:
             ended.wait(min(seconds, SLICE_SECONDS))
         else:
             self._sleep(seconds)
 
     async def sleep_async(self, seconds: float) -> None:
-        """Let the event loop run for so many seconds or fewer."""
+        """Let the event loop run for so many seconds or fewer.
+
+        Example:
+            >>> await pace.sleep_async(0.001)
+        """
         if self._sleep is None:
             import asyncio  # noqa: PLC0415 - only if it is used
 

@@ -99,8 +99,8 @@ def _record(form: object, depth: int) -> np.dtype[np.void]:
     for (_, end), (begin, _) in zip(places, [*places[1:], (size_bytes, 0)], strict=True):
         if begin < end:
             raise ValueError("fields overlap, or reach beyond the record")
-    told = {"names": names, "formats": parts, "offsets": starts, "itemsize": size_bytes}
-    return cast("np.dtype[np.void]", np.dtype(cast("Any", told)))
+    fields = {"names": names, "formats": parts, "offsets": starts, "itemsize": size_bytes}
+    return cast("np.dtype[np.void]", np.dtype(cast("Any", fields)))
 
 
 def _name(name: object) -> str:

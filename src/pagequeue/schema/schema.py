@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 DTYPE: Final = "dtype"
 CODEC: Final = "codec"
+JOURNAL: Final = "journal"
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Schema:
         codec: name of the codec; "bytes": objects are payloads already.
         unpickles: whether the opener passed codec="pickle".
         path: of the queue, for errors.
+        is_journal: whether the messages are the entries of a journal, which alone appends them.
 
     Example:
         >>> Schema(codec="json").encode({"a": 1})
@@ -44,6 +46,7 @@ class Schema:
     codec: str = codecs.BYTES
     unpickles: bool = False
     path: str | None = None
+    is_journal: bool = False
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Schema:
@@ -55,20 +58,27 @@ class Schema:
         codec = options.get(CODEC, codecs.BYTES)
         if not isinstance(codec, str) or codec not in codecs.NAMES:
             raise ValueError(f"unknown codec {codec!r}")
+        if options.get(JOURNAL, True) is not True:
+            raise ValueError(f"{JOURNAL} is {options[JOURNAL]!r}, not true")
+        is_journal = JOURNAL in options
         if DTYPE not in options:
-            return cls(codec=codec)
+            return cls(codec=codec, is_journal=is_journal)
         if codec != codecs.BYTES:
             raise ValueError("records have no codec")
+        if is_journal:
+            raise ValueError("records are not the entries of a journal")
         return cls(dtype_json.parse(options[DTYPE]))
 
     def options(self) -> dict[str, object]:
         """Return the options that store this schema; none for plain bytes."""
         if self.dtype is not None:
             return {DTYPE: dtype_json.describe(self.dtype)}
-        return {} if self.codec == codecs.BYTES else {CODEC: self.codec}
+        stored: dict[str, object] = {} if self.codec == codecs.BYTES else {CODEC: self.codec}
+        return stored | {JOURNAL: True} if self.is_journal else stored
 
     def __str__(self) -> str:
-        return f"codec {self.codec!r}" if self.dtype is None else f"records of dtype {self.dtype}"
+        told = f"codec {self.codec!r}" if self.dtype is None else f"records of dtype {self.dtype}"
+        return f"{told}, entries of a journal" if self.is_journal else told
 
     @property
     def is_plain(self) -> bool:
@@ -142,26 +152,41 @@ class Schema:
 
 @dataclass(frozen=True)
 class RequestedSchema:
-    """The schema that an opener requests; None accepts the queue's own."""
+    """The schema that an opener requests; None accepts the queue's own.
+
+    Attributes:
+        dtype: of the records.
+        codec: of the messages.
+        is_journal: whether the queue must be a journal's; False accepts both.
+    """
 
     dtype: np.dtype[np.void] | None = None
     codec: str | None = None
+    is_journal: bool = False
 
     def of_new_queue(self) -> Schema:
         """Return the schema of a queue that is created now."""
-        return Schema(self.dtype, self.codec or codecs.BYTES)
+        return Schema(self.dtype, self.codec or codecs.BYTES, is_journal=self.is_journal)
 
     def agrees(self, schema: Schema) -> bool:
         """Whether a queue of this schema satisfies the request."""
         dtype_agrees = self.dtype is None or self.dtype == schema.dtype
-        return dtype_agrees and self.codec in {None, schema.codec}
+        journal_agrees = schema.is_journal or not self.is_journal
+        return dtype_agrees and journal_agrees and self.codec in {None, schema.codec}
 
     def opened(self, schema: Schema, path: str) -> Schema:
         """Return the schema of an existing queue for this opener.
 
         Raises:
             DtypeMismatch, CodecMismatch: the opener requested another one.
+            NotAJournal: the opener requested a journal.
         """
+        if self.is_journal and not schema.is_journal:
+            raise errors.NotAJournal(
+                "an ordinary queue, not a journal's",
+                path=path,
+                remedy="choose another directory or prefix for the journal",
+            )
         if self.dtype is not None and self.dtype != schema.dtype:
             raise errors.DtypeMismatch(
                 f"the queue has {schema}, not records of dtype {self.dtype}",
@@ -174,13 +199,16 @@ class RequestedSchema:
                 path=path, codec=schema.codec,
                 remedy="leave codec out, or choose another directory or prefix",
             )  # fmt: skip
-        return Schema(schema.dtype, schema.codec, self.codec == codecs.PICKLE, path)
+        unpickles = self.codec == codecs.PICKLE
+        return Schema(schema.dtype, schema.codec, unpickles, path, schema.is_journal)
 
 
 ANY_SCHEMA: Final = RequestedSchema()
 
 
-def requested_schema(dtype: DTypeLike | None, codec: str | None, path: str) -> RequestedSchema:
+def requested_schema(
+    dtype: DTypeLike | None, codec: str | None, path: str, *, is_journal: bool = False
+) -> RequestedSchema:
     """Return the schema that the options `dtype` and `codec` request.
 
     Raises:
@@ -190,7 +218,7 @@ def requested_schema(dtype: DTypeLike | None, codec: str | None, path: str) -> R
         names = ", ".join(map(repr, codecs.NAMES))
         raise errors.InvalidOption(f"codec is {codec!r}", path=path, remedy=f"give one of {names}")
     if dtype is None:
-        return RequestedSchema(None, codec)
+        return RequestedSchema(None, codec, is_journal)
     if codec not in {None, codecs.BYTES}:
         raise errors.InvalidOption(
             f"records of a dtype have no codec {codec!r}", path=path, remedy="give one of the two"

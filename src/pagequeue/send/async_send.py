@@ -6,6 +6,7 @@ has to create a page, wait for room, flush, or write again after a failed sync, 
 then the loop's thread tries again. So each message is sent without a suspension, and a coroutine
 that is cancelled earlier has not sent anything.
 """
+# ruff: noqa: SLF001 - these functions are the producer's, in a module of their own
 
 from __future__ import annotations
 
@@ -14,11 +15,10 @@ import math
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from pagequeue import _core, errors
-from pagequeue.columns.inputs import is_columnar
-from pagequeue.wait.coroutine import TURN_SECONDS, check_timeout, let_others_run
+from pagequeue.wait.coroutine import Turns, check_timeout
 from pagequeue.wait.shared_jobs import JobCancelled
 
 if TYPE_CHECKING:
@@ -34,7 +34,21 @@ Sent = TypeVar("Sent")
 Many: TypeAlias = "Iterable[Buffer] | Any"
 """An iterable of payloads, or arrays and tables, or what a codec takes."""
 Times: TypeAlias = "Iterable[int] | Any"
+LOSSES_MIN: Final = 16
+"""As the core's: a call loses so many pages to other senders whatever its timeout."""
+LARGE: Final = -1
+"""In place of an event: the messages take several pages, and all of sending them may block."""
 MAY_BLOCK: Final = {_core.EVENT_FULL, _core.EVENT_FAILED}
+
+
+def starved(path: str, seconds: float) -> errors.QueueFull:
+    """Return the error for a sender whose timeout is over, and who always lost the next page."""
+    return errors.QueueFull(
+        f"other senders filled or sealed each page first, for {seconds:.3g} s, so the message was "
+        "not sent",
+        path=path, held_by=(),
+        remedy="send again, with a longer timeout or larger pages",
+    )  # fmt: skip
 
 
 class Deferred(Exception):
@@ -55,14 +69,16 @@ class DeferredEvents:
 
     Attributes:
         sync_up_to: these threads, each with the sequence up to which it has to flush later.
-        rested_at: when a sending coroutine last yielded to others, by the monotonic clock.
+        turns: of the coroutines that send.
+        checks: threads that send for a task; each function raises if that was cancelled.
     """
 
-    __slots__ = ("rested_at", "sync_up_to")
+    __slots__ = ("checks", "sync_up_to", "turns")
 
     def __init__(self) -> None:
+        self.checks: dict[int, Callable[[], None]] = {}
         self.sync_up_to: dict[int, int] = {}
-        self.rested_at = 0.0
+        self.turns = Turns()
 
     def defers(self, event: int, value: int, page_number: int) -> bool:
         """Whether an event of the core is deferred until after the send.
@@ -79,179 +95,135 @@ class DeferredEvents:
         self.sync_up_to[me] = value
         return True
 
+    def check(self) -> None:
+        """Raise JobCancelled if this thread sends for a task that was cancelled."""
+        check = self.checks.get(threading.get_ident())
+        if check is not None:
+            check()
 
-class AwaitedSends:
-    """The part of `Producer` that belongs to asyncio."""
+    def check_may_block(self, page_number: int) -> None:
+        """Raise Deferred if this thread may not block."""
+        if self.sync_up_to and threading.get_ident() in self.sync_up_to:
+            raise Deferred(LARGE, page_number)
 
-    __slots__ = ()
 
-    if TYPE_CHECKING:
-        _store: Store
-        _deferred: DeferredEvents
+class Sending(Protocol):
+    """What these functions use of a producer."""
 
-        def send(self, payload: Buffer, /, *, timestamp: int | None = None) -> int:
-            """Send one message."""
+    @property
+    def _store(self) -> Store: ...
+    @property
+    def _deferred(self) -> DeferredEvents: ...
+    def _roll_from(self, number: int, deadline: float, check: Callable[[], None]) -> object: ...
+    def _check_open(self) -> None: ...
+    def _check_whole(self) -> None: ...
+    def _sent_already(self) -> AbstractContextManager[None]: ...
 
-        def send_many(self, payloads: Many, *, timestamps: Times | None = None) -> range:
-            """Send a batch."""
 
-        def _roll_from(self, number: int, deadline: float, check: Callable[[], None]) -> None: ...
-        def _check_open(self) -> None: ...
-        def _check_whole(self) -> None: ...
-        def _sent_already(self) -> AbstractContextManager[None]: ...
+async def send_from_loop(
+    producer: Sending, attempt: Callable[[], Sent], timeout: float | None
+) -> Sent:
+    """Send in the loop's own thread; let another thread do what was deferred.
 
-    async def send_async(self, payload: Buffer, *, timestamp: int | None = None) -> int:
-        """Send as `send` does, and let the event loop run while waiting for room and for syncs.
-
-        A task that is cancelled while it waits for room has not sent the message. If it is
-        cancelled while it waits for a sync, which only happens with another `sync` than "none", the
-        message is sent and visible, but may not be on stable storage.
-
-        Args:
-            payload: as for `send`.
-            timestamp: as for `send`, ns since 1970, UTC.
-
-        Returns:
-            the sequence of the message.
-
-        Raises:
-            QueueFull, MessageTooLarge, NotDurable, SyncFailed, ClosedError: as for `send`.
-
-        Example:
-            >>> await producer.send_async(b"one")
-            0
-
-        Source: FORMAT.md, "Publishing".
-        """
-        # Keeps I1, I3 and I4.
-        return await self._sent(lambda: self.send(payload, timestamp=timestamp))
-
-    async def send_many_async(self, payloads: Many, *, timestamps: Times | None = None) -> range:
-        """Send as `send_many` does, and let the event loop run while waiting for room and syncs.
-
-        If the task is cancelled: as for `send_async`; the batch is sent as a whole or not at all.
-
-        Args:
-            payloads: as for `send_many`.
-            timestamps: as for `send_many`, shape (n,).
-
-        Returns:
-            the sequences of the messages, consecutive.
-
-        Raises:
-            QueueFull, MessageTooLarge, NotDurable, SyncFailed, ClosedError: as for `send_many`.
-
-        Example:
-            >>> await producer.send_many_async([b"one", b"two"])
-            range(0, 2)
-
-        Source: FORMAT.md, "Publishing".
-        """
-        # Keeps I2 and I8.
-        fixed = payloads if is_columnar(payloads) else list(payloads)  # tried more than once
-        if timestamps is not None and not is_columnar(timestamps):
-            timestamps = list(timestamps)
-        return await self._sent(lambda: self.send_many(fixed, timestamps=timestamps))
-
-    async def flush_async(self, timeout: float | None = None) -> int:
-        """Flush as `flush` does, and let the event loop run meanwhile.
-
-        Coroutines that flush at the same time share their syncs. If the task is cancelled, the
-        sent messages may or may not reach stable storage.
-
-        Args:
-            timeout: seconds to wait; None waits for ever.
-
-        Returns:
-            the durable sequence: every message below it is on stable storage.
-
-        Raises:
-            FlushTimeout: the messages did not reach stable storage in time.
-            SyncFailed, ClosedError, ForkedError: as for `flush`.
-
-        Example:
-            >>> await producer.flush_async(timeout=10.0)
-            1
-
-        Source: FORMAT.md, "Flushing".
-        """
-        # Keeps I5.
-        timeout = check_timeout(timeout)
-        self._check_open()
-        await self._flushed(self._store.tail.sequence, timeout)
-        self._check_whole()
-        return self._store.write_meta.durable_sequence
-
-    async def _sent(self, attempt: Callable[[], Sent]) -> Sent:
-        """Send in the loop's own thread; let another thread do what was deferred."""
-        now = time.monotonic()
-        if now - self._deferred.rested_at > TURN_SECONDS:
-            await let_others_run()
-            self._deferred.rested_at = time.monotonic()
-        deadline: float | None = None
-        while True:
-            deferred: Deferred | None = None
-            me = threading.get_ident()
-            self._deferred.sync_up_to[me] = 0
-            try:
-                sent = attempt()
-            except Deferred as error:
-                deferred = error
-            finally:
-                sync_up_to = self._deferred.sync_up_to.pop(me)
-            if deferred is None:
-                break
-            if deferred.event == _core.EVENT_FULL and deadline is None:
-                deadline = self._store.roller.deadline()
-            with contextlib.suppress(JobCancelled):  # by tasks that waited before this one
-                await self._resolved(deferred, math.inf if deadline is None else deadline)
-        if sync_up_to:
-            with self._sent_already():
-                await self._flushed(sync_up_to, None)
-                self._check_whole()
-        return sent
-
-    async def _resolved(self, deferred: Deferred, deadline: float) -> None:
-        """Let a thread do what a send deferred.
-
-        Raises:
-            QueueFull: the queue has no room, and the deadline of this send has passed.
-        """
-        jobs = self._store.jobs
-        if deferred.event != _core.EVENT_FULL:
-            deadline = math.inf
-        if (left := deadline - time.monotonic()) > 0:
-            # One job for all tasks, whose deadlines differ: so the job itself has none.
-            what = (id(self), deferred.event, deferred.page_number)
-            job = jobs.run(what, partial(self._resolve, deferred, math.inf))
-            if await job.wait(None if left == math.inf else left):
-                return
-        await jobs.run(object(), partial(self._resolve, deferred, deadline)).wait()
-
-    def _resolve(self, deferred: Deferred, deadline: float, job: SharedJob) -> None:
-        """Do what a send deferred, until no task waits for it any more; called by a thread."""
-
-        def check() -> None:
-            self._check_open()
-            job.check()
-
+    Args:
+        producer: that sends.
+        attempt: sends, or raises `Deferred`.
+        timeout: seconds to wait for room; None: the queue's `full_timeout`.
+    """
+    timeout = check_timeout(timeout)
+    state = producer._deferred
+    await state.turns.take()
+    began, deadline, losses = 0.0, math.inf, 0
+    while True:
+        deferred: Deferred | None = None
+        me = threading.get_ident()
+        state.sync_up_to[me] = 0
+        try:
+            result = attempt()
+        except Deferred as error:
+            deferred = error
+        finally:
+            sync_up_to = state.sync_up_to.pop(me)
+        if deferred is None:
+            break
+        if deferred.event == LARGE:
+            return await _send_elsewhere(producer, attempt)
         if deferred.event == _core.EVENT_FULL:
-            self._roll_from(deferred.page_number, deadline, check)
-        else:
-            self._store.flusher.resume()
+            losses += 1
+            now = time.monotonic()
+            if losses == 1:
+                began, deadline = now, producer._store.roller.deadline(timeout)
+            elif losses > LOSSES_MIN and now > deadline:
+                raise starved(producer._store.folder.path, now - began)
+        with contextlib.suppress(JobCancelled):  # by tasks that waited before this one
+            await _resolved(producer, deferred, deadline)
+    if sync_up_to:
+        with producer._sent_already():
+            await await_durable(producer, sync_up_to, None)
+            producer._check_whole()
+    return result
 
-    async def _flushed(self, end_sequence: int, timeout: float | None) -> None:
-        """Wait until all messages before a sequence are on stable storage."""
-        store = self._store
-        flusher, meta = store.flusher, store.write_meta
-        deadline = math.inf if timeout is None else time.monotonic() + timeout
-        while meta.is_failed or meta.durable_sequence < end_sequence:
-            # A flush that is running may have begun before our messages were sent: another follows.
-            job = store.jobs.run("flush", lambda _: flusher.flush(None))
-            left = None if timeout is None else max(0.0, deadline - time.monotonic())
-            if not await job.wait(left):
-                raise errors.FlushTimeout(
-                    f"not on stable storage within {timeout} s",
-                    path=store.folder.path,
-                    remedy="call again",
-                )
+
+async def _send_elsewhere(producer: Sending, attempt: Callable[[], Sent]) -> Sent:
+    """Send in a thread of the loop's pool, where all of it may block."""
+    results: list[Sent] = []
+    checks = producer._deferred.checks
+
+    def send(job: SharedJob) -> None:
+        me = threading.get_ident()
+        checks[me] = job.check
+        try:
+            results.append(attempt())
+        finally:
+            del checks[me]
+
+    await producer._store.jobs.run(object(), send).wait()
+    return results[0]
+
+
+async def _resolved(producer: Sending, deferred: Deferred, deadline: float) -> None:
+    """Let a thread do what a send deferred.
+
+    Raises:
+        QueueFull: the queue has no room, and the deadline of this send has passed.
+    """
+    jobs = producer._store.jobs
+    if deferred.event != _core.EVENT_FULL:
+        deadline = math.inf
+    if (left := deadline - time.monotonic()) > 0:
+        # One job for all tasks, whose deadlines differ: so the job itself has none.
+        what = (id(producer), deferred.event, deferred.page_number)
+        job = jobs.run(what, partial(_resolve, producer, deferred, math.inf))
+        if await job.wait(None if left == math.inf else left):
+            return
+    await jobs.run(object(), partial(_resolve, producer, deferred, deadline)).wait()
+
+
+def _resolve(producer: Sending, deferred: Deferred, deadline: float, job: SharedJob) -> None:
+    """Do what a send deferred, until no task waits for it any more; called by a thread."""
+
+    def check() -> None:
+        producer._check_open()
+        job.check()
+
+    if deferred.event == _core.EVENT_FULL:
+        producer._roll_from(deferred.page_number, deadline, check)
+    else:
+        producer._store.flusher.resume()
+
+
+async def await_durable(producer: Sending, end_sequence: int, timeout: float | None) -> None:
+    """Wait until all messages before a sequence are on stable storage."""
+    store = producer._store
+    flusher, meta = store.flusher, store.write_meta
+    deadline = math.inf if timeout is None else time.monotonic() + timeout
+    while meta.is_failed or meta.durable_sequence < end_sequence:
+        # A flush that is running may have begun before our messages were sent: another follows.
+        job = store.jobs.run("flush", lambda _: flusher.flush(None))
+        left = None if timeout is None else max(0.0, deadline - time.monotonic())
+        if not await job.wait(left):
+            raise errors.FlushTimeout(
+                f"not on stable storage within {timeout} s",
+                path=store.folder.path,
+                remedy="call again",
+            )

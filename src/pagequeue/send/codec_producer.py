@@ -24,7 +24,12 @@ TEXT = "utf-8"
 
 
 def make_producer(store: Store, clock: Clock | None = None, sync_every: int = 0) -> Producer:
-    """Return a producer for the messages that a queue holds."""
+    """Return a producer for the messages that a queue holds.
+
+    Raises:
+        JournalOnly: only a journal may append to it.
+    """
+    store.check_appendable()
     made = Producer if store.schema.is_plain else CodecProducer
     return made(store, clock, sync_every)
 
@@ -48,12 +53,22 @@ class CodecProducer(Producer):
         self._record_bytes = store.schema.record_bytes
         return self
 
-    def send(self, payload: Any, /, *, timestamp: int | None = None) -> int:  # noqa: ANN401 - any object
+    def send(
+        self,
+        payload: Any,  # noqa: ANN401 - any object
+        /,
+        *,
+        timestamp: int | None = None,
+        at: int | None = None,
+        timeout: float | None = None,
+    ) -> int:
         """Make a message visible to every process, as `Producer.send` does.
 
         Args:
             payload: an object for the codec; or a record: a scalar of the dtype, or its bytes.
             timestamp: ns since 1970, UTC, for replaying history.
+            at: the sequence that it must get, as for `Producer.send`.
+            timeout: seconds to wait for room, as for `Producer.send`.
 
         Returns:
             the sequence of the message.
@@ -62,7 +77,8 @@ class CodecProducer(Producer):
             NotEncodable: the codec cannot encode the object.
             DtypeMismatch, RecordSize: not a record of this queue.
             MissingExtra: the codec's library is not installed.
-            QueueFull, SyncFailed, LockTimeout, ClosedError, ForkedError: as for `Producer.send`.
+            Overtaken, QueueFull, SyncFailed, LockTimeout, ClosedError, ForkedError: as for
+                `Producer.send`.
 
         Example:
             >>> producer.send({"celsius": 21.5})
@@ -71,42 +87,71 @@ class CodecProducer(Producer):
         Source: FORMAT.md, "Publishing".
         """
         # Keeps I1, I2 and I4.
-        return super().send(self._payload(payload), timestamp=timestamp)
+        encoded = self._payload(payload)
+        return super().send(encoded, timestamp=timestamp, at=at, timeout=timeout)
 
     def _payload(self, value: Any) -> Buffer:  # noqa: ANN401 - any object
-        kind = self._store.schema
-        if kind.dtype is None:
-            return kind.encode(value)
-        if isinstance(value, np.void | np.ndarray) and value.dtype.names is not None:
-            self._check_dtype(value.dtype)
-            return value.tobytes()
-        payload: Buffer = value
-        return payload
-
-    def _check_dtype(self, found: np.dtype[Any]) -> None:
-        dtype = self._store.schema.dtype
-        if found != dtype:
-            raise errors.DtypeMismatch(
-                f"the queue has records of dtype {dtype}, not {found}",
-                path=self._store.folder.path, dtype=dtype, remedy="send array.astype(dtype)",
-            )  # fmt: skip
+        return payload_for(self._store, value)
 
     def _in_columns(self, payloads: object) -> in_rows.ColumnInput | None:
-        kind = self._store.schema
-        if kind.dtype is None:
-            is_text = kind.codec == TEXT and any(hasattr(payloads, way) for way in in_rows.ARROW)
-            return _texts(payloads) if is_text else None
-        if isinstance(payloads, np.ndarray) and payloads.dtype.names is not None:
-            self._check_dtype(payloads.dtype)
-        return records_of(payloads, kind.dtype)
+        return columns_for(self._store, payloads)
 
     def _one_by_one(self, payloads: Iterable[Any]) -> Iterable[Buffer]:
-        if isinstance(payloads, Mapping) or hasattr(payloads, "columns"):
-            raise errors.NotEncodable(
-                f"a {type(payloads).__name__} gives only its keys",
-                remedy="send a list of values, or [it] as one message",
-            )
-        return [self._payload(value) for value in payloads]
+        return payloads_for(self._store, payloads)
+
+
+def payload_for(store: Store, value: Any) -> Buffer:  # noqa: ANN401 - any object
+    """Return the payload of an object in a queue's schema.
+
+    Raises:
+        NotEncodable, DtypeMismatch, MissingExtra: as for `CodecProducer.send`.
+    """
+    kind = store.schema
+    if kind.dtype is None:
+        return kind.encode(value)
+    if isinstance(value, np.void | np.ndarray) and value.dtype.names is not None:
+        _check_dtype(store, value.dtype)
+        return value.tobytes()
+    payload: Buffer = value
+    return payload
+
+
+def columns_for(store: Store, payloads: object) -> in_rows.ColumnInput | None:
+    """Return columnar input for a queue with a codec or dtype; None for any other iterable.
+
+    Raises:
+        NotEncodable, DtypeMismatch, MissingExtra: as for `Producer.send_many`.
+    """
+    kind = store.schema
+    if kind.dtype is None:
+        is_text = kind.codec == TEXT and any(hasattr(payloads, way) for way in in_rows.ARROW)
+        return _texts(payloads) if is_text else None
+    if isinstance(payloads, np.ndarray) and payloads.dtype.names is not None:
+        _check_dtype(store, payloads.dtype)
+    return records_of(payloads, kind.dtype)
+
+
+def payloads_for(store: Store, payloads: Iterable[Any]) -> list[Buffer]:
+    """Return the payload of each object in a queue's schema.
+
+    Raises:
+        NotEncodable, DtypeMismatch, MissingExtra: as for `Producer.send_many`.
+    """
+    if isinstance(payloads, Mapping) or hasattr(payloads, "columns"):
+        raise errors.NotEncodable(
+            f"a {type(payloads).__name__} gives only its keys",
+            remedy="send a list of values, or [it] as one message",
+        )
+    return [payload_for(store, value) for value in payloads]
+
+
+def _check_dtype(store: Store, found: np.dtype[Any]) -> None:
+    dtype = store.schema.dtype
+    if found != dtype:
+        raise errors.DtypeMismatch(
+            f"the queue has records of dtype {dtype}, not {found}",
+            path=store.folder.path, dtype=dtype, remedy="send array.astype(dtype)",
+        )  # fmt: skip
 
 
 def _texts(payloads: object) -> in_rows.ColumnInput:

@@ -11,27 +11,40 @@ import math
 import os
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.columns.inputs import PLAIN, FixedRows, check_count, columns_of, times_of
+from pagequeue.columns.inputs import (
+    PLAIN,
+    FixedRows,
+    check_count,
+    columns_of,
+    is_columnar,
+    times_of,
+)
 from pagequeue.meta.all_and_read_meta import field_of, lost_meta
 from pagequeue.meta.write_meta import Tail
 from pagequeue.page.page import lost_page
-from pagequeue.send.async_send import AwaitedSends, DeferredEvents
+from pagequeue.send import async_send
+from pagequeue.send.async_send import DeferredEvents, starved
+from pagequeue.store.sealed import sealed_page
 from pagequeue.system.file_lock import LivenessLock
 from pagequeue.system.os_errors import raise_typed
 from pagequeue.util.closing import Closing
+from pagequeue.wait.coroutine import check_timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from typing_extensions import Buffer
 
     from pagequeue.columns.inputs import ColumnInput
     from pagequeue.page.page import WritablePage
     from pagequeue.send.async_send import Many, Times
+    from pagequeue.send.bulk_sending import BulkSending, PayloadWriter
+    from pagequeue.store.sealed import Sealed
     from pagequeue.store.store import Store
     from pagequeue.util.timestamps import Clock
 
@@ -44,10 +57,14 @@ FAST_AHEAD_BYTES: Final = 24 << 20
 """The same for a fast producer: enough to last while the next page is created."""
 FAST_BYTES_PER_S: Final = 40 << 20
 PAUSE_SECONDS: Final = 0.0005
+NS_PER_S: Final = 1e9
+FIRST_SEQUENCE_AT: Final = field_of(fmt.PAGE_HEADER, "first_sequence")
+NS_MAX: Final = 2**62
+LATE: Final = {_core.EVENT_STARVED, _core.EVENT_OVERTAKEN}
 SIZES: Final = {_core.EVENT_TOO_LARGE, _core.EVENT_BATCH_TOO_LARGE, _core.EVENT_WRONG_SIZE}
 
 
-class Producer(_core.Writer, AwaitedSends, Closing):
+class Producer(_core.Writer, Closing):
     """Sends messages to one queue. Threads may share it; after a fork the child opens its own.
 
     Made by `Queue.producer()`.
@@ -66,9 +83,11 @@ class Producer(_core.Writer, AwaitedSends, Closing):
         "_lock_file",
         "_page",
         "_store",
+        "_syncs",
     )
 
     _store: Store
+    _syncs: bool
     _page: WritablePage | None
     _guard: threading.RLock
     _lock_file: LivenessLock
@@ -95,12 +114,15 @@ class Producer(_core.Writer, AwaitedSends, Closing):
                 clock,
                 sync_every,
             )
+        if store.roller.full_timeout is not None:
+            self._full_timeout = int(min(store.roller.full_timeout * NS_PER_S, NS_MAX))
         self._store = store
         self._lock_file = lock_file  # closed when no call is inside: the core has its descriptor
         self._guard = threading.RLock()
         self._page = None
         self._ahead_since = (0.0, 0)
         self._deferred = DeferredEvents()
+        self._syncs = sync_every > 0
         try:
             store.folder.admit(self)
             self._move()
@@ -116,25 +138,37 @@ class Producer(_core.Writer, AwaitedSends, Closing):
         state = "closed" if self._closed else f"page {self._page_number}"
         return f"<Producer of {self._store.folder.path!r}, {state}>"
 
-    def send_many(self, payloads: Many, *, timestamps: Times | None = None) -> range:
+    def send_many(
+        self,
+        payloads: Many,
+        *,
+        timestamps: Times | None = None,
+        at: int | None = None,
+        timeout: float | None = None,
+    ) -> range:
         """Make messages visible to every process, all at once or not at all.
 
         Args:
             payloads: C-contiguous bytes-like objects; or, copied without an object for each: a
                 NumPy array of bytes (without trailing zeros) or of records, shape (n,), or an Arrow
                 array of binary or string values. With a `dtype`, records of it, or an Arrow table
-                with its fields as columns; with a codec, objects. They must fit into one page.
+                with its fields as columns; with a codec, objects. Any number, of any size.
             timestamps: one for each payload, int64 ns since 1970, UTC, or datetime64, shape (n,),
                 for replaying history: in ascending order, none before the queue's last one.
+            at: the sequence that the first message must get; if another one is next when the
+                writers' lock is held, none is sent. None: whichever is next.
+            timeout: seconds that this call may wait for room in a queue that was opened with
+                `on_full="block"`, or lose each page to other senders, in all; None: its
+                `full_timeout`.
 
         Returns:
             the sequences of the messages, consecutive.
 
         Raises:
             TypeError: a payload is not bytes-like, or holds addresses of objects.
-            InvalidOption: the timestamps are not as many as the payloads.
-            MessageTooLarge: a payload, or all together, do not fit into a page; carries
-                `fitting_count`.
+            InvalidOption: the timestamps are not as many as the payloads; `at` is no sequence.
+            Overtaken: another sequence than `at` is next; carries it as `tail_sequence`.
+            MessageTooLarge: `max_bytes` cannot hold all of them; none was sent.
             NotEncodable, DtypeMismatch, RecordSize: the queue does not hold such messages.
             TimestampOrder: a timestamp is earlier than the one before it.
             NotDurable: sent and visible, but the sync that `sync=` asked for did not succeed.
@@ -151,27 +185,123 @@ class Producer(_core.Writer, AwaitedSends, Closing):
         # Keeps I2 and I8.
         times = times_of(timestamps)
         columns = None if type(payloads) in PLAIN else self._in_columns(payloads)
-        if columns is None:
-            items = self._one_by_one(payloads)
-            if times is not None:
-                items = tuple(items)
+        try:
+            if columns is None:
+                items = self._sequence_of(payloads)
                 check_count(times, len(items))
-            sent = self._send_many(items, times)
-        elif isinstance(columns, FixedRows):
-            check_count(times, columns.count)
-            sent = self._send_rows(columns.columns, columns.row_bytes, times)
-        else:
-            check_count(times, columns.count)
-            sent = self._send_spans(columns.parts, columns.count, times)
+                sent = self._send_many(items, times, at, timeout)
+            else:
+                check_count(times, columns.count)
+                sent = self._send_columns(columns, times, at, timeout)
+        except errors.MessageTooLarge:
+            return self._send_pages(items if columns is None else columns, times, at, timeout)
         if sent is None:
             tail = self._store.tail.sequence
+            if at is not None and at != tail:
+                raise overtaken(self._store, tail)
             return range(tail, tail)
         first, count = sent
         return range(first, first + count)
 
+    def _send_columns(
+        self,
+        columns: ColumnInput,
+        times: bytes | None,
+        at: int | None = None,
+        timeout: float | None = None,
+    ) -> tuple[int, int] | None:
+        if isinstance(columns, FixedRows):
+            return self._send_rows(columns.columns, columns.row_bytes, times, at, timeout)
+        return self._send_spans(columns.parts, columns.count, times, at, timeout)
+
+    def _send_large(self, payload: Buffer, timestamp: int, at: int, timeout_ns: int) -> int:
+        """Send a message of several pages; called by the core, with negative numbers for None."""
+        times = None if timestamp < 0 else timestamp.to_bytes(8, "little")
+        timeout = None if timeout_ns < 0 else timeout_ns / 1e9
+        return self._send_pages((payload,), times, None if at < 0 else at, timeout).start
+
+    def _send_pages(
+        self,
+        payloads: Any,  # noqa: ANN401 - or columns
+        times: bytes | None,
+        at: int | None,
+        timeout: float | None,
+    ) -> range:
+        """Send messages that do not fit into one page, all at once.
+
+        Raises:
+            MessageTooLarge: this producer can only send what fits into one.
+        """
+        timeout = check_timeout(timeout)
+        self._check_open()
+        bulk = self._bulk()
+        self._deferred.check_may_block(self._page_number)
+        sent = bulk.append(
+            self._store, payloads, times, at=at, timeout=timeout, check=self._deferred.check,
+            synced=self._syncs,
+        )  # fmt: skip
+        self.flush_if_asked(sent.stop)
+        return sent
+
+    def _bulk(self) -> BulkSending:
+        bulk: BulkSending | None = self._store.bulk
+        if bulk is None:
+            raise _too_large(self._store)
+        return bulk
+
+    def open(self, *, timestamp: int | None = None) -> PayloadWriter:
+        """Return a writable binary file whose content becomes one message when it is closed.
+
+        The payload can have any size up to 2**40 bytes, and is never in memory as a whole; other
+        producers go on meanwhile. In a queue with a codec it is the encoded form of an object.
+        Nothing is sent if the `with` block is left by an exception.
+
+        Args:
+            timestamp: as for `send`, ns since 1970, UTC.
+
+        Raises:
+            MessageTooLarge, RecordSize: this queue's messages all have one size.
+            ClosedError, ForkedError: the handle cannot be used.
+
+        Example:
+            >>> with producer.open() as file:
+            ...     file.write(b"first part, ")
+            ...     file.write(b"second part")
+            12
+            11
+            >>> file.sequence
+            0
+        """
+        self._check_open()
+        if self._record_bytes:
+            raise record_size(self._store, 0)
+        return self._bulk().open(self, self._store, timestamp, synced=self._syncs)
+
+    def flush_if_asked(self, end_sequence: int) -> None:
+        """Flush what was sent by pages, if each send is flushed, or a number of them.
+
+        Example:
+            >>> producer.flush_if_asked(queue.tail_sequence)
+        """
+        if self._syncs:
+            self._flush_sent(end_sequence)
+
+    def check_open(self) -> None:
+        """Raise unless this process may use the producer.
+
+        Example:
+            >>> producer.check_open()
+        """
+        self._check_open()
+
     def _in_columns(self, payloads: object) -> ColumnInput | None:
         """Return payloads that are columns; None: they are not columns."""
         return columns_of(payloads)
+
+    def _sequence_of(self, payloads: Iterable[Any]) -> Sequence[Buffer]:
+        """Return the payload of each object, to be read more than once."""
+        items = self._one_by_one(payloads)
+        return items if isinstance(items, list | tuple) else tuple(items)
 
     def _one_by_one(self, payloads: Iterable[Any]) -> Iterable[Buffer]:
         """Return the payload of each object."""
@@ -194,7 +324,7 @@ class Producer(_core.Writer, AwaitedSends, Closing):
 
         Example:
             >>> producer.flush(timeout=10.0)
-            2
+            5
 
         Source: FORMAT.md, "Flushing".
         """
@@ -204,10 +334,123 @@ class Producer(_core.Writer, AwaitedSends, Closing):
         self._check_whole()
         return durable
 
+    async def send_async(
+        self,
+        payload: Buffer,
+        *,
+        timestamp: int | None = None,
+        at: int | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Send as `send` does, and let the event loop run while waiting for room and for syncs.
+
+        A task that is cancelled while it waits for room has not sent the message. If it is
+        cancelled while it waits for a sync, which only happens with another `sync` than "none", the
+        message is sent and visible, but may not be on stable storage. A message of several pages
+        is written by a thread: a task that is cancelled meanwhile has not sent it, unless the
+        thread was about to make it visible.
+
+        Args:
+            payload: as for `send`.
+            timestamp: as for `send`, ns since 1970, UTC.
+            at: as for `send`; compared when the message is sent, after all waiting.
+            timeout: as for `send`, in seconds.
+
+        Returns:
+            the sequence of the message.
+
+        Raises:
+            Overtaken, QueueFull, MessageTooLarge, NotDurable, SyncFailed, ClosedError: as for
+                `send`.
+
+        Example:
+            >>> await producer.send_async(b"one")
+            0
+
+        Source: FORMAT.md, "Publishing".
+        """
+        # Keeps I1, I3 and I4.
+        return await async_send.send_from_loop(
+            self, lambda: self.send(payload, timestamp=timestamp, at=at, timeout=timeout), timeout
+        )
+
+    async def send_many_async(
+        self,
+        payloads: Many,
+        *,
+        timestamps: Times | None = None,
+        at: int | None = None,
+        timeout: float | None = None,
+    ) -> range:
+        """Send as `send_many` does, and let the event loop run while waiting for room and syncs.
+
+        If the task is cancelled: as for `send_async`; the batch is sent as a whole or not at all.
+
+        Args:
+            payloads: as for `send_many`.
+            timestamps: as for `send_many`, shape (n,).
+            at: as for `send_many`; compared when the messages are sent, after all waiting.
+            timeout: as for `send_many`, in seconds.
+
+        Returns:
+            the sequences of the messages, consecutive.
+
+        Raises:
+            Overtaken, QueueFull, MessageTooLarge, NotDurable, SyncFailed, ClosedError: as for
+                `send_many`.
+
+        Example:
+            >>> await producer.send_many_async([b"one", b"two"])
+            range(0, 2)
+
+        Source: FORMAT.md, "Publishing".
+        """
+        # Keeps I2 and I8.
+        fixed = payloads if is_columnar(payloads) else list(payloads)  # tried more than once
+        if timestamps is not None and not is_columnar(timestamps):
+            timestamps = list(timestamps)
+        return await async_send.send_from_loop(
+            self,
+            lambda: self.send_many(fixed, timestamps=timestamps, at=at, timeout=timeout),
+            timeout,
+        )
+
+    async def flush_async(self, timeout: float | None = None) -> int:
+        """Flush as `flush` does, and let the event loop run meanwhile.
+
+        Coroutines that flush at the same time share their syncs. If the task is cancelled, the
+        sent messages may or may not reach stable storage.
+
+        Args:
+            timeout: seconds to wait; None waits for ever.
+
+        Returns:
+            the durable sequence: every message below it is on stable storage.
+
+        Raises:
+            FlushTimeout: the messages did not reach stable storage in time.
+            SyncFailed, ClosedError, ForkedError: as for `flush`.
+
+        Example:
+            >>> await producer.flush_async(timeout=10.0)
+            5
+
+        Source: FORMAT.md, "Flushing".
+        """
+        # Keeps I5.
+        timeout = check_timeout(timeout)
+        self._check_open()
+        await async_send.await_durable(self, self._store.tail.sequence, timeout)
+        self._check_whole()
+        return self._store.write_meta.durable_sequence
+
     def close(self) -> None:
         """Unmap the page; sent messages stay, and closing again has no effect.
 
         A concurrent `send` of another thread ends first, or ends in `ClosedError`.
+
+        Example:
+            >>> producer.close()
         """
         if self._store.is_forked:
             return  # the parent's: another thread of it may have been inside when it forked
@@ -225,25 +468,51 @@ class Producer(_core.Writer, AwaitedSends, Closing):
             self._page = None
             self._detach()
 
-    def rotate(self) -> None:
+    def rotate(
+        self, *, timeout: float | None = None, check: Callable[[], None] | None = None
+    ) -> Sealed | None:
         """Seal the active page and continue in a new one; an empty page stays the active one.
+
+        Args:
+            timeout: seconds to wait for room, as for `send`.
+            check: called while waiting for room; what it raises ends the call.
+
+        Returns:
+            the page that was sealed; None: the active page was empty.
 
         Raises:
             QueueFull, SyncFailed, LockTimeout, ClosedError, ForkedError: as for `send`.
 
         Example:
-            >>> producer.rotate()
+            >>> producer.rotate().page_number
+            1
         """
         self._check_open()
+        timeout = check_timeout(timeout)
         store = self._store
         with store.folder.descriptor:
             if store.write_meta.failed_errno:
                 self._on_event(_core.EVENT_FAILED, 0)
-            if store.tail.count > 0:
-                self.seal()
+            wanted = None if check is None else partial(self._check_wanted, check)
+            deadline = store.roller.deadline(timeout=timeout)
+            while (tail := store.tail).count > 0:
+                end = self._roll_from(tail.page_number, deadline, wanted)
+                try:
+                    return sealed_page(store, tail, end)
+                except errors.Expired:
+                    continue  # another process sealed it, and retention removed it since
+        return None
+
+    def _check_wanted(self, check: Callable[[], None]) -> None:
+        self._check_open()
+        check()
 
     def seal(self) -> None:
-        """Seal the active page, even an empty one, and even after a failed sync."""
+        """Seal the active page, even an empty one, and even after a failed sync.
+
+        Example:
+            >>> producer.seal()
+        """
         self._roll_from(self._store.tail.page_number, self._store.roller.deadline())
 
     # --- events of the core -----------------------------------------------------------------------
@@ -278,8 +547,8 @@ class Producer(_core.Writer, AwaitedSends, Closing):
             pass  # this is an event loop's thread, which must not block
         elif event == _core.EVENT_MOVED:
             self._move()
-        elif event == _core.EVENT_FULL:  # the value is how long this call has been blocked, in ns
-            self._roll_from(self._page_number, self._store.roller.deadline(value))
+        elif event == _core.EVENT_FULL:  # the value is how long this call may still be blocked
+            self._roll_from(self._page_number, time.monotonic() + value / NS_PER_S)
         elif event == _core.EVENT_FAILED:
             self._store.flusher.resume()
         else:
@@ -338,7 +607,7 @@ class Producer(_core.Writer, AwaitedSends, Closing):
                 remedy="open the queue in the child",
             )
         elif event in SIZES:
-            error = _wrong_size(store, event, value, self._fitting)
+            error = _wrong_size(store, event, value, self._record_bytes)
         elif event == _core.EVENT_OLD_TIMESTAMP:
             last = store.tail.last_timestamp
             error = errors.TimestampOrder(
@@ -346,6 +615,8 @@ class Producer(_core.Writer, AwaitedSends, Closing):
                 path=path, last_timestamp=last,
                 remedy="send history in order of time, or to a queue of its own",
             )  # fmt: skip
+        elif event in LATE:
+            error = _late(store, event, value)
         elif event == _core.EVENT_STALLED:
             error = errors.LockTimeout(
                 f"the writers' lock was held for {value / 1e9:g} s",
@@ -399,7 +670,7 @@ class Producer(_core.Writer, AwaitedSends, Closing):
             # Kept only now that the core has attached: an exception before changes nothing.
             old: list[object] = [self._page]
             self._page = page
-            store.roller.let_go(page.number)
+            store.roller.forget_before(page.number)
             store.background.drop(old)
 
     def _roll_from(
@@ -407,19 +678,25 @@ class Producer(_core.Writer, AwaitedSends, Closing):
         number: int,
         deadline: float = math.inf,
         check: Callable[[], None] | None = None,
-    ) -> None:
+    ) -> int | None:
         """Seal page `number`, if it is still the active one, and continue in the next one.
 
         Args:
             number: of the page.
             deadline: until when to wait for room, in seconds of the monotonic clock.
             check: raises when the roll is not wanted any more.
+
+        Returns:
+            the first sequence of the next page; None: another thread or process sealed this one.
         """
         with self._store.folder.descriptor:
-            self._roll_on(number, deadline, check)
+            return self._roll_on(number, deadline, check)
 
-    def _roll_on(self, number: int, deadline: float, check: Callable[[], None] | None) -> None:
+    def _roll_on(
+        self, number: int, deadline: float, check: Callable[[], None] | None
+    ) -> int | None:
         store = self._store
+        first_sequence = None
         while store.tail.page_number == number:
             # Without the guard: this may wait for consumers to make room, and closing must not.
             try:
@@ -433,18 +710,27 @@ class Producer(_core.Writer, AwaitedSends, Closing):
             with self._guard:
                 self._move()
                 if self._page_number != number:
-                    return  # another process rolled meanwhile
+                    return None  # another process rolled meanwhile
                 result = self._roll(next_page.region, store.roller.header(next_page))
                 if result == _core.APPEND_LOST:
                     raise self._lost(next_page if next_page.region.broken else self._page)
                 if result not in {_core.APPEND_DONE, _core.APPEND_MOVED}:
                     raise self._damaged()
-                if result == _core.APPEND_DONE and store.after_roll is not None:
-                    store.background.submit(store.after_roll)
+                if result == _core.APPEND_DONE:
+                    # From its map: retention may have removed the file already.
+                    first_sequence = next_page.region.load(FIRST_SEQUENCE_AT)
+                    if store.after_roll is not None:
+                        store.background.submit(store.after_roll)
         self._move()
+        return first_sequence
 
     def freeze(self) -> Tail | None:
-        """Stop all processes from writing to the active page; None: try again (M3)."""
+        """Stop all processes from writing to the active page; None: try again (M3).
+
+        Example:
+            >>> producer.freeze().sequence
+            5
+        """
         self._check_open()
         self._move()
         result, *words = self._freeze()
@@ -468,7 +754,7 @@ class Producer(_core.Writer, AwaitedSends, Closing):
             beyond.last_timestamp,
         )  # fmt: skip
         self._move()
-        result = self._leap(page, header, words)
+        result = self._bulk_commit(page, header, words)
         if result == _core.APPEND_LOST:
             raise self._lost(self._page)
         if result == _core.APPEND_FAILED:
@@ -491,7 +777,10 @@ class Producer(_core.Writer, AwaitedSends, Closing):
         page_bytes = len(page.region)
         start = max(page.populated, position)
         end = min(position + reach, page_bytes)
-        frame_bytes = position / max(store.tail.count, 1)
+        tail = store.tail
+        frame_bytes = position / max(tail.count, 1)
+        # A flush writes every folio that has a changed byte, whole, and filling makes large ones.
+        is_filled = fast and not store.write_meta.is_durable_inside(tail)
         if end > start:
             page.populated = end
             store.background.submit(lambda: page.populate(start, end, frame_bytes))
@@ -499,7 +788,7 @@ class Producer(_core.Writer, AwaitedSends, Closing):
             store.roller.prepare(
                 page.number + 1,
                 reach=reach,
-                filled_bytes=page_bytes if fast else 0,
+                filled_bytes=page_bytes if is_filled else 0,
                 frame_bytes=frame_bytes,
             )
         self._ahead(position + reach // 4)
@@ -525,33 +814,33 @@ def _no_lock(store: Store, number: int) -> errors.CorruptMeta:
     )  # fmt: skip
 
 
-def _too_large(store: Store, size_bytes: int) -> errors.MessageTooLarge:
+def _late(store: Store, event: int, value: int) -> errors.QueueFull | errors.Overtaken:
+    """Return the error for a sender that others were faster than."""
+    if event == _core.EVENT_STARVED:
+        return starved(store.folder.path, value / NS_PER_S)
+    return overtaken(store, value)
+
+
+def overtaken(store: Store, tail_sequence: int) -> errors.Overtaken:
+    """Return the error for a send whose sequence another one has."""
+    return errors.Overtaken(
+        f"the next sequence is {tail_sequence}, another than `at` gave, so nothing was sent",
+        path=store.folder.path, tail_sequence=tail_sequence,
+        remedy="receive what others sent, decide again, and send at the next sequence",
+    )  # fmt: skip
+
+
+def _too_large(store: Store) -> errors.MessageTooLarge:
     limit = fmt.payload_bytes_max(store.meta.page_bytes)
     return errors.MessageTooLarge(
-        f"a payload of {size_bytes} bytes does not fit into a page, which holds {limit}",
-        path=store.folder.path, size_bytes=size_bytes, limit_bytes=limit,
-        remedy="split it, or create the queue with larger page_bytes",
+        f"the messages do not fit into one page, which holds {limit} bytes",
+        path=store.folder.path, size_bytes=limit + 1, limit_bytes=limit,
+        remedy="send less at once, or create the queue with larger page_bytes",
     )  # fmt: skip
 
 
-def _batch_too_large(store: Store, size_bytes: int, fitting: int) -> errors.MessageTooLarge:
-    limit = store.meta.page_bytes - fmt.PAGE_HEADER_BYTES - fmt.FRAME_HEADER_BYTES
-    return errors.MessageTooLarge(
-        f"a batch of {size_bytes} bytes with its headers does not fit into a page of "
-        f"{limit} bytes and {store.meta.index_capacity} messages, its first {fitting} messages do",
-        path=store.folder.path, size_bytes=size_bytes, limit_bytes=limit, fitting_count=fitting,
-        remedy=f"send it in parts, as rows[:{fitting}] and so on, or create the queue with larger "
-        "page_bytes",
-    )  # fmt: skip
-
-
-def _wrong_size(
-    store: Store, event: int, size_bytes: int, fitting: int
-) -> errors.MessageTooLarge | errors.RecordSize:
-    if event == _core.EVENT_TOO_LARGE:
-        return _too_large(store, size_bytes)
-    if event == _core.EVENT_BATCH_TOO_LARGE:
-        return _batch_too_large(store, size_bytes, fitting)
+def record_size(store: Store, size_bytes: int) -> errors.RecordSize:
+    """Return the error for a payload that is not a record of this size."""
     dtype, record_bytes = store.schema.dtype, store.schema.record_bytes
     return errors.RecordSize(
         f"a payload of {size_bytes} bytes is not a record of {record_bytes} bytes, dtype {dtype}",
@@ -559,3 +848,11 @@ def _wrong_size(
         remedy="send records of this dtype, or create a queue without dtype for messages of any "
         "size",
     )  # fmt: skip
+
+
+def _wrong_size(
+    store: Store, event: int, size_bytes: int, record_bytes: int
+) -> errors.MessageTooLarge | errors.RecordSize:
+    if event == _core.EVENT_WRONG_SIZE or (event == _core.EVENT_TOO_LARGE and record_bytes):
+        return record_size(store, size_bytes)
+    return _too_large(store)

@@ -97,7 +97,7 @@ def _payload(rows: Rows) -> Any:  # noqa: ANN401 - the same
 def _field(rows: Rows, *, name: str, kind: Any) -> Any:  # noqa: ANN401 - the same
     assert rows.batch is not None
     values = column(rows.batch.to_numpy(), name, kind)
-    rows.batch._check_stands()  # noqa: SLF001 - its own package; what was copied was there
+    rows.batch._check_intact()  # noqa: SLF001 - its own package; what was copied was there
     return values
 
 

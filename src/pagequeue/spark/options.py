@@ -23,7 +23,7 @@ Value = TypeVar("Value")
 PARTS_MAX: Final = 100_000
 READING: Final = (
     "path", "paths", "prefix", "trust", "since", "until", "fromSequence", "toSequence",
-    "partitionBytes", "onDamage", "onExpired", "durableOnly",
+    "partitionBytes", "onDamage", "onExpired", "durableOnly", "reader",
 )  # fmt: skip
 STREAMING: Final = (
     "path", "paths", "prefix", "trust", "startingOffsets", "maxRecordsPerTrigger",
@@ -54,6 +54,7 @@ class ReadOptions:
         records_max: messages of a micro-batch, None: no limit.
         bytes_max: bytes of a micro-batch, None: no limit.
         consumer: the name under which progress is acknowledged, None: none.
+        reader: "auto", "python" or "native": which implementation reads a table.
     """
 
     paths: tuple[str, ...]
@@ -71,6 +72,7 @@ class ReadOptions:
     records_max: int | None = None
     bytes_max: int | None = None
     consumer: str | None = None
+    reader: str = "auto"
 
     @property
     def is_glob(self) -> bool:
@@ -135,7 +137,7 @@ class _Given:
         return tuple(sorted(trusted([name for name in names if name], "option trust")))
 
 
-def _moment(text: str) -> int:
+def _timestamp(text: str) -> int:
     return parse_time(text, time.time_ns())
 
 
@@ -154,7 +156,7 @@ def _counted(text: str) -> int:
 
 
 def _starting(text: str) -> str | int:
-    return text if text in {"earliest", "latest"} else _moment(text)
+    return text if text in {"earliest", "latest"} else _timestamp(text)
 
 
 def _paths(given: _Given) -> tuple[str, ...]:
@@ -182,8 +184,8 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         paths=_paths(options),
         prefix=options.text("prefix") or "queue",
         trust=options.trust(),
-        since=options.parsed("since", _moment),
-        until=options.parsed("until", _moment),
+        since=options.parsed("since", _timestamp),
+        until=options.parsed("until", _timestamp),
         first=options.parsed("fromSequence", _whole),
         end=options.parsed("toSequence", _whole),
         partition_bytes=options.parsed("partitionBytes", _counted),
@@ -194,6 +196,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         records_max=options.parsed("maxRecordsPerTrigger", _counted),
         bytes_max=options.parsed("maxBytesPerTrigger", _counted),
         consumer=options.text("consumer"),
+        reader=options.choice("reader", "auto", "python", "native"),
     )
 
 

@@ -121,15 +121,15 @@ def one_dtype(found: list[Found]) -> np.dtype[np.void] | None:
         dtype = other.dtype()
         if dtype != first:
             raise errors.DtypeMismatch(
-                f"{_told(dtype)}, and {found[0].name} {_told(first)}: one table has one of them; "
-                "read the queues apart, or give a schema of columns that both have, payload for "
-                "one",
+                f"{_dtype_text(dtype)}, and {found[0].name} {_dtype_text(first)}: "
+                "one table has one of them; read the queues apart, or give a schema of columns "
+                "that both have, payload for one",
                 path=other.name, dtype=first,
             )  # fmt: skip
     return first
 
 
-def _told(dtype: np.dtype[np.void] | None) -> str:
+def _dtype_text(dtype: np.dtype[np.void] | None) -> str:
     return "has messages of any size" if dtype is None else f"has records of dtype {dtype}"
 
 

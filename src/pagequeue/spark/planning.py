@@ -73,8 +73,8 @@ def plan(options: ReadOptions, table: Table) -> list[InputPartition]:
     for found, queue in open_each(options):
         store = internals(queue).store
         need = table.layout(store.schema.dtype).need
-        first, end = store.while_retained(partial(_range, queue, options))
-        spans += _spans(store, found, (first, end), need, skips=options.skips_damage)
+        first, end = store.while_retained(partial(wanted_range, queue, options))
+        spans += spans_of(store, found, (first, end), need, skips=options.skips_damage)
     return cut(spans, options)
 
 
@@ -87,11 +87,11 @@ def plan_ranges(
         with found.open() as queue:
             store = internals(queue).store
             need = table.layout(store.schema.dtype).need
-            spans += _spans(store, found, (first, end), need, skips=options.skips_damage)
+            spans += spans_of(store, found, (first, end), need, skips=options.skips_damage)
     return cut(spans, options)
 
 
-def _range(queue: Queue, options: ReadOptions) -> tuple[int, int]:
+def wanted_range(queue: Queue, options: ReadOptions) -> tuple[int, int]:
     """Return the wanted sequences: the first, and the end, exclusive."""
     store = internals(queue).store
     end = end_of(queue, options)  # before the head, which can only pass it later
@@ -107,7 +107,7 @@ def _range(queue: Queue, options: ReadOptions) -> tuple[int, int]:
     return first, max(first, end)
 
 
-def _spans(
+def spans_of(
     store: Store, found: Found, wanted: tuple[int, int], need: Need, *, skips: bool
 ) -> Iterator[_Span]:
     """Yield the pages of a range; if retention removes one meanwhile, the task fails."""
@@ -118,7 +118,7 @@ def _spans(
         yield _Span(found, first, end, 0.0)
         return
     try:
-        starts = _starts(store, first, end)
+        starts = page_starts(store, first, end)
     except (errors.Expired, errors.DamageError) as error:
         if isinstance(error, errors.DamageError) and not skips:
             raise
@@ -132,7 +132,7 @@ def _spans(
             yield _Span(found, begin, stop, weight)
 
 
-def _starts(store: Store, first: int, end: int) -> list[tuple[int, int]]:
+def page_starts(store: Store, first: int, end: int) -> list[tuple[int, int]]:
     """Return numbers and first sequences of the pages of a range."""
     last = store.page_of_sequence(end - 1)
     return [(n, store.first_sequence(n)) for n in range(store.page_of_sequence(first), last + 1)]

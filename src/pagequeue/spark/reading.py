@@ -53,6 +53,14 @@ def read_part(part: Part, table: Table, options: ReadOptions) -> Iterator[Any]:
                 yield layout.batch(rows)
 
 
+def expired_since(store: Store, sequence: int) -> errors.Expired:
+    """Return the error for messages that retention removed since a read was planned."""
+    return store.expired(
+        f"retention removed messages from {sequence} on since the read was planned: read again, "
+        "give a stream the option consumer, or onExpired=skip"
+    )
+
+
 class _PieceReader:
     """Reads one piece."""
 
@@ -73,7 +81,7 @@ class _PieceReader:
             store = internals(queue).store
             while self._at < piece.end:
                 try:
-                    yield from self._go_on(store)
+                    yield from self._remaining(store)
                 except errors.Expired as error:
                     self._pass_expired(store, error)
                 except errors.DamageError as error:
@@ -86,7 +94,7 @@ class _PieceReader:
     ) -> Rows:
         return Rows(self._piece.found.name, first, count, timestamps, batch)
 
-    def _go_on(self, store: Store) -> Iterator[Rows]:
+    def _remaining(self, store: Store) -> Iterator[Rows]:
         """Give what follows, up to the end or to what is wrong."""
         if self._need is Need.TIMES:
             yield from self._times(store)
@@ -119,7 +127,7 @@ class _PieceReader:
             if self._at < first:
                 raise store.expired()
             end = min(self._piece.end - first, count, self._at - first + ROWS_MAX)
-            times = page.times(self._at - first, end, count, mend=False)
+            times = page.times(self._at - first, end, count, repair=False)
             begin, self._at = self._at, first + end
             yield self._rows(begin, len(times), times, None)
 
@@ -135,10 +143,7 @@ class _PieceReader:
 
     def _pass_expired(self, store: Store, error: errors.Expired) -> None:
         if not self._options.skips_expired:
-            raise store.expired(
-                f"retention removed messages from {self._at} on since the read was planned: read "
-                "again, give a stream the option consumer, or onExpired=skip"
-            ) from error
+            raise expired_since(store, self._at) from error
         head = store.read_meta.head_sequence
         if head <= self._at:
             raise error

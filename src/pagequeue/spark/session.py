@@ -7,6 +7,7 @@ takes a third less time than TCP, and in larger batches.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from typing import TYPE_CHECKING, Final
@@ -14,9 +15,12 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import SparkSession, Window
 from pyspark.sql import functions as f
 
+from pagequeue import errors
+from pagequeue.spark.columns import schema_of
 from pagequeue.spark.java import find_java
-from pagequeue.spark.options import place_options
-from pagequeue.spark.source import NAME, PageQueueSource, inferred
+from pagequeue.spark.native import reader as native
+from pagequeue.spark.options import place_options, read_options
+from pagequeue.spark.source import NAME, PageQueueSource, dtype_of, inferred
 from pagequeue.util.timestamps import system_clock as now
 from pagequeue.util.timestamps import to_ns
 
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
 
     from pagequeue.util.timestamps import TimeLike
 
+log = logging.getLogger("pagequeue")
 SETTINGS: Final = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
@@ -91,26 +96,48 @@ def read(
         since: only messages that are not older: int ns, aware datetime, timedelta ago, or a text:
             `10m`, ISO 8601 with its zone.
         until: only messages before the first that is not older.
-        options: as for `format("pagequeue")`.
+        options: as for `format("pagequeue")`; and `reader="native"`: pages are read in the JVM,
+            filters on `queue`, `sequence` and the times become ranges, and `count`, `min` and `max`
+            of them read no payload. `explain()` shows what is pushed down. "auto", the default, is
+            "python" as yet.
 
     Raises:
-        InvalidOption: a column or an option is unknown. QueueNotFound: no queue matches.
+        InvalidOption: a column or an option is unknown, or the native reader is asked for what it
+            does not know. QueueNotFound: no queue matches.
         DtypeMismatch: the queues have different dtypes.
+
+    Example:
+        >>> read(spark, "events", reader="native").where("sequence < 3").count()
     """
     register(spark)
     several = not isinstance(path, str | os.PathLike)
     paths = [os.fspath(one) for one in path] if several else [os.fspath(path)]  # type: ignore[union-attr,arg-type]
     given = {name: str(value) for name, value in options.items()}
-    for name, moment in (("since", since), ("until", until)):
-        if moment is not None:
-            if not isinstance(moment, str):
-                moment = str(max(to_ns(moment, now, name=name), 0))  # noqa: PLW2901 - as text
-            given[name] = moment
+    for name, bound in (("since", since), ("until", until)):
+        if bound is not None:
+            if not isinstance(bound, str):
+                bound = str(max(to_ns(bound, now, name=name), 0))  # noqa: PLW2901 - as text
+            given[name] = bound
+    if given.get("reader") == "native":
+        return _native(spark, {**given, "paths": json.dumps(paths)}, columns)
     reader = spark.read.format(NAME).options(**given)
     if columns is not None:
         place = place_options({**given, "paths": json.dumps(paths)})
         reader = reader.schema(inferred(place, columns))
     return reader.load(paths if several else paths[0])
+
+
+def _native(spark: SparkSession, given: dict[str, str], columns: Sequence[str] | None) -> DataFrame:
+    read_options(given, streaming=False)  # whatever is wrong is told now, as far as it is known
+    dtype = dtype_of(place_options(given))
+    schema = schema_of(columns, dtype)
+    why = native.cannot(spark, given, native.column_specs(dtype), schema)
+    if why is not None:
+        raise errors.InvalidOption(
+            f"the native reader cannot read this: {why}", remedy='give reader="python"'
+        )
+    log.info("%s: read by the native reader", given["paths"])
+    return native.frame(spark, given, dtype, schema)
 
 
 def gaps(frame: DataFrame) -> DataFrame:

@@ -23,6 +23,7 @@ from pagequeue.spark.writing import BatchWriter, StreamWriter
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import numpy as np
     from pyspark.sql.datasource import (
         DataSourceStreamReader,
         DataSourceStreamWriter,
@@ -78,11 +79,20 @@ def inferred(options: ReadOptions, columns: Sequence[str] | None = None) -> Stru
         DtypeMismatch: the queues have different dtypes. NotEncodable: Spark has no type for a
             field. InvalidOption: a column is not known.
     """
+    return schema_of(columns, dtype_of(options))
+
+
+def dtype_of(options: ReadOptions) -> np.dtype[np.void] | None:
+    """Return the dtype of the queues that options mean; None: messages of any size, or no queue.
+
+    Raises:
+        DtypeMismatch: the queues have different dtypes.
+    """
     try:
         found = find(options)
     except errors.QueueNotFound:
         found = []  # a reader raises later, a writer creates it
-    return schema_of(columns, one_dtype(found))
+    return one_dtype(found)
 
 
 class BatchReader(DataSourceReader):
@@ -95,6 +105,11 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, given: dict[str, str], schema: StructType) -> None:
         self._options = read_options(given, streaming=False)
+        if self._options.reader == "native":
+            raise errors.InvalidOption(
+                "the native reader is another source",
+                remedy='read with pagequeue.spark.read(..., reader="native")',
+            )
         self._table = Table(schema)
 
     def partitions(self) -> list[InputPartition]:

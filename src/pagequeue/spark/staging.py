@@ -1,14 +1,21 @@
 """Staged rows, written by tasks and not yet published: Arrow files next to the queue.
 
-A task writes one file, synced, under a name that no other attempt has, and says in its message what
-is in it. Only files that messages of winners name are ever read; the others are removed, when
-their job commits or aborts, or by age.
+Each job has a directory. A task writes one file there, synced, under a name that no other attempt
+has, and says in its message what is in it. Only files that messages of winners name are ever read.
+
+A job ends, by commit or abort, in one step that renames its directory: a task that is still
+running, was killed, or starts later has no file there any more and cannot create one. What was
+renamed is removed at once; if the process dies first, the next job or publisher of the queue
+removes it. The driver creates the directory of a table's job, before any task runs. Only tasks know
+the query of a stream, so they create it, and one that a late task created anew is removed when the
+query commits next. The directory of a driver that died is removed by age.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import time
 import uuid
 from dataclasses import dataclass
@@ -21,11 +28,11 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.bulk.publisher import staged_directory
+from pagequeue.bulk.publisher import ENDED, staged_directory
 from pagequeue.bulk.staged_pages import Chunk
 from pagequeue.spark.columns import PAYLOAD, TIME
 from pagequeue.spark.record_columns import payloads_of
-from pagequeue.system.directory import sync_path
+from pagequeue.system.directory import Directory, sync_path
 from pagequeue.system.os_errors import raise_typed
 from pagequeue.system.trust import trusted
 
@@ -37,8 +44,11 @@ if TYPE_CHECKING:
     from pagequeue.spark.options import WriteOptions
 
 START: Final = "rows-"
+"""Prefix of the names of jobs' directories."""
 ABANDONED_SECONDS: Final = 7 * 86_400
-"""So old a file belongs to a driver that died and will not come back."""
+"""A job without a change for so long belongs to a driver that died and will not come back."""
+REMOVAL_TRIES: Final = 3
+"""A task that resolved the directory's name before the rename can create a file after it, once."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +71,7 @@ class Staged(WriterCommitMessage):
     """What one task has written.
 
     Attributes:
-        name: of its file; empty: it had no rows.
+        name: of its file, below the staging directory; empty: it had no rows.
         count: of its rows.
         frame_bytes: what they take in a page.
         size_bytes: of the file.
@@ -105,24 +115,37 @@ def _there(options: WriteOptions) -> str:
     return staged_directory(options.path, options.prefix, trust=trust)
 
 
+def begin(options: WriteOptions, job: str) -> None:
+    """Create the directory of a job; a job that has ended gets a new one.
+
+    Raises:
+        UnsafePath: it is a link, or belongs to another user.
+        DiskFull, SystemLimit: the system refused.
+    """
+    there = os.path.join(_there(options), START + job)
+    trust = trusted(options.trust, options.path)
+    Directory(there, create=True, durable=False, trust=trust).close()
+
+
 def stage(
     options: WriteOptions, job: str, batches: Iterator[Any], shape: Shape, query: str = ""
 ) -> Staged:
-    """Write a task's rows to a file of its own.
+    """Write a task's rows to a file of its own, in the directory of its job.
 
     Args:
         options: where they go.
-        job: names of files begin with it.
+        job: of the task.
         batches: record batches of this shape.
         shape: what their columns are.
         query: of a stream.
 
     Raises:
+        AccessError: the job has ended, or its directory was removed.
         DiskFull, SystemLimit: the system refused; the file is removed.
         InvalidOption, NotEncodable: a value is null, or does not fit into its field.
     """
-    there = _there(options)
-    name = f"{START}{job}-{uuid.uuid4().hex}.arrow"
+    there = os.path.join(_there(options), START + job)
+    name = f"{uuid.uuid4().hex}.arrow"
     path = os.path.join(there, name)
     count = frame_bytes = 0
     try:
@@ -143,12 +166,20 @@ def stage(
     except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(path)
+        if isinstance(error, FileNotFoundError) and not os.path.isdir(there):
+            raise errors.AccessError(
+                "the job of these rows has ended, or its directory was removed",
+                path=there,
+                remedy="run the job again",
+            ) from error
         if isinstance(error, OSError) and not isinstance(error, errors.PageQueueError):
             raise_typed(error, path, "writing rows")
         raise
     if count == 0:
-        os.unlink(path)
+        with contextlib.suppress(FileNotFoundError):  # the job has ended
+            os.unlink(path)
         return Staged("", 0, 0, 0, 0, query)
+    name = os.path.join(START + job, name)
     return Staged(name, count, frame_bytes, sink.size_bytes, sink.checksum, query)
 
 
@@ -239,15 +270,67 @@ def _damaged(path: str, reason: str) -> errors.CorruptMeta:
     )
 
 
-def sweep(options: WriteOptions, *jobs: str) -> None:
-    """Remove the files of jobs that are over, and those that were abandoned."""
-    starts = tuple(f"{START}{job}-" for job in jobs)
+def end(options: WriteOptions, *jobs: str) -> None:
+    """End jobs: none of their tasks has rows there any more. Remove what others left, too.
+
+    It raises nothing when the system refuses: a commit has published by now, and what cannot be
+    removed is abandoned.
+    """
+    with contextlib.suppress(OSError, errors.PageQueueError):
+        there = _there(options)
+        for job in jobs:
+            _retire(there, START + job)
+        _clear(there)
+
+
+def end_query(options: WriteOptions, query: str, batch: int) -> None:
+    """End the micro-batches of a query up to this one, as `end` does; those of earlier runs too."""
+    start = f"{query}-"
+    with contextlib.suppress(OSError, errors.PageQueueError):
+        jobs = [
+            name.removeprefix(START) for name in os.listdir(_there(options))
+            if name.startswith(START + start)
+            and (number := name.removeprefix(START + start)).isdecimal() and int(number) <= batch
+        ]  # fmt: skip
+        end(options, *jobs)
+
+
+def _retire(there: str, name: str) -> None:
+    """Take a directory away from all tasks, and remove it."""
+    path, ended = os.path.join(there, name), os.path.join(there, ENDED + uuid.uuid4().hex)
+    try:
+        # Dies after it: a directory that no task can find; the next job or publisher removes it.
+        os.rename(path, ended)
+    except FileNotFoundError:
+        return
+    except OSError:
+        ended = path  # a full disk can have no place for the new name
+    _remove(ended)
+
+
+def _remove(path: str) -> None:
+    for _ in range(REMOVAL_TRIES):
+        shutil.rmtree(path, ignore_errors=True)
+        if not os.path.lexists(path):
+            return
+
+
+def _clear(there: str) -> None:
+    """Remove directories of jobs that ended, and retire those that were abandoned."""
     before = time.time() - ABANDONED_SECONDS
-    with os.scandir(_there(options)) as entries:
+    with os.scandir(there) as entries:
         for entry in entries:
-            if not entry.name.startswith(START):
-                continue
-            with contextlib.suppress(FileNotFoundError):  # another attempt removed it
-                is_old = entry.stat(follow_symlinks=False).st_mtime < before
-                if is_old or entry.name.startswith(starts):
-                    os.unlink(entry.path)
+            if entry.name.startswith(ENDED):
+                _remove(entry.path)
+            elif entry.name.startswith(START) and _last_change(entry.path) < before:
+                _retire(there, entry.name)
+
+
+def _last_change(directory: str) -> float:
+    """Return the time of the last change of a directory and of its files, in seconds."""
+    try:
+        with os.scandir(directory) as entries:
+            times = [entry.stat(follow_symlinks=False).st_mtime for entry in entries]
+        return max([os.stat(directory).st_mtime, *times])
+    except OSError:
+        return time.time()  # it changes at this moment

@@ -4,7 +4,8 @@ A table's job has an id of its own, made on the driver, or a writer's name and a
 identify it when it is repeated. A stream's work is named by query and batch, which tasks learn from
 Spark and send in their messages, because the driver's commit does not get the query.
 When a commit raises, Spark calls abort with the same messages, although it may have published: so
-abort only removes staged files, never a row. The ledger decides what is repeated.
+abort only removes staged files, never a row. The ledger decides what is repeated. Tasks can run on
+after an abort: `staging.py` says why they leave nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pagequeue.queue.queue import Queue, internals
 from pagequeue.spark.columns import PAYLOAD, TIME, own_name
 from pagequeue.spark.path_glob import Found
 from pagequeue.spark.record_columns import fits, typed
-from pagequeue.spark.staging import Shape, Staged, StagedRows, stage, sweep
+from pagequeue.spark.staging import Shape, Staged, StagedRows, begin, end, end_query, stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -126,6 +127,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._options = options
         self._job = uuid.uuid4().hex
         self._shape = _prepare(options, schema, overwrite=overwrite)
+        begin(options, self._job)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Stage the rows of a partition."""
@@ -141,12 +143,12 @@ class BatchWriter(DataSourceArrowWriter):
                 ledger.forget(self._job)  # the job is never repeated
             else:
                 ledger.publish(f"writer {options.writer}", options.piece, rows)
-        sweep(options, self._job)
+        end(options, self._job)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove what was staged; rows that the commit published before it failed stay."""
         del messages
-        sweep(self._options, self._job)
+        end(self._options, self._job)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -172,7 +174,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 f"this Spark does not tell its tasks {QUERY} and {BATCH}, by which a batch is "
                 "known again: use a version that the extra 'spark' allows"
             )
-        return stage(self._options, f"{query}-{batch}", iterator, self._shape, query)
+        job = f"{query}-{batch}"
+        begin(self._options, job)
+        return stage(self._options, job, iterator, self._shape, query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish a micro-batch, unless the ledger has it."""
@@ -183,10 +187,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         rows = StagedRows(options, staged)
         with _open(options) as queue, BulkPublisher(internals(queue).store) as ledger:
             ledger.publish(f"query {query}", batchId, rows)
-        over = (f"{query}-{batch}" for batch in (batchId - 1, batchId))
-        sweep(options, *over)
+        end_query(options, query, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Remove what was staged; a batch that was published stays, and is not done again."""
-        for message in _won(messages)[:1]:
-            sweep(self._options, f"{message.query}-{batchId}")
+        """Remove what was staged; a batch that was published stays, and is not done again.
+
+        Without a message of any task the query is unknown: its next commit removes the files.
+        """
+        end(self._options, *(f"{message.query}-{batchId}" for message in _won(messages)[:1]))

@@ -14,7 +14,15 @@ from pagequeue import format as fmt
 from pagequeue.meta.all_and_read_meta import field_of
 from pagequeue.meta.write_meta import Tail
 from pagequeue.page.header import REMEDY, PageHeader, decode_header
-from pagequeue.page.page import BAD, REASONS, Scan, map_plain, missing_page, scan_region
+from pagequeue.page.page import (
+    BAD,
+    PROOF,
+    REASONS,
+    Scan,
+    map_plain,
+    missing_page,
+    scan_region,
+)
 from pagequeue.page.page import writable_index as open_index
 from pagequeue.util import text
 
@@ -71,15 +79,15 @@ class CrashRecovery:
         if scan.whole_sequence < scan.sequence:
             # Half of a batch, which was never sent: this page must not be written to again (I8).
             self._write.region.store(BATCH_OPEN, scan.whole_sequence + 1)
-        settled = tail.sequence - counted.sequence
-        if settled > 0:
-            messages = text.counted(settled, "message")
-            self._did(f"settled {messages} that a killed producer had published")
+        recovered = tail.sequence - counted.sequence
+        if recovered > 0:
+            messages = text.counted(recovered, "message")
+            self._did(f"recovered {messages} that a killed producer had published")
         elif tail != counted:
             self._did("set the tail words again from the frames")
         elif self._walked_all:
             self._did(f"wrote {fmt.index_name(self._prefix, number)} again from its page")
-        return max(settled, 0)
+        return max(recovered, 0)
 
     def _map(self, number: int) -> tuple[_core.Region, PageHeader]:
         name = fmt.page_name(self._prefix, number)
@@ -99,7 +107,7 @@ class CrashRecovery:
         if (
             first != tail.first_sequence
             and tail.count
-            and (_core.look(page, PAGE_START, tail.first_sequence)[0] == _core.READ_FRAME)
+            and (_core.peek(page, PAGE_START, tail.first_sequence)[0] == _core.READ_FRAME)
         ):
             raise errors.CorruptPage(
                 f"its header states first message {first}, its frames begin with "
@@ -112,7 +120,7 @@ class CrashRecovery:
             position = _core.locate(page, index, first, tail.count, tail.count)
             if tail.count and position == tail.position:
                 last = _core.locate(page, index, first, tail.count, tail.count - 1)
-                floor = -1 if last is None else _core.look(page, last, tail.sequence - 1)[1]
+                floor = -1 if last is None else _core.peek(page, last, tail.sequence - 1)[1]
             if position == tail.position and floor >= 0:
                 found = _core.scan(
                     page, index, first, position, tail.sequence, fmt.SEQUENCE_MAX, floor,
@@ -131,14 +139,18 @@ class CrashRecovery:
         )  # fmt: skip
 
     def _following(self, number: int, sequence: int) -> tuple[PageHeader, Scan] | None:
-        """Walk the page after an end-of-page marker, if messages were sent to it."""
+        """Walk the page after an end-of-page marker, if something is in it.
+
+        That is a message, or the marker of a page that only has a fragment, or nothing: in a bulk
+        commit pages with messages can follow it.
+        """
         try:
             page, header = self._map(number)
         except errors.DamageError:
             return None  # it is only prepared: the next producer rolls into it
         if (
             header.first_sequence != sequence
-            or _core.look(page, fmt.PAGE_HEADER_BYTES, sequence)[0] != _core.READ_FRAME
+            or _core.peek(page, PAGE_START, sequence)[0] not in PROOF
         ):
             return None
         index = open_index(self._folder, self._prefix, self._meta, number)

@@ -79,6 +79,7 @@ class Flusher:
         lock: FileLock,
         page_name: Callable[[int], str],
         index_name: Callable[[int], str],
+        clock: Callable[[], int],
     ) -> None:
         self._folder = folder
         self._page_name = page_name
@@ -86,6 +87,7 @@ class Flusher:
         self._synced: tuple[int, Descriptor | None] = (0, None)  # the page that was synced last
         self._write_meta = write_meta
         self._read_meta = read_meta
+        self._clock = clock
         self.lock = lock
         self._timer: threading.Thread | None = None
         self._ended = Wakeup()
@@ -260,6 +262,7 @@ class Flusher:
             # 3. The mark. Cut before it is on disk: recovery checks more than it must. That is
             #    why it is only synced with a new page; the kernel writes it back within seconds.
             meta.set_durable(tail.sequence, tail.page_number)
+            meta.flushed_at = self._clock()
             if known < tail.page_number:
                 meta.sync()
         except OSError as error:

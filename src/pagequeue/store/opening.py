@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pagequeue")
 RETRY_SECONDS = 0.01
-PREFIXES_TOLD = 5
+PREFIXES_SHOWN = 5
 DYING_SECONDS = 1.0
 """How long at most the kernel takes to release all locks of a killed process."""
 MADE: Final = (fmt.all_meta_name, fmt.write_meta_name, fmt.read_meta_name)
@@ -162,7 +162,7 @@ class Opening:
             shipped.check(self.meta, self.read_meta.head, self.folder.path)
             return shipped.tail
         while True:
-            if self.write_meta.is_settled:
+            if self.write_meta.is_recovered:
                 return None
             before, head_page = self.write_meta.tail.sequence, self.read_meta.head_page
             recovery = Recovery(self.folder, self._prefix, self.meta, self._clock)
@@ -171,7 +171,7 @@ class Opening:
                 break
             except (errors.DamageError, errors.QueueNotFound):
                 # A writer can have recovered it meanwhile, and retention removed what was read.
-                if self.read_meta.head_page == head_page and not self.write_meta.is_settled:
+                if self.read_meta.head_page == head_page and not self.write_meta.is_recovered:
                     raise
         if self.write_meta.is_this_boot and (
             before <= tail.sequence <= self.write_meta.tail.sequence
@@ -293,7 +293,7 @@ class Opening:
         return self.folder.exists(fmt.all_meta_name(self._prefix))
 
     def _no_queue(self) -> errors.QueueNotFound:
-        others = ", ".join(map(repr, fmt.queues_in(self.folder.names())[:PREFIXES_TOLD]))
+        others = ", ".join(map(repr, fmt.queues_in(self.folder.names())[:PREFIXES_SHOWN]))
         told = f" (there is one with {others})" if others else ""
         return errors.QueueNotFound(
             f"no queue with prefix {self._prefix!r} here{told}",
@@ -307,12 +307,12 @@ class Opening:
         head = self.read_meta.head  # before the tail, which only grows
         tail = self.write_meta.tail
         if tail.page_number == 0:
-            if not self.write_meta.is_settled:
+            if not self.write_meta.is_recovered:
                 if page_numbers(self._prefix, self.folder.names()):
                     return  # recreated by a repair that found damage: the valid prefix is there
                 raise self._no_queue()  # it is being made right now
             tail = self.write_meta.tail  # it was being made; or zeros overwrote the fields
-        if not self.write_meta.is_settled:
+        if not self.write_meta.is_recovered:
             # A reader before the recovery: after a power cut the tail can be older than the head,
             # which trimming put on stable storage. The scan from the head on finds the tail.
             return

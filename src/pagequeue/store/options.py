@@ -125,6 +125,15 @@ def check_full(path: str, policy: str, timeout: float | None) -> float | None:
     return seconds
 
 
+def check_snapshots(count: int) -> int:
+    """Return how many snapshots a journal keeps; raise InvalidOption for an invalid value."""
+    is_bool = isinstance(count, bool)
+    count = whole("snapshots", count)
+    if is_bool or count < 1:
+        raise errors.InvalidOption(f"snapshots is {count}", remedy="give 1 or more")
+    return count
+
+
 def check_compress(path: str, after: int | None, level: int) -> tuple[int | None, int]:
     """Return both options; raise InvalidOption for an invalid value."""
     is_bool = isinstance(after, bool)

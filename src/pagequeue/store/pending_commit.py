@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.meta.ledger import (
+    DROPPED,
     ENTRY,
     are_numbers,
     nonsense,
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 
 TAIL_WORDS: Final = 5
+NO_WORK: Final[dict[str, Any]] = {"writer": "", "done": []}
+"""What the record of a commit has that belongs to no writer."""
 
 
 class Record(NamedTuple):
@@ -50,7 +53,7 @@ class Record(NamedTuple):
         first_checksum: of that message's frame: it tells this page from a later one of its number,
             made after a rollback, if a power cut brings the record back.
         beyond: the tail after all of them.
-        entry: name of its writer's entry.
+        entry: name of its writer's entry; None: it has no writer that could repeat it.
         done: contents of the entry; renaming the record makes it the entry.
     """
 
@@ -58,7 +61,7 @@ class Record(NamedTuple):
     first_sequence: int
     first_checksum: int
     beyond: Tail
-    entry: str
+    entry: str | None
     done: dict[str, Any]
 
     def as_json(self) -> dict[str, Any]:
@@ -72,8 +75,8 @@ class Record(NamedTuple):
                 beyond.page_number, beyond.position, beyond.count, beyond.first_sequence,
                 beyond.last_timestamp,
             ],
-            "entry": self.entry,
-            **self.done,
+            "entry": self.entry or "",
+            **(self.done or NO_WORK),
         }  # fmt: skip
 
     @property
@@ -104,12 +107,11 @@ def read_publishing(folder: Directory, prefix: str) -> Record | None:
         and fmt.FIRST_PAGE < place[0] <= beyond[0] <= fmt.PAGE_NUMBER_MAX
         and (beyond[0] - place[0]) % 2 == 0  # an odd number of pages
         and isinstance(entry, str)
-        and ENTRY.fullmatch(entry)
-        and record["done"]
+        and (ENTRY.fullmatch(entry) if record["done"] else not entry)
     ):
         raise nonsense(folder.full(name), "no record of pages")
-    done = {word: record[word] for word in ("writer", "done")}
-    return Record(place[0], place[1], place[2], Tail(*beyond), entry, done)
+    done: dict[str, Any] = {word: record[word] for word in (*NO_WORK, DROPPED) if word in record}
+    return Record(place[0], place[1], place[2], Tail(*beyond), entry or None, done)
 
 
 def remove_pages(folder: Directory, prefix: str, pages: range, sync: Sync) -> None:
@@ -153,6 +155,9 @@ def write_down(folder: Directory, prefix: str, record: Record) -> None:
     Dies before: the next process that finds the record does it. After a power cut without the
     entry's name the record is there again, and the same is done.
     """
+    if record.entry is None:
+        folder.remove(publishing_name(prefix))
+        return
     try:
         folder.rename(publishing_name(prefix), published_name(prefix, record.entry))
     except errors.QueueNotFound:

@@ -23,8 +23,9 @@ from pagequeue.meta.cursor import lower_cursors
 from pagequeue.meta.group_table import recover_groups
 from pagequeue.meta.ledger import lower_entries
 from pagequeue.meta.write_meta import Tail, WriteMeta
-from pagequeue.page.compressed_format import HEAD_REASON
+from pagequeue.page.compressed_format import HEAD_REASON, is_compressed
 from pagequeue.page.compressed_page import map_page
+from pagequeue.page.fragments import FoundPage, LargePayload
 from pagequeue.page.header import REMEDY, PageHeader, decode_header, first_bytes, parse_header
 from pagequeue.page.listing import page_numbers, retired
 from pagequeue.page.page import (
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from pagequeue.system.directory import Directory
 
 log = logging.getLogger("pagequeue")
+UNKNOWN = -1
+"""The first sequence of a page whose header has none."""
 TORN = {"wrong size", "wrong magic", "wrong checksum"}
 """The damage that a power cut can do to a page in use; other reasons mean another page."""
 
@@ -58,7 +61,7 @@ class RecoveryReport:
 
     Attributes:
         scanned: whether frames were checked from the durable mark on, as after a power cut.
-        messages_settled: published by a producer that was killed before it updated the tail.
+        messages_recovered: published by a producer that was killed before it updated the tail.
         messages_checked: valid frames that the scan found.
         messages_dropped: whole frames of an incomplete batch, dropped.
         bytes_zeroed: of torn frames, in the last page.
@@ -71,7 +74,7 @@ class RecoveryReport:
     """
 
     scanned: bool = False
-    messages_settled: int = 0
+    messages_recovered: int = 0
     messages_checked: int = 0
     messages_dropped: int = 0
     bytes_zeroed: int = 0
@@ -79,7 +82,14 @@ class RecoveryReport:
     actions: list[str] = field(default_factory=list)
 
     def did(self, sentence: str) -> None:
-        """Record a step."""
+        """Record a step.
+
+        Example:
+            >>> report = RecoveryReport()
+            >>> report.did("removed a temporary file")
+            >>> report.actions
+            ['removed a temporary file']
+        """
         self.actions.append(sentence)
 
 
@@ -91,6 +101,12 @@ def missing_before(head_page: int, head_sequence: int) -> str:
         f", page {head_page}: the {counted(head_sequence, 'message')} before it are not here, "
         "retention removed them or their pages are lost"
     )
+
+
+def _nothing_in(first: int, header: PageHeader) -> Scan:
+    """Return the scan of a page without messages."""
+    at, floor = fmt.PAGE_HEADER_BYTES, header.floor_timestamp
+    return Scan(at, first, floor, at, first, floor, 0, _core.READ_NOTHING)
 
 
 class Recovery:
@@ -112,12 +128,12 @@ class Recovery:
         read = self._read_meta(numbers)
         self._write, known = self._write_meta(read)
         write = self._write
-        if known and write.is_settled:
+        if known and write.is_recovered:
             crash = CrashRecovery(self.folder, self.prefix, self.meta, write, self.report.did)
-            self.report.messages_settled = crash.run()
+            self.report.messages_recovered = crash.run()
         else:
             self._scan(write, read, numbers, durable_known=known)
-        # Cut in the middle of it: the state is not settled, so the next recovery does it again.
+        # Cut in the middle of it: the state is not marked as recovered; the next open repeats it.
         tail = write.tail.sequence
         lower_cursors(self.folder, self.prefix, self.meta.queue_id, tail, self.report.did)
         recover_groups(
@@ -128,7 +144,7 @@ class Recovery:
         )
         lower_entries(self.folder, self.prefix, tail, self.report.did)
         self._remove_retired(read)
-        write.settle()
+        write.mark_recovered()
         if self.report.actions:
             log.warning("%s: recovered: %s", self.folder.path, "; ".join(self.report.actions))
         return self.report
@@ -200,8 +216,11 @@ class Recovery:
             region = map_page(self.folder, name, self.meta)
             first = header.first_sequence or 0
             scan = scan_region(region, None, header, first, None)
+            is_torn = self._is_torn(number, region, first, durable)
             following = None
-            if scan.stopped == _core.READ_END:
+            if is_torn:
+                scan = _nothing_in(first, header)
+            elif scan.stopped == _core.READ_END:
                 following = self._next_header(number + 1, scan, durable, write.durable_page)
             elif header.is_compressed:  # the whole page is on stable storage
                 durable = max(durable, scan.whole_sequence + 1)
@@ -266,7 +285,8 @@ class Recovery:
             self._refuse_lost_pages(number, scan, later)
         # 1. Zero the torn bytes, then sync all of it before anything new is acknowledged.
         #    Cut here: the next recovery finds the same tail and does the same.
-        self._cut(region, index, header, scan)
+        if numbers:  # else the page was made just now, of zeros
+            self._cut(region, index, header, scan)
         self._remove(later)
         self._sync(*self._names(number))
         self._sync()
@@ -335,6 +355,13 @@ class Recovery:
         name = fmt.page_name(self.prefix, number)
         region = map_page(self.folder, name, self.meta)
         first = header.first_sequence or 0
+        if self._is_torn(number, region, first, durable):
+            if is_compressed(first_bytes(self.folder, name)):
+                self._make(number, first, header.floor_timestamp)
+            region = map_plain(self.folder, name, self.meta, writable=True)
+            index = writable_index(self.folder, self.prefix, self.meta, number)
+            self.report.did(f"dropped message {first}, a large one that was not on stable storage")
+            return region, index, _nothing_in(first, header)
         if first < durable:
             scan = scan_region(region, None, header, first, durable - first)
             if scan.whole_sequence < durable and scan.stopped != _core.READ_END:
@@ -344,6 +371,26 @@ class Recovery:
         if scan.stopped != _core.READ_END:  # it is not sealed, and will be written to
             region = map_plain(self.folder, name, self.meta, writable=True)
         return region, index, scan
+
+    def _is_torn(self, number: int, region: _core.Region, first: int, durable: int) -> bool:
+        """Whether the large message that begins in a page is incomplete, after the durable mark.
+
+        Its fragments need not be on stable storage before it is visible (M4), so all of it is
+        checked (I23). Below the mark nothing of it is read.
+        """
+        if first < durable or not fmt.is_large(region.load_half(fmt.PAGE_HEADER_BYTES)):
+            return False
+        try:
+            return not LargePayload(self._found, number, fmt.PAGE_HEADER_BYTES, first).is_whole()
+        except (errors.DamageError, errors.QueueNotFound):
+            return True
+
+    def _found(self, number: int) -> FoundPage:
+        name = fmt.page_name(self.prefix, number)
+        region = map_page(self.folder, name, self.meta)
+        header = self._header(number)
+        first = UNKNOWN if header.first_sequence is None else header.first_sequence
+        return FoundPage(self.folder.full(name), region, first)
 
     def _names(self, number: int) -> tuple[str, str]:
         return fmt.page_name(self.prefix, number), fmt.index_name(self.prefix, number)
@@ -403,7 +450,7 @@ class Recovery:
                 self.folder.remove(name)
                 return self._make(number, before.sequence, before.timestamp)
         region = map_plain(self.folder, name, self.meta, writable=True)
-        found = _core.look(region, fmt.PAGE_HEADER_BYTES, before.sequence)[0]
+        found = _core.peek(region, fmt.PAGE_HEADER_BYTES, before.sequence)[0]
         # Without a durable mark, an empty page that was only prepared can follow.
         may_be_unused = promised == fmt.SEQUENCE_MAX and found == _core.READ_NOTHING
         if (

@@ -85,22 +85,23 @@ class Roller:
                 page = self._keep(self._map(number))
         return page
 
-    def let_go(self, number: int) -> None:
+    def forget_before(self, number: int) -> None:
         """Forget the pages before this one."""
         with self._guard:
             old: list[object] = [self._pages.pop(key) for key in list(self._pages) if key < number]
         if old:
             self._background.drop(old)
 
-    def deadline(self, blocked_ns: int = 0) -> float:
+    def deadline(self, timeout: float | None = None) -> float:
         """Return until when a call may wait for room, in seconds of the monotonic clock.
 
         Args:
-            blocked_ns: how long it has been blocked already.
+            timeout: of this call, in seconds; None: `full_timeout`.
         """
-        if self.full_timeout is None:
+        timeout = self.full_timeout if timeout is None else timeout
+        if timeout is None:
             return math.inf
-        return time.monotonic() + self.full_timeout - blocked_ns / 1e9
+        return time.monotonic() + timeout
 
     def next_page(
         self,
@@ -278,7 +279,7 @@ class Roller:
         first = header.first_sequence
         if (
             first is not None
-            and _core.look(page.region, fmt.PAGE_HEADER_BYTES, first)[0] == _core.READ_FRAME
+            and _core.peek(page.region, fmt.PAGE_HEADER_BYTES, first)[0] == _core.READ_FRAME
             and page.number > self._write_meta.tail.page_number  # no producer rolled into it
         ):
             raise errors.CorruptPage(

@@ -7,11 +7,12 @@ active page. What is cached cannot change: the headers of pages that are part of
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections import OrderedDict
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar, Unpack
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
@@ -78,6 +79,8 @@ class Store:
         self.background = Background()
         self.compressing = Background()  # takes longer than making a page may wait
         self.after_roll: Callable[[], object] | None = None  # done in the background
+        self.bulk: Any = None  # sends what takes several pages: a `BulkSending`
+        self.page_limit = math.inf  # how many pages retention allows
         self.has_spare = False  # kept a retired page to be used again
         self.max_idle_ns: int | None = None  # a consumer silent for longer keeps no pages
         self._cache: OrderedDict[int, Page] = OrderedDict()
@@ -124,6 +127,7 @@ class Store:
             self._opening.lock_on(fmt.read_meta_name(self.prefix)),
             partial(fmt.page_name, self.prefix),
             partial(fmt.index_name, self.prefix),
+            self.clock,
         )
         meta = self.write_meta
         self.folder.latch = lambda number: meta.latch(number, meta.durable_page)
@@ -142,7 +146,7 @@ class Store:
         )
 
     @property
-    def may_mend(self) -> bool:
+    def may_repair(self) -> bool:
         """Whether an index that is found to be wrong may be written again."""
         return not self.read_only and not self.folder.is_replaced
 
@@ -166,6 +170,20 @@ class Store:
     def is_forked(self) -> bool:
         """Whether this process is a child that inherited the store."""
         return _core.fork_count() != self._fork_count
+
+    def check_appendable(self) -> None:
+        """Raise if only a journal may append to this queue.
+
+        Raises:
+            JournalOnly: its messages are a journal's entries.
+        """
+        if self.schema.is_journal:
+            raise errors.JournalOnly(
+                "its messages are the entries of a journal",
+                path=self.folder.path,
+                remedy="open it with pagequeue.journal.Journal and call update, or send to another "
+                "queue",
+            )
 
     def check_process(self, what: str) -> None:
         """Raise if this process is a child that inherited the handle."""
@@ -321,7 +339,7 @@ class Store:
             Expired: it is before the head. SequenceOutOfRange: it was never sent.
         """
         place = self.seek_sequence(sequence)
-        return _core.look(place.page.ready(place.position), place.position, sequence)[1]
+        return _core.peek(place.page.ready(place.position), place.position, sequence)[1]
 
     def file_bytes(self) -> int:
         """Return what is allocated on disk for all files of the queue, spare pages included."""
@@ -408,12 +426,12 @@ class Store:
         page = self.page(number)
         if page.first_sequence > sequence:
             raise self.expired()  # retention advanced meanwhile
-        position = page.locate(sequence, self.count(number), mend=self.may_mend_index(number))
+        position = page.locate(sequence, self.count(number), repair=self.may_repair_index(number))
         return Place(page, position, sequence)
 
-    def may_mend_index(self, number: int) -> bool:
+    def may_repair_index(self, number: int) -> bool:
         """Whether an index may be written: not that of a page that retention took."""
-        return self.may_mend and number >= self.read_meta.head_page
+        return self.may_repair and number >= self.read_meta.head_page
 
     def seek_head(self) -> Place:
         """Return the place of the first message that can be read."""
@@ -443,7 +461,9 @@ class Store:
             else:
                 high = middle - 1
         page = self.page(low)
-        ordinal, position = page.find(since, self.count(low, tail), mend=self.may_mend_index(low))
+        ordinal, position = page.find(
+            since, self.count(low, tail), repair=self.may_repair_index(low)
+        )
         return Place(page, position, page.first_sequence + ordinal)
 
     def first_timestamp(self, number: int) -> int | None:

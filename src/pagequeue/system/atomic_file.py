@@ -28,7 +28,7 @@ def whole_file(path: str, *, force: bool) -> Iterator[IO[bytes]]:
         force: replace an existing file.
 
     Raises:
-        FileStands: the file exists, and `force` is False.
+        OutputExists: the file exists, and `force` is False.
         DiskFull, AccessDenied, SystemLimit: writing it failed.
 
     Example:
@@ -71,5 +71,7 @@ def _name(temporary: str, path: str, *, force: bool) -> None:
     sync_path(os.path.dirname(path))
 
 
-def _exists(path: str) -> errors.FileStands:
-    return errors.FileStands("exists already", path=path, remedy="choose another name, or force it")
+def _exists(path: str) -> errors.OutputExists:
+    return errors.OutputExists(
+        "exists already", path=path, remedy="choose another name, or force it"
+    )

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import math
 import os
 import stat
 import struct
@@ -110,6 +111,11 @@ class FileLock:
         with contextlib.suppress(OSError), self._descriptor as fd:
             os.utime(fd)
 
+    def touch_access(self) -> None:
+        """Update the time of access only, to show progress to the processes that look at that."""
+        with contextlib.suppress(OSError), self._descriptor as fd:
+            os.utime(fd, ns=(time.time_ns(), os.fstat(fd).st_mtime_ns))
+
     def sync(self) -> None:
         """Put the locked file on stable storage; the error is the system's own."""
         with self._descriptor as fd:
@@ -145,18 +151,20 @@ class FileLock:
                 path=self.path, remedy="do that outside of it",
             )  # fmt: skip
 
-    def _wait(self, take: Callable[[], bool], timeout: float, doing: str) -> None:
+    def _wait(
+        self, take: Callable[[], bool], timeout: float, doing: str, until: float = math.inf
+    ) -> None:
         if take():
             return
-        deadline = time.monotonic() + timeout
+        deadline = min(time.monotonic() + timeout, until)
         pause = FIRST_PAUSE
         before = self.progress() if self.progress is not None else None
         while not take():
             self._within.check()
             if time.monotonic() >= deadline:
                 now = self.progress() if self.progress is not None else None
-                if now != before:  # its holder is busy, not stopped
-                    before, deadline = now, time.monotonic() + timeout
+                if now != before and time.monotonic() < until:  # its holder is busy, not stopped
+                    before, deadline = now, min(time.monotonic() + timeout, until)
                     continue
                 raise errors.LockTimeout(
                     f"locked by another process or thread for {timeout:g} s while {doing}",
@@ -171,15 +179,21 @@ class FileLock:
         self._wait(self.try_shared, timeout, "opening the queue")
 
     @contextlib.contextmanager
-    def exclusive(self, timeout: float, doing: str) -> Iterator[None]:
+    def exclusive(self, timeout: float, doing: str, until: float = math.inf) -> Iterator[None]:
         """Hold the lock exclusively, among threads and processes, while the block runs.
 
         It stays held until then, even if another thread closes it. An exception that a signal
         handler raises at any point releases it as well.
 
+        Args:
+            timeout: seconds without any progress of another holder.
+            doing: what for.
+            until: when to stop waiting also for a holder that makes progress, in seconds of the
+                monotonic clock.
+
         Raises:
             LockTimeout: another process or thread held it for `timeout` seconds without any
-                progress, or this very thread holds it.
+                progress, or for too long, or this very thread holds it.
             ClosedError: it was closed before it could be taken.
         """
         self._refuse_own(doing)
@@ -190,7 +204,7 @@ class FileLock:
 
         with self._within, self._descriptor:
             try:
-                self._wait(take, timeout, doing)
+                self._wait(take, timeout, doing, until)
                 yield
             finally:
                 try:

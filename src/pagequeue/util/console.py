@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from rich.console import Console
 
 
@@ -10,6 +12,11 @@ class _OutputConsole(Console):
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
+
+
+def are_colours_allowed() -> bool:
+    """Return whether the user allows colours on a terminal: no NO_COLOR, no TERM=dumb."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def output_console() -> Console:

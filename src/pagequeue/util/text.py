@@ -7,7 +7,9 @@ import os
 
 def plural(count: int, noun: str) -> str:
     """Return a noun, in the plural unless there is one of it."""
-    return noun if count == 1 else f"{noun}s"
+    if count == 1:
+        return noun
+    return f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
 
 
 def counted(count: int, noun: str) -> str:

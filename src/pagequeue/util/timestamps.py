@@ -37,11 +37,11 @@ def system_clock() -> int:
     return time.time_ns()
 
 
-def to_ns(moment: TimeLike, clock: Clock, *, name: str = "since") -> int:
+def to_ns(timestamp: TimeLike, clock: Clock, *, name: str = "since") -> int:
     """Return a time in ns since 1970, UTC.
 
     Args:
-        moment: int nanoseconds, an aware datetime, or a timedelta meaning that long ago.
+        timestamp: int nanoseconds, an aware datetime, or a timedelta meaning that long ago.
         clock: returns the time that "ago" is counted from, ns since 1970.
         name: of the option, for the error.
 
@@ -54,38 +54,38 @@ def to_ns(moment: TimeLike, clock: Clock, *, name: str = "since") -> int:
         >>> to_ns(timedelta(seconds=1), clock=lambda: 5_000_000_000)
         4000000000
     """
-    if isinstance(moment, bool):
+    if isinstance(timestamp, bool):
         raise TypeError(f"{name} must be {type_text}, not a bool")
-    if hasattr(moment, "__index__"):  # NumPy's integers too
-        ns = operator.index(moment)
-    elif isinstance(moment, datetime):
-        if moment.utcoffset() is None:
+    if hasattr(timestamp, "__index__"):  # NumPy's integers too
+        ns = operator.index(timestamp)
+    elif isinstance(timestamp, datetime):
+        if timestamp.utcoffset() is None:
             raise NaiveDatetime(
-                f"{name} is a datetime without a zone ({moment.isoformat()})",
+                f"{name} is a datetime without a zone ({timestamp.isoformat()})",
                 remedy="add tzinfo=datetime.UTC, or call .astimezone()",
             )
-        ns = (moment - EPOCH) // MICROSECOND * 1000
-    elif isinstance(moment, timedelta):
-        ns = clock() - moment // MICROSECOND * 1000
+        ns = (timestamp - EPOCH) // MICROSECOND * 1000
+    elif isinstance(timestamp, timedelta):
+        ns = clock() - timestamp // MICROSECOND * 1000
     else:
-        raise TypeError(f"{name} must be {type_text}, not {type(moment).__name__}")
+        raise TypeError(f"{name} must be {type_text}, not {type(timestamp).__name__}")
     if not -fmt.TIMESTAMP_MAX <= ns <= fmt.TIMESTAMP_MAX:
         raise InvalidOption(f"{name} is {ns} ns, outside of 64 bits", remedy="give ns since 1970")
     return ns
 
 
-def array_to_ns(moments: NDArray[Any]) -> NDArray[np.int64]:
+def array_to_ns(timestamps: NDArray[Any]) -> NDArray[np.int64]:
     """Return an array of datetime64 in ns since 1970, UTC; NaT becomes the lowest int64.
 
     Raises:
         InvalidOption: one does not fit into 64 bits of ns.
     """
-    unit = np.datetime_data(moments.dtype)[0]
-    ns = moments.astype("datetime64[ns]")
+    unit = np.datetime_data(timestamps.dtype)[0]
+    ns = timestamps.astype("datetime64[ns]")
     if unit not in FINER_UNITS:
-        is_lost = (ns.astype(moments.dtype) != moments) & ~np.isnat(moments)
+        is_lost = (ns.astype(timestamps.dtype) != timestamps) & ~np.isnat(timestamps)
         if is_lost.any():
-            first = moments[is_lost].flat[0]
+            first = timestamps[is_lost].flat[0]
             raise InvalidOption(f"{first} is outside of 64 bits of ns", remedy="give 1970 to 2262")
     return ns.view(np.int64)
 

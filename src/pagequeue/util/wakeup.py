@@ -13,25 +13,25 @@ class Wakeup:
     """An event like `threading.Event`; each method is one call into C."""
 
     def __init__(self) -> None:
-        self._rung: SimpleQueue[None] = SimpleQueue()
+        self._tokens: SimpleQueue[None] = SimpleQueue()
 
     def set(self) -> None:
         """End every wait, present and future, until `clear`."""
-        if self._rung.empty():
-            self._rung.put(None)
+        if self._tokens.empty():
+            self._tokens.put(None)
 
     def clear(self) -> None:
         """Make later waits block."""
         try:
             while True:
-                self._rung.get_nowait()
+                self._tokens.get_nowait()
         except Empty:
             return
 
     def wait(self, seconds: float) -> bool:
         """Wait at most this many seconds; return whether the event is set."""
         try:
-            self._rung.get(timeout=max(0.0, seconds))
+            self._tokens.get(timeout=max(0.0, seconds))
         except Empty:
             return False
         self.set()

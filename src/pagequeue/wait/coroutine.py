@@ -102,23 +102,23 @@ async def _asleep(
             timer.cancel()
 
 
-class TakesTurns:
-    """A handle whose coroutines yield to others even when they never have to wait."""
+class Turns:
+    """When a handle's coroutines last yielded: they do so even when they never have to wait."""
 
-    __slots__ = ()
+    __slots__ = ("_rested_at",)
 
-    if TYPE_CHECKING:
-        _rested_at: float
+    def __init__(self) -> None:
+        self._rested_at = 0.0
 
-    async def _take_turns(self) -> None:
+    async def take(self) -> None:
         """Yield to the loop if this coroutine has run for `TURN_SECONDS` without waiting.
 
         Called before anything is taken, because the coroutine can be cancelled here.
         """
-        now = time.monotonic()
-        if now - self._rested_at > TURN_SECONDS:
+        if time.monotonic() - self._rested_at > TURN_SECONDS:
             await let_others_run()
-            self._rest()
+            self.rest()
 
-    def _rest(self) -> None:
-        self._rested_at = time.monotonic()  # type: ignore[misc]  # its slot is the handle's
+    def rest(self) -> None:
+        """Note that the loop ran just now."""
+        self._rested_at = time.monotonic()

@@ -60,7 +60,7 @@ class Notifier:
 
     def __init__(self, meta: WriteMeta, *, read_only: bool) -> None:
         self._region = meta.region
-        self._rings = not read_only
+        self._announces = not read_only
         self._waiters: dict[Waiter, None] = {}
         self._guard = threading.RLock()  # a finalizer may come back in
         self._thread = SingleThread("pagequeue-notifier", self._watch)
@@ -69,7 +69,7 @@ class Notifier:
 
     def prepare_wait(self) -> int:
         """Mark the doorbell as waited for; return its value for a `Waiter`."""
-        return _core.doorbell(self._region, self._rings)
+        return _core.doorbell(self._region, self._announces)
 
     def add(self, waiter: Waiter) -> None:
         """Wake a waiter when the doorbell moves; it has polled after its `prepare_wait`.
@@ -102,7 +102,7 @@ class Notifier:
             self._closed = True
             self._notify(list(self._waiters))
             self._wanted.set()
-        if self._rings and self._thread.is_there and not self._region.broken:
+        if self._announces and self._thread.is_there and not self._region.broken:
             _core.doorbell(self._region, True)
             _core.wake(self._region)
 
@@ -120,11 +120,11 @@ class Notifier:
             try:
                 # The value first, then the waiters: one that is added after this has the same
                 # value, or a newer one, and then the sleep below ends at once.
-                doorbell = _core.doorbell(self._region, self._rings and bool(self._waiters))
+                doorbell = _core.doorbell(self._region, self._announces and bool(self._waiters))
             except errors.PageQueueError:  # the file was truncated: every waiter gets the error
                 doorbell = -1
             now = time.monotonic()
-            is_due = not self._rings or now - polled_at >= SLICE_SECONDS
+            is_due = not self._announces or now - polled_at >= SLICE_SECONDS
             if is_due:
                 polled_at = now
             woken = [
@@ -142,7 +142,7 @@ class Notifier:
 
     def _sleep(self, doorbell: int, backoff: float) -> None:
         """Sleep until the doorbell rings, a slice at most; back off where it never rings."""
-        if self._rings and doorbell >= 0:
+        if self._announces and doorbell >= 0:
             _core.await_doorbell(self._region, doorbell, int(SLICE_SECONDS * 1e9))
         elif self._waiters:
             time.sleep(backoff)

@@ -1,7 +1,7 @@
 """What a peer must offer: callables that the shared loops can call without a wrapper between.
 
-A peer is built anew in every process. `open_*` is called before the start barrier and returns
-the callable to be measured; what it opens is closed by `close`, after the clock has stopped.
+Each process builds a new peer. `open_*` is called before the start barrier and returns the callable
+to be measured; what it opens is closed by `close`, after the clock has stopped.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
     from multiprocessing.context import SpawnContext
 
     from stress.bench.plan import Plan
@@ -31,7 +32,7 @@ class Peer:
 
     @staticmethod
     def share(context: SpawnContext) -> Any:  # noqa: ANN401 - the peer's own
-        """Return what must be made by the parent and handed to every process."""
+        """Return the object that the parent must create and pass to every process."""
         del context
 
     @staticmethod
@@ -59,6 +60,14 @@ class Peer:
         """Return what waits for one message."""
         raise NotImplementedError
 
+    def open_send_stream(self, channel: str = "main") -> Callable[[], AbstractContextManager[Any]]:
+        """Return what opens the next message as a writable binary file."""
+        raise NotImplementedError
+
+    def open_receive_stream(self) -> Callable[[], AbstractContextManager[Any]]:
+        """Return what waits for the next message and opens it as a readable binary file."""
+        raise NotImplementedError
+
     def open_receive_many(self) -> Callable[[], list[bytes]]:
         """Return what waits for at least one message and gives all that is at hand, bounded."""
         raise NotImplementedError
@@ -72,7 +81,7 @@ class Peer:
         raise NotImplementedError
 
     def open_seek(self) -> Callable[[int], Any]:
-        """Return what goes to a time in ns and reads the first message at or after it."""
+        """Return a callable that seeks a time in ns and reads the first message at or after it."""
         raise NotImplementedError
 
     def refill(self, first: int, last: int, tail: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The peers of durable sending. Each is as fast as plain Python makes it, and syncs what it says.
+"""The peers of durable sending, each as fast as plain Python allows, with the syncs listed here.
 
 | peer | what makes a message durable |
 | --- | --- |
@@ -35,8 +35,8 @@ MS_PER_S = 1000
 prefix_of = struct.Struct("<I").pack
 
 
-def nothing() -> None:
-    """Do nothing: each message is durable already, or soon."""
+def no_flush() -> None:
+    """Return at once: each message is already durable, or a background thread syncs it."""
 
 
 class DurableQueue(Peer):
@@ -51,12 +51,15 @@ class DurableQueue(Peer):
         return "always" if self.plan.options["every"] == 1 else "none"
 
     def open_durable(self) -> Durable:
-        """Return `send` of a queue that syncs by itself, or `send` and `flush`."""
+        """Return `send` of a queue that syncs automatically, or `send` and `flush`."""
         if self._queue is None:
-            queue = Queue(self.plan.directory / "queue", sync=self._sync())
+            shape: dict[str, Any] = {}
+            if "page_mb" in self.plan.options:
+                shape["page_bytes"] = self.plan.options["page_mb"] << 20
+            queue = Queue(self.plan.directory / "queue", sync=self._sync(), **shape)
             self._queue = self.stack.enter_context(queue)
         producer = self.stack.enter_context(self._queue.producer())
-        return producer.send, producer.flush if self._sync() == "none" else nothing
+        return producer.send, producer.flush if self._sync() == "none" else no_flush
 
     def open_stream(self) -> Any:  # noqa: ANN401 - messages
         """Return a replay of all."""
@@ -83,11 +86,11 @@ class SyncedFile(Peer):
 
         if "interval_ms" in self.plan.options:
             self._sync_now_and_then(fd, self.plan.options["interval_ms"] / MS_PER_S)
-            return send, nothing
+            return send, no_flush
         return send, lambda: os.fdatasync(fd)
 
     def _sync_now_and_then(self, fd: int, seconds: float) -> None:
-        """Sync in a thread, as often as it takes for nothing to be older than this."""
+        """Sync in a thread, so often that no written message stays unsynced longer than this."""
         ended = threading.Event()
 
         def body() -> None:
@@ -110,7 +113,7 @@ class SyncedFile(Peer):
 
 
 class JoinedFile(SyncedFile):
-    """The same, written by one `write` when it is to be durable; nobody sees it before."""
+    """The same, written by one `write` when it is to be durable; no reader sees it before."""
 
     def open_durable(self) -> Durable:
         """Return what keeps messages, and what writes and syncs them."""
@@ -135,7 +138,7 @@ class ReservedFile(SyncedFile):
     """The same as the first, in blocks that were reserved before."""
 
     def open_durable(self) -> Durable:
-        """Return a `pwritev` behind the last message, and `fdatasync`."""
+        """Return a `pwritev` at the end of the file, and `fdatasync`."""
         plan = self.plan
         fd, pwritev = self._descriptor(os.O_RDWR), os.pwritev
         os.posix_fallocate(fd, 0, plan.count * (plan.size_bytes + PREFIX_BYTES) + PREFIX_BYTES)
@@ -170,7 +173,7 @@ class SqliteFull(Peer):
         if self.plan.options["every"] == 1:
             return lambda payload: execute(
                 "INSERT INTO m (payload) VALUES (?)", (payload,)
-            ), nothing
+            ), no_flush
         held: list[tuple[bytes]] = []
 
         def flush() -> None:

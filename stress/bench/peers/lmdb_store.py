@@ -1,7 +1,7 @@
 """LMDB without sync: one write transaction for each message, integer keys, big-endian.
 
 The fastest of its options that were tried: a writable map, no zeroing, append, a transaction
-object without `with`; a reader that spins opens a read transaction for each look.
+object without `with`; a reader that spins opens a read transaction for each poll.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 key_of = struct.Struct(">Q").pack
 SPARE_BYTES = 64 << 20
-OVERHEAD_BYTES = 64  # most that a record of these sizes costs beside its payload
+OVERHEAD_BYTES = 64  # most that a record of these sizes costs on top of its payload
 
 
 class LmdbStore(Peer):
@@ -42,7 +42,7 @@ class LmdbStore(Peer):
         return environment
 
     def open_send(self, channel: str = "main") -> Callable[[bytes], object]:
-        """Return what puts one message under the next key, in a transaction of its own."""
+        """Return a callable that puts one message under the next key, in a separate transaction."""
         begin = self._environment(channel).begin
         number = 0
 
@@ -67,7 +67,7 @@ class LmdbStore(Peer):
         return send_at
 
     def open_poll(self, channel: str = "main") -> Callable[[], Any]:
-        """Return what looks for the next key."""
+        """Return a callable that polls for the next key."""
         begin = self._environment(channel).begin
         number = 0
 

@@ -1,4 +1,4 @@
-"""multiprocessing.Queue, unbounded, as everybody uses it."""
+"""multiprocessing.Queue, unbounded, with its default settings."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The floor: the same loops around C methods that do nothing.
+"""The floor: the same loops around C methods that do no work.
 
 `send` is the bound method `[].count`: a C call of one argument that takes the message, returns an
-int and touches nothing. `receive(x)` is `list.pop(-1)` on a list of ready-made messages: a C call
-of one number that hands over an object, whose slot `payload` is read as one reads a `Message`.
-The list is filled between blocks, while the clock stands. What is left in the clock is the
+int and has no effect. `receive(x)` is `list.pop(-1)` on a list of ready-made messages: a C call of
+one number that returns an object, whose slot `payload` is read as one reads a `Message`. The list
+is filled between blocks, while the clock is stopped. The time that remains is that of the
 interpreter: building each message, the two calls, the checks, freeing.
 """
 
@@ -28,19 +28,19 @@ class Ready:
 
 
 class NoOp(Peer):
-    """Sends nothing and receives what is already there."""
+    """Discards each message sent and receives prepared ones."""
 
     gives_messages = True
     receive_argument = -1
 
     def open_send(self, channel: str = "main") -> Callable[[bytes], object]:
-        """Return a C method that takes a message and does nothing."""
+        """Return a C method that takes a message and ignores it."""
         del channel
-        nothing: list[bytes] = []
-        return nothing.count
+        empty: list[bytes] = []
+        return empty.count
 
     def open_receive(self) -> Callable[..., Any]:
-        """Return a C method that hands over a ready-made message."""
+        """Return a C method that returns a ready-made message."""
         self._ready: list[Ready] = []
         return self._ready.pop
 

@@ -10,6 +10,7 @@ from stress.bench.wire import BATCH_COUNT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
 
 
 class PageQueue(Peer):
@@ -44,6 +45,15 @@ class PageQueue(Peer):
         """Return a consumer's `receive`."""
         self.receive_argument = self.plan.stall_seconds
         return self.stack.enter_context(self._queue().consumer()).receive
+
+    def open_send_stream(self, channel: str = "main") -> Callable[[], AbstractContextManager[Any]]:
+        """Return a producer's `open`."""
+        return self.stack.enter_context(self._queue(channel).producer()).open
+
+    def open_receive_stream(self) -> Callable[[], AbstractContextManager[Any]]:
+        """Return what opens what a consumer's `receive` gives."""
+        receive, timeout = self.open_receive(), self.plan.stall_seconds
+        return lambda: receive(timeout).open()
 
     def open_receive_many(self) -> Callable[[], list[bytes]]:
         """Return what gives the payloads of a consumer's `receive_many`."""

@@ -1,7 +1,7 @@
 """A plain file: length-prefixed messages, appended with O_APPEND and read by another process.
 
 As fast as plain Python makes it: one `writev` for each message, one `write` for each batch; the
-reader goes through a buffered reader one by one, and cuts chunks in batches. At the end of the
+reader reads through a buffered reader one by one, and cuts chunks in batches. At the end of the
 file it spins.
 """
 
@@ -25,7 +25,7 @@ length_at = struct.Struct("<I").unpack_from
 
 
 class PlainFile(Peer):
-    """Appends to one file and reads behind."""
+    """Appends to one file; the reader follows its end."""
 
     def _append_descriptor(self) -> int:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
@@ -76,7 +76,7 @@ class PlainFile(Peer):
 
 
 def _messages(read: Callable[[int], bytes], stall_seconds: float) -> Iterator[bytes]:
-    """Yield message after message, for ever."""
+    """Yield message after message, without end."""
 
     def rest_of(part: bytes, length: int) -> bytes:
         deadline = time.monotonic() + stall_seconds
@@ -99,7 +99,7 @@ def _messages(read: Callable[[int], bytes], stall_seconds: float) -> Iterator[by
 
 
 def _batches(descriptor: int, stall_seconds: float) -> Iterator[list[bytes]]:
-    """Yield what whole messages each chunk gives, for ever."""
+    """Yield the whole messages of each chunk, without end."""
     chunk = b""
     deadline = time.monotonic() + stall_seconds
     while True:

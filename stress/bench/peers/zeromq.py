@@ -1,9 +1,9 @@
 """ZeroMQ over ipc: PUSH to PULL for a queue, publish/subscribe for fan-out.
 
-High-water marks are 0, so that nothing is dropped and nobody waits for room (that is also its
-fastest setting here). Nobody starts before the connection stands: the sender waits until it could
-send. The publisher is an XPUB socket, the same as PUB but for being told of
-subscriptions: it waits for all of them before the start, so that nothing is missed.
+High-water marks are 0, so no message is dropped and no sender waits for room (also its fastest
+setting here). The measurement starts once the connection is up: the sender waits until it could
+send. The publisher is an XPUB socket, the same as PUB except that it is told of subscriptions: it
+waits for all of them before the start, so that no subscriber misses a message.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@
 #include <unistd.h>
 #endif
 
-#define NAP_WITHOUT_FUTEX_NS 500000
+#define SLEEP_WITHOUT_FUTEX_NS 500000
 
 static int64_t clock_ns(clockid_t which) {
     struct timespec now;
@@ -52,7 +52,7 @@ void pq_pause(void) {
 
 void pq_yield(void) { sched_yield(); }
 
-void pq_nap(int64_t ns) {
+void pq_sleep_ns(int64_t ns) {
     struct timespec span = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
     nanosleep(&span, NULL);
 }
@@ -73,7 +73,7 @@ static int sleep_at(const uint8_t *word, uint32_t value, int64_t ns) {
 #else
     (void)word;
     (void)value;
-    pq_nap(ns < NAP_WITHOUT_FUTEX_NS ? ns : NAP_WITHOUT_FUTEX_NS);
+    pq_sleep_ns(ns < SLEEP_WITHOUT_FUTEX_NS ? ns : SLEEP_WITHOUT_FUTEX_NS);
     return 0;
 #endif
 }

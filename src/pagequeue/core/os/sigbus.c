@@ -130,7 +130,7 @@ static int is_fault(int code) {
     return code == BUS_ADRERR || code == BUS_OBJERR;
 }
 
-static int mend(uintptr_t address) {
+static int handle_fault(uintptr_t address) {
     pq_guard *guard = find(address);
     if (guard == NULL) {
         return 0;
@@ -198,7 +198,7 @@ static void end_doubt(void) {}
 
 static void handle(int number, siginfo_t *info, void *context) {
     int error = errno;
-    if (is_fault(info->si_code) && mend((uintptr_t)info->si_addr)) {
+    if (is_fault(info->si_code) && handle_fault((uintptr_t)info->si_addr)) {
         end_doubt();
     } else if (raised_again(info)) {
         doubt(number);

@@ -4,9 +4,9 @@
 
 /* Rewrite the frames of a page that has no readers yet for another queue: sequences from
  * `first_sequence` on, each frame a batch of its own, and a new timestamp if one is given. Returns
- * 0 if every frame was valid and is rewritten. */
-int pq_restamp(const pq_place *at, uint64_t count, uint32_t queue_state, uint64_t first_sequence,
-               int64_t timestamp, uint64_t *done) {
+ * 0 if every frame was valid, none the head of a large message, and is rewritten. */
+int pq_assign_sequences(const pq_place *at, uint64_t count, uint32_t queue_state,
+                        uint64_t first_sequence, int64_t timestamp, uint64_t *done) {
     uint64_t position = PQ_PAGE_HEADER_BYTES;
     for (uint64_t i = 0;; i++) {
         pq_frame frame;
@@ -15,8 +15,8 @@ int pq_restamp(const pq_place *at, uint64_t count, uint32_t queue_state, uint64_
         if (i == count && found == PQ_READ_NOTHING) {
             return 0;
         }
-        if (found != (i == count ? PQ_READ_END : PQ_READ_FRAME)) {
-            return -1;
+        if (found != (i == count ? PQ_READ_END : PQ_READ_FRAME) || pq_is_large(frame.word)) {
+            return -1; /* a head is never staged here, and would become an end-of-page mark */
         }
         int64_t time = timestamp == PQ_TIMESTAMP_NOW ? frame.timestamp : timestamp;
         uint32_t word = frame.word & ~(uint32_t)PQ_MORE_OF_BATCH;

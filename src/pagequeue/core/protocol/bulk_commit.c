@@ -14,11 +14,11 @@ pq_append_result pq_freeze(const pq_place *at, pq_tail *tail) {
     if (!pq_is_active(at)) {
         return PQ_APPEND_MOVED;
     }
-    if (pq_settle(at, &tail->position, &tail->count) == PQ_APPEND_DAMAGED) {
+    if (pq_resolve_tail(at, &tail->position, &tail->count) == PQ_APPEND_DAMAGED) {
         return PQ_APPEND_DAMAGED;
     }
     pq_frame frame;
-    if (pq_frame_look(at->page, at->page_bytes, tail->position, &frame) == PQ_READ_END) {
+    if (pq_frame_peek(at->page, at->page_bytes, tail->position, &frame) == PQ_READ_END) {
         return PQ_APPEND_FULL; /* a holder died during a roll: finish that first */
     }
     tail->page_number = at->page_number;
@@ -31,19 +31,19 @@ pq_append_result pq_freeze(const pq_place *at, pq_tail *tail) {
 
 /* Under the lock, in a frozen page: publish all pages from the next one up to `beyond`, which
  * exist complete under their final names, by one store. Every step can be repeated. */
-pq_append_result pq_leap(const pq_place *at, const uint8_t *next_page, const uint8_t *header,
-                         const pq_tail *beyond) {
+pq_append_result pq_commit_pages(const pq_place *at, const uint8_t *next_page,
+                                 const uint8_t *header, const pq_tail *beyond) {
     uint64_t position, count;
     if (!pq_is_active(at) || (beyond->page_number - at->page_number) % 2 == 0) {
         return PQ_APPEND_MOVED;
     }
-    if (pq_settle(at, &position, &count) == PQ_APPEND_DAMAGED ||
+    if (pq_resolve_tail(at, &position, &count) == PQ_APPEND_DAMAGED ||
         position > at->page_bytes - PQ_FRAME_BYTES) {
         return PQ_APPEND_DAMAGED;
     }
     int64_t last = (int64_t)pq_load_u64(at->meta + PQ_WRITE_META_LAST_TIMESTAMP);
     uint64_t sequence = at->first_sequence + count;
-    if (!pq_header_stands(next_page, header, sequence)) {
+    if (!pq_header_matches(next_page, header, sequence)) {
         return PQ_APPEND_DAMAGED; /* messages were published first: its sequences are wrong */
     }
     uint8_t *mark = at->page + position;

@@ -13,7 +13,7 @@
 
 /* --- reading ---------------------------------------------------------------------------------- */
 
-pq_read_result pq_frame_look(const uint8_t *page, uint64_t page_bytes, uint64_t position,
+pq_read_result pq_frame_peek(const uint8_t *page, uint64_t page_bytes, uint64_t position,
                              pq_frame *frame) {
     if (position < PQ_PAGE_HEADER_BYTES || position % PQ_FRAME_ALIGN_BYTES != 0 ||
         page_bytes < HEADER || position > page_bytes - HEADER) {
@@ -28,10 +28,13 @@ pq_read_result pq_frame_look(const uint8_t *page, uint64_t page_bytes, uint64_t 
     memcpy(&frame->checksum, page + position + PQ_FRAME_CHECKSUM, 4);
     memcpy(&frame->timestamp, page + position + PQ_FRAME_TIMESTAMP, 8);
     frame->payload = page + position + HEADER;
-    if (word & PQ_END_OF_PAGE) {
-        frame->payload_bytes = 0;
-        frame->next = position + END_MARK_BYTES;
-        return word == (PQ_END_OF_PAGE | END_MARK_BYTES) ? PQ_READ_END : PQ_READ_BAD_LENGTH;
+    if (pq_is_end(word)) { /* its payload describes the fragment that follows it, if there is one */
+        if (length < END_MARK_BYTES || pq_aligned(length) > page_bytes - position) {
+            return PQ_READ_BAD_LENGTH;
+        }
+        frame->payload_bytes = (uint32_t)(length - END_MARK_BYTES);
+        frame->next = position + pq_aligned(length);
+        return PQ_READ_END;
     }
     if (length < HEADER || pq_aligned(length) > page_bytes - position ||
         page_bytes - position - pq_aligned(length) < END_MARK_BYTES) {
@@ -44,7 +47,7 @@ pq_read_result pq_frame_look(const uint8_t *page, uint64_t page_bytes, uint64_t 
 
 pq_read_result pq_frame_check(const uint8_t *page, uint64_t page_bytes, uint32_t queue_state,
                               uint64_t position, uint64_t sequence, pq_frame *frame) {
-    pq_read_result result = pq_frame_look(page, page_bytes, position, frame);
+    pq_read_result result = pq_frame_peek(page, page_bytes, position, frame);
     if (result != PQ_READ_FRAME && result != PQ_READ_END) {
         return result;
     }
@@ -98,7 +101,7 @@ void pq_tail_store(uint8_t *meta, const pq_tail *tail) {
 
 /* Under the lock: bring the tail word up to what is published. Costs one load when, as nearly
  * always, no holder died. */
-pq_append_result pq_settle(const pq_place *at, uint64_t *position, uint64_t *count) {
+pq_append_result pq_resolve_tail(const pq_place *at, uint64_t *position, uint64_t *count) {
     uint64_t word = pq_load_u64(pq_tail_word(at->meta, at->page_number));
     *position = word >> 32;
     *count = word & UINT32_MAX;
@@ -120,7 +123,7 @@ pq_append_result pq_settle(const pq_place *at, uint64_t *position, uint64_t *cou
         index_put(at, passed, frame.timestamp, place);
         place = frame.next;
         passed += 1;
-        if (!(frame.word & PQ_MORE_OF_BATCH)) {
+        if (!pq_has_more(frame.word)) {
             if (frame.timestamp > (int64_t)pq_load_u64(at->meta + PQ_WRITE_META_LAST_TIMESTAMP)) {
                 pq_store_u64(at->meta + PQ_WRITE_META_LAST_TIMESTAMP, (uint64_t)frame.timestamp);
             }
@@ -174,8 +177,11 @@ static void rows_put(const pq_place *at, uint8_t *frame, const pq_batch *rows, s
 }
 
 static uint32_t item_put(const pq_place *at, uint8_t *frame, const pq_payload *item) {
+    if (!item->summed) {
+        return pq_crc_copy(at->queue_state, frame + HEADER, item->data, item->bytes);
+    }
     memcpy(frame + HEADER, item->data, item->bytes);
-    return item->fixed ? item->state : pq_crc_update(at->queue_state, frame + HEADER, item->bytes);
+    return item->state;
 }
 
 /* All of a frame but its payload and its length; `state` is the payload's. */
@@ -205,12 +211,16 @@ pq_append_result pq_append(const pq_place *at, const pq_batch *batch, int64_t no
     if (!pq_is_active(at)) {
         return PQ_APPEND_MOVED;
     }
-    pq_append_result allowed = pq_settle(at, &position, &count);
+    pq_append_result allowed = pq_resolve_tail(at, &position, &count);
     if (allowed != PQ_APPEND_DONE) {
         return allowed;
     }
-    if (at->crowded_at != 0 && at->first_sequence + count + item_count > at->crowded_at) {
-        return PQ_APPEND_CROWDED;
+    if (at->only_at != 0 && at->only_at != at->first_sequence + count + 1) {
+        out->sequence = at->first_sequence + count; /* I21 */
+        return PQ_APPEND_OVERTAKEN;
+    }
+    if (at->sequence_limit != 0 && at->first_sequence + count + item_count > at->sequence_limit) {
+        return PQ_APPEND_OVER_LIMIT;
     }
     int64_t last = (int64_t)pq_load_u64(at->meta + PQ_WRITE_META_LAST_TIMESTAMP);
     if (exact != PQ_TIMESTAMP_NOW && exact < last) {
@@ -296,7 +306,7 @@ static uint32_t header_checksum(const uint8_t *header) {
 }
 
 /* Whether a page has its final header: valid, of this page of this queue, with this sequence. */
-int pq_header_stands(const uint8_t *page, const uint8_t *wanted, uint64_t sequence) {
+int pq_header_matches(const uint8_t *page, const uint8_t *wanted, uint64_t sequence) {
     uint8_t found[PQ_PAGE_HEADER_BYTES];
     uint32_t checksum;
     memcpy(found, page, sizeof found);
@@ -317,7 +327,7 @@ pq_append_result pq_roll(const pq_place *at, uint8_t *next_page, const uint8_t *
     if (!pq_is_active(at) || next_number != at->page_number + 1 || next_page == at->page) {
         return PQ_APPEND_MOVED; /* or the caller was interrupted by a roll of its own thread */
     }
-    if (pq_settle(at, &position, &count) == PQ_APPEND_DAMAGED) {
+    if (pq_resolve_tail(at, &position, &count) == PQ_APPEND_DAMAGED) {
         return PQ_APPEND_DAMAGED;
     }
     int64_t last = (int64_t)pq_load_u64(at->meta + PQ_WRITE_META_LAST_TIMESTAMP);
@@ -326,7 +336,7 @@ pq_append_result pq_roll(const pq_place *at, uint8_t *next_page, const uint8_t *
     /* R1. The next page's header, with its first sequence. Skipped if it is there: when R3 was
      *     done before, readers are in that page already.
      *     Dies here, or in the middle: no reader is in that page yet; the step is repeated. */
-    if (!pq_header_stands(next_page, header, sequence)) {
+    if (!pq_header_matches(next_page, header, sequence)) {
         uint8_t complete[PQ_PAGE_HEADER_BYTES];
         memcpy(complete, header, sizeof complete);
         memcpy(complete + PQ_PAGE_HEADER_FIRST_SEQUENCE, &sequence, 8);
@@ -346,12 +356,15 @@ pq_append_result pq_roll(const pq_place *at, uint8_t *next_page, const uint8_t *
     /* R3. The end-of-page marker, its length last: readers continue in the next page from here.
      *     Dies here: the next producer finds the marker at its tail and repeats all steps. */
     uint8_t *mark = at->page + position;
-    uint32_t word = PQ_END_OF_PAGE | END_MARK_BYTES;
-    uint32_t sum = pq_frame_checksum(at->queue_state, last, sequence, word);
-    memcpy(mark + PQ_FRAME_CHECKSUM, &sum, 4);
-    memcpy(mark + PQ_FRAME_TIMESTAMP, &last, 8);
-    pq_store_u32(mark, word);
-    index_end(at, count);
+    pq_frame there; /* one that is there stays: a fragment can follow it */
+    if (pq_check_at(at, position, sequence, &there) != PQ_READ_END) {
+        uint32_t word = PQ_END_OF_PAGE | END_MARK_BYTES;
+        uint32_t sum = pq_frame_checksum(at->queue_state, last, sequence, word);
+        memcpy(mark + PQ_FRAME_CHECKSUM, &sum, 4);
+        memcpy(mark + PQ_FRAME_TIMESTAMP, &last, 8);
+        pq_store_u32(mark, word);
+        index_end(at, count);
+    }
     PQ_KILL_POINT(14);
     /* R4. Producers continue in the next page from here. */
     pq_store_u64(at->meta + PQ_WRITE_META_BATCH_OPEN, 0);

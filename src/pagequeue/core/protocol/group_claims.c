@@ -61,16 +61,16 @@ static void claim_again(pq_table *table, const pq_claimant *by, uint32_t slot, u
     set_word(record, id, PQ_RECORD_CLAIMED);
     PQ_KILL_POINT(25);
     out_of(record, slot, id, out);
-    if (by->lease_end < (int64_t)get_u64(META(LOOK_AT))) {
-        put_u64(META(LOOK_AT), (uint64_t)by->lease_end);
+    if (by->lease_end < (int64_t)get_u64(META(SCAN_AT))) {
+        put_u64(META(SCAN_AT), (uint64_t)by->lease_end);
     }
 }
 
 /* The outstanding record with the lowest sequence that is due. Each is checked once, until time
- * has passed or one was returned: `look_from` remembers how far, `look_at` when to begin again. */
+ * has passed or one was returned: `scan_from` remembers how far, `scan_at` when to begin again. */
 static pq_claim_result claim_due(pq_table *table, const pq_claimant *by, pq_claim *out) {
-    uint32_t link = get_u32(META(LOOK_FROM));
-    int64_t at = (int64_t)get_u64(META(LOOK_AT));
+    uint32_t link = get_u32(META(SCAN_FROM));
+    int64_t at = (int64_t)get_u64(META(SCAN_AT));
     if (by->now >= at) {
         link = get_u32(META(FIRST));
         at = INT64_MAX;
@@ -78,16 +78,16 @@ static pq_claim_result claim_due(pq_table *table, const pq_claimant *by, pq_clai
         return PQ_CLAIM_NONE;
     }
     uint8_t *record;
-    for (uint32_t looks = 0; (record = linked(table, link)) != NULL; looks++) {
+    for (uint32_t steps = 0; (record = linked(table, link)) != NULL; steps++) {
         int64_t when = when_of(record);
-        if (when <= by->now || looks > table->capacity) {
+        if (when <= by->now || steps > table->capacity) {
             break;
         }
         at = when < at ? when : at;
         link = get_u32(OF(record, FOLLOWING));
     }
-    put_u64(META(LOOK_AT), (uint64_t)at);
-    put_u32(META(LOOK_FROM), record == NULL ? 0 : get_u32(OF(record, FOLLOWING)));
+    put_u64(META(SCAN_AT), (uint64_t)at);
+    put_u32(META(SCAN_FROM), record == NULL ? 0 : get_u32(OF(record, FOLLOWING)));
     if (record == NULL || state_of(record) == PQ_RECORD_FREE) {
         return PQ_CLAIM_NONE;
     }
@@ -102,7 +102,7 @@ static pq_claim_result find_new(pq_table *table, const pq_claimant *by, uint64_t
     if (by->page == NULL || place >> PQ_PLACE_SHIFT != by->page_number) {
         return PQ_CLAIM_MOVED;
     }
-    switch (pq_frame_look(by->page, by->page_bytes, position, frame)) {
+    switch (pq_frame_peek(by->page, by->page_bytes, position, frame)) {
     case PQ_READ_FRAME: return PQ_CLAIM_DONE;
     case PQ_READ_NOTHING: {
         pq_tail tail;
@@ -139,13 +139,13 @@ static pq_claim_result claim_new(pq_table *table, const pq_claimant *by, pq_clai
     if (found != PQ_CLAIM_DONE) {
         return found;
     }
-    uint64_t behind = by->page_number << PQ_PLACE_SHIFT | frame.next / PQ_FRAME_ALIGN_BYTES;
+    uint64_t next_place = by->page_number << PQ_PLACE_SHIFT | frame.next / PQ_FRAME_ALIGN_BYTES;
     *out = (pq_claim){.sequence = sequence,
                       .place = place,
                       .deliveries = 1,
                       .payload_bytes = frame.payload_bytes};
     if (by->acknowledges) {
-        pq_table_advance(table, sequence + 1, behind);
+        pq_table_advance(table, sequence + 1, next_place);
         if (get_u32(META(OUTSTANDING)) == 0) {
             pq_store_u64(META(NEXT_SEQUENCE), sequence + 1);
         }
@@ -166,10 +166,10 @@ static pq_claim_result claim_new(pq_table *table, const pq_claimant *by, pq_clai
     put_u32(OF(record, CAUSE), PQ_CAUSE_NONE);
     set_word(record, id, PQ_RECORD_CLAIMED);
     PQ_KILL_POINT(20);
-    pq_table_advance(table, sequence + 1, behind);
+    pq_table_advance(table, sequence + 1, next_place);
     pq_table_link(table, slot, record);
-    if (get_u32(META(LOOK_FROM)) == 0 && by->lease_end < (int64_t)get_u64(META(LOOK_AT))) {
-        put_u64(META(LOOK_AT), (uint64_t)by->lease_end);
+    if (get_u32(META(SCAN_FROM)) == 0 && by->lease_end < (int64_t)get_u64(META(SCAN_AT))) {
+        put_u64(META(SCAN_AT), (uint64_t)by->lease_end);
     }
     out->slot = slot;
     out->id = id;
@@ -257,11 +257,11 @@ int pq_table_restore(pq_table *table, const pq_claim *message, int64_t due) {
 }
 
 uint32_t pq_table_release(pq_table *table, uint64_t owner) {
-    uint32_t count = 0, looks = 0;
+    uint32_t count = 0, steps = 0;
     uint8_t *record;
     for (uint32_t link = get_u32(META(FIRST));
-         (record = linked(table, link)) != NULL && looks <= table->capacity;
-         link = get_u32(OF(record, FOLLOWING)), looks++) {
+         (record = linked(table, link)) != NULL && steps <= table->capacity;
+         link = get_u32(OF(record, FOLLOWING)), steps++) {
         if (state_of(record) == PQ_RECORD_CLAIMED &&
             (owner == UINT64_MAX || get_u64(OF(record, OWNER)) == owner)) {
             let_wait(table, link - 1, record, 0, 0, PQ_CAUSE_DEATH);

@@ -42,7 +42,7 @@ typedef struct {
 
 /* Without the lock. */
 uint64_t pq_table_next(const pq_table *table, uint64_t *place);
-int pq_table_beckons(const pq_table *table, const pq_claimant *by, int is_full);
+int pq_table_has_work(const pq_table *table, const pq_claimant *by, int is_full);
 int64_t pq_table_wake_at(const pq_table *table);
 
 /* All that follow need the lock. `begin` repairs what a dead holder left; 0 = done. */

@@ -53,46 +53,46 @@ void pq_table_raise_floor(pq_table *table) {
     pq_store_u64(META(NEXT_SEQUENCE), floor);
 }
 
-/* A record may be due earlier than known: set `look_from` back to it, or `look_at` to its time. */
+/* A record may be due earlier than known: set `scan_from` back to it, or `scan_at` to its time. */
 void pq_table_note_due(pq_table *table, uint32_t slot, const uint8_t *record, int64_t when,
                      int64_t now) {
-    const uint8_t *from = linked(table, get_u32(META(LOOK_FROM)));
+    const uint8_t *from = linked(table, get_u32(META(SCAN_FROM)));
     if (from != NULL && get_u64(OF(from, SEQUENCE)) <= get_u64(OF(record, SEQUENCE))) {
         return; /* the search reaches it */
     }
     if (when <= now) {
-        put_u32(META(LOOK_FROM), slot + 1);
-    } else if (when < (int64_t)get_u64(META(LOOK_AT))) {
-        put_u64(META(LOOK_AT), (uint64_t)when);
+        put_u32(META(SCAN_FROM), slot + 1);
+    } else if (when < (int64_t)get_u64(META(SCAN_AT))) {
+        put_u64(META(SCAN_AT), (uint64_t)when);
     }
 }
 
 /* Link a record where its sequence belongs: nearly always after the last. */
 void pq_table_link(pq_table *table, uint32_t slot, uint8_t *record) {
     uint64_t sequence = get_u64(OF(record, SEQUENCE));
-    uint32_t prior = get_u32(META(LAST)), looks = 0;
+    uint32_t prior = get_u32(META(LAST)), steps = 0;
     uint8_t *before;
     while ((before = linked(table, prior)) != NULL &&
-           get_u64(OF(before, SEQUENCE)) > sequence && looks++ < table->capacity) {
+           get_u64(OF(before, SEQUENCE)) > sequence && steps++ < table->capacity) {
         prior = get_u32(OF(before, PRIOR));
     }
     uint32_t following = before == NULL ? get_u32(META(FIRST)) : get_u32(OF(before, FOLLOWING));
-    uint8_t *behind = linked(table, following);
+    uint8_t *later = linked(table, following);
     put_u32(OF(record, PRIOR), before == NULL ? 0 : prior);
-    put_u32(OF(record, FOLLOWING), behind == NULL ? 0 : following);
+    put_u32(OF(record, FOLLOWING), later == NULL ? 0 : following);
     put_u32(before == NULL ? META(FIRST) : OF(before, FOLLOWING), slot + 1);
-    put_u32(behind == NULL ? META(LAST) : OF(behind, PRIOR), slot + 1);
+    put_u32(later == NULL ? META(LAST) : OF(later, PRIOR), slot + 1);
     put_u32(META(OUTSTANDING), get_u32(META(OUTSTANDING)) + 1);
 }
 
 void pq_table_unlink(pq_table *table, uint32_t slot, uint8_t *record) {
     uint32_t prior = get_u32(OF(record, PRIOR)), following = get_u32(OF(record, FOLLOWING));
-    uint8_t *before = linked(table, prior), *behind = linked(table, following);
+    uint8_t *before = linked(table, prior), *later = linked(table, following);
     put_u32(before == NULL ? META(FIRST) : OF(before, FOLLOWING), following);
-    put_u32(behind == NULL ? META(LAST) : OF(behind, PRIOR), prior);
+    put_u32(later == NULL ? META(LAST) : OF(later, PRIOR), prior);
     put_u32(META(OUTSTANDING), get_u32(META(OUTSTANDING)) - 1);
-    if (get_u32(META(LOOK_FROM)) == slot + 1) {
-        put_u32(META(LOOK_FROM), following);
+    if (get_u32(META(SCAN_FROM)) == slot + 1) {
+        put_u32(META(SCAN_FROM), following);
     }
     put_u32(OF(record, FOLLOWING), get_u32(META(FREE)));
     put_u32(META(FREE), slot + 1);
@@ -166,8 +166,8 @@ static int rebuild(pq_table *table) {
             put_u32(META(FREE), slot + 1);
         }
     }
-    put_u64(META(LOOK_AT), (uint64_t)INT64_MAX);
-    put_u32(META(LOOK_FROM), get_u32(META(FIRST)));
+    put_u64(META(SCAN_AT), (uint64_t)INT64_MAX);
+    put_u32(META(SCAN_FROM), get_u32(META(FIRST)));
     pq_table_raise_floor(table);
     return 0;
 }
@@ -190,11 +190,11 @@ void pq_table_end(pq_table *table) {
 
 /* Owners of claims, each once; as many as there is room for. */
 uint32_t pq_table_owners(const pq_table *table, uint64_t *owners, uint32_t limit) {
-    uint32_t count = 0, looks = 0;
+    uint32_t count = 0, steps = 0;
     const uint8_t *record;
     for (uint32_t link = get_u32(META(FIRST));
-         (record = linked(table, link)) != NULL && looks <= table->capacity && count < limit;
-         link = get_u32(OF(record, FOLLOWING)), looks++) {
+         (record = linked(table, link)) != NULL && steps <= table->capacity && count < limit;
+         link = get_u32(OF(record, FOLLOWING)), steps++) {
         uint64_t owner = get_u64(OF(record, OWNER));
         uint32_t i = count;
         while (i > 0 && owners[i - 1] != owner) {
@@ -233,11 +233,11 @@ uint32_t pq_table_snapshot(const pq_table *table, int64_t now, int64_t realtime,
 
 /* The time at which a record may be due; INT64_MIN = search now. */
 int64_t pq_table_wake_at(const pq_table *table) {
-    return get_u32(META(LOOK_FROM)) != 0 ? INT64_MIN : (int64_t)get_u64(META(LOOK_AT));
+    return get_u32(META(SCAN_FROM)) != 0 ? INT64_MIN : (int64_t)get_u64(META(SCAN_AT));
 }
 
 /* Whether it is worth taking the lock. */
-int pq_table_beckons(const pq_table *table, const pq_claimant *by, int is_full) {
+int pq_table_has_work(const pq_table *table, const pq_claimant *by, int is_full) {
     if (pq_table_wake_at(table) <= by->now) {
         return 1;
     }

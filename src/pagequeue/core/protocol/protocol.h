@@ -47,12 +47,18 @@ static inline uint64_t pq_aligned(uint64_t bytes) {
     return (bytes + PQ_FRAME_ALIGN_BYTES - 1) & ~(uint64_t)(PQ_FRAME_ALIGN_BYTES - 1);
 }
 
-/* --- protocol/crc32c.c: CRC-32C, by the CPU's instruction where there is one ------------------ */
+/* --- protocol/crc32c.c: CRC-32C, by the fastest of several ways that the CPU has --------------- */
 
 #define PQ_CRC_START 0xffffffffu
-void pq_crc_choose(int allow_hardware);
+#define PQ_CRC_BEST 4
+/* The best way up to this number: 0 is the tables, which every CPU can do. */
+void pq_crc_choose(int most);
 const char *pq_crc_name(void);
 uint32_t pq_crc_update(uint32_t state, const void *data, size_t bytes);
+/* Copies, and sums what it stores: each byte is loaded once, so that what others change meanwhile
+ * cannot get another checksum than its own. */
+uint32_t pq_crc_copy(uint32_t state, void *to, const void *data, size_t bytes);
+#define PQ_CRC_COPY_BYTES_MIN 256 /* below, a copy and then its checksum are as fast */
 /* From one state, the checksums of several pieces of one size at equal distances: within a piece
  * each step waits for the last, so several pieces are interleaved. */
 #define PQ_CRC_LANES 4
@@ -88,7 +94,20 @@ typedef struct {
     uint64_t next; /* position of the frame after it */
 } pq_frame;
 
-pq_read_result pq_frame_look(const uint8_t *page, uint64_t page_bytes, uint64_t position,
+/* What the two flags of a commit word mean. */
+static inline int pq_is_end(uint32_t word) {
+    return (word & PQ_LARGE_MESSAGE) == PQ_END_OF_PAGE;
+}
+static inline int pq_has_more(uint32_t word) {
+    return (word & PQ_LARGE_MESSAGE) == PQ_MORE_OF_BATCH;
+}
+/* The head of a message whose payload is in fragments, after the end marks of this page and of
+ * those that follow. */
+static inline int pq_is_large(uint32_t word) {
+    return (word & PQ_LARGE_MESSAGE) == PQ_LARGE_MESSAGE;
+}
+
+pq_read_result pq_frame_peek(const uint8_t *page, uint64_t page_bytes, uint64_t position,
                              pq_frame *frame);
 pq_read_result pq_frame_check(const uint8_t *page, uint64_t page_bytes, uint32_t queue_state,
                               uint64_t position, uint64_t sequence, pq_frame *frame);
@@ -102,7 +121,8 @@ typedef struct {
     uint8_t *index;
     uint64_t index_capacity;
     uint32_t queue_state; /* from which its frames' checksums start */
-    uint64_t crowded_at; /* no message may have this sequence or a higher one now; 0 = any may */
+    uint64_t sequence_limit; /* appending this sequence or a higher one is refused; 0 = none is */
+    uint64_t only_at; /* sequence + 1 that the first message must get; 0 = any */
 } pq_place;
 
 static inline pq_read_result pq_check_at(const pq_place *at, uint64_t position, uint64_t sequence,
@@ -113,8 +133,9 @@ static inline pq_read_result pq_check_at(const pq_place *at, uint64_t position, 
 typedef struct {
     const void *data;
     size_t bytes;
-    int fixed;      /* the bytes are immutable, so `state` was computed beforehand */
-    uint32_t state; /* checksum of queue id and payload; else it is computed from the copy */
+    int fixed;      /* the bytes are immutable */
+    int summed;     /* `state` was computed beforehand; else it is computed while they are copied */
+    uint32_t state; /* checksum of queue id and payload */
 } pq_payload;
 
 typedef struct {
@@ -149,11 +170,12 @@ typedef enum {
     PQ_APPEND_DAMAGED,   /* the bytes at the tail are neither a frame nor empty */
     PQ_APPEND_EXHAUSTED, /* no sequence number is left */
     PQ_APPEND_LOST,      /* a map was truncated: the frames may be lost */
-    PQ_APPEND_CROWDED,   /* the bound group has as many waiting as its limit allows */
+    PQ_APPEND_OVER_LIMIT, /* the bound group has as many waiting as its limit allows */
+    PQ_APPEND_OVERTAKEN, /* another sequence is next than `only_at` asks for */
 } pq_append_result;
 
 typedef struct {
-    uint64_t sequence; /* of the first message */
+    uint64_t sequence; /* of the first message; OVERTAKEN: the next one of the queue */
     uint64_t position; /* after the last one */
     int64_t timestamp; /* of the last one */
 } pq_appended;
@@ -173,10 +195,10 @@ typedef struct {
 } pq_tail;
 
 pq_append_result pq_freeze(const pq_place *at, pq_tail *tail);
-pq_append_result pq_leap(const pq_place *at, const uint8_t *next_page, const uint8_t *header,
-                         const pq_tail *beyond);
-int pq_restamp(const pq_place *at, uint64_t count, uint32_t queue_state, uint64_t first_sequence,
-               int64_t timestamp, uint64_t *done);
+pq_append_result pq_commit_pages(const pq_place *at, const uint8_t *next_page,
+                                 const uint8_t *header, const pq_tail *beyond);
+int pq_assign_sequences(const pq_place *at, uint64_t count, uint32_t queue_state,
+                        uint64_t first_sequence, int64_t timestamp, uint64_t *done);
 
 void pq_tail_load(const uint8_t *meta, pq_tail *tail);
 void pq_tail_store(uint8_t *meta, const pq_tail *tail);
@@ -207,8 +229,8 @@ void pq_scan(const pq_place *at, uint64_t position, uint64_t sequence, uint64_t 
 int pq_find(const pq_place *at, uint64_t count, int64_t since, uint64_t *ordinal,
             uint64_t *position);
 int pq_locate(const pq_place *at, uint64_t count, uint64_t ordinal, uint64_t *position);
-int pq_find_many(const pq_place *at, uint64_t count, const int64_t *moments, size_t moment_count,
-                 int64_t *ordinals);
+int pq_find_many(const pq_place *at, uint64_t count, const int64_t *timestamps,
+                 size_t timestamp_count, int64_t *ordinals);
 int pq_times(const pq_place *at, uint64_t ordinal, uint64_t end, int64_t *times);
 int pq_resync(const pq_place *at, uint64_t position, uint64_t sequence, uint64_t end_sequence,
               int64_t floor_timestamp, int64_t ceiling_timestamp, uint64_t *found_position,
@@ -238,7 +260,7 @@ int64_t pq_clock_monotonic(void);
 void pq_clock_set_offset(int64_t ns);
 void pq_pause(void);
 void pq_yield(void);
-void pq_nap(int64_t ns);
+void pq_sleep_ns(int64_t ns);
 uint32_t pq_doorbell(const uint8_t *meta);
 void pq_register(uint8_t *meta);
 void pq_sleep(const uint8_t *meta, uint32_t doorbell, int64_t ns);

@@ -45,7 +45,7 @@ void pq_scan(const pq_place *at, uint64_t position, uint64_t sequence, uint64_t 
         position = frame.next;
         sequence += 1;
         out->timestamp = frame.timestamp;
-        if (!(frame.word & PQ_MORE_OF_BATCH)) {
+        if (!pq_has_more(frame.word)) {
             out->whole_position = position;
             out->whole_sequence = sequence;
             out->whole_timestamp = frame.timestamp;
@@ -139,16 +139,16 @@ static int is_proved(const pq_place *at, uint64_t ordinal, int64_t *timestamp) {
 /* For each of some timestamps in ascending order: how many of the page's frames are not later.
  * Proved by the frames on both sides, once for all timestamps between the same two, so that no
  * frame is checked for more than two of them. 0 = the index is wrong. */
-int pq_find_many(const pq_place *at, uint64_t count, const int64_t *moments, size_t moment_count,
-                 int64_t *ordinals) {
+int pq_find_many(const pq_place *at, uint64_t count, const int64_t *timestamps,
+                 size_t timestamp_count, int64_t *ordinals) {
     if (count > at->index_capacity) {
         return 0;
     }
     uint64_t known = 0; /* frames that are not later than the timestamp before this one */
     int64_t later = INT64_MIN; /* time of the frame after them; any earlier timestamp has as many */
     int has_all = 0;
-    for (size_t i = 0; i < moment_count; i++) {
-        if (!has_all && (i == 0 || moments[i] >= later)) {
+    for (size_t i = 0; i < timestamp_count; i++) {
+        if (!has_all && (i == 0 || timestamps[i] >= later)) {
             uint64_t low = known, high = count, place;
             int64_t timestamp;
             while (low < high) {
@@ -156,14 +156,14 @@ int pq_find_many(const pq_place *at, uint64_t count, const int64_t *moments, siz
                 if (!index_get(at, middle, &timestamp, &place)) {
                     return 0;
                 }
-                if (timestamp <= moments[i]) {
+                if (timestamp <= timestamps[i]) {
                     low = middle + 1;
                 } else {
                     high = middle;
                 }
             }
-            if ((low > 0 && (!is_proved(at, low - 1, &timestamp) || timestamp > moments[i])) ||
-                (low < count && (!is_proved(at, low, &later) || later <= moments[i]))) {
+            if ((low > 0 && (!is_proved(at, low - 1, &timestamp) || timestamp > timestamps[i])) ||
+                (low < count && (!is_proved(at, low, &later) || later <= timestamps[i]))) {
                 return 0;
             }
             known = low;
@@ -252,7 +252,7 @@ static int sequence_of(const resync *self, const pq_frame *frame, uint64_t *sequ
 /* A frame, or an end-of-page marker, that is possible at a place, and the sequence in its
  * checksum. */
 static int candidate(resync *self, uint64_t place, pq_frame *frame, uint64_t *sequence) {
-    pq_read_result found = pq_frame_look(self->at->page, self->at->page_bytes, place, frame);
+    pq_read_result found = pq_frame_peek(self->at->page, self->at->page_bytes, place, frame);
     if ((found != PQ_READ_FRAME && found != PQ_READ_END) || frame->timestamp < self->floor ||
         frame->timestamp > self->ceiling || frame->payload_bytes > self->work) {
         return 0;
@@ -283,7 +283,7 @@ static int first_proved(resync *self, uint64_t position, uint64_t ordinal, uint6
         pq_frame frame;
         uint64_t place;
         if (!index_get(at, ordinal, &timestamp, &place) || place <= position ||
-            pq_frame_look(at->page, at->page_bytes, place, &frame) != PQ_READ_FRAME ||
+            pq_frame_peek(at->page, at->page_bytes, place, &frame) != PQ_READ_FRAME ||
             frame.timestamp != timestamp || timestamp < self->floor ||
             timestamp > self->ceiling || frame.payload_bytes > self->work) {
             continue;
@@ -314,7 +314,9 @@ static int leads_on(resync *self, uint64_t place, uint64_t sequence, uint64_t pr
         return walk.position == proved_at && walk.sequence == proved_sequence;
     }
     if (walk.stopped == PQ_READ_END) {
-        return walk.position + PQ_FRAME_BYTES >= self->content_end;
+        pq_frame end; /* after one with a payload comes a fragment */
+        return pq_frame_peek(at->page, at->page_bytes, walk.position, &end) == PQ_READ_END &&
+               (end.payload_bytes > 0 || end.next >= self->content_end);
     }
     return walk.stopped == PQ_READ_NOTHING && walk.sequence == end_sequence &&
            walk.position >= self->content_end;
@@ -373,7 +375,7 @@ int pq_resync(const pq_place *at, uint64_t position, uint64_t sequence, uint64_t
         self.end = room < limit ? room : limit;
         if (place < passed || self.end <= self.first ||
             !candidate(&self, place, &frame, &found) ||
-            (found == end_sequence && !(frame.word & PQ_END_OF_PAGE))) {
+            (found == end_sequence && !pq_is_end(frame.word))) {
             continue;
         }
         if (leads_on(&self, place, found, proved_at, proved_sequence, end_sequence, &passed)) {

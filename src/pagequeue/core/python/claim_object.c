@@ -173,15 +173,21 @@ PyDoc_STRVAR(ack_doc,
     "Acknowledge the message: no worker gets it again.\n\n"
     "Args:\n"
     "    durable: return when the acknowledgement is on stable storage.\n\n" LEASE_ERRORS "\n"
-    "    SyncFailed: with `durable`: it is acknowledged, but a power cut can take that back.");
+    "    SyncFailed: with `durable`: it is acknowledged, but a power cut can take that back."
+    "\n\nExample:\n"
+    "    >>> claim.ack()\n");
 PyDoc_STRVAR(nack_doc,
     "nack($self, /, delay=0.0)\n--\n\n"
     "Return the message to the group, which delivers it again.\n\n"
     "Args:\n"
-    "    delay: seconds before it can be claimed again.\n\n" LEASE_ERRORS);
+    "    delay: seconds before it can be claimed again.\n\n" LEASE_ERRORS
+    "\n\nExample:\n"
+    "    >>> claim.nack(delay=5.0)\n");
 PyDoc_STRVAR(extend_doc,
     "extend($self, seconds, /)\n--\n\n"
-    "Extend the lease: it now ends so many seconds from now.\n\n" LEASE_ERRORS);
+    "Extend the lease: it now ends so many seconds from now.\n\n" LEASE_ERRORS
+    "\n\nExample:\n"
+    "    >>> claim.extend(60.0)\n");
 
 static PyMethodDef claim_methods[] = {
     {"ack", (PyCFunction)(void (*)(void))claim_ack, METH_FASTCALL | METH_KEYWORDS, ack_doc},
@@ -199,7 +205,12 @@ static PyMemberDef claim_members[] = {
 
 PyTypeObject *pq_claim_make(void) {
     static PyType_Slot slots[] = {
-        {Py_tp_doc, "One message that was claimed. Made by `Group.claim`."},
+        {Py_tp_doc, "One message that was claimed. Made by `Group.claim`."
+         "\n\nExample:\n"
+         "    >>> claim = group.claim(timeout=1.0)\n"
+         "    >>> claim.message.payload, claim.deliveries\n"
+         "    (b'one', 1)\n"
+         "    >>> claim.ack()\n"},
         {Py_tp_dealloc, claim_dealloc},
         {Py_tp_traverse, claim_traverse},
         {Py_tp_repr, claim_repr},

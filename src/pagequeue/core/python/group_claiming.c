@@ -8,8 +8,8 @@
 #include "python/idle.h"
 
 #define SLICE_NS 50000000 /* longest sleep: owners of claims are checked as often */
-#define NAP_NS 1000000
-#define BUSY_LOOK_NS 1000000000
+#define BACKOFF_NS 1000000
+#define BUSY_CHECK_NS 1000000000
 
 typedef struct {
     const pq_table *table;
@@ -18,14 +18,14 @@ typedef struct {
 
 static int arrived(const void *of) {
     const awaited *what = of;
-    return pq_table_beckons(what->table, what->by, 0);
+    return pq_table_has_work(what->table, what->by, 0);
 }
 
 /* One slice, no longer than until a record may be due. */
 static int64_t slice_of(const Claims *self, const pq_claimant *by, int64_t remaining) {
     int64_t slice = remaining < SLICE_NS ? remaining : SLICE_NS;
     if (self->clock != Py_None) {
-        return slice < NAP_NS ? slice : NAP_NS; /* the rate of that clock is unknown */
+        return slice < BACKOFF_NS ? slice : BACKOFF_NS; /* the rate of that clock is unknown */
     }
     int64_t wake_at = pq_table_wake_at(&self->table);
     if (wake_at <= by->now) { /* INT64_MIN = poll now: no difference is taken of it */
@@ -55,7 +55,7 @@ static int pause_until(Claims *self, pq_claimant *by, int64_t deadline, int is_f
             }
             int64_t slice = slice_of(self, by, deadline - now);
             if (is_full) { /* an acknowledgement wakes no waiter */
-                pq_nap(slice < NAP_NS ? slice : NAP_NS);
+                pq_sleep_ns(slice < BACKOFF_NS ? slice : BACKOFF_NS);
             } else {
                 pq_idle_sleep(&idle, slice);
             }
@@ -73,7 +73,7 @@ static int pause_until(Claims *self, pq_claimant *by, int64_t deadline, int is_f
 }
 
 /* 1 = a dead owner's claims can be claimed now, 0 = not, or it was checked lately, -1 = raised. */
-static int look_at_owners(Claims *self, int64_t interval) {
+static int check_owners(Claims *self, int64_t interval) {
     int64_t now = pq_clock_monotonic();
     if (now - self->looked_at < interval ||
         pq_load_u32(self->table.base + PQ_GROUP_META_OUTSTANDING) == 0) {
@@ -86,7 +86,7 @@ static int look_at_owners(Claims *self, int64_t interval) {
 int pq_group_claim(Claims *self, int64_t timeout, pq_claim *got, uint32_t limit,
                    int acknowledges) {
     int64_t deadline = 0;
-    if (!pq_group_ready(self) || look_at_owners(self, BUSY_LOOK_NS) < 0) {
+    if (!pq_group_ready(self) || check_owners(self, BUSY_CHECK_NS) < 0) {
         return -1;
     }
     for (;;) {
@@ -117,7 +117,7 @@ int pq_group_claim(Claims *self, int64_t timeout, pq_claim *got, uint32_t limit,
             more = 0;
         }
         if (more == 0) { /* no message, or no room for a claim */
-            more = look_at_owners(self, SLICE_NS);
+            more = check_owners(self, SLICE_NS);
         }
         if (more < 0) {
             return -1;

@@ -40,10 +40,19 @@ PyObject *pq_group_read(Claims *self, const pq_claim *got) {
     for (int tries = 0; page != NULL; tries++) {
         pq_frame frame;
         int good = 0;
-        pq_read_result found = pq_frame_look(page->base, page->bytes, position, &frame);
+        pq_read_result found = pq_frame_peek(page->base, page->bytes, position, &frame);
         if (found == PQ_READ_FRAME) {
             PyObject *payload = pq_payload_copy(page, &frame, got->sequence, &good);
             if (payload == NULL) {
+                break;
+            }
+            if (good && pq_is_large(frame.word)) {
+                Py_DECREF(payload);
+                message = PyObject_CallMethod(
+                    (PyObject *)self, "_large", "KKLK",
+                    (unsigned long long)(got->place >> PQ_PLACE_SHIFT),
+                    (unsigned long long)position, (long long)frame.timestamp,
+                    (unsigned long long)got->sequence);
                 break;
             }
             if (good) {
@@ -54,7 +63,7 @@ PyObject *pq_group_read(Claims *self, const pq_claim *got) {
             found = PQ_READ_BAD_CHECKSUM;
         }
         Py_DECREF((PyObject *)page);
-        page = asked(self, tries == 0 ? "_look_again" : "_unreadable", got, (int)found, &position,
+        page = asked(self, tries == 0 ? "_reopen_page" : "_unreadable", got, (int)found, &position,
                      &is_gone);
     }
     Py_XDECREF((PyObject *)page);
@@ -94,10 +103,11 @@ static int forget(Claims *self, pq_claim *got) {
 }
 
 /* Delivered as often as allowed: Python moves it to the dead letters, and acknowledges it. */
-static int bury(Claims *self, pq_claim *got) {
+static int dead_letter(Claims *self, pq_claim *got) {
     PyObject *answer = PyObject_CallMethod(
-        (PyObject *)self, "_bury", "IKKKKII", got->slot, (unsigned long long)got->id,
-        (unsigned long long)got->sequence, (unsigned long long)(got->place >> PQ_PLACE_SHIFT),
+        (PyObject *)self, "_move_to_dead_letters", "IKKKKII", got->slot,
+        (unsigned long long)got->id, (unsigned long long)got->sequence,
+        (unsigned long long)(got->place >> PQ_PLACE_SHIFT),
         (unsigned long long)((got->place & ((1ull << PQ_PLACE_SHIFT) - 1)) * PQ_FRAME_ALIGN_BYTES),
         got->deliveries, got->cause);
     Py_XDECREF(answer);
@@ -125,7 +135,7 @@ static int is_damage(Claims *self) {
 PyObject *pq_group_deliver(Claims *self, const pq_claim *claimed, int *is_none) {
     pq_claim got = *claimed;
     if (got.is_spent) {
-        *is_none = bury(self, &got);
+        *is_none = dead_letter(self, &got);
         if (!*is_none) {
             pq_group_give_back(self, &got, 1, RETRY_NS, PQ_CAUSE_NONE);
         }

@@ -92,32 +92,17 @@ static void claims_dealloc(Claims *self) {
 }
 
 int pq_group_ready(Claims *self) {
-    if (self->fork_count != pq_fork_count) {
-        pq_event_raise((PyObject *)self, EVENT_FORKED, 0);
-        return 0;
-    }
-    if (self->closed) {
-        pq_event_raise((PyObject *)self, EVENT_CLOSED, 0);
-        return 0;
-    }
-    return 1;
-}
-
-static int64_t asked(PyObject *clock) {
-    PyObject *value = PyObject_CallNoArgs(clock);
-    long long now = value == NULL ? -1 : PyLong_AsLongLong(value);
-    Py_XDECREF(value);
-    return now;
+    return pq_handle_ready((PyObject *)self, self->fork_count, self->closed);
 }
 
 int64_t pq_group_now(Claims *self) {
-    return self->clock == Py_None ? pq_clock_monotonic() : asked(self->clock);
+    return self->clock == Py_None ? pq_clock_monotonic() : pq_clock_call(self->clock);
 }
 
 /* When something is acknowledged, by the wall clock; that is only asked twice a second. */
 int64_t pq_group_wall(Claims *self, int64_t now) {
     if (self->wall != Py_None) {
-        return asked(self->wall);
+        return pq_clock_call(self->wall);
     }
     if (self->clock != Py_None) {
         return pq_clock_realtime();
@@ -194,19 +179,19 @@ static int check_lost(Claims *self, const pq_group_attempt *try) {
     return !try->is_lost;
 }
 
-void pq_group_go_in(Claims *self) { self->inside += 1; }
+void pq_group_enter(Claims *self) { self->inside += 1; }
 
 /* With the GIL, so it happens once. */
 int pq_group_leave(Claims *self) {
-    if (!self->closed || self->inside > 0 || self->is_left) {
+    if (!self->closed || self->inside > 0 || self->is_released) {
         return 0;
     }
-    self->is_left = 1;
+    self->is_released = 1;
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
-    PyObject *done = PyObject_CallMethod((PyObject *)self, "_let_go", NULL);
+    PyObject *done = PyObject_CallMethod((PyObject *)self, "_close_lock", NULL);
     if (done == NULL) {
-        self->is_left = 0; /* interrupted: closing again calls it again */
+        self->is_released = 0; /* interrupted: closing again calls it again */
         if (!PyErr_ExceptionMatches(PyExc_Exception)) { /* Ctrl-C goes before what was raised */
             Py_XDECREF(type);
             Py_XDECREF(value);
@@ -220,7 +205,7 @@ int pq_group_leave(Claims *self) {
     return 0;
 }
 
-int pq_group_go_out(Claims *self) {
+int pq_group_exit(Claims *self) {
     self->inside -= 1;
     return pq_group_leave(self);
 }
@@ -245,11 +230,11 @@ int pq_group_run(Claims *self, pq_group_attempt *try) {
                            .timeout = self->lock_timeout, .used = {self->meta, self->file, page},
                            .run = with_lock, .what = try};
     Py_INCREF((PyObject *)self);
-    pq_group_go_in(self);
+    pq_group_enter(self);
     lock_outcome outcome = pq_locked_call_run(&call);
     int done = outcome == LOCK_TAKEN && check_lost(self, try);
     pq_locked_call_raise(&call, outcome, (PyObject *)self);
-    if (pq_group_go_out(self) < 0) {
+    if (pq_group_exit(self) < 0) {
         done = 0;
     }
     Py_DECREF((PyObject *)self);
@@ -292,9 +277,9 @@ static PyObject *one_inside(Claims *self, int64_t timeout, int acknowledges) {
 
 static PyObject *one(Claims *self, int64_t timeout, int acknowledges) {
     Py_INCREF((PyObject *)self);
-    pq_group_go_in(self);
+    pq_group_enter(self);
     PyObject *made = one_inside(self, timeout, acknowledges);
-    if (pq_group_go_out(self) < 0) {
+    if (pq_group_exit(self) < 0) {
         Py_CLEAR(made);
     }
     Py_DECREF((PyObject *)self);
@@ -325,7 +310,7 @@ static PyObject *claims_many(Claims *self, PyObject *args) {
     }
     limit = limit < PQ_CLAIM_COUNT_MAX ? limit : PQ_CLAIM_COUNT_MAX;
     Py_INCREF((PyObject *)self);
-    pq_group_go_in(self);
+    pq_group_enter(self);
     pq_claim *got = PyMem_Malloc((size_t)limit * sizeof *got);
     PyObject *list = got == NULL ? PyErr_NoMemory() : PyList_New(0);
     while (list != NULL && PyList_Size(list) == 0) {
@@ -348,7 +333,7 @@ static PyObject *claims_many(Claims *self, PyObject *args) {
         }
     }
     PyMem_Free(got);
-    if (pq_group_go_out(self) < 0) {
+    if (pq_group_exit(self) < 0) {
         Py_CLEAR(list);
     }
     Py_DECREF((PyObject *)self);
@@ -369,14 +354,20 @@ PyDoc_STRVAR(claim_doc,
     "Claim a message: those that came back first, then the next one; in order of sequence.\n\n"
     "Args:\n"
     "    timeout: seconds to wait; None waits for ever, 0 never waits.\n\n"
-    "Raises:\n" CLAIM_ERRORS);
+    "Raises:\n" CLAIM_ERRORS
+    "\n\nExample:\n"
+    "    >>> group.claim(timeout=1.0).message.payload\n"
+    "    b'one'\n");
 
 PyDoc_STRVAR(take_doc,
     "take($self, /, timeout=None)\n--\n\n"
     "Claim a message and acknowledge it at once: if this process dies with it, it is lost.\n\n"
     "Args:\n"
     "    timeout: seconds to wait; None waits for ever, 0 never waits.\n\n"
-    "Raises:\n" CLAIM_ERRORS);
+    "Raises:\n" CLAIM_ERRORS
+    "\n\nExample:\n"
+    "    >>> group.take(timeout=1.0).payload\n"
+    "    b'one'\n");
 
 static PyMethodDef claims_methods[] = {
     {"claim", (PyCFunction)(void (*)(void))claims_claim, METH_FASTCALL | METH_KEYWORDS, claim_doc},

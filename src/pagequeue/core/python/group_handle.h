@@ -23,7 +23,7 @@ typedef struct {
     unsigned fork_count;
     int closed;
     int inside; /* threads that claim, or wait for the lock */
-    int is_left; /* closed, and the last thread is out */
+    int is_released; /* closed, and the last thread is out */
 } Claims;
 
 typedef struct {
@@ -63,9 +63,9 @@ int pq_group_ready(Claims *self);
 int64_t pq_group_now(Claims *self);
 int64_t pq_group_wall(Claims *self, int64_t now);
 /* A thread goes in, and out again; the last one out of a closed handle lets its files go. */
-void pq_group_go_in(Claims *self);
+void pq_group_enter(Claims *self);
 /* -1 = raised: a signal handler's exception came meanwhile. */
-int pq_group_go_out(Claims *self);
+int pq_group_exit(Claims *self);
 int pq_group_leave(Claims *self);
 /* One attempt under the lock; 0 = raised. */
 int pq_group_run(Claims *self, pq_group_attempt *try);

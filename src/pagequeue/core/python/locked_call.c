@@ -9,13 +9,13 @@
 #include <errno.h>
 
 #define YIELDS 40 /* tries before naps */
-#define NAP_NS_MAX 1000000
+#define BACKOFF_NS_MAX 1000000
 #define SIGNAL_CHECK_NS 50000000
 
 /* Without the GIL, but for signals. */
 static lock_outcome lock_wait(pq_lock *lock, const int *closed, int64_t timeout,
                               PyThreadState **state) {
-    int64_t start = pq_clock_monotonic(), checked = start, nap = 10000;
+    int64_t start = pq_clock_monotonic(), checked = start, backoff = 10000;
     for (long round = 0;; round++) {
         int error = pq_lock_try(lock);
         if (error != EBUSY) {
@@ -42,8 +42,8 @@ static lock_outcome lock_wait(pq_lock *lock, const int *closed, int64_t timeout,
         if (round < YIELDS) {
             pq_yield();
         } else {
-            pq_nap(nap);
-            nap = nap * 2 < NAP_NS_MAX ? nap * 2 : NAP_NS_MAX;
+            pq_sleep_ns(backoff);
+            backoff = backoff * 2 < BACKOFF_NS_MAX ? backoff * 2 : BACKOFF_NS_MAX;
         }
     }
 }

@@ -363,7 +363,7 @@ int pq_page_check(Region *page, int writable, const char *what) {
     return pq_region_check(page, PQ_PAGE_BYTES_MIN, writable, what);
 }
 
-int pq_region_stands(Region *region) {
+int pq_region_intact(Region *region) {
     uint64_t lost_at = pq_guard_lost(region->guard);
     if (lost_at == PQ_WHOLE) {
         return 1;
@@ -396,6 +396,8 @@ static PyMethodDef region_methods[] = {
      "Zero to the end; return the bytes changed."},
     {"populate", (PyCFunction)pq_region_populate, METH_VARARGS,
      "Take the page faults of a range now."},
+    {"forget", (PyCFunction)pq_region_forget, METH_VARARGS,
+     "Give the memory of a range back; it stays readable."},
     {"ahead", (PyCFunction)pq_region_ahead, METH_VARARGS,
      "Take the page faults of a range now, but those that were taken so before."},
     {"sync", (PyCFunction)pq_region_sync, METH_VARARGS, "Put a range on stable storage."},
@@ -412,7 +414,7 @@ static PyMemberDef region_members[] = {
 };
 
 static PyObject *region_broken(Region *self, void *Py_UNUSED(unused)) {
-    return PyBool_FromLong(pq_region_look(self));
+    return PyBool_FromLong(pq_region_probe(self));
 }
 
 static PyObject *region_lost_at(Region *self, void *Py_UNUSED(unused)) {

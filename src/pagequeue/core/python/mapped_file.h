@@ -12,6 +12,7 @@ PyObject *pq_region_load_half(Region *self, PyObject *args);
 PyObject *pq_region_store_half(Region *self, PyObject *args);
 PyObject *pq_region_zero(Region *self, PyObject *args);
 PyObject *pq_region_populate(Region *self, PyObject *args);
+PyObject *pq_region_forget(Region *self, PyObject *args);
 PyObject *pq_region_ahead(Region *self, PyObject *args);
 PyObject *pq_region_sync(Region *self, PyObject *args);
 

@@ -16,8 +16,8 @@
 #endif
 #define ZERO_STEP_BYTES 4096u
 
-static PyObject *if_stands(Region *self, PyObject *result) {
-    if (result != NULL && !pq_region_stands(self)) {
+static PyObject *if_intact(Region *self, PyObject *result) {
+    if (result != NULL && !pq_region_intact(self)) {
         Py_CLEAR(result);
     }
     return result;
@@ -25,7 +25,7 @@ static PyObject *if_stands(Region *self, PyObject *result) {
 
 static PyObject *done(Region *self) {
     Py_INCREF(Py_None);
-    return if_stands(self, Py_None);
+    return if_intact(self, Py_None);
 }
 
 static int in_bounds(Region *self, unsigned long long at, unsigned long long bytes, int word) {
@@ -49,7 +49,7 @@ PyObject *pq_region_read(Region *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "KK:read", &at, &bytes) || !in_bounds(self, at, bytes, 0)) {
         return NULL;
     }
-    return if_stands(
+    return if_intact(
         self, PyBytes_FromStringAndSize((char *)self->base + at, (Py_ssize_t)bytes));
 }
 
@@ -72,7 +72,7 @@ PyObject *pq_region_load(Region *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "K:load", &at) || !in_bounds(self, at, 8, 1)) {
         return NULL;
     }
-    return if_stands(self, PyLong_FromUnsignedLongLong(pq_load_u64(self->base + at)));
+    return if_intact(self, PyLong_FromUnsignedLongLong(pq_load_u64(self->base + at)));
 }
 
 PyObject *pq_region_store(Region *self, PyObject *args) {
@@ -90,7 +90,7 @@ PyObject *pq_region_load_half(Region *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "K:load_half", &at) || !in_bounds(self, at, 4, 1)) {
         return NULL;
     }
-    return if_stands(self, PyLong_FromUnsignedLong(pq_load_u32(self->base + at)));
+    return if_intact(self, PyLong_FromUnsignedLong(pq_load_u32(self->base + at)));
 }
 
 PyObject *pq_region_store_half(Region *self, PyObject *args) {
@@ -123,7 +123,7 @@ PyObject *pq_region_zero(Region *self, PyObject *args) {
         at += step;
     }
     Py_END_ALLOW_THREADS
-    return if_stands(self, PyLong_FromUnsignedLongLong(zeroed));
+    return if_intact(self, PyLong_FromUnsignedLongLong(zeroed));
 }
 
 static uint64_t os_page_start(uint64_t at) {
@@ -175,12 +175,21 @@ PyObject *pq_region_ahead(Region *self, PyObject *args) {
     return result;
 }
 
+/* Of a file: this process maps the range again when it is read. */
+PyObject *pq_region_forget(Region *self, PyObject *args) {
+    if (self->writable) {
+        PyErr_SetString(PyExc_ValueError, "the region can be memory without a file");
+        return NULL;
+    }
+    return over_range(self, args, madvise, MADV_DONTNEED);
+}
+
 /* Only through a writable map: on any other the system ignores the call, without an error. */
 PyObject *pq_region_sync(Region *self, PyObject *args) {
     if (!is_writable(self)) {
         return NULL;
     }
     PyObject *result = over_range(self, args, msync, MS_SYNC);
-    (void)pq_region_look(self);
-    return if_stands(self, result);
+    (void)pq_region_probe(self);
+    return if_intact(self, result);
 }

@@ -39,7 +39,10 @@ int pq_message_prepare(void) {
 static PyObject *make(PyTypeObject *type, PyObject *payload, int64_t timestamp, uint64_t sequence,
                       PyObject *decoder) {
     Message *self;
-    if (kept_count > 0) {
+    if (type != pq_message_type) { /* one whose payload is read when it is asked for */
+        allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+        self = (Message *)allocate(type, 0);
+    } else if (kept_count > 0) {
         self = kept[--kept_count];
         PyObject_Init((PyObject *)self, type);
     } else {
@@ -79,7 +82,10 @@ static void message_dealloc(Message *self) {
     PyTypeObject *type = Py_TYPE((PyObject *)self);
     Py_DECREF(self->payload);
     Py_XDECREF(self->decoder);
-    if (kept_count < KEPT_MAX) {
+    if (type != pq_message_type) {
+        freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+        release(self);
+    } else if (kept_count < KEPT_MAX) {
         kept[kept_count++] = self;
     } else {
         PyObject_Free(self);
@@ -152,21 +158,50 @@ static PyMemberDef message_members[] = {
 };
 
 static PyGetSetDef message_getset[] = {
-    {"time", (getter)message_time, NULL, "The timestamp as an aware datetime, in UTC.", NULL},
+    {"time", (getter)message_time, NULL, "The timestamp as an aware datetime, in UTC."
+     "\n\nExample:\n"
+     "    >>> Message(b\"one\", 0, 0).time.isoformat()\n"
+     "    '1970-01-01T00:00:00+00:00'\n", NULL},
     {"value", (getter)message_value, NULL,
-     "The object sent: decoded on access by the codec, a record of the dtype, or the payload.",
+     "The object sent: decoded on access by the codec, a record of the dtype, or the payload."
+     "\n\nExample:\n"
+     "    >>> Message(b\"one\", 0, 0).value\n"
+     "    b'one'\n",
      NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
+static PyObject *message_open(Message *self, PyObject *Py_UNUSED(unused)) {
+    PyObject *io = PyImport_ImportModule("io");
+    PyObject *file = io == NULL ? NULL : PyObject_CallMethod(io, "BytesIO", "O", self->payload);
+    Py_XDECREF(io);
+    return file;
+}
+
+PyDoc_STRVAR(open_doc,
+    "open($self, /)\n--\n\n"
+    "Return the payload as a readable, seekable binary file.\n\n"
+    "The payload of a message that is larger than a page is read and checked as the file is read,\n"
+    "and is never in memory as a whole. The message and its file keep their pages mapped.\n\n"
+    "Raises:\n"
+    "    CorruptFrame, on reading: a part of the payload is damaged; no byte of it is returned.\n\n"
+    "Example:\n"
+    "    >>> with message.open() as file, open(path, \"wb\") as copy:\n"
+    "    ...     shutil.copyfileobj(file, copy)");
+
 static PyMethodDef message_methods[] = {
+    {"open", (PyCFunction)message_open, METH_NOARGS, open_doc},
     {"__reduce__", (PyCFunction)message_reduce, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject *pq_message_make(void) {
     static PyType_Slot slots[] = {
-        {Py_tp_doc, "Message(payload, timestamp, sequence): bytes, ns since 1970 in UTC, number."},
+        {Py_tp_doc, "Message(payload, timestamp, sequence): bytes, ns since 1970 in UTC, number."
+         "\n\nExample:\n"
+         "    >>> message = consumer.receive(timeout=1.0)\n"
+         "    >>> message.payload, message.sequence\n"
+         "    (b'one', 0)\n"},
         {Py_tp_new, message_new},
         {Py_tp_dealloc, message_dealloc},
         {Py_tp_repr, message_repr},
@@ -177,8 +212,8 @@ PyTypeObject *pq_message_make(void) {
         {Py_tp_methods, message_methods},
         {0, NULL},
     };
-    static PyType_Spec spec = {"pagequeue._core.Message", sizeof(Message), 0, Py_TPFLAGS_DEFAULT,
-                               slots};
+    static PyType_Spec spec = {"pagequeue._core.Message", sizeof(Message), 0,
+                               Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, slots};
     PyTypeObject *type = (PyTypeObject *)PyType_FromSpec(&spec);
     if (type == NULL) {
         return NULL;

@@ -37,6 +37,13 @@ int pq_event_raise(PyObject *self, pq_event event, int64_t value) {
     return more;
 }
 
+int64_t pq_clock_call(PyObject *clock) {
+    PyObject *value = PyObject_CallNoArgs(clock);
+    long long now = value == NULL ? -1 : PyLong_AsLongLong(value);
+    Py_XDECREF(value);
+    return now;
+}
+
 int64_t pq_timeout_ns(PyObject *seconds) {
     if (seconds == Py_None) {
         return -1;
@@ -104,12 +111,31 @@ static PyObject *core_frame_checksum(PyObject *Py_UNUSED(module), PyObject *args
     return PyLong_FromUnsignedLong(pq_frame_checksum(state, timestamp, sequence, word));
 }
 
-static PyObject *core_crc_choose(PyObject *Py_UNUSED(module), PyObject *allow) {
-    int allowed = PyObject_IsTrue(allow);
-    if (allowed < 0) {
+static PyObject *core_crc_copy(PyObject *Py_UNUSED(module), PyObject *args) {
+    Py_buffer data;
+    if (!PyArg_ParseTuple(args, "y*:crc32c_copy", &data)) {
         return NULL;
     }
-    pq_crc_choose(allowed);
+    PyObject *result = NULL, *copy = PyBytes_FromStringAndSize(NULL, data.len);
+    if (copy != NULL) {
+        uint32_t state =
+            pq_crc_copy(PQ_CRC_START, PyBytes_AsString(copy), data.buf, (size_t)data.len);
+        result = Py_BuildValue("(NI)", copy, (unsigned int)~state);
+    }
+    PyBuffer_Release(&data);
+    return result;
+}
+
+static PyObject *core_crc_choose(PyObject *Py_UNUSED(module), PyObject *most) {
+    long number = PyLong_AsLong(most);
+    if (number == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (number < 0 || number > PQ_CRC_BEST) {
+        PyErr_Format(PyExc_ValueError, "0 to %d, not %ld", PQ_CRC_BEST, number);
+        return NULL;
+    }
+    pq_crc_choose((int)number);
     return PyUnicode_FromString(pq_crc_name());
 }
 
@@ -125,7 +151,7 @@ static PyObject *core_tail(PyObject *Py_UNUSED(module), PyObject *args) {
     }
     pq_tail tail;
     pq_tail_load(meta->base, &tail);
-    if (!pq_region_stands(meta)) {
+    if (!pq_region_intact(meta)) {
         return NULL;
     }
     return Py_BuildValue("(KKKKL)", (unsigned long long)tail.page_number,
@@ -144,7 +170,7 @@ static PyObject *core_set_tail(PyObject *Py_UNUSED(module), PyObject *args) {
     }
     pq_tail tail = {number, position, count, first, last};
     pq_tail_store(meta->base, &tail);
-    if (!pq_region_stands(meta)) {
+    if (!pq_region_intact(meta)) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -161,7 +187,7 @@ static PyObject *core_reset_lock(PyObject *Py_UNUSED(module), PyObject *args) {
         errno = error;
         return PyErr_SetFromErrno(PyExc_OSError);
     }
-    if (!pq_region_stands(meta)) {
+    if (!pq_region_intact(meta)) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -189,7 +215,7 @@ static PyObject *core_reset_group(PyObject *Py_UNUSED(module), PyObject *args) {
     }
     pq_table_release(&table, UINT64_MAX);
     pq_table_end(&table);
-    if (!pq_region_stands(file)) {
+    if (!pq_region_intact(file)) {
         return NULL;
     }
     return PyLong_FromUnsignedLongLong(pq_table_next(&table, &place));
@@ -219,7 +245,7 @@ static PyObject *core_doorbell(PyObject *Py_UNUSED(module), PyObject *args) {
     if (announced) {
         pq_register(meta->base);
     }
-    return pq_region_stands(meta) ? PyLong_FromUnsignedLong(doorbell) : NULL;
+    return pq_region_intact(meta) ? PyLong_FromUnsignedLong(doorbell) : NULL;
 }
 
 /* Sleep while the doorbell has a value, but no longer than `ns`. */
@@ -351,7 +377,10 @@ static PyObject *core_set_kill_point(PyObject *Py_UNUSED(module), PyObject *args
 static PyMethodDef functions[] = {
     {"crc32c", core_crc32c, METH_VARARGS, "Return the CRC-32C of bytes, continuing from another."},
     {"frame_checksum", core_frame_checksum, METH_VARARGS, "Return what a frame's checksum is."},
-    {"choose_crc", core_crc_choose, METH_O, "Allow the CPU's instruction or not; return the form."},
+    {"crc32c_copy", core_crc_copy, METH_VARARGS,
+     "Return a copy of bytes and its CRC-32C, made in one pass."},
+    {"choose_crc", core_crc_choose, METH_O,
+     "Use the best form of CRC-32C up to this number, 0 to CRC_BEST; return its name."},
     {"tail", core_tail, METH_VARARGS, "Return the writers' place."},
     {"set_tail", core_set_tail, METH_VARARGS, "Set the writers' place; only when exclusive."},
     {"reset_lock", core_reset_lock, METH_VARARGS, "Reset the writers' lock; only when exclusive."},
@@ -370,6 +399,9 @@ static PyMethodDef functions[] = {
     {"mount_id", core_mount_id, METH_VARARGS, "Return a mount's unique id, 0 when not known."},
     {"file_system_type", core_file_system_type, METH_VARARGS,
      "Return the magic number of a file system, 0 when not known."},
+    {"new_bytes", pq_core_new_bytes, METH_VARARGS, "Return bytes to be filled by copy_checked."},
+    {"copy_checked", pq_core_copy_checked, METH_VARARGS,
+     "Copy a block of a fragment; return whether its checksum is right."},
     {"scan", pq_core_scan, METH_VARARGS, "Walk the frames of a page that validate."},
     {"find", pq_core_find, METH_VARARGS, "Find the first frame of a page that is not older."},
     {"locate", pq_core_locate, METH_VARARGS, "Find a frame of a page by its ordinal."},
@@ -379,10 +411,13 @@ static PyMethodDef functions[] = {
     {"payloads", pq_core_payloads, METH_VARARGS, "Return copies of payloads of a page."},
     {"views", pq_core_views, METH_VARARGS, "Return Arrow's views of payloads of a page."},
     {"pack", pq_core_pack, METH_VARARGS, "Copy payloads of a page one after the other."},
-    {"stand", pq_core_stand, METH_VARARGS, "Raise if payloads of a page were truncated away."},
-    {"restamp", pq_core_restamp, METH_VARARGS, "Give the frames of a page other sequences."},
+    {"payload", pq_core_payload, METH_O, "Return the bytes that sending an object would send."},
+    {"check_intact", pq_core_check_intact, METH_VARARGS,
+     "Raise if payloads of a page were truncated away."},
+    {"assign_sequences", pq_core_assign_sequences, METH_VARARGS,
+     "Give the frames of a page other sequences."},
     {"resync", pq_core_resync, METH_VARARGS, "Find the next frame after damage."},
-    {"look", pq_core_look, METH_VARARGS, "Return what is at a position."},
+    {"peek", pq_core_peek, METH_VARARGS, "Return what is at a position."},
 #ifdef PAGEQUEUE_KILL_POINTS
     {"set_kill_point", core_set_kill_point, METH_VARARGS, "Die at a step, the n-th time."},
 #endif
@@ -413,7 +448,8 @@ static int add_constants(PyObject *module) {
     ADD(PQ_, INDEX_CHECK)
 #undef ADD
     if (PyModule_AddIntConstant(module, "LOCK_ABI", (long)pq_lock_abi()) < 0 ||
-        PyModule_AddIntConstant(module, "LOCK_NEEDS_FD", pq_lock_needs_fd()) < 0) {
+        PyModule_AddIntConstant(module, "LOCK_NEEDS_FD", pq_lock_needs_fd()) < 0 ||
+        PyModule_AddIntConstant(module, "CRC_BEST", PQ_CRC_BEST) < 0) {
         return -1;
     }
     return 0;
@@ -438,7 +474,7 @@ static struct PyModuleDef definition = {
 };
 
 PyMODINIT_FUNC PyInit__core(void) {
-    pq_crc_choose(1);
+    pq_crc_choose(PQ_CRC_BEST);
     if (pq_message_prepare() < 0) {
         return NULL;
     }

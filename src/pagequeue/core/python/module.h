@@ -16,7 +16,7 @@
     EVENT(BUSY)            /* another thread is inside this consumer */ \
     EVENT(TIMEOUT)         /* no message came in time; value: ns waited */ \
     EVENT(MOVED)           /* writer: another page is active */ \
-    EVENT(FULL)            /* writer: the page must be left; value: frame bytes wanted */ \
+    EVENT(FULL)            /* writer: the page must be left; value: ns that this may take */ \
     EVENT(FAILED)          /* writer: the failure latch is set */ \
     EVENT(OLD_TIMESTAMP)   /* writer: value: the timestamp asked for */ \
     EVENT(DAMAGED)         /* writer: damage at the tail; reader: value: pq_read_result */ \
@@ -33,9 +33,11 @@
     EVENT(IDLE)            /* group: it is time to check whether owners of claims died */ \
     EVENT(LEASE_LOST)      /* group: a claim is not live any more; value: its sequence */ \
     EVENT(SETTLED)         /* group: a claim was acknowledged or given back; value: its sequence */ \
-    EVENT(CROWDED)         /* writer: the group that bounds it has too many waiting */ \
+    EVENT(OVER_LIMIT)      /* writer: the group that bounds it has too many waiting */ \
     EVENT(UNFILLED)        /* reader: not inflated here yet; value: the position */ \
-    EVENT(WRONG_SIZE)      /* writer: no record has that size; value: bytes of the payload */
+    EVENT(WRONG_SIZE)      /* writer: no record has that size; value: bytes of the payload */ \
+    EVENT(STARVED)         /* writer: others took each page first; value: ns that they did */ \
+    EVENT(OVERTAKEN)       /* writer: another sequence is next than was asked for; value: it */
 
 typedef enum {
 #define PQ_EVENT_MEMBER(name) EVENT_##name,
@@ -73,18 +75,33 @@ PyObject *pq_message_new(PyObject *payload, int64_t timestamp, uint64_t sequence
 
 /* 1 = try again, 0 = no message to read, -1 = raised */
 int pq_event_raise(PyObject *self, pq_event event, int64_t value);
+/* ns by a clock that is a callable; -1 with an exception set = it raised. */
+int64_t pq_clock_call(PyObject *clock);
 int pq_region_check(Region *region, uint64_t bytes, int writable, const char *what);
 /* The same for a page, whose queue must be known. */
 int pq_page_check(Region *page, int writable, const char *what);
 /* 1 = continue, 0 = raised, because the file of the map that was just used was truncated */
-int pq_region_stands(Region *region);
+int pq_region_intact(Region *region);
 int64_t pq_timeout_ns(PyObject *seconds); /* -1 = for ever, -2 = raised */
 void pq_type_free(PyObject *self);
 /* For tp_clear: what is called later, by a finalizer in the same cycle, must not be NULL. */
 void pq_clear_to_none(PyObject **field);
 
+/* Whether a handle can be used now; 0 = raised. */
+static inline int pq_handle_ready(PyObject *handle, unsigned fork_count, int closed) {
+    if (fork_count != pq_fork_count) {
+        pq_event_raise(handle, EVENT_FORKED, 0);
+        return 0;
+    }
+    if (closed) {
+        pq_event_raise(handle, EVENT_CLOSED, 0);
+        return 0;
+    }
+    return 1;
+}
+
 /* A write meta that was truncated inside its only OS page reads as zeros without any fault. */
-static inline void pq_meta_look(Region *meta) {
+static inline void pq_meta_probe(Region *meta) {
     pq_tail tail;
     pq_tail_load(meta->base, &tail);
     if (tail.page_number == 0 || tail.position < PQ_PAGE_HEADER_BYTES) {
@@ -97,7 +114,7 @@ static inline int pq_region_lost(const Region *region) {
 }
 
 /* The same, with a check of its last byte, which every whole file has. */
-static inline int pq_region_look(const Region *region) {
+static inline int pq_region_probe(const Region *region) {
     (void)*(const volatile uint8_t *)(region->base + region->bytes - 1);
     return pq_region_lost(region);
 }
@@ -115,16 +132,23 @@ typedef struct {
 PyObject *pq_core_payloads(PyObject *module, PyObject *args);
 PyObject *pq_core_views(PyObject *module, PyObject *args);
 PyObject *pq_core_pack(PyObject *module, PyObject *args);
-PyObject *pq_core_stand(PyObject *module, PyObject *args);
+PyObject *pq_core_check_intact(PyObject *module, PyObject *args);
+
+/* python/writer_payloads.c */
+PyObject *pq_core_payload(PyObject *module, PyObject *object);
+
+/* python/fragments.c */
+PyObject *pq_core_new_bytes(PyObject *module, PyObject *args);
+PyObject *pq_core_copy_checked(PyObject *module, PyObject *args);
 
 /* python/page_calls.c */
 PyObject *pq_core_scan(PyObject *module, PyObject *args);
 PyObject *pq_core_find(PyObject *module, PyObject *args);
 PyObject *pq_core_locate(PyObject *module, PyObject *args);
 PyObject *pq_core_find_many(PyObject *module, PyObject *args);
-PyObject *pq_core_restamp(PyObject *module, PyObject *args);
+PyObject *pq_core_assign_sequences(PyObject *module, PyObject *args);
 PyObject *pq_core_times(PyObject *module, PyObject *args);
 PyObject *pq_core_resync(PyObject *module, PyObject *args);
-PyObject *pq_core_look(PyObject *module, PyObject *args);
+PyObject *pq_core_peek(PyObject *module, PyObject *args);
 
 #endif

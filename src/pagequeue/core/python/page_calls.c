@@ -26,11 +26,11 @@ static int place_of(PyObject *page, PyObject *index, unsigned long long first, p
 /* Whether the page was there; its index is only a hint, and writes to it may be lost. A failed
  * check can be caused by the rest of an OS page in whose middle the file was cut: that shows at
  * the page's end. */
-static int stood(PyObject *page, int found) {
+static int still_intact(PyObject *page, int found) {
     if (!found) {
-        (void)pq_region_look((Region *)page);
+        (void)pq_region_probe((Region *)page);
     }
-    return pq_region_stands((Region *)page);
+    return pq_region_intact((Region *)page);
 }
 
 /* (position, sequence, timestamp, whole position, whole sequence, whole timestamp, wrong index
@@ -54,7 +54,7 @@ PyObject *pq_core_scan(PyObject *Py_UNUSED(module), PyObject *args) {
     Py_BEGIN_ALLOW_THREADS
     pq_scan(&at, position, sequence, end, floor, (pq_index_use)use, &out);
     Py_END_ALLOW_THREADS
-    if (!stood(page, out.stopped == PQ_READ_END)) {
+    if (!still_intact(page, out.stopped == PQ_READ_END)) {
         return NULL;
     }
     return Py_BuildValue("(KKLKKLKi)", (unsigned long long)out.position,
@@ -76,7 +76,7 @@ PyObject *pq_core_find(PyObject *Py_UNUSED(module), PyObject *args) {
         return NULL;
     }
     int found = pq_find(&at, count, since, &ordinal, &position);
-    if (!stood(page, found)) {
+    if (!still_intact(page, found)) {
         return NULL;
     }
     if (!found) {
@@ -96,7 +96,7 @@ PyObject *pq_core_locate(PyObject *Py_UNUSED(module), PyObject *args) {
         return NULL;
     }
     int found = pq_locate(&at, count, ordinal, &position);
-    if (!stood(page, found)) {
+    if (!still_intact(page, found)) {
         return NULL;
     }
     if (!found) {
@@ -110,28 +110,28 @@ PyObject *pq_core_locate(PyObject *Py_UNUSED(module), PyObject *args) {
 PyObject *pq_core_find_many(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *page, *index;
     unsigned long long first, count;
-    Py_buffer moments;
+    Py_buffer timestamps;
     pq_place at;
-    if (!PyArg_ParseTuple(args, "OOKKy*:find_many", &page, &index, &first, &count, &moments)) {
+    if (!PyArg_ParseTuple(args, "OOKKy*:find_many", &page, &index, &first, &count, &timestamps)) {
         return NULL;
     }
     PyObject *result = NULL;
     int found = 0;
-    if (moments.len % 8 != 0 || (uintptr_t)moments.buf % 8 != 0) {
+    if (timestamps.len % 8 != 0 || (uintptr_t)timestamps.buf % 8 != 0) {
         PyErr_SetString(PyExc_ValueError, "timestamps are int64");
     } else if (place_of(page, index, first, &at)) {
-        result = PyBytes_FromStringAndSize(NULL, moments.len);
+        result = PyBytes_FromStringAndSize(NULL, timestamps.len);
     }
     if (result != NULL) {
         int64_t *ordinals = (int64_t *)(void *)PyBytes_AsString(result);
         Py_BEGIN_ALLOW_THREADS
-        found = pq_find_many(&at, count, moments.buf, (size_t)moments.len / 8, ordinals);
+        found = pq_find_many(&at, count, timestamps.buf, (size_t)timestamps.len / 8, ordinals);
         Py_END_ALLOW_THREADS
-        if (!stood(page, found)) {
+        if (!still_intact(page, found)) {
             Py_CLEAR(result);
         }
     }
-    PyBuffer_Release(&moments);
+    PyBuffer_Release(&timestamps);
     if (result != NULL && !found) {
         Py_DECREF(result);
         Py_RETURN_NONE;
@@ -161,7 +161,7 @@ PyObject *pq_core_times(PyObject *Py_UNUSED(module), PyObject *args) {
     Py_BEGIN_ALLOW_THREADS
     found = pq_times(&at, ordinal, end, times);
     Py_END_ALLOW_THREADS
-    if (!stood(page, found)) {
+    if (!still_intact(page, found)) {
         Py_CLEAR(result);
     }
     if (result != NULL && !found) {
@@ -200,18 +200,18 @@ PyObject *pq_core_resync(PyObject *Py_UNUSED(module), PyObject *args) {
 }
 
 /* (what is there, timestamp, payload bytes, next position), checked */
-PyObject *pq_core_look(PyObject *Py_UNUSED(module), PyObject *args) {
+PyObject *pq_core_peek(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *page;
     unsigned long long position, sequence;
     pq_place at;
-    if (!PyArg_ParseTuple(args, "OKK:look", &page, &position, &sequence) ||
+    if (!PyArg_ParseTuple(args, "OKK:peek", &page, &position, &sequence) ||
         !place_of(page, Py_None, 0, &at)) {
         return NULL;
     }
     pq_frame frame;
     memset(&frame, 0, sizeof frame);
     pq_read_result found = pq_check_at(&at, position, sequence, &frame);
-    if (!stood(page, found == PQ_READ_FRAME)) {
+    if (!still_intact(page, found == PQ_READ_FRAME)) {
         return NULL;
     }
     return Py_BuildValue("(iLIK)", (int)found, (long long)frame.timestamp, frame.payload_bytes,

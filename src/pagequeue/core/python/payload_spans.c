@@ -17,10 +17,17 @@ PyObject *pq_payload_copy(const Region *page, const pq_frame *frame, uint64_t se
         return NULL;
     }
     char *copy = PyBytes_AsString(payload);
-    memcpy(copy, frame->payload, frame->payload_bytes);
-    *good = pq_frame_sum(page->queue_state, (uint8_t *)copy, frame->payload_bytes,
-                         frame->timestamp, sequence, frame->word) == frame->checksum ||
-            PQ_PLANTED(no_checksum);
+    uint32_t sum;
+    if (frame->payload_bytes < PQ_CRC_COPY_BYTES_MIN) {
+        memcpy(copy, frame->payload, frame->payload_bytes);
+        sum = pq_frame_sum(page->queue_state, (uint8_t *)copy, frame->payload_bytes,
+                           frame->timestamp, sequence, frame->word);
+    } else {
+        sum = pq_frame_checksum(
+            pq_crc_copy(page->queue_state, copy, frame->payload, frame->payload_bytes),
+            frame->timestamp, sequence, frame->word);
+    }
+    *good = sum == frame->checksum || PQ_PLANTED(no_checksum);
     return payload;
 }
 
@@ -54,8 +61,8 @@ static int begin(payloads *all) {
 }
 
 /* 1 = what was read of them was there, 0 = raised */
-static int stand(const payloads *all) {
-    if (!pq_region_look(all->page)) {
+static int check_intact(const payloads *all) {
+    if (!pq_region_probe(all->page)) {
         return 1;
     }
     for (Py_ssize_t i = 0; i < all->count; i++) {
@@ -64,7 +71,7 @@ static int stand(const payloads *all) {
                            all->spans[i].position - PQ_FRAME_BYTES,
                            all->first_sequence + (uint64_t)i, &frame) != PQ_READ_FRAME ||
             frame.payload_bytes != all->spans[i].bytes) {
-            return pq_region_stands(all->page);
+            return pq_region_intact(all->page);
         }
     }
     return 1;
@@ -72,7 +79,7 @@ static int stand(const payloads *all) {
 
 /* The result, unless they were truncated away meanwhile. */
 static PyObject *end(payloads *all, PyObject *result) {
-    if (result != NULL && !stand(all)) {
+    if (result != NULL && !check_intact(all)) {
         Py_CLEAR(result);
     }
     PyBuffer_Release(&all->buffer);
@@ -164,10 +171,10 @@ PyObject *pq_core_pack(PyObject *Py_UNUSED(module), PyObject *args) {
     return end(&all, result);
 }
 
-/* stand(page, spans, first_sequence) */
-PyObject *pq_core_stand(PyObject *Py_UNUSED(module), PyObject *args) {
+/* check_intact(page, spans, first_sequence) */
+PyObject *pq_core_check_intact(PyObject *Py_UNUSED(module), PyObject *args) {
     payloads all;
-    if (!PyArg_ParseTuple(args, "O!y*K:stand", pq_region_type, &all.page, &all.buffer,
+    if (!PyArg_ParseTuple(args, "O!y*K:check_intact", pq_region_type, &all.page, &all.buffer,
                           &all.first_sequence) ||
         !begin(&all)) {
         return NULL;

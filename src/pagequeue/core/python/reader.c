@@ -12,8 +12,8 @@
 #include "python/reader.h"
 
 #define SLICE_NS 100000000 /* longest sleep: covers a publisher that died before it woke anyone */
-#define NAP_NS_MIN 50000
-#define NAP_NS_MAX 10000000
+#define BACKOFF_NS_MIN 50000
+#define BACKOFF_NS_MAX 10000000
 
 static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"meta", "waits", "durable_only", NULL};
@@ -86,23 +86,24 @@ int pq_reader_begin(Reader *self) {
  * reader that may not write, and so mostly reads old messages; with them the files are checked for
  * truncation. */
 static int is_hole(Reader *self) {
-    int is_due = (++self->empty_looks & PQ_HOLE_LOOKS) == 0 || self->end_sequence != PQ_SEQUENCE_MAX;
+    int is_due =
+        (++self->empty_polls & PQ_HOLE_POLLS) == 0 || self->end_sequence != PQ_SEQUENCE_MAX;
     if (!is_due && (self->registers || self->asked == self->sequence + 1)) {
         return 0;
     }
     self->asked = self->sequence + 1;
     pq_tail tail;
     pq_tail_load(self->meta->base, &tail);
-    pq_region_look(self->page);
-    pq_meta_look(self->meta);
+    pq_region_probe(self->page);
+    pq_meta_probe(self->meta);
     return tail.first_sequence + tail.count > self->sequence &&
            pq_load_u32(self->page->base + self->position) == 0;
 }
 
-/* `look`: also at the end of the page, because the rest of an OS page in whose middle a file was
+/* `probe`: also at the end of the page, because the rest of an OS page in whose middle a file was
  * cut reads as zeros, and that alone is no fault. */
-static int is_lost(const Reader *self, int look) {
-    return (look ? pq_region_look(self->page) : pq_region_lost(self->page)) ||
+static int is_lost(const Reader *self, int probe) {
+    return (probe ? pq_region_probe(self->page) : pq_region_lost(self->page)) ||
            pq_region_lost(self->meta);
 }
 
@@ -134,7 +135,7 @@ static reading not_a_frame(Reader *self, pq_read_result found, pq_frame *frame) 
 }
 
 /* Find the next frame, following page ends. */
-static reading look(Reader *self, pq_frame *frame) {
+static reading poll_page(Reader *self, pq_frame *frame) {
     for (;;) {
         if (self->sequence >= self->end_sequence) {
             return READ_ENDED;
@@ -149,7 +150,7 @@ static reading look(Reader *self, pq_frame *frame) {
             more = is_lost(self, 0) ? after_event(self, EVENT_LOST, 0) : READ_EMPTY;
         } else {
             pq_read_result found =
-                pq_frame_look(self->page->base, self->page->bytes, self->position, frame);
+                pq_frame_peek(self->page->base, self->page->bytes, self->position, frame);
             if (found == PQ_READ_FRAME) {
                 return READ_TAKEN;
             }
@@ -176,7 +177,7 @@ static int is_good(const Reader *self, pq_frame *frame, PyObject **payload) {
  * unwanted ones; `step` takes the message itself. */
 static reading reach(Reader *self, pq_frame *frame, PyObject **payload) {
     for (;;) {
-        reading found = look(self, frame);
+        reading found = poll_page(self, frame);
         if (found != READ_TAKEN) {
             return found;
         }
@@ -227,7 +228,7 @@ static int arrived(const void *of) {
 
 /* 1 = poll again, 0 = the deadline passed, -1 = raised. It naps where no message is awaited, or
  * where it may not write that it sleeps. */
-static int pause_until(Reader *self, int64_t deadline, int64_t *nap) {
+static int pause_until(Reader *self, int64_t deadline, int64_t *backoff) {
     Region *page = self->page;
     awaited what = {self, page};
     pq_idle idle = {.arrived = arrived, .of = &what, .meta = self->meta->base,
@@ -237,16 +238,16 @@ static int pause_until(Reader *self, int64_t deadline, int64_t *nap) {
     }
     Py_INCREF((PyObject *)page);
     PyThreadState *state = PyEval_SaveThread();
-    if (self->stuck || *nap > NAP_NS_MIN || !pq_idle_spin(&idle, deadline)) {
+    if (self->stuck || *backoff > BACKOFF_NS_MIN || !pq_idle_spin(&idle, deadline)) {
         int64_t left = deadline - pq_clock_monotonic();
         int64_t slice = left < SLICE_NS ? left : SLICE_NS;
         if (left > 0) {
-            self->empty_looks = PQ_HOLE_LOOKS; /* the next poll checks for a hole */
+            self->empty_polls = PQ_HOLE_POLLS; /* the next poll checks for a hole */
             if (self->registers && !self->stuck) {
                 pq_idle_sleep(&idle, slice);
             } else {
-                pq_nap(slice < *nap ? slice : *nap);
-                *nap = *nap * 2 < NAP_NS_MAX ? *nap * 2 : NAP_NS_MAX;
+                pq_sleep_ns(slice < *backoff ? slice : *backoff);
+                *backoff = *backoff * 2 < BACKOFF_NS_MAX ? *backoff * 2 : BACKOFF_NS_MAX;
             }
         }
     }
@@ -262,9 +263,9 @@ reading pq_reader_reach(Reader *self, int64_t timeout, pq_frame *frame, PyObject
     if (found != READ_EMPTY || timeout == 0) {
         return found;
     }
-    int64_t deadline = pq_deadline(timeout), nap = NAP_NS_MIN;
+    int64_t deadline = pq_deadline(timeout), backoff = BACKOFF_NS_MIN;
     for (;;) {
-        int more = pause_until(self, deadline, &nap);
+        int more = pause_until(self, deadline, &backoff);
         if (more >= 0 && self->closed) { /* by another thread, to end this wait */
             more = pq_event_raise((PyObject *)self, EVENT_CLOSED, 0) < 0 ? -1 : 0;
         }
@@ -278,18 +279,37 @@ reading pq_reader_reach(Reader *self, int64_t timeout, pq_frame *frame, PyObject
     }
 }
 
+PyObject *pq_reader_large(Reader *self, const pq_frame *frame, int whole) {
+    return PyObject_CallMethod((PyObject *)self, "_large", "KKLKi",
+                               (unsigned long long)self->page_number,
+                               (unsigned long long)self->position, (long long)frame->timestamp,
+                               (unsigned long long)self->sequence, whole);
+}
+
 static reading take(Reader *self, int64_t timeout, PyObject **message) {
-    pq_frame frame;
-    PyObject *payload = NULL;
-    reading found = pq_reader_reach(self, timeout, &frame, &payload);
-    if (found == READ_TAKEN) {
-        *message = pq_message_new(payload, frame.timestamp, self->sequence, self->decoder);
+    for (;;) {
+        pq_frame frame;
+        PyObject *payload = NULL;
+        reading found = pq_reader_reach(self, timeout, &frame, &payload);
+        if (found != READ_TAKEN) {
+            return found;
+        }
+        if (pq_is_large(frame.word)) {
+            Py_DECREF(payload);
+            *message = pq_reader_large(self, &frame, 0);
+        } else {
+            *message = pq_message_new(payload, frame.timestamp, self->sequence, self->decoder);
+        }
         if (*message == NULL) {
             return READ_RAISED;
         }
-        pq_reader_step(self, frame.next, 1);
+        if (*message != Py_None) {
+            pq_reader_step(self, frame.next, 1);
+            return found;
+        }
+        Py_DECREF(*message); /* retention was faster, and the reader is at the head now */
+        *message = NULL;
     }
-    return found;
 }
 
 /* --- what users call -------------------------------------------------------------------------- */
@@ -413,7 +433,10 @@ static PyObject *reader_leave(Reader *self, PyObject *Py_UNUSED(unused)) {
 PyDoc_STRVAR(poll_doc,
     "poll($self, /)\n--\n\n"
     "Return the next message, or None without waiting.\n\n"
-    "Raises:\n" READ_ERRORS);
+    "Raises:\n" READ_ERRORS
+    "\n\nExample:\n"
+    "    >>> consumer.poll().payload\n"
+    "    b'one'\n");
 
 PyDoc_STRVAR(receive_doc,
     "receive($self, /, timeout=None)\n--\n\n"
@@ -421,7 +444,10 @@ PyDoc_STRVAR(receive_doc,
     "Args:\n"
     "    timeout: seconds to wait; None waits for ever, 0 never waits.\n\n"
     "Raises:\n"
-    "    TimeoutError: no message came in time; the consumer has not moved.\n" READ_ERRORS);
+    "    TimeoutError: no message came in time; the consumer has not moved.\n" READ_ERRORS
+    "\n\nExample:\n"
+    "    >>> consumer.receive(timeout=1.0).payload\n"
+    "    b'one'\n");
 
 static PyMethodDef reader_methods[] = {
     {"poll", (PyCFunction)reader_poll, METH_NOARGS,

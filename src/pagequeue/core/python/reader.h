@@ -5,7 +5,7 @@
 
 #include "python/module.h"
 
-#define PQ_HOLE_LOOKS 1023 /* of so many empty polls one checks for a hole */
+#define PQ_HOLE_POLLS 1023 /* of so many empty polls one checks for a hole */
 
 typedef struct {
     PyObject_HEAD
@@ -14,7 +14,7 @@ typedef struct {
     uint64_t page_number;
     uint64_t end_sequence; /* stops before it */
     uint64_t limit;        /* messages from here on do not exist yet: asks first */
-    uint64_t empty_looks, asked; /* the sequence + 1 for which the tail words were asked */
+    uint64_t empty_polls, asked; /* the sequence + 1 for which the tail words were asked */
     int64_t since;         /* older messages are passed over */
     int64_t until;         /* stops at it; INT64_MIN = no end, because any time may come */
     int64_t spin_ns;       /* how long spinning lately paid off */
@@ -33,6 +33,9 @@ int pq_reader_begin(Reader *self);
 /* Find the next wanted message, without taking it; `payload` is its checked copy, or NULL: it is
  * checked in place. */
 reading pq_reader_reach(Reader *self, int64_t timeout, pq_frame *frame, PyObject **payload);
+/* A new reference to the message of whose payload the frame is the head; `whole`: its payload is in
+ * memory then, and not only found. NULL = raised. */
+PyObject *pq_reader_large(Reader *self, const pq_frame *frame, int whole);
 /* Continue after `count` messages, which end at a position. */
 void pq_reader_step(Reader *self, uint64_t position, uint64_t count);
 /* Raise that no message came in time, unless an exception is set already. */

@@ -18,17 +18,21 @@ static Py_ssize_t most(const Reader *self, Py_ssize_t limit, uint64_t bytes_max)
     return count < (uint64_t)limit ? (Py_ssize_t)count : limit;
 }
 
-/* The frames that validate in this page from here on. The next read reports why they end. */
-static void gather(const Reader *self, Py_ssize_t limit, uint64_t bytes_max, gathered *run) {
+/* The frames that validate in this page from here on: the first one was checked when it was reached.
+ * The next read reports why they end. */
+static void gather(const Reader *self, const pq_frame *first, Py_ssize_t limit,
+                   uint64_t bytes_max, gathered *run) {
     uint64_t position = self->position, start = position, sequence = self->sequence;
     uint64_t allowed = pq_reader_limit(self);
     uint64_t end = self->end_sequence < allowed ? self->end_sequence : allowed;
     run->count = 0;
     while (run->count < limit && sequence < end && position - start < bytes_max) {
-        pq_frame frame;
-        if (pq_frame_check(self->page->base, self->page->bytes, self->page->queue_state, position,
-                           sequence, &frame) != PQ_READ_FRAME ||
-            (self->until != INT64_MIN && frame.timestamp >= self->until)) {
+        pq_frame frame = *first;
+        if (run->count > 0 &&
+            (pq_frame_check(self->page->base, self->page->bytes, self->page->queue_state, position,
+                            sequence, &frame) != PQ_READ_FRAME ||
+             (self->until != INT64_MIN && frame.timestamp >= self->until) ||
+             pq_is_large(frame.word))) {
             break;
         }
         pq_span span = {(uint32_t)(position + PQ_FRAME_BYTES), frame.payload_bytes};
@@ -41,15 +45,16 @@ static void gather(const Reader *self, Py_ssize_t limit, uint64_t bytes_max, gat
     run->next = position;
 }
 
-/* (page, first sequence, timestamps, spans); NULL without an error: no frame is here any more */
-static PyObject *gathered_columns(Reader *self, Py_ssize_t limit, uint64_t bytes_max) {
+/* (page, first sequence, timestamps, spans); NULL without an error: none may be read any more */
+static PyObject *gathered_columns(Reader *self, const pq_frame *first, Py_ssize_t limit,
+                                  uint64_t bytes_max) {
     size_t room = (size_t)most(self, limit, bytes_max);
     gathered run = {.times = PyMem_Malloc(room * (sizeof(int64_t) + sizeof(pq_span)))};
     if (run.times == NULL) {
         return PyErr_NoMemory();
     }
     run.spans = (pq_span *)(run.times + room);
-    gather(self, (Py_ssize_t)room, bytes_max, &run);
+    gather(self, first, (Py_ssize_t)room, bytes_max, &run);
     PyObject *result = NULL;
     if (run.count > 0) {
         result = Py_BuildValue("(OKy#y#)", (PyObject *)self->page,
@@ -66,7 +71,7 @@ static PyObject *gathered_columns(Reader *self, Py_ssize_t limit, uint64_t bytes
 
 static PyObject *read_many(Reader *self, Py_ssize_t limit, uint64_t bytes_max, int64_t timeout) {
     /* The first message is reached the ordinary way: that waits, turns pages, skips old ones and
-     * raises errors. When it is gone at the second check, that is repeated. */
+     * raises errors. When the end has moved to before it meanwhile, that is repeated. */
     for (;;) {
         pq_frame frame;
         reading found = pq_reader_reach(self, timeout, &frame, NULL);
@@ -76,7 +81,18 @@ static PyObject *read_many(Reader *self, Py_ssize_t limit, uint64_t bytes_max, i
         if (found != READ_TAKEN) {
             return pq_reader_timed_out(self, timeout);
         }
-        PyObject *result = gathered_columns(self, limit, bytes_max);
+        if (pq_is_large(frame.word)) { /* a batch of its own: the message */
+            PyObject *message = pq_reader_large(self, &frame, 1);
+            if (message == Py_None) { /* retention was faster: the reader is at the head now */
+                Py_DECREF(message);
+                continue;
+            }
+            if (message != NULL) {
+                pq_reader_step(self, frame.next, 1);
+            }
+            return message;
+        }
+        PyObject *result = gathered_columns(self, &frame, limit, bytes_max);
         if (result != NULL || PyErr_Occurred()) {
             return result;
         }

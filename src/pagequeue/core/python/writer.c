@@ -37,6 +37,7 @@ static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     self->lock.foreign = foreign;
     self->ahead_at = UINT64_MAX;
     self->sync_every = sync_every;
+    self->full_timeout = INT64_MAX;
     self->lock_timeout = lock_timeout < 9e9 ? (int64_t)(lock_timeout * 1e9) : INT64_MAX;
     Py_INCREF((PyObject *)clock);
     self->clock = clock;
@@ -49,7 +50,7 @@ static int writer_traverse(Writer *self, visitproc visit, void *arg) {
     Py_VISIT((PyObject *)self->meta);
     Py_VISIT((PyObject *)self->page);
     Py_VISIT((PyObject *)self->index);
-    Py_VISIT((PyObject *)self->taker);
+    Py_VISIT((PyObject *)self->group_file);
     Py_VISIT(self->clock);
     return 0;
 }
@@ -64,7 +65,7 @@ static void writer_dealloc(Writer *self) {
     Py_XDECREF((PyObject *)self->meta);
     Py_XDECREF((PyObject *)self->page);
     Py_XDECREF((PyObject *)self->index);
-    Py_XDECREF((PyObject *)self->taker);
+    Py_XDECREF((PyObject *)self->group_file);
     Py_XDECREF((PyObject *)self->clock);
     pq_type_free((PyObject *)self);
 }
@@ -72,12 +73,7 @@ static void writer_dealloc(Writer *self) {
 /* --- appending -------------------------------------------------------------------------------- */
 
 int pq_writer_ready(Writer *self) {
-    if (self->fork_count != pq_fork_count) {
-        pq_event_raise((PyObject *)self, EVENT_FORKED, 0);
-        return 0;
-    }
-    if (self->closed) {
-        pq_event_raise((PyObject *)self, EVENT_CLOSED, 0);
+    if (!pq_handle_ready((PyObject *)self, self->fork_count, self->closed)) {
         return 0;
     }
     if (self->page == NULL) {
@@ -87,20 +83,16 @@ int pq_writer_ready(Writer *self) {
 }
 
 static int64_t clock_now(Writer *self) {
-    if (self->clock == Py_None) {
-        return pq_clock_realtime();
-    }
-    PyObject *value = PyObject_CallNoArgs(self->clock);
-    long long now = value == NULL ? -1 : PyLong_AsLongLong(value);
-    Py_XDECREF((PyObject *)value);
-    return now;
+    return self->clock == Py_None ? pq_clock_realtime() : pq_clock_call(self->clock);
 }
 
 /* Outside of the lock, but only for immutable payloads: a frame whose checksum was computed from
- * other bytes than were copied would be damage that we made ourselves. */
+ * other bytes than were copied would be damage that we made ourselves. Larger ones are summed while
+ * they are copied, which costs little more than copying. */
 static void checksum_fixed(uint32_t queue_state, pq_payload *items, size_t count) {
     for (size_t i = 0; items != NULL && i < count; i++) {
-        if (items[i].fixed) {
+        items[i].summed = items[i].fixed && items[i].bytes < PQ_CRC_COPY_BYTES_MIN;
+        if (items[i].summed) {
             items[i].state = pq_crc_update(queue_state, items[i].data, items[i].bytes);
         }
     }
@@ -114,7 +106,8 @@ static pq_event event_of(int result) {
     case PQ_APPEND_OLD: return EVENT_OLD_TIMESTAMP;
     case PQ_APPEND_EXHAUSTED: return EVENT_EXHAUSTED;
     case PQ_APPEND_LOST: return EVENT_LOST;
-    case PQ_APPEND_CROWDED: return EVENT_CROWDED;
+    case PQ_APPEND_OVER_LIMIT: return EVENT_OVER_LIMIT;
+    case PQ_APPEND_OVERTAKEN: return EVENT_OVERTAKEN;
     default: return EVENT_DAMAGED;
     }
 }
@@ -143,9 +136,8 @@ static int after(Writer *self, const pq_appended *out, size_t count) {
  * frames. */
 static int64_t frames_bytes(Writer *self, const pq_batch *batch) {
     uint64_t total = 0, room = self->at.page_bytes - PQ_PAGE_HEADER_BYTES - PQ_FRAME_BYTES;
-    uint64_t fitting = 0;
-    size_t looks = batch->items != NULL ? batch->count : 1; /* rows have one size */
-    for (size_t i = 0; i < looks; i++) {
+    size_t checks = batch->items != NULL ? batch->count : 1; /* rows have one size */
+    for (size_t i = 0; i < checks; i++) {
         uint64_t bytes = pq_batch_bytes(batch, i);
         if (bytes > room - PQ_FRAME_BYTES) {
             pq_event_raise((PyObject *)self, EVENT_TOO_LARGE, (int64_t)bytes);
@@ -156,21 +148,46 @@ static int64_t frames_bytes(Writer *self, const pq_batch *batch) {
             return -1;
         }
         total += pq_aligned(PQ_FRAME_BYTES + bytes);
-        fitting += total <= room;
     }
     if (batch->items == NULL) {
-        fitting = room / total;
         total = batch->count > (uint64_t)INT64_MAX / total ? INT64_MAX : total * batch->count;
     }
     if (total > room || batch->count > self->at.index_capacity) {
-        self->fitting = fitting < self->at.index_capacity ? fitting : self->at.index_capacity;
         pq_event_raise((PyObject *)self, EVENT_BATCH_TOO_LARGE, (int64_t)total);
         return -1;
     }
     return (int64_t)total;
 }
 
-int pq_writer_append(Writer *self, pq_batch *batch, pq_payload *items, int64_t exact,
+/* Pages that a call found full, or that others sealed before it could write to them. */
+typedef struct {
+    int64_t since;
+    int count;
+} losses;
+
+/* The event of an attempt that sent nothing. */
+static pq_event refused(const Writer *self, const attempt *try, int result, int64_t total,
+                        losses *lost, int64_t *value) {
+    *value = total;
+    if (result == PQ_APPEND_OLD) {
+        *value = try->terms->exact;
+    } else if (result == PQ_APPEND_OVERTAKEN) {
+        *value = (int64_t)try->out.sequence;
+    } else if (result == PQ_APPEND_FULL || result == PQ_APPEND_MOVED) {
+        int64_t now = pq_clock_monotonic(), timeout = try->terms->timeout;
+        timeout = timeout < 0 ? self->full_timeout : timeout;
+        lost->since = lost->count++ == 0 ? now : lost->since;
+        int64_t blocked = now - lost->since;
+        if (blocked > timeout && lost->count > PQ_LOSSES_MIN) {
+            *value = blocked;
+            return EVENT_STARVED;
+        }
+        *value = blocked < timeout ? timeout - blocked : 0;
+    }
+    return event_of(result);
+}
+
+int pq_writer_append(Writer *self, pq_batch *batch, pq_payload *items, const pq_terms *terms,
                      pq_appended *out) {
     if (!pq_writer_ready(self)) {
         return -1;
@@ -188,9 +205,10 @@ int pq_writer_append(Writer *self, pq_batch *batch, pq_payload *items, int64_t e
     } else {
         checksum_fixed(queue_state, items, batch->count);
     }
-    int64_t full_at = -1; /* when this call first found the page full */
+    losses lost = {0};
+    int64_t value;
     for (int again = 0;; again = 1) {
-        attempt try = {.what = PQ_DO_APPEND, .batch = batch, .exact = exact};
+        attempt try = {.what = PQ_DO_APPEND, .batch = batch, .terms = terms};
         try.now = free_gil && self->clock == Py_None ? PQ_TIMESTAMP_NOW : clock_now(self);
         if (try.now < 0 && (try.now != PQ_TIMESTAMP_NOW || self->clock != Py_None)) {
             if (!PyErr_Occurred()) {
@@ -205,13 +223,11 @@ int pq_writer_append(Writer *self, pq_batch *batch, pq_payload *items, int64_t e
             *out = try.out;
             return after(self, out, batch->count);
         }
-        int64_t value = result == PQ_APPEND_OLD ? exact : total;
-        if (result == PQ_APPEND_FULL) { /* others may take the next page again and again */
-            int64_t now = pq_clock_monotonic();
-            full_at = full_at < 0 ? now : full_at;
-            value = now - full_at;
+        if (result < 0) {
+            return -1;
         }
-        if (result < 0 || pq_event_raise((PyObject *)self, event_of(result), value) <= 0) {
+        pq_event event = refused(self, &try, result, total, &lost, &value);
+        if (pq_event_raise((PyObject *)self, event, value) <= 0) {
             return -1;
         }
     }
@@ -284,24 +300,35 @@ static PyObject *writer_detach(Writer *self, PyObject *Py_UNUSED(unused)) {
 
 /* Keeps I1, I2, I4. */
 PyDoc_STRVAR(send_doc,
-    "send($self, payload, /, *, timestamp=None)\n--\n\n"
+    "send($self, payload, /, *, timestamp=None, at=None, timeout=None)\n--\n\n"
     "Make a message visible to every process.\n\n"
     "Args:\n"
-    "    payload: a C-contiguous bytes-like object; it must fit into one page.\n"
+    "    payload: a C-contiguous bytes-like object of up to 2**40 bytes.\n"
     "    timestamp: ns since 1970, UTC, for replaying history; not earlier than the last one in\n"
     "        the queue. No later message is older, so one far in the future stays the time of all\n"
-    "        that follow until then. None: now, or the last one if the clock was set back.\n\n"
+    "        that follow until then. None: now, or the last one if the clock was set back.\n"
+    "    at: the sequence that the message must get; if another one is next when the writers'\n"
+    "        lock is held, nothing is sent. None: whichever is next.\n"
+    "    timeout: seconds that this call may wait for room in a queue that was opened with\n"
+    "        on_full=\"block\", or lose each page to other senders, in all; None: its\n"
+    "        full_timeout.\n\n"
     "Returns:\n"
     "    Its sequence: its 0-based number in the queue.\n\n"
     "Raises:\n"
     "    TypeError: the payload is not bytes-like; no message was sent.\n"
-    "    MessageTooLarge: it does not fit into a page.\n"
+    "    MessageTooLarge: `max_bytes` cannot hold it; nothing was sent.\n"
     "    TimestampOrder: the timestamp is earlier than the last one.\n"
+    "    Overtaken: another sequence than `at` is next, `tail_sequence`; no message was sent.\n"
+    "    QueueFull: max_bytes is reached, and there was no room in time, or other senders filled\n"
+    "        each page first; no message was sent.\n"
     "    DiskFull: the next page does not fit on the disk; free space, then send again.\n"
     "    LockTimeout: the writers' lock was held for `lock_timeout` seconds.\n"
     "    SyncFailed: a sync failed, now or before; the queue refuses all writes. Messages are\n"
     "        visible all the same if the sync that `sync=` asked for failed.\n"
     "    ClosedError, ForkedError: the handle is closed, or the parent's.\n\n"
+    "Example:\n"
+    "    >>> producer.send(b\"one\", at=queue.tail_sequence)\n"
+    "    0\n\n"
     "Source: FORMAT.md, \"Publishing\".");
 
 static PyMethodDef writer_methods[] = {
@@ -311,7 +338,7 @@ static PyMethodDef writer_methods[] = {
     {"_send_rows", (PyCFunction)pq_writer_send_rows, METH_VARARGS, NULL},
     {"_send_spans", (PyCFunction)pq_writer_send_spans, METH_VARARGS, NULL},
     {"_freeze", (PyCFunction)pq_writer_freeze, METH_NOARGS, NULL},
-    {"_leap", (PyCFunction)pq_writer_leap, METH_VARARGS, NULL},
+    {"_bulk_commit", (PyCFunction)pq_writer_commit_pages, METH_VARARGS, NULL},
     {"_attach", (PyCFunction)writer_attach, METH_VARARGS, NULL},
     {"_ahead", (PyCFunction)writer_ahead, METH_VARARGS, NULL},
     {"_roll", (PyCFunction)writer_roll, METH_VARARGS, NULL},
@@ -325,9 +352,8 @@ static PyMemberDef writer_members[] = {
     {"_first_sequence", T_ULONGLONG, offsetof(Writer, at.first_sequence), READONLY, NULL},
     {"_closed", T_INT, offsetof(Writer, closed), READONLY, NULL},
     {"_inside", T_INT, offsetof(Writer, inside), READONLY, NULL},
-    {"_fitting", T_ULONGLONG, offsetof(Writer, fitting), READONLY, NULL},
-    {"_only_at", T_ULONGLONG, offsetof(Writer, only_at), 0, NULL},
     {"_record_bytes", T_ULONGLONG, offsetof(Writer, record_bytes), 0, NULL},
+    {"_full_timeout", T_LONGLONG, offsetof(Writer, full_timeout), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 

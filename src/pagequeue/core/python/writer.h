@@ -7,22 +7,32 @@
 typedef struct {
     PyObject_HEAD
     Region *meta, *page, *index;
-    Region *taker;         /* the file of a group, NULL = none */
-    uint64_t taker_limit;  /* most messages that it may have before it */
+    Region *group_file;         /* the file of a group, NULL = none */
+    uint64_t group_limit;  /* most messages that it may have before it */
     pq_place at;
     pq_lock lock;
     uint64_t ahead_at;     /* position from which the next page should be made ready */
     uint64_t sync_every;   /* messages, 0 = never */
     uint64_t unsynced;     /* messages since the last sync was asked for */
-    uint64_t only_at;      /* sequence + 1 that a batch must begin with, 0 = any */
     uint64_t record_bytes; /* every message has so many; 0 = any number */
-    uint64_t fitting;      /* messages of the batch that was too large that fit into a page */
     int64_t lock_timeout;  /* ns */
+    int64_t full_timeout;  /* ns that a call without a timeout of its own may be blocked */
     PyObject *clock;       /* None = the system's */
     unsigned fork_count;
     int closed;
     int inside; /* threads that are in an attempt without the GIL */
 } Writer;
+
+/* A call loses so many pages whatever its timeout: one that does not wait at all sends all the same
+ * beside busy senders. */
+#define PQ_LOSSES_MIN 16
+
+/* What a caller asks for besides the messages. */
+typedef struct {
+    int64_t exact;    /* timestamp of the first message; PQ_TIMESTAMP_NOW = now */
+    uint64_t only_at; /* sequence + 1 that it must get, else nothing is sent; 0 = any */
+    int64_t timeout;  /* ns to wait for room; -1 = as long as the queue's `full_timeout` */
+} pq_terms;
 
 typedef enum { PQ_DO_APPEND, PQ_DO_ROLL, PQ_DO_FREEZE, PQ_DO_BULK_COMMIT } pq_writer_do;
 
@@ -32,14 +42,14 @@ typedef struct {
     pq_lock *lock;
     const pq_batch *batch;
     int64_t now; /* PQ_TIMESTAMP_NOW = take it when the lock is held */
-    int64_t exact;
+    const pq_terms *terms; /* append */
     Region *meta, *page;
     Region *next_page;     /* roll, bulk commit */
     const uint8_t *header; /* of the next page */
     pq_tail *end;          /* freeze: gets the end of the page */
     const pq_tail *beyond; /* bulk commit: publishes all pages up to there, the next page first */
-    Region *taker;
-    uint64_t taker_limit, only_at;
+    Region *group_file;
+    uint64_t group_limit;
     pq_appended out;
     pq_append_result result;
 } attempt;
@@ -49,7 +59,7 @@ int pq_writer_run(Writer *self, attempt *try, int free_gil);
 /* Whether it can be used now; 0 = raised. */
 int pq_writer_ready(Writer *self);
 /* Append a batch, whatever that takes; -1 = raised. The checksums of what is fixed are computed. */
-int pq_writer_append(Writer *self, pq_batch *batch, pq_payload *items, int64_t exact,
+int pq_writer_append(Writer *self, pq_batch *batch, pq_payload *items, const pq_terms *terms,
                      pq_appended *out);
 /* python/writer_payloads.c */
 PyObject *pq_writer_send(Writer *self, PyObject *const *args, Py_ssize_t arg_count,
@@ -60,12 +70,14 @@ PyObject *pq_writer_send_rows(Writer *self, PyObject *args);
 PyObject *pq_writer_send_spans(Writer *self, PyObject *args);
 /* Times as int64 in a bytes object, or None: NULL, and no error, for None. */
 int pq_times_of(PyObject *object, size_t count, const int64_t **times);
+/* `at` and `timeout` as they were given, NULL or None: not at all. -1 = raised */
+int pq_terms_of(PyObject *at, PyObject *timeout, pq_terms *terms);
 /* Append, and return the first sequence and the count; None for none. */
-PyObject *pq_writer_sent(Writer *self, pq_batch *batch, pq_payload *items);
+PyObject *pq_writer_sent(Writer *self, pq_batch *batch, pq_payload *items, pq_terms *terms);
 PyObject *pq_writer_bind(Writer *self, PyObject *args);
 /* python/writer_bulk.c */
 PyObject *pq_writer_freeze(Writer *self, PyObject *unused);
-PyObject *pq_writer_leap(Writer *self, PyObject *args);
+PyObject *pq_writer_commit_pages(Writer *self, PyObject *args);
 
 /* Whether another one's flush made all before a sequence durable: waits while one is under way. */
 int pq_writer_is_durable(Writer *self, uint64_t sequence);

@@ -39,11 +39,14 @@ static int column_of(PyObject *pair, pq_batch *rows, held_columns *held) {
     return 1;
 }
 
-/* `(((buffer, place in the row), ...), bytes of a row, times)` */
+/* `(((buffer, place in the row), ...), bytes of a row, times, at, timeout)` */
 PyObject *pq_writer_send_rows(Writer *self, PyObject *args) {
-    PyObject *pairs, *times, *result = NULL;
+    PyObject *pairs, *times, *at = NULL, *timeout = NULL, *result = NULL;
+    pq_terms terms = {.timeout = -1};
     unsigned int row_bytes;
-    if (!PyArg_ParseTuple(args, "O!IO:_send_rows", &PyTuple_Type, &pairs, &row_bytes, &times)) {
+    if (!PyArg_ParseTuple(args, "O!IO|OO:_send_rows", &PyTuple_Type, &pairs, &row_bytes, &times,
+                          &at, &timeout) ||
+        pq_terms_of(at, timeout, &terms) < 0) {
         return NULL;
     }
     size_t column_count = (size_t)PyTuple_Size(pairs);
@@ -60,7 +63,7 @@ PyObject *pq_writer_send_rows(Writer *self, PyObject *args) {
     }
     if (good && pq_times_of(times, rows.count, &rows.times) == 0) {
         rows.has_gaps = held.filled_bytes != row_bytes;
-        result = pq_writer_sent(self, &rows, NULL);
+        result = pq_writer_sent(self, &rows, NULL, &terms);
     }
     while (held.view_count > 0) {
         PyBuffer_Release(&held.views[--held.view_count]);
@@ -198,13 +201,13 @@ static int hold(PyObject *buffers, part *into) {
     return 1;
 }
 
-static int parts_of(PyObject *told, part *parts, pq_payload *items, size_t count) {
+static int parts_of(PyObject *parts_given, part *parts, pq_payload *items, size_t count) {
     size_t done = 0;
-    for (Py_ssize_t p = 0; p < PyTuple_Size(told); p++) {
+    for (Py_ssize_t p = 0; p < PyTuple_Size(parts_given); p++) {
         int layout;
         unsigned long long first, length;
         PyObject *buffers;
-        if (!PyArg_ParseTuple(PyTuple_GetItem(told, p), "CKKO!:_send_spans", &layout, &first,
+        if (!PyArg_ParseTuple(PyTuple_GetItem(parts_given, p), "CKKO!:_send_spans", &layout, &first,
                               &length, &PyTuple_Type, &buffers)) {
             return 0;
         }
@@ -222,25 +225,28 @@ static int parts_of(PyObject *told, part *parts, pq_payload *items, size_t count
     return done == count || wild(done);
 }
 
-/* `(((layout, first, count, buffers), ...), count of all, times)` */
+/* `(((layout, first, count, buffers), ...), count of all, times, at, timeout)` */
 PyObject *pq_writer_send_spans(Writer *self, PyObject *args) {
-    PyObject *told, *times, *result = NULL;
+    PyObject *parts_given, *times, *at = NULL, *timeout = NULL, *result = NULL;
+    pq_terms terms = {.timeout = -1};
     unsigned long long count;
-    if (!PyArg_ParseTuple(args, "O!KO:_send_spans", &PyTuple_Type, &told, &count, &times)) {
+    if (!PyArg_ParseTuple(args, "O!KO|OO:_send_spans", &PyTuple_Type, &parts_given, &count, &times, &at,
+                          &timeout) ||
+        pq_terms_of(at, timeout, &terms) < 0) {
         return NULL;
     }
     if (count > PY_SSIZE_T_MAX / sizeof(pq_payload) - 1) {
         return PyErr_NoMemory();
     }
-    size_t part_count = (size_t)PyTuple_Size(told);
+    size_t part_count = (size_t)PyTuple_Size(parts_given);
     part *parts = PyMem_Calloc(part_count + 1, sizeof *parts);
     pq_payload *items = PyMem_Malloc((count + 1) * sizeof *items);
     pq_batch batch = {.count = count, .items = items};
     if (parts == NULL || items == NULL) {
         PyErr_NoMemory();
-    } else if (parts_of(told, parts, items, count) &&
+    } else if (parts_of(parts_given, parts, items, count) &&
                pq_times_of(times, count, &batch.times) == 0) {
-        result = pq_writer_sent(self, &batch, items);
+        result = pq_writer_sent(self, &batch, items, &terms);
     }
     for (size_t p = 0; parts != NULL && p < part_count; p++) {
         while (parts[p].view_count > 0) {

@@ -13,27 +13,25 @@
  * because the rest of an OS page in whose middle a file was cut can still be written without any
  * error, and never reaches the disk. The index is only a hint: a lost one is rebuilt on demand. */
 static int is_lost(const attempt *try) {
-    return pq_region_look(try->page) || pq_region_lost(try->meta) ||
-           (try->next_page != NULL && pq_region_look(try->next_page));
+    return pq_region_probe(try->page) || pq_region_lost(try->meta) ||
+           (try->next_page != NULL && pq_region_probe(try->next_page));
 }
 
 /* Under the writers' lock, so that no two producers fill the same last place (I17). The group only
  * advances meanwhile: its progress is seen late at worst. */
-static uint64_t crowded_at(const attempt *try) {
-    pq_table table = {.base = try->taker->base};
+static uint64_t sequence_limit(const attempt *try) {
+    pq_table table = {.base = try->group_file->base};
     uint64_t place;
-    return pq_table_next(&table, &place) + try->taker_limit;
+    return pq_table_next(&table, &place) + try->group_limit;
 }
 
 static pq_append_result append(attempt *try) {
-    if (try->taker != NULL) {
-        try->at.crowded_at = crowded_at(try);
+    if (try->group_file != NULL) {
+        try->at.sequence_limit = sequence_limit(try);
     }
-    if (try->only_at != 0) { /* sequences only grow: so it is this one or none */
-        try->at.crowded_at = try->only_at - 1 + try->batch->count;
-    }
+    try->at.only_at = try->terms->only_at;
     int64_t now = try->now == PQ_TIMESTAMP_NOW ? pq_clock_realtime() : try->now;
-    return pq_append(&try->at, try->batch, now, try->exact, &try->out);
+    return pq_append(&try->at, try->batch, now, try->terms->exact, &try->out);
 }
 
 static pq_append_result apply(attempt *try) {
@@ -42,7 +40,7 @@ static pq_append_result apply(attempt *try) {
     case PQ_DO_ROLL: return pq_roll(&try->at, try->next_page->base, try->header);
     case PQ_DO_FREEZE: return pq_freeze(&try->at, try->end);
     case PQ_DO_BULK_COMMIT:
-        return pq_leap(&try->at, try->next_page->base, try->header, try->beyond);
+        return pq_commit_pages(&try->at, try->next_page->base, try->header, try->beyond);
     }
     return PQ_APPEND_LOST;
 }
@@ -52,7 +50,7 @@ static inline pq_append_result with_lock(attempt *try) {
     if (!is_lost(try)) {
         result = apply(try);
         if (result == PQ_APPEND_MOVED || result == PQ_APPEND_DAMAGED) {
-            pq_meta_look(try->meta);
+            pq_meta_probe(try->meta);
         }
     }
     pq_lock_release(try->lock);
@@ -78,9 +76,8 @@ int pq_writer_run(Writer *self, attempt *try, int free_gil) {
     try->meta = self->meta;
     try->page = self->page;
     try->lock = &self->lock;
-    try->taker = self->taker;
-    try->taker_limit = self->taker_limit;
-    try->only_at = self->only_at;
+    try->group_file = self->group_file;
+    try->group_limit = self->group_limit;
     if (!free_gil && pq_lock_soon(&self->lock, HELD_TRIES, 1, 1)) {
         return with_lock(try);
     }
@@ -112,7 +109,7 @@ int pq_writer_is_durable(Writer *self, uint64_t sequence) {
         Py_END_ALLOW_THREADS
     }
     /* Never a success for frames in a file that was truncated. */
-    int durable = result == PQ_TURN_DURABLE && !pq_region_look(meta) && !pq_region_look(page);
+    int durable = result == PQ_TURN_DURABLE && !pq_region_probe(meta) && !pq_region_probe(page);
     Py_DECREF((PyObject *)meta);
     Py_DECREF((PyObject *)page);
     return durable;
@@ -120,18 +117,18 @@ int pq_writer_is_durable(Writer *self, uint64_t sequence) {
 
 /* Called once; from here on it sends only while a group has fewer than `limit` messages waiting. */
 PyObject *pq_writer_bind(Writer *self, PyObject *args) {
-    Region *taker;
+    Region *group_file;
     unsigned long long limit;
-    if (!PyArg_ParseTuple(args, "O!K:_bind", pq_region_type, &taker, &limit) ||
-        pq_region_check(taker, PQ_GROUP_TABLE_AT, 1, "file of the group") < 0) {
+    if (!PyArg_ParseTuple(args, "O!K:_bind", pq_region_type, &group_file, &limit) ||
+        pq_region_check(group_file, PQ_GROUP_TABLE_AT, 1, "file of the group") < 0) {
         return NULL;
     }
-    if (self->taker != NULL || limit == 0) {
+    if (self->group_file != NULL || limit == 0) {
         PyErr_SetString(PyExc_ValueError, "bound once, by 1 or more");
         return NULL;
     }
-    Py_INCREF((PyObject *)taker); /* until the writer goes: a thread may be inside */
-    self->taker_limit = limit;
-    self->taker = taker;
+    Py_INCREF((PyObject *)group_file); /* until the writer goes: a thread may be inside */
+    self->group_limit = limit;
+    self->group_file = group_file;
     Py_RETURN_NONE;
 }

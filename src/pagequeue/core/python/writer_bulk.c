@@ -15,13 +15,13 @@ PyObject *pq_writer_freeze(Writer *self, PyObject *Py_UNUSED(unused)) {
 }
 
 /* Returns a pq_append_result. */
-PyObject *pq_writer_leap(Writer *self, PyObject *args) {
+PyObject *pq_writer_commit_pages(Writer *self, PyObject *args) {
     Region *next_page;
     Py_buffer header;
     unsigned long long number, position, count, first_sequence;
     long long last_timestamp;
-    if (!PyArg_ParseTuple(args, "O!y*(KKKKL):_leap", pq_region_type, &next_page, &header, &number,
-                          &position, &count, &first_sequence, &last_timestamp)) {
+    if (!PyArg_ParseTuple(args, "O!y*(KKKKL):_bulk_commit", pq_region_type, &next_page, &header,
+                          &number, &position, &count, &first_sequence, &last_timestamp)) {
         return NULL;
     }
     pq_tail beyond = {.page_number = number, .position = position, .count = count,
@@ -40,14 +40,15 @@ PyObject *pq_writer_leap(Writer *self, PyObject *args) {
 }
 
 /* How many frames were right: all of them, or the page is damaged. */
-PyObject *pq_core_restamp(PyObject *Py_UNUSED(module), PyObject *args) {
+PyObject *pq_core_assign_sequences(PyObject *Py_UNUSED(module), PyObject *args) {
     Region *page, *index;
     unsigned long long old, count, first_sequence, done = 0;
     long long timestamp;
     const char *queue_id;
     Py_ssize_t id_bytes;
-    if (!PyArg_ParseTuple(args, "O!O!KKKLy#:restamp", pq_region_type, &page, pq_region_type, &index,
-                          &old, &count, &first_sequence, &timestamp, &queue_id, &id_bytes) ||
+    if (!PyArg_ParseTuple(args, "O!O!KKKLy#:assign_sequences", pq_region_type, &page,
+                          pq_region_type, &index, &old, &count, &first_sequence, &timestamp,
+                          &queue_id, &id_bytes) ||
         pq_page_check(page, 1, "page") < 0 ||
         pq_region_check(index, PQ_INDEX_RECORD_BYTES, 1, "index") < 0) {
         return NULL;
@@ -62,7 +63,7 @@ PyObject *pq_core_restamp(PyObject *Py_UNUSED(module), PyObject *args) {
                    .queue_state = page->queue_state};
     uint64_t good = 0;
     Py_BEGIN_ALLOW_THREADS
-    if (pq_restamp(&at, count, queue_state, first_sequence,
+    if (pq_assign_sequences(&at, count, queue_state, first_sequence,
                    timestamp < 0 ? PQ_TIMESTAMP_NOW : timestamp, &good) < 0 && good == count) {
         good = UINT64_MAX; /* all frames, and then something that should not be there */
     }

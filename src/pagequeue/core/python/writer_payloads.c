@@ -86,40 +86,104 @@ static int payload_of(PyObject *object, pq_payload *item, Py_buffer *view, int *
     return 0;
 }
 
-/* The error of `send_many` and all others for a timestamp that 63 bits do not hold. */
-static void refuse_timestamp(PyObject *given) {
+/* payload(object): its bytes as of now */
+PyObject *pq_core_payload(PyObject *Py_UNUSED(module), PyObject *object) {
+    pq_payload item;
+    Py_buffer view;
+    int viewed;
+    if (payload_of(object, &item, &view, &viewed) < 0) {
+        return NULL;
+    }
+    if (!viewed) {
+        Py_INCREF(object);
+        return object;
+    }
+    PyObject *bytes = PyBytes_FromStringAndSize(item.data, (Py_ssize_t)item.bytes);
+    PyBuffer_Release(&view);
+    return bytes;
+}
+
+/* The error of `send_many` and all others for what 63 bits do not hold. */
+static void refuse_number(const char *format, PyObject *given) {
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_OverflowError)) {
+        return;
+    }
     PyErr_Clear();
     PyObject *errors = PyImport_ImportModule("pagequeue.errors");
     PyObject *kind = errors == NULL ? NULL : PyObject_GetAttrString(errors, "InvalidOption");
     if (kind != NULL) {
-        PyErr_Format(kind, "timestamp is %S: give ns since 1970, from 0 to 2**63 - 1", given);
+        PyErr_Format(kind, format, given);
     }
     Py_XDECREF(kind);
     Py_XDECREF(errors);
 }
 
+int pq_terms_of(PyObject *at, PyObject *timeout, pq_terms *terms) {
+    if (at != NULL && at != Py_None) {
+        long long sequence = PyLong_AsLongLong(at);
+        if (sequence < 0) {
+            refuse_number("at is %S: give a sequence, from 0 to 2**63 - 1", at);
+            return -1;
+        }
+        terms->only_at = (uint64_t)sequence + 1;
+    }
+    if (timeout != NULL && timeout != Py_None) {
+        terms->timeout = pq_timeout_ns(timeout);
+        if (terms->timeout < 0) { /* longer than anything is for ever */
+            terms->timeout = INT64_MAX;
+            return PyErr_Occurred() ? -1 : 0;
+        }
+    }
+    return 0;
+}
+
+/* Calls name keywords by interned strings, so that their addresses mostly tell. */
+static PyObject *at_name;
+
+static int is_at(PyObject *name) {
+    return name == at_name || PyUnicode_CompareWithASCIIString(name, "at") == 0;
+}
+
+/* The keywords of `send`. -1 = raised */
+static int keywords_of(PyObject *const *values, PyObject *names, pq_terms *terms) {
+    PyObject *at = NULL, *timeout = NULL, *timestamp = NULL;
+    if (at_name == NULL && (at_name = PyUnicode_InternFromString("at")) == NULL) {
+        return -1;
+    }
+    Py_ssize_t count = PyTuple_Size(names);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *name = PyTuple_GetItem(names, i);
+        if (is_at(name)) {
+            at = values[i];
+        } else if (PyUnicode_CompareWithASCIIString(name, "timestamp") == 0) {
+            timestamp = values[i];
+        } else if (PyUnicode_CompareWithASCIIString(name, "timeout") == 0) {
+            timeout = values[i];
+        } else {
+            PyErr_Format(PyExc_TypeError,
+                         "send takes no keyword %R, only timestamp, at and timeout", name);
+            return -1;
+        }
+    }
+    if (timestamp != NULL && timestamp != Py_None) {
+        terms->exact = PyLong_AsLongLong(timestamp);
+        if (terms->exact < 0) {
+            refuse_number("timestamp is %S: give ns since 1970, from 0 to 2**63 - 1", timestamp);
+            return -1;
+        }
+    }
+    return pq_terms_of(at, timeout, terms);
+}
+
 PyObject *pq_writer_send(Writer *self, PyObject *const *args, Py_ssize_t arg_count,
                          PyObject *names) {
-    int64_t exact = PQ_TIMESTAMP_NOW;
+    pq_terms terms = {.exact = PQ_TIMESTAMP_NOW, .timeout = -1};
     if (arg_count != 1) {
         PyErr_SetString(PyExc_TypeError, "send takes one payload");
         return NULL;
     }
-    if (names != NULL && PyTuple_Size(names) > 0) {
-        PyObject *name = PyTuple_GetItem(names, 0);
-        if (PyTuple_Size(names) != 1 || PyUnicode_CompareWithASCIIString(name, "timestamp") != 0) {
-            PyErr_SetString(PyExc_TypeError, "send takes no keyword but timestamp");
-            return NULL;
-        }
-        if (args[1] != Py_None) {
-            exact = PyLong_AsLongLong(args[1]);
-            if (exact < 0) {
-                if (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_OverflowError)) {
-                    refuse_timestamp(args[1]);
-                }
-                return NULL;
-            }
-        }
+    if (names != NULL && keywords_of(args + 1, names, &terms) < 0) {
+        return NULL;
     }
     pq_payload item;
     pq_appended out;
@@ -128,8 +192,17 @@ PyObject *pq_writer_send(Writer *self, PyObject *const *args, Py_ssize_t arg_cou
     if (payload_of(args[0], &item, &view, &viewed) < 0) {
         return NULL;
     }
+    if (item.bytes > self->at.page_bytes - PQ_PAGE_HEADER_BYTES - 2 * PQ_FRAME_BYTES &&
+        self->record_bytes == 0) { /* it takes several pages, which Python writes */
+        if (viewed) {
+            PyBuffer_Release(&view);
+        }
+        return PyObject_CallMethod((PyObject *)self, "_send_large", "OLLL", args[0],
+                                   (long long)terms.exact, (long long)terms.only_at - 1,
+                                   (long long)terms.timeout);
+    }
     pq_batch batch = {.count = 1, .items = &item};
-    int result = pq_writer_append(self, &batch, &item, exact, &out);
+    int result = pq_writer_append(self, &batch, &item, &terms, &out);
     if (viewed) {
         PyBuffer_Release(&view);
     }
@@ -156,7 +229,7 @@ int pq_times_of(PyObject *object, size_t count, const int64_t **times) {
 }
 
 /* (first sequence, count), or None for no payloads at all */
-PyObject *pq_writer_sent(Writer *self, pq_batch *batch, pq_payload *items) {
+PyObject *pq_writer_sent(Writer *self, pq_batch *batch, pq_payload *items, pq_terms *terms) {
     if (batch->count == 0) {
         if (!pq_writer_ready(self)) {
             return NULL;
@@ -164,8 +237,8 @@ PyObject *pq_writer_sent(Writer *self, pq_batch *batch, pq_payload *items) {
         Py_RETURN_NONE;
     }
     pq_appended out;
-    int64_t exact = batch->times == NULL ? PQ_TIMESTAMP_NOW : batch->times[0];
-    if (pq_writer_append(self, batch, items, exact, &out) < 0) {
+    terms->exact = batch->times == NULL ? PQ_TIMESTAMP_NOW : batch->times[0];
+    if (pq_writer_append(self, batch, items, terms, &out) < 0) {
         return NULL;
     }
     return Py_BuildValue("(Kn)", (unsigned long long)out.sequence, (Py_ssize_t)batch->count);
@@ -194,8 +267,10 @@ static int payloads_of(PyObject *held, pq_payload *items, Py_buffer **view, Py_s
 }
 
 PyObject *pq_writer_send_many(Writer *self, PyObject *args) {
-    PyObject *payloads, *times;
-    if (!PyArg_ParseTuple(args, "OO:_send_many", &payloads, &times)) {
+    PyObject *payloads, *times, *at = NULL, *timeout = NULL;
+    pq_terms terms = {.timeout = -1};
+    if (!PyArg_ParseTuple(args, "OO|OO:_send_many", &payloads, &times, &at, &timeout) ||
+        pq_terms_of(at, timeout, &terms) < 0) {
         return NULL;
     }
     PyObject *held = PySequence_Tuple(payloads), *result = NULL;
@@ -211,7 +286,7 @@ PyObject *pq_writer_send_many(Writer *self, PyObject *args) {
     } else if (payloads_of(held, items, &view, &views)) {
         pq_batch batch = {.count = count, .items = items};
         if (pq_times_of(times, count, &batch.times) == 0) {
-            result = pq_writer_sent(self, &batch, items);
+            result = pq_writer_sent(self, &batch, items, &terms);
         }
     }
     while (views > 0) {

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 TRIGGER_BYTES: Final = 1 << 30
 COMPACT_BATCHES: Final = 16
 """Batches between two compactions of a continuous archive."""
-LOOK_SECONDS: Final = 0.2
+POLL_SECONDS: Final = 0.2
 QUIET_SECONDS: Final = 20.0
 """So long an archive that ends waits for Spark to come to an end of what it does."""
 COMPRESSION: Final = "zstd"
@@ -164,7 +164,7 @@ class _Run:
         """Stop a query between two batches: Spark would break one off by interrupting it."""
         deadline = time.monotonic() + QUIET_SECONDS
         while query.isActive and _is_at_work(query) and time.monotonic() < deadline:
-            time.sleep(LOOK_SECONDS / 10)
+            time.sleep(POLL_SECONDS / 10)
         with self._working:
             self._is_over = True
             query.stop()
@@ -232,7 +232,7 @@ def _await(query: StreamingQuery, run: _Run, stop: threading.Event | None) -> No
         PageQueueError: what it ended with.
     """
     try:
-        while not query.awaitTermination(LOOK_SECONDS):  # type: ignore[arg-type]
+        while not query.awaitTermination(POLL_SECONDS):  # type: ignore[arg-type]
             if stop is not None and stop.is_set():
                 break
     except Exception as error:

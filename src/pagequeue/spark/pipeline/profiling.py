@@ -213,7 +213,7 @@ def _count(rows: DataFrame) -> dict[str, QueueProfile]:
     counted = rows.select(*columns).mapInArrow(counting(start, bin_ns), SCHEMA).toArrow()
     profiles, again = together(counted, start, bin_ns)
     if again:
-        _look_again(rows.where(f.col("queue").isin(again)), profiles)
+        _count_in_order(rows.where(f.col("queue").isin(again)), profiles)
     return profiles
 
 
@@ -277,7 +277,7 @@ def _joined(one: QueueProfile, runs: list[Run]) -> bool:
     return True
 
 
-def _look_again(rows: DataFrame, profiles: dict[str, QueueProfile]) -> None:
+def _count_in_order(rows: DataFrame, profiles: dict[str, QueueProfile]) -> None:
     """Count what needs all rows of a queue in order."""
     order = Window.partitionBy("queue").orderBy("sequence", "timestamp_ns")
     before = f.max("timestamp_ns").over(order.rowsBetween(Window.unboundedPreceding, -1))

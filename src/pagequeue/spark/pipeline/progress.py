@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-LOOK_SECONDS: Final = 0.2
+POLL_SECONDS: Final = 0.2
 
 
 @contextlib.contextmanager
@@ -23,15 +23,15 @@ def watched(spark: SparkSession, progress: Callable[[int, int], None] | None) ->
     over = threading.Event()
     tracker = spark.sparkContext.statusTracker()
 
-    def look() -> None:
-        while not over.wait(LOOK_SECONDS):
+    def poll() -> None:
+        while not over.wait(POLL_SECONDS):
             stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
             known = [stage for stage in stages if stage is not None]
             if known:
                 done = sum(stage.numCompletedTasks for stage in known)
                 progress(done, sum(stage.numTasks for stage in known))
 
-    watcher = threading.Thread(target=look, daemon=True, name="pagequeue-spark-progress")
+    watcher = threading.Thread(target=poll, daemon=True, name="pagequeue-spark-progress")
     watcher.start()
     try:
         yield

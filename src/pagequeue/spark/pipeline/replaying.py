@@ -137,19 +137,19 @@ class Bound(NamedTuple):
     is_ago: bool
 
     @classmethod
-    def of(cls, moment: TimeLike | str | None, name: str) -> Bound:
-        """Return what a moment means."""
-        if moment is None:
+    def of(cls, bound: TimeLike | str | None, name: str) -> Bound:
+        """Return what a bound means."""
+        if bound is None:
             return cls(None, "", is_ago=False)
-        if not isinstance(moment, str):
-            ns, is_ago = to_ns(moment, now, name=name), isinstance(moment, timedelta)
-            return cls(max(ns, 0), str(moment) if is_ago else str(ns), is_ago)
+        if not isinstance(bound, str):
+            ns, is_ago = to_ns(bound, now, name=name), isinstance(bound, timedelta)
+            return cls(max(ns, 0), str(bound) if is_ago else str(ns), is_ago)
         try:
-            ns = parse_time(moment, now())
+            ns = parse_time(bound, now())
         except ValueError as error:
             raise errors.InvalidOption(f"{name}: {error}") from None
-        is_ago = moment[-1:].isalpha() and not moment.endswith("Z")
-        return cls(ns, moment if is_ago else str(ns), is_ago)
+        is_ago = bound[-1:].isalpha() and not bound.endswith("Z")
+        return cls(ns, bound if is_ago else str(ns), is_ago)
 
 
 @contextlib.contextmanager

@@ -32,7 +32,7 @@ CHECKPOINT: Final = "checkpoint"
 HOUR_NS: Final = 3_600 * 10**9
 HOUR: Final = re.compile(r"queue=([^/]+)/date=([\d-]+)/hour=(\d\d)", re.ASCII)
 NAME: Final = re.compile(r"(\d{20})-(\d{20})\.parquet", re.ASCII)
-LOOKS: Final = 50
+TRIES: Final = 50
 
 
 class Hour(NamedTuple):
@@ -199,7 +199,7 @@ def snapshot(table: str) -> list[Stored]:
         LockTimeout: it changes all the time.
     """
     before: list[Stored] | None = None
-    for _ in range(LOOKS):
+    for _ in range(TRIES):
         if os.path.exists(work_path(table, PUBLISHING)):
             before = None
             continue

@@ -1,0 +1,250 @@
+"""Sending what does not fit into one page: large messages, and batches of any size.
+
+All of it is written to staged pages first, while other producers go on, and is then published by
+one store. A payload can also be written as a file, which is never in memory as a whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from pagequeue import errors
+from pagequeue import format as fmt
+from pagequeue.bulk.publisher import BulkPublisher, StagingDirectory, too_many_pages
+from pagequeue.bulk.staged_pages import Chunk, Staging, chunk_of, stage
+from pagequeue.columns.inputs import COLUMNS
+from pagequeue.page.fragments import fragment_count
+from pagequeue.send.producer import Producer, overtaken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Buffer
+
+    from pagequeue.bulk.staged_fragments import FragmentWriter
+    from pagequeue.store.store import Store
+
+SPOOL_BYTES: Final = 1 << 20
+"""A payload that is written as a file and not larger than this is sent as an ordinary message."""
+
+
+def append_pages(
+    store: Store,
+    payloads: Any,  # noqa: ANN401 - or columns
+    times: bytes | None,
+    *,
+    at: int | None = None,
+    timeout: float | None = None,
+    check: Callable[[], None] | None = None,
+    synced: bool = True,
+) -> range:
+    """Send messages of any size, all of them or none.
+
+    Args:
+        store: of the queue, open for writing.
+        payloads: a sequence of bytes-like objects, or columns.
+        times: int64, one for each; None: now.
+        at: the sequence that the first one must get; None: any.
+        timeout: seconds to wait for room; None: the queue's `full_timeout`.
+        check: called now and then; raises if the messages are not to be sent any more.
+        synced: whether a single message too is put on stable storage before it is visible, because
+            the sender will flush it, and others should not wait for that.
+
+    Returns:
+        their sequences.
+
+    Raises:
+        MessageTooLarge: retention's `max_bytes` cannot hold them, or a payload exceeds 2**40 bytes.
+        Overtaken: the next sequence is another than `at`.
+        RecordSize: the queue has records of another size.
+        TimestampOrder, DiskFull, QueueFull, LockTimeout, SyncFailed: as for `Producer.send`.
+    """
+    # FORMAT.md, "Publishing pages"; keeps I19 and I23.
+    moments = None if times is None else np.frombuffer(times, np.int64)
+    if isinstance(payloads, COLUMNS):
+        chunk = Chunk(payloads, payloads.lengths, moments)
+    else:
+        chunk = chunk_of(list(payloads), moments)
+    check_size(store, chunk.lengths)
+    if at is not None and at != store.tail.sequence:
+        raise overtaken(store, store.tail.sequence)
+    # Of several messages a power cut could leave some, if their pages were not synced first.
+    synced = synced or len(chunk.lengths) > 1
+    with store.folder.descriptor, StagingDirectory(store) as path:
+        staged = stage(store, path, [chunk], check, synced=synced)
+        deadline = store.roller.deadline(timeout)
+        with BulkPublisher(store, deadline) as publisher:
+            return publisher.append(staged, at, deadline - time.monotonic(), check)
+
+
+def check_size(store: Store, lengths: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+    """Raise MessageTooLarge if messages of these sizes can never be in the queue together."""
+    largest = int(lengths.max(initial=0))
+    if largest > fmt.LARGE_BYTES_MAX:
+        raise errors.MessageTooLarge(
+            f"a payload of {largest} bytes; it has at most {fmt.LARGE_BYTES_MAX}",
+            path=store.folder.path, size_bytes=largest, limit_bytes=fmt.LARGE_BYTES_MAX,
+            remedy="split it",
+        )  # fmt: skip
+    limit = store.page_limit
+    page_bytes = store.meta.page_bytes
+    is_large = lengths > fmt.payload_bytes_max(page_bytes)
+    small_bytes = int((lengths[~is_large] + fmt.FRAME_HEADER_BYTES).sum())
+    pages = 1 + small_bytes // page_bytes
+    pages += sum(fragment_count(page_bytes, size) for size in lengths[is_large].tolist())
+    pages |= 1  # a commit has an odd number of them
+    if pages >= limit:
+        raise too_many_pages(store, pages, int(lengths.sum()))
+
+
+class PayloadWriter(io.RawIOBase):
+    """A message that is written as a binary file, and sent when that is closed.
+
+    It is made by `Producer.open`. Leaving its `with` block by an exception, dropping it, or the
+    death of the process sends nothing, and leaves nothing.
+
+    Attributes:
+        sequence: of the message, once it is sent; None before.
+
+    Example:
+        >>> with producer.open() as file, open(path, "rb") as source:
+        ...     shutil.copyfileobj(source, file)
+    """
+
+    def __init__(
+        self, producer: Producer, store: Store, timestamp: int | None, *, synced: bool
+    ) -> None:
+        super().__init__()
+        self._synced = synced
+        self._producer = producer
+        self._store = store
+        self._timestamp = timestamp
+        self._spool = bytearray()
+        self._spool_max = min(SPOOL_BYTES, fmt.payload_bytes_max(store.meta.page_bytes))
+        self._held = contextlib.ExitStack()
+        self._staging: Staging | None = None
+        self._writer: FragmentWriter | None = None
+        self._guard = threading.Lock()
+        self._is_done = False
+        self.sequence: int | None = None
+
+    def writable(self) -> bool:
+        """Whether it can be written: always."""
+        return True
+
+    def tell(self) -> int:
+        """Return how many bytes were written."""
+        return len(self._spool) + (0 if self._writer is None else self._writer.written)
+
+    def write(self, data: Buffer, /) -> int:
+        """Append bytes to the payload; return how many.
+
+        Raises:
+            DiskFull: they do not fit on the disk; the message cannot be sent any more.
+            MessageTooLarge: `max_bytes` cannot hold the message, or it exceeds 2**40 bytes.
+            ClosedError, ForkedError: the producer cannot be used.
+        """
+        with self._guard, memoryview(data) as view, view.cast("B") as given:
+            if self._is_done:
+                raise ValueError("I/O operation on closed file")
+            self._producer.check_open()
+            if self._writer is None and len(self._spool) + len(given) <= self._spool_max:
+                self._spool += given
+            else:
+                writer = self._writer or self._begin_pages()
+                self._check_room(writer.written + len(given))
+                writer.write(given)
+            return len(given)
+
+    def _check_room(self, size: int) -> None:
+        check_size(self._store, np.array([size], np.int64))
+
+    def _begin_pages(self) -> FragmentWriter:
+        store = self._store
+        self._held.enter_context(store.folder.descriptor)
+        path = self._held.enter_context(StagingDirectory(store))
+        self._staging = Staging(store, path, synced=self._synced)
+        self._held.callback(self._staging.close)
+        writer = self._writer = self._held.enter_context(self._staging.fragments())
+        writer.write(self._spool)
+        self._spool = bytearray()
+        return writer
+
+    def close(self) -> None:
+        """Send the message; closing again has no effect.
+
+        Raises:
+            As for `Producer.send`: the message was not sent.
+        """
+        if self._is_done:
+            return
+        try:
+            with self._guard:
+                if self._is_done:
+                    return
+                self._is_done = True
+                self._send()
+        finally:
+            self._release()
+
+    def _send(self) -> None:
+        self._producer.check_open()
+        if self._writer is None or self._staging is None:
+            self.sequence = send_bytes(self._producer, bytes(self._spool), self._timestamp)
+            return
+        self._staging.add_fragments(self._writer.finish(), self._timestamp)
+        staged = self._staging.finish()
+        deadline = self._store.roller.deadline()
+        with BulkPublisher(self._store, deadline) as publisher:
+            sent = publisher.append(staged, timeout=deadline - time.monotonic())
+        self.sequence = sent.start
+        self._producer.flush_if_asked(sent.stop)
+
+    def discard(self) -> None:
+        """Send nothing, and remove what was written."""
+        self._is_done = True
+        self._release()
+
+    def _release(self) -> None:
+        if not self._store.is_forked:  # else the files are the parent's
+            self._held.close()
+        super().close()
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+    def __del__(self) -> None:
+        """It was dropped without being closed."""
+        if "_is_done" in self.__dict__ and not self._is_done:
+            self.discard()
+
+
+def send_bytes(producer: Producer, payload: bytes, timestamp: int | None) -> int:
+    """Send bytes as they are, also to a queue with a codec."""
+    return Producer.send(producer, payload, timestamp=timestamp)
+
+
+def open_payload(
+    producer: Producer, store: Store, timestamp: int | None, *, synced: bool
+) -> PayloadWriter:
+    """Return a file whose content is sent as one message when it is closed."""
+    return PayloadWriter(producer, store, timestamp, synced=synced)
+
+
+class _Bulk:
+    """Sends what does not fit into one page, for producers: see `BulkSending`."""
+
+    append = staticmethod(append_pages)
+    open = staticmethod(open_payload)
+
+
+BULK: Final = _Bulk()

@@ -1,0 +1,327 @@
+"""Writes the payload of a large message as fragments, in staged pages of their own.
+
+The pages are written once, from the first byte on, and less than a block is held in memory. What
+depends on the message's place in the queue is known at the commit, and written then: the page's
+header, the head's frame, and the end-of-page mark with the checksums of the blocks.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from pagequeue import _core, errors
+from pagequeue import format as fmt
+from pagequeue.page.fragments import Head, fragment_rooms, mark_position
+from pagequeue.system.os_errors import raise_typed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Final
+
+    from typing_extensions import Buffer
+
+    from pagequeue._core import Descriptor
+    from pagequeue.meta.all_and_read_meta import AllMeta
+    from pagequeue.page.header import PageHeader
+    from pagequeue.system.directory import Directory
+
+STAGED_PREFIX: Final = "fragment"
+"""Prefix of the names of staged pages with fragments."""
+GATHER_BYTES: Final = 1 << 16
+"""Less than this is gathered in memory before it is written to the file."""
+
+
+class StagedFragment(NamedTuple):
+    """A page with one fragment, whose bytes are in its file.
+
+    Attributes:
+        number: of its file in the directory of staged pages.
+        offset: of the fragment in the message.
+        size: of the fragment in bytes.
+        ordinal: of the fragment in the message.
+        checksums: of its blocks.
+        head: of the message, if its frame is in this page.
+    """
+
+    number: int
+    offset: int
+    size: int
+    ordinal: int
+    checksums: tuple[int, ...]
+    head: Head | None
+
+    @property
+    def messages(self) -> int:
+        """How many messages begin in the page."""
+        return 0 if self.head is None else 1
+
+    def frames(
+        self, meta: AllMeta, sequence: int, timestamp: int, last: int
+    ) -> tuple[bytes, bytes]:
+        """Return the bytes that follow the page's header, and the first index record.
+
+        Args:
+            meta: of the queue.
+            sequence: of the first message of the page, or of the next one if it has none.
+            timestamp: of the message.
+            last: timestamp of the last message before the end-of-page mark.
+        """
+        data, record = b"", b""
+        if self.head is not None:
+            data = frame(meta, self.head.encode(), sequence, timestamp, fmt.LARGE_MESSAGE)
+            entry = np.array((timestamp, fmt.PAGE_HEADER_BYTES), fmt.INDEX_RECORD)
+            record = entry.tobytes()
+            sequence, last = sequence + 1, timestamp
+        described = np.array((self.offset, self.size, self.ordinal), fmt.FRAGMENT).tobytes()
+        described += np.array(self.checksums, "<u4").tobytes()
+        room = _mark_room(meta.page_bytes, is_head=self.head is not None)
+        described = described.ljust(room - fmt.FRAME_HEADER_BYTES, b"\0")
+        return data + frame(meta, described, sequence, last, fmt.END_OF_PAGE), record
+
+
+def frame(meta: AllMeta, payload: bytes, sequence: int, timestamp: int, flags: int) -> bytes:
+    """Return the bytes of a frame."""
+    word = flags | fmt.FRAME_HEADER_BYTES + len(payload)
+    checksum = _core.frame_checksum(meta.queue_id, payload, timestamp, sequence, word)
+    header = np.array((word, checksum, timestamp), fmt.FRAME).tobytes()
+    return (header + payload).ljust(fmt.frame_bytes(len(payload)), b"\0")
+
+
+def _mark_room(page_bytes: int, *, is_head: bool) -> int:
+    """Return the bytes between the end-of-page mark's position and the fragment."""
+    room = fragment_rooms(page_bytes)[not is_head]
+    return page_bytes - mark_position(is_head=is_head) - room
+
+
+class FragmentWriter:
+    """Writes one payload to staged pages; `finish` returns them.
+
+    Args:
+        folder: the directory of the staged pages.
+        meta: of the queue.
+        first_number: of the first of the pages' files.
+        report_progress: called after each page.
+        synced: whether each page must be on stable storage before the next one is begun.
+    """
+
+    def __init__(
+        self,
+        folder: Directory,
+        meta: AllMeta,
+        first_number: int,
+        report_progress: Callable[[], object] | None = None,
+        *,
+        synced: bool = True,
+    ) -> None:
+        self._folder = folder
+        self._meta = meta
+        self._report_progress = report_progress
+        self._synced = synced
+        self._start = _core.crc32c(meta.queue_id)
+        self._number = first_number
+        self._file: Descriptor | None = None
+        self._path = folder.path
+        self._room = self._begin = self._size = 0
+        self._checksums: list[int] = []
+        self._pending = bytearray()
+        self._done: list[StagedFragment] = []
+        self.payload_bytes = 0
+
+    def write(self, data: Buffer) -> int:
+        """Append bytes to the payload; return how many.
+
+        Raises:
+            DiskFull: they do not fit on the disk. MessageTooLarge: the payload exceeds 2**40 bytes.
+        """
+        with memoryview(data) as view, view.cast("B") as given:
+            count = len(given)
+            if self.written + count > fmt.LARGE_BYTES_MAX:
+                raise self._too_large()
+            if count < GATHER_BYTES:
+                self._pending += given
+                if len(self._pending) >= GATHER_BYTES:
+                    self._write_pending()
+            else:
+                self._write_pending()
+                self._write(given)
+        return count
+
+    def _too_large(self) -> errors.MessageTooLarge:
+        size = self.written
+        return errors.MessageTooLarge(
+            f"a payload has at most {fmt.LARGE_BYTES_MAX} bytes",
+            path=self._folder.path, size_bytes=size, limit_bytes=fmt.LARGE_BYTES_MAX,
+            remedy="split it",
+        )  # fmt: skip
+
+    def _write_pending(self) -> None:
+        pending, self._pending = self._pending, bytearray()
+        if pending:
+            with memoryview(pending) as view:
+                self._write(view)
+
+    def _write(self, given: memoryview) -> None:
+        """Write bytes to the current page, and to others once it is full."""
+        done, count = 0, len(given)
+        while done < count:
+            if self._file is None or self._size == self._room:
+                self._end_page()
+                self._begin_page()
+            filled = self._size % fmt.FRAGMENT_BLOCK_BYTES
+            step = min(count - done, fmt.FRAGMENT_BLOCK_BYTES - filled, self._room - self._size)
+            with given[done : done + step] as part:
+                self._write_part(part, continues=filled > 0)
+            done += step
+
+    def _write_part(self, part: memoryview, *, continues: bool) -> None:
+        """Write bytes of one block; `continues`: it was begun already."""
+        assert self._file is not None
+        if continues:
+            self._checksums[-1] = _core.crc32c(part, self._checksums[-1])
+        else:
+            self._checksums.append(_core.crc32c(part, self._start))
+        position = self._begin + self._size
+        try:
+            with self._file as fd:
+                done = 0
+                while done < len(part):
+                    done += os.pwrite(fd, part[done:], position + done)
+        except OSError as error:
+            if isinstance(error, errors.PageQueueError):
+                raise
+            raise_typed(error, self._path, "writing a fragment")
+        self._size += len(part)
+        self.payload_bytes += len(part)
+
+    def _begin_page(self) -> None:
+        meta, number = self._meta, self._number + len(self._done)
+        page_bytes = meta.page_bytes
+        self._room = fragment_rooms(page_bytes)[len(self._done) > 0]
+        self._begin = page_bytes - self._room
+        # Sparse, because nobody writes to the rest: a short fragment takes no more than its bytes.
+        make_sparse(self._folder, fmt.index_name(STAGED_PREFIX, number), meta.index_bytes).close()
+        name = fmt.page_name(STAGED_PREFIX, number)
+        self._path = self._folder.full(name)
+        self._file = make_sparse(self._folder, name, page_bytes)
+        self._size, self._checksums = 0, []
+
+    def _end_page(self) -> None:
+        """Close the page; put it on stable storage before other producers have to wait for it."""
+        if self._file is None:
+            return
+        offset = self.payload_bytes - self._size
+        ordinal = len(self._done)
+        number = self._number + ordinal
+        if self._synced:
+            self._sync(self._file, number)
+        self._file.close()
+        self._file = None
+        self._done.append(
+            StagedFragment(number, offset, self._size, ordinal, tuple(self._checksums), None)
+        )
+        if self._report_progress is not None:
+            self._report_progress()
+
+    def _sync(self, page: Descriptor, number: int) -> None:
+        try:
+            with page as fd:
+                os.fsync(fd)
+            with self._folder.opened(fmt.index_name(STAGED_PREFIX, number), writable=True) as fd:
+                os.fsync(fd)
+        except OSError as error:
+            if isinstance(error, errors.PageQueueError):
+                raise
+            raise_typed(error, self._path, "syncing a fragment")
+
+    @property
+    def written(self) -> int:
+        """How many bytes were given."""
+        return self.payload_bytes + len(self._pending)
+
+    def finish(self) -> list[StagedFragment]:
+        """Return the pages of the whole payload, the first one with its head."""
+        self._write_pending()
+        if self._file is None and not self._done:
+            self._begin_page()
+        self._end_page()
+        first, *others = self._done
+        head = Head(self.payload_bytes, len(self._done), fmt.FRAGMENT_BLOCK_BYTES)
+        return [first._replace(head=head), *others]
+
+    def close(self) -> None:
+        """Close the file that is being written."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def make_sparse(folder: Directory, name: str, size_bytes: int) -> Descriptor:
+    """Make a file of zeros that takes no room but for its last byte, and open it for writing.
+
+    Every process that maps the file may read that byte, to see whether it is whole. In a hole, a
+    full tmpfs would raise SIGBUS.
+    """
+    file = folder.open(name, writable=True, make=True)
+    try:
+        with file as fd:
+            os.pwrite(fd, b"\0", size_bytes - 1)
+    except OSError as error:
+        file.close()
+        if isinstance(error, errors.PageQueueError):
+            raise
+        raise_typed(error, folder.full(name), "making a staged page")
+    return file
+
+
+def place_fragment(
+    folder: Directory,
+    meta: AllMeta,
+    staged: StagedFragment,
+    header: PageHeader,
+    timestamp: int,
+    *,
+    synced: bool,
+) -> int:
+    """Turn a staged page with a fragment into a page of the queue; return its last timestamp.
+
+    Args:
+        folder: the directory of the staged pages.
+        meta: of the queue.
+        staged: the page.
+        header: of the page in the queue.
+        timestamp: of the message.
+        synced: whether it must be on stable storage then.
+    """
+    first, last = header.first_sequence, header.floor_timestamp
+    assert first is not None
+    frames, record = staged.frames(meta, first, timestamp, last)
+    names = (
+        (fmt.index_name(STAGED_PREFIX, staged.number), record),
+        (fmt.page_name(STAGED_PREFIX, staged.number), header.encode() + frames),
+    )
+    for name, data in names:
+        if data:  # else it was synced as it is
+            write_start(folder, name, data, synced=synced)
+    return timestamp if staged.head is not None else last
+
+
+def write_start(folder: Directory, name: str, data: bytes, *, synced: bool) -> None:
+    """Write the beginning of a staged file; if asked, put it on stable storage.
+
+    Raises:
+        DiskFull, SystemLimit: that failed.
+    """
+    try:
+        with folder.opened(name, writable=True) as fd:
+            done = 0
+            while done < len(data):
+                done += os.pwrite(fd, data[done:], done)
+            if synced:
+                os.fdatasync(fd)
+    except OSError as error:
+        if isinstance(error, errors.PageQueueError):
+            raise
+        raise_typed(error, folder.full(name), "writing a staged page")

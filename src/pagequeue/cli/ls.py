@@ -1,0 +1,112 @@
+"""`pagequeue ls`: the queues below a directory."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from pagequeue import PageQueueError
+from pagequeue import format as fmt
+from pagequeue.cli import options
+from pagequeue.cli.error_text import message_of
+from pagequeue.cli.json_output import print_json
+from pagequeue.cli.tables import print_table
+from pagequeue.cli.watch import age
+from pagequeue.util.text import human_bytes, printable_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pagequeue import Stats
+
+COLUMNS: Final = ("queue", "messages", "on disk", "newest", "consumers", "largest lag", "problem")
+RIGHT: Final = frozenset({"messages", "on disk", "newest", "consumers", "largest lag"})
+
+
+def found_below(directory: str) -> Iterator[tuple[str, str]]:
+    """Yield directory and prefix of each queue, in order of their names; links are not followed."""
+    for path, directories, files in os.walk(directory, onerror=_raise):
+        directories.sort()
+        for prefix in fmt.queues_in(files):
+            yield path, prefix
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _stats(directory: str, prefix: str, trust: tuple[str, ...]) -> Stats | str:
+    """Return the figures of a queue, or why it cannot be read."""
+    try:
+        with options.open_to_read(directory, prefix, trust) as queue:
+            return queue.stats()
+    except PageQueueError as error:
+        return message_of(error)
+
+
+def _name(directory: str, prefix: str) -> str:
+    path = printable_name(directory)
+    return path if prefix == "queue" else f"{path} --prefix {prefix}"
+
+
+def _largest_lag(found: Stats) -> int | None:
+    return max((one.lag for one in found.consumers if one.lag is not None), default=None)
+
+
+def _row(directory: str, prefix: str, found: Stats | str) -> list[str]:
+    if isinstance(found, str):
+        return [_name(directory, prefix), "-", "-", "-", "-", "-", found]
+    lag = _largest_lag(found)
+    return [
+        _name(directory, prefix),
+        f"{found.depth:,}",
+        human_bytes(found.file_bytes),
+        age(found.newest_age),
+        f"{len(found.consumers):,}",
+        "-" if lag is None else f"{lag:,}",
+        "a sync failed: run `pagequeue repair`" if found.sync_failed else "",
+    ]
+
+
+def _figures(directory: str, prefix: str, found: Stats | str) -> dict[str, object]:
+    figures: dict[str, object] = {"directory": directory, "prefix": prefix}
+    if isinstance(found, str):
+        return figures | {"problem": found}
+    return figures | {
+        "messages": found.depth,
+        "file_bytes": found.file_bytes,
+        "newest_age": found.newest_age,
+        "consumers": len(found.consumers),
+        "largest_lag": _largest_lag(found),
+        "sync_failed": found.sync_failed,
+    }
+
+
+@click.command()
+@click.argument(
+    "directory", metavar="[DIR]", default=".", type=click.Path(readable=False, path_type=str)
+)
+@options.json_option("Print one JSON object per line.")
+@options.trust_option
+def command(directory: str, trust: tuple[str, ...], *, as_json: bool) -> int:
+    """List the queues in DIR and below: messages, disk use, lag of their slowest consumer.
+
+    Those of dead letters and of journals too. The exit code is 1 if one cannot be read.
+
+    \b
+    pagequeue ls
+    pagequeue ls /var/lib/app --json
+    """  # noqa: D301 - click's own mark is the character
+    found = [(path, prefix, _stats(path, prefix, trust)) for path, prefix in found_below(directory)]
+    if as_json:
+        for one in found:
+            print_json(_figures(*one))
+    elif not found:
+        options.note(f"no queue below {printable_name(directory)}")
+    else:
+        rows = [_row(*one) for one in found]
+        shown = len(COLUMNS) if any(row[-1] for row in rows) else len(COLUMNS) - 1
+        print_table(COLUMNS[:shown], [row[:shown] for row in rows], right=RIGHT)
+    return 1 if any(isinstance(stats, str) for _, _, stats in found) else 0

@@ -1,0 +1,26 @@
+/* What the sources of the checksum share; all others include protocol.h alone. */
+#ifndef PAGEQUEUE_CRC32C_H
+#define PAGEQUEUE_CRC32C_H
+
+#include "protocol/protocol.h"
+
+#define PQ_CRC_POLYNOMIAL 0x82f63b78u
+
+/* One way to compute it. `copy` stores the bytes that it sums, each loaded once. */
+typedef struct {
+    const char *name;
+    uint32_t (*update)(uint32_t crc, const uint8_t *data, size_t bytes);
+    uint32_t (*copy)(uint32_t crc, uint8_t *to, const uint8_t *data, size_t bytes);
+    void (*lanes)(uint32_t *crcs, uint32_t crc, const uint8_t *data, size_t distance,
+                  size_t bytes);
+    uint32_t (*finish)(uint32_t crc, int64_t timestamp, uint64_t sequence, uint32_t word);
+    uint32_t (*frame_sum)(uint32_t queue_state, const uint8_t *payload, size_t bytes,
+                          int64_t timestamp, uint64_t sequence, uint32_t word);
+} pq_crc_path;
+
+uint32_t pq_crc_power(uint64_t n);
+/* protocol/crc32c_folding.c: the paths that this CPU has, each NULL if it has not; `rest` does what
+ * is too short for them. */
+void pq_crc_folding(const pq_crc_path *rest, const pq_crc_path **narrow, const pq_crc_path **wide);
+
+#endif

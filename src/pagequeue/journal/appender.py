@@ -1,0 +1,31 @@
+"""Appender: the producer of a journal, which sends payloads that are encoded already."""
+
+from __future__ import annotations
+
+from pagequeue import _core, errors
+from pagequeue.send.producer import Producer
+
+
+class Appender(Producer):
+    """Appends entries to a journal's queue, for the journal alone."""
+
+    __slots__ = ()
+
+    def _on_event(self, event: int, value: int) -> bool:
+        """Resolve what the core cannot, as every producer.
+
+        Raises:
+            Overtaken: with less text, because there can be many, and the journal catches them.
+        """
+        if event == _core.EVENT_OVERTAKEN:
+            raise errors.Overtaken("another handle appended first", tail_sequence=value)
+        return super()._on_event(event, value)
+
+    def flush_sent(self, end_sequence: int) -> None:
+        """Flush all entries below a sequence, which were appended.
+
+        Raises:
+            NotDurable: the flush failed; the entries are visible.
+        """
+        self._check_open()
+        self._flush_sent(end_sequence)

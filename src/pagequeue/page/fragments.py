@@ -1,0 +1,531 @@
+"""Messages larger than a page: their payload is in fragments, one in each of several pages.
+
+The head of such a message is an ordinary frame, the only one of its page, and has the size of the
+payload. A fragment follows the end-of-page mark of the head's page and of each page after it; the
+mark itself says where the fragment belongs in the payload, and has a checksum for each of its
+blocks. The pages between have no frames, so the message takes one sequence.
+
+A block is checked as it is copied out of its page, and no byte of it is returned before that.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+import numpy as np
+
+from pagequeue import _core, errors
+from pagequeue import format as fmt
+from pagequeue.page.header import REMEDY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Self
+
+    from typing_extensions import Buffer
+
+KEPT_PAGES_MAX: Final = 256
+"""A message of so many pages or fewer keeps them mapped, so that it outlives retention."""
+WRONG_BLOCK: Final = "the checksum of a block is wrong"
+SUM_BYTES: Final = 4
+DO_NOT_ADD_UP: Final = "its fragments do not add up"
+
+
+class FragmentPage(Protocol):
+    """What reading a fragment needs of a page."""
+
+    path: str
+
+    @property
+    def first_sequence(self) -> int:
+        """The sequence of the page's first frame."""
+
+    def ready(self, position: int) -> _core.Region:
+        """Return the map, with the frame at a position ready to be read."""
+
+
+class Head(NamedTuple):
+    """What the head of a large message says: bytes of its payload, and of a block; fragments."""
+
+    payload_bytes: int
+    fragments: int
+    block_bytes: int
+
+    def encode(self) -> bytes:
+        """Return the payload of the head's frame."""
+        return np.array(self, fmt.LARGE_HEAD).tobytes()
+
+    def has_right_count(self, page_bytes: int) -> bool:
+        """Whether it states as many fragments as its payload has in pages of this size."""
+        return self.fragments == fragment_count(page_bytes, self.payload_bytes)
+
+    def extent(self, page_bytes: int, ordinal: int) -> tuple[int, int]:
+        """Return offset and size of a fragment; each but the last one fills its page."""
+        first, others = fragment_rooms(page_bytes)
+        offset = first + (ordinal - 1) * others if ordinal else 0
+        room = others if ordinal else first
+        return offset, max(0, min(room, self.payload_bytes - offset))
+
+    def ordinal_at(self, page_bytes: int, offset: int) -> int:
+        """Return the ordinal of the fragment with a byte of the payload."""
+        first, others = fragment_rooms(page_bytes)
+        return 0 if offset < first else 1 + (offset - first) // others
+
+
+class Fragment(NamedTuple):
+    """A fragment in its page.
+
+    Attributes:
+        path: of the page's file.
+        region: the map of the page.
+        position: of its bytes in the page.
+        mark_position: of the end-of-page mark that describes it.
+        offset: of its bytes in the message.
+        size: in bytes.
+        checksums: of its blocks.
+    """
+
+    path: str
+    region: _core.Region
+    position: int
+    mark_position: int
+    offset: int
+    size: int
+    checksums: tuple[int, ...]
+
+    @property
+    def end(self) -> int:
+        """The offset after it in the message."""
+        return self.offset + self.size
+
+
+def block_count(size: int) -> int:
+    """Return how many blocks a fragment of this size has."""
+    return -(-size // fmt.FRAGMENT_BLOCK_BYTES)
+
+
+def mark_bytes(blocks: int) -> int:
+    """Return the bytes of an end-of-page mark that describes a fragment of so many blocks."""
+    return fmt.frame_bytes(fmt.FRAGMENT.itemsize + SUM_BYTES * blocks)
+
+
+def fragment_room(page_bytes: int, mark_position: int) -> int:
+    """Return how many bytes fit after an end-of-page mark at a position; at most 0: none."""
+    return page_bytes - mark_position - mark_bytes(block_count(page_bytes - mark_position))
+
+
+def mark_position(*, is_head: bool) -> int:
+    """Return the position of the end-of-page mark that describes a fragment."""
+    head_bytes = fmt.frame_bytes(fmt.LARGE_HEAD.itemsize) if is_head else 0
+    return fmt.PAGE_HEADER_BYTES + head_bytes
+
+
+def fragment_rooms(page_bytes: int) -> tuple[int, int]:
+    """Return how many bytes the first fragment of a message has, if it fills its page, and others.
+
+    The page of the first one has the head as well.
+    """
+    return (
+        fragment_room(page_bytes, mark_position(is_head=True)),
+        fragment_room(page_bytes, mark_position(is_head=False)),
+    )
+
+
+def fragment_count(page_bytes: int, payload_bytes: int) -> int:
+    """Return how many fragments a payload has."""
+    first, others = fragment_rooms(page_bytes)
+    return 1 + -(-max(0, payload_bytes - first) // others)
+
+
+def decode_head(data: bytes) -> Head | None:
+    """Return the head that a frame's payload describes; None: it is no such payload."""
+    if len(data) != fmt.LARGE_HEAD.itemsize:
+        return None
+    head = Head(*map(int, np.frombuffer(data, fmt.LARGE_HEAD)[0].item()))
+    good = (
+        head.payload_bytes <= fmt.LARGE_BYTES_MAX
+        and 1 <= head.fragments <= fmt.PAGE_NUMBER_MAX
+        and head.block_bytes == fmt.FRAGMENT_BLOCK_BYTES
+    )
+    return head if good else None
+
+
+def fragment_in(
+    region: _core.Region, mark_position: int, end_sequence: int, path: str
+) -> tuple[Fragment, int] | str:
+    """Return the fragment that the mark at a position describes, and its ordinal.
+
+    Args:
+        region: the map of the page.
+        mark_position: of its end-of-page mark.
+        end_sequence: one past the sequence of the message.
+        path: of the page, for its errors.
+
+    Returns:
+        the fragment; or why there is none.
+    """
+    found, _, payload_bytes, data_position = _core.peek(region, mark_position, end_sequence)
+    if found != _core.READ_END:
+        return "no valid end-of-page mark"
+    record_bytes = fmt.FRAGMENT.itemsize
+    if payload_bytes < record_bytes:
+        return "no fragment after the end-of-page mark"
+    data = region.read(mark_position + fmt.FRAME_HEADER_BYTES, payload_bytes)
+    offset, size, ordinal = map(int, np.frombuffer(data, fmt.FRAGMENT, 1)[0].item())
+    count = block_count(size)
+    if size > len(region) - data_position or record_bytes + SUM_BYTES * count > payload_bytes:
+        return "the size of the fragment is invalid"
+    checksums = np.frombuffer(data, "<u4", count, record_bytes).tolist()
+    return Fragment(
+        path, region, data_position, mark_position, offset, size, tuple(checksums)
+    ), ordinal
+
+
+def bad_block(fragment: Fragment, memory: bytearray) -> int | None:
+    """Return the position of the first block with a wrong checksum; None: all are right.
+
+    Args:
+        fragment: to check.
+        memory: at least one block, which is overwritten.
+
+    Raises:
+        CorruptPage: the file was truncated.
+    """
+    for block, checksum in enumerate(fragment.checksums):
+        begin = block * fmt.FRAGMENT_BLOCK_BYTES
+        size = min(fmt.FRAGMENT_BLOCK_BYTES, fragment.size - begin)
+        position = fragment.position + begin
+        if not _core.copy_checked(fragment.region, position, size, checksum, memory, 0):
+            return position
+    return None
+
+
+def fragment_damage(
+    region: _core.Region, mark_position: int, end_sequence: int, path: str
+) -> tuple[int, str] | None:
+    """Return position and reason of the damage of a page's fragment.
+
+    Args:
+        region: the map of the page.
+        mark_position: of its end-of-page mark.
+        end_sequence: one past the sequence of the message.
+        path: of the page.
+
+    Returns:
+        None if the page has no fragment, or a whole one.
+    """
+    if not _core.peek(region, mark_position, end_sequence)[2]:
+        return None
+    found = fragment_in(region, mark_position, end_sequence, path)
+    if isinstance(found, str):
+        return mark_position, found
+    bad = bad_block(found[0], bytearray(fmt.FRAGMENT_BLOCK_BYTES))
+    return None if bad is None else (bad, WRONG_BLOCK)
+
+
+def head_in(region: _core.Region) -> Head | None:
+    """Return the head of a large message at the beginning of a page; None: none is there."""
+    at = fmt.PAGE_HEADER_BYTES
+    word = region.load_half(at)
+    if not fmt.is_large(word):
+        return None
+    size = (word & fmt.LENGTH_MASK) - fmt.FRAME_HEADER_BYTES
+    if size != fmt.LARGE_HEAD.itemsize:
+        return None
+    return decode_head(region.read(at + fmt.FRAME_HEADER_BYTES, size))
+
+
+class FoundPage:
+    """A page that was mapped as a whole: what `LargePayload` needs of it."""
+
+    def __init__(self, path: str, region: _core.Region, first_sequence: int) -> None:
+        self.path = path
+        self.region = region
+        self.first_sequence = first_sequence
+
+    def ready(self, position: int) -> _core.Region:
+        """Return the map of the page."""
+        del position
+        return self.region
+
+
+class LargePayload:
+    """The payload of one message, in fragments.
+
+    Args:
+        page: returns a page by its number.
+        number: of the page with the head.
+        position: of the head in it.
+        sequence: of the message.
+        folder_path: of the queue, for errors.
+
+    Raises:
+        CorruptFrame: the head is damaged, or one of the fragments is missing or another one's.
+        Expired, MissingPage: a page is not there.
+    """
+
+    def __init__(
+        self,
+        page: Callable[[int], FragmentPage],
+        number: int,
+        position: int,
+        sequence: int,
+    ) -> None:
+        self._page = page
+        self._number = number
+        self.sequence = sequence
+        first = page(number)
+        region = first.ready(position)
+        found, _, size, mark = _core.peek(region, position, sequence)
+        head = None
+        is_first = position == fmt.PAGE_HEADER_BYTES
+        if is_first and found == _core.READ_FRAME and size == fmt.LARGE_HEAD.itemsize:
+            self.head_bytes = region.read(position + fmt.FRAME_HEADER_BYTES, size)
+            head = decode_head(self.head_bytes)
+        self._page_bytes = len(region)
+        if head is None or not head.has_right_count(self._page_bytes):
+            raise self._damage(first.path, position, "the head of a large message is invalid")
+        self.head = head
+        self._mark = mark
+        self._fragments: list[Fragment | None] = []
+        if head.fragments <= KEPT_PAGES_MAX:
+            self._fragments = [None] * head.fragments
+            for ordinal in range(head.fragments):
+                self.fragment(ordinal)
+
+    def __len__(self) -> int:
+        return self.head.payload_bytes
+
+    def _damage(self, path: str, position: int, reason: str) -> errors.CorruptFrame:
+        return errors.CorruptFrame(
+            f"message {self.sequence}, a large one, at position {position}: {reason}",
+            path=path, position=position, sequence=self.sequence, reason=reason, remedy=REMEDY,
+        )  # fmt: skip
+
+    def fragment(self, ordinal: int) -> Fragment:
+        """Return one fragment; its page stays mapped as long as it is referred to."""
+        kept = self._fragments[ordinal] if self._fragments else None
+        if kept is not None:
+            return kept
+        page = self._page(self._number + ordinal)
+        position = fmt.PAGE_HEADER_BYTES if ordinal else self._mark
+        if ordinal and page.first_sequence != self.sequence + 1:
+            raise self._damage(page.path, 0, "a page between its fragments is another one's")
+        found = fragment_in(page.ready(position), position, self.sequence + 1, page.path)
+        if isinstance(found, str):
+            raise self._damage(page.path, position, found)
+        fragment, stated = found
+        if stated != ordinal:
+            raise self._damage(page.path, position, "a fragment is missing, doubled or another's")
+        # Keeps I23 for a message that is read from its middle on: no fragment but this one is seen.
+        if (fragment.offset, fragment.size) != self.head.extent(self._page_bytes, ordinal):
+            raise self._damage(page.path, position, DO_NOT_ADD_UP)
+        if self._fragments:
+            self._fragments[ordinal] = fragment
+        return fragment
+
+    def fragments(self) -> Iterator[Fragment]:
+        """Yield all fragments in order."""
+        return map(self.fragment, range(self.head.fragments))
+
+    def copy_block(self, fragment: Fragment, block: int, target: Buffer, at: int) -> int:
+        """Copy one block of a fragment to an offset of a buffer; return its size in bytes.
+
+        Raises:
+            CorruptFrame: its checksum is wrong. CorruptPage: its file was truncated.
+        """
+        begin = block * fmt.FRAGMENT_BLOCK_BYTES
+        size = min(fmt.FRAGMENT_BLOCK_BYTES, fragment.size - begin)
+        position = fragment.position + begin
+        # Keeps I23: what was checked is the copy.
+        if not _core.copy_checked(
+            fragment.region, position, size, fragment.checksums[block], target, at
+        ):
+            raise self._damage(fragment.path, position, WRONG_BLOCK)
+        return size
+
+    def is_whole(self) -> bool:
+        """Whether all fragments are there and every block is the one that was sent.
+
+        Raises:
+            CorruptFrame, CorruptPage, Expired, MissingPage: a fragment is not there.
+        """
+        memory = bytearray(fmt.FRAGMENT_BLOCK_BYTES)
+        return all(bad_block(fragment, memory) is None for fragment in self.fragments())
+
+    def load(self) -> bytes:
+        """Return the whole payload.
+
+        Raises:
+            MemoryError: it does not fit into memory: read it through `open()`.
+            CorruptFrame, CorruptPage, Expired: as for a message of one page.
+        """
+        for _ in self.fragments():  # before memory of the stated size is allocated
+            pass
+        whole = _core.new_bytes(len(self))
+        at = 0
+        for fragment in self.fragments():
+            for block in range(len(fragment.checksums)):
+                at += self.copy_block(fragment, block, whole, at)
+        return whole
+
+    def fragment_at(self, offset: int) -> Fragment:
+        """Return the fragment that holds the byte at an offset of the payload."""
+        return self.fragment(self.head.ordinal_at(self._page_bytes, offset))
+
+
+class PayloadFile(io.RawIOBase):
+    """A large payload as a readable, seekable binary file; it holds one block of it in memory."""
+
+    def __init__(self, payload: LargePayload) -> None:
+        super().__init__()
+        self._payload = payload
+        self._at = 0
+        self._fragment: Fragment | None = None
+        self._begin = self._end = 0  # offsets of the block in memory
+        self._block = bytearray(min(fmt.FRAGMENT_BLOCK_BYTES, max(len(payload), 1)))
+
+    def readable(self) -> bool:
+        """Whether it can be read: always."""
+        return True
+
+    def seekable(self) -> bool:
+        """Whether it can be sought: always."""
+        return True
+
+    def tell(self) -> int:
+        """Return the current offset in bytes."""
+        self._check_open()
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """Go to an offset; return it."""
+        self._check_open()
+        begin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: len(self._payload)}
+        if whence not in begin:
+            raise ValueError(f"whence is 0, 1 or 2, not {whence}")
+        at = begin[whence] + offset
+        if at < 0:
+            raise ValueError(f"cannot seek to {at}, before the beginning")
+        self._at = at
+        return at
+
+    def readinto(self, target: Any, /) -> int:  # noqa: ANN401 - any writable buffer
+        """Read up to the size of a buffer into it; return how many bytes, 0 at the end.
+
+        Raises:
+            CorruptFrame: the block there is damaged; nothing of it is returned.
+            CorruptPage: its file was truncated. Expired: retention removed its page.
+        """
+        self._check_open()
+        if self._at >= len(self._payload):
+            return 0
+        with memoryview(target) as view, view.cast("B") as to:
+            if not len(to):
+                return 0
+            if not self._begin <= self._at < self._end:
+                self._load_block()
+            begin = self._at - self._begin
+            size = min(len(to), self._end - self._at)
+            to[:size] = memoryview(self._block)[begin : begin + size]
+        self._at += size
+        return size
+
+    def _load_block(self) -> None:
+        fragment = self._fragment
+        if fragment is None or not fragment.offset <= self._at < fragment.end:
+            fragment = self._fragment = self._payload.fragment_at(self._at)
+        block = (self._at - fragment.offset) // fmt.FRAGMENT_BLOCK_BYTES
+        self._begin = self._end = 0  # an error leaves no other block in its place
+        size = self._payload.copy_block(fragment, block, self._block, 0)
+        begin = block * fmt.FRAGMENT_BLOCK_BYTES
+        if not fragment.region.writable:  # its memory is that of the file
+            fragment.region.forget(fragment.position + begin, size)
+        self._begin = fragment.offset + begin
+        self._end = self._begin + size
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+
+
+class LargeMessage(_core.Message):
+    """A message whose payload is read from its fragments when it is asked for."""
+
+    __slots__ = ("_decoder", "_large", "_payload")
+
+    _large: LargePayload
+    _decoder: Callable[[bytes, int], object] | None
+    _payload: bytes | None
+
+    def __new__(
+        cls,
+        large: LargePayload,
+        timestamp: int,
+        decoder: Callable[[bytes, int], object] | None,
+    ) -> Self:
+        """Make the message of a payload that was found."""
+        self = super().__new__(cls, large.head_bytes, timestamp, large.sequence)
+        self._large = large
+        self._decoder = decoder
+        self._payload = None
+        return self
+
+    @property
+    def payload(self) -> bytes:
+        """The bytes that were sent, read and checked on first access, then kept."""
+        payload = self._payload
+        if payload is None:
+            payload = self._payload = self._large.load()
+        return payload
+
+    def load(self) -> None:
+        """Read and check the payload now."""
+        self._payload = self._large.load()
+
+    @property
+    def value(self) -> Any:  # noqa: ANN401 - whatever was sent
+        """The object sent: decoded by the codec, or the payload."""
+        payload = self.payload
+        return payload if self._decoder is None else self._decoder(payload, self.sequence)
+
+    def open(self) -> PayloadFile:  # type: ignore[override]  # a binary file all the same
+        """Return the payload as a readable, seekable binary file."""
+        return PayloadFile(self._large)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Message of {len(self._large)} bytes, timestamp={self.timestamp}, "
+            f"sequence={self.sequence}>"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _core.Message):
+            return NotImplemented
+        return (self.sequence, self.timestamp, self.payload) == (
+            other.sequence, other.timestamp, other.payload,
+        )  # fmt: skip
+
+    def __hash__(self) -> int:
+        return hash((self.sequence, self.timestamp))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _core.Message, (self.payload, self.timestamp, self.sequence, self._decoder)
+
+
+def large_message(
+    page: Callable[[int], FragmentPage],
+    number: int,
+    position: int,
+    timestamp: int,
+    sequence: int,
+    decoder: Callable[[bytes, int], object] | None,
+) -> LargeMessage:
+    """Return the message whose head is at a position of page `number`.
+
+    Raises:
+        CorruptFrame, MissingPage: it is damaged. Expired: retention removed one of its pages.
+    """
+    return LargeMessage(LargePayload(page, number, position, sequence), timestamp, decoder)

@@ -1,0 +1,26 @@
+package pagequeue;
+
+/** Tells damage from a page that retention took, or a recovery, since the read was planned. */
+final class Gone {
+    private Gone() {
+    }
+
+    /**
+     * The error for what was found in a page.
+     *
+     * A page that was removed can be another one's by now: its file is used again, and this reader
+     * holds no lock on it.
+     */
+    static Problem or(Place place, long page, long sequence, Problem damage) {
+        if (page < place.headPage()) {
+            return place.expired(sequence);
+        }
+        long tail = place.tail();
+        if (tail >= 0 && sequence >= tail) {
+            return new Problem("SequenceOutOfRange: " + place.directory + ": message " + sequence
+                + " was there when the read was planned, and is not: it was cut off by a "
+                + "recovery; read again");
+        }
+        return damage;
+    }
+}

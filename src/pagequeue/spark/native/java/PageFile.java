@@ -1,0 +1,173 @@
+package pagequeue;
+
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.channels.FileChannel;
+import java.util.zip.CRC32C;
+
+/**
+ * One page, opened: its header is checked, its bytes are read by position into the caller's memory.
+ *
+ * It is never mapped: a map of a file that is truncated would end the JVM in the checksum.
+ */
+final class PageFile {
+    static final String MAGIC = "pgqpage\u001a";
+    static final int FORMAT = 2;
+    private static final long UNSET = -1L;
+
+    final Place place;
+    final long number;
+    final String path;
+    /** The sequence of its first frame; of its header. */
+    long first;
+    /** The timestamp before the page: no frame of it is older. */
+    long floor;
+    private final FileChannel channel;
+    private final Compressed compressed;
+
+    /**
+     * Open a page.
+     *
+     * @param place of the queue.
+     * @param number of the page.
+     * @param sequence that is wanted, for errors.
+     */
+    PageFile(Place place, long number, long sequence) {
+        this.place = place;
+        this.number = number;
+        String name = place.pageName(number);
+        path = place.path(name);
+        channel = place.open(name);
+        if (channel == null) {
+            throw missing(place, number, sequence);
+        }
+        boolean done = false;
+        try {
+            byte[] head = new byte[Frames.PAGE_HEADER];
+            long size = Place.size(channel, path);
+            int got = Place.read(channel, path, head, 0, 0, head.length);
+            if (Compressed.is(channel, path, head, got, size, place.pageBytes)) {
+                compressed = new Compressed(channel, path, size, place.pageBytes);
+            } else {
+                compressed = null;
+                if (size != place.pageBytes) {
+                    throw Problem.page(path, size + " bytes, must be " + place.pageBytes);
+                }
+            }
+            header(head, got);
+            done = true;
+        } finally {
+            if (!done) {
+                Place.close(channel);
+            }
+        }
+    }
+
+    static Problem missing(Place place, long number, long sequence) {
+        if (number < place.headPage()) {
+            return place.expired(sequence);
+        }
+        return Problem.of("MissingPage", place.path(place.pageName(number)),
+            "page " + number + " is not there", Problem.SALVAGE);
+    }
+
+    /** What is wrong with the bytes of a page's header by themselves; null: nothing. */
+    static String wrong(byte[] head, int got) {
+        if (got < Frames.PAGE_HEADER) {
+            return "too short";
+        }
+        ByteBuffer fields = ByteBuffer.wrap(head).order(ByteOrder.LITTLE_ENDIAN);
+        if (!begins(head, MAGIC) && !begins(head, Compressed.MAGIC)) {
+            return "wrong magic";
+        }
+        if (Integer.toUnsignedLong(fields.getInt(8)) < FORMAT) {
+            return "no format";
+        }
+        if (fields.getInt(8) != FORMAT) {
+            return null; // a newer one, which says more
+        }
+        int stated = fields.getInt(12);
+        byte[] copy = new byte[Frames.PAGE_HEADER];
+        System.arraycopy(head, 0, copy, 0, copy.length);
+        ByteBuffer.wrap(copy).putInt(12, 0);
+        CRC32C crc = new CRC32C();
+        crc.update(copy, 0, copy.length);
+        if ((int) crc.getValue() != stated) {
+            return "wrong checksum";
+        }
+        long first = fields.getLong(40);
+        return first < 0 && first != UNSET ? "first sequence" : null;
+    }
+
+    static void refuseNewer(byte[] head, String path) {
+        int format = ByteBuffer.wrap(head).order(ByteOrder.LITTLE_ENDIAN).getInt(8);
+        if (format != FORMAT) {
+            throw Problem.of("NewerFormat", path, "written in format "
+                + Integer.toUnsignedString(format) + ", this is " + FORMAT, "upgrade pagequeue");
+        }
+    }
+
+    static boolean begins(byte[] bytes, String magic) {
+        for (int i = 0; i < magic.length(); i++) {
+            if (bytes[i] != (byte) magic.charAt(i)) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    private void header(byte[] head, int got) {
+        String reason = wrong(head, got);
+        if (reason != null) {
+            throw Problem.header(path, reason);
+        }
+        refuseNewer(head, path);
+        ByteBuffer fields = ByteBuffer.wrap(head).order(ByteOrder.LITTLE_ENDIAN);
+        for (int i = 0; i < place.id.length; i++) {
+            if (head[24 + i] != place.id[i]) {
+                throw Problem.header(path, "a page of another queue");
+            }
+        }
+        if (fields.getLong(16) != number) {
+            throw Problem.header(path, "it is page " + Long.toUnsignedString(fields.getLong(16))
+                + ", not " + number);
+        }
+        first = fields.getLong(40);
+        floor = fields.getLong(48);
+        if (first == UNSET) {
+            throw Problem.header(path, "no first sequence");
+        }
+    }
+
+    /**
+     * Read bytes of the page, of a compressed one as it was before.
+     *
+     * @return how many; fewer than asked for at the end of the file, or of a block.
+     */
+    int read(byte[] to, int at, long position, int count) {
+        int most = (int) Math.min(count, place.pageBytes - position);
+        if (most <= 0) {
+            return 0;
+        }
+        if (compressed != null) {
+            return compressed.read(to, at, position, most);
+        }
+        return Place.read(channel, path, to, at, position, most);
+    }
+
+    /** The error for a file that ends before a frame does. */
+    Problem lost(long sequence) {
+        long size = Place.size(channel, path);
+        return Problem.page(path, "truncated while it was open, at " + size
+            + " bytes, on reading message " + sequence);
+    }
+
+    /** The error for a page with another first sequence than the page before it asks for. */
+    Problem beginsWith(long wanted) {
+        return Problem.page(path, "begins with message " + first + ", must be " + wanted);
+    }
+
+    void close() {
+        Place.close(channel);
+    }
+}

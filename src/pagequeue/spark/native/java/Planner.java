@@ -1,0 +1,29 @@
+package pagequeue;
+
+import java.util.function.Function;
+
+/** The driver's Python, which opens queues and plans reads. */
+public final class Planner {
+    private static volatile Function python;
+
+    private Planner() {
+    }
+
+    /** @param planner takes a request and returns its result, or an error after a `!`. */
+    public static void set(Function planner) {
+        python = planner;
+    }
+
+    static String ask(String request) {
+        Function planner = python;
+        if (planner == null) {
+            throw new Problem("InvalidOption: the native reader has no driver in Python here: "
+                + "read with pagequeue.spark.read");
+        }
+        String answer = (String) planner.apply(request);
+        if (answer.startsWith("!")) {
+            throw new Problem(answer.substring(1));
+        }
+        return answer;
+    }
+}

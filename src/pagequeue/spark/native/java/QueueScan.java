@@ -1,0 +1,147 @@
+package pagequeue;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.OptionalLong;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
+import org.apache.spark.sql.connector.read.Batch;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.Statistics;
+import org.apache.spark.sql.connector.read.SupportsReportStatistics;
+import org.apache.spark.sql.types.StructType;
+
+/** One read: it is planned by the driver's Python when it is needed first. */
+final class QueueScan implements Scan, Batch, SupportsReportStatistics {
+    private static final String BETWEEN = "\n-\n";
+
+    private final QueueTable table;
+    private final StructType schema;
+    private final List conditions;
+    private final int limit;
+    private final List aggregates;
+    private final Predicate[] pushed;
+    private String[] plan;
+
+    QueueScan(QueueTable table, StructType schema, List conditions, int limit, List aggregates,
+              Predicate[] pushed) {
+        this.table = table;
+        this.schema = schema;
+        this.conditions = conditions;
+        this.limit = limit;
+        this.aggregates = aggregates;
+        this.pushed = pushed;
+    }
+
+    private String[] specs() {
+        String[] specs = new String[schema.length()];
+        for (int i = 0; i < specs.length; i++) {
+            specs[i] = table.spec(schema.apply(i).name());
+        }
+        return specs;
+    }
+
+    private int need() {
+        int need = 0;
+        String[] specs = specs();
+        for (int i = 0; i < specs.length; i++) {
+            need = Math.max(need, Column.need(specs[i]));
+        }
+        return need;
+    }
+
+    /** What was retained, rows and bytes, and then the partitions. */
+    private synchronized String[] plan() {
+        if (plan == null) {
+            StringBuilder request = new StringBuilder();
+            request.append(table.given).append('\n').append(table.snapshot()).append('\n');
+            request.append(aggregates.isEmpty() ? need() : 0).append(' ').append(limit).append('\n');
+            request.append(join(aggregates)).append('\n');
+            for (int i = 0; i < conditions.size(); i++) {
+                request.append(conditions.get(i)).append('\n');
+            }
+            String[] answer = Planner.ask(request.toString()).split(BETWEEN);
+            table.keep(answer[0]);
+            plan = answer;
+        }
+        return plan;
+    }
+
+    private static String join(List words) {
+        StringBuilder text = new StringBuilder();
+        for (int i = 0; i < words.size(); i++) {
+            text.append(i == 0 ? "" : " ").append(words.get(i));
+        }
+        return text.toString();
+    }
+
+    public InputPartition[] planInputPartitions() {
+        String[] parts = plan();
+        List found = new ArrayList();
+        for (int i = 2; i < parts.length; i++) {
+            found.add(new Part(parts[i]));
+        }
+        return (InputPartition[]) found.toArray(new InputPartition[0]);
+    }
+
+    public PartitionReaderFactory createReaderFactory() {
+        boolean isAggregate = !aggregates.isEmpty();
+        String[] specs = isAggregate ? new String[0] : specs();
+        boolean hasFields = false;
+        for (int i = 0; i < specs.length; i++) {
+            hasFields = hasFields || specs[i].length() > 1;
+        }
+        return new Factory(schema, specs, hasFields ? table.recordBytes : 0, isAggregate);
+    }
+
+    public Statistics estimateStatistics() {
+        try {
+            String[] sizes = plan()[1].split(" ");
+            return new Size(Long.parseLong(sizes[0]), Long.parseLong(sizes[1]));
+        } catch (Problem error) {
+            return new Size(-1, -1); // raised again when the partitions are asked for
+        }
+    }
+
+    public StructType readSchema() {
+        return schema;
+    }
+
+    public Batch toBatch() {
+        return this;
+    }
+
+    public Scan.ColumnarSupportMode columnarSupportMode() {
+        return aggregates.isEmpty() ? Scan.ColumnarSupportMode.SUPPORTED
+            : Scan.ColumnarSupportMode.UNSUPPORTED;
+    }
+
+    public String description() {
+        StringBuilder text = new StringBuilder("pagequeue (native reader)");
+        text.append(" PushedFilters: [");
+        for (int i = 0; i < pushed.length; i++) {
+            text.append(i == 0 ? "" : ", ").append(pushed[i]);
+        }
+        text.append("], PushedLimit: ").append(limit < 0 ? "none" : String.valueOf(limit));
+        return text.append(", PushedAggregates: [").append(join(aggregates)).append("]").toString();
+    }
+
+    private static final class Size implements Statistics {
+        private final long rows;
+        private final long bytes;
+
+        Size(long rows, long bytes) {
+            this.rows = rows;
+            this.bytes = bytes;
+        }
+
+        public OptionalLong sizeInBytes() {
+            return bytes < 0 ? OptionalLong.empty() : OptionalLong.of(bytes);
+        }
+
+        public OptionalLong numRows() {
+            return rows < 0 ? OptionalLong.empty() : OptionalLong.of(rows);
+        }
+    }
+}

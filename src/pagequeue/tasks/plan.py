@@ -1,0 +1,358 @@
+"""Transactions: what a caller asks for becomes an entry for one state, or a refusal.
+
+The functions read a state and change no task. A journal appends their entry only if the state is
+still the one that they read, so what they checked holds when the entry takes effect.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pagequeue.errors import Conflict, InvalidOption, Stale
+from pagequeue.tasks.machine import (
+    BURY,
+    CHANGE,
+    CLAIM,
+    DELETE,
+    DEPEND,
+    EXTEND,
+    FINISH,
+    INSERT,
+    NACK,
+)
+from pagequeue.tasks.task import Modified, Task, task_of
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from pagequeue.tasks.state import Lane, Ready, Record, State
+
+LEASE_ENDED: Final = "was kept until its lease ended"
+GIVEN_BACK: Final = "was given back"
+
+Ref = tuple[int, int]
+_TASK: Final = tuple.__new__
+"""Makes a Task of a tuple with its fields, in a third of the time that `Task(...)` takes."""
+
+
+class Insertion(NamedTuple):
+    """A task to insert, with its payload encoded and its time in ns."""
+
+    queue: str
+    payload: bytes
+    at: int | None
+    priority: int
+    key: str | None
+
+
+class Change(NamedTuple):
+    """What to change in a task; None: as it is."""
+
+    queue: str | None = None
+    payload: bytes | None = None
+    at: int | None = None
+    priority: int | None = None
+
+
+class Transaction(NamedTuple):
+    """All that is to happen at once.
+
+    Attributes:
+        insert: new tasks.
+        change: by id and version.
+        delete: ids and versions.
+        depend: ids and versions that must be current, and stay as they are.
+        finish: ids and versions whose work is done.
+    """
+
+    insert: Sequence[Insertion] = ()
+    change: Sequence[tuple[Ref, Change]] = ()
+    delete: Sequence[Ref] = ()
+    depend: Sequence[Ref] = ()
+    finish: Sequence[Ref] = ()
+
+
+def check(wanted: Transaction) -> None:
+    """Raise InvalidOption if a transaction names a task, or a key, twice."""
+    if sum(map(len, wanted)) < 2:
+        return
+    numbers = [number for number, _ in (*wanted.finish, *wanted.delete, *wanted.depend)]
+    numbers += [number for (number, _), _ in wanted.change]
+    keys = [new.key for new in wanted.insert if new.key is not None]
+    _refuse_twice("task", numbers)
+    _refuse_twice("key", keys)
+
+
+def _refuse_twice(what: str, names: Sequence[Hashable]) -> None:
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidOption(
+            f"{what} {twice!r} is there twice in one transaction", remedy="name each once"
+        )
+
+
+def modify(state: State, now: int, wanted: Transaction, path: str) -> tuple[list[Any], Modified]:
+    """Return the entry of a transaction, and what it writes.
+
+    Args:
+        state: to write for.
+        now: ns since 1970.
+        wanted: what is to happen.
+        path: of the store, for the error.
+
+    Raises:
+        Stale: a version is not current, or a key is in use.
+    """
+    entry: list[Any] = [now]
+    entry += [(FINISH, number, version) for number, version in wanted.finish]
+    entry += [[DELETE, *ref] for ref in wanted.delete]
+    entry += [[DEPEND, *ref] for ref in wanted.depend]
+    _check_versions(state, wanted, path)
+    codec = state.codec or ""
+    changed: list[Task] = []
+    for ref, change in wanted.change:
+        at = now if change.queue is not None and change.at is None else change.at
+        entry.append([CHANGE, *ref, change.queue, change.payload, at, change.priority])
+        changed.append(_changed(task_of(state.tasks[ref[0]], codec), change, at))
+    inserted: list[Task] = []
+    for number, new in enumerate(wanted.insert, state.next_id):
+        entry.append((INSERT, *new))
+        inserted.append(_inserted(number, new, now, codec))
+    return entry, Modified(tuple(inserted), tuple(changed))
+
+
+# The same for one task, in a third of the time: most transactions are these.
+
+
+def insert_one(
+    state: State, now: int, queue: str, payload: bytes, at: int | None, priority: int
+) -> tuple[list[Any], Task]:
+    """Return the entry that inserts one task without a key, and the task."""
+    due = now if at is None else at
+    task = _TASK(Task, (
+        state.next_id, 1, queue, payload, due, priority, 0, None, None, False, now, None,
+        state.codec or "",
+    ))  # fmt: skip
+    return [now, (INSERT, queue, payload, at, priority, None)], task
+
+
+def finish_one(state: State, now: int, number: int, version: int, path: str) -> list[Any]:
+    """Return the entry that removes one task whose work is done.
+
+    Raises:
+        Stale: the version is not current.
+    """
+    record = state.tasks.get(number)
+    if record is None or record.version != version:
+        raise stale(path, conflicts(state, [(number, version)]))
+    return [now, (FINISH, number, version)]
+
+
+def _check_versions(state: State, wanted: Transaction, path: str) -> None:
+    conflicts = [
+        conflict
+        for refs in (wanted.finish, wanted.delete, wanted.depend, [ref for ref, _ in wanted.change])
+        for ref in refs
+        if (conflict := _conflict(state, ref)) is not None
+    ]
+    conflicts += [
+        Conflict(number, None, state.tasks[number].version, key)
+        for *_, key in wanted.insert
+        if key is not None and (number := state.keys.get(key, 0))
+    ]
+    if conflicts:
+        raise stale(path, conflicts)
+
+
+def _conflict(state: State, ref: Ref) -> Conflict | None:
+    number, version = ref
+    record = state.tasks.get(number)
+    if record is None:
+        return Conflict(number, version, None)
+    return None if record.version == version else Conflict(number, version, record.version)
+
+
+def stale(path: str, conflicts: Sequence[Conflict]) -> Stale:
+    """Return the error for versions that are not current."""
+    first = conflicts[0]
+    if first.key is not None:
+        text = f"key {first.key!r} is in use by task {first.id}"
+    elif first.actual_version is None:
+        text = f"task {first.id} is not in the store any more"
+    else:
+        text = f"task {first.id} has version {first.actual_version}, not {first.version}"
+    more = f", and {len(conflicts) - 1} more conflicts" if len(conflicts) > 1 else ""
+    return Stale(
+        f"nothing was written: {text}{more}",
+        path=path, remedy="read the tasks again and decide anew; a lost claim is another worker's",
+        conflicts=tuple(conflicts),
+    )  # fmt: skip
+
+
+def _inserted(number: int, new: Insertion, now: int, codec: str) -> Task:
+    queue, payload, at, priority, key = new
+    return _TASK(Task, (
+        number, 1, queue, payload, now if at is None else at, priority, 0, None, None, False, now,
+        key, codec,
+    ))  # fmt: skip
+
+
+def _claimed(record: Record, until: int, worker: str, codec: str) -> Task:
+    return _TASK(Task, (
+        record.id, record.version + 1, record.queue, record.payload, until, record.priority,
+        record.deliveries + 1, worker, record.reason, False, record.created, record.key, codec,
+    ))  # fmt: skip
+
+
+def _changed(task: Task, change: Change, at: int | None) -> Task:
+    """Return a task as a change makes it."""
+    task = task._replace(
+        version=task.version + 1,
+        queue=task.queue if change.queue is None else change.queue,
+        payload=task.payload if change.payload is None else change.payload,
+        priority=task.priority if change.priority is None else change.priority,
+    )
+    if at is None:
+        return task
+    return task._replace(at=at, worker=None, reason=None, deliveries=0, is_dead=False)
+
+
+# --- claims ---------------------------------------------------------------------------------------
+
+
+class Wanted(NamedTuple):
+    """What to claim: names of task queues, most tasks, and the lease of each."""
+
+    queues: Sequence[str]
+    limit_count: int
+    lease_ns: int
+
+
+class Claims(NamedTuple):
+    """Claims, as an entry; or when to try again.
+
+    Attributes:
+        entry: None: there is nothing to claim, or to bury.
+        tasks: as they are when they are claimed.
+        next_time: if none is claimed: when the next one can be, ns since 1970; None: none waits.
+    """
+
+    entry: list[Any] | None
+    tasks: list[Task]
+    next_time: int | None
+
+
+def claim(
+    state: State,
+    now: int,
+    queues: Sequence[str],
+    *,
+    lease_ns: int,
+    worker: str,
+    limit_count: int = 1,
+    max_deliveries: int | None = None,
+) -> Claims:
+    """Return the entry that claims the next tasks: by priority, then the one that is due longest.
+
+    Args:
+        state: to write for.
+        now: ns since 1970.
+        queues: names of task queues.
+        lease_ns: of each claim.
+        worker: its name.
+        limit_count: most tasks to claim.
+        max_deliveries: tasks that were claimed so often become dead instead.
+    """
+    until, codec = now + lease_ns, state.codec or ""
+    names = queues if len(queues) == 1 else dict.fromkeys(queues)
+    lanes = [lane for name in names if (lane := state.lanes.get(name)) is not None]
+    entry: list[Any] = [now]
+    tasks: list[Task] = []
+    passed: list[tuple[Lane, Ready]] = []
+    while len(tasks) < limit_count and (found := _first(lanes, now)) is not None:
+        lane, ready = found
+        record = ready[4]
+        if max_deliveries is not None and record.deliveries >= max_deliveries:
+            entry.append([BURY, record.id, record.version, reason_of(record)])
+        else:
+            entry.append((CLAIM, record.id, record.version, until, worker))
+            tasks.append(_claimed(record, until, worker, codec))
+            if len(tasks) == limit_count:
+                break
+        passed.append((lane, heappop(lane.ready)))
+    for lane, ready in passed:  # the state stays as it is until the entry takes effect
+        heappush(lane.ready, ready)
+    if tasks:
+        return Claims(entry, tasks, None)
+    times = [time for lane in lanes if (time := lane.next_time()) is not None]
+    return Claims(entry if len(entry) > 1 else None, [], min(times, default=None))
+
+
+def claim_one(
+    state: State, now: int, queues: Sequence[str], lease_ns: int, worker: str
+) -> tuple[list[Any], Task] | None:
+    """Return the entry that claims the next task, and the task; None: none can be claimed.
+
+    The same as `claim` for one task, without a limit of deliveries, in less time.
+    """
+    found: Ready | None = None
+    for name in queues:
+        lane = state.lanes.get(name)
+        if lane is not None:
+            ready = lane.first(now)
+            if ready is not None and (found is None or ready < found):
+                found = ready
+    if found is None:
+        return None
+    record, until = found[4], now + lease_ns
+    task = _claimed(record, until, worker, state.codec or "")
+    return [now, (CLAIM, record.id, record.version, until, worker)], task
+
+
+def _first(lanes: list[Lane], now: int) -> tuple[Lane, Ready] | None:
+    best: tuple[Lane, Ready] | None = None
+    for lane in lanes:
+        ready = lane.first(now)
+        if ready is not None and (best is None or ready < best[1]):
+            best = lane, ready
+    return best
+
+
+def reason_of(record: Record) -> str:
+    """Return why a task that was claimed too often is not done."""
+    if record.worker is not None:
+        return LEASE_ENDED
+    return record.reason or GIVEN_BACK
+
+
+def nack(
+    state: State,
+    now: int,
+    refs: Sequence[Ref],
+    *,
+    at: int,
+    reason: str | None,
+    max_deliveries: int | None,
+) -> list[Any]:
+    """Return the entry that gives claimed tasks back; those claimed too often become dead.
+
+    The versions must be current; see `conflicts`.
+    """
+    entry: list[Any] = [now]
+    for number, version in refs:
+        if max_deliveries is not None and state.tasks[number].deliveries >= max_deliveries:
+            entry.append([BURY, number, version, reason or GIVEN_BACK])
+        else:
+            entry.append([NACK, number, version, at, reason])
+    return entry
+
+
+def extend(now: int, ref: Ref, until: int) -> list[Any]:
+    """Return the entry that extends a claim."""
+    return [now, [EXTEND, *ref, until]]
+
+
+def conflicts(state: State, refs: Sequence[Ref]) -> list[Conflict]:
+    """Return the conflicts of ids and versions with a state."""
+    return [conflict for ref in refs if (conflict := _conflict(state, ref)) is not None]

@@ -1,0 +1,908 @@
+"""TaskStore: tasks that processes share, changed by transactions."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from pagequeue import errors
+from pagequeue.journal.journal import Journal
+from pagequeue.schema.codec import codec_of
+from pagequeue.tasks import plan
+from pagequeue.tasks.async_claim import ThreadedClaim
+from pagequeue.tasks.claim import TaskClaim
+from pagequeue.tasks.machine import CODEC, TaskMachine
+from pagequeue.tasks.plan import Change, Insertion, Transaction, Wanted
+from pagequeue.tasks.state import TOTALS
+from pagequeue.tasks.task import (
+    STATUSES,
+    Modified,
+    NewTask,
+    Task,
+    TaskQueueStats,
+    TaskStats,
+    TaskStatus,
+    task_of,
+)
+from pagequeue.util.closing import Closing
+from pagequeue.util.numbers import number, whole
+from pagequeue.util.timestamps import NS_PER_S, to_ns
+from pagequeue.wait.coroutine import check_timeout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+    from pagequeue.journal.compaction import CompactionReport
+    from pagequeue.store.flush import Sync
+    from pagequeue.tasks.plan import Ref
+    from pagequeue.tasks.state import State
+    from pagequeue.util.timestamps import TimeLike
+
+Found = TypeVar("Found")
+CODECS: Final = ("json", "msgpack", "utf-8", "bytes")
+LEASE_SECONDS: Final = 30.0
+SECONDS_MAX: Final = 10.0 * 366 * 86400
+LIMIT_COUNT_MAX: Final = 1 << 16
+WAIT_SECONDS_MAX: Final = 10.0
+"""A clock that was set forward is noticed so late while a claim waits for a scheduled task."""
+CHANGEABLE: Final = ("queue", "value", "at", "priority")
+_INSERTION: Final = tuple.__new__
+"""Makes an Insertion of a tuple with its fields, in a third of the time of `Insertion(...)`."""
+MICROSECOND: Final = timedelta(microseconds=1)
+
+
+class TaskStore(Closing):
+    """Tasks in any number of task queues, shared by processes and changed by transactions.
+
+    All changes of a transaction happen or none, in one order for all processes, and only if every
+    task that it names has the version that it expects. So a worker whose lease ended and whose task
+    another worker claimed cannot finish it, nor insert its successors. Each process that opens the
+    store has all tasks in memory. Threads may share it; a forked child must open its own.
+
+    For independent messages use a group (`Queue.group`), which is many times faster.
+
+    Args:
+        directory: as for `Queue`.
+        codec: of the tasks' values: `"json"`, `"msgpack"`, `"utf-8"` or `"bytes"`; None: that of
+            the store, and `"json"` for a new one.
+        worker: the name under which this store claims tasks; None: the number of the process.
+        max_deliveries: a task that was claimed so often and not finished becomes dead, and is
+            delivered no more until it is changed with a time; None: no limit.
+        sync: as for `Queue`: which transactions a power cut may revert, always the latest ones.
+        read_only: only look: write no byte.
+        create: create the store if it does not exist; False makes that an error.
+        snapshots: as for `Journal`.
+        prefix: as for `Queue`.
+        page_bytes: as for `Journal`.
+        compact_on_open: as for `Journal`.
+        lock_timeout: as for `Queue`.
+        clock: returns the time that leases and schedules are measured by, ns since 1970; None: the
+            system's. All processes must have the same.
+        file_mode: as for `Queue`.
+        trust: as for `Queue`.
+
+    Attributes:
+        journal: with the transactions; `journal.verify()` checks all of it.
+        directory: of the store.
+        codec: of the tasks' values.
+
+    Raises:
+        CodecMismatch: the store has another codec.
+        MissingExtra: msgspec is not installed.
+        The others are those of `Journal`.
+
+    Example:
+        >>> with TaskStore("images") as store:
+        ...     task = store.insert("resize", {"image": "1.png"})
+        ...     claim = store.claim("resize")
+        ...     modified = claim.ack(insert=[NewTask("publish", claim.value)])
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        codec: str | None = None,
+        worker: str | None = None,
+        max_deliveries: int | None = None,
+        sync: Sync = "none",
+        read_only: bool = False,
+        create: bool = True,
+        snapshots: int = 2,
+        prefix: str = "queue",
+        page_bytes: int | None = None,
+        compact_on_open: bool = True,
+        lock_timeout: float = 10.0,
+        clock: Callable[[], int] | None = None,
+        file_mode: int = 0o600,
+        trust: Collection[str] = (),
+    ) -> None:
+        path = os.fspath(directory)
+        if codec is not None and codec not in CODECS:
+            names = ", ".join(map(repr, CODECS))
+            raise errors.InvalidOption(
+                f"codec is {codec!r}", path=path, remedy=f"give one of {names}"
+            )
+        if max_deliveries is not None and whole("max_deliveries", max_deliveries) < 1:
+            raise errors.InvalidOption(
+                f"max_deliveries is {max_deliveries}", path=path, remedy="give 1 or more, or None"
+            )
+        if worker is not None:
+            worker = _text("worker", worker)
+        self._clock = clock or time.time_ns
+        self._max_deliveries = max_deliveries
+        self._worker = worker or f"pid {os.getpid()}"
+        self._claims: dict[int, TaskClaim] = {}
+        self._machine = TaskMachine()
+        self.journal: Journal[State] = Journal(
+            directory, self._machine, codec="msgpack", sync=sync, snapshots=snapshots,
+            read_only=read_only, create=create, prefix=prefix, page_bytes=page_bytes,
+            compact_on_open=compact_on_open, lock_timeout=lock_timeout, clock=clock,
+            file_mode=file_mode, trust=trust,
+        )  # fmt: skip
+        self.directory = self.journal.queue.directory
+        try:
+            self.codec = self._agree_on_codec(codec, read_only=read_only)
+            self._encode = codec_of(self.codec).encode
+        except BaseException:
+            self.journal.close()
+            raise
+
+    def _agree_on_codec(self, codec: str | None, *, read_only: bool) -> str:
+        def decide(state: State) -> list[Any] | None:
+            return None if state.codec is not None else [self._clock(), [CODEC, codec or "json"]]
+
+        if not read_only:
+            self.journal.update(decide)
+        found = self.journal.state.codec or codec or "json"
+        if codec not in {None, found}:
+            raise errors.CodecMismatch(
+                f"the store has codec {found!r}, not {codec!r}", path=self.directory, codec=found,
+                remedy="leave codec out, or choose another directory or prefix",
+            )  # fmt: skip
+        if found not in CODECS:
+            raise errors.NewerFormat(
+                f"the store has codec {found!r}, which this version does not know",
+                path=self.directory, version=self._machine.version, remedy="upgrade pagequeue",
+            )  # fmt: skip
+        return found
+
+    # --- transactions -----------------------------------------------------------------------------
+
+    def insert(
+        self,
+        queue: str,
+        value: Any,  # noqa: ANN401 - the codec's
+        *,
+        at: TimeLike | None = None,
+        priority: int = 0,
+        key: str | None = None,
+        durable: bool = False,
+    ) -> Task:
+        """Insert a task.
+
+        Args:
+            queue: the task queue, any text.
+            value: what the codec of the store encodes.
+            at: claim it from then on: int ns since 1970, an aware datetime, or a timedelta from
+                now. None: at once.
+            priority: a higher one is claimed first.
+            key: refuse it while a task with this key is in the store.
+            durable: return when it is on stable storage.
+
+        Raises:
+            Stale: a task has this key; nothing was written.
+            NotEncodable: the codec cannot encode the value.
+            The others are those of `Journal.update`.
+
+        Example:
+            >>> store.insert("mail", {"to": "ann"}, at=timedelta(hours=1)).id
+            1
+        """
+        new = self._insertion((queue, value, at, priority, key))
+        return self._insert(new, durable=durable)
+
+    def _insert(self, new: Insertion, *, durable: bool) -> Task:
+        queue, payload, at, priority, key = new
+        if key is not None:
+            return self._modify(Transaction((new,)), durable=durable).inserted[0]
+        clock = self._clock
+        task: Task | None = None
+
+        def decide(state: State) -> list[Any]:
+            nonlocal task
+            entry, task = plan.insert_one(state, clock(), queue, payload, at, priority)
+            return entry
+
+        self.journal.update(decide, durable=durable)
+        assert task is not None
+        return task
+
+    async def insert_async(
+        self,
+        queue: str,
+        value: Any,  # noqa: ANN401 - the codec's
+        *,
+        at: TimeLike | None = None,
+        priority: int = 0,
+        key: str | None = None,
+        durable: bool = False,
+    ) -> Task:
+        """Insert a task as `insert` does, in a thread, and let the event loop run meanwhile.
+
+        If the task of the loop is cancelled, this may or may not be inserted.
+
+        Args:
+            queue: as for `insert`.
+            value: as for `insert`.
+            at: as for `insert`.
+            priority: as for `insert`.
+            key: as for `insert`.
+            durable: as for `insert`.
+
+        Raises:
+            Stale, NotEncodable: as for `insert`.
+
+        Example:
+            >>> (await store.insert_async("mail", {"to": "ann"})).id
+            1
+        """
+        new = self._insertion((queue, value, at, priority, key))
+        return await self._in_thread(partial(self._insert, new, durable=durable))
+
+    def modify(
+        self,
+        *,
+        insert: Iterable[NewTask] = (),
+        change: Mapping[Ref, Mapping[str, Any]] | None = None,
+        delete: Iterable[Ref] = (),
+        depend: Iterable[Ref] = (),
+        durable: bool = False,
+    ) -> Modified:
+        """Do all of this, or nothing: in one entry, which is never seen in part.
+
+        Args:
+            insert: new tasks.
+            change: by `(id, version)` what to change: any of `queue`, `value`, `priority`, and
+                `at`, which is as for `insert`. With `queue` or `at` the task is released: nobody
+                has it claimed, it is not dead, and its deliveries are counted from 0. Else a claim
+                stays as it is, but must be acknowledged with the new version.
+            delete: `(id, version)` of tasks to remove.
+            depend: `(id, version)` of tasks that must be as they were read, and stay so.
+            durable: return when it is on stable storage.
+
+        Returns:
+            the inserted and the changed tasks. Without anything to do nothing is written.
+
+        Raises:
+            Stale: a version is not current or a key is in use; carries all `conflicts`.
+            InvalidOption: a task is there twice, or something else is to be changed.
+            NotEncodable: the codec cannot encode a value.
+            MessageTooLarge: the transaction is larger than a message can be; nothing was written.
+            The others are those of `Journal.update`.
+
+        Example:
+            >>> task = store.get(1)
+            >>> modified = store.modify(
+            ...     change={task.ref: {"value": {"to": "cid"}}}, depend=[store.get(2).ref]
+            ... )
+            >>> modified.changed[0].version
+            2
+        """
+        return self._modify(self._transaction(insert, change, delete, depend, ()), durable=durable)
+
+    async def modify_async(
+        self,
+        *,
+        insert: Iterable[NewTask] = (),
+        change: Mapping[Ref, Mapping[str, Any]] | None = None,
+        delete: Iterable[Ref] = (),
+        depend: Iterable[Ref] = (),
+        durable: bool = False,
+    ) -> Modified:
+        """Do all or nothing as `modify` does, in a thread, and let the event loop run meanwhile.
+
+        If the task of the loop is cancelled, all of it happens or nothing.
+
+        Args:
+            insert: as for `modify`.
+            change: as for `modify`.
+            delete: as for `modify`.
+            depend: as for `modify`.
+            durable: as for `modify`.
+
+        Raises:
+            Stale, InvalidOption, NotEncodable, MessageTooLarge: as for `modify`.
+
+        Example:
+            >>> task = store.get(1)
+            >>> modified = await store.modify_async(change={task.ref: {"priority": 5}})
+            >>> modified.changed[0].priority
+            5
+        """
+        wanted = self._transaction(insert, change, delete, depend, ())
+        return await self._in_thread(partial(self._modify, wanted, durable=durable))
+
+    def finish(self, tasks: Iterable[Ref], *, durable: bool = False) -> None:
+        """Remove tasks whose work is done, all of them or none; `TaskClaim.ack` does so with one.
+
+        Args:
+            tasks: `(id, version)` of each.
+            durable: return when it is on stable storage.
+
+        Raises:
+            Stale: a version is not current; nothing was written.
+            InvalidOption: a task is there twice.
+            The others are those of `Journal.update`.
+
+        Example:
+            >>> store.finish([claim.task.ref for claim in claims])
+        """
+        self._modify(self._transaction((), None, (), (), tasks), durable=durable)
+
+    async def finish_async(self, tasks: Iterable[Ref], *, durable: bool = False) -> None:
+        """Remove tasks as `finish` does, in a thread, and let the event loop run meanwhile.
+
+        If the task of the loop is cancelled, all of them are finished or none.
+
+        Args:
+            tasks: as for `finish`.
+            durable: as for `finish`.
+
+        Raises:
+            Stale, InvalidOption: as for `finish`.
+
+        Example:
+            >>> await store.finish_async([claim.task.ref for claim in claims])
+        """
+        wanted = self._transaction((), None, (), (), tasks)
+        await self._in_thread(partial(self._modify, wanted, durable=durable))
+
+    def _finish_one(self, task: Task, *, durable: bool) -> None:
+        """Remove a task whose work is done."""
+        clock, path = self._clock, self.directory
+        number, version = task.id, task.version
+        self.journal.update(
+            lambda state: plan.finish_one(state, clock(), number, version, path), durable=durable
+        )
+
+    async def _in_thread(self, do: Callable[[], Found]) -> Found:
+        return await self.journal._in_thread(do)  # noqa: SLF001
+
+    def _transaction(
+        self,
+        insert: Iterable[NewTask],
+        change: Mapping[Ref, Mapping[str, Any]] | None,
+        delete: Iterable[Ref],
+        depend: Iterable[Ref],
+        finish: Iterable[Ref],
+    ) -> Transaction:
+        wanted = Transaction(
+            tuple([self._insertion(new) for new in insert]) if insert else (),
+            tuple([(_ref(ref), self._change(given)) for ref, given in change.items()])
+            if change
+            else (),
+            tuple([_ref(ref) for ref in delete]) if delete else (),
+            tuple([_ref(ref) for ref in depend]) if depend else (),
+            tuple([_ref(ref) for ref in finish]) if finish else (),
+        )
+        plan.check(wanted)
+        return wanted
+
+    def _insertion(self, new: tuple[str, Any, TimeLike | None, int, str | None]) -> Insertion:
+        queue, value, at, priority, key = new
+        return _INSERTION(Insertion, (
+            queue if type(queue) is str else _text("queue", queue),
+            self._payload(value),
+            None if at is None else self._time(at),
+            priority if type(priority) is int else int(whole("priority", priority)),
+            None if key is None else _text("key", key),
+        ))  # fmt: skip
+
+    def _change(self, given: Mapping[str, Any]) -> Change:
+        unknown = set(given) - set(CHANGEABLE)
+        if unknown:
+            raise errors.InvalidOption(
+                f"{min(unknown)!r} of a task cannot be changed",
+                path=self.directory,
+                remedy=f"change {', '.join(CHANGEABLE)}",
+            )
+        return Change(
+            _text("queue", given["queue"]) if "queue" in given else None,
+            self._payload(given["value"]) if "value" in given else None,
+            self._time(given["at"]) if "at" in given else None,
+            int(whole("priority", given["priority"])) if "priority" in given else None,
+        )
+
+    def _payload(self, value: Any) -> bytes:  # noqa: ANN401 - the codec's
+        try:
+            payload = self._encode(value)
+            return payload if type(payload) is bytes else bytes(payload)
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise errors.NotEncodable(
+                f"codec {self.codec!r} cannot encode this {type(value).__name__} ({error}); "
+                "nothing was written",
+                path=self.directory, remedy="give a value that the codec supports",
+            ) from error  # fmt: skip
+
+    def _time(self, at: TimeLike) -> int:
+        if isinstance(at, timedelta):
+            at = self._clock() + at // MICROSECOND * 1000
+        return int(to_ns(at, self._clock, name="at"))
+
+    def _modify(self, wanted: Transaction, *, durable: bool) -> Modified:
+        modified = Modified()
+        clock, path = self._clock, self.directory
+
+        def decide(state: State) -> list[Any] | None:
+            nonlocal modified
+            entry, modified = plan.modify(state, clock(), wanted, path)
+            return entry if len(entry) > 1 else None
+
+        self.journal.update(decide, durable=durable)
+        return modified
+
+    # --- claims -----------------------------------------------------------------------------------
+
+    def claim(
+        self,
+        queues: str | Iterable[str],
+        lease: float = LEASE_SECONDS,
+        timeout: float | None = None,
+    ) -> TaskClaim:
+        """Claim the next task of one or several task queues.
+
+        That is the one with the highest priority; among these the one that could be claimed first.
+
+        Args:
+            queues: one name, or several.
+            lease: seconds until another worker may claim the task.
+            timeout: seconds to wait for a task; None waits for ever, 0 never waits.
+
+        Raises:
+            NothingReceived: a TimeoutError: no task could be claimed in time.
+            InvalidOption: the lease is not a number of seconds above 0.
+            The others are those of `Journal.update`.
+
+        Example:
+            >>> store.claim(["urgent", "mail"], lease=60.0).value
+            {'to': 'ann'}
+        """
+        if self._max_deliveries is None:
+            claim = self._claim_one(
+                (queues,) if isinstance(queues, str) else (queues := _names(queues)),
+                _nanoseconds("lease", lease, above=0),
+            )
+            if claim is not None:
+                return claim
+        return self.claim_many(queues, 1, lease, timeout)[0]
+
+    def _claim_one(self, queues: tuple[str, ...], lease_ns: int) -> TaskClaim | None:
+        """Claim the next task, if there is one that can be claimed now."""
+        clock, worker = self._clock, self._worker
+        task: Task | None = None
+
+        def decide(state: State) -> list[Any] | None:
+            nonlocal task
+            found = plan.claim_one(state, clock(), queues, lease_ns, worker)
+            if found is None:
+                task = None
+                return None
+            entry, task = found
+            return entry
+
+        self.journal.update(decide)
+        if task is None:
+            return None
+        claim = self._claims[task.id] = TaskClaim(self, task)
+        return claim
+
+    def claim_many(
+        self,
+        queues: str | Iterable[str],
+        limit_count: int,
+        lease: float = LEASE_SECONDS,
+        timeout: float | None = None,
+    ) -> list[TaskClaim]:
+        """Claim several tasks at once, in the order of `claim`.
+
+        Args:
+            queues: one name, or several.
+            limit_count: most tasks to claim, 1 to 65_536.
+            lease: seconds until another worker may claim each of them.
+            timeout: seconds to wait for the first one; None waits for ever, 0 never waits.
+
+        Returns:
+            1 to `limit_count` claims.
+
+        Raises:
+            As for `claim`.
+
+        Example:
+            >>> [claim.value for claim in store.claim_many("mail", 10)]
+            [{'to': 'ann'}, {'to': 'ben'}]
+        """
+        wanted = _wanted(queues, limit_count, lease)
+        timeout = check_timeout(timeout)
+        deadline = math.inf
+        is_first = True
+        while True:
+            found, sequence = self._attempt(wanted)
+            if found.tasks:
+                return self._claims_of(found)
+            if is_first and timeout is not None:
+                deadline = time.monotonic() + timeout
+            is_first = False
+            left = self._seconds(found, wanted, timeout, deadline)
+            if found.entry is None:  # else tasks became dead, and others may be behind them
+                self.journal.wait(left, after=sequence)
+
+    async def claim_async(
+        self,
+        queues: str | Iterable[str],
+        lease: float = LEASE_SECONDS,
+        timeout: float | None = None,
+    ) -> TaskClaim:
+        """Claim as `claim` does, and let the event loop run while it waits.
+
+        If the task of the loop is cancelled, it has claimed nothing: what a thread claims for it
+        is given back.
+
+        Args:
+            queues: as for `claim`.
+            lease: as for `claim`.
+            timeout: as for `claim`.
+
+        Raises:
+            NothingReceived: no task could be claimed in time.
+            InvalidOption: as for `claim`.
+
+        Example:
+            >>> (await store.claim_async("mail", lease=60.0)).value
+            {'to': 'ann'}
+        """
+        return (await self.claim_many_async(queues, 1, lease, timeout))[0]
+
+    async def claim_many_async(
+        self,
+        queues: str | Iterable[str],
+        limit_count: int,
+        lease: float = LEASE_SECONDS,
+        timeout: float | None = None,
+    ) -> list[TaskClaim]:
+        """Claim as `claim_many` does, and let the event loop run while it waits.
+
+        If the task of the loop is cancelled, it has claimed nothing: what a thread claims for it
+        is given back.
+
+        Args:
+            queues: as for `claim_many`.
+            limit_count: as for `claim_many`.
+            lease: as for `claim_many`.
+            timeout: as for `claim_many`.
+
+        Raises:
+            NothingReceived: no task could be claimed in time.
+            InvalidOption: as for `claim_many`.
+
+        Example:
+            >>> [claim.value for claim in await store.claim_many_async("mail", 10)]
+            [{'to': 'ann'}, {'to': 'ben'}]
+        """
+        wanted = _wanted(queues, limit_count, lease)
+        timeout = check_timeout(timeout)
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        while True:
+            found, sequence, claims = await ThreadedClaim(self, wanted).run()
+            if claims:
+                return claims
+            left = self._seconds(found, wanted, timeout, deadline)
+            if found.entry is None:  # else tasks became dead, and others may be behind them
+                await self.journal.wait_async(left, after=sequence)
+
+    def _claims_of(self, found: plan.Claims) -> list[TaskClaim]:
+        claims = [TaskClaim(self, task) for task in found.tasks]
+        for claim in claims:
+            self._claims[claim.task.id] = claim
+        return claims
+
+    def _seconds(
+        self, found: plan.Claims, wanted: Wanted, timeout: float | None, deadline: float
+    ) -> float:
+        """Return how long to wait at most before the next attempt.
+
+        Raises:
+            NothingReceived: the deadline is over.
+        """
+        left = min(WAIT_SECONDS_MAX, deadline - time.monotonic())
+        if left <= 0:
+            which = ", ".join(map(repr, wanted.queues[:5]))
+            raise errors.NothingReceived(
+                f"no task to claim in {which} within {timeout or 0.0:g} s", path=self.directory,
+                remedy="call again",
+            )  # fmt: skip
+        if found.next_time is not None:
+            left = min(left, max(0, found.next_time - self._clock()) / NS_PER_S)
+        return left
+
+    def _undo(self, claims: list[TaskClaim]) -> None:
+        """Give back claims that nobody got."""
+        mine = [claim for claim in claims if not claim._is_settled]  # noqa: SLF001
+        for claim in mine:
+            claim._settle()  # noqa: SLF001
+        if mine:
+            with contextlib.suppress(errors.PageQueueError):  # else their leases end
+                self._give_back([claim.task.ref for claim in mine])
+
+    def _attempt(self, wanted: Wanted) -> tuple[plan.Claims, int]:
+        """Claim what there is; return it, and the sequence of the state that it was claimed in."""
+        found = plan.Claims(None, [], None)
+        sequence = 0
+        queues, limit_count, lease_ns = wanted
+        clock, worker, maximum = self._clock, self._worker, self._max_deliveries
+        journal = self.journal
+
+        def decide(state: State) -> list[Any] | None:
+            nonlocal found, sequence
+            sequence = journal.sequence
+            found = plan.claim(
+                state, clock(), queues, lease_ns=lease_ns, worker=worker, limit_count=limit_count,
+                max_deliveries=maximum,
+            )  # fmt: skip
+            return found.entry
+
+        journal.update(decide)
+        return found, sequence
+
+    def _keep(self, claim: TaskClaim) -> TaskClaim:
+        self._claims[claim.task.id] = claim
+        return claim
+
+    def _forget(self, claim: TaskClaim) -> None:
+        if self._claims.get(claim.task.id) is claim:  # else this store claimed it again since
+            del self._claims[claim.task.id]
+
+    def _nack(self, refs: list[Ref], delay: float, reason: str | None) -> None:
+        delay_ns = _nanoseconds("delay", delay, above=-1)
+        if reason is not None:
+            reason = _text("reason", reason)
+        clock, path, maximum = self._clock, self.directory, self._max_deliveries
+
+        def decide(state: State) -> list[Any]:
+            if conflicts := plan.conflicts(state, refs):
+                raise plan.stale(path, conflicts)
+            now = clock()
+            return plan.nack(
+                state, now, refs, at=now + delay_ns, reason=reason, max_deliveries=maximum
+            )
+
+        self.journal.update(decide)
+
+    def _extend(self, task: Task, seconds: float) -> Task:
+        span_ns = _nanoseconds("seconds", seconds, above=0)
+        clock, path, until = self._clock, self.directory, 0
+
+        def decide(state: State) -> list[Any]:
+            nonlocal until
+            if conflicts := plan.conflicts(state, [task.ref]):
+                raise plan.stale(path, conflicts)
+            now = clock()
+            until = now + span_ns
+            return plan.extend(now, task.ref, until)
+
+        self.journal.update(decide)
+        return task._replace(version=task.version + 1, at=until)
+
+    # --- looking ----------------------------------------------------------------------------------
+
+    def get(self, task_id: int) -> Task | None:
+        """Return a task as it is now; None: it is not in the store, or not any more.
+
+        Example:
+            >>> store.get(1).queue
+            'mail'
+        """
+        whole("task_id", task_id)
+        codec = self.codec
+
+        def look(state: State) -> Task | None:
+            record = state.tasks.get(task_id)
+            return None if record is None else task_of(record, codec)
+
+        return self.journal.read(look)
+
+    def tasks(
+        self,
+        queue: str | None = None,
+        *,
+        status: TaskStatus | None = None,
+        moment: TimeLike | None = None,
+    ) -> list[Task]:
+        """Return tasks, oldest first.
+
+        Args:
+            queue: only those of this task queue.
+            status: only those that are `"ready"`, `"waiting"`, `"claimed"` or `"dead"`.
+            moment: as they were then; as for `Journal.at`. None: now.
+
+        Raises:
+            InvalidOption: the status is unknown.
+            As for `Journal.at`, with `moment`.
+
+        Example:
+            >>> [task.id for task in store.tasks("mail", status="ready")]
+            [1, 2]
+        """
+        if status is not None and status not in STATUSES:
+            raise errors.InvalidOption(
+                f"status is {status!r}", remedy=f"give one of {', '.join(STATUSES)}"
+            )
+        codec = self.codec
+        now = self._clock() if moment is None else to_ns(moment, self._clock, name="moment")
+
+        def look(state: State) -> list[Task]:
+            tasks = (task_of(record, codec) for record in state.list(queue))
+            return [task for task in tasks if status is None or task.status(now) == status]
+
+        return self.journal.read(look) if moment is None else look(self.journal.at(now))
+
+    def stats(self) -> TaskStats:
+        """Return figures of all task queues, counted now.
+
+        Example:
+            >>> store.stats().queues["mail"].ready
+            2
+        """
+        now, journal = self._clock(), self.journal
+        return journal.read(lambda state: _stats(state, now, journal.sequence))
+
+    def __iter__(self) -> Iterator[Task]:
+        """Iterate over all tasks as they are now, oldest first."""
+        return iter(self.tasks())
+
+    # --- upkeep -----------------------------------------------------------------------------------
+
+    def compact(self) -> CompactionReport:
+        """Replace the log by a snapshot of the tasks; as `Journal.compact`.
+
+        Example:
+            >>> store.compact().held_by
+            ()
+        """
+        return self.journal.compact()
+
+    def flush(self, timeout: float | None = None) -> int:
+        """Put all transactions so far on stable storage, as `Journal.flush`.
+
+        Args:
+            timeout: as for `Journal.flush`.
+
+        Raises:
+            FlushTimeout, SyncFailed: as for `Journal.flush`; the transactions are visible.
+
+        Example:
+            >>> store.flush() == store.journal.sequence
+            True
+        """
+        return self.journal.flush(timeout)
+
+    async def flush_async(self, timeout: float | None = None) -> int:
+        """Flush as `flush` does, and let the event loop run meanwhile.
+
+        Args:
+            timeout: as for `Journal.flush`.
+
+        Raises:
+            FlushTimeout, SyncFailed: as for `Journal.flush`; the transactions are visible.
+
+        Example:
+            >>> await store.flush_async() == store.journal.sequence
+            True
+        """
+        return await self.journal.flush_async(timeout)
+
+    def close(self) -> None:
+        """Give back all claims of this handle and close it; closing again has no effect.
+
+        Example:
+            >>> store.close()
+        """
+        claims, self._claims = list(self._claims.values()), {}
+        for claim in claims:
+            claim._is_settled = True  # noqa: SLF001
+        if claims:
+            with contextlib.suppress(errors.PageQueueError):  # else their leases end
+                self._give_back([claim.task.ref for claim in claims])
+        self.journal.close()
+
+    def _give_back(self, refs: list[Ref]) -> None:
+        clock, maximum = self._clock, self._max_deliveries
+
+        def decide(state: State) -> list[Any] | None:
+            lost = {conflict.id for conflict in plan.conflicts(state, refs)}
+            mine = [ref for ref in refs if ref[0] not in lost]
+            now = clock()
+            if not mine:
+                return None
+            return plan.nack(state, now, mine, at=now, reason=None, max_deliveries=maximum)
+
+        self.journal.update(decide)
+
+    def __repr__(self) -> str:
+        return f"<TaskStore {self.directory!r} of {self.journal!r}>"
+
+
+def _wanted(queues: str | Iterable[str], limit_count: int, lease: float) -> Wanted:
+    """Return what a caller wants to claim.
+
+    Raises:
+        InvalidOption: the count or the lease is invalid.
+    """
+    if not 1 <= whole("limit_count", limit_count) <= LIMIT_COUNT_MAX:
+        raise errors.InvalidOption(
+            f"limit_count is {limit_count}", remedy=f"give 1 to {LIMIT_COUNT_MAX}"
+        )
+    names = (queues,) if isinstance(queues, str) else _names(queues)
+    return Wanted(names, limit_count, _nanoseconds("lease", lease, above=0))
+
+
+def _names(queues: Iterable[str]) -> tuple[str, ...]:
+    names = tuple(queues)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise TypeError("queues must be the name of a task queue, or some names")
+    return names
+
+
+def _ref(ref: Ref) -> Ref:
+    try:
+        task_id, version = ref
+        if type(task_id) is int and type(version) is int:
+            return task_id, version
+    except (TypeError, ValueError):
+        raise TypeError(f"a task is named by (id, version), not {ref!r}") from None
+    return int(whole("id", task_id)), int(whole("version", version))
+
+
+def _text(name: str, value: object) -> str:
+    """Return a plain str: the state has what is encoded, and the codec knows no others."""
+    if type(value) is str:
+        return value
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a str, not {type(value).__name__}")
+    return str.__str__(value)
+
+
+def _nanoseconds(name: str, seconds: float, *, above: float) -> int:
+    value = seconds if type(seconds) is float else number(name, seconds)
+    if not above < value <= SECONDS_MAX or (above < 0 and value < 0):
+        raise errors.InvalidOption(
+            f"{name} is {seconds} s", remedy="give seconds, at most ten years"
+        )
+    return math.ceil(value * NS_PER_S)
+
+
+def _stats(state: State, now: int, sequence: int) -> TaskStats:
+    counts: dict[str, dict[TaskStatus, int]] = {}
+    oldest: dict[str, int] = {}
+    for record in state.tasks.values():
+        status = task_of(record, "").status(now)
+        by_status = counts.setdefault(record.queue, dict.fromkeys(STATUSES, 0))
+        by_status[status] += 1
+        if status == "ready":
+            oldest[record.queue] = min(record.at, oldest.get(record.queue, record.at))
+    queues = {
+        name: TaskQueueStats(
+            sum(found.values()), found["ready"], found["waiting"], found["claimed"],
+            found["dead"], oldest.get(name),
+        )
+        for name, found in sorted(counts.items())
+    }  # fmt: skip
+    totals = dict(zip(TOTALS, state.totals, strict=True))
+    return TaskStats(queues, len(state.tasks), totals, sequence)

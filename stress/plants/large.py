@@ -1,0 +1,108 @@
+"""Bugs of messages larger than a page; each function plants one, as in `patches.py`."""
+
+from __future__ import annotations
+
+from pagequeue.bulk import publisher, staged_fragments, staged_pages
+from pagequeue.maintenance import trim_plan
+from pagequeue.page import fragments
+from stress.plants.plant import DAMAGE, KILL, RETAIN, SIM, STEP, in_python, switched
+from stress.plants.rewrite import rewrite
+
+LARGE = (
+    in_python(
+        "visible_before_its_last_fragment", "fragments get their names after the mark that leads "
+        "to them", "I23, a message without its end", {KILL: 20.0, STEP: 40.0},
+    ),
+    in_python(
+        "wrong_fragment_joined", "neither the ordinal nor the offset of a fragment is compared",
+        "I23, bytes in another order than sent", {DAMAGE: 30.0},
+    ),
+    in_python(
+        "half_a_message_kept", "retention takes pages in which no message begins for empty ones",
+        "I23, a message without some of its fragments", {RETAIN: 60.0},
+    ),
+    in_python(
+        "staged_pages_not_synced", "a fragment's page is not synced before the mark that leads "
+        "to it", "I19, a power cut leaves some messages of a batch", {SIM: 60.0},
+    ),
+    switched(
+        "fragment_unchecked", "the checksum of a fragment's block is not compared",
+        "I23, bytes that were not sent", {DAMAGE: 30.0},
+    ),
+    in_python(
+        "live_writers_pages_removed", "staged pages are removed, whether their writer lives or not",
+        "I23, what is being written is gone", {KILL: 20.0},
+    ),
+)  # fmt: skip
+
+
+def visible_before_its_last_fragment() -> None:
+    """Heads and other messages are named in time, the rest of a large message too late."""
+    rewrite(
+        staged_pages.StagedPages,
+        "give_names",
+        ("first_page: int)", "first_page: int, late: bool)"),
+        (
+            "            for name in (fmt.index_name",
+            (
+                "            is_rest = page.fragment is not None and page.fragment.head is None\n"
+                "            for name in () if is_rest != late else (fmt.index_name"
+            ),
+        ),
+    )
+    rewrite(
+        publisher.BulkPublisher,
+        "_publish_staged",
+        (
+            "staged.give_names(store, record.first_page)",
+            "staged.give_names(store, record.first_page, late=False)",
+        ),
+        (
+            "        producer.commit_pages(page, header, beyond)",
+            (
+                "        producer.commit_pages(page, header, beyond)\n"
+                "        staged.give_names(store, record.first_page, late=True)"
+            ),
+        ),
+    )
+
+
+def wrong_fragment_joined() -> None:
+    """Whatever fragment of the message a page has is taken for the next one."""
+    rewrite(
+        fragments.LargePayload,
+        "fragment",
+        ("if stated != ordinal:", "if False:"),
+        ("if (fragment.offset, fragment.size) != self.head.extent(", "if not self.head.extent("),
+    )
+
+
+def half_a_message_kept() -> None:
+    """A page in which no message begins is taken for one that nobody needs, or its part of one."""
+    rewrite(
+        trim_plan.TrimPlanner,
+        "plan",
+        (
+            "    plan = TrimPlan(",
+            (
+                "    while number < wanted and store.count(number + 1) == 0:\n"
+                "        number += 1\n"
+                "    plan = TrimPlan("
+            ),
+        ),
+    )
+
+
+def staged_pages_not_synced() -> None:
+    """Neither the blocks nor what the commit adds to them is on the disk for certain."""
+    rewrite(
+        staged_fragments.FragmentWriter,
+        "_end_page",
+        ("if self._synced:", "if False:"),
+    )
+    rewrite(staged_fragments, "write_start", ("if synced:", "if False:"))
+
+
+def live_writers_pages_removed() -> None:
+    """The lock of a directory of staged pages is not looked at."""
+    rewrite(publisher, "remove_abandoned", ("if lock.try_exclusive():", "if True:"))

@@ -1,0 +1,71 @@
+"""Bugs of task stores; each function plants one, as in `patches.py`."""
+
+from __future__ import annotations
+
+from pagequeue.tasks import claim, machine, plan
+from stress.plants.plant import TASK, in_python
+from stress.plants.rewrite import rewrite
+
+TASKING = (
+    in_python(
+        "claim_without_a_version", "a claim leaves the task's version as it was",
+        "a worker whose claim was taken over commits", {TASK: 20.0},
+    ),
+    in_python(
+        "dependency_not_compared", "a transaction ignores the versions of its dependencies",
+        "decisions on what has changed", {TASK: 20.0},
+    ),
+    in_python(
+        "successor_apart", "a task is finished in one entry and its successor inserted in another",
+        "a kill in between loses the job", {TASK: 60.0},
+    ),
+    in_python(
+        "snapshot_forgets_deliveries", "a state that is loaded counts deliveries from 0",
+        "processes with different states", {TASK: 20.0},
+    ),
+)  # fmt: skip
+
+
+def claim_without_a_version() -> None:
+    """Neither in the state nor in what the worker gets."""
+    rewrite(machine, "_claim", ("    record.version = version + 1\n", ""))
+    rewrite(plan, "_claimed", ("record.version + 1", "record.version"))
+    machine._EFFECTS[machine.CLAIM] = machine._claim
+
+
+def dependency_not_compared() -> None:
+    """Neither before the entry nor when it is applied."""
+    rewrite(plan, "_check_versions", ("wanted.depend, ", ""))
+    rewrite(
+        machine,
+        "_current",
+        ("record is None or record.version != version", "record is None"),
+    )
+
+
+def successor_apart() -> None:
+    """First the one, then the other."""
+    rewrite(
+        claim.TaskClaim,
+        "ack",
+        (
+            "wanted = self._store._transaction(insert, change, delete, depend, [self.task.ref])",
+            "wanted = self._store._transaction((), change, delete, depend, [self.task.ref])",
+        ),
+        (
+            "return self._finish(wanted, durable=durable)\n",
+            (
+                "self._finish(wanted, durable=durable)\n"
+                "    return self._store.modify(insert=insert)\n"
+            ),
+        ),
+    )
+
+
+def snapshot_forgets_deliveries() -> None:
+    """As a `load` that misses a field."""
+    rewrite(
+        machine,
+        "_record",
+        ("return Record(*fields)", "return Record(*fields[:6], 0, *fields[7:])"),
+    )

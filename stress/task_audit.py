@@ -1,0 +1,193 @@
+"""What the entries of a task store must be, judged from all of them and from what workers noted.
+
+The judge reads entries by their documented form (`pagequeue/tasks/machine.py`) and has a dict of
+versions; the library's own machine only makes the states whose digests are compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from pagequeue.tasks.state import State
+
+HEAD = struct.Struct("<qqq")
+"""Before each recorded entry: sequence, timestamp, bytes."""
+INSERT, CLAIM, FINISH, DELETE, CHANGE, DEPEND, NACK, EXTEND, BURY, CODEC = range(10)
+STEPS = 3
+VIOLATIONS_MAX = 5
+
+
+def digest(state: State) -> str:
+    """Return a digest of a state: of all that a snapshot would have."""
+    from pagequeue.tasks.machine import TaskMachine  # noqa: PLC0415  the core is chosen by now
+
+    found = hashlib.blake2b(digest_size=16)
+    for chunk in TaskMachine().dump(state):
+        found.update(chunk)
+    return found.hexdigest()
+
+
+def recorded(path: Path) -> Iterator[tuple[int, int, Any]]:
+    """Yield sequence, timestamp and entry of all that the recorder wrote."""
+    import msgspec.msgpack  # noqa: PLC0415  an extra
+
+    data = path.read_bytes()
+    place = 0
+    while place + HEAD.size <= len(data):
+        sequence, timestamp, size = HEAD.unpack_from(data, place)
+        place += HEAD.size
+        version, entry = msgspec.msgpack.decode(data[place : place + size])
+        assert version == 1
+        place += size
+        yield sequence, timestamp, entry
+
+
+def count(path: Path) -> int:
+    """Return how many entries the recorder wrote."""
+    if not path.exists():
+        return 0
+    data, place, found = path.read_bytes(), 0, 0
+    while place + HEAD.size <= len(data):
+        place += HEAD.size + HEAD.unpack_from(data, place)[2]
+        found += 1
+    return found
+
+
+def noted(path: Path) -> Iterator[list[Any]]:
+    """Yield what workers noted, without a last line that a kill cut off."""
+    for line in path.read_text().split("\n")[:-1]:
+        yield json.loads(line)
+
+
+class Audit:
+    """One judgement.
+
+    Attributes:
+        violations: found so far.
+        counts: of operations.
+    """
+
+    def __init__(self) -> None:
+        self.violations: list[str] = []
+        self.counts: Counter[str] = Counter()
+        self.versions: dict[int, int] = {}
+        self.values: dict[int, Any] = {}
+        self.finished: dict[tuple[int, int], int] = {}
+        self.steps: Counter[tuple[str, int]] = Counter()
+        self.deleted: set[str] = set()
+        self.next_id = 1
+
+    def say(self, text: str) -> None:
+        """Note a violation."""
+        if len(self.violations) < VIOLATIONS_MAX:
+            self.violations.append(text)
+
+    def take(self, sequence: int, entry: Any) -> None:  # noqa: ANN401 - judged here
+        """Judge an entry."""
+        _, *operations = entry
+        before = dict.fromkeys(one[1] for one in operations if one[0] not in {INSERT, CODEC})
+        for number in before:
+            before[number] = self.versions.get(number)
+        for operation in operations:
+            self.operation(sequence, operation, before)
+
+    def operation(self, sequence: int, operation: Any, before: dict[int, int | None]) -> None:  # noqa: ANN401 - the same
+        """Judge one operation of an entry."""
+        code = operation[0]
+        if code == CODEC:
+            return
+        if code == INSERT:
+            self.versions[self.next_id] = 1
+            self.values[self.next_id] = json.loads(operation[2])
+            self.next_id += 1
+            return
+        number, version = operation[1:3]
+        if before[number] != version:
+            what = "depends on" if code == DEPEND else "commits"
+            self.say(
+                f"entry {sequence} {what} version {version} of task {number}, which has "
+                f"{before[number]}"
+            )
+        if code == DEPEND:
+            self.counts["dependencies"] += 1
+            return
+        if code in {FINISH, DELETE}:
+            self.versions.pop(number, None)
+            value = self.values.pop(number)
+            if code == FINISH:
+                self.finished[number, version] = sequence
+                if value["job"] is not None:
+                    self.steps[value["job"], value["step"]] += 1
+            else:
+                self.deleted.add(value["job"])
+            return
+        self.counts["claims"] += code == CLAIM
+        self.versions[number] = version + 1
+        if code == CHANGE and operation[4] is not None:
+            self.values[number] = json.loads(operation[4])
+
+    def jobs(self) -> None:
+        """Judge the workflows: each step of each job once."""
+        for job in {name for name, _ in self.steps}:
+            counts = [self.steps[job, step] for step in range(STEPS)]
+            if max(counts) > 1:
+                self.say(f"job {job} has its steps {counts} times")
+            if job not in self.deleted and min(counts) == 0:
+                self.say(f"job {job} is not finished: its steps were done {counts} times")
+        self.counts["jobs done"] = sum(count for (_, s), count in self.steps.items() if s == 2)
+
+    def notes(self, notes: Iterable[list[Any]], states: dict[int, str]) -> None:
+        """Judge what workers noted against the entries, and their states against a replay."""
+        told: set[tuple[int, int]] = set()
+        for kind, *rest in notes:
+            if kind == "done":
+                ref = (rest[0], rest[1])
+                if ref in told:
+                    self.say(f"two workers were told that they finished version {ref}")
+                told.add(ref)
+                if ref not in self.finished:
+                    self.say(f"a worker was told that it finished {ref}, and no entry does")
+            elif kind == "refused":
+                self.counts["late and refused"] += 1
+                if (rest[0], rest[1]) in self.finished:
+                    self.say(f"a worker was refused, and an entry finishes {tuple(rest)}")
+            else:
+                sequence, found = rest
+                self.counts["states compared"] += 1
+                if states.get(sequence, found) != found:
+                    self.say(f"a process had another state than a replay before entry {sequence}")
+                self.counts["states not reached"] += sequence not in states
+
+
+def judge(log: Path, notes: Path) -> tuple[list[str], dict[str, int]]:
+    """Return violations and figures of a whole round."""
+    from pagequeue.tasks.machine import TaskMachine  # noqa: PLC0415  the core is chosen by now
+
+    audit, machine = Audit(), TaskMachine()
+    state = machine.initial()
+    wanted = {note[1] for note in noted(notes) if note[0] == "state"}
+    states: dict[int, str] = {}
+    expected = 0
+    for sequence, timestamp, entry in recorded(log):
+        if sequence != expected:
+            audit.say(f"entry {sequence} came, and {expected} was next")
+            break
+        if sequence in wanted:
+            states[sequence] = digest(state)
+        audit.take(sequence, entry)
+        machine.apply(state, entry, timestamp)
+        expected = sequence + 1
+    states[expected] = digest(state)
+    audit.jobs()
+    audit.notes(noted(notes), states)
+    if audit.counts.pop("states not reached"):
+        audit.say("a process had entries that the log does not have")
+    return audit.violations, dict(audit.counts)

@@ -1,0 +1,761 @@
+"""Messages larger than a page, and batches of many pages: one message, whole or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import io
+import os
+import pickle
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from datetime import timedelta
+from decimal import Decimal
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import (
+    AROUND_LARGE,
+    SOON,
+    die_behind_the_marker,
+    die_while_sending_large,
+    forked,
+    lettered,
+    until,
+)
+from tiers import slow_but
+
+from pagequeue import (
+    ClosedError,
+    CorruptFrame,
+    DamageError,
+    Expired,
+    MessageTooLarge,
+    NothingReceived,
+    Overtaken,
+    Queue,
+    QueueFull,
+    RecordSize,
+    Retention,
+    TimestampOrder,
+    merge,
+)
+from pagequeue import format as fmt
+from pagequeue.bulk import publisher
+from pagequeue.integrity.salvage import salvage_queue
+from pagequeue.integrity.verify import verify_queue
+from pagequeue.page.fragments import LargeMessage
+from pagequeue.queue.queue import internals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pagequeue.send.bulk_sending import PayloadWriter
+
+PAGE_BYTES = 1 << 14
+LIMIT = fmt.payload_bytes_max(PAGE_BYTES)
+
+
+def noise(size: int, seed: int = 0) -> bytes:
+    """Return bytes that do not repeat."""
+    return random.Random(seed).randbytes(size)
+
+
+BIG = noise(20 * PAGE_BYTES + 77)
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[Queue]:
+    """A queue of small pages, open for writing."""
+    with Queue(tmp_path / "q", page_bytes=PAGE_BYTES) as queue:
+        yield queue
+
+
+def payloads(queue: Queue) -> list[bytes]:
+    """Return all payloads."""
+    return [message.payload for message in queue.replay()]
+
+
+def staged(queue: Queue) -> list[str]:
+    """Return what is in the directory of staged pages."""
+    path = os.path.join(queue.directory, "queue-staged")
+    return [name for name in os.listdir(path) if name != "lock"] if os.path.isdir(path) else []
+
+
+# --- one message --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "size",
+    [LIMIT, LIMIT + 1, PAGE_BYTES, 2 * PAGE_BYTES, (256 << 10) - 1, 256 << 10, (512 << 10) + 1],
+)
+def test_message_of_any_size_comes_back(queue: Queue, size: int) -> None:
+    """I23: it has one sequence, and those around it are not touched."""
+    payload = noise(size)
+    with queue.producer() as producer, queue.consumer() as consumer:
+        assert [producer.send(data) for data in (b"a", payload, bytearray(payload), b"b")] == [
+            0, 1, 2, 3,
+        ]  # fmt: skip
+        got = [consumer.receive(timeout=1) for _ in range(4)]
+        assert [message.payload for message in got] == [b"a", payload, payload, b"b"]
+        assert [message.sequence for message in got] == [0, 1, 2, 3]
+        assert got == sorted(got, key=lambda message: message.timestamp)
+    assert staged(queue) == []
+    assert queue.verify().problems == []
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_queue_is_the_list_of_what_was_sent(data: st.DataObject) -> None:
+    """I1, I8, I19, I23: a model; sizes around the ends of pages, single and in batches."""
+    import tempfile  # noqa: PLC0415 - a separate function for each example
+
+    page_bytes = data.draw(st.sampled_from([4096, 8192, 1 << 14]))
+    limit = fmt.payload_bytes_max(page_bytes)
+    sizes = st.one_of(
+        st.integers(0, 64),
+        st.sampled_from([limit - 1, limit, limit + 1, page_bytes, 2 * page_bytes, 3 * limit]),
+    )
+    expected: list[bytes] = []
+    with (
+        tempfile.TemporaryDirectory() as path,
+        Queue(path, page_bytes=page_bytes) as queue,
+        queue.producer() as producer,
+    ):
+        for step in range(data.draw(st.integers(1, 6))):
+            batch = [
+                noise(size, 100 * step + i)
+                for i, size in enumerate(data.draw(st.lists(sizes, min_size=1, max_size=6)))
+            ]
+            way = data.draw(st.sampled_from(["send", "send_many", "open"]))
+            if way == "send_many":
+                first = len(expected)
+                assert producer.send_many(batch) == range(first, first + len(batch))
+            for i, payload in enumerate(batch if way != "send_many" else []):
+                if way == "send":
+                    assert producer.send(payload) == len(expected) + i
+                else:
+                    with producer.open() as file:
+                        file.write(payload[: len(payload) // 3])
+                        file.write(payload[len(payload) // 3 :])
+                    assert file.sequence == len(expected) + i
+            expected += batch
+        assert payloads(queue) == expected
+        for sequence in range(0, len(expected), 3):
+            with queue.consumer(sequence=sequence) as consumer:
+                assert consumer.receive(timeout=0).payload == expected[sequence]
+        with queue.consumer() as consumer:
+            found: list[bytes] = []
+            while len(found) < len(expected):
+                found += consumer.receive_many(3, timeout=0).payloads
+        assert found == expected
+        assert queue.verify().problems == []
+
+
+def test_times_are_kept_and_found(queue: Queue) -> None:
+    """I1: a large message is found by its time, by its sequence and as the last one."""
+    with queue.producer() as producer:
+        for i in range(20):
+            producer.send(b"%d" % i, timestamp=1000 * i + 1)
+            producer.send(noise(40_000, i), timestamp=1000 * i + 2)
+        with pytest.raises(TimestampOrder):
+            producer.send(BIG, timestamp=5)
+        with pytest.raises(TimestampOrder):
+            producer.send_many([BIG, b"x"], timestamps=[90_000, 80_000])
+    assert staged(queue) == []
+    for i in range(20):
+        (message,) = queue.between(1000 * i + 2, 1000 * i + 3)
+        assert (message.sequence, message.payload) == (2 * i + 1, noise(40_000, i))
+        assert queue.as_of(1000 * i + 1) == 2 * i
+        assert queue.as_of(1000 * i + 500) == 2 * i + 1
+    assert queue.last(1).payloads == [noise(40_000, 19)]
+    assert queue.times()[1].tolist() == [1000 * (i // 2) + 1 + i % 2 for i in range(40)]
+
+
+def test_sequence_is_compared_for_large_messages_as_well(queue: Queue) -> None:
+    """I21: at another sequence no byte is published, also if others send while it is staged."""
+    with queue.producer() as producer:
+        assert producer.send(BIG, at=0) == 0
+        with pytest.raises(Overtaken) as caught:
+            producer.send(BIG, at=0)
+        assert caught.value.tail_sequence == 1
+        assert producer.send_many([b"x", BIG], at=1) == range(1, 3)
+    assert payloads(queue) == [BIG, b"x", BIG]
+    assert staged(queue) == []
+
+
+def test_message_is_read_without_being_in_memory(queue: Queue) -> None:
+    """Its file is readable and seekable; an ordinary message has one as well."""
+    with queue.producer() as producer:
+        producer.send_many([BIG, b"small"])
+    large, small = queue.replay()
+    with large.open() as file, small.open() as other:
+        assert other.read() == b"small"
+        copy = io.BytesIO()
+        shutil.copyfileobj(file, copy)
+        assert copy.getvalue() == BIG
+        assert file.read(1) == b""
+        for offset in (0, 1, PAGE_BYTES, 255 << 10, len(BIG) - 3, 5):
+            assert file.seek(offset) == file.tell() == offset
+            assert BIG[offset:].startswith(file.read(1000))
+            file.seek(offset)
+            assert file.readall() == BIG[offset:]
+        assert file.seek(-7, os.SEEK_END) == len(BIG) - 7
+        assert file.read(100) == BIG[-7:]
+        with pytest.raises(ValueError, match="before the beginning"):
+            file.seek(-1)
+    with pytest.raises(ValueError, match="closed file"):
+        file.read(1)
+
+
+def test_message_outlives_its_queue_and_retention(tmp_path: Path) -> None:
+    """What was received stays readable: its pages are mapped."""
+    retention = Retention(max_bytes=60 * PAGE_BYTES)
+    with Queue(tmp_path / "q", page_bytes=PAGE_BYTES, retention=retention) as queue:
+        with queue.producer() as producer:
+            producer.send(BIG)
+            with queue.consumer() as consumer:
+                message = consumer.receive(timeout=0)
+            for i in range(10):
+                producer.send(noise(len(BIG), i))
+        assert queue.head_sequence > 0
+    assert isinstance(message, LargeMessage)
+    assert message.open().read(100) == BIG[:100]
+    assert message.payload == BIG
+    again = pickle.loads(pickle.dumps(message))
+    assert again == message
+    assert (again.payload, hash(message)) == (BIG, hash(message))
+    assert "bytes" in repr(message)
+
+
+# --- written as a file ----------------------------------------------------------------------------
+
+
+def test_payload_is_written_as_a_file(queue: Queue) -> None:
+    """It is sent when the file is closed, and is invisible before that."""
+    with queue.producer() as producer:
+        with producer.open(timestamp=7) as file:
+            for i in range(0, len(BIG), 1000):
+                file.write(BIG[i : i + 1000])
+            assert (file.tell(), len(queue), file.sequence) == (len(BIG), 0, None)
+            producer.send(b"meanwhile", timestamp=5)
+        assert file.sequence == 1
+        file.close()
+        with pytest.raises(ValueError, match="closed file"):
+            file.write(b"more")
+        with producer.open() as file:
+            file.write(b"small")
+    assert payloads(queue) == [b"meanwhile", BIG, b"small"]
+    assert [message.timestamp for message in queue.replay()][:2] == [5, 7]
+    assert staged(queue) == []
+
+
+def fail_inside(opened: PayloadWriter) -> None:
+    """Write to a file, and leave its block by an exception."""
+    with opened as file:
+        file.write(BIG)
+        raise KeyError
+
+
+def test_unfinished_payload_leaves_no_files(queue: Queue) -> None:
+    """After an exception, when it is dropped, and when it is discarded."""
+    with queue.producer() as producer:
+        with pytest.raises(KeyError):
+            fail_inside(producer.open())
+        dropped = producer.open()
+        dropped.write(BIG)
+        assert staged(queue) != []
+        del dropped
+        discarded = producer.open()
+        discarded.write(BIG)
+        discarded.discard()
+        late = producer.open()
+        late.write(BIG)
+    with pytest.raises(ClosedError):
+        late.close()
+    assert (staged(queue), len(queue)) == ([], 0)
+
+
+def test_what_a_dead_writer_staged_is_removed(queue: Queue) -> None:
+    """A writer that is killed leaves a directory whose lock is free; a live one's is kept."""
+    code = (
+        "import sys, time, pagequeue\n"
+        "queue = pagequeue.Queue(sys.argv[1])\n"
+        "file = queue.producer().open()\n"
+        "file.write(bytes(3 << 20))\n"
+        "print('staged', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    with (
+        queue.producer() as producer,
+        subprocess.Popen(
+            [sys.executable, "-c", code, queue.directory], stdout=subprocess.PIPE, text=True
+        ) as process,
+    ):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "staged\n"
+        producer.send(BIG)
+        assert len(staged(queue)) == 2  # the directory and its lock
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        producer.send(BIG)
+    assert staged(queue) == []
+    assert payloads(queue) == [BIG, BIG]
+
+
+# --- with what was there --------------------------------------------------------------------------
+
+
+def test_groups_redeliver_a_large_message(queue: Queue) -> None:
+    """It is claimed, returned, claimed again and acknowledged like any other."""
+    with queue.producer() as producer, queue.group("workers") as group:
+        producer.send_many([b"a", BIG, b"b"])
+        first = group.claim(timeout=1)
+        claim = group.claim(timeout=1)
+        assert claim.message.payload == BIG
+        claim.nack()
+        claim = group.claim(timeout=1)
+        assert (claim.message.payload, claim.deliveries) == (BIG, 2)
+        for each in (first, claim, group.claim(timeout=1)):
+            each.ack()
+
+
+def test_event_loop_runs_while_a_large_message_is_sent(queue: Queue) -> None:
+    """Another thread writes it; other coroutines run meanwhile."""
+
+    async def run() -> int:
+        turns = 0
+        with queue.producer() as producer:
+            sending = asyncio.ensure_future(producer.send_async(BIG * 8))
+            while not sending.done():
+                turns += 1
+                await asyncio.sleep(0)
+            assert await sending == 0
+            assert await producer.send_many_async([b"x"] * 5000) == range(1, 5001)
+            with queue.consumer() as consumer:
+                message = await consumer.receive_async(timeout=1)
+                assert message.payload == BIG * 8
+        return turns
+
+    assert asyncio.run(run()) > 1
+
+
+def test_codecs_and_records(tmp_path: Path) -> None:
+    """An object of any size is encoded; a record has its own size and no other."""
+    value = {"text": "x" * 100_000}
+    with Queue(tmp_path / "j", codec="json", page_bytes=PAGE_BYTES) as queue:
+        with queue.producer() as producer:
+            producer.send(value)
+            producer.send_many([value, {}])
+        assert [message.value for message in queue.replay()] == [value, value, {}]
+    with Queue(tmp_path / "d", dtype=[("a", "<i8")], page_bytes=PAGE_BYTES) as queue:
+        with queue.producer() as producer:
+            with pytest.raises(RecordSize):
+                producer.send(BIG)
+            with pytest.raises(RecordSize):
+                producer.open()
+        assert len(queue) == 0
+
+
+def test_columns_hold_large_messages(queue: Queue) -> None:
+    """Arrow's and NumPy's views of a batch with a large message are right."""
+    pa = pytest.importorskip("pyarrow")
+    values = [b"v%d" % i for i in range(3000)] + [BIG, b"w"]
+    for kind in (pa.binary(), pa.large_binary(), pa.binary_view()):
+        with queue.producer() as producer:
+            sent = producer.send_many(pa.array(values, kind))
+        found = [
+            value
+            for batch in queue.batches(sequence=sent.start)
+            for value in batch.to_arrow()["payload"].to_pylist()
+        ]
+        assert found == values
+
+
+def test_merge_ship_and_a_copy_have_it(tmp_path: Path, queue: Queue) -> None:
+    """Queues are merged by time; a replica, and a copy of the directory, have the whole message."""
+    with queue.producer() as producer:
+        producer.send(b"a", timestamp=1)
+        producer.send(BIG, timestamp=3)
+        producer.flush()
+    with Queue(tmp_path / "other", page_bytes=PAGE_BYTES) as other:
+        with other.producer() as producer:
+            producer.send(BIG[::-1], timestamp=2)
+        with merge([queue, other]) as merged:
+            assert [each.message.payload for each in merged] == [b"a", BIG[::-1], BIG]
+    queue.rotate()
+    queue.ship(tmp_path / "replica")
+    shutil.copytree(queue.directory, tmp_path / "copy")
+    for name, read_only in (("replica", True), ("copy", False)):
+        with Queue(tmp_path / name, read_only=read_only) as found:
+            assert payloads(found) == [b"a", BIG]
+            assert found.verify().problems == []
+
+
+def test_replay_passes_fragments_that_retention_removed(tmp_path: Path) -> None:
+    """I12, I23: no message is between the page that it is in and the head, so none is missed."""
+    retention = Retention(max_bytes=40 * PAGE_BYTES)
+    with (
+        Queue(tmp_path / "q", page_bytes=PAGE_BYTES, retention=retention) as queue,
+        queue.producer() as producer,
+    ):
+        producer.send(BIG)
+        producer.send(b"next")
+        replay = queue.replay()
+        assert next(replay).payload == BIG
+        while queue.info().head_page < 6:
+            producer.send(b"x" * (PAGE_BYTES // 2))
+        assert queue.head_sequence == 1
+        assert next(replay).payload == b"next"
+
+
+def test_info_counts_fragments(queue: Queue) -> None:
+    """Their bytes are used ones; the files take about as much, not whole pages."""
+    with queue.producer() as producer:
+        producer.send(BIG)
+        producer.send(b"a")
+    info = queue.info()
+    assert len(BIG) < info.used_bytes < len(BIG) + 30 * 200
+    assert info.message_count == 2
+
+
+def test_compressed_pages_keep_fragments(queue: Queue) -> None:
+    """I16, I23: the fragments inflate to what they were, also for a reader of the file."""
+    text = b"the same words again, " * 20_000
+    with queue.producer() as producer:
+        producer.send_many([b"a", text, b"b"])
+    queue.rotate()
+    report = queue.compress()
+    assert report.pages > 10
+    assert report.bytes_after < report.bytes_before / 10
+    assert payloads(queue) == [b"a", text, b"b"]
+    with queue.consumer(sequence=1) as consumer:
+        file = consumer.receive(timeout=0).open()
+        file.seek(100_000)
+        assert file.read(44) == text[100_000:100_044]
+    assert queue.verify().problems == []
+
+
+def test_retention_takes_it_whole(tmp_path: Path) -> None:
+    """I12, I23: a reader gets all of it, or Expired; what can never fit is refused at once."""
+    retention = Retention(max_bytes=60 * PAGE_BYTES)
+    with Queue(tmp_path / "q", page_bytes=PAGE_BYTES, retention=retention) as queue:
+        stop = threading.Event()
+        wrong: deque[Any] = deque()
+
+        def read() -> None:
+            consumer = queue.consumer(on_expired="skip")
+            while not stop.is_set():
+                try:
+                    message = consumer.receive(0.1)
+                    if len(message.payload) > 10:
+                        assert message.payload == noise(100_000, message.sequence)
+                except (Expired, NothingReceived):
+                    continue
+                except BaseException as error:
+                    wrong.append(error)
+                    raise
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        with queue.producer() as producer:
+            for i in range(0, 120, 2):
+                producer.send(noise(100_000, i))
+                producer.send(b"small")
+            stop.set()
+            reader.join()
+            assert not wrong
+            with pytest.raises(MessageTooLarge, match="max_bytes allows 60"):
+                producer.send(noise(3_000_000))
+            file = producer.open()
+            with pytest.raises(MessageTooLarge):
+                file.writelines([noise(100_000)] * 100)
+            file.discard()
+        assert queue.head_sequence > 0
+        assert staged(queue) == []
+        queue.trim()
+        assert queue.verify().problems == []
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+def zero_block(pages: list[Path]) -> None:
+    """Change some bytes of a fragment."""
+    with pages[5].open("r+b") as file:
+        file.seek(9000)
+        file.write(bytes(64))
+
+
+def exchange(pages: list[Path]) -> None:
+    """Exchange two fragments of a message."""
+    one, other = pages[4].read_bytes(), pages[5].read_bytes()
+    pages[4].write_bytes(one[:64] + other[64:])
+    pages[5].write_bytes(other[:64] + one[64:])
+
+
+def double(pages: list[Path]) -> None:
+    """Put a fragment in the place of the next one as well."""
+    pages[5].write_bytes(pages[5].read_bytes()[:64] + pages[4].read_bytes()[64:])
+
+
+def foreign(pages: list[Path]) -> None:
+    """The fragment of another message of the same queue."""
+    other = pages[24].read_bytes()
+    pages[5].write_bytes(pages[5].read_bytes()[:64] + other[64:])
+
+
+def remove(pages: list[Path]) -> None:
+    """Remove the page of a fragment."""
+    pages[5].unlink()
+
+
+@pytest.mark.parametrize("harm", [zero_block, exchange, double, foreign, remove])
+def test_message_with_a_damaged_fragment_is_lost_whole_and_named_once(
+    tmp_path: Path, queue: Queue, harm: Callable[[list[Path]], None]
+) -> None:
+    """I23: reading it is an error, those around it are read; verify and salvage name it."""
+    with queue.producer() as producer:
+        producer.send(b"a")
+        producer.send(BIG)
+        producer.send(BIG[::-1])
+        producer.send(b"b")
+        producer.flush()
+    queue.close()
+    folder = tmp_path / "q"
+    harm(sorted(folder.glob("queue-0*.page")))
+    problems = verify_queue(folder).problems
+    assert problems
+    assert all(problem.sequence in {1, 2} for problem in problems), problems
+    with Queue(folder, read_only=True) as damaged, damaged.consumer() as consumer:
+        assert consumer.receive(timeout=0).payload == b"a"
+        with pytest.raises(DamageError) as caught:
+            _ = consumer.receive(timeout=0).payload
+        assert os.fspath(caught.value.path).endswith(".page")
+        consumer.seek(sequence=2)
+        assert consumer.receive(timeout=0).payload == BIG[::-1]
+        assert consumer.receive(timeout=0).payload == b"b"
+    report = salvage_queue(folder, tmp_path / "saved")
+    assert [(loss.first_sequence, loss.last_sequence) for loss in report.lost] == [(1, 1)]
+    with Queue(tmp_path / "saved") as saved:
+        assert payloads(saved) == [b"a", BIG[::-1], b"b"]
+        assert saved.verify().problems == []
+
+
+def test_file_over_a_damaged_block_gives_no_byte_of_it(tmp_path: Path, queue: Queue) -> None:
+    """I23: what is before the block is read, and what is after it."""
+    with queue.producer() as producer:
+        producer.send(BIG)
+    zero_block(sorted((tmp_path / "q").glob("queue-0*.page")))
+    with queue.consumer() as consumer:
+        file = consumer.receive(timeout=0).open()
+    got = io.BytesIO()
+    with pytest.raises(CorruptFrame) as caught:
+        shutil.copyfileobj(file, got, 1000)
+    assert BIG.startswith(got.getvalue())
+    assert caught.value.sequence == 0
+    file.seek(-100, os.SEEK_END)
+    assert file.read() == BIG[-100:]
+
+
+@pytest.fixture(scope="module")
+def run_fork() -> Iterator[Callable[..., list[str]]]:
+    """What runs a function of `support.py` in a fork."""
+    with forked() as run:
+        yield run
+
+
+@pytest.mark.parametrize("step", slow_but(range(3, 80, 9), range(1, 80)))
+def test_death_at_each_call_keeps_a_large_message_atomic(
+    tmp_path: Path, run_fork: Callable[..., list[str]], step: int
+) -> None:
+    """I19, I23: a sender that dies at any system call has sent the message, or left no files."""
+    with Queue(tmp_path / "q", page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
+        producer.send(b"before")
+        said = run_fork(die_while_sending_large.__name__, queue.directory, step - 1)
+        producer.send(b"after")
+        found = payloads(queue)
+        assert found in ([b"before", b"after"], [b"before", *AROUND_LARGE, b"after"])
+        assert "done" not in said or len(found) == 5
+        producer.send(BIG)
+        assert staged(queue) == []
+        assert queue.verify().problems == []
+    with Queue(tmp_path / "q") as queue:
+        assert payloads(queue) == [*found, BIG]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "is_opened_alone"),
+    [
+        ([3, 5 * PAGE_BYTES], True),
+        ([3, 5 * PAGE_BYTES, 3, 4 * PAGE_BYTES, 3], True),
+        ([3, 5 * PAGE_BYTES, 3], False),
+    ],
+)
+def test_death_behind_the_marker_keeps_all_pages(
+    tmp_path: Path, run_fork: Callable[..., list[str]], sizes: list[int], *, is_opened_alone: bool
+) -> None:
+    """M7: all messages are there from the marker on; pages of fragments have none before theirs."""
+    sent = lettered(sizes)
+    with Queue(tmp_path / "q", page_bytes=PAGE_BYTES) as before, before.producer() as producer:
+        producer.send(b"before")
+        run_fork(die_behind_the_marker.__name__, before.directory, sizes)
+        if is_opened_alone:
+            before.close()
+        with Queue(tmp_path / "q") as queue, queue.producer() as another:
+            if is_opened_alone:
+                assert queue.tail_sequence == 1 + len(sent)
+                assert queue.verify().problems == []
+            assert another.send(b"after") == 1 + len(sent)
+            assert payloads(queue) == [b"before", *sent, b"after"]
+            assert another.send(BIG) == 2 + len(sent)
+            queue.rotate()
+            queue.ship(tmp_path / "replica")
+            assert queue.verify().problems == []
+            assert not os.path.exists(os.path.join(queue.directory, "queue-publishing"))
+    with Queue(tmp_path / "replica", read_only=True) as replica:
+        assert payloads(replica) == [b"before", *sent, b"after", BIG]
+
+
+def test_other_producers_send_while_a_large_one_is_written(queue: Queue) -> None:
+    """Writing holds no lock: others send meanwhile, and the message is whole."""
+    with queue.producer() as producer, producer.open() as file:
+        for i in range(100):
+            file.write(noise(100_000, i))
+            assert producer.send(b"%d" % i) == i
+    assert len(queue) == 101
+    assert queue.last(1).payloads == [b"".join(noise(100_000, i) for i in range(100))]
+    assert queue.between(timedelta(hours=1)) is not None
+    assert internals(queue).store.tail.sequence == 101
+
+
+# --- with what was there before -----------------------------------------------------------------
+
+
+def test_large_message_among_small_ones_is_in_the_columns(queue: Queue) -> None:
+    """A batch over pages and large messages has the length and the payload of each message."""
+    sent = [b"12345678", BIG, b"abcdefgh"]
+    with queue.producer() as producer:
+        for payload in sent:
+            producer.send(payload)
+    assert queue.last(3).lengths.tolist() == [8, len(BIG), 8]
+    assert queue.last(3)[1:].lengths.tolist() == [len(BIG), 8]
+    with pytest.raises(RecordSize):  # not the rows of some memory
+        queue.last(3).to_numpy("<u8")
+    for copy in (False, True):
+        table = queue.last(3).to_arrow(copy=copy)
+        table.validate(full=True)
+        assert table.column("payload").to_pylist() == sent
+
+
+def test_large_message_becomes_a_dead_letter(queue: Queue) -> None:
+    """A group moves a message larger than its pages, and goes on with the next one."""
+    with queue.producer() as producer, queue.group("work", max_deliveries=1) as group:
+        producer.send(BIG)
+        producer.send(b"next")
+        group.claim(timeout=1).nack()
+        assert group.claim(timeout=1).message.payload == b"next"
+        (letter,) = group.dead_letters()
+    assert (letter.sequence, letter.payload) == (0, BIG)
+
+
+def test_cancelled_while_waiting_for_room_sends_nothing(tmp_path: Path) -> None:
+    """As for a small message: room that comes later is not taken by a task that is gone."""
+
+    async def run() -> None:
+        with Queue(
+            tmp_path / "full", page_bytes=PAGE_BYTES, on_full="block",
+            retention=Retention(max_bytes=50 * PAGE_BYTES),
+        ) as queue, queue.producer() as producer, queue.consumer("reader") as consumer:  # fmt: skip
+            producer.send(BIG)
+            producer.send(BIG)
+            sending = asyncio.ensure_future(producer.send_async(BIG))
+            await asyncio.sleep(0.3)
+            assert not sending.done()
+            sending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+            for _ in range(2):
+                consumer.ack(consumer.receive(timeout=1))
+            for _ in range(50):
+                await asyncio.sleep(0.02)
+                if not staged(queue):
+                    break
+            assert queue.tail_sequence == 2
+            assert not staged(queue)
+
+    asyncio.run(run())
+
+
+def timed(call: Callable[[], object]) -> float:
+    """Return how many seconds a call takes that must end in QueueFull."""
+    began = time.monotonic()
+    with pytest.raises(QueueFull):
+        call()
+    return time.monotonic() - began
+
+
+def test_timeout_of_a_large_message_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever number it is, in a full queue, and while another sender waits there without end."""
+    monkeypatch.setattr(publisher, "OTHERS_SECONDS", 0.1)
+    big = BIG[: 4 * PAGE_BYTES]
+    with (
+        Queue(
+            tmp_path / "full", page_bytes=PAGE_BYTES, on_full="block", lock_timeout=0.2,
+            retention=Retention(max_bytes=18 * PAGE_BYTES),
+        ) as queue,
+        queue.producer() as producer,
+        queue.consumer("reader") as consumer,
+    ):  # fmt: skip
+        sent = [producer.send(big), producer.send(big)]
+        for timeout in (0, 0.1, Fraction(1, 10), np.float32(0.1)):
+            for call in (
+                lambda timeout=timeout: producer.send(big, timeout=timeout),
+                lambda timeout=timeout: producer.send_many([b"a", big], timeout=timeout),
+                lambda timeout=timeout: queue.publish("w", 0, [b"a", big], timeout=timeout),
+            ):
+                assert float(timeout) - 0.01 <= timed(call) < SOON
+        for wrong in (-1, float("nan"), "1", Decimal("0.2")):
+            with pytest.raises((ValueError, TypeError)):
+                producer.send_many([b"a", big], timeout=wrong)  # type: ignore[arg-type]
+        waiting = threading.Thread(target=lambda: sent.append(producer.send(big)), daemon=True)
+        waiting.start()
+        until(lambda: is_publishing(queue))
+        assert timed(lambda: producer.send(big, timeout=0.2)) < SOON
+        assert timed(lambda: queue.publish("w", 0, [big], timeout=0.2)) < SOON
+        assert timed(lambda: asyncio.run(producer.send_async(big, timeout=0.2))) < SOON
+        next_one = threading.Thread(
+            target=lambda: sent.append(producer.send(big[: 2 * PAGE_BYTES])), daemon=True
+        )
+        next_one.start()
+        next_one.join(0.5)  # more than `lock_timeout`, and no error: room is what it waits for
+        assert next_one.is_alive()
+        assert producer.send(b"small", timeout=SOON) == 2
+        for _ in range(2):
+            consumer.ack(consumer.receive(timeout=1))
+        waiting.join(SOON)
+        next_one.join(SOON)
+        assert sorted(sent) == [0, 1, 3, 4]
+
+
+def is_publishing(queue: Queue) -> bool:
+    """Whether a sender of several pages has the publishers' lock."""
+    with open(os.path.join(queue.directory, "queue-staged", "lock"), "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False

@@ -1,0 +1,178 @@
+"""`pagequeue group`: listing, claiming with and without a command, dead letters."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pagequeue import DeadLetter, Queue
+from pagequeue.cli import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Capture = pytest.CaptureFixture[str]
+WAIT_SECONDS = 60.0
+COUNT = 5
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A queue of five messages."""
+    path = tmp_path / "jobs"
+    with Queue(path, page_bytes=65_536) as queue, queue.producer() as producer:
+        producer.send_many([b"job %d" % number for number in range(COUNT)])
+    return path
+
+
+def call(capture: Capture, *arguments: object) -> tuple[int, str, str]:
+    """Run the command in this process, and return exit code, stdout and stderr."""
+    code = main([str(argument) for argument in arguments])
+    out, err = capture.readouterr()
+    return code, out, err
+
+
+def acknowledged(directory: Path) -> int:
+    """Return how many messages the group has acknowledged."""
+    with Queue(directory, create=False, read_only=True) as queue:
+        (info,) = queue.consumers()
+        assert info.lag is not None
+        return queue.tail_sequence - info.lag
+
+
+def buried(directory: Path) -> None:
+    """Move the first two messages to the dead letters."""
+    with Queue(directory) as queue, queue.group("mailers", max_deliveries=1) as group:
+        for claim in group.claim_many(2):
+            claim.nack()
+        group.claim(timeout=0).ack()  # claiming moves the spent ones
+
+
+def test_claim_prints_and_acknowledges_each_message_once(directory: Path, capfd: Capture) -> None:
+    """A later run continues, and an empty one prints nothing."""
+    claim = ("group", "claim", directory, "mailers")
+    assert call(capfd, *claim, "--count", 2)[:2] == (0, "job 0\njob 1\n")
+    assert acknowledged(directory) == 2
+    code, out, _ = call(capfd, *claim, "--json")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [(row["sequence"], row["payload"], row["deliveries"]) for row in rows] == [
+        (2, "job 2", 1), (3, "job 3", 1), (4, "job 4", 1),
+    ]  # fmt: skip
+    assert call(capfd, *claim) == (0, "", "")
+
+
+def test_claim_into_a_closed_pipe_acknowledges_what_was_read(directory: Path) -> None:
+    """As for `receive --consumer`: what `head` did not read is claimed by the next worker."""
+    command = f'"{sys.executable}" -m pagequeue group claim "{directory}" mailers'
+    done = subprocess.run(
+        ["bash", "-c", f"{command} | head -n 2; exit ${{PIPESTATUS[0]}}"],
+        capture_output=True, text=True, timeout=WAIT_SECONDS, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (141, "job 0\njob 1\n", "")
+    assert acknowledged(directory) == 2
+
+
+def test_command_that_fails_has_its_message_redelivered_by_a_later_run(
+    directory: Path, tmp_path: Path, capfd: Capture
+) -> None:
+    """Each message once in a run; those that the command ended with 0 for are acknowledged."""
+    seen = tmp_path / "seen"
+    program = f"IFS= read -r line; echo $line >> '{seen}'; [ \"$line\" != 'job 1' ]"
+    claim = ("group", "claim", directory, "mailers", "--retry-after", 0, "--", "sh", "-c", program)
+    code, _, err = call(capfd, *claim)
+    assert (code, seen.read_text()) == (1, "".join(f"job {n}\n" for n in range(COUNT)))
+    assert "message 1: sh ended with 1, 1 delivery so far" in err
+    assert acknowledged(directory) == COUNT - 1
+    assert call(capfd, *claim)[0] == 1
+    assert seen.read_text().splitlines()[COUNT:] == ["job 1"]
+
+
+def test_lease_is_extended_while_the_command_runs(directory: Path, capfd: Capture) -> None:
+    """A command that takes longer than the lease ends in an acknowledgement, not in LeaseLost."""
+    arguments = ("group", "claim", directory, "mailers", "--count", 1, "--lease", 0.9)
+    code, _, err = call(capfd, *arguments, "--", "sh", "-c", "cat >/dev/null; sleep 2")
+    assert (code, err) == (0, "")
+    assert acknowledged(directory) == 1
+
+
+def test_program_that_does_not_exist_is_named(directory: Path, capfd: Capture) -> None:
+    """The message returns to the group."""
+    code, _, err = call(capfd, "group", "claim", directory, "mailers", "--", "/no/such/program")
+    assert code == 1
+    assert "/no/such/program: No such file" in err
+    assert acknowledged(directory) == 0
+
+
+def test_dead_letters_are_listed_and_requeued_once(directory: Path, capfd: Capture) -> None:
+    """Requeued ones are messages of the queue again, and no dead letters."""
+    buried(directory)
+    name = (directory, "mailers")
+    code, out, _ = call(capfd, "group", "dead", *name)
+    assert code == 0
+    assert out.splitlines()[0].split() == ["message", "deliveries", "moved", "reason", "payload"]
+    assert [line.split()[0] for line in out.splitlines()[1:]] == ["0", "1"]
+    assert call(capfd, "group", "requeue", *name, "--count", 1) == (0, "1 message requeued\n", "")
+    rows = [
+        json.loads(line)
+        for line in call(capfd, "group", "dead", *name, "--json")[1].split("\n")
+        if line
+    ]
+    assert [(row["sequence"], row["payload"]) for row in rows] == [(1, "job 1")]
+    assert call(capfd, "group", "requeue", *name)[1] == "1 message requeued\n"
+    assert call(capfd, "group", "requeue", *name)[1] == "0 messages requeued\n"
+    with Queue(directory) as queue:
+        assert queue.last(2).payloads == [b"job 0", b"job 1"]
+    assert "has no dead letter" in call(capfd, "group", "dead", *name)[2]
+
+
+def test_purged_letters_are_gone_and_later_ones_are_listed(directory: Path, capfd: Capture) -> None:
+    """Purging discards those of now only."""
+    buried(directory)
+    name = (directory, "mailers")
+    assert call(capfd, "group", "dead", *name, "--purge")[1] == "2 dead letters discarded\n"
+    with Queue(directory) as queue, queue.group("mailers", max_deliveries=1) as group:
+        assert list(group.dead_letters()) == []
+        group.claim(timeout=0).nack()
+        group.claim(timeout=0).ack()
+        assert [letter.sequence for letter in group.dead_letters()] == [3]
+        assert group.requeue_dead_letters() == 1
+        assert group.purge_dead_letters() == 0
+
+
+def test_requeueing_that_dies_before_it_acknowledges_sends_again(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No letter is lost between the two queues."""
+    buried(directory)
+    with Queue(directory) as queue, queue.group("mailers") as group:
+        real = DeadLetter.decode
+        with monkeypatch.context() as patched:
+
+            def decode(message: object) -> DeadLetter:
+                letter = real(message)  # type: ignore[arg-type]
+                if letter.sequence == 1:
+                    raise KeyboardInterrupt
+                return letter
+
+            patched.setattr(DeadLetter, "decode", decode)
+            with pytest.raises(KeyboardInterrupt):
+                group.requeue_dead_letters()
+        assert [letter.sequence for letter in group.dead_letters()] == [0, 1]
+        assert group.requeue_dead_letters() == 2
+        assert queue.last(3).payloads == [b"job 0", b"job 0", b"job 1"]
+
+
+@pytest.mark.parametrize("name", ["dead", "requeue"])
+def test_misspelled_group_is_an_error_and_not_created(
+    directory: Path, capfd: Capture, name: str
+) -> None:
+    """Opening a group makes it; these commands must not."""
+    code, _, err = call(capfd, "group", name, directory, "mialers")
+    assert code == 1
+    assert "there is no group 'mialers'" in err
+    assert "no group" in call(capfd, "group", "ls", directory)[2]

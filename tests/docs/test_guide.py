@@ -1,0 +1,134 @@
+"""The programs and commands of the guide run as printed, and keep what they promise."""
+
+from __future__ import annotations
+
+import ast
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pagequeue.tasks import TaskStore
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+BLOCK = re.compile(r"```(python|bash)\n(.*?)```", re.DOTALL)
+PAGES = {
+    "durable-state": ["accounts.py", "bank.py", "upkeep.py"],
+    "workflow": ["steps.py", "worker.py", "trouble.py", "join.py"],
+    "outbox": ["orders.py", "sender.py"],
+    "exactly-once": ["readings.py", "totals.py"],
+}
+"""The programs of each page, in their order."""
+KILLS_MIN = 12
+
+
+def blocks(page: str) -> tuple[dict[str, str], list[str]]:
+    """Return the programs of a page by name, which their first line has, and its commands."""
+    found = BLOCK.findall((DOCS / f"{page}.md").read_text())
+    programs = {
+        text.partition("\n")[0].removeprefix("# "): text for kind, text in found if kind == "python"
+    }
+    return programs, [text for kind, text in found if kind == "bash"]
+
+
+def run(directory: Path, *command: str) -> str:
+    """Run a command as a reader would."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        command, cwd=directory, env={**os.environ, "PATH": path}, capture_output=True, text=True,
+        timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def written(page: str, directory: Path) -> list[str]:
+    """Write the programs of a page into a directory; return their names."""
+    programs, _ = blocks(page)
+    for name, text in programs.items():
+        (directory / name).write_text(text)
+    return list(programs)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_programs_of_the_guide_run(page: str, tmp_path: Path) -> None:
+    """In their order, each in a separate process; then the commands."""
+    assert written(page, tmp_path) == PAGES[page]
+    for name in PAGES[page]:
+        run(tmp_path, sys.executable, name)
+    for text in blocks(page)[1]:
+        out = run(tmp_path, "bash", "-euo", "pipefail", "-c", text)
+        assert {"workflow": "fetch", "exactly-once": "ok: "}[page] in out
+    if page == "outbox":
+        assert delivered(tmp_path) == list(range(40))
+
+
+def delivered(directory: Path) -> list[int]:
+    """Return the orders that the remote was told of, in their order."""
+    path = directory / "remote.txt"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [int(line.split()[1]) for line in lines]
+
+
+@pytest.mark.slow
+def test_outbox_that_is_killed_again_and_again_delivers_everything_in_order(
+    tmp_path: Path,
+) -> None:
+    """Killed by -9 in a loop: each message once, none before an earlier one."""
+    written("outbox", tmp_path)
+    text = (tmp_path / "sender.py").read_text()
+    (tmp_path / "sender.py").write_text(text.replace("main(lease=1.0)", "main(lease=0.15)"))
+    run(tmp_path, sys.executable, "orders.py")
+    rng, deadline, kills = random.Random(4), time.monotonic() + 90, 0
+    while delivered(tmp_path) != list(range(40)) or kills < KILLS_MIN:
+        assert time.monotonic() < deadline, (kills, delivered(tmp_path))
+        senders = [subprocess.Popen([sys.executable, "sender.py"], cwd=tmp_path) for _ in range(2)]
+        # As long as it takes to start, and then for some messages.
+        begun, before = time.monotonic(), len(delivered(tmp_path))
+        while time.monotonic() - begun < 10 and len(delivered(tmp_path)) == before < 40:
+            time.sleep(0.002)
+        time.sleep(rng.random() * 0.02)
+        for sender in senders:
+            sender.send_signal(signal.SIGKILL)
+            sender.wait()
+            kills += 1
+        assert delivered(tmp_path) == list(range(len(delivered(tmp_path))))
+    run(tmp_path, sys.executable, "sender.py")
+    assert delivered(tmp_path) == list(range(40))
+    with TaskStore(tmp_path / "shop", create=False) as store:
+        assert store.tasks("outbox") == []
+        assert store.journal.verify().ok
+
+
+@pytest.mark.slow
+def test_consumer_that_is_killed_again_and_again_counts_each_message_once(tmp_path: Path) -> None:
+    """The program of the guide, killed by -9 at any time while a producer sends."""
+    written("exactly-once", tmp_path)
+    text = (tmp_path / "readings.py").read_text().replace("import random", "import random, time")
+    slowly = text.replace("producer.send(", "time.sleep(0.002); producer.send(")
+    (tmp_path / "readings.py").write_text(slowly)
+    text = (tmp_path / "totals.py").read_text()
+    patient = text.replace("receive_many(100", "receive_many(3").replace(
+        "timeout=0.5", "timeout=60"
+    )
+    (tmp_path / "totals.py").write_text(patient)
+    producer = subprocess.Popen([sys.executable, "readings.py"], cwd=tmp_path)
+    rng, kills = random.Random(5), 0
+    while producer.poll() is None or kills < KILLS_MIN:
+        consumer = subprocess.Popen([sys.executable, "totals.py"], cwd=tmp_path)
+        time.sleep(0.3 + rng.random() * 0.5)
+        consumer.kill()
+        consumer.wait()
+        kills += 1
+    assert producer.returncode == 0
+    (tmp_path / "totals.py").write_text(text)
+    out = run(tmp_path, sys.executable, "totals.py")
+    state = ast.literal_eval(out)
+    assert (state["next"], state["count"]) == (2000, 2000)
+    assert sum(state["sums"].values()) == sum(range(2000))

@@ -1,0 +1,129 @@
+"""Processes share a journal: none starves, none disturbs another by dying, all have one state."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from journals import PAGE, Counts, begin, count, count_for_ever
+from support import until
+
+from pagequeue.journal import Journal
+from pagequeue.journal.turn import TURN_NS_MAX
+from stress.tampering import pretend_power_cut
+
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
+SECONDS = 1.5
+
+
+def counted(processes: list[subprocess.Popen[str]]) -> list[tuple[int, float]]:
+    """Wait for processes that count; return how often each did, and its longest update."""
+    found = []
+    for process in processes:
+        out, err = process.communicate(timeout=100)
+        assert process.returncode == 0, err
+        found.append(tuple(json.loads(out.splitlines()[-1])))
+    return found
+
+
+def test_no_process_starves_though_its_decide_is_slow(tmp_path: Path) -> None:
+    """Three decide at once, one takes 20 ms, in which each of the others could append hundreds."""
+    Journal(tmp_path, Counts(), page_bytes=PAGE).close()
+    slow = begin(count.__name__, tmp_path, "slow", SECONDS, 0.02, 0)
+    fast = [begin(count.__name__, tmp_path, f"fast{i}", SECONDS, 0, 50) for i in range(3)]
+    (done, longest), *others = counted([slow, *fast])
+    assert done >= 3
+    assert longest < SECONDS
+    assert min(number for number, _ in others) > 3 * done  # they are not held up all the time
+    with Journal(tmp_path, Counts(), read_only=True) as journal:
+        assert journal.state == {
+            "slow": done, **{f"fast{i}": number for i, (number, _) in enumerate(others)},
+        }  # fmt: skip
+        assert journal.verify().ok
+
+
+def test_process_that_dies_with_the_turn_delays_others_only_briefly(tmp_path: Path) -> None:
+    """The kernel releases the lock, and the time in the file, of any value, expires soon."""
+    with Journal(tmp_path, Counts(), page_bytes=PAGE) as journal:
+        turn = journal._turn
+        assert turn is not None
+        for value in (2**64 - 1, time.monotonic_ns() + TURN_NS_MAX // 2):
+            turn._region.store(0, value)
+            begun = time.monotonic()
+            journal.update(lambda state: ["a", state.get("a", 0)])
+            assert time.monotonic() - begun < 2 * TURN_NS_MAX / 1e9
+        turn._region.store(0, time.monotonic_ns() + TURN_NS_MAX // 2)
+        begun = time.monotonic()
+        assert journal.update(lambda state: ["a", state["a"]], timeout=0.05) is not None
+        assert time.monotonic() - begun < TURN_NS_MAX / 3e9
+
+
+@pytest.mark.parametrize("cut", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_processes_killed_while_counting_and_compacting_lose_no_entry(
+    tmp_path: Path, *, cut: bool
+) -> None:
+    """I21, I22: what an update returned for is counted once; the state is one, from every start."""
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    chance = random.Random(seed)
+    Journal(tmp_path / "j", Counts(), page_bytes=4096).close()
+    surely: dict[str, int] = {}
+    with Journal(tmp_path / "j", Counts(), read_only=True) as follower:
+        for round_ in range(5):
+            victims = []
+            for i in range(2):
+                name = f"v{round_}.{i}"
+                acked = tmp_path / name
+                acked.write_bytes(bytes(8))
+                every = chance.choice([3, 20])
+                victim = begin(count_for_ever.__name__, tmp_path / "j", name, acked, every)
+                victims.append((name, acked, victim))
+            for _, _, victim in victims:
+                assert victim.stdout is not None
+                assert victim.stdout.readline() == "ready\n", victim.communicate()[1]
+            time.sleep(chance.random() * 0.3)
+            for name, acked, victim in victims:
+                victim.kill()
+                victim.communicate()
+                surely[name] = int.from_bytes(acked.read_bytes(), "little")
+            follower.catch_up()
+            if cut and not round_ % 2:
+                # Published entries are in the files: a cut that loses no byte, and all is scanned.
+                follower.close()
+                pretend_power_cut(tmp_path / "j")
+                for path in (tmp_path / "j" / "queue-journal").glob("snapshot-*"):
+                    pretend_power_cut(path)
+                follower = Journal(tmp_path / "j", Counts(), read_only=True)  # noqa: PLW2901
+            with Journal(tmp_path / "j", Counts(), compact_on_open=False) as journal:
+                for name, number in surely.items():
+                    assert journal.state.get(name, 0) in {number, number + 1}
+                assert journal.read(dict) == follower.read(dict)
+                assert journal.verify().ok
+                surely = {name: journal.state.get(name, 0) for name in surely}
+    with Journal(tmp_path / "j", Counts()) as journal:
+        assert journal.compact().sequence == sum(surely.values())
+
+
+def test_followers_keep_up_with_compaction(tmp_path: Path) -> None:
+    """While a process appends and compacts all the time."""
+    Journal(tmp_path, Counts(), page_bytes=4096, snapshots=1).close()
+    writer = begin(count.__name__, tmp_path, "w", SECONDS, 0, 7)
+    seen: list[int] = []
+    with Journal(tmp_path, Counts(), read_only=True) as follower:
+
+        def follow() -> bool:
+            seen.append(follower.read(lambda state: state.get("w", 0)))
+            time.sleep(0.001)
+            return writer.poll() is not None
+
+        until(follow)
+        ((done, _),) = counted([writer])
+        assert follower.read(dict) == {"w": done}
+    assert seen == sorted(seen)
+    assert len(set(seen)) > 10

@@ -1,0 +1,809 @@
+"""The native reader against the Python source and plain reading: the same rows, the same errors."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import struct
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from support import flip
+
+from pagequeue import Queue, Retention, _core, errors
+from pagequeue import format as fmt
+from pagequeue.page.page import REASONS, private_page
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+import pyspark
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import functions as f
+
+from pagequeue import spark as pages
+from pagequeue.spark.native import building
+from pagequeue.spark.native import reader as native
+from pagequeue.spark.pipeline.spark_errors import told
+from pagequeue.spark.planning import PART_BYTES_MIN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+PAGE_BYTES = 4096
+START = 1_700_000_000_000_000_000
+STEP = 1001
+COUNT = 300
+READERS = ("python", "native")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Any:  # noqa: ANN401 - a fixture
+    """Keep the user's own cache out of it: the jar is built here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def fill(directory: Path, count: int = COUNT, *, first: int = 0, **options: Any) -> Path:  # noqa: ANN401
+    """Send messages of different sizes a microsecond and a bit apart, some at the same time."""
+    with (
+        Queue(directory, page_bytes=PAGE_BYTES, clock=lambda: START, **options) as queue,
+        queue.producer() as producer,
+    ):
+        for number in range(first, first + count):
+            payload = f"m{number}".encode() * (number % 5)
+            producer.send(payload, timestamp=START + number // 3 * 3 * STEP)
+    return directory
+
+
+def plain(directory: Path) -> list[tuple[int, int, bytes]]:
+    """Return sequence, timestamp and payload of all messages, read without Spark."""
+    with Queue(directory, read_only=True) as queue:
+        return [(m.sequence, m.timestamp, m.payload) for m in queue.replay()]
+
+
+def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
+    """Return all rows, in order of queue and sequence; bytes as bytes."""
+    return sorted(
+        tuple(bytes(value) if isinstance(value, bytearray) else value for value in row)
+        for row in frame.collect()
+    )
+
+
+def verdict(way: Callable[[], object]) -> tuple[str, str] | None:
+    """Return the error of this package that a query ends with, by class and text; None: none."""
+    try:
+        way()
+    except Exception as error:
+        try:
+            told(error)
+        except errors.PageQueueError as own:
+            return type(own).__name__, str(own)
+        raise
+    return None
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A queue of several pages without writers."""
+    return fill(tmp_path_factory.mktemp("native") / "q")
+
+
+def both(spark: SparkSession, path: Path, **options: object) -> tuple[DataFrame, DataFrame]:
+    """Return a path as a table by the Python source, and by the native reader."""
+    python, jvm = (pages.read(spark, path, reader=reader, **options) for reader in READERS)  # type: ignore[arg-type]
+    return python, jvm
+
+
+# --- the same rows --------------------------------------------------------------------------------
+
+
+def test_rows_names_and_types_are_those_of_the_python_source(
+    spark: SparkSession, filled: Path, tmp_path: Path
+) -> None:
+    """Plain and compressed pages, a live one, messages larger than a page, several queues."""
+    path = tmp_path / "live" / "a"
+    with (
+        Queue(path, page_bytes=PAGE_BYTES, clock=lambda: START) as queue,
+        queue.producer() as producer,
+    ):
+        producer.send_many([b"a", bytes(range(256)) * 500, b""])
+        producer.send_many([b"c" * 40] * 300)
+        assert queue.compress().pages > 0
+        producer.send_many([b"d" * 40] * 90)
+        fill(tmp_path / "live" / "b", 100)
+        python, jvm = both(spark, tmp_path / "live" / "*", partitionBytes=60_000)
+        assert jvm.schema == python.schema
+        found = rows(jvm)
+        assert found == rows(python)
+        assert [row[1:2] + row[3:] for row in found if row[0] == str(path)] == plain(path)
+    jvm = pages.read(spark, filled, reader="native")
+    assert rows(jvm.drop("queue", "timestamp")) == plain(filled)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part_bytes", [700, PART_BYTES_MIN])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"fromSequence": 17, "toSequence": 251}, {"since": START + STEP * 40},
+     {"until": START + STEP * 77}, {"fromSequence": 20, "until": START}, {"durableOnly": "true"}],
+)  # fmt: skip
+def test_options_mean_the_same(
+    spark: SparkSession, filled: Path, options: dict[str, object], part_bytes: int
+) -> None:
+    """Ranges, and partitions that begin and end inside pages."""
+    python, jvm = both(spark, filled, partitionBytes=part_bytes, **options)
+    assert rows(jvm) == rows(python)
+    assert jvm.select("payload").count() == python.count()
+
+
+RECORD = np.dtype(
+    [
+        ("i1", "i1"), ("i2", ">i2"), ("i4", "<i4"), ("i8", ">i8"), ("u1", "u1"), ("u2", "<u2"),
+        ("u4", ">u4"), ("f4", "<f4"), ("f8", ">f8"), ("ok", "?"), ("sequence", "<i4"),
+    ]
+)  # fmt: skip
+
+
+def test_records_are_columns(spark: SparkSession, tmp_path: Path) -> None:
+    """Numbers of every size and order; a field keeps its name before our own column."""
+    records = np.frombuffer(random.Random(5).randbytes(RECORD.itemsize * 200), RECORD).copy()
+    for name in ("f4", "f8"):
+        records[name] = np.arange(200) / 4 - 9
+    records["ok"] = np.arange(200) % 3 == 0
+    with (
+        Queue(tmp_path / "q", page_bytes=PAGE_BYTES, dtype=RECORD) as queue,
+        queue.producer() as producer,
+    ):
+        for part in np.array_split(records, 4):
+            producer.send_many(part)
+    python, jvm = both(spark, tmp_path / "q")
+    assert jvm.schema == python.schema
+    assert rows(jvm) == rows(python)
+    assert (
+        jvm.where("sequence = 5 and queue_sequence < 100").count()
+        == python.where("sequence = 5 and queue_sequence < 100").count()
+    )
+
+
+# --- pushed down ----------------------------------------------------------------------------------
+
+EDGES = [-(2**63), -1, 0, 1, 9, COUNT - 1, COUNT, 2**63 - 1]
+TIMES = [
+    -(2**63), -1, 0, START - 1, START, START + 1, START + 3 * STEP, START + 30 * STEP - 1,
+    START + (COUNT - 1) * STEP, 2**63 - 1,
+]  # fmt: skip
+VALUES = {
+    "sequence": st.sampled_from(EDGES) | st.integers(-3, COUNT + 3),
+    "timestamp_ns": st.sampled_from(TIMES) | st.integers(START - 9, START + COUNT * STEP + 9),
+    "timestamp": st.integers(START // 1000 - 3, START // 1000 + COUNT + 5),
+}
+
+
+def _literal(column: str, value: int) -> str:
+    if column == "timestamp":
+        return f"timestamp_micros({value})"
+    return "(-9223372036854775807L - 1)" if value == -(2**63) else f"{value}L"
+
+
+@st.composite
+def comparisons(draw: st.DrawFn) -> str:
+    """One comparison, as SQL."""
+    column = draw(st.sampled_from(sorted(VALUES)))
+    values = [
+        _literal(column, value) for value in draw(st.lists(VALUES[column], min_size=2, max_size=4))
+    ]
+    how = draw(
+        st.sampled_from(
+            [
+                "<",
+                "<=",
+                ">",
+                ">=",
+                "=",
+                "<>",
+                "<=>",
+                "in",
+                "between",
+                "is null",
+                "is not null",
+                "null",
+                "flipped",
+            ]
+        )
+    )
+    if how == "in":
+        return f"{column} in ({', '.join(values)})"
+    if how == "between":
+        return f"{column} between {values[0]} and {values[1]}"
+    if how.startswith("is"):
+        return f"{column} {how}"
+    if how == "null":
+        return f"{column} in ({values[0]}, null)"
+    if how == "flipped":
+        return f"{values[0]} < {column}"
+    return f"{column} {how} {values[0]}"
+
+
+CONDITIONS = st.recursive(
+    comparisons(),
+    lambda inner: st.one_of(
+        st.tuples(inner, inner).map(lambda two: f"({two[0]}) and ({two[1]})"),
+        st.tuples(inner, inner).map(lambda two: f"({two[0]}) or ({two[1]})"),
+        inner.map(lambda one: f"not ({one})"),
+    ),
+    max_leaves=4,
+)
+
+
+def _filters_agree(spark: SparkSession, filled: Path, conditions: list[str]) -> None:
+    """What Spark itself makes of each condition is right."""
+    jvm = pages.read(spark, filled, reader="native").select("sequence")
+    columns = [f.expr(text).alias(str(i)) for i, text in enumerate(conditions)]
+    wanted = pages.read(spark, filled).select("sequence", *columns).collect()
+    for i, text in enumerate(conditions):
+        found = sorted(row.sequence for row in jvm.where(text).collect())
+        assert found == sorted(row.sequence for row in wanted if row[1 + i]), text
+
+
+def test_filters_are_exact_at_their_edges(spark: SparkSession, filled: Path) -> None:
+    """By sequence and time, at the ends of int64, with negation and nulls."""
+    conditions = [
+        "sequence < 10", "sequence <= 10", "sequence > 10", "sequence >= 10", "sequence = 10",
+        "sequence <> 10", "sequence in (3, 4, 9, 299, 300)", "not (sequence in (3, null))",
+        f"timestamp_ns >= {START + 3 * STEP}", f"timestamp_ns > {START + 3 * STEP}",
+        f"timestamp_ns < {START + 3 * STEP}", f"timestamp_ns <= {START + 3 * STEP}",
+        f"timestamp = timestamp_micros({START // 1000 + 3})",
+        f"timestamp > timestamp_micros({START // 1000 + 3})",
+        f"not (timestamp <= timestamp_micros({START // 1000 + 3}) or sequence > 50)",
+        f"timestamp_ns <= {2**63 - 1}", "timestamp_ns > (-9223372036854775807L - 1)",
+        f"queue = '{filled}' and sequence between 7 and 9", "queue in ('other')",
+    ]  # fmt: skip
+    _filters_agree(spark, filled, conditions)
+    jvm = pages.read(spark, filled, reader="native")
+    assert jvm.where("sequence < 10").count() == 10
+
+
+@pytest.mark.slow
+@settings(
+    max_examples=15, deadline=None, derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)  # fmt: skip
+@given(conditions=st.lists(CONDITIONS, min_size=8, max_size=8))
+def test_filters_are_those_of_spark(
+    spark: SparkSession, filled: Path, conditions: list[str]
+) -> None:
+    """Any combination of comparisons selects what Spark selects."""
+    _filters_agree(spark, filled, conditions)
+
+
+def test_limits_aggregates_and_columns_are_pushed_down(spark: SparkSession, filled: Path) -> None:
+    """They show in the plan, read no payload, and a frame that was used is whole afterwards."""
+    jvm = pages.read(spark, filled, reader="native")
+    counted = jvm.where("sequence >= 7").agg(
+        f.count("*"),
+        f.count("payload"),
+        f.min("sequence"),
+        f.max("timestamp_ns"),
+        f.min("timestamp"),
+    )
+    plan = counted._jdf.queryExecution().toString()
+    assert "PushedAggregates: [count count min_s max_t min_m]" in plan
+    assert "sequence >= 7" in plan
+    table = plain(filled)
+    row = counted.collect()[0]
+    assert row[:4] == (COUNT - 7, COUNT - 7, 7, table[-1][1])
+    assert int(row[4].timestamp() * 1e6) // 10 == table[7][1] // 10_000
+    none = jvm.where("sequence < 0").agg(f.count("*"), f.max("sequence")).collect()[0]
+    assert tuple(none) == (0, None)
+    assert len(jvm.limit(3).collect()) == 3
+    assert "PushedLimit: 3" in jvm.limit(3)._jdf.queryExecution().toString()
+    some = jvm.where("sequence < 10")
+    assert some.union(jvm).count() == COUNT + 10
+    assert jvm.alias("a").join(some.alias("b"), "sequence").count() == 10
+    assert jvm.count() == COUNT
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+def _page(directory: Path, number: int) -> Path:
+    return directory / fmt.page_name("queue", number)
+
+
+def _positions(page: Path) -> list[int]:
+    """Return where the frames of a page begin, and its end-of-page mark."""
+    data, found, position = page.read_bytes(), [], 64
+    while True:
+        word = struct.unpack_from("<I", data, position)[0]
+        found.append(position)
+        if word >> 30 == 2:
+            return found
+        position += ((word & fmt.LENGTH_MASK) + 7) // 8 * 8
+
+
+def _overwrite(path: Path, position: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(data)
+
+
+def _payload(there: Path) -> None:
+    """A byte of a payload: nothing but the checksum tells."""
+    page = _page(there, 2)
+    data = page.read_bytes()
+    position = next(
+        at
+        for at in _positions(page)
+        if struct.unpack_from("<I", data, at)[0] & fmt.LENGTH_MASK > 18
+    )
+    flip(page, position + 17)
+
+
+def _checksum(there: Path) -> None:
+    page = _page(there, 2)
+    flip(page, _positions(page)[4] + 5)
+
+
+def _timestamp(there: Path) -> None:
+    page = _page(there, 2)
+    flip(page, _positions(page)[7] + 9)
+
+
+def _length(there: Path) -> None:
+    page = _page(there, 2)
+    _overwrite(page, _positions(page)[5], struct.pack("<I", 0x3FFFFFF0))
+
+
+def _hole(there: Path) -> None:
+    page = _page(there, 2)
+    _overwrite(page, _positions(page)[5], bytes(4))
+
+
+def _mark(there: Path) -> None:
+    page = _page(there, 2)
+    flip(page, _positions(page)[-1] + 4)
+
+
+def _early_mark(there: Path) -> None:
+    """A frame in the middle becomes a valid end of the page."""
+    page = _page(there, 2)
+    data = page.read_bytes()
+    ordinal = 6
+    sequence = struct.unpack_from("<Q", data, 40)[0] + ordinal
+    word = 0x80000000 | 16
+    checksum = _core.crc32c(data[24:40] + struct.pack("<qQI", 0, sequence, word))
+    _overwrite(page, _positions(page)[ordinal], struct.pack("<IIq", word, checksum, 0))
+
+
+def _moved(there: Path) -> None:
+    """The frames of a page in the place of another one's, under its header."""
+    data = _page(there, 3).read_bytes()
+    _overwrite(_page(there, 2), 64, data[64:])
+
+
+def _other_queue(there: Path) -> None:
+    """Another queue's page, with the same number and sequences: only its id differs."""
+    fill(there.parent / "other")
+    _page(there, 2).write_bytes(_page(there.parent / "other", 2).read_bytes())
+
+
+def _other_frames(there: Path) -> None:
+    """Another queue's frames under the right header: only the checksums tell."""
+    fill(there.parent / "other")
+    _overwrite(_page(there, 2), 64, _page(there.parent / "other", 2).read_bytes()[64:])
+
+
+def _magic(there: Path) -> None:
+    flip(_page(there, 2), 0)
+
+
+def _header(there: Path) -> None:
+    flip(_page(there, 2), 50)
+
+
+def _number(there: Path) -> None:
+    _page(there, 2).write_bytes(_page(there, 3).read_bytes())
+
+
+def _shorter(there: Path) -> None:
+    os.truncate(_page(there, 2), 2048)
+
+
+def _longer(there: Path) -> None:
+    os.truncate(_page(there, 2), 8192)
+
+
+def _missing(there: Path) -> None:
+    _page(there, 2).unlink()
+
+
+def _link(there: Path) -> None:
+    _page(there, 2).rename(there / "elsewhere")
+    _page(there, 2).symlink_to(there / "elsewhere")
+
+
+def _fifo(there: Path) -> None:
+    _page(there, 2).unlink()
+    os.mkfifo(_page(there, 2))
+
+
+def _index(there: Path) -> None:
+    """Only a hint: no error."""
+    index = there / fmt.index_name("queue", 2)
+    index.write_bytes(random.Random(1).randbytes(index.stat().st_size))
+
+
+def _no_index(there: Path) -> None:
+    (there / fmt.index_name("queue", 2)).unlink()
+
+
+SEEN = (
+    _payload, _checksum, _timestamp, _length, _hole, _mark, _early_mark, _moved, _other_queue,
+    _other_frames, _magic, _header, _number, _shorter, _longer, _missing, _link, _fifo,
+)  # fmt: skip
+QUICK = (_payload, _missing)
+WHOLE, IN_PIECES = 1 << 30, 2000
+"""Bytes of a partition: the whole queue is one task, or a page is several."""
+
+
+def _same_verdict(
+    spark: SparkSession, there: Path, *, seen: bool, parts: tuple[int, ...] = (WHOLE, IN_PIECES)
+) -> None:
+    """Compare what both readers make of damage."""
+    for part_bytes in parts:
+        found = [
+            verdict(lambda frame=frame: frame.selectExpr("sum(length(payload))").collect())
+            for frame in both(spark, there, partitionBytes=part_bytes)
+        ]
+        assert found[0] == found[1]
+        assert (found[0] is not None) == seen
+    if not seen:
+        python, jvm = both(spark, there, partitionBytes=900)
+        assert rows(jvm) == rows(python)
+
+
+def _same_after_planning(spark: SparkSession, there: Path, damage: Callable[[Path], None]) -> None:
+    """Plan, damage, and compare what the tasks find with what opening finds then."""
+    planned = [frame.select("payload") for frame in both(spark, there)]
+    physical = planned[1]._jdf.queryExecution()
+    physical.executedPlan().execute().getNumPartitions()  # planned now
+    damage(there)
+    found = verdict(lambda: physical.executedPlan().execute().count())
+    assert found is not None
+    wanted = verdict(lambda: pages.read(spark, there).collect())
+    assert wanted is not None
+    assert found[0] == wanted[0]
+    assert ("queue-0000000002.page" in found[1]) == ("queue-0000000002.page" in wanted[1])
+
+
+@pytest.mark.parametrize("damage", QUICK)
+def test_damage_is_the_same_error(
+    spark: SparkSession, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    """Class, file, place and remedy: what a task finds, and what planning does."""
+    fill(tmp_path / "q")
+    damage(tmp_path / "q")
+    _same_verdict(spark, tmp_path / "q", seen=True, parts=(WHOLE,))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", SEEN)
+def test_damage_of_every_kind_is_the_same_error(
+    spark: SparkSession, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    """Whether the whole queue is one task, or a page is several."""
+    fill(tmp_path / "q")
+    damage(tmp_path / "q")
+    _same_verdict(spark, tmp_path / "q", seen=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", [_index, _no_index])
+def test_a_wrong_index_costs_nothing(
+    spark: SparkSession, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    """Messages and times are found without it."""
+    fill(tmp_path / "q")
+    damage(tmp_path / "q")
+    _same_verdict(spark, tmp_path / "q", seen=False)
+    python, jvm = both(spark, tmp_path / "q", partitionBytes=300)
+    assert rows(jvm.select("timestamp_ns")) == rows(python.select("timestamp_ns"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", SEEN)
+def test_what_happens_after_planning_is_found_by_tasks(
+    spark: SparkSession, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    """Planned whole, then damaged: a task must see what opening would have."""
+    fill(tmp_path / "q")
+    _same_after_planning(spark, tmp_path / "q", damage)
+
+
+@pytest.mark.slow
+def test_random_damage_of_a_compressed_page_is_the_same(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """In its front, its blocks, its second front and its end."""
+    rng = random.Random(11)
+    fill(tmp_path / "q")
+    with Queue(tmp_path / "q") as queue:
+        assert queue.compress().pages > 0
+    page = _page(tmp_path / "q", 2)
+    whole = page.read_bytes()
+    places = [0, 4, 9, 17, 30, 41, 64, 73, 81, 89, 112, 116, 120, 128, 132, 136, 140]
+    places += [rng.randrange(144, len(whole)) for _ in range(12)]
+    for place in places:
+        page.write_bytes(whole)
+        flip(page, place)
+        found = [
+            verdict(lambda frame=frame: frame.selectExpr("sum(length(payload))").collect())
+            for frame in both(spark, tmp_path / "q")
+        ]
+        assert found[0] == found[1], place
+    for size in (0, 100, 200, len(whole) - 1, len(whole) + 1):
+        page.write_bytes((whole + b"\0")[:size])
+        found = [
+            verdict(lambda frame=frame: frame.selectExpr("sum(length(payload))").collect())
+            for frame in both(spark, tmp_path / "q")
+        ]
+        assert found[0] == found[1], size
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "position"), [(2, 90), (2, 102), (3, 70), (3, 2000)])
+def test_damaged_fragments_are_the_same_error(
+    spark: SparkSession, tmp_path: Path, number: int, position: int
+) -> None:
+    """The head, a mark with its checksums, and a block of a message larger than a page."""
+    with Queue(tmp_path / "q", page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
+        producer.send(bytes(range(256)) * 60)
+        producer.send(b"after")
+    flip(_page(tmp_path / "q", number), position)
+    found = [
+        verdict(lambda frame=frame: frame.selectExpr("sum(length(payload))").collect())
+        for frame in both(spark, tmp_path / "q")
+    ]
+    assert found[0] == found[1]
+    assert found[0] is not None
+
+
+def test_what_retention_took_is_expired(spark: SparkSession, tmp_path: Path) -> None:
+    """A frame keeps what was there when it was first used; what is gone since is an error."""
+    fill(tmp_path / "q")
+    python, jvm = both(spark, tmp_path / "q")
+    total = "sum(length(payload))"
+    assert jvm.selectExpr(total).collect() == python.selectExpr(total).collect()
+    fill(tmp_path / "q", 50, first=COUNT)
+    assert jvm.selectExpr(total, "count(*)").collect()[0][1] == COUNT
+    with Queue(tmp_path / "q", retention=Retention(max_bytes=3 * PAGE_BYTES)) as queue:
+        queue.trim()
+        head = queue.head_sequence
+    assert head > 0
+    found = [
+        verdict(lambda frame=frame: frame.selectExpr(total).collect()) for frame in (python, jvm)
+    ]
+    assert found[0] == found[1]
+    assert found[0] is not None
+    assert found[0][0] == "Expired"
+    assert len(jvm.where(f"sequence >= {head}").select("payload").collect()) == COUNT - head
+
+
+# --- the reader itself ----------------------------------------------------------------------------
+
+
+def test_the_reader_that_is_asked_for_is_told(spark: SparkSession, filled: Path) -> None:
+    """What the native one does not know is an error with a remedy, and `auto` is the Python one."""
+    plan = pages.read(spark, filled, reader="native")._jdf.queryExecution().toString()
+    assert "pagequeue (native reader)" in plan
+    for reader in ("auto", "python"):
+        frame = spark.read.format("pagequeue").option("reader", reader).load(str(filled))
+        assert "native" not in frame._jdf.queryExecution().toString()
+    with pytest.raises(errors.InvalidOption, match=r"onDamage=skip.*python"):
+        pages.read(spark, filled, reader="native", onDamage="skip")
+    with pytest.raises(errors.InvalidOption, match="reader is 'other'"):
+        pages.read(spark, filled, reader="native", Reader="other")
+    found = verdict(
+        lambda: spark.read.format("pagequeue").option("reader", "native").load(str(filled)).count()
+    )
+    assert found is not None
+    assert found[0] == "InvalidOption"
+    dtype = np.dtype([("text", "U4"), ("big", ">u8"), ("n", ">u4")])
+    assert set(native.column_specs(dtype)) == {*native.OWN, "n"}
+
+
+def test_the_jar_is_kept_where_nobody_else_can_write(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By content; a directory that others can write to is not used, nor a file that they can."""
+    monkeypatch.setattr(building, "compiled", lambda _: {"pagequeue/A.class": b"one"})
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = building.jar(spark)
+    assert os.path.dirname(path) == str(tmp_path / "pagequeue")
+    assert (tmp_path / "pagequeue").stat().st_mode & 0o777 == 0o700
+    assert os.stat(path).st_mode & 0o777 == 0o600
+    monkeypatch.setattr(building, "compiled", lambda _: {"pagequeue/A.class": b"other"})
+    before = os.stat(path).st_ino
+    assert building.jar(spark) == path
+    assert os.stat(path).st_ino == before  # it was taken as it is
+    os.chmod(path, 0o666)
+    assert building.jar(spark) == path
+    assert os.stat(path).st_ino != before
+    (tmp_path / "pagequeue").chmod(0o777)
+    assert not building.jar(spark).startswith(str(tmp_path / "pagequeue"))
+    monkeypatch.setattr(building, "sources", lambda: {"A.java": "other"})
+    assert os.path.basename(building.jar(spark)) != os.path.basename(path)
+
+
+def _walked(page: bytes, queue_id: bytes, first: int) -> str:
+    """Return what the core finds in a page, as the Java side puts it."""
+
+    class Meta:
+        page_bytes = len(page)
+
+    Meta.queue_id = queue_id  # type: ignore[attr-defined]
+    region = private_page(page, Meta)  # type: ignore[arg-type]
+    position, sequence, timestamp, *_, stopped = _core.scan(
+        region, None, first, 64, first, fmt.SEQUENCE_MAX, -(2**63), _core.INDEX_NONE
+    )
+    return f"{position} {sequence} {timestamp} {REASONS[stopped]}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_the_frame_reader_agrees_with_the_core_on_any_bytes(
+    spark: SparkSession, filled: Path, seed: int
+) -> None:
+    """Real pages with bytes changed, lengths forged, frames moved, and with right checksums."""
+    rng = random.Random(seed)
+    native.prepare(spark)
+    walk = spark._jvm.pagequeue.Verdicts.walk  # type: ignore[union-attr]
+    pages_there = [_page(filled, number).read_bytes() for number in (1, 2, 3)]
+    reasons = set()
+    for turn in range(400):
+        page = bytearray(rng.choice(pages_there))
+        queue_id, first = bytes(page[24:40]), struct.unpack_from("<Q", page, 40)[0]
+        if turn % 5 == 0:  # frames with right checksums and any length or flags
+            position, sequence = 64, first
+            for _ in range(rng.randrange(6)):
+                size = rng.choice([0, 1, 7, 8, 9, 300, len(page) - position - 32])
+                size = max(0, min(size, len(page) - position - 16))
+                word = (16 + size) | rng.choice([0, 0, 1, 2, 3]) << 30
+                body = rng.randbytes(size)
+                time_ns = rng.randrange(-(2**63), 2**63)
+                rest = struct.pack("<qQI", time_ns, sequence, word)
+                checksum = _core.crc32c(queue_id + body + rest)
+                frame = struct.pack("<IIq", word, checksum, time_ns) + body
+                page[position : position + len(frame)] = frame
+                position, sequence = position + (16 + size + 7) // 8 * 8, sequence + 1
+                if position + 16 > len(page):
+                    break
+            del page[PAGE_BYTES:]
+        else:
+            for _ in range(rng.randrange(1, 4)):
+                at = rng.choice([rng.randrange(64, len(page)), rng.randrange(64, 400)])
+                page[at] = rng.randrange(256)
+        data = bytes(page)
+        found = walk(bytearray(data), bytearray(queue_id), first)
+        assert found == _walked(data, queue_id, first)
+        reasons.add(re.sub(r"^\S+ \S+ \S+ ", "", found))
+    assert len(reasons) == 4
+
+
+# --- what other classes would give ----------------------------------------------------------------
+
+
+def _renamed(name: str, file: str = "", old: str = "", new: str = "") -> dict[str, str]:
+    """Return the sources in another package, with one change."""
+    texts = {
+        one: text.replace("package pagequeue;", f"package {name};")
+        for one, text in building.sources().items()
+    }
+    if file:
+        assert texts[file].count(old) == 1
+        texts[file] = texts[file].replace(old, new)
+    return texts
+
+
+def _use(
+    spark: SparkSession,
+    patch: pytest.MonkeyPatch,
+    jar: Path,
+    name: str,
+    classes: dict[str, bytes],
+) -> None:
+    """Read with these classes from now on, until the patch is undone.
+
+    Executors know a jar by its file name alone, so each has its own.
+    """
+    native.prepare(spark)
+    jar.write_bytes(building.jar_bytes(classes))
+    spark._jsparkSession.sessionState().resourceLoader().addJar(str(jar))
+    getattr(spark._jvm, name).Planner.set(native._planner)
+    patch.setattr(native, "FORMAT", f"{name}.Source")
+
+
+PLANTS: dict[str, tuple[str, str, str, Callable[[Path], None]]] = {
+    "nochecksum": (
+        "Frames.java", "if (sum(at, length, sequence) != stated) {", "if (false) {", _payload,
+    ),
+    "noqueueid": ("PageFile.java", "if (head[24 + i] != place.id[i]) {", "if (false) {",
+                  _other_queue),
+    "noheader": ("PageFile.java", "if ((int) crc.getValue() != stated) {", "if (false) {", _header),
+    "nomark": ("Messages.java", "if (turns && !isTurned) {", "if (false) {", _mark),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(PLANTS))
+def test_a_reader_that_does_not_check_is_caught(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Checksum, queue id, header, end of the page; frames of another page fail their checksums."""
+    file, old, new, damage = PLANTS[name]
+    texts = _renamed(name, file, old, new)
+    monkeypatch.setattr(building, "sources", lambda: texts)
+    _use(spark, monkeypatch, tmp_path / f"{name}.jar", name, building.compiled(spark))
+    fill(tmp_path / "q")
+    python, jvm = both(spark, tmp_path / "q")
+    assert rows(jvm) == rows(python)
+    with pytest.raises(AssertionError):  # behind planning, because that checks headers too
+        _same_after_planning(spark, tmp_path / "q", damage)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", ["time", "sequence", "limit"])
+def test_a_filter_that_is_off_by_one_is_caught(
+    spark: SparkSession, filled: Path, monkeypatch: pytest.MonkeyPatch, bug: str
+) -> None:
+    """At the edge of a range, by time and by sequence."""
+    from pagequeue.spark.native import conditions, intervals  # noqa: PLC0415 - patched here only
+
+    right = intervals.of
+    if bug == "time":
+        monkeypatch.setitem(conditions.NS_EACH, "m", 1001)
+    elif bug == "sequence":
+        monkeypatch.setattr(intervals, "of", lambda first, end: right(first, end + 1))
+    else:
+        monkeypatch.setattr(intervals, "of", lambda first, end: right(first + (first > 0), end))
+    with pytest.raises(AssertionError):
+        test_filters_are_exact_at_their_edges(spark, filled)
+
+
+@pytest.mark.slow
+def test_classes_of_javac_read_the_same(
+    spark: SparkSession, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sources are plain Java: where a JDK is there, its compiler gives the same classes."""
+    javac = shutil.which("javac")
+    if javac is None:
+        pytest.skip("needs javac")
+    texts = _renamed("byjavac")
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    jars = os.path.join(os.path.dirname(pyspark.__file__), "jars", "*")
+    command = [javac, "--release", "17", "-nowarn", "-cp", jars, "-d", str(tmp_path / "out")]
+    subprocess.run(
+        [*command, *(str(tmp_path / name) for name in texts)], check=True, capture_output=True
+    )
+    classes = {
+        str(path.relative_to(tmp_path / "out")): path.read_bytes()
+        for path in (tmp_path / "out").rglob("*.class")
+    }
+    monkeypatch.setattr(building, "sources", lambda: texts)
+    assert set(building.compiled(spark)) == set(classes)
+    _use(spark, monkeypatch, tmp_path / "byjavac.jar", "byjavac", classes)
+    python, jvm = both(spark, filled)
+    assert rows(jvm) == rows(python)
+    assert jvm.where("sequence < 5").count() == 5

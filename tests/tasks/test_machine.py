@@ -1,0 +1,406 @@
+"""The state machine of task stores against a model of a few lines, and what it refuses."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec.msgpack
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from task_model import Job, Model
+
+from pagequeue.errors import Conflict, InvalidOption, Stale
+from pagequeue.tasks import machine as codes
+from pagequeue.tasks import plan
+from pagequeue.tasks import state as states
+from pagequeue.tasks.machine import InvalidEntry, TaskMachine
+from pagequeue.tasks.plan import Change, Insertion, Transaction
+from pagequeue.tasks.task import Modified, task_of
+
+if TYPE_CHECKING:
+    from pagequeue.tasks.state import State
+
+QUEUES = ("a", "b", "c")
+LEASE = 10
+MAX_DELIVERIES = 3
+PAYLOADS = st.binary(max_size=4)
+TIMES = st.none() | st.integers(-5, 30)
+
+
+class Tasks(RuleBasedStateMachine):
+    """Transactions on a state, which is now and then dumped, loaded and replayed from scratch."""
+
+    @initialize()
+    def begin(self) -> None:
+        """Begin with an empty state, and with heaps that are filtered often."""
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(states, "HEAP_MIN", 1)
+        self.machine = TaskMachine()
+        self.state = self.machine.initial()
+        self.other = self.machine.initial()
+        self.model = Model()
+        self.now = 100
+        self.log: list[bytes] = []
+        self.refs: list[tuple[int, int]] = [(1, 1)]
+        self.write([self.now, [codes.CODEC, "bytes"]])
+
+    def teardown(self) -> None:
+        """Undo what was patched."""
+        if hasattr(self, "patch"):
+            self.patch.undo()
+
+    def write(self, entry: list[Any]) -> None:
+        """Apply an entry as the handle that wrote it does, and as all others do."""
+        payload = msgspec.msgpack.encode(entry)
+        self.log.append(payload)
+        self.machine.apply_own(self.state, entry, self.now)
+        self.machine.apply(self.other, msgspec.msgpack.decode(payload), self.now)
+        assert list(self.machine.dump(self.other)) == list(self.machine.dump(self.state))
+
+    @rule(seconds=st.integers(0, 15))
+    def wait(self, seconds: int) -> None:
+        """Time passes."""
+        self.now += seconds
+
+    @rule(data=st.data())
+    def modify(self, data: st.DataObject) -> None:
+        """A transaction of many parts, some of which name old versions."""
+        current = [(number, job.version) for number, job in self.model.jobs.items()]
+        old = self.refs[-2:] if not current or data.draw(st.integers(0, 4)) == 0 else []
+        ref = st.sampled_from([*current[-6:], *old])
+        chosen = data.draw(st.lists(ref, max_size=4, unique_by=lambda one: one[0]))
+        kinds = [data.draw(st.sampled_from(("change", "delete", "depend"))) for _ in chosen]
+        changes = {
+            one: Change(
+                data.draw(st.none() | st.sampled_from(QUEUES)), data.draw(st.none() | PAYLOADS),
+                self.later(data.draw(TIMES)), data.draw(st.none() | st.integers(-2, 2)),
+            )
+            for one, kind in zip(chosen, kinds, strict=True)
+            if kind == "change"
+        }  # fmt: skip
+        keys = st.none() | st.sampled_from(("k", "l"))
+        inserts = [
+            Insertion(
+                data.draw(st.sampled_from(QUEUES)), data.draw(PAYLOADS),
+                self.later(data.draw(TIMES)), data.draw(st.integers(-2, 2)), data.draw(keys),
+            )
+            for _ in range(data.draw(st.integers(0, 3)))
+        ]  # fmt: skip
+        deleted = [one for one, kind in zip(chosen, kinds, strict=True) if kind == "delete"]
+        depended = [one for one, kind in zip(chosen, kinds, strict=True) if kind == "depend"]
+        wanted = Transaction(inserts, list(changes.items()), deleted, depended)
+        try:
+            plan.check(wanted)
+        except InvalidOption:
+            keys_given = [new.key for new in inserts if new.key]
+            assert len(set(keys_given)) < len(keys_given)
+            return
+        self.commit(wanted)
+
+    def later(self, seconds: int | None) -> int | None:
+        """Return a time from now."""
+        return None if seconds is None else self.now + seconds
+
+    def commit(self, wanted: Transaction) -> None:
+        """Do a transaction on both."""
+        model = self.model
+        refs = [*wanted.finish, *wanted.delete, *wanted.depend, *(ref for ref, _ in wanted.change)]
+        wrong = [
+            Conflict(n, v, model.jobs[n].version if n in model.jobs else None)
+            for n, v in refs
+            if n not in model.jobs or model.jobs[n].version != v
+        ]
+        wrong += [
+            Conflict(number, None, model.jobs[number].version, new.key)
+            for new in wanted.insert
+            if (number := model.key_of(new.key)) is not None
+        ]
+        before = list(self.machine.dump(self.state))
+        if wrong:
+            with pytest.raises(Stale) as raised:
+                plan.modify(self.state, self.now, wanted, "there")
+            assert list(raised.value.conflicts) == wrong
+            self.check_one(wanted, None, None)
+            assert list(self.machine.dump(self.state)) == before
+            return
+        entry, result = plan.modify(self.state, self.now, wanted, "there")
+        assert list(self.machine.dump(self.state)) == before
+        if len(entry) == 1:
+            return
+        self.check_one(wanted, entry, result)
+        self.write(entry)
+        for number, _ in (*wanted.finish, *wanted.delete):
+            del model.jobs[number]
+        for (number, version), change in wanted.change:
+            job = model.jobs[number]
+            at = self.now if change.queue is not None and change.at is None else change.at
+            given = {name: value for name, value in change._asdict().items() if value is not None}
+            job = model.jobs[number] = replace(job, **given, version=version + 1)
+            if at is not None:
+                job.at, job.worker, job.reason, job.deliveries, job.dead = at, None, None, 0, False
+        for new in wanted.insert:
+            model.made += 1
+            at = self.now if new.at is None else new.at
+            model.jobs[model.made] = Job(1, new.queue, new.payload, at, new.priority, new.key)
+        for task in (*result.inserted, *result.changed):
+            assert task == task_of(self.state.tasks[task.id], "bytes")
+            self.refs.append(task.ref)
+
+    def check_one(
+        self, wanted: Transaction, entry: list[Any] | None, result: Modified | None
+    ) -> None:
+        """What is written for one task in a shorter way is the same, or refused as well."""
+        if sum(map(len, wanted)) != 1:
+            return
+        if wanted.finish:
+            try:
+                same = plan.finish_one(self.state, self.now, *wanted.finish[0], "there")
+            except Stale:
+                assert entry is None
+                return
+            assert msgspec.msgpack.encode(same) == msgspec.msgpack.encode(entry)
+        if wanted.insert and wanted.insert[0].key is None:
+            same, task = plan.insert_one(self.state, self.now, *wanted.insert[0][:4])
+            assert msgspec.msgpack.encode(same) == msgspec.msgpack.encode(entry)
+            assert result is not None
+            assert result.inserted == (task,)
+
+    @rule(
+        queues=st.lists(st.sampled_from(QUEUES), min_size=1, max_size=3).map(tuple),
+        limit=st.integers(1, 3),
+        bounded=st.booleans(),
+    )
+    def claim(self, queues: tuple[str, ...], limit: int, bounded: bool) -> None:
+        """Claim, which buries what was delivered too often."""
+        maximum = MAX_DELIVERIES if bounded else None
+        before = list(self.machine.dump(self.state))
+        claims = plan.claim(
+            self.state, self.now, queues, lease_ns=LEASE, worker="w", limit_count=limit,
+            max_deliveries=maximum,
+        )  # fmt: skip
+        assert list(self.machine.dump(self.state)) == before
+        if limit == 1 and maximum is None:
+            one = plan.claim_one(self.state, self.now, queues, LEASE, "w")
+            assert (one is None) == (claims.entry is None)
+            if one is not None:
+                assert one[1:] == (claims.tasks[0],)
+                assert msgspec.msgpack.encode(one[0]) == msgspec.msgpack.encode(claims.entry)
+        if claims.entry is not None:
+            self.write(claims.entry)
+        for task in claims.tasks:
+            self.bury(queues, maximum)
+            number = self.model.next(queues, self.now)
+            assert number == task.id
+            job = self.model.jobs[number]
+            job.version += 1
+            job.deliveries += 1
+            job.at, job.worker = self.now + LEASE, "w"
+            assert task == task_of(self.state.tasks[number], "bytes")
+            self.refs.append(task.ref)
+        if len(claims.tasks) < limit:
+            self.bury(queues, maximum)
+            assert self.model.next(queues, self.now) is None
+        if not claims.tasks:
+            assert claims.next_time == self.model.next_time(queues, self.now)
+
+    @rule(queues=st.lists(st.sampled_from(QUEUES), min_size=1, max_size=3).map(tuple))
+    def be_overtaken(self, queues: tuple[str, ...]) -> None:
+        """A plan whose entry is not appended has no effect."""
+        plan.claim(
+            self.state, self.now, queues, lease_ns=LEASE, worker="w", limit_count=3,
+            max_deliveries=MAX_DELIVERIES,
+        )  # fmt: skip
+
+    def bury(self, queues: tuple[str, ...], maximum: int | None) -> None:
+        """In the model: bury what would be claimed next and was delivered too often."""
+        while (number := self.model.next(queues, self.now)) is not None:
+            job = self.model.jobs[number]
+            if maximum is None or job.deliveries < maximum:
+                return
+            job.reason = plan.LEASE_ENDED if job.worker else job.reason or plan.GIVEN_BACK
+            job.dead, job.worker = True, None
+            job.version += 1
+
+    @rule(data=st.data(), kind=st.sampled_from(("finish", "nack", "extend")))
+    def use(self, data: st.DataObject, kind: str) -> None:
+        """Use a claim, perhaps one that another worker took over."""
+        claimed = [(n, job.version) for n, job in self.model.jobs.items() if job.worker]
+        old = self.refs[-2:] if not claimed or data.draw(st.integers(0, 4)) == 0 else []
+        ref = data.draw(st.sampled_from([*claimed, *old]))
+        job = self.model.jobs.get(ref[0])
+        if kind == "finish":
+            new = [Insertion("b", b"successor", None, 0, None)] * data.draw(st.integers(0, 1))
+            self.commit(Transaction(insert=new, finish=[ref]))
+            return
+        if job is None or job.version != ref[1]:
+            assert plan.conflicts(self.state, [ref])
+            return
+        assert not plan.conflicts(self.state, [ref])
+        if job.worker is None:
+            return
+        job.version += 1
+        self.refs.append((ref[0], job.version))
+        if kind == "extend":
+            job.at = self.now + 2 * LEASE
+            self.write(plan.extend(self.now, ref, job.at))
+            return
+        at = self.now + data.draw(st.sampled_from((0, 5)))
+        self.write(
+            plan.nack(
+                self.state, self.now, [ref], at=at, reason="no", max_deliveries=MAX_DELIVERIES
+            )
+        )
+        job.worker, job.reason = None, "no"
+        if job.deliveries >= MAX_DELIVERIES:
+            job.dead = True
+        else:
+            job.at = at
+
+    @rule()
+    def dump_and_load(self) -> None:
+        """A snapshot is the state: its dump is equal, and so are the results of later entries."""
+        chunks = list(self.machine.dump(self.state))
+        self.state = self.machine.load(chunks, self.machine.version)
+        self.other = self.machine.load(chunks, self.machine.version)
+        assert list(self.machine.dump(self.state)) == chunks
+
+    @rule()
+    def replay(self) -> None:
+        """From scratch, it is the same state."""
+        state = self.machine.initial()
+        for payload in self.log:
+            self.machine.apply(state, msgspec.msgpack.decode(payload), 0)
+        assert list(self.machine.dump(state)) == list(self.machine.dump(self.state))
+
+    @invariant()
+    def agrees(self) -> None:
+        """Model and state have the same tasks, and the indexes count them."""
+        if not hasattr(self, "model"):
+            return
+        found = {
+            number: Job(
+                one.version, one.queue, one.payload, one.at, one.priority, one.key, one.deliveries,
+                one.worker, one.reason, one.is_dead,
+            )
+            for number, one in self.state.tasks.items()
+        }  # fmt: skip
+        assert found == self.model.jobs
+        assert self.state.keys == {job.key: n for n, job in self.model.jobs.items() if job.key}
+        for name, lane in self.state.lanes.items():
+            jobs = [job for job in self.model.jobs.values() if job.queue == name]
+            assert lane.size == len(jobs)
+            assert lane.dead == sum(job.dead for job in jobs)
+            valid = [entry[2] for entry in lane.ready if entry[4].version == entry[3]]
+            valid += [entry[1] for entry in lane.waiting if entry[3].version == entry[2]]
+            assert len(valid) == len(jobs) - lane.dead
+
+
+TestTasks = Tasks.TestCase
+TestTasks.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking these takes minutes
+)  # fmt: skip
+
+
+@pytest.fixture
+def store() -> tuple[TaskMachine, State]:
+    """A machine and its state with a ready task, a claimed one, and a dead one with a key."""
+    machine = TaskMachine()
+    state = machine.initial()
+    machine.apply(state, [5, [codes.CODEC, "json"]], 5)
+    for key in (None, None, "k"):
+        machine.apply(state, [10, [codes.INSERT, "q", b"1", None, 0, key]], 10)
+    machine.apply(state, [10, [codes.CLAIM, 2, 1, 40, "w"]], 10)
+    machine.apply(state, [10, [codes.BURY, 3, 1, "tired"]], 10)
+    return machine, state
+
+
+WRONG: list[Any] = [
+    None, 7, b"", {}, [], [1], ["now", [codes.FINISH, 1, 1]], [True, [codes.FINISH, 1, 1]],
+    [1, []], [1, 5], [1, [99]], [1, ["x"]], [1, [True, 1, 1]], [1, [codes.FINISH]],
+    [1, [codes.FINISH, 1]], [1, [codes.FINISH, 1, 1, 1]], [1, [codes.FINISH, 1, 2]],
+    [1, [codes.FINISH, 4, 1]], [1, [codes.FINISH, "1", 1]], [1, [codes.FINISH, [1], 1]],
+    [1, [codes.FINISH, 1, True]], [1, [codes.DELETE, 1, 2]], [1, [codes.DEPEND, 1, 2]],
+    [1, [codes.INSERT, "q", b"1", None, 0, "k"]], [1, [codes.INSERT, "q", "text", None, 0, None]],
+    [1, [codes.INSERT, 5, b"", None, 0, None]], [1, [codes.INSERT, "q", b"", 0.5, 0, None]],
+    [1, [codes.INSERT, "q", b"", None, None, None]],
+    [1, [codes.CLAIM, 1, 1, None, "w"]], [1, [codes.CLAIM, 1, 1, 9, None]],
+    [1, [codes.CLAIM, 3, 2, 9, "w"]], [1, [codes.BURY, 3, 2, "again"]],
+    [1, [codes.NACK, 1, 1, 5, None]], [1, [codes.EXTEND, 1, 1, 5]], [1, [codes.CODEC, "bytes"]],
+    [1, [codes.CHANGE, 1, 1, "q", None, None, None]],
+    [1, [codes.CHANGE, 1, 1, None, "text", None, None]],
+    [1, [codes.FINISH, 1, 1], [codes.FINISH, 1, 1]],
+    [1, [codes.FINISH, 1, 1], [codes.FINISH, 2, 1]],
+    [1, [codes.FINISH, 1, 1], [codes.NACK, 2, 2, None, 5]],
+    [1, [codes.INSERT, "q", b"", None, 0, "m"], [codes.INSERT, "q", b"", None, 0, "m"]],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("entry", WRONG, ids=repr)
+def test_entry_that_does_not_fit_is_refused_and_has_no_effect(
+    store: tuple[TaskMachine, State], entry: object
+) -> None:
+    """Whatever another program wrote there: no half of an entry takes effect."""
+    machine, state = store
+    before = list(machine.dump(state))
+    heaps = copy.deepcopy([(lane.size, lane.dead) for lane in state.lanes.values()])
+    with pytest.raises(InvalidEntry):
+        machine.apply(state, entry, 1)  # type: ignore[arg-type]
+    assert list(machine.dump(state)) == before
+    assert [(lane.size, lane.dead) for lane in state.lanes.values()] == heaps
+
+
+def test_state_of_another_version_or_of_other_bytes_is_refused(
+    store: tuple[TaskMachine, State],
+) -> None:
+    """A snapshot that another program wrote, or that lost a part, is not taken for a state."""
+    machine, state = store
+    chunks = list(machine.dump(state))
+    with pytest.raises(InvalidEntry):
+        machine.load(chunks, machine.version + 1)
+    wrong: list[list[bytes]] = [
+        [],
+        chunks[:1],
+        [b"\xc1"],
+        [*chunks, b"\xc1"],
+        [*chunks, b"\x91\x01"],
+    ]
+    wrong.append([chunks[0], msgspec.msgpack.encode([[1, 1, "q", "text", 0, 0, 0, 0, 0, 0, 0, 0]])])
+    for bad in wrong:
+        with pytest.raises(InvalidEntry):
+            machine.load(bad, machine.version)
+
+
+def test_heaps_stay_in_proportion_to_the_tasks() -> None:
+    """An entry that became invalid does not stay for ever: not under a claim that blocks the top.
+
+    The first claim is never finished and has the shortest lease, so that the first entry of the
+    heap is always valid, and all others become invalid after it.
+    """
+    machine = TaskMachine()
+    state = machine.initial()
+    machine.apply(state, [1, [codes.INSERT, "q", b"", None, 0, None]], 1)
+    machine.apply(state, [1, [codes.CLAIM, 1, 1, 10**6, "w"]], 1)
+    for number in range(2, 3000):
+        machine.apply(state, [2, [codes.INSERT, "q", b"", None, 0, None]], 2)
+        machine.apply(state, [2, [codes.CLAIM, number, 1, 10**9, "w"]], 2)
+        machine.apply(state, [2, [codes.FINISH, number, 2]], 2)
+    (lane,) = state.lanes.values()
+    assert len(lane.waiting) <= states.HEAP_MIN + 2
+    assert len(lane.ready) <= states.HEAP_MIN + 2
+    (task,) = plan.claim(state, 10**6, ["q"], lease_ns=1, worker="w").tasks
+    assert task.id == 1
+
+
+def test_names_of_task_queues_that_are_empty_are_forgotten() -> None:
+    """A queue for each customer must not grow the state for ever."""
+    machine = TaskMachine()
+    state = machine.initial()
+    for number in range(1, 5 * states.EMPTY_LANES_MAX):
+        machine.apply(state, [1, [codes.INSERT, f"q{number}", b"", None, 0, None]], 1)
+        machine.apply(state, [1, [codes.DELETE, number, 1]], 1)
+    assert len(state.lanes) <= 2 * states.EMPTY_LANES_MAX
