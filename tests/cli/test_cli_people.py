@@ -21,6 +21,7 @@ from commands import names
 from pagequeue import Queue
 from pagequeue.cli import main
 from pagequeue.cli.app import application
+from pagequeue.tasks import TaskStore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -225,6 +226,16 @@ def test_table_is_cut_nowhere(directory: Path, words: list[str]) -> None:
     assert len(narrow.splitlines()) > len(wide.splitlines())
     for title in filter(None, map(str.strip, titles[1:])):
         assert f"\n  {title} " in narrow
+
+
+def test_no_reason_moves_the_cursor_or_breaks_a_row(tmp_path: Path, capfd: Capture) -> None:
+    """A reason and a value come from other processes, with whatever characters they hold."""
+    with TaskStore(tmp_path / "store", page_bytes=65_536, max_deliveries=1) as store:
+        store.insert("mail", "a\nb")
+        store.claim("mail").nack(reason="line\nline\x1b[2J")
+    code, out, _ = call(capfd, "tasks", "ls", tmp_path / "store")
+    assert (code, len(out.splitlines())) == (0, 2)
+    assert out.splitlines()[1].endswith(r"line\nline\x1b[2J")
 
 
 def test_queues_below_a_directory_are_found(directory: Path, capfd: Capture) -> None:

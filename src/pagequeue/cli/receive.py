@@ -17,6 +17,7 @@ from pagequeue.cli import framing, options, values
 from pagequeue.cli.outlet import STEP_COUNT, Outlet
 from pagequeue.export.text import json_lines
 from pagequeue.util.console import are_colours_allowed
+from pagequeue.util.text import without_controls
 from pagequeue.util.time_text import NS_PER_SECOND
 from pagequeue.util.timestamps import iso_time
 
@@ -35,13 +36,7 @@ EARLY_NS: Final = 10**17
 
 def printable(payload: bytes) -> str:
     """Return a payload as text without control characters for a terminal."""
-    text = payload.decode(errors="backslashreplace")
-    if text.isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() or char == "\t" else char.encode("unicode_escape").decode()
-        for char in text
-    )
+    return without_controls(payload.decode(errors="backslashreplace"))
 
 
 def _unstyled(text: str, **_style: object) -> str:

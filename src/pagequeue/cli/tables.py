@@ -8,6 +8,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from pagequeue.util.console import output_console
+from pagequeue.util.text import without_controls
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +19,7 @@ GAP: Final = "  "
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[str] = frozenset()
 ) -> None:
-    """Print rows of text under a line of titles; no text is cut.
+    """Print rows of text under a line of titles; no text is cut, control characters are escaped.
 
     On a terminal that is too narrow for the longest line each row is a block of lines instead: the
     first column, then each other one with its title.
@@ -29,6 +30,7 @@ def print_table(
         right: titles of columns of numbers.
     """
     console = output_console()
+    rows = [list(map(without_controls, row)) for row in rows]
     widths = [max(map(cell_len, column)) for column in zip(columns, *rows, strict=True)]
 
     def line(texts: Sequence[str]) -> str:

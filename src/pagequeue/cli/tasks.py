@@ -10,26 +10,24 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from rich.table import Table
-from rich.text import Text
 
 from pagequeue.cli import options
 from pagequeue.cli.error_text import message_of
 from pagequeue.cli.json_output import print_json
 from pagequeue.cli.send import source
+from pagequeue.cli.tables import print_table
 from pagequeue.cli.values import encoded, jsonable
 from pagequeue.errors import CodecMismatch, InvalidOption
 from pagequeue.schema.codec import codec_of
 from pagequeue.tasks import NewTask, TaskStore
 from pagequeue.tasks.store import CODECS
 from pagequeue.tasks.task import STATUSES
-from pagequeue.util.console import output_console
 from pagequeue.util.text import plural
 from pagequeue.util.time_text import parse_duration, parse_time
 from pagequeue.util.timestamps import iso_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from pagequeue.tasks import Task, TaskStats
 
@@ -118,45 +116,30 @@ def _print_tasks(tasks: Iterable[Task], now: int, *, as_json: bool) -> None:
 # --- ls -------------------------------------------------------------------------------------------
 
 
-def _task_row(task: Task, now: int) -> list[Text]:
+def _task_row(task: Task, now: int) -> list[str]:
     status = task.status(now)
     value = encoded(_shown(task)).decode()
     if len(value) > VALUE_CHARACTERS:
         value = f"{value[: VALUE_CHARACTERS - 3]}..."
     return [
-        Text(f"{task.id}:{task.version}"), Text(task.queue),
-        Text(f"{status} by {task.worker}" if status == "claimed" else status),
-        Text(iso_time(task.at)[:19] + "Z"), Text(str(task.deliveries)), Text(value),
-        Text(task.reason or ""),
+        f"{task.id}:{task.version}", task.queue,
+        f"{status} by {task.worker}" if status == "claimed" else status,
+        iso_time(task.at)[:19] + "Z", str(task.deliveries), value, task.reason or "",
     ]  # fmt: skip
-
-
-def _print_table(columns: Sequence[str], rows: Iterable[list[Text]]) -> None:
-    table = Table(box=None, pad_edge=False, header_style="cyan")
-    for name in columns:
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    console = output_console()
-    if not console.is_terminal:
-        console.width = 10_000  # a file or a pipe gets whole lines
-    console.print(table)
 
 
 def _print_queues(stats: TaskStats, *, as_json: bool) -> None:
     if as_json:
         print_json(dataclasses.asdict(stats))
         return
-    _print_table(
-        QUEUE_COLUMNS,
-        (
-            [
-                Text(name), *(Text(f"{getattr(one, status):,}") for status in STATUSES),
-                Text("" if one.oldest_ready is None else iso_time(one.oldest_ready)[:19] + "Z"),
-            ]
-            for name, one in stats.queues.items()
-        ),
-    )  # fmt: skip
+    rows = [
+        [
+            name, *(f"{getattr(one, status):,}" for status in STATUSES),
+            "" if one.oldest_ready is None else iso_time(one.oldest_ready)[:19] + "Z",
+        ]
+        for name, one in stats.queues.items()
+    ]  # fmt: skip
+    print_table(QUEUE_COLUMNS, rows, right=frozenset(STATUSES))
     done = ", ".join(f"{count:,} {name}" for name, count in stats.totals.items())
     click.echo(f"{stats.tasks:,} {plural(stats.tasks, 'task')}; so far {done}")
 
@@ -196,7 +179,8 @@ def ls(
     if as_json:
         _print_tasks(tasks, now, as_json=True)
     else:
-        _print_table(COLUMNS, (_task_row(task, now) for task in tasks))
+        rows = [_task_row(task, now) for task in tasks]
+        print_table(COLUMNS, rows, right=frozenset({"deliveries"}))
 
 
 # --- insert ---------------------------------------------------------------------------------------

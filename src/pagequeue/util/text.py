@@ -34,6 +34,16 @@ def printable_name(path: str) -> str:
     return os.fsencode(path).decode(errors="backslashreplace")
 
 
+def without_controls(text: str) -> str:
+    r"""Return a text on one line: control characters but tabs become escapes, as `\n`."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char == "\t" else char.encode("unicode_escape").decode()
+        for char in text
+    )
+
+
 def human_bytes(size_bytes: float) -> str:
     """Return a size in the largest binary unit of which it has at least one: `1.5 KiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
