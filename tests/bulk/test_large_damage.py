@@ -204,6 +204,20 @@ def test_fragments_that_contradict_each_other_are_damage(
     assert peak_bytes < 64 << 20
 
 
+@pytest.mark.parametrize("size", [PAGE_BYTES, (1 << 32) - 1])
+def test_no_replica_is_made_of_a_fragment_beyond_its_page(
+    tmp_path: Path, forger: Forger, size: int
+) -> None:
+    """I23: shipping and compressing refuse the page, as reading it would."""
+    forger.describe(3, size=size)
+    with Queue(forger.path, read_only=False) as queue:
+        queue.rotate()
+        with pytest.raises(CorruptFrame, match="the size of the fragment is invalid"):
+            queue.ship(tmp_path / "ship")
+        with pytest.raises(CorruptFrame, match="the size of the fragment is invalid"):
+            queue.compress()
+
+
 def test_what_is_not_forged_is_read(forger: Forger) -> None:
     """The tests above fail for the right reason."""
     for read in WAYS.values():

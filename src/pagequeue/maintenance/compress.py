@@ -41,7 +41,7 @@ from pagequeue.page.compressed_format import (
     parse_front,
     read_at,
 )
-from pagequeue.page.fragments import WRONG_BLOCK, bad_block, fragment_in
+from pagequeue.page.fragments import content_end, fragment_damage
 from pagequeue.page.header import REMEDY, decode_header, first_bytes
 from pagequeue.page.page import REASONS, map_plain, private_region, scan_region
 from pagequeue.system.os_errors import raise_typed
@@ -310,24 +310,19 @@ class _Sealed:
         Raises:
             CorruptFrame: the fragment is damaged.
         """
-        payload_bytes, end = _core.peek(self._page, scan.position, scan.sequence)[2:]
-        if not payload_bytes:
-            return end
-        found = fragment_in(self._page, scan.position, scan.sequence, self._path)
-        reason, position = "", scan.position
-        if isinstance(found, str):
-            reason = found
-        else:
-            bad = bad_block(found[0], bytearray(fmt.FRAGMENT_BLOCK_BYTES))
-            if bad is None:
-                size = -(-found[0].size // fmt.FRAME_ALIGN_BYTES) * fmt.FRAME_ALIGN_BYTES
-                return found[0].position + size
-            reason, position = WRONG_BLOCK, bad
-        raise errors.CorruptFrame(
-            f"a fragment at position {position}: {reason}, so the page is left uncompressed",
-            path=self._path, position=position, sequence=scan.sequence - 1, reason=reason,
-            remedy=REMEDY,
-        )  # fmt: skip
+        mark = scan.position, scan.sequence, self._path
+        damage = fragment_damage(self._page, *mark)
+        if damage is not None:
+            position, reason = damage
+            raise errors.CorruptFrame(
+                f"a fragment at position {position}: {reason}, so the page is left uncompressed",
+                path=self._path, position=position, sequence=scan.sequence - 1, reason=reason,
+                remedy=REMEDY,
+            )  # fmt: skip
+        end = content_end(self._page, *mark)
+        if end is None:
+            return _core.peek(self._page, scan.position, scan.sequence)[3]
+        return -(-end // fmt.FRAME_ALIGN_BYTES) * fmt.FRAME_ALIGN_BYTES
 
     def _deflated(self, i: int, level: int) -> bytes:
         if self._store.compressing.is_closed:

@@ -10,7 +10,7 @@ from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.maintenance.consumers import ConsumerInfo, consumers
 from pagequeue.meta.all_and_read_meta import field_of
-from pagequeue.page.fragments import fragment_in
+from pagequeue.page.fragments import content_end
 from pagequeue.store.store import SealedPage
 from pagequeue.util.timestamps import to_datetime
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from pagequeue.page.page import Page
     from pagequeue.store.store import Store
 
 
@@ -147,16 +146,10 @@ def _sealed_pages(store: Store, numbers: range) -> list[SealedPage]:
             count = end - mapped.first_sequence
             used_bytes = mapped.locate(end, count, repair=store.may_repair)
             if count <= 1:  # a page with a fragment has no more messages
-                used_bytes = _content_end(mapped, used_bytes, end)
+                region = mapped.ready(used_bytes)
+                used_bytes = content_end(region, used_bytes, end, mapped.path) or used_bytes
             page = known[number] = SealedPage(
                 file_bytes, used_bytes, is_compressed=mapped.is_compressed
             )
         found.append(page)
     return found
-
-
-def _content_end(page: Page, mark_position: int, end_sequence: int) -> int:
-    """Return where the fragment after a page's end-of-page mark ends; without one, the mark."""
-    region = page.ready(mark_position)
-    found = fragment_in(region, mark_position, end_sequence, page.path)
-    return mark_position if isinstance(found, str) else found[0].position + found[0].size

@@ -28,7 +28,7 @@ from pagequeue import format as fmt
 from pagequeue.maintenance.ship_target import TEMPORARY, Target
 from pagequeue.meta.manifest import REMEDY, ShippedPage
 from pagequeue.page.compressed_page import map_page
-from pagequeue.page.fragments import WRONG_BLOCK, bad_block, fragment_in, head_in
+from pagequeue.page.fragments import fragment_damage, head_in
 from pagequeue.page.header import REMEDY as DAMAGE_REMEDY
 from pagequeue.page.header import decode_header
 from pagequeue.page.page import REASONS, Scan, private_region, scan_region
@@ -335,11 +335,11 @@ class _Shipping:
         head = head_in(region)
         if head is not None:
             self._message_end = number + head.fragments
-        found = fragment_in(region, scan.position, scan.sequence, path)
-        bad = None if isinstance(found, str) else bad_block(found[0], self._block_memory)
-        if bad is not None:
+        damage = fragment_damage(region, scan.position, scan.sequence, path, self._block_memory)
+        if damage is not None:
+            position, reason = damage
             raise errors.CorruptFrame(
-                f"message {scan.sequence - 1}, a large one, at position {bad}: {WRONG_BLOCK}, so "
+                f"message {scan.sequence - 1}, a large one, at position {position}: {reason}, so "
                 "the page is not shipped", remedy=DAMAGE_REMEDY,
-                path=path, position=bad, sequence=scan.sequence - 1, reason=WRONG_BLOCK,
+                path=path, position=position, sequence=scan.sequence - 1, reason=reason,
             )  # fmt: skip

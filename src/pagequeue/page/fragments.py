@@ -203,7 +203,11 @@ def bad_block(fragment: Fragment, memory: bytearray) -> int | None:
 
 
 def fragment_damage(
-    region: _core.Region, mark_position: int, end_sequence: int, path: str
+    region: _core.Region,
+    mark_position: int,
+    end_sequence: int,
+    path: str,
+    memory: bytearray | None = None,
 ) -> tuple[int, str] | None:
     """Return position and reason of the damage of a page's fragment.
 
@@ -212,6 +216,7 @@ def fragment_damage(
         mark_position: of its end-of-page mark.
         end_sequence: one past the sequence of the message.
         path: of the page.
+        memory: at least one block, which is overwritten; by default memory of its own.
 
     Returns:
         None if the page has no fragment, or a whole one.
@@ -221,8 +226,23 @@ def fragment_damage(
     found = fragment_in(region, mark_position, end_sequence, path)
     if isinstance(found, str):
         return mark_position, found
-    bad = bad_block(found[0], bytearray(fmt.FRAGMENT_BLOCK_BYTES))
+    bad = bad_block(found[0], memory or bytearray(fmt.FRAGMENT_BLOCK_BYTES))
     return None if bad is None else (bad, WRONG_BLOCK)
+
+
+def content_end(
+    region: _core.Region, mark_position: int, end_sequence: int, path: str
+) -> int | None:
+    """Return where the fragment after a page's end-of-page mark ends; None: there is none.
+
+    Args:
+        region: the map of the page.
+        mark_position: of its end-of-page mark.
+        end_sequence: one past the sequence of the message.
+        path: of the page.
+    """
+    found = fragment_in(region, mark_position, end_sequence, path)
+    return None if isinstance(found, str) else found[0].position + found[0].size
 
 
 def head_in(region: _core.Region) -> Head | None:
