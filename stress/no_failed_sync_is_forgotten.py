@@ -149,7 +149,7 @@ class Scene:
 
     def send_all(self, uid: int, order: shim.Order | None) -> None:
         """Be a sender: send and flush; once told of a failed sync try a few times more, and end."""
-        from pagequeue import SyncFailed, SystemLimit  # noqa: PLC0415
+        from pagequeue import DiskFull, SyncFailed, SystemLimit  # noqa: PLC0415
 
         others = "seal" if self.policy == "mixed" and order is None else ""
         queue = self.opened(order, others)
@@ -162,7 +162,7 @@ class Scene:
                         self._get_ready(producer)
                         self._name(queue, f"c{uid}-{op}")
                     time.sleep(PAUSE_SECONDS if self.mode == "in time" else 0)
-                except SystemLimit as error:
+                except (SystemLimit, DiskFull) as error:  # by the errno that failed the sync
                     if "queue-staged" not in (error.path or ""):
                         raise
                     # Nothing was sent; no other sender has to know of it.
