@@ -216,6 +216,43 @@ def test_a_sync_that_fails_before_the_marker_prevents_it(
     assert not Path(queue._store.folder.full(fmt.page_name("queue", 2))).exists()
 
 
+@pytest.mark.parametrize(
+    ("number", "expected"), [(errno.EIO, errors.SystemLimit), (errno.ENOSPC, errors.DiskFull)]
+)
+@pytest.mark.parametrize("nth", [1, 2, 3, 4])
+def test_a_staged_page_whose_sync_fails_stops_only_its_own_call(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, nth: int, number: int, expected: type[Exception]
+) -> None:
+    """No message was sent, and no page of the queue is in doubt: the same call works again."""
+    real, calls = os.fdatasync, 0
+
+    def fails_once(fd: int) -> None:
+        nonlocal calls
+        if "queue-staged" in os.readlink(f"/proc/self/fd/{fd}"):
+            calls += 1
+            if calls == nth:
+                raise OSError(number, os.strerror(number))
+        real(fd)
+
+    sent = [b"%05d" % i * 40 for i in range(LARGE_COUNT)]
+    with queue.producer() as producer:
+        producer.send(b"first")
+        monkeypatch.setattr(os, "fdatasync", fails_once)
+        caught = None
+        try:
+            producer.send_many(sent)
+        except expected as error:
+            caught = error
+        assert (caught is not None) == (calls >= nth)
+        assert calls
+        if caught is not None:
+            assert "queue-staged" in str(caught)
+            assert payloads(queue) == [b"first"]
+            assert producer.send_many(sent).start == 1
+        producer.flush()
+    assert payloads(queue) == [b"first", *sent]
+
+
 def test_published_pages_need_not_be_mapped_to_be_published(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
