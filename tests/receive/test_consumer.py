@@ -19,12 +19,16 @@ from pagequeue import (
     NothingReceived,
     Queue,
     SequenceOutOfRange,
+    _core,
 )
 from pagequeue import format as fmt
 from stress.tampering import overwrite
 
 if TYPE_CHECKING:
     from pagequeue import Producer
+
+TIMESTAMP_AT = 8
+"""Of a frame's timestamp in its header."""
 
 
 @pytest.fixture
@@ -242,6 +246,43 @@ def test_damaged_frame_is_an_error_that_names_it_and_moves_no_consumer(
         assert consumer.sequence == 1
     consumer.seek(sequence=2)
     assert consumer.receive(0).payload == b"c" * 8
+
+
+@pytest.mark.parametrize("form", range(_core.CRC_BEST + 1))
+@pytest.mark.parametrize("size", [0, 1, 8, 100, 143, 512, 513])
+def test_batch_ends_before_a_damaged_frame_wherever_it_is(
+    queue: Queue, producer: Producer, form: int, size: int
+) -> None:
+    """I2: frames of one size are checked four at a time, and each by its own checksum."""
+    sent = [bytes([i]) * size for i in range(7)]
+    producer.send_many(sent)
+    page = Path(queue.directory) / fmt.page_name("queue", 1)
+    _core.choose_crc(form)
+    try:
+        assert payloads(queue.consumer().receive_many()) == sent
+        for damaged in range(1, 7):
+            at = fmt.PAGE_HEADER_BYTES + damaged * fmt.frame_bytes(size)
+            at += fmt.FRAME_HEADER_BYTES + size - 1 if size else TIMESTAMP_AT
+            flip(page, at)
+            assert payloads(queue.consumer().receive_many()) == sent[:damaged]
+            flip(page, at)
+    finally:
+        _core.choose_crc(_core.CRC_BEST)
+
+
+@pytest.mark.parametrize("limit", range(1, 12))
+def test_batch_ends_at_each_bound_among_frames_of_one_size(
+    queue: Queue, producer: Producer, limit: int
+) -> None:
+    """Those that are checked together with the last one come in the next batch."""
+    sent = [b"%02d" % i for i in range(12)]
+    for i, payload in enumerate(sent):
+        producer.send(payload, timestamp=i)
+    consumer = queue.consumer()
+    assert payloads(consumer.receive_many(limit)) == sent[:limit]
+    assert payloads(consumer.receive_many(100)) == sent[limit:]
+    assert payloads(queue.between(0, limit)) == sent[:limit]
+    assert [payloads(batch) for batch in queue.batches(until=limit)] == [sent[:limit]]
 
 
 def test_two_threads_in_one_consumer_is_an_error_for_the_second(

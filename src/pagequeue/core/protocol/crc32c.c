@@ -89,14 +89,25 @@ static uint32_t frame_table(uint32_t queue_state, const uint8_t *payload, size_t
     return finish_table(update_table(queue_state, payload, bytes), timestamp, sequence, word);
 }
 
-/* The remainder of x^n, in the order of bits of a CRC: the lowest bit is the highest power. */
-uint32_t pq_crc_power(uint64_t n) {
-    uint32_t remainder = 1u << 31;
+static void frames_table(uint32_t *sums, uint32_t queue_state, const pq_frame *frames,
+                         uint64_t sequence) {
+    for (size_t lane = 0; lane < PQ_CRC_LANES; lane++) {
+        const pq_frame *one = &frames[lane];
+        sums[lane] = frame_table(queue_state, one->payload, one->payload_bytes, one->timestamp,
+                                 sequence + lane, one->word);
+    }
+}
+
+/* The remainder of x^n times one of a lower power, in the order of bits of a CRC: the lowest bit is
+ * the highest power. */
+static uint32_t raised(uint32_t remainder, uint64_t n) {
     for (; n > 0; n--) {
         remainder = (remainder >> 1) ^ ((remainder & 1) ? PQ_CRC_POLYNOMIAL : 0);
     }
     return remainder;
 }
+
+uint32_t pq_crc_power(uint64_t n) { return raised(1u << 31, n); }
 
 static void make_shift(shift_table shift, size_t zero_bytes) {
     /* A CRC is linear: the effect on each of 32 bits gives the effect on every value. */
@@ -255,21 +266,26 @@ MULTIPLYING static uint32_t copy_streams(uint32_t crc, uint8_t *to, const uint8_
     return streams(crc, to, data, bytes);
 }
 
-HARDWARE static void lanes_hardware(uint32_t *states, uint32_t state, const uint8_t *data,
-                                    size_t distance, size_t bytes) {
-    const uint8_t *two = data + distance, *three = two + distance, *four = three + distance;
-    uint32_t a = state, b = state, c = state, d = state;
-    size_t i = 0;
-    for (; i + 8 <= bytes; i += 8) {
-        a = CRC_U64(a, read_u64(data + i));
-        b = CRC_U64(b, read_u64(two + i));
-        c = CRC_U64(c, read_u64(three + i));
-        d = CRC_U64(d, read_u64(four + i));
+/* Four pieces of one size, from one state. */
+HARDWARE INLINED void four(uint32_t crcs[4], uint32_t crc, const uint8_t *one, const uint8_t *two,
+                           const uint8_t *three, const uint8_t *four, size_t bytes) {
+    uint32_t a = crc, b = crc, c = crc, d = crc;
+    size_t at = 0;
+    for (; at + 8 <= bytes; at += 8) {
+        a = CRC_U64(a, read_u64(one + at));
+        b = CRC_U64(b, read_u64(two + at));
+        c = CRC_U64(c, read_u64(three + at));
+        d = CRC_U64(d, read_u64(four + at));
     }
-    states[0] = update_hardware(a, data + i, bytes - i);
-    states[1] = update_hardware(b, two + i, bytes - i);
-    states[2] = update_hardware(c, three + i, bytes - i);
-    states[3] = update_hardware(d, four + i, bytes - i);
+    crcs[0] = chain(a, NULL, one + at, bytes - at);
+    crcs[1] = chain(b, NULL, two + at, bytes - at);
+    crcs[2] = chain(c, NULL, three + at, bytes - at);
+    crcs[3] = chain(d, NULL, four + at, bytes - at);
+}
+
+HARDWARE static void lanes_hardware(uint32_t *crcs, uint32_t crc, const uint8_t *data,
+                                    size_t distance, size_t bytes) {
+    four(crcs, crc, data, data + distance, data + 2 * distance, data + 3 * distance, bytes);
 }
 
 HARDWARE static inline uint32_t finish_hardware(uint32_t crc, int64_t timestamp, uint64_t sequence,
@@ -277,6 +293,16 @@ HARDWARE static inline uint32_t finish_hardware(uint32_t crc, int64_t timestamp,
     crc = CRC_U64(crc, (uint64_t)timestamp);
     crc = CRC_U64(crc, sequence);
     return ~CRC_U32(crc, word);
+}
+
+HARDWARE static void frames_hardware(uint32_t *sums, uint32_t queue_state, const pq_frame *frames,
+                                     uint64_t sequence) {
+    four(sums, queue_state, frames[0].payload, frames[1].payload, frames[2].payload,
+         frames[3].payload, frames[0].payload_bytes);
+    for (size_t lane = 0; lane < PQ_CRC_LANES; lane++) {
+        sums[lane] = finish_hardware(sums[lane], frames[lane].timestamp, sequence + lane,
+                                     frames[lane].word);
+    }
 }
 
 /* All in one call: walking a page makes it for every frame. */
@@ -295,9 +321,11 @@ MULTIPLYING static uint32_t frame_streams(uint32_t queue_state, const uint8_t *p
 
 static const pq_crc_path by_instruction = {
     "instruction", update_hardware, copy_hardware, lanes_hardware, finish_hardware, frame_hardware,
+    frames_hardware,
 };
 static const pq_crc_path by_streams = {
     "streams", update_streams, copy_streams, lanes_hardware, finish_hardware, frame_streams,
+    frames_hardware,
 };
 
 #if defined(__x86_64__)
@@ -313,7 +341,7 @@ static int has_multiplication(void) { return (getauxval(AT_HWCAP) & HWCAP_PMULL)
 #endif
 
 static const pq_crc_path by_table = {
-    "table", update_table, copy_table, lanes_table, finish_table, frame_table,
+    "table", update_table, copy_table, lanes_table, finish_table, frame_table, frames_table,
 };
 
 static void make_tables(void) {
@@ -334,13 +362,15 @@ static void make_tables(void) {
     make_shift(long_two, 2 * LONG_BYTES);
     make_shift(short_one, SHORT_BYTES);
     make_shift(short_two, 2 * SHORT_BYTES);
-    for (size_t words = 1; words <= 2 * MULTIPLIED_WORDS_MAX; words++) {
-        /* The product of two CRCs is 33 powers short: one of its place, 32 of the CRC itself. */
-        powers[words] = pq_crc_power(64 * words - 33);
+    /* The product of two CRCs is 33 powers short: one of its place, 32 of the CRC itself. */
+    powers[1] = pq_crc_power(64 - 33);
+    for (size_t words = 2; words <= 2 * MULTIPLIED_WORDS_MAX; words++) {
+        powers[words] = raised(powers[words - 1], 64);
     }
 }
 
 #define TRIED_BYTES 1400u
+#define TRIED_FRAME_BYTES 99u /* steps of 8, 4, 2 and 1 bytes */
 
 /* Whether a path gives what the tables give: a wrong one would make every frame unreadable. */
 static int agrees(const pq_crc_path *one) {
@@ -359,7 +389,16 @@ static int agrees(const pq_crc_path *one) {
             return 0;
         }
     }
-    return 1;
+    pq_frame frames[PQ_CRC_LANES];
+    uint32_t wanted[PQ_CRC_LANES], found[PQ_CRC_LANES];
+    for (size_t lane = 0; lane < PQ_CRC_LANES; lane++) {
+        frames[lane] = (pq_frame){.payload = data + lane * (TRIED_FRAME_BYTES + 1),
+                                  .payload_bytes = TRIED_FRAME_BYTES,
+                                  .timestamp = (int64_t)(state + lane), .word = state};
+    }
+    frames_table(wanted, state, frames, state);
+    one->frame_sums(found, state, frames, state);
+    return memcmp(found, wanted, sizeof wanted) == 0;
 }
 
 void pq_crc_choose(int most) {
@@ -410,4 +449,9 @@ uint32_t pq_frame_checksum(uint32_t payload_state, int64_t timestamp, uint64_t s
 uint32_t pq_frame_sum(uint32_t queue_state, const uint8_t *payload, size_t bytes,
                       int64_t timestamp, uint64_t sequence, uint32_t word) {
     return path.frame_sum(queue_state, payload, bytes, timestamp, sequence, word);
+}
+
+void pq_frame_sums(uint32_t *sums, uint32_t queue_state, const pq_frame *frames,
+                   uint64_t sequence) {
+    path.frame_sums(sums, queue_state, frames, sequence);
 }

@@ -16,6 +16,8 @@ typedef struct {
     uint32_t (*finish)(uint32_t crc, int64_t timestamp, uint64_t sequence, uint32_t word);
     uint32_t (*frame_sum)(uint32_t queue_state, const uint8_t *payload, size_t bytes,
                           int64_t timestamp, uint64_t sequence, uint32_t word);
+    void (*frame_sums)(uint32_t *sums, uint32_t queue_state, const pq_frame *frames,
+                       uint64_t sequence);
 } pq_crc_path;
 
 uint32_t pq_crc_power(uint64_t n);

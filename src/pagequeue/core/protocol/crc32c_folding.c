@@ -77,14 +77,14 @@ void pq_crc_folding(const pq_crc_path *shorter, const pq_crc_path **narrow,
         make_factors(narrow_one, sizeof(__m256i));
         make_factors(narrow_four, 4 * sizeof(__m256i));
         narrow_path = (pq_crc_path){"folding 256", narrow_update, narrow_copy, narrow_lanes,
-                                    rest->finish, narrow_frame};
+                                    rest->finish, narrow_frame, rest->frame_sums};
         *narrow = &narrow_path;
         if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
             __builtin_cpu_supports("avx512bw")) {
             make_factors(wide_one, sizeof(__m512i));
             make_factors(wide_four, 4 * sizeof(__m512i));
             wide_path = (pq_crc_path){"folding 512", wide_update, wide_copy, wide_lanes,
-                                      rest->finish, wide_frame};
+                                      rest->finish, wide_frame, rest->frame_sums};
             *wide = &wide_path;
         }
     }

@@ -59,6 +59,38 @@ pq_read_result pq_frame_check(const uint8_t *page, uint64_t page_bytes, uint32_t
     return result;
 }
 
+size_t pq_frames_check(const uint8_t *page, uint64_t page_bytes, uint32_t queue_state,
+                       uint64_t position, uint64_t sequence, size_t most, pq_frame *frames) {
+    size_t count = 0, good = 0;
+    int is_even = 1; /* all of one size */
+    uint64_t distance = 0;
+    most = most < PQ_CRC_LANES ? most : PQ_CRC_LANES;
+    /* While they are, a place does not wait for the length of the frame before it to be loaded. */
+    while (count < most && is_even &&
+           pq_frame_peek(page, page_bytes, position + count * distance, &frames[count]) ==
+               PQ_READ_FRAME) {
+        is_even = frames[count].payload_bytes == frames[0].payload_bytes;
+        distance = frames[0].next - position;
+        count++;
+        if (frames[0].payload_bytes > PQ_CRC_LANES_BYTES_MAX) {
+            break; /* the next one may not be asked for: bytes limit a batch too */
+        }
+    }
+    uint32_t sums[PQ_CRC_LANES];
+    if (count == PQ_CRC_LANES && is_even) {
+        pq_frame_sums(sums, queue_state, frames, sequence);
+    } else {
+        for (size_t i = 0; i < count; i++) {
+            sums[i] = pq_frame_sum(queue_state, frames[i].payload, frames[i].payload_bytes,
+                                   frames[i].timestamp, sequence + i, frames[i].word);
+        }
+    }
+    while (good < count && (sums[good] == frames[good].checksum || PQ_PLANTED(no_checksum))) {
+        good++;
+    }
+    return good;
+}
+
 /* --- the tail --------------------------------------------------------------------------------- */
 
 uint8_t *pq_tail_word(uint8_t *meta, uint64_t page_number) {

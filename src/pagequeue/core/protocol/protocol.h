@@ -58,10 +58,11 @@ uint32_t pq_crc_update(uint32_t state, const void *data, size_t bytes);
 /* Copies, and sums what it stores: each byte is loaded once, so that what others change meanwhile
  * cannot get another checksum than its own. */
 uint32_t pq_crc_copy(uint32_t state, void *to, const void *data, size_t bytes);
-#define PQ_CRC_COPY_BYTES_MIN 256 /* below, a copy and then its checksum are as fast */
+#define PQ_CRC_COPY_BYTES_MIN 256 /* of a sender; smaller ones are summed before its lock is taken */
 /* From one state, the checksums of several pieces of one size at equal distances: within a piece
  * each step waits for the last, so several pieces are interleaved. */
 #define PQ_CRC_LANES 4
+#define PQ_CRC_LANES_BYTES_MAX 512 /* larger pieces are summed one after the other as fast */
 void pq_crc_lanes(uint32_t *states, uint32_t state, const uint8_t *data, size_t distance,
                   size_t bytes);
 /* The state after the id of a queue, from which the checksums of all of its frames start: a frame
@@ -111,6 +112,13 @@ pq_read_result pq_frame_peek(const uint8_t *page, uint64_t page_bytes, uint64_t 
                              pq_frame *frame);
 pq_read_result pq_frame_check(const uint8_t *page, uint64_t page_bytes, uint32_t queue_state,
                               uint64_t position, uint64_t sequence, pq_frame *frame);
+/* The next frames, as far as they validate: at most `most`, and PQ_CRC_LANES. Returns how many. The
+ * checksums of small frames of one size are computed interleaved. */
+size_t pq_frames_check(const uint8_t *page, uint64_t page_bytes, uint32_t queue_state,
+                       uint64_t position, uint64_t sequence, size_t most, pq_frame *frames);
+/* The checksums of PQ_CRC_LANES consecutive frames of one size (protocol/crc32c.c). */
+void pq_frame_sums(uint32_t *sums, uint32_t queue_state, const pq_frame *frames,
+                   uint64_t sequence);
 
 typedef struct {
     uint8_t *meta; /* the write meta */

@@ -17,16 +17,9 @@ PyObject *pq_payload_copy(const Region *page, const pq_frame *frame, uint64_t se
         return NULL;
     }
     char *copy = PyBytes_AsString(payload);
-    uint32_t sum;
-    if (frame->payload_bytes < PQ_CRC_COPY_BYTES_MIN) {
-        memcpy(copy, frame->payload, frame->payload_bytes);
-        sum = pq_frame_sum(page->queue_state, (uint8_t *)copy, frame->payload_bytes,
-                           frame->timestamp, sequence, frame->word);
-    } else {
-        sum = pq_frame_checksum(
-            pq_crc_copy(page->queue_state, copy, frame->payload, frame->payload_bytes),
-            frame->timestamp, sequence, frame->word);
-    }
+    uint32_t sum = pq_frame_checksum(
+        pq_crc_copy(page->queue_state, copy, frame->payload, frame->payload_bytes),
+        frame->timestamp, sequence, frame->word);
     *good = sum == frame->checksum || PQ_PLANTED(no_checksum);
     return payload;
 }

@@ -22,26 +22,35 @@ static Py_ssize_t most(const Reader *self, Py_ssize_t limit, uint64_t bytes_max)
  * The next read reports why they end. */
 static void gather(const Reader *self, const pq_frame *first, Py_ssize_t limit,
                    uint64_t bytes_max, gathered *run) {
+    const Region *page = self->page;
     uint64_t position = self->position, start = position, sequence = self->sequence;
     uint64_t allowed = pq_reader_limit(self);
     uint64_t end = self->end_sequence < allowed ? self->end_sequence : allowed;
+    pq_frame frames[PQ_CRC_LANES] = {*first};
+    size_t count = 1, taken;
     run->count = 0;
-    while (run->count < limit && sequence < end && position - start < bytes_max) {
-        pq_frame frame = *first;
-        if (run->count > 0 &&
-            (pq_frame_check(self->page->base, self->page->bytes, self->page->queue_state, position,
-                            sequence, &frame) != PQ_READ_FRAME ||
-             (self->until != INT64_MIN && frame.timestamp >= self->until) ||
-             pq_is_large(frame.word))) {
+    do {
+        for (taken = 0; taken < count; taken++) {
+            const pq_frame *frame = &frames[taken];
+            if (run->count == limit || sequence >= end || position - start >= bytes_max ||
+                (run->count > 0 &&
+                 ((self->until != INT64_MIN && frame->timestamp >= self->until) ||
+                  pq_is_large(frame->word)))) {
+                break;
+            }
+            pq_span span = {(uint32_t)(position + PQ_FRAME_BYTES), frame->payload_bytes};
+            run->times[run->count] = frame->timestamp;
+            run->spans[run->count] = span;
+            position = frame->next;
+            sequence += 1;
+            run->count += 1;
+        }
+        if (taken < count) {
             break;
         }
-        pq_span span = {(uint32_t)(position + PQ_FRAME_BYTES), frame.payload_bytes};
-        run->times[run->count] = frame.timestamp;
-        run->spans[run->count] = span;
-        position = frame.next;
-        sequence += 1;
-        run->count += 1;
-    }
+        count = pq_frames_check(page->base, page->bytes, page->queue_state, position, sequence,
+                                (size_t)(limit - run->count), frames);
+    } while (count > 0);
     run->next = position;
 }
 
