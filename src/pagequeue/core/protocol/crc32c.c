@@ -35,7 +35,7 @@ typedef uint32_t shift_table[4][256];
 static uint32_t tables[8][256];
 static shift_table long_one, long_two, short_one, short_two; /* one stream's bytes, or two's */
 static uint32_t powers[2 * MULTIPLIED_WORDS_MAX + 1]; /* multiplies by x^(64n); of n words */
-static pq_crc_path path;
+static pq_crc_path path, short_path; /* for all others, and below PQ_CRC_FOLDED_BYTES_MIN */
 
 static inline uint64_t read_u64(const uint8_t *data) {
     uint64_t value;
@@ -69,10 +69,10 @@ static uint32_t copy_table(uint32_t crc, uint8_t *to, const uint8_t *data, size_
     return update_table(crc, to, bytes);
 }
 
-static void lanes_table(uint32_t *states, uint32_t state, const uint8_t *data, size_t distance,
+static void lanes_table(uint32_t *states, uint32_t state, const uint8_t *const *pieces,
                         size_t bytes) {
     for (size_t lane = 0; lane < PQ_CRC_LANES; lane++) {
-        states[lane] = update_table(state, data + lane * distance, bytes);
+        states[lane] = update_table(state, pieces[lane], bytes);
     }
 }
 
@@ -283,9 +283,9 @@ HARDWARE INLINED void four(uint32_t crcs[4], uint32_t crc, const uint8_t *one, c
     crcs[3] = chain(d, NULL, four + at, bytes - at);
 }
 
-HARDWARE static void lanes_hardware(uint32_t *crcs, uint32_t crc, const uint8_t *data,
-                                    size_t distance, size_t bytes) {
-    four(crcs, crc, data, data + distance, data + 2 * distance, data + 3 * distance, bytes);
+HARDWARE static void lanes_hardware(uint32_t *crcs, uint32_t crc, const uint8_t *const *pieces,
+                                    size_t bytes) {
+    four(crcs, crc, pieces[0], pieces[1], pieces[2], pieces[3], bytes);
 }
 
 HARDWARE static inline uint32_t finish_hardware(uint32_t crc, int64_t timestamp, uint64_t sequence,
@@ -320,11 +320,11 @@ MULTIPLYING static uint32_t frame_streams(uint32_t queue_state, const uint8_t *p
 }
 
 static const pq_crc_path by_instruction = {
-    "instruction", update_hardware, copy_hardware, lanes_hardware, finish_hardware, frame_hardware,
+    "instruction", update_hardware, copy_hardware, frame_hardware, lanes_hardware, finish_hardware,
     frames_hardware,
 };
 static const pq_crc_path by_streams = {
-    "streams", update_streams, copy_streams, lanes_hardware, finish_hardware, frame_streams,
+    "streams", update_streams, copy_streams, frame_streams, lanes_hardware, finish_hardware,
     frames_hardware,
 };
 
@@ -341,7 +341,7 @@ static int has_multiplication(void) { return (getauxval(AT_HWCAP) & HWCAP_PMULL)
 #endif
 
 static const pq_crc_path by_table = {
-    "table", update_table, copy_table, lanes_table, finish_table, frame_table, frames_table,
+    "table", update_table, copy_table, frame_table, lanes_table, finish_table, frames_table,
 };
 
 static void make_tables(void) {
@@ -372,8 +372,51 @@ static void make_tables(void) {
 #define TRIED_BYTES 1400u
 #define TRIED_FRAME_BYTES 99u /* steps of 8, 4, 2 and 1 bytes */
 
-/* Whether a path gives what the tables give: a wrong one would make every frame unreadable. */
-static int agrees(const pq_crc_path *one) {
+static inline const pq_crc_path *path_for(size_t bytes) {
+    return bytes < PQ_CRC_FOLDED_BYTES_MIN ? &short_path : &path;
+}
+
+uint32_t pq_crc_update(uint32_t state, const void *data, size_t bytes) {
+    return path_for(bytes)->update(state, data, bytes);
+}
+
+uint32_t pq_crc_copy(uint32_t state, void *to, const void *data, size_t bytes) {
+    return path_for(bytes)->copy(state, to, data, bytes);
+}
+
+void pq_crc_lanes(uint32_t *states, uint32_t state, const uint8_t *const *pieces, size_t bytes) {
+    if (bytes < PQ_CRC_FOLDED_BYTES_MIN) {
+        short_path.lanes(states, state, pieces, bytes);
+        return;
+    }
+    for (size_t lane = 0; lane < PQ_CRC_LANES; lane++) {
+        states[lane] = path.update(state, pieces[lane], bytes);
+    }
+}
+
+uint32_t pq_queue_state(const uint8_t *queue_id) {
+    return pq_crc_update(PQ_CRC_START, queue_id, PQ_QUEUE_ID_BYTES);
+}
+
+/* Queue id and payload come first, so that their part can be computed before the lock is taken. */
+uint32_t pq_frame_checksum(uint32_t payload_state, int64_t timestamp, uint64_t sequence,
+                           uint32_t word) {
+    return short_path.finish(payload_state, timestamp, sequence, word);
+}
+
+uint32_t pq_frame_sum(uint32_t queue_state, const uint8_t *payload, size_t bytes,
+                      int64_t timestamp, uint64_t sequence, uint32_t word) {
+    return path_for(bytes)->frame_sum(queue_state, payload, bytes, timestamp, sequence, word);
+}
+
+void pq_frame_sums(uint32_t *sums, uint32_t queue_state, const pq_frame *frames,
+                   uint64_t sequence) {
+    short_path.frame_sums(sums, queue_state, frames, sequence);
+}
+
+/* Whether the chosen path gives what the tables give: a wrong one would make every frame
+ * unreadable. */
+static int agrees(void) {
     uint8_t data[TRIED_BYTES], copy[TRIED_BYTES];
     uint32_t state = PQ_CRC_START;
     for (size_t i = 0; i < TRIED_BYTES; i++) {
@@ -384,8 +427,8 @@ static int agrees(const pq_crc_path *one) {
         const uint8_t *from = data + TRIED_BYTES - bytes;
         uint32_t wanted = update_table(state, from, bytes);
         memset(copy, 0, sizeof copy);
-        if (one->update(state, from, bytes) != wanted ||
-            one->copy(state, copy, from, bytes) != wanted || memcmp(copy, from, bytes) != 0) {
+        if (pq_crc_update(state, from, bytes) != wanted ||
+            pq_crc_copy(state, copy, from, bytes) != wanted || memcmp(copy, from, bytes) != 0) {
             return 0;
         }
     }
@@ -397,7 +440,7 @@ static int agrees(const pq_crc_path *one) {
                                   .timestamp = (int64_t)(state + lane), .word = state};
     }
     frames_table(wanted, state, frames, state);
-    one->frame_sums(found, state, frames, state);
+    pq_frame_sums(found, state, frames, state);
     return memcmp(found, wanted, sizeof wanted) == 0;
 }
 
@@ -415,43 +458,15 @@ void pq_crc_choose(int most) {
         }
     }
 #endif
-    while (paths[most] == NULL || (most > 0 && !agrees(paths[most]))) {
-        most--;
+    for (;; most--) {
+        if (paths[most] != NULL) {
+            path = *paths[most];
+            short_path = most > 2 ? *paths[2] : path;
+            if (most == 0 || agrees()) {
+                return;
+            }
+        }
     }
-    path = *paths[most];
 }
 
 const char *pq_crc_name(void) { return path.name; }
-
-uint32_t pq_crc_update(uint32_t state, const void *data, size_t bytes) {
-    return path.update(state, data, bytes);
-}
-
-uint32_t pq_crc_copy(uint32_t state, void *to, const void *data, size_t bytes) {
-    return path.copy(state, to, data, bytes);
-}
-
-void pq_crc_lanes(uint32_t *states, uint32_t state, const uint8_t *data, size_t distance,
-                  size_t bytes) {
-    path.lanes(states, state, data, distance, bytes);
-}
-
-uint32_t pq_queue_state(const uint8_t *queue_id) {
-    return path.update(PQ_CRC_START, queue_id, PQ_QUEUE_ID_BYTES);
-}
-
-/* Queue id and payload come first, so that their part can be computed before the lock is taken. */
-uint32_t pq_frame_checksum(uint32_t payload_state, int64_t timestamp, uint64_t sequence,
-                           uint32_t word) {
-    return path.finish(payload_state, timestamp, sequence, word);
-}
-
-uint32_t pq_frame_sum(uint32_t queue_state, const uint8_t *payload, size_t bytes,
-                      int64_t timestamp, uint64_t sequence, uint32_t word) {
-    return path.frame_sum(queue_state, payload, bytes, timestamp, sequence, word);
-}
-
-void pq_frame_sums(uint32_t *sums, uint32_t queue_state, const pq_frame *frames,
-                   uint64_t sequence) {
-    path.frame_sums(sums, queue_state, frames, sequence);
-}

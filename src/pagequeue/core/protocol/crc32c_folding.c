@@ -9,8 +9,6 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#define FOLDED_BYTES_MIN 512u /* below, three streams are as fast */
-
 /* By one vector, and by all four. */
 static uint64_t narrow_one[2], narrow_four[2], wide_one[2], wide_four[2];
 static pq_crc_path narrow_path, wide_path;
@@ -48,43 +46,21 @@ static void make_factors(uint64_t factors[2], uint64_t bytes) {
 #define FIRST(crc) _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)(crc)))
 #include "protocol/crc32c_folding.h"
 
-/* Many short pieces are interleaved; a long one is folded by itself. */
-static void lanes(uint32_t *crcs, uint32_t crc, const uint8_t *data, size_t distance, size_t bytes,
-                  const pq_crc_path *path) {
-    if (bytes < FOLDED_BYTES_MIN) {
-        rest->lanes(crcs, crc, data, distance, bytes);
-        return;
-    }
-    for (size_t lane = 0; lane < PQ_CRC_LANES; lane++) {
-        crcs[lane] = path->update(crc, data + lane * distance, bytes);
-    }
-}
-
-static void narrow_lanes(uint32_t *crcs, uint32_t crc, const uint8_t *data, size_t distance,
-                         size_t bytes) {
-    lanes(crcs, crc, data, distance, bytes, &narrow_path);
-}
-
-static void wide_lanes(uint32_t *crcs, uint32_t crc, const uint8_t *data, size_t distance,
-                       size_t bytes) {
-    lanes(crcs, crc, data, distance, bytes, &wide_path);
-}
-
 void pq_crc_folding(const pq_crc_path *shorter, const pq_crc_path **narrow,
                     const pq_crc_path **wide) {
     rest = shorter;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("vpclmulqdq")) {
         make_factors(narrow_one, sizeof(__m256i));
         make_factors(narrow_four, 4 * sizeof(__m256i));
-        narrow_path = (pq_crc_path){"folding 256", narrow_update, narrow_copy, narrow_lanes,
-                                    rest->finish, narrow_frame, rest->frame_sums};
+        narrow_path = (pq_crc_path){"folding 256", narrow_update, narrow_copy, narrow_frame,
+                                    rest->lanes, rest->finish, rest->frame_sums};
         *narrow = &narrow_path;
         if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
             __builtin_cpu_supports("avx512bw")) {
             make_factors(wide_one, sizeof(__m512i));
             make_factors(wide_four, 4 * sizeof(__m512i));
-            wide_path = (pq_crc_path){"folding 512", wide_update, wide_copy, wide_lanes,
-                                      rest->finish, wide_frame, rest->frame_sums};
+            wide_path = (pq_crc_path){"folding 512", wide_update, wide_copy, wide_frame,
+                                      rest->lanes, rest->finish, rest->frame_sums};
             *wide = &wide_path;
         }
     }

@@ -55,20 +55,15 @@ ISA INLINED uint32_t NAME(fold)(uint32_t crc, uint8_t *to, const uint8_t *data, 
 }
 
 ISA static uint32_t NAME(update)(uint32_t crc, const uint8_t *data, size_t bytes) {
-    return bytes < FOLDED_BYTES_MIN ? rest->update(crc, data, bytes)
-                                    : NAME(fold)(crc, NULL, data, bytes);
+    return NAME(fold)(crc, NULL, data, bytes);
 }
 
 ISA static uint32_t NAME(copy)(uint32_t crc, uint8_t *to, const uint8_t *data, size_t bytes) {
-    return bytes < FOLDED_BYTES_MIN ? rest->copy(crc, to, data, bytes)
-                                    : NAME(fold)(crc, to, data, bytes);
+    return NAME(fold)(crc, to, data, bytes);
 }
 
 ISA static uint32_t NAME(frame)(uint32_t queue_state, const uint8_t *payload, size_t bytes,
                                 int64_t timestamp, uint64_t sequence, uint32_t word) {
-    if (bytes < FOLDED_BYTES_MIN) {
-        return rest->frame_sum(queue_state, payload, bytes, timestamp, sequence, word);
-    }
     return rest->finish(NAME(fold)(queue_state, NULL, payload, bytes), timestamp, sequence, word);
 }
 

@@ -10,6 +10,7 @@
 
 #define HEADER PQ_FRAME_BYTES
 #define END_MARK_BYTES PQ_FRAME_BYTES
+_Static_assert(PQ_CRC_LANES == 4, "rows are put four at a time");
 
 /* --- reading ---------------------------------------------------------------------------------- */
 
@@ -199,7 +200,10 @@ static void rows_put(const pq_place *at, uint8_t *frame, const pq_batch *rows, s
         row_put(frame + row * distance + HEADER, rows, i + row);
     }
     if (count == PQ_CRC_LANES) {
-        pq_crc_lanes(states, at->queue_state, frame + HEADER, distance, rows->row_bytes);
+        const uint8_t *payload = frame + HEADER;
+        const uint8_t *const pieces[PQ_CRC_LANES] = {payload, payload + distance,
+                                                     payload + 2 * distance, payload + 3 * distance};
+        pq_crc_lanes(states, at->queue_state, pieces, rows->row_bytes);
         return;
     }
     for (size_t row = 0; row < count; row++) {

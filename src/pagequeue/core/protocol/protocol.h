@@ -59,12 +59,11 @@ uint32_t pq_crc_update(uint32_t state, const void *data, size_t bytes);
  * cannot get another checksum than its own. */
 uint32_t pq_crc_copy(uint32_t state, void *to, const void *data, size_t bytes);
 #define PQ_CRC_COPY_BYTES_MIN 256 /* of a sender; smaller ones are summed before its lock is taken */
-/* From one state, the checksums of several pieces of one size at equal distances: within a piece
- * each step waits for the last, so several pieces are interleaved. */
+/* From one state, the checksums of several pieces of one size: within a piece each step waits for
+ * the last, so several small pieces are interleaved. */
 #define PQ_CRC_LANES 4
-#define PQ_CRC_LANES_BYTES_MAX 512 /* larger pieces are summed one after the other as fast */
-void pq_crc_lanes(uint32_t *states, uint32_t state, const uint8_t *data, size_t distance,
-                  size_t bytes);
+#define PQ_CRC_LANES_BYTES_MAX 511 /* larger pieces are summed one after the other as fast */
+void pq_crc_lanes(uint32_t *states, uint32_t state, const uint8_t *const *pieces, size_t bytes);
 /* The state after the id of a queue, from which the checksums of all of its frames start: a frame
  * of another queue never validates. */
 #define PQ_QUEUE_ID_BYTES 16

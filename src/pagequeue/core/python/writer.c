@@ -89,9 +89,35 @@ static int64_t clock_now(Writer *self) {
 /* Outside of the lock, but only for immutable payloads: a frame whose checksum was computed from
  * other bytes than were copied would be damage that we made ourselves. Larger ones are summed while
  * they are copied, which costs little more than copying. */
+static inline int is_summed_first(const pq_payload *item) {
+    return item->fixed && item->bytes < PQ_CRC_COPY_BYTES_MIN;
+}
+
+/* The next ones, of one size, interleaved; 0 = they are not of one size. */
+static int checksum_lanes(uint32_t queue_state, pq_payload *items) {
+    const uint8_t *pieces[PQ_CRC_LANES];
+    uint32_t states[PQ_CRC_LANES];
+    for (size_t lane = 0; lane < PQ_CRC_LANES; lane++) {
+        if (!is_summed_first(&items[lane]) || items[lane].bytes != items[0].bytes) {
+            return 0;
+        }
+        pieces[lane] = items[lane].data;
+    }
+    pq_crc_lanes(states, queue_state, pieces, items[0].bytes);
+    for (size_t lane = 0; lane < PQ_CRC_LANES; lane++) {
+        items[lane].summed = 1;
+        items[lane].state = states[lane];
+    }
+    return 1;
+}
+
 static void checksum_fixed(uint32_t queue_state, pq_payload *items, size_t count) {
     for (size_t i = 0; items != NULL && i < count; i++) {
-        items[i].summed = items[i].fixed && items[i].bytes < PQ_CRC_COPY_BYTES_MIN;
+        if (count - i >= PQ_CRC_LANES && checksum_lanes(queue_state, &items[i])) {
+            i += PQ_CRC_LANES - 1;
+            continue;
+        }
+        items[i].summed = is_summed_first(&items[i]);
         if (items[i].summed) {
             items[i].state = pq_crc_update(queue_state, items[i].data, items[i].bytes);
         }

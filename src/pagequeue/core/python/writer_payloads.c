@@ -63,14 +63,7 @@ static int hold_payload(PyObject *object, Py_buffer *view) {
     return has == 0 ? 0 : -1;
 }
 
-static int payload_of(PyObject *object, pq_payload *item, Py_buffer *view, int *viewed) {
-    *viewed = 0;
-    item->fixed = PyBytes_CheckExact(object);
-    if (item->fixed) {
-        item->data = PyBytes_AsString(object);
-        item->bytes = (size_t)PyBytes_Size(object);
-        return 0;
-    }
+static int buffer_of(PyObject *object, pq_payload *item, Py_buffer *view) {
     if (hold_payload(object, view) < 0) {
         if (!PyErr_ExceptionMatches(PyExc_TypeError)) {
             /* A buffer that is not contiguous is a BufferError: the same mistake to the caller. */
@@ -80,10 +73,21 @@ static int payload_of(PyObject *object, pq_payload *item, Py_buffer *view, int *
         }
         return -1;
     }
-    *viewed = 1;
     item->data = view->buf;
     item->bytes = (size_t)view->len;
     return 0;
+}
+
+/* `viewed`: a buffer is held. -1 = raised */
+static inline int payload_of(PyObject *object, pq_payload *item, Py_buffer *view, int *viewed) {
+    item->fixed = PyBytes_CheckExact(object);
+    *viewed = !item->fixed;
+    if (item->fixed) {
+        item->data = PyBytes_AsString(object);
+        item->bytes = (size_t)PyBytes_Size(object);
+        return 0;
+    }
+    return buffer_of(object, item, view);
 }
 
 /* payload(object): its bytes as of now */
