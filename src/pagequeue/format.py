@@ -273,7 +273,7 @@ DEAD_LETTER: Final = np.dtype(
         ("sequence", "<u8"),  # of the message, in the queue that it was sent to
         ("timestamp", "<i8"),  # the same
         ("deliveries", "<u4"),
-        ("reserved", "<u4"),
+        ("reason_bytes", "<u4"),  # of the reason that follows, in UTF-8
     ]
 )
 """The header before the payload of a dead letter, inside its message."""
@@ -379,7 +379,9 @@ CAUSE_NACK: Final = 1
 CAUSE_LEASE: Final = 2
 CAUSE_DEATH: Final = 3
 CAUSE_DAMAGE: Final = 4
+CAUSE_REJECT: Final = 5
 DEAD_LETTER_FORMAT: Final = 1
+DEAD_LETTER_FORMAT_REASON: Final = 2
 DEAD_LETTERS: Final = ".dead."
 """Between a queue's prefix and a group's name in the prefix of its dead letters."""
 

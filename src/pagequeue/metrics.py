@@ -55,6 +55,7 @@ CONSUMER_GAUGES: Final = {
     "damaged": "Whether its file is damaged (1) or not (0).",
     "next_sequence": "Every message below it is acknowledged.",
     "claimed_messages": "Messages with a live claim; of groups only.",
+    "ready_messages": "Messages that can be claimed now; of groups only.",
     "returning_messages": "Messages that wait for redelivery; of groups only.",
     "dead_letters": "Messages moved to the dead letters so far; of groups only.",
 }
@@ -165,6 +166,7 @@ def _of_consumer(found: ConsumerStats) -> dict[str, float | None]:
         "damaged": found.problem is not None,
         "next_sequence": found.next_sequence,
         "claimed_messages": None if found.group is None else found.group.claimed,
+        "ready_messages": None if found.group is None else found.group.ready,
         "returning_messages": None if found.group is None else found.group.waiting,
         "dead_letters": None if found.group is None else found.group.dead_letters,
     }

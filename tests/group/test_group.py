@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from group_support import send
+from group_support import Leases, send
 
 import pagequeue
 from pagequeue import Queue, errors
@@ -18,22 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pagequeue.group.group import Group
-
-SECOND = 1_000_000_000
-
-
-class Leases:
-    """A clock that moves when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 5 * SECOND
-
-    def __call__(self) -> int:
-        return self.now
-
-    def pass_seconds(self, seconds: float) -> None:
-        """Let time pass."""
-        self.now += int(seconds * SECOND)
 
 
 @pytest.fixture

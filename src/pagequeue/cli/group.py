@@ -279,11 +279,16 @@ def claim(
 
 
 def _dead_row(letter: DeadLetter) -> list[str]:
-    text = "" if letter.payload is None else printable(letter.payload)
-    if len(text) > PAYLOAD_CHARACTERS:
-        text = f"{text[: PAYLOAD_CHARACTERS - 3]}..."
+    text = "" if letter.payload is None else _short(printable(letter.payload))
+    reason = _short(printable(letter.reason.encode()))
     moved = letter.moved_at.isoformat(timespec="seconds")
-    return [f"{letter.sequence:,}", f"{letter.deliveries:,}", moved, letter.reason, text]
+    return [f"{letter.sequence:,}", f"{letter.deliveries:,}", moved, reason, text]
+
+
+def _short(text: str) -> str:
+    if len(text) <= PAYLOAD_CHARACTERS:
+        return text
+    return f"{text[: PAYLOAD_CHARACTERS - 3]}..."
 
 
 def _dead_figures(letter: DeadLetter) -> dict[str, object]:

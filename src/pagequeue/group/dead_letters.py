@@ -4,6 +4,9 @@ That queue is in the same directory. A dead letter is sent and flushed before it
 acknowledged: an acknowledgement that reached the disk without it would lose the message. A process
 that is killed in between causes a duplicate, which has the same sequence.
 
+A reason that the worker gave is between the header and the payload. Only the worker that gives it
+moves the message with it, because the group's table has no room for a text.
+
 Letters that were requeued or purged are acknowledged by a named consumer of that queue, `HANDLED`,
 after they were sent: a process that is killed in between sends them again.
 """
@@ -11,6 +14,7 @@ after they were sent: a process that is killed in between sends them again.
 from __future__ import annotations
 
 import logging
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -38,6 +42,9 @@ HANDLED: Final = "handled"
 """The named consumer of a dead-letter queue that requeueing and purging move."""
 STEP_COUNT: Final = 1024
 """Letters that are sent again before they are acknowledged."""
+REASON_BYTES_MAX: Final = 1024
+"""So that header and reason fit into the one OS page that a page of dead letters has more."""
+FORMATS: Final = (fmt.DEAD_LETTER_FORMAT, fmt.DEAD_LETTER_FORMAT_REASON)
 
 REASONS: Final = {
     fmt.CAUSE_NONE: "was not acknowledged",
@@ -45,20 +52,22 @@ REASONS: Final = {
     fmt.CAUSE_LEASE: "was kept until its lease ended",
     fmt.CAUSE_DEATH: "was claimed by a worker that died",
     fmt.CAUSE_DAMAGE: "could not be read",
+    fmt.CAUSE_REJECT: "was rejected",
 }
 """How the last delivery ended."""
 
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A message that was delivered too often.
+    """A message that was delivered too often, or rejected.
 
     Attributes:
         sequence: of the message, in the queue that it was sent to.
         payload: its bytes; None if they were unreadable.
         timestamp: of the message, ns since 1970, UTC; 0 if it was unreadable.
         deliveries: how often it was claimed.
-        reason: how the last delivery ended, in words.
+        reason: what the worker gave to `Claim.reject` or `Claim.nack`, else how the last delivery
+            ended, in words.
         moved_at: when it was moved to the dead letters.
 
     Example:
@@ -94,20 +103,25 @@ class DeadLetter:
                 remedy="decode messages of a group's dead-letter queue only",
             )
         head = np.frombuffer(message.payload, fmt.DEAD_LETTER, 1)[0]
-        if int(head["version"]) != fmt.DEAD_LETTER_FORMAT:
+        if int(head["version"]) not in FORMATS:
             raise errors.NewerFormat(
-                f"a dead letter of format {int(head['version'])}, this version reads "
-                f"{fmt.DEAD_LETTER_FORMAT}",
+                f"a dead letter of format {int(head['version'])}, this version reads up to "
+                f"{max(FORMATS)}",
                 remedy="upgrade pagequeue",
                 version=int(head["version"]),
             )
         cause = int(head["cause"])
+        begin = size
+        reason = REASONS.get(cause, f"ended for reason {cause}")
+        if int(head["version"]) == fmt.DEAD_LETTER_FORMAT_REASON:
+            begin += int(head["reason_bytes"])
+            reason = message.payload[size:begin].decode("utf-8", "replace")
         return cls(
             sequence=int(head["sequence"]),
-            payload=None if cause == fmt.CAUSE_DAMAGE else message.payload[size:],
+            payload=None if cause == fmt.CAUSE_DAMAGE else message.payload[begin:],
             timestamp=int(head["timestamp"]),
             deliveries=int(head["deliveries"]),
-            reason=REASONS.get(cause, f"ended for reason {cause}"),
+            reason=reason,
             moved_at=to_datetime(message.timestamp),
         )
 
@@ -120,13 +134,29 @@ def _first_unhandled(store: Store) -> int | None:
     return None
 
 
-def encode_letter(sequence: int, message: Message | None, deliveries: int, cause: int) -> bytes:
+def reason_of(error: BaseException) -> str:
+    """Return an error as a reason: its type and text."""
+    name = type(error).__qualname__
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - the error of a user's class, whose text fails
+        return name
+    return f"{name}: {text}" if text else name
+
+
+def encode_letter(
+    sequence: int, message: Message | None, deliveries: int, cause: int, reason: str | None = None
+) -> bytes:
     """Return the payload of a dead letter."""
+    told = (reason or "").encode("utf-8", "backslashreplace")
+    if len(told) > REASON_BYTES_MAX:  # not inside a character
+        told = told[:REASON_BYTES_MAX].decode("utf-8", "ignore").encode()
     head = np.zeros(1, fmt.DEAD_LETTER)
-    head["version"], head["cause"] = fmt.DEAD_LETTER_FORMAT, cause
+    head["version"] = fmt.DEAD_LETTER_FORMAT_REASON if told else fmt.DEAD_LETTER_FORMAT
+    head["cause"], head["reason_bytes"] = cause, len(told)
     head["sequence"], head["deliveries"] = sequence, deliveries
     head["timestamp"] = 0 if message is None else message.timestamp
-    return head.tobytes() + (b"" if message is None else message.payload)
+    return head.tobytes() + told + (b"" if message is None else message.payload)
 
 
 class DeadLetters:
@@ -137,6 +167,7 @@ class DeadLetters:
         self.prefix = fmt.dead_letter_prefix(store.prefix, name)
         self._store: Store | None = None
         self._producer: Producer | None = None
+        self._opening = threading.RLock()
 
     def check(self) -> None:
         """Raise InvalidOption if their prefix is invalid."""
@@ -152,14 +183,24 @@ class DeadLetters:
             clock=source.clock, file_mode=source.folder.file_mode, trust=source.folder.trust,
         )  # fmt: skip
 
-    def send(self, sequence: int, message: Message | None, deliveries: int, cause: int) -> None:
+    def send(
+        self,
+        sequence: int,
+        message: Message | None,
+        deliveries: int,
+        cause: int,
+        reason: str | None = None,
+    ) -> None:
         """Send a dead letter; it is on stable storage when this returns."""
-        if self._producer is None:
-            self._store = self._open(create=True)
-            self._store.bulk = self._source.bulk  # for messages that are larger than a page
-            self._producer = Producer(self._store)
-        self._producer.send(encode_letter(sequence, message, deliveries, cause))
-        self._producer.flush()
+        with self._opening:
+            if self._producer is None:
+                self.check()
+                self._store = self._open(create=True)
+                self._store.bulk = self._source.bulk  # for messages that are larger than a page
+                self._producer = Producer(self._store)
+            producer = self._producer
+        producer.send(encode_letter(sequence, message, deliveries, cause, reason))
+        producer.flush()
 
     def read(self) -> Iterator[DeadLetter]:
         """Yield the letters that were not requeued or purged, oldest first."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Self
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.group.async_claim import Found, claimed, seconds_until
-from pagequeue.group.dead_letters import DeadLetters
+from pagequeue.group.dead_letters import DeadLetters, reason_of
 from pagequeue.meta.all_and_read_meta import lost_meta
 from pagequeue.meta.group_table import GroupTable
 from pagequeue.page.compressed_page import BlockInflater
@@ -70,15 +70,14 @@ class Group(_core.Claims, Closing):
 
     Example:
         >>> with queue.group("workers", lease=30) as group:
-        ...     claim = group.claim(timeout=1.0)
-        ...     claim.message.payload
-        ...     claim.ack()
+        ...     with group.claim(timeout=1.0) as claim:
+        ...         claim.message.payload
         b'one'
     """
 
     __slots__ = (
-        "__weakref__", "_dead", "_flush_lock", "_group_file", "_owner_lock", "_skips", "_store",
-        "_turns", "name",
+        "__weakref__", "_clock", "_dead", "_flush_lock", "_group_file", "_max_deliveries",
+        "_owner_lock", "_skips", "_store", "_turns", "name",
     )  # fmt: skip
 
     name: str
@@ -89,6 +88,8 @@ class Group(_core.Claims, Closing):
     _dead: DeadLetters
     _skips: bool
     _turns: Turns
+    _clock: Callable[[], int]
+    _max_deliveries: int | None
 
     def __new__(
         cls,
@@ -125,6 +126,8 @@ class Group(_core.Claims, Closing):
         self._dead = DeadLetters(store, file.name)
         self._skips = on_expired == "skip"
         self._turns = Turns()
+        self._clock = clock or _core.monotonic
+        self._max_deliveries = max_deliveries
         if not store.schema.is_plain:
             self._decoder = store.schema.decoder
         return self
@@ -225,6 +228,21 @@ class Group(_core.Claims, Closing):
         return self._group_file.region.load_half(GroupTable.OUTSTANDING)
 
     @property
+    def ready(self) -> int:
+        """Messages that can be claimed now: new ones, and those that are due for redelivery.
+
+        Not those that are claimed, or delayed by `nack`.
+
+        Example:
+            >>> claims = group.claim_many(2)
+            >>> group.ready
+            3
+        """
+        self._check()
+        new_sequence, (_, _, due) = self._group_file.read_state(self._clock())
+        return max(0, self._store.tail.sequence - new_sequence) + due
+
+    @property
     def missed(self) -> int:
         """Messages skipped so far because retention removed them before they were claimed.
 
@@ -246,7 +264,7 @@ class Group(_core.Claims, Closing):
         return self._dead.prefix
 
     def dead_letters(self) -> Iterator[DeadLetter]:
-        """Yield the messages that were delivered `max_deliveries` times, oldest first.
+        """Yield the messages that were delivered `max_deliveries` times or rejected, oldest first.
 
         Those that were requeued or purged are left out.
 
@@ -306,6 +324,12 @@ class Group(_core.Claims, Closing):
         self._check()
         return self._dead.purge()
 
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Claim:
+        return self.claim()
+
     def __aiter__(self) -> Self:
         return self
 
@@ -346,6 +370,34 @@ class Group(_core.Claims, Closing):
             [b'one', b'two']
         """
         return await self._claimed(lambda: self.claim_many(limit_count, 0), timeout)
+
+    # The `with` blocks of claims; the core calls these.
+
+    def _give_back(self, claim: Claim, error: BaseException) -> None:
+        """Give a claim back, because its block raised; add a note to the error if that fails."""
+        try:
+            if isinstance(error, Exception):
+                claim.nack(reason=reason_of(error))
+            else:  # the worker is stopped: the message is not the cause
+                claim.nack()
+        except errors.PageQueueError as failed:
+            error.add_note(f"message {claim.message.sequence} was not given back: {failed}")
+
+    async def _begin_async(self, claim: Claim) -> Claim:
+        return claim
+
+    async def _end_async(self, claim: Claim, error: BaseException | None) -> None:
+        if claim._is_settled:  # noqa: SLF001 - the core's, for this
+            return
+        most = self._max_deliveries
+        if error is None:
+            claim.ack()
+        elif not isinstance(error, Exception) or most is None or claim.deliveries < most:
+            self._give_back(claim, error)
+        else:  # it goes to the dead letters, which waits for the disk
+            failed = error
+            job = self._store.jobs.run(object(), lambda _: self._give_back(claim, failed))
+            await job.wait()
 
     async def _claimed(self, claim: Callable[[], Found], timeout: float | None) -> Found:
         return await claimed(
@@ -572,9 +624,32 @@ class Group(_core.Claims, Closing):
             message, cause = None, fmt.CAUSE_DAMAGE
         if message is not None or cause == fmt.CAUSE_DAMAGE:
             self._dead.send(sequence, message, deliveries, cause)
+        self._settle_dead(slot, claim_id)
+
+    def _send_to_dead_letters(
+        self,
+        slot: int,
+        claim_id: int,
+        sequence: int,
+        message: Message,
+        deliveries: int,
+        cause: int,
+        reason: str | None,
+    ) -> bool:
+        """Move a claimed message to the dead letters; False: its lease ended meanwhile.
+
+        Dies after sending it: it is claimed again, and can be sent there twice.
+        """
+        self._dead.send(sequence, message, deliveries, cause, reason)
+        return self._settle_dead(slot, claim_id)
+
+    def _settle_dead(self, slot: int, claim_id: int) -> bool:
+        """Acknowledge a message that is a dead letter now; False: the claim is not live."""
         file = self._group_file
-        if self._settle(slot, claim_id, True, 0, 0):
+        is_live = self._settle(slot, claim_id, True, 0, 0)
+        if is_live:
             file.region.store(file.DEAD_LETTERS, file.region.load(file.DEAD_LETTERS) + 1)
+        return is_live
 
     # --- dead owners ------------------------------------------------------------------------------
 

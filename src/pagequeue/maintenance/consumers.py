@@ -30,6 +30,8 @@ class GroupInfo:
         dead_letters: messages moved to its dead letters so far.
         missed: messages that retention removed before they were claimed.
         capacity: most messages that can be claimed or waiting at a time.
+        ready: messages that can be claimed now: new ones, and of those waiting the ones that are
+            due.
 
     Example:
         >>> queue.consumers()[0].group.claimed
@@ -41,6 +43,7 @@ class GroupInfo:
     dead_letters: int
     missed: int
     capacity: int
+    ready: int
 
 
 @dataclass(frozen=True)
@@ -117,11 +120,12 @@ def _group_state(store: Store, name: str) -> tuple[bool, int, GroupInfo]:
     """Return whether a group is open, its lag, and the state of its table."""
     file = GroupTable(store.folder, store.prefix, store.meta.queue_id, name, writable=False)
     try:
-        new_sequence, states = file.read_state(_core.monotonic())
+        new_sequence, (claimed, waiting, due) = file.read_state(_core.monotonic())
         word = file.region.load
         dead_letters, missed = word(GroupTable.DEAD_LETTERS), word(GroupTable.MISSED)
-        lag = max(0, store.tail.sequence - new_sequence) + sum(states)
-        state = GroupInfo(*states, dead_letters, missed, file.capacity)
+        new = max(0, store.tail.sequence - new_sequence)
+        lag = new + claimed + waiting
+        state = GroupInfo(claimed, waiting, dead_letters, missed, file.capacity, new + due)
         return _is_group_open(store, name), lag, state
     finally:
         file.close()

@@ -212,10 +212,11 @@ class GroupTable:
         # Dies or is cut before this line: the next opener recreates the file.
         self.region.write(KEY_AT, lock_key_of(self._folder, self.inode))
 
-    def read_state(self, monotonic: int) -> tuple[int, tuple[int, int]]:
-        """Return the next new message, and the numbers of live claims and of waiting messages.
+    def read_state(self, monotonic: int) -> tuple[int, tuple[int, int, int]]:
+        """Return the next new message, and how many are claimed, wait for redelivery, and are due.
 
-        Workers continue meanwhile, so the numbers are only nearly consistent.
+        Those that are due are among those that wait. Workers continue meanwhile, so the numbers are
+        only nearly consistent.
         """
         used = min(self.region.load_half(_word("used")), self.capacity)
         rows = np.frombuffer(memoryview(self.region), fmt.GROUP_RECORD, used, fmt.GROUP_TABLE_AT)
@@ -223,7 +224,10 @@ class GroupTable:
         live = (states == fmt.RECORD_CLAIMED) & (rows["lease_end"] > monotonic)
         outstanding = int(np.count_nonzero(states))
         claimed = int(np.count_nonzero(live))
-        return self.new_sequence, (claimed, max(0, outstanding - claimed))
+        due = (states == fmt.RECORD_WAITS) & (rows["due"] <= monotonic)
+        due |= (states == fmt.RECORD_CLAIMED) & ~live
+        waiting = max(0, outstanding - claimed)
+        return self.new_sequence, (claimed, waiting, int(np.count_nonzero(due)))
 
     @property
     def new_sequence(self) -> int:

@@ -96,6 +96,42 @@ static int argument(const char *method, const char *name, PyObject *const *args,
     return 0;
 }
 
+/* The arguments of `nack`: `delay` by place or by name, `reason` by name; -1 = raised. */
+static int nack_arguments(PyObject *const *args, Py_ssize_t arg_count, PyObject *names,
+                          PyObject **delay, PyObject **reason) {
+    Py_ssize_t named = names == NULL ? 0 : PyTuple_Size(names);
+    if (arg_count > 1) {
+        PyErr_SetString(PyExc_TypeError, "nack takes a delay, and a reason by its name");
+        return -1;
+    }
+    *delay = arg_count == 1 ? args[0] : NULL;
+    *reason = NULL;
+    for (Py_ssize_t i = 0; i < named; i++) {
+        PyObject *name = PyTuple_GetItem(names, i);
+        if (PyUnicode_CompareWithASCIIString(name, "reason") == 0) {
+            *reason = args[arg_count + i];
+        } else if (PyUnicode_CompareWithASCIIString(name, "delay") == 0 && *delay == NULL) {
+            *delay = args[arg_count + i];
+        } else {
+            PyErr_Format(PyExc_TypeError, "nack takes delay and reason, each once, not %R", name);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* 1 = a text, 0 = none was given, -1 = raised. */
+static int has_reason(PyObject *reason) {
+    if (reason == NULL || reason == Py_None) {
+        return 0;
+    }
+    if (!PyUnicode_Check(reason)) {
+        PyErr_Format(PyExc_TypeError, "reason is %R: give a text, as str(error)", reason);
+        return -1;
+    }
+    return 1;
+}
+
 /* Seconds from now in ns; -1 = raised. */
 static int64_t span_of(PyObject *seconds, const char *name) {
     double value = PyFloat_AsDouble(seconds);
@@ -134,19 +170,107 @@ static PyObject *claim_ack(Claim *self, PyObject *const *args, Py_ssize_t arg_co
     Py_RETURN_NONE;
 }
 
+/* Move it to the dead letters, which Python sends it to; 1 = done, 0 = raised.
+ *
+ * 1. Its lease begins anew, so that a claim that is not live sends no message there.
+ * 2. It is sent to the dead letters, and flushed. Dies here: it is claimed again, as after any death
+ *    of a worker, and can be there twice.
+ * 3. It is acknowledged. */
+static int move_to_dead_letters(Claim *self, uint32_t cause, PyObject *reason) {
+    pq_group_attempt try = {.what = PQ_DO_EXTEND};
+    if (!attempt_on(self, &try, self->group->lease, 0)) {
+        return 0;
+    }
+    PyObject *answer = PyObject_CallMethod(
+        (PyObject *)self->group, "_send_to_dead_letters", "IKKOIIO", self->slot,
+        (unsigned long long)self->id, (unsigned long long)self->sequence, self->message,
+        self->deliveries, cause, reason == NULL ? Py_None : reason);
+    if (answer == NULL) {
+        return 0;
+    }
+    int is_done = PyObject_IsTrue(answer);
+    Py_DECREF(answer);
+    if (is_done == 0) {
+        pq_event_raise((PyObject *)self->group, EVENT_LEASE_LOST, (int64_t)self->sequence);
+    }
+    self->settled = (char)(self->settled | (is_done > 0));
+    return is_done > 0;
+}
+
 static PyObject *claim_nack(Claim *self, PyObject *const *args, Py_ssize_t arg_count,
                             PyObject *names) {
-    PyObject *seconds = NULL;
-    if (argument("nack", "delay", args, arg_count, names, &seconds) < 0) {
+    PyObject *seconds, *reason;
+    if (nack_arguments(args, arg_count, names, &seconds, &reason) < 0) {
         return NULL;
     }
     int64_t delay = seconds == NULL ? 0 : span_of(seconds, "delay");
+    int is_told = has_reason(reason);
+    if (delay < 0 || is_told < 0) {
+        return NULL;
+    }
+    uint32_t most = self->group->deliveries_max;
+    if (is_told && most != 0 && self->deliveries >= most) { /* the table has no room for a text */
+        if (!move_to_dead_letters(self, PQ_CAUSE_NACK, reason)) {
+            return NULL;
+        }
+        Py_RETURN_NONE;
+    }
     pq_group_attempt try = {.what = PQ_DO_NACK};
-    if (delay < 0 || !attempt_on(self, &try, delay, 1)) {
+    if (!attempt_on(self, &try, delay, 1)) {
         return NULL;
     }
     pq_wake(self->group->meta->base); /* a sleeping worker can have it now */
     Py_RETURN_NONE;
+}
+
+static PyObject *claim_reject(Claim *self, PyObject *const *args, Py_ssize_t arg_count,
+                              PyObject *names) {
+    PyObject *reason = NULL;
+    if (argument("reject", "reason", args, arg_count, names, &reason) < 0 ||
+        has_reason(reason) < 0 || !move_to_dead_letters(self, PQ_CAUSE_REJECT, reason)) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *claim_enter(Claim *self, PyObject *unused) {
+    (void)unused;
+    Py_INCREF((PyObject *)self);
+    return (PyObject *)self;
+}
+
+static PyObject *claim_exit(Claim *self, PyObject *args) {
+    PyObject *type, *error, *trace;
+    if (!PyArg_ParseTuple(args, "OOO:__exit__", &type, &error, &trace)) {
+        return NULL;
+    }
+    if (!self->settled && error == Py_None) {
+        pq_group_attempt try = {.what = PQ_DO_ACK};
+        if (!attempt_on(self, &try, 0, 1)) {
+            return NULL;
+        }
+    } else if (!self->settled) {
+        PyObject *answer =
+            PyObject_CallMethod((PyObject *)self->group, "_give_back", "OO", self, error);
+        if (answer == NULL) {
+            return NULL;
+        }
+        Py_DECREF(answer);
+    }
+    Py_RETURN_FALSE;
+}
+
+static PyObject *claim_enter_async(Claim *self, PyObject *unused) {
+    (void)unused;
+    return PyObject_CallMethod((PyObject *)self->group, "_begin_async", "O", self);
+}
+
+static PyObject *claim_exit_async(Claim *self, PyObject *args) {
+    PyObject *type, *error, *trace;
+    if (!PyArg_ParseTuple(args, "OOO:__aexit__", &type, &error, &trace)) {
+        return NULL;
+    }
+    return PyObject_CallMethod((PyObject *)self->group, "_end_async", "OO", self, error);
 }
 
 static PyObject *claim_extend(Claim *self, PyObject *seconds) {
@@ -177,12 +301,30 @@ PyDoc_STRVAR(ack_doc,
     "\n\nExample:\n"
     "    >>> claim.ack()\n");
 PyDoc_STRVAR(nack_doc,
-    "nack($self, /, delay=0.0)\n--\n\n"
+    "nack($self, /, delay=0.0, *, reason=None)\n--\n\n"
     "Return the message to the group, which delivers it again.\n\n"
+    "With a reason, a message that was delivered `max_deliveries` times goes to the dead letters at\n"
+    "once, with the reason; this waits for the disk.\n\n"
     "Args:\n"
-    "    delay: seconds before it can be claimed again.\n\n" LEASE_ERRORS
+    "    delay: seconds before it can be claimed again.\n"
+    "    reason: why, as `DeadLetter.reason` shows it; at most 1024 bytes of UTF-8 are kept.\n\n"
+    LEASE_ERRORS "\n"
+    "    DiskFull, SyncFailed: with a reason: moving it failed; it is still claimed."
     "\n\nExample:\n"
-    "    >>> claim.nack(delay=5.0)\n");
+    "    >>> claim.nack(delay=5.0, reason=\"the server is down\")\n");
+PyDoc_STRVAR(reject_doc,
+    "reject($self, /, reason=None)\n--\n\n"
+    "Move the message to the dead letters now, however often it was delivered.\n\n"
+    "For a message that no worker can ever handle. It returns when the dead letter is on stable\n"
+    "storage, and the message is acknowledged.\n\n"
+    "Args:\n"
+    "    reason: why, as `DeadLetter.reason` shows it; at most 1024 bytes of UTF-8 are kept.\n\n"
+    LEASE_ERRORS "\n"
+    "    DiskFull, SyncFailed: moving it failed; it is still claimed, for one lease from now."
+    "\n\nExample:\n"
+    "    >>> claim.reject(\"not a picture\")\n"
+    "    >>> next(group.dead_letters()).reason\n"
+    "    'not a picture'\n");
 PyDoc_STRVAR(extend_doc,
     "extend($self, seconds, /)\n--\n\n"
     "Extend the lease: it now ends so many seconds from now.\n\n" LEASE_ERRORS
@@ -192,6 +334,12 @@ PyDoc_STRVAR(extend_doc,
 static PyMethodDef claim_methods[] = {
     {"ack", (PyCFunction)(void (*)(void))claim_ack, METH_FASTCALL | METH_KEYWORDS, ack_doc},
     {"nack", (PyCFunction)(void (*)(void))claim_nack, METH_FASTCALL | METH_KEYWORDS, nack_doc},
+    {"reject", (PyCFunction)(void (*)(void))claim_reject, METH_FASTCALL | METH_KEYWORDS,
+     reject_doc},
+    {"__enter__", (PyCFunction)claim_enter, METH_NOARGS, NULL},
+    {"__exit__", (PyCFunction)claim_exit, METH_VARARGS, NULL},
+    {"__aenter__", (PyCFunction)claim_enter_async, METH_NOARGS, NULL},
+    {"__aexit__", (PyCFunction)claim_exit_async, METH_VARARGS, NULL},
     {"extend", (PyCFunction)claim_extend, METH_O, extend_doc},
     {NULL, NULL, 0, NULL},
 };
@@ -200,17 +348,26 @@ static PyMemberDef claim_members[] = {
     {"message", T_OBJECT_EX, offsetof(Claim, message), READONLY, "What was claimed."},
     {"deliveries", T_UINT, offsetof(Claim, deliveries), READONLY,
      "How often it was claimed so far, this time included."},
+    {"_is_settled", T_BOOL, offsetof(Claim, settled), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
 PyTypeObject *pq_claim_make(void) {
     static PyType_Slot slots[] = {
-        {Py_tp_doc, "One message that was claimed. Made by `Group.claim`."
-         "\n\nExample:\n"
+        {Py_tp_doc, "One message that was claimed. Made by `Group.claim`.\n\n"
+         "A `with` block acknowledges it at its end. If the block raises, the message is given\n"
+         "back with the error as the reason, and the error propagates; an exception that only stops\n"
+         "the worker, as KeyboardInterrupt, gives no reason. A block that settled the claim itself\n"
+         "is left as it is. If the lease ended meanwhile, the end of the block raises `LeaseLost`,\n"
+         "or adds that as a note to the error of the block. `async with` does the same.\n\n"
+         "Example:\n"
          "    >>> claim = group.claim(timeout=1.0)\n"
          "    >>> claim.message.payload, claim.deliveries\n"
          "    (b'one', 1)\n"
-         "    >>> claim.ack()\n"},
+         "    >>> claim.ack()\n"
+         "    >>> with group.claim(timeout=1.0) as claim:\n"
+         "    ...     claim.message.payload\n"
+         "    b'two'\n"},
         {Py_tp_dealloc, claim_dealloc},
         {Py_tp_traverse, claim_traverse},
         {Py_tp_repr, claim_repr},
