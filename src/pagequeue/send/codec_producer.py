@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Self
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
 from pagequeue import errors
 from pagequeue.columns import inputs as in_rows
 from pagequeue.columns.arrow_records import records_of
+from pagequeue.columns.record_values import is_record, records_of_values
 from pagequeue.send.producer import Producer
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from pagequeue.util.timestamps import Clock
 
 TEXT = "utf-8"
+NO_RECORDS: Final = frozenset({str, list, int, float, complex, bool, NoneType})
+"""What is sent instead of a record by mistake; other objects without bytes the core refuses."""
 
 
 def make_producer(store: Store, clock: Clock | None = None, sync_every: int = 0) -> Producer:
@@ -65,7 +69,8 @@ class CodecProducer(Producer):
         """Make a message visible to every process, as `Producer.send` does.
 
         Args:
-            payload: an object for the codec; or a record: a scalar of the dtype, or its bytes.
+            payload: an object for the codec; or a record: a tuple of its fields, a dict with their
+                names, a scalar of the dtype, or its bytes.
             timestamp: ns since 1970, UTC, for replaying history.
             at: the sequence that it must get, as for `Producer.send`.
             timeout: seconds to wait for room, as for `Producer.send`.
@@ -74,7 +79,8 @@ class CodecProducer(Producer):
             the sequence of the message.
 
         Raises:
-            NotEncodable: the codec cannot encode the object.
+            NotEncodable: the codec cannot encode the object; or a field, which it names, cannot
+                hold its value without loss (floats may be rounded).
             DtypeMismatch, RecordSize: not a record of this queue.
             MissingExtra: the codec's library is not installed.
             Overtaken, QueueFull, SyncFailed, LockTimeout, ClosedError, ForkedError: as for
@@ -112,6 +118,14 @@ def payload_for(store: Store, value: Any) -> Buffer:  # noqa: ANN401 - any objec
     if isinstance(value, np.void | np.ndarray) and value.dtype.names is not None:
         _check_dtype(store, value.dtype)
         return value.tobytes()
+    if is_record(value):
+        return records_of_values([value], kind.dtype).tobytes()
+    if type(value) in NO_RECORDS:
+        raise errors.NotEncodable(
+            f"a {type(value).__name__} is not a record of {kind.dtype}; no message was sent",
+            path=kind.path,
+            remedy=f"send a tuple or a dict of the fields {list(kind.dtype.names or ())}",
+        )
     payload: Buffer = value
     return payload
 
@@ -142,7 +156,12 @@ def payloads_for(store: Store, payloads: Iterable[Any]) -> list[Buffer]:
             f"a {type(payloads).__name__} gives only its keys",
             remedy="send a list of values, or [it] as one message",
         )
-    return [payload_for(store, value) for value in payloads]
+    values = payloads if isinstance(payloads, list) else list(payloads)
+    dtype = store.schema.dtype
+    if dtype is None or not values or not all(map(is_record, values)):
+        return [payload_for(store, value) for value in values]
+    data, size = records_of_values(values, dtype).tobytes(), dtype.itemsize
+    return [data[at : at + size] for at in range(0, len(data), size)]
 
 
 def _check_dtype(store: Store, found: np.dtype[Any]) -> None:

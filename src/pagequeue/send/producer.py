@@ -151,8 +151,9 @@ class Producer(_core.Writer, Closing):
         Args:
             payloads: C-contiguous bytes-like objects; or, copied without an object for each: a
                 NumPy array of bytes (without trailing zeros) or of records, shape (n,), or an Arrow
-                array of binary or string values. With a `dtype`, records of it, or an Arrow table
-                with its fields as columns; with a codec, objects. Any number, of any size.
+                array of binary or string values. With a `dtype`, records of it, tuples or dicts of
+                its fields, or an Arrow table with them as columns; with a codec, objects. Any
+                number, of any size.
             timestamps: one for each payload, int64 ns since 1970, UTC, or datetime64, shape (n,),
                 for replaying history: in ascending order, none before the queue's last one.
             at: the sequence that the first message must get; if another one is next when the
@@ -169,7 +170,8 @@ class Producer(_core.Writer, Closing):
             InvalidOption: the timestamps are not as many as the payloads; `at` is no sequence.
             Overtaken: another sequence than `at` is next; carries it as `tail_sequence`.
             MessageTooLarge: `max_bytes` cannot hold all of them; none was sent.
-            NotEncodable, DtypeMismatch, RecordSize: the queue does not hold such messages.
+            NotEncodable, DtypeMismatch, RecordSize: the queue does not hold such messages; a field
+                is named.
             TimestampOrder: a timestamp is earlier than the one before it.
             NotDurable: sent and visible, but the sync that `sync=` asked for did not succeed.
             QueueFull, SyncFailed, LockTimeout, ClosedError, ForkedError: as for `send`.

@@ -63,9 +63,28 @@ static int hold_payload(PyObject *object, Py_buffer *view) {
     return has == 0 ? 0 : -1;
 }
 
+/* The error for what has no bytes, with the option of the queue that takes it. */
+static void refuse_type(PyObject *object) {
+    const char *remedy = "encode it, or create the queue with a codec=";
+    if (PyUnicode_Check(object)) {
+        remedy = "send text.encode(), or create the queue with codec='utf-8'";
+    } else if (PyTuple_Check(object) || PyList_Check(object) || PyDict_Check(object)) {
+        remedy = "create the queue with codec='json' for objects, or with dtype= for records";
+    }
+    PyObject *name = PyType_GetName(Py_TYPE(object));
+    if (name != NULL) {
+        PyErr_Format(PyExc_TypeError, "a payload is a bytes-like object, not %R: %s; nothing was sent",
+                     name, remedy);
+        Py_DECREF(name);
+    }
+}
+
 static int buffer_of(PyObject *object, pq_payload *item, Py_buffer *view) {
     if (hold_payload(object, view) < 0) {
-        if (!PyErr_ExceptionMatches(PyExc_TypeError)) {
+        if (!PyObject_CheckBuffer(object)) {
+            PyErr_Clear();
+            refuse_type(object);
+        } else if (!PyErr_ExceptionMatches(PyExc_TypeError)) {
             /* A buffer that is not contiguous is a BufferError: the same mistake to the caller. */
             PyErr_Clear();
             PyErr_Format(PyExc_TypeError, "a payload is a C-contiguous bytes-like object, not %R",
