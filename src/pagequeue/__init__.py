@@ -207,7 +207,9 @@ __all__ = [
     "verify_queue",
 ]
 
-_PUBLIC_MODULES = ("errors", "format", "journal", "metrics", "multiprocessing", "spark", "tasks")
+_PUBLIC_MODULES = (
+    "errors", "format", "journal", "logging", "metrics", "multiprocessing", "spark", "tasks",
+)  # fmt: skip
 
 
 def __dir__() -> list[str]:

@@ -8,6 +8,8 @@ import contextlib
 import doctest
 import inspect
 import io
+import json
+import logging as standard_logging
 import os
 import shutil
 import time
@@ -20,7 +22,7 @@ import pytest
 from support import flip
 
 import pagequeue
-from pagequeue import Pace, Queue, journal, merge, multiprocessing, tasks
+from pagequeue import Pace, Queue, journal, logging, merge, multiprocessing, tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -38,7 +40,10 @@ RECORDS: Final = [np.int64(number).tobytes() for number in (1, 2, 3)]
 DROP_IN: Final = "multiprocessing."
 JOURNAL: Final = "journal."
 TASKS: Final = "tasks."
-MODULES: Final = {pagequeue: "", multiprocessing: DROP_IN, journal: JOURNAL, tasks: TASKS}
+LOGGING: Final = "logging."
+MODULES: Final = {
+    pagequeue: "", multiprocessing: DROP_IN, journal: JOURNAL, tasks: TASKS, logging: LOGGING,
+}  # fmt: skip
 STANDARD: Final = (multiprocessing.Empty, multiprocessing.Full)
 """Public names that are the standard library's own."""
 
@@ -85,7 +90,8 @@ def test_what_has_to_have_an_example_is_found() -> None:
     """Of each kind: a class, a function, a method and a property, of Python and of the core."""
     kinds = {"Queue", "merge", "Queue.last", "Queue.tail_sequence", "Claim.ack", "Message.time",
              "multiprocessing.Queue.put", "multiprocessing.Base.directory", "Stale",
-             "journal.Journal.read", "tasks.TaskStore.claim"}  # fmt: skip
+             "journal.Journal.read", "tasks.TaskStore.claim",
+             "logging.QueueHandler.emit"}  # fmt: skip
     assert kinds <= set(DOCSTRINGS)
 
 
@@ -156,7 +162,7 @@ class Scene:
         self.names: dict[str, Any] = {
             **{name: getattr(self.module, name) for name in self.module.__all__},
             "asyncio": asyncio, "os": os, "path": "copy", "shutil": shutil,
-            "time": time, "timedelta": timedelta,
+            "time": time, "timedelta": timedelta, "json": json, "logging": standard_logging,
             "lines": [b"one", b"two"], "Accounts": Accounts,
         }  # fmt: skip
         source = "".join(example.source for example in EXAMPLES[name])
@@ -251,6 +257,9 @@ class Scene:
                 entry = {"account": "ann" if number == 0 else "ben", "amount": 5}
                 made.update(lambda _, entry=entry: entry)
         return made
+
+    def _handler(self) -> Any:  # noqa: ANN401 - QueueHandler
+        return self.closing.enter_context(contextlib.closing(logging.QueueHandler("log")))
 
     def _store(self) -> Any:  # noqa: ANN401 - TaskStore
         made = self.closing.enter_context(tasks.TaskStore("tasks", page_bytes=1 << 16))

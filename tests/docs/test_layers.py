@@ -88,7 +88,9 @@ def test_lower_packages_import_modules_and_no_public_names(path: Path) -> None:
 
 def test_package_shows_public_names_only() -> None:
     """What is not documented is not offered by a prompt's completion, and what is shown exists."""
-    modules = {"errors", "format", "journal", "metrics", "multiprocessing", "spark", "tasks"}
+    modules = {
+        "errors", "format", "journal", "logging", "metrics", "multiprocessing", "spark", "tasks",
+    }  # fmt: skip
     shown = set(dir(pagequeue))
     assert set(pagequeue.__all__) | {"errors", "format"} <= shown
     assert shown <= set(pagequeue.__all__) | modules
