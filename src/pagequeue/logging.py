@@ -107,7 +107,7 @@ class QueueHandler(logging.Handler):
             sync=sync, lock_timeout=lock_timeout, file_mode=file_mode, trust=trust,
             on_full="drop_oldest",
         )  # fmt: skip
-        self.dropped = 0
+        self.dropped: int = 0
         self._inside = threading.local()
         self._is_closed = False
         # By the count of forks: what was opened before a fork is the parent's, and stays untouched.
@@ -126,7 +126,7 @@ class QueueHandler(logging.Handler):
             >>> handler.lock is None
             True
         """
-        self.lock = None
+        self.lock: None = None
 
     def handle(self, record: logging.LogRecord) -> bool:
         """Write a record if the handler's filters let it pass; return whether they do.

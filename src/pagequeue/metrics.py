@@ -15,12 +15,12 @@ from pagequeue.util.text import printable_name
 try:
     from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
     from prometheus_client.registry import Collector
-except ImportError as error:
+except ImportError as _error:
     raise MissingExtra(
         "metrics need prometheus_client, which is not installed",
         extra="metrics",
         remedy="pip install 'pagequeue[metrics]'",
-    ) from error
+    ) from _error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -243,8 +243,8 @@ def open_payload(
 class _Bulk:
     """Sends what does not fit into one page, for producers: see `BulkSending`."""
 
-    append = staticmethod(append_pages)
-    open = staticmethod(open_payload)
+    append: Final = staticmethod(append_pages)
+    open: Final = staticmethod(open_payload)
 
 
 BULK: Final = _Bulk()

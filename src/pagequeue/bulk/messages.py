@@ -49,12 +49,12 @@ class Messages:
     def __init__(self, parts: list[Any], times: NDArray[np.int64] | None) -> None:
         self._parts = [(part, _lengths(part)) for part in parts]
         self._times = times
-        self.count = sum(len(lengths) for _, lengths in self._parts)
+        self.count: int = sum(len(lengths) for _, lengths in self._parts)
         steps = (
             -(-(lengths + fmt.FRAME_HEADER_BYTES) // fmt.FRAME_ALIGN_BYTES)
             for _, lengths in self._parts
         )
-        self.frame_bytes = sum(int(step.sum()) for step in steps) * fmt.FRAME_ALIGN_BYTES
+        self.frame_bytes: int = sum(int(step.sum()) for step in steps) * fmt.FRAME_ALIGN_BYTES
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield all messages in order."""

@@ -119,7 +119,7 @@ class BulkPublisher:
             store.folder.path, store.prefix, store.folder.file_mode, store.folder.trust
         )
         self._held.callback(self._staged.close)
-        self.path = self._staged.path
+        self.path: str = self._staged.path
         try:
             self._lock = self._locked(max(deadline, time.monotonic() + OTHERS_SECONDS))
         except BaseException:

@@ -128,7 +128,7 @@ class FragmentWriter:
         self._checksums: list[int] = []
         self._pending = bytearray()
         self._done: list[StagedFragment] = []
-        self.payload_bytes = 0
+        self.payload_bytes: int = 0
 
     def write(self, data: Buffer) -> int:
         """Append bytes to the payload; return how many.

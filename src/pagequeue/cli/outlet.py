@@ -37,7 +37,7 @@ class Outlet:
         sys.stdout.flush()
         self._stream: IO[bytes] | None = None
         self._request: int | None = None
-        self.step_count = STEP_COUNT
+        self.step_count: int = STEP_COUNT
         """Messages to write before waiting for their delivery."""
         try:
             self._fd = sys.stdout.fileno()

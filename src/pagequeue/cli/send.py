@@ -49,7 +49,7 @@ class Sender:
 
     def __init__(self, queue: Queue, decoder: framing.Decoder, producer: Producer) -> None:
         page_bytes = queue.page_bytes
-        self.sent_count = 0
+        self.sent_count: int = 0
         self._decoder = decoder
         self._values = values.decoder_of_lines(queue)
         self._producer = producer

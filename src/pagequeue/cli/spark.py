@@ -96,7 +96,7 @@ def session_options(function: _Function) -> _Function:
     )(function)
 
 
-damage_option = click.option(
+damage_option: Final = click.option(
     "--on-damage", type=click.Choice(["fail", "skip"]), default="fail", show_default=True,
     help="How to handle a damaged page.",
 )  # fmt: skip

@@ -171,11 +171,11 @@ class Crew:
         self._workers: list[_Worker] = []
         with _signals_later():
             try:
-                self.consumers = [
+                self.consumers: list[_Worker] = [
                     self._start(STATISTICS, workers.keep_statistics, plan, ""),
                     self._start(LOG, workers.write_log, plan, ""),
                 ]
-                self.producers = [
+                self.producers: list[_Worker] = [
                     self._start(origin, producer, plan, origin) for origin in demo_flights.ORIGINS
                 ]
             except BaseException:

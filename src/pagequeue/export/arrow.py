@@ -115,6 +115,8 @@ class TableFile:
         count: of the rows; -1: unknown.
     """
 
+    count: int
+
     def __init__(self, file: IO[bytes], path: str, *, is_parquet: bool) -> None:
         self._path = path
         pa = pyarrow()
@@ -129,7 +131,7 @@ class TableFile:
                 schema, self.count = reader.schema, -1
         except (pa.ArrowException, OSError) as error:
             raise self._damaged(error) from error
-        self.kind = self._kind_of(schema)
+        self.kind: Schema = self._kind_of(schema)
         self._names = schema.names
         if twice := sorted({name for name in self._names if self._names.count(name) > 1}):
             raise errors.BadRow(

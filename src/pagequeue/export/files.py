@@ -187,8 +187,8 @@ class Import:
         self._check = check
         self._row = 0
         self._expected: int | None = None
-        self.messages = 0
-        self.payload_bytes = 0
+        self.messages: int = 0
+        self.payload_bytes: int = 0
 
     def send(self, piece: RowGroup) -> None:
         """Send rows, except those to skip.

@@ -47,7 +47,7 @@ class Feeder:
         self._producer = producer
         self._is_stopped = False
         self.keeps: object = None
-        self.stored = 0
+        self.stored: int = 0
         self.unstored: list[Buffer] = []
         self.end_sequence: int | None = None
         self.error: BaseException | None = None
@@ -55,6 +55,10 @@ class Feeder:
     def stop(self) -> None:
         """Draw no more elements."""
         self._is_stopped = True
+
+    def _count(self) -> None:
+        """Count an element that was stored."""
+        self.stored += 1
 
     def _failed(self, element: Buffer, error: BaseException) -> None:
         """Keep an element whose storing failed."""
@@ -119,7 +123,7 @@ class ThreadFeeder(Feeder):
             self._failed(element, error)
             raise
         self._storing_since = None
-        self.stored += 1
+        self._count()
 
     def close(self, timeout: float) -> None:
         """Stop, and wait a limited time for the upstream's pending element.
@@ -209,7 +213,7 @@ class TaskFeeder(Feeder):
         except BaseException as error:
             self._failed(element, error)
             raise
-        self.stored += 1
+        self._count()
 
     def stop(self) -> None:
         """Draw no more elements, and end; called by the loop's thread, or by one that ends it."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pagequeue._core import Message
     from pagequeue.receive.named_consumer import NamedConsumer
 
-log = logging.getLogger("pagequeue")
+log: logging.Logger = logging.getLogger("pagequeue")
 HANDLED: Final = "handled"
 """The named consumer of a dead-letter queue that requeueing and purging move."""
 STEP_COUNT: Final = 1024
@@ -164,7 +164,7 @@ class DeadLetters:
 
     def __init__(self, store: Store, name: str) -> None:
         self._source = store
-        self.prefix = fmt.dead_letter_prefix(store.prefix, name)
+        self.prefix: str = fmt.dead_letter_prefix(store.prefix, name)
         self._store: Store | None = None
         self._producer: Producer | None = None
         self._opening = threading.RLock()

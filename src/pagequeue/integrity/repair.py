@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from pagequeue.meta.all_and_read_meta import AllMeta
     from pagequeue.schema.schema import Schema
 
-log = logging.getLogger("pagequeue")
+log: logging.Logger = logging.getLogger("pagequeue")
 LOCK_TIMEOUT = 10.0
 
 

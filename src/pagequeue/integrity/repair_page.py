@@ -59,7 +59,7 @@ class PageRepair:
         self.meta = meta
         self.did = did
         self.inspect = inspect
-        self.found = inspect()
+        self.found: Inspection = inspect()
 
     def run(self) -> None:
         """Repair what is provable; leave the rest unchanged."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pagequeue.store.store import Store
 
-log = logging.getLogger("pagequeue")
+log: logging.Logger = logging.getLogger("pagequeue")
 
 
 def rewriter(store: Store) -> Callable[[], object]:

@@ -71,8 +71,8 @@ class FragmentSource:
     """A salvaged page, for the fragment in it: what `LargePayload` needs."""
 
     def __init__(self, source: SalvagePage) -> None:
-        self.path = source.path
-        self.first_sequence = source.first
+        self.path: str = source.path
+        self.first_sequence: int = source.first
         self._region = source.region
 
     def ready(self, position: int) -> _core.Region:

@@ -37,7 +37,7 @@ class TailCheck:
         self.meta = meta
         self.tail = tail
         self.problems = problems
-        self.path = found.folder.full(fmt.write_meta_name(found.prefix))
+        self.path: str = found.folder.full(fmt.write_meta_name(found.prefix))
 
     def run(self) -> None:
         """Note the problems."""

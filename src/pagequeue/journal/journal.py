@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pagequeue.store.store import Store
     from pagequeue.util.timestamps import TimeLike
 
-log = logging.getLogger("pagequeue")
+log: logging.Logger = logging.getLogger("pagequeue")
 Found = TypeVar("Found")
 PAGE_BYTES: Final = 4 << 20
 """Of a new journal: compaction removes whole pages, so smaller ones than a queue's default."""

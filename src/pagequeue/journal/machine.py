@@ -115,7 +115,7 @@ class EntryCodec:
             raise errors.InvalidOption(
                 f"a journal has no codec {codec!r}", path=path, remedy=f"give one of {names}"
             )
-        self.version = whole("the machine's version", machine.version)
+        self.version: int = whole("the machine's version", machine.version)
         if not 0 <= self.version <= VERSION_MAX:
             raise errors.InvalidOption(
                 f"the machine's version is {self.version}",

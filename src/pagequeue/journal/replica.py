@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pagequeue.journal.snapshots import Snapshots
     from pagequeue.queue.queue import Queue
 
-log = logging.getLogger("pagequeue")
+log: logging.Logger = logging.getLogger("pagequeue")
 ONE_BY_ONE: Final = 256
 """Entries that are read one by one; if there are more, they are read in batches, which takes as
 long as some hundred entries to begin."""
@@ -198,6 +198,11 @@ class Replica(Builder):
         snapshot: the sequence of the snapshot that it was last restored from, or None.
         log_bytes: of the entries that were applied since then.
     """
+
+    state: Any
+    sequence: int
+    snapshot: int | None
+    log_bytes: int
 
     def __init__(
         self, queue: Queue, machine: Machine[Any], codec: EntryCodec, snapshots: Snapshots

@@ -91,7 +91,7 @@ class Snapshots:
     def __init__(self, store: Store, trust: Collection[str]) -> None:
         self._store = store
         self._trust = trust
-        self.path = store.folder.full(fmt.journal_name(store.prefix))
+        self.path: str = store.folder.full(fmt.journal_name(store.prefix))
         self.folder: Directory | None = None
         with contextlib.suppress(errors.QueueNotFound):
             self.folder = Directory(

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from pagequeue.store.store import Store
     from pagequeue.system.replaced import Identity
 
-log = logging.getLogger("pagequeue")
+log: logging.Logger = logging.getLogger("pagequeue")
 MAKER: Final = ".tmp-zip"
 WORTH: Final = 0.9
 """A page is left uncompressed if it would take more than this fraction of its bytes."""

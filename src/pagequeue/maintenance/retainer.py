@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pagequeue.page.header import PageHeader
     from pagequeue.store.store import Store
 
-log = logging.getLogger("pagequeue")
+log: logging.Logger = logging.getLogger("pagequeue")
 
 
 class Retainer:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pagequeue.maintenance.size_limit import SizeLimit
     from pagequeue.store.store import Store
 
-log = logging.getLogger("pagequeue")
+log: logging.Logger = logging.getLogger("pagequeue")
 FIRST_PAUSE: Final = 0.001
 LONGEST_PAUSE: Final = 0.05
 NAMED_COUNT: Final = 5

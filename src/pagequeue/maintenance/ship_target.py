@@ -29,6 +29,7 @@ from pagequeue.util.closing import Closing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pagequeue.meta.all_and_read_meta import AllMeta
     from pagequeue.store.store import Store
 
 TEMPORARY: Final = ".tmp-ship"
@@ -54,9 +55,12 @@ class Target(Closing):
     """
 
     def __init__(self, path: str, store: Store, file_mode: int) -> None:
-        self.prefix = prefix = store.prefix
-        self.meta = store.meta
-        self.folder = Directory(path, create=True, file_mode=file_mode, trust=store.folder.trust)
+        prefix = store.prefix
+        self.prefix: str = prefix
+        self.meta: AllMeta = store.meta
+        self.folder: Directory = Directory(
+            path, create=True, file_mode=file_mode, trust=store.folder.trust
+        )
         self._lock: FileLock | None = None
         try:
             manifest = read_manifest(self.folder, prefix)
@@ -74,7 +78,7 @@ class Target(Closing):
             self._held.enter_context(self._lock.exclusive(store.lock_timeout, "shipping"))
             # The shipper before may have died between the manifest's name and its sync.
             self.folder.sync_entries()
-            self.manifest = read_manifest(self.folder, prefix) or self._begin(store)
+            self.manifest: Manifest = read_manifest(self.folder, prefix) or self._begin(store)
             self._check_same(store)
             self._sweep()
         except BaseException:

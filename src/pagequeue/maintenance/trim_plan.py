@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pagequeue.page.header import PageHeader
     from pagequeue.store.store import Store
 
-log = logging.getLogger("pagequeue")
+log: logging.Logger = logging.getLogger("pagequeue")
 LIST_SECONDS: Final = 1.0
 """Time after which the directory is listed again, to find cursors put there by other programs."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import chain, starmap
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, overload
 
 import numpy as np
 
@@ -80,9 +80,11 @@ class MergedChunk:
         self, parts: Sequence[MergedSlice], names: tuple[str, ...], schema: Schema | None = None
     ) -> None:
         self.schema = schema
-        self.parts = tuple(parts)
+        self.parts: tuple[MergedSlice, ...] = tuple(parts)
         self.names = names
-        self.timestamps = _joined([part.batch.timestamps[part.start : part.stop] for part in parts])
+        self.timestamps: NDArray[np.int64] = _joined(
+            [part.batch.timestamps[part.start : part.stop] for part in parts]
+        )
 
     def order(self) -> NDArray[np.int64]:
         """Return the indices of the messages by timestamp, then queue, then sequence."""
@@ -272,7 +274,7 @@ class MergedBatch(Sequence[Merged]):
             return NotImplemented
         return list(self) == list(other)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         queues = counted(len(set(self.queues.tolist())), "queue")

@@ -95,7 +95,7 @@ class Merge(Closing):
         self._busy: dict[str, object] = {}
         self._closed = False
         self._turns = Turns()
-        self.names = names
+        self.names: tuple[str, ...] = names
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from pagequeue.merge.batch import MergedSlice
     from pagequeue.merge.source import MergeSource
+    from pagequeue.schema.schema import Schema
 
 PAUSE_SECONDS_MIN: Final = 0.0001
 PAUSE_SECONDS_MAX: Final = 3600.0
@@ -46,10 +47,10 @@ class MergeOrder:
         self._names = names
         self._patience_ns = patience_ns
         self._last = -math.inf
-        self.ended = False
-        self.late = 0
+        self.ended: bool = False
+        self.late: int = 0
         schemas = {source.record_dtype: source.schema for source in sources}
-        self.schema = (
+        self.schema: Schema | None = (
             next(iter(schemas.values())) if len(schemas) == 1 and None not in schemas else None
         )
 

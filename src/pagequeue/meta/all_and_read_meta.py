@@ -352,11 +352,12 @@ class ReadMeta(MappedMeta):
 
     def __init__(self, folder: Directory, prefix: str, queue_id: bytes, *, writable: bool) -> None:
         name = fmt.read_meta_name(prefix)
-        self.path = folder.full(name)
-        self.region, _ = map_shared(
+        self.path: str = folder.full(name)
+        region, _ = map_shared(
             folder, name, size_bytes=fmt.READ_META_BYTES, writable=writable,
             doing="mapping the read meta",
         )  # fmt: skip
+        self.region: _core.Region = region
         check_shared(self.region, fmt.READ_META, fmt.READ_MAGIC, queue_id, self.path)
         if self.region.load(self.HEAD_PAGE) == 0:
             raise errors.CorruptMeta(

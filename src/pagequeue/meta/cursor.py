@@ -29,9 +29,10 @@ from pagequeue.system.os_errors import raise_typed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from pagequeue._core import Region
     from pagequeue.system.directory import Directory
 
-log = logging.getLogger("pagequeue")
+log: logging.Logger = logging.getLogger("pagequeue")
 TAKE_SECONDS: Final = 0.2
 """How long to retry: `is_open` takes a cursor's lock briefly."""
 TAKE_STEP_SECONDS: Final = 0.005
@@ -75,11 +76,13 @@ class CursorMeta:
     KIND: Final = field_of(fmt.CURSOR_META, "kind")
     FLOW_FROM: Final = field_of(fmt.CURSOR_META, "flow_from")
 
+    region: Region
+
     def __init__(
         self, folder: Directory, prefix: str, queue_id: bytes, name: str, *, writable: bool
     ) -> None:
         file_name = fmt.cursor_name(prefix, name)
-        self.path = folder.full(file_name)
+        self.path: str = folder.full(file_name)
         try:
             self.region, _ = map_shared(
                 folder, file_name, size_bytes=fmt.CURSOR_META_BYTES, writable=writable,
@@ -205,11 +208,11 @@ class Cursor:
 
     def __init__(self, folder: Directory, prefix: str, queue_id: bytes, name: str) -> None:
         self.name = name
-        self.sync_failed = False
+        self.sync_failed: bool = False
         self._status = partial(folder.status, fmt.cursor_name(prefix, name))
         self._lock = locked(folder, prefix, name)
         try:
-            self.meta = CursorMeta(folder, prefix, queue_id, name, writable=True)
+            self.meta: CursorMeta = CursorMeta(folder, prefix, queue_id, name, writable=True)
             self._refuse_group()
         except BaseException:
             self._lock.close()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from pagequeue.system.directory import Directory
 
-log = logging.getLogger("pagequeue")
+log: logging.Logger = logging.getLogger("pagequeue")
 KEY_AT: Final = field_of(fmt.GROUP_META, "table_boot")
 KEY_BYTES: Final = field_of(fmt.GROUP_META, "lock_abi") - KEY_AT
 
@@ -139,12 +139,15 @@ class GroupTable:
     MISSED: Final = _word("missed")
     KIND: Final = _word("kind")
 
+    region: _core.Region
+    inode: int
+
     def __init__(
         self, folder: Directory, prefix: str, queue_id: bytes, name: str, *, writable: bool
     ) -> None:
         self._folder, self._file_name = folder, fmt.cursor_name(prefix, name)
         self.name = name
-        self.path = folder.full(self._file_name)
+        self.path: str = folder.full(self._file_name)
         status = folder.status(self._file_name)
         size_bytes = fmt.GROUP_TABLE_AT if status is None else status.st_size
         if size_bytes == fmt.CURSOR_META_BYTES:
@@ -159,7 +162,7 @@ class GroupTable:
         )  # fmt: skip
         check_shared(self.region, fmt.GROUP_META, fmt.CURSOR_MAGIC, queue_id, self.path)
         self.region.on_lost = partial(self.corrupt, reason="truncated while it was open")
-        self.capacity = self.region.load_half(self.CAPACITY)
+        self.capacity: int = self.region.load_half(self.CAPACITY)
         needed = fmt.group_bytes(self.capacity)
         if fmt.GROUP_TABLE_AT <= needed < size_bytes:  # appended bytes are ignored
             size_bytes = needed

@@ -75,11 +75,12 @@ class WriteMeta(MappedMeta):
 
     def __init__(self, folder: Directory, prefix: str, queue_id: bytes, *, writable: bool) -> None:
         name = fmt.write_meta_name(prefix)
-        self.path = folder.full(name)
-        self.region, inode = map_shared(
+        self.path: str = folder.full(name)
+        region, inode = map_shared(
             folder, name, size_bytes=fmt.WRITE_META_FILE_BYTES, writable=writable,
             doing="mapping the write meta",
         )  # fmt: skip
+        self.region: _core.Region = region
         check_shared(self.region, fmt.WRITE_META, fmt.WRITE_MAGIC, queue_id, self.path)
         self._key = lock_key_of(folder, inode)
 

@@ -38,6 +38,14 @@ if TYPE_CHECKING:
 __all__ = ["Empty", "Full", "JoinableQueue", "Queue", "QueueClosed", "SimpleQueue"]
 
 T = TypeVar("T")
+if TYPE_CHECKING:  # their classes have a parameter in the stubs only
+    _StandardSimpleQueue = queues.SimpleQueue[Any]
+    _StandardQueue = queues.Queue[Any]
+    _StandardJoinableQueue = queues.JoinableQueue[Any]
+else:
+    _StandardSimpleQueue = queues.SimpleQueue
+    _StandardQueue = queues.Queue
+    _StandardJoinableQueue = queues.JoinableQueue
 PAGE_BYTES: Final = 4 << 20
 TAKEN_MAX: Final = 64
 """Capacity of the group for objects that were taken and not yet returned by `get`."""
@@ -48,7 +56,7 @@ SLICE_SECONDS: Final = 0.1
 """How long a `get` waits before it checks whether the queue was closed."""
 
 
-class SimpleQueue(Base[T], queues.SimpleQueue):  # type: ignore[misc, type-arg]
+class SimpleQueue(Base[T], _StandardSimpleQueue):  # type: ignore[misc]
     """`multiprocessing.SimpleQueue` on pages: put, get, empty, close.
 
     Args and errors are those of `Queue`, without `maxsize`.
@@ -99,7 +107,7 @@ class SimpleQueue(Base[T], queues.SimpleQueue):  # type: ignore[misc, type-arg]
         return self._get(None)
 
 
-class Queue(Base[T], queues.Queue):  # type: ignore[misc, type-arg]
+class Queue(Base[T], _StandardQueue):  # type: ignore[misc]
     """`multiprocessing.Queue` on pages: faster, and persistent if a directory is given.
 
     `put` pickles the object, and every process sees it when `put` returns; there is no feeder
@@ -286,7 +294,7 @@ class Queue(Base[T], queues.Queue):  # type: ignore[misc, type-arg]
             objects.group.flush()
 
 
-class JoinableQueue(Queue[T], queues.JoinableQueue):  # type: ignore[misc, type-arg]
+class JoinableQueue(Queue[T], _StandardJoinableQueue):  # type: ignore[misc]
     """`multiprocessing.JoinableQueue` on pages: an object is claimed until `task_done`.
 
     When a process ends, in whatever way, objects that it got without calling `task_done` are

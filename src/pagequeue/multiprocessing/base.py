@@ -24,6 +24,7 @@ from pagequeue.multiprocessing.temp_directory import SharedTempDirectory, remove
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from pagequeue._core import Message
     from pagequeue.multiprocessing.large_objects import LargeObjects
@@ -56,10 +57,11 @@ class Handle:
         self.settings = settings
         self.temp_directory = temp_directory
         self.objects: ObjectQueue | None = None
-        self.was_used = False
-        self.is_closed = False
-        self.opening = 0
-        self.guard = threading.RLock()  # a signal handler may re-enter
+        self.was_used: bool = False
+        self.is_closed: bool = False
+        self.opening: int = 0
+        # A signal handler may re-enter.
+        self.guard: AbstractContextManager[bool] = threading.RLock()
 
     def open(self) -> ObjectQueue:
         """Return the open queue; open it if necessary.

@@ -70,12 +70,13 @@ class ObjectQueue:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.queue = queue = _open(settings)
+        queue = _open(settings)
+        self.queue: Queue = queue
         try:
             # Before anything is sent: retention keeps what a group has not acknowledged.
             self.group: Group = _group(queue, settings.unfinished_max)
             self._words = self.group._group_file.region  # noqa: SLF001 - one package
-            self.large = LargeObjects(
+            self.large: LargeObjects = LargeObjects(
                 os.path.join(queue.directory, f"{settings.prefix}-large"),
                 synced=settings.sync != "none",
                 named=self._names,
@@ -85,8 +86,8 @@ class ObjectQueue:
             store.check_appendable()
             store.bulk = None  # a large object has a file of its own, which `maxsize` counts
             producer = ObjectProducer(store, None, opened.options.sync_every)
-            self.producer = opened.keep(producer, store)
-            self.maxsize = settings.maxsize
+            self.producer: ObjectProducer = opened.keep(producer, store)
+            self.maxsize: int = settings.maxsize
             if settings.maxsize:
                 self.producer._bind(self._words, settings.maxsize)  # noqa: SLF001 - one package
         except BaseException:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PROTOCOL: Final = 5
 """Not the highest: other versions of Python also read a persistent directory."""
-loads = pickle.loads
+loads: Final = pickle.loads
 UnpicklingError = pickle.UnpicklingError
 
 _SHARED: Final = cast("dict[type, Any]", ForkingPickler._extra_reducers)  # type: ignore[attr-defined]  # noqa: SLF001 - the only access

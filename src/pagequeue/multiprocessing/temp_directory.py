@@ -49,7 +49,7 @@ class SharedTempDirectory:
 
     def __init__(self) -> None:
         remove_released()
-        self.path = tempfile.mkdtemp(prefix=PREFIX, dir=_parent())
+        self.path: str = tempfile.mkdtemp(prefix=PREFIX, dir=_parent())
         self._reader, writer = map(above_standard, os.pipe())
         self._writers = [writer]
 

@@ -79,21 +79,21 @@ class Head:
     ) -> None:
         self.path = path
         self.header = header
-        self.page_bytes = int(record["page_bytes"])
-        self.used_bytes = int(record["used_bytes"])
-        self.file_bytes = int(record["file_bytes"])
-        self.end_sequence = int(record["end_sequence"])
+        self.page_bytes: int = int(record["page_bytes"])
+        self.used_bytes: int = int(record["used_bytes"])
+        self.file_bytes: int = int(record["file_bytes"])
+        self.end_sequence: int = int(record["end_sequence"])
         has_messages = self.end_sequence != header.first_sequence
-        self.first_timestamp = int(record["first_timestamp"]) if has_messages else None
-        self.last_timestamp = int(record["last_timestamp"]) if has_messages else None
-        self.head_bytes = BLOCKS_AT + len(blocks) * fmt.COMPRESSED_BLOCK_BYTES
+        self.first_timestamp: int | None = int(record["first_timestamp"]) if has_messages else None
+        self.last_timestamp: int | None = int(record["last_timestamp"]) if has_messages else None
+        self.head_bytes: int = BLOCKS_AT + len(blocks) * fmt.COMPRESSED_BLOCK_BYTES
         stored = blocks["stored_bytes"].tolist()
         self.positions: list[int] = blocks["position"].tolist()
         self._ordinals: list[int] = blocks["ordinal"].tolist()
         offsets = accumulate(stored, initial=self.head_bytes)
         ends = [*self.positions[1:], self.used_bytes]
         checksums = blocks["checksum"].tolist()
-        self.blocks = [
+        self.blocks: list[Block] = [
             Block(*parts)
             for parts in zip(
                 offsets, stored, self.positions, ends, self._ordinals, checksums, strict=False

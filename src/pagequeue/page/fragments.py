@@ -302,12 +302,12 @@ class LargePayload:
         head = None
         is_first = position == fmt.PAGE_HEADER_BYTES
         if is_first and found == _core.READ_FRAME and size == fmt.LARGE_HEAD.itemsize:
-            self.head_bytes = region.read(position + fmt.FRAME_HEADER_BYTES, size)
+            self.head_bytes: bytes = region.read(position + fmt.FRAME_HEADER_BYTES, size)
             head = decode_head(self.head_bytes)
         self._page_bytes = len(region)
         if head is None or not head.has_right_count(self._page_bytes):
             raise self._damage(first.path, position, "the head of a large message is invalid")
-        self.head = head
+        self.head: Head = head
         self._mark = mark
         self._fragments: list[Fragment | None] = []
         if head.fragments <= KEPT_PAGES_MAX:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pagequeue.page.header import PageHeader
     from pagequeue.system.directory import Directory
 
-log = logging.getLogger("pagequeue")
+log: logging.Logger = logging.getLogger("pagequeue")
 NO_FILE = -1
 INDEX_SPARE = 1.5
 """Safety factor for the expected frequency of index records."""
@@ -151,10 +151,10 @@ class WritablePage:
     __slots__ = ("index", "number", "populated", "region")
 
     def __init__(self, number: int, region: _core.Region, index: _core.Region) -> None:
-        self.number = number
-        self.region = region
-        self.index = index
-        self.populated = 0
+        self.number: int = number
+        self.region: _core.Region = region
+        self.index: _core.Region = index
+        self.populated: int = 0
 
     def populate(self, start: int, end: int, frame_bytes: float) -> None:
         """Take the page faults of a range of the page, and of the index records it will need."""
@@ -247,9 +247,9 @@ class Page:
         self._prefix = prefix
         self._meta = meta
         name = fmt.page_name(prefix, number)
-        self.path = folder.full(name)
+        self.path: str = folder.full(name)
         self._memory: _core.Region | None = None
-        self.header = decode_header(self._open(name), meta.queue_id, number, self.path)
+        self.header: PageHeader = decode_header(self._open(name), meta.queue_id, number, self.path)
         self._index: _core.Region | None = None
 
     def _open(self, name: str) -> bytes:

@@ -31,9 +31,9 @@ class TimeBins:
 
     def __init__(self) -> None:
         self.start: int | None = None
-        self.bin_ns = TIME_FIRST_NS
-        self.messages = np.zeros(TIME_BINS, np.int64)
-        self.payload_bytes = np.zeros(TIME_BINS, np.int64)
+        self.bin_ns: int = TIME_FIRST_NS
+        self.messages: NDArray[np.int64] = np.zeros(TIME_BINS, np.int64)
+        self.payload_bytes: NDArray[np.int64] = np.zeros(TIME_BINS, np.int64)
 
     def add(self, timestamps: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
         """Count messages; their times never go back."""
@@ -71,9 +71,9 @@ class SizeBins:
     """
 
     def __init__(self) -> None:
-        self.counts = np.zeros(STEPS_PER_OCTAVE * OCTAVES, np.int64)
-        self.below = 0
-        self.total = 0
+        self.counts: NDArray[np.int64] = np.zeros(STEPS_PER_OCTAVE * OCTAVES, np.int64)
+        self.below: int = 0
+        self.total: int = 0
         self.least: int | None = None
         self.most: int | None = None
 

@@ -51,9 +51,9 @@ class Latencies:
         )
         if not is_known:
             raise InvalidOption(f"unknown rule {rule!r} for latencies", remedy=f"give {RULES}")
-        self.needs_both = kind != "time"
-        self.bins = SizeBins()
-        self.unmatched = 0
+        self.needs_both: bool = kind != "time"
+        self.bins: SizeBins = SizeBins()
+        self.unmatched: int = 0
         self._waiting: dict[int, int] = {}
         self._find: Callable[[bytes], Any]
         if name:

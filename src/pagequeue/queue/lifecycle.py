@@ -77,9 +77,9 @@ class OpenQueue:
         self.handles: WeakValueDictionary[int, Closing] = WeakValueDictionary()
         self.retainer: Retainer | None = None
         self.compressor: Compressor | None = None
-        self.is_closed = False
-        self.store = self._start(create=create)
-        self.flushes_on_close = options.syncs and not self.store.read_only
+        self.is_closed: bool = False
+        self.store: Store = self._start(create=create)
+        self.flushes_on_close: bool = options.syncs and not self.store.read_only
 
     def _start(self, *, create: bool) -> Store:
         options = self.options

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pagequeue.store.store import Store
     from pagequeue.util.timestamps import TimeLike
 
-log = logging.getLogger("pagequeue")
+log: logging.Logger = logging.getLogger("pagequeue")
 NEXT, LAST_ACK = CursorMeta.NEXT, CursorMeta.LAST_ACK
 """Copied here, because acknowledging is a hot path."""
 

@@ -64,7 +64,7 @@ class Pace:
             raise InvalidOption(
                 f"speed is {speed}", remedy="give a number above 0, or None for as fast as possible"
             )
-        self.speed = speed
+        self.speed: float = speed
         self._clock = clock or time.monotonic_ns
         self._sleep = sleep
         self._started_at: int | None = None

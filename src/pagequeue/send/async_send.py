@@ -78,7 +78,7 @@ class DeferredEvents:
     def __init__(self) -> None:
         self.checks: dict[int, Callable[[], None]] = {}
         self.sync_up_to: dict[int, int] = {}
-        self.turns = Turns()
+        self.turns: Turns = Turns()
 
     def defers(self, event: int, value: int, page_number: int) -> bool:
         """Whether an event of the core is deferred until after the send.

@@ -14,13 +14,13 @@ try:
     from pagequeue.spark.java import find_java
     from pagequeue.spark.session import gaps, read, register, session
     from pagequeue.spark.source import PageQueueSource
-except ModuleNotFoundError as error:
-    if (error.name or "").partition(".")[0] not in {"pyspark", "pyarrow"}:
+except ModuleNotFoundError as _error:
+    if (_error.name or "").partition(".")[0] not in {"pyspark", "pyarrow"}:
         raise
     raise MissingExtra(
-        f"pagequeue.spark needs {error.name}, which is not installed",
+        f"pagequeue.spark needs {_error.name}, which is not installed",
         extra="spark",
         remedy="pip install 'pagequeue[spark]'",
-    ) from error
+    ) from _error
 
 __all__ = ["PageQueueSource", "find_java", "gaps", "read", "register", "session"]

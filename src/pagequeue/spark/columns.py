@@ -180,7 +180,7 @@ class Layout:
             self._columns.append(found)
             fields.append(pa.field(field.name, found.arrow, field.nullable))
         self._schema = pa.schema(fields)
-        self.need = max((found.need for found in self._columns), default=Need.NOTHING)
+        self.need: Need = max((found.need for found in self._columns), default=Need.NOTHING)
 
     def batch(self, rows: Rows) -> Any:  # noqa: ANN401 - pyarrow is not typed
         """Return rows as a record batch of exactly Spark's schema."""

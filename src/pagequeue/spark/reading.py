@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pagequeue.spark.planning import Part, Piece
     from pagequeue.store.store import Store
 
-log = logging.getLogger("pagequeue")
+log: logging.Logger = logging.getLogger("pagequeue")
 ROWS_MAX: Final = 1 << 18
 """Rows of a batch that has no payloads."""
 NO_TIMES: Final = np.empty(0, np.int64)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pagequeue.util.timestamps import TimeLike
 
-log = logging.getLogger("pagequeue")
+log: logging.Logger = logging.getLogger("pagequeue")
 SETTINGS: Final = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",

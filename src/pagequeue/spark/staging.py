@@ -233,8 +233,8 @@ class StagedRows:
     def __init__(self, options: WriteOptions, messages: list[Staged]) -> None:
         self._there = _there(options)
         self._messages = [message for message in messages if message.count]
-        self.count = sum(message.count for message in self._messages)
-        self.frame_bytes = sum(message.frame_bytes for message in self._messages)
+        self.count: int = sum(message.count for message in self._messages)
+        self.frame_bytes: int = sum(message.frame_bytes for message in self._messages)
 
     def chunks(self) -> Iterator[Chunk]:
         """Give all rows.

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pagequeue.meta.write_meta import Tail
     from pagequeue.schema.schema import Schema
 
-log = logging.getLogger("pagequeue")
+log: logging.Logger = logging.getLogger("pagequeue")
 RETRY_SECONDS = 0.01
 PREFIXES_SHOWN = 5
 DYING_SECONDS = 1.0
@@ -102,22 +102,24 @@ class Opening:
         self._page_bytes = page_bytes
         self._requested_schema = schema
         self._locks: list[FileLock] = []
-        self.report = RecoveryReport()
-        self.folder = Directory(
+        self.report: RecoveryReport = RecoveryReport()
+        self.folder: Directory = Directory(
             path, create=create and not read_only, read_only=read_only, file_mode=file_mode,
             trust=trust,
         )  # fmt: skip
         try:
-            self.meta = self._open_to_read() if read_only else self._open_to_write(create=create)
-            self.schema = self._check_asked(self.meta)
+            self.meta: AllMeta = (
+                self._open_to_read() if read_only else self._open_to_write(create=create)
+            )
+            self.schema: Schema = self._check_asked(self.meta)
             queue_id, writable = self.meta.queue_id, not read_only
             if not read_only:
                 self._share_write_meta_lock()
-            self.write_meta = WriteMeta(self.folder, prefix, queue_id, writable=writable)
-            self.read_meta = ReadMeta(self.folder, prefix, queue_id, writable=writable)
+            self.write_meta: WriteMeta = WriteMeta(self.folder, prefix, queue_id, writable=writable)
+            self.read_meta: ReadMeta = ReadMeta(self.folder, prefix, queue_id, writable=writable)
             self._check_made()
             self._check_head()
-            self.prefix_tail = self._unrecovered_tail() if read_only else None
+            self.prefix_tail: Tail | None = self._unrecovered_tail() if read_only else None
             self.folder.check()
         except BaseException:
             self.close()

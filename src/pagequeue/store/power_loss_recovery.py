@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pagequeue.meta.all_and_read_meta import AllMeta
     from pagequeue.system.directory import Directory
 
-log = logging.getLogger("pagequeue")
+log: logging.Logger = logging.getLogger("pagequeue")
 UNKNOWN = -1
 """The first sequence of a page whose header has none."""
 TORN = {"wrong size", "wrong magic", "wrong checksum"}
@@ -119,7 +119,7 @@ class Recovery:
         self.prefix = prefix
         self.meta = meta
         self.clock = clock
-        self.report = RecoveryReport()
+        self.report: RecoveryReport = RecoveryReport()
 
     def run(self) -> RecoveryReport:
         """Bring the queue into a state that producers can continue from."""

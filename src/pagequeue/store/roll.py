@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pagequeue.system.file_lock import FileLock
     from pagequeue.util.worker import Background
 
-log = logging.getLogger("pagequeue")
+log: logging.Logger = logging.getLogger("pagequeue")
 
 
 class Roller:

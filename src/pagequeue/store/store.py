@@ -33,9 +33,14 @@ from pagequeue.wait.shared_jobs import SharedJobs
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pagequeue.meta.write_meta import Tail
+    from pagequeue.meta.all_and_read_meta import AllMeta, ReadMeta
+    from pagequeue.meta.write_meta import Tail, WriteMeta
     from pagequeue.page.page import Page
+    from pagequeue.schema.schema import Schema
     from pagequeue.store.opening import Asked
+    from pagequeue.store.power_loss_recovery import RecoveryReport
+    from pagequeue.system.directory import Directory
+    from pagequeue.util.timestamps import Clock
 
 CACHED_PAGES = 4
 KNOWN_TIMES_SPARE = 64
@@ -72,15 +77,15 @@ class Store:
 
     def __init__(self, path: str, prefix: str, **asked: Unpack[Asked]) -> None:
         self.prefix = prefix
-        self.read_only = asked["read_only"]
-        self.clock = asked["clock"]
-        self.lock_timeout = asked["lock_timeout"]
+        self.read_only: bool = asked["read_only"]
+        self.clock: Clock = asked["clock"]
+        self.lock_timeout: float = asked["lock_timeout"]
         self._fork_count = _core.fork_count()
-        self.background = Background()
-        self.compressing = Background()  # takes longer than making a page may wait
+        self.background: Background = Background()
+        self.compressing: Background = Background()  # takes longer than making a page may wait
         self.after_roll: Callable[[], object] | None = None  # done in the background
         self.bulk: Any = None  # sends what takes several pages: a `BulkSending`
-        self.page_limit = math.inf  # how many pages retention allows
+        self.page_limit: float = math.inf  # how many pages retention allows
         self.has_spare = False  # kept a retired page to be used again
         self.max_idle_ns: int | None = None  # a consumer silent for longer keeps no pages
         self._cache: OrderedDict[int, Page] = OrderedDict()
@@ -88,16 +93,19 @@ class Store:
         self.sealed: dict[int, SealedPage] = {}  # by number; for `info`
         self._guard = threading.RLock()  # a finalizer may come back in
         self._notifier: Notifier | None = None
-        self.jobs = SharedJobs()
+        self.jobs: SharedJobs = SharedJobs()
         # Leases go by the host's clock; it is set here, because a fork can change the namespace.
         offset = monotonic_offset()
-        self.is_clock_known = offset is not None
+        self.is_clock_known: bool = offset is not None
         _core.set_monotonic_offset(offset or 0)
         self._opening = opening = Opening(path, prefix, **asked)
-        self.folder, self.meta, self.report = opening.folder, opening.meta, opening.report
-        self.schema = opening.schema
+        self.folder: Directory = opening.folder
+        self.meta: AllMeta = opening.meta
+        self.report: RecoveryReport = opening.report
+        self.schema: Schema = opening.schema
         self._pool = Pool(self.meta)
-        self.write_meta, self.read_meta = opening.write_meta, opening.read_meta
+        self.write_meta: WriteMeta = opening.write_meta
+        self.read_meta: ReadMeta = opening.read_meta
         self._prefix_tail = opening.prefix_tail
         self._prefix_key = opening.write_meta.lock_key
         try:
@@ -120,7 +128,7 @@ class Store:
 
     def _open_writing(self) -> None:
         self.write_meta.check_lock()
-        self.flusher = Flusher(
+        self.flusher: Flusher = Flusher(
             self.folder,
             self.write_meta,
             self.read_meta,
@@ -133,7 +141,7 @@ class Store:
         self.folder.latch = lambda number: meta.latch(number, meta.durable_page)
         preparation = self._opening.lock_on(fmt.all_meta_name(self.prefix))
         preparation.progress = partial(progress, self.folder, self.prefix)
-        self.roller = Roller(
+        self.roller: Roller = Roller(
             self.folder,
             self.prefix,
             self.meta,

@@ -108,7 +108,7 @@ class Directory:
             self._create(durable=durable)
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            self.descriptor = opened(path, flags)
+            self.descriptor: Descriptor = opened(path, flags)
         except FileNotFoundError as error:
             raise errors.QueueNotFound(
                 "no queue here", path=path,
@@ -120,7 +120,7 @@ class Directory:
             with self.descriptor as fd:
                 status = status_of(fd, path)
                 check_directory(fd, status, path, trust=trust, read_only=read_only)
-            self.owner = status.st_uid
+            self.owner: int = status.st_uid
         except BaseException:
             self.close()
             raise

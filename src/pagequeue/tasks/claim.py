@@ -39,7 +39,7 @@ class TaskClaim:
     def __init__(self, store: TaskStore, task: Task) -> None:
         self._store = store
         self._is_settled = False
-        self.task = task
+        self.task: Task = task
 
     def __repr__(self) -> str:
         return f"<TaskClaim of task {self.task.id} in {self.task.queue!r}>"

@@ -65,18 +65,18 @@ class Record:
         created: int,
         key: str | None,
     ) -> None:
-        self.id = id
-        self.version = version
-        self.queue = queue
-        self.payload = payload
-        self.at = at
-        self.priority = priority
-        self.deliveries = deliveries
-        self.worker = worker
-        self.reason = reason
-        self.is_dead = is_dead
-        self.created = created
-        self.key = key
+        self.id: int = id
+        self.version: int = version
+        self.queue: str = queue
+        self.payload: bytes = payload
+        self.at: int = at
+        self.priority: int = priority
+        self.deliveries: int = deliveries
+        self.worker: str | None = worker
+        self.reason: str | None = reason
+        self.is_dead: bool = is_dead
+        self.created: int = created
+        self.key: str | None = key
 
     def fields(self) -> list[object]:
         """Return what `Record` takes."""
@@ -100,9 +100,10 @@ class Lane:
     def __init__(self) -> None:
         self.ready: list[Ready] = []
         self.waiting: list[Waiting] = []
-        self.ready_limit = self.waiting_limit = HEAP_MIN
-        self.size = 0
-        self.dead = 0
+        self.ready_limit: int = HEAP_MIN
+        self.waiting_limit: int = HEAP_MIN
+        self.size: int = 0
+        self.dead: int = 0
 
     def push(self, record: Record, now: int) -> None:
         """Enter a task that is new here or has another version; not a dead one."""
@@ -172,9 +173,9 @@ class State:
         self.tasks: dict[int, Record] = {}
         self.keys: dict[str, int] = {}
         self.lanes: dict[str, Lane] = {}
-        self.next_id = 1
+        self.next_id: int = 1
         self.codec: str | None = None
-        self.totals = [0] * len(TOTALS)
+        self.totals: list[int] = [0] * len(TOTALS)
 
     def lane(self, queue: str) -> Lane:
         """Return a task queue, made if it does not exist."""

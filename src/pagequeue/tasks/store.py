@@ -145,9 +145,9 @@ class TaskStore(Closing):
             compact_on_open=compact_on_open, lock_timeout=lock_timeout, clock=clock,
             file_mode=file_mode, trust=trust,
         )  # fmt: skip
-        self.directory = self.journal.queue.directory
+        self.directory: str = self.journal.queue.directory
         try:
-            self.codec = self._agree_on_codec(codec, read_only=read_only)
+            self.codec: str = self._agree_on_codec(codec, read_only=read_only)
             self._encode = codec_of(self.codec).encode
         except BaseException:
             self.journal.close()

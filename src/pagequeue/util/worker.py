@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Jobs: TypeAlias = SimpleQueue[Callable[[], object] | None]
 
-log = logging.getLogger("pagequeue")
+log: logging.Logger = logging.getLogger("pagequeue")
 
 
 class Background:

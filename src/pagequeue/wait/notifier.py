@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pagequeue.meta.write_meta import WriteMeta
 
-log = logging.getLogger("pagequeue")
+log: logging.Logger = logging.getLogger("pagequeue")
 SLICE_SECONDS: Final = 0.1
 """The longest sleep: covers a publisher that died before it rang."""
 LINGER_SECONDS: Final = 1.0

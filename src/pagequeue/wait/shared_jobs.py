@@ -26,9 +26,9 @@ class SharedJob:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, do: Callable[[SharedJob], object]) -> None:
-        self.is_abandoned = False
+        self.is_abandoned: bool = False
         self._waiting_count = 0
-        self.done = loop.run_in_executor(None, do, self)
+        self.done: asyncio.Future[object] = loop.run_in_executor(None, do, self)
         self.done.add_done_callback(_retrieve)
 
     def check(self) -> None:

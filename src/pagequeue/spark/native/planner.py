@@ -67,7 +67,7 @@ class Planner:
     class Java:
         """What py4j reads."""
 
-        implements = ("java.util.function.Function",)
+        implements: Final = ("java.util.function.Function",)
 
 
 class _Request(NamedTuple):

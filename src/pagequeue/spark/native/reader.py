@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-log = logging.getLogger("pagequeue")
+log: logging.Logger = logging.getLogger("pagequeue")
 FORMAT: Final = "pagequeue.Source"
 OWN: Final = {
     "queue": "q", "sequence": "s", "timestamp": "m", "timestamp_ns": "t", "payload": "p",

@@ -30,7 +30,7 @@ from pagequeue.system.directory import sync_path
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-log = logging.getLogger("pagequeue")
+log: logging.Logger = logging.getLogger("pagequeue")
 FILE_BYTES: Final = 128 << 20
 SAVED_OPEN: Final = 8
 """An hour that grows is compacted only when it has so many files less afterwards."""

@@ -76,10 +76,12 @@ class Tally:
     def __init__(self, start: int, bin_ns: int) -> None:
         self._start = start
         self._bin_ns = bin_ns
-        self.messages = self.payload_bytes = 0
-        self.sizes, self.gaps = SizeBins(), SizeBins()
-        self.times = np.zeros(TIME_BINS, np.int64)
-        self.time_bytes = np.zeros(TIME_BINS, np.int64)
+        self.messages: int = 0
+        self.payload_bytes: int = 0
+        self.sizes: SizeBins = SizeBins()
+        self.gaps: SizeBins = SizeBins()
+        self.times: NDArray[np.int64] = np.zeros(TIME_BINS, np.int64)
+        self.time_bytes: NDArray[np.int64] = np.zeros(TIME_BINS, np.int64)
         self.runs: list[Run] = []
 
     def add(

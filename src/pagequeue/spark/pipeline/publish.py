@@ -66,7 +66,7 @@ class Publisher:
     """
 
     def __init__(self, table: str) -> None:
-        self.table = os.path.abspath(table)
+        self.table: str = os.path.abspath(table)
         if not table_layout.is_table(self.table):
             try:
                 others = os.listdir(self.table)
