@@ -9,6 +9,7 @@ writes it, `<!-- needs: MODULE -->` skips the rest of the page where there is no
 from __future__ import annotations
 
 import doctest
+import json
 import os
 import re
 import subprocess
@@ -16,9 +17,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from tiers import slow_but
+
+from pagequeue import metrics
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGES = {path.stem: path for path in [DOCS / "tutorial.md", *sorted(DOCS.glob("howto/*.md"))]}
+HOWTO = DOCS / "howto"
+GUIDES = {path.stem: path for path in sorted(HOWTO.glob("*.md")) if path.stem != "index"}
+PAGES = {"tutorial": DOCS / "tutorial.md", **GUIDES}
+QUICK = ("arrays", "containers", "services", "sizing")
+"""Pages whose programs start few processes; the others are marked `slow`."""
 BLOCK = re.compile(r"(?:<!-- (\w+): (\S+) -->\n)?```(\w+)\n(.*?)```", re.DOTALL)
 LINES_MAX = 80
 """Of a how-to guide: more is not read."""
@@ -55,16 +63,17 @@ def follow(page: Path, directory: Path) -> int:
     return count
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", slow_but(QUICK, PAGES))
 def test_page_runs_as_printed(page: str, tmp_path: Path) -> None:
     """Each program and command, with the output that the page shows."""
     assert follow(PAGES[page], tmp_path) > 0
 
 
-@pytest.mark.parametrize("page", [name for name in PAGES if name != "tutorial"])
-def test_guide_is_short(page: str) -> None:
+@pytest.mark.parametrize("page", GUIDES)
+def test_guide_is_short_and_listed(page: str) -> None:
     """One task for each."""
-    assert len(PAGES[page].read_text().splitlines()) <= LINES_MAX
+    assert len(GUIDES[page].read_text().splitlines()) <= LINES_MAX
+    assert f"]({page}.md)" in (HOWTO / "index.md").read_text()
 
 
 def test_wrong_output_is_seen(tmp_path: Path) -> None:
@@ -73,3 +82,21 @@ def test_wrong_output_is_seen(tmp_path: Path) -> None:
     page.write_text("```python\n# a.py\nprint(1)\n```\n\n```text\n2\n```\n")
     with pytest.raises(AssertionError):
         follow(page, tmp_path)
+
+
+def test_dashboard_and_alerts_name_metrics_that_exist() -> None:
+    """A metric that was renamed would leave an empty panel and an alert that never fires."""
+    queues = {f"pagequeue_{name}" for name in metrics.QUEUE_GAUGES}
+    counters = {f"pagequeue_{name}_total" for name in metrics.QUEUE_COUNTERS}
+    consumers = {f"pagequeue_consumer_{name}" for name in metrics.CONSUMER_GAUGES}
+    dashboard = json.loads((HOWTO / "prometheus" / "dashboard.json").read_text())
+    panels = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    alerts = (HOWTO / "prometheus" / "alerts.yml").read_text()
+    conditions = re.findall(r"^ +expr: (.+)$", alerts, re.MULTILINE)
+    for text in [*panels, *conditions]:
+        named = set(re.findall(r"pagequeue_\w+", text))
+        assert named
+        assert named <= queues | counters | consumers, text
+    page = (HOWTO / "prometheus.md").read_text()
+    for name in re.findall(r"^ +- alert: (\w+)$", alerts, re.MULTILINE):
+        assert f"`{name}`" in page
