@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from array import array
 from collections import deque
 from datetime import timedelta
 from decimal import Decimal
@@ -113,6 +114,25 @@ def test_message_of_any_size_comes_back(queue: Queue, size: int) -> None:
         assert got == sorted(got, key=lambda message: message.timestamp)
     assert staged(queue) == []
     assert queue.verify().problems == []
+
+
+def test_items_of_a_buffer_may_be_larger_than_bytes(queue: Queue) -> None:
+    """What counts is how many bytes a payload has, and not how many items."""
+    numbers = np.arange(LIMIT // 8 + 1, dtype=np.float64)
+    table = numpy_rows(3 * LIMIT)
+    sent = [array("d", numbers.tolist()), b"small", memoryview(table), numbers]
+    with queue.producer() as producer:
+        assert producer.send(sent[0]) == 0
+        assert producer.send_many(sent) == range(1, 5)
+        with pytest.raises(TypeError, match="bytes-like"):
+            producer.send_many([b"a" * PAGE_BYTES, 7])  # type: ignore[list-item]
+    assert payloads(queue) == [bytes(memoryview(item)) for item in [sent[0], *sent]]
+    assert staged(queue) == []
+
+
+def numpy_rows(size: int) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """Return an array of two dimensions and about so many bytes."""
+    return np.arange(size // 32 * 8, dtype=np.int32).reshape(-1, 8)
 
 
 @settings(max_examples=25, deadline=None)

@@ -70,7 +70,7 @@ def append_pages(
     if isinstance(payloads, COLUMNS):
         chunk = Chunk(payloads, payloads.lengths, moments)
     else:
-        chunk = chunk_of(list(payloads), moments)
+        chunk = chunk_of(payloads, moments)
     check_size(store, chunk.lengths)
     if at is not None and at != store.tail.sequence:
         raise overtaken(store, store.tail.sequence)

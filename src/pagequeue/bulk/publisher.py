@@ -649,7 +649,7 @@ def _joined(chunks: list[Chunk]) -> Chunk:
         given = chunk.payloads
         if isinstance(given, np.ndarray):
             given = given.tolist()
-        payloads += given if isinstance(given, list) else given.to_pylist()
+        payloads += given if isinstance(given, list | tuple) else given.to_pylist()
     times = [chunk.times for chunk in chunks if chunk.times is not None]
     return chunk_of(payloads, np.concatenate(times) if times else None)
 

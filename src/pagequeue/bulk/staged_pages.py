@@ -54,8 +54,8 @@ class Chunk(NamedTuple):
     """Some payloads.
 
     Attributes:
-        payloads: list of bytes, an Arrow array of type binary, a NumPy array of kind S or V, or
-            columns.
+        payloads: tuple or list of bytes, an Arrow array of type binary, a NumPy array of kind S or
+            V, or columns.
         lengths: of each, in bytes; int64, shape (n,).
         times: of each, ns since 1970, int64, shape (n,); None: the time of the commit.
     """
@@ -65,9 +65,14 @@ class Chunk(NamedTuple):
     times: NDArray[np.int64] | None
 
 
-def chunk_of(payloads: list[bytes], times: NDArray[np.int64] | None) -> Chunk:
-    """Return payloads as a chunk."""
-    return Chunk(payloads, np.fromiter(map(len, payloads), np.int64, len(payloads)), times)
+def chunk_of(payloads: Iterable[Buffer], times: NDArray[np.int64] | None) -> Chunk:
+    """Return payloads as a chunk.
+
+    Raises:
+        TypeError: a payload is not bytes-like.
+    """
+    items = tuple(payloads)
+    return Chunk(items, np.frombuffer(_core.lengths(items), np.int64), times)
 
 
 class StagedPage(NamedTuple):

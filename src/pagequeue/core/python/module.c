@@ -412,6 +412,8 @@ static PyMethodDef functions[] = {
     {"views", pq_core_views, METH_VARARGS, "Return Arrow's views of payloads of a page."},
     {"pack", pq_core_pack, METH_VARARGS, "Copy payloads of a page one after the other."},
     {"payload", pq_core_payload, METH_O, "Return the bytes that sending an object would send."},
+    {"lengths", pq_core_lengths, METH_O,
+     "Return how many bytes each item of a tuple would send, as int64."},
     {"check_intact", pq_core_check_intact, METH_VARARGS,
      "Raise if payloads of a page were truncated away."},
     {"assign_sequences", pq_core_assign_sequences, METH_VARARGS,

@@ -126,6 +126,34 @@ PyObject *pq_core_payload(PyObject *Py_UNUSED(module), PyObject *object) {
     return bytes;
 }
 
+/* lengths(payloads): int64 for each item of a tuple, in a bytes object */
+PyObject *pq_core_lengths(PyObject *Py_UNUSED(module), PyObject *payloads) {
+    if (!PyTuple_CheckExact(payloads)) {
+        PyErr_SetString(PyExc_TypeError, "payloads are a tuple");
+        return NULL;
+    }
+    Py_ssize_t count = PyTuple_Size(payloads);
+    PyObject *result = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(int64_t));
+    if (result == NULL) {
+        return NULL;
+    }
+    int64_t *lengths = (int64_t *)PyBytes_AsString(result);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        pq_payload item;
+        Py_buffer view;
+        int viewed;
+        if (payload_of(PyTuple_GetItem(payloads, i), &item, &view, &viewed) < 0) {
+            Py_DECREF(result);
+            return NULL;
+        }
+        lengths[i] = (int64_t)item.bytes;
+        if (viewed) {
+            PyBuffer_Release(&view);
+        }
+    }
+    return result;
+}
+
 /* The error of `send_many` and all others for what 63 bits do not hold. */
 static void refuse_number(const char *format, PyObject *given) {
     if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_OverflowError)) {
