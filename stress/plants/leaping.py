@@ -42,7 +42,7 @@ LEAPING = (
         "I8, what is lost is whole batches", {BYTES: 15.0},
         {
             "protocol/assign_sequences.c": [
-                ("frame.word & ~(uint32_t)PQ_MORE_OF_BATCH;", "frame.word;"),
+                ("            frame->word &= ~(uint32_t)PQ_MORE_OF_BATCH;\n", ""),
             ],
         },
     ),

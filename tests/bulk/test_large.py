@@ -49,14 +49,18 @@ from pagequeue import (
     RecordSize,
     Retention,
     TimestampOrder,
+    _core,
     merge,
 )
 from pagequeue import format as fmt
 from pagequeue.bulk import publisher
+from pagequeue.bulk.staged_pages import chunk_of, stage
 from pagequeue.integrity.salvage import salvage_queue
 from pagequeue.integrity.verify import verify_queue
 from pagequeue.page.fragments import LargeMessage
+from pagequeue.page.page import map_file, private_region
 from pagequeue.queue.queue import internals
+from pagequeue.store.roll import Roller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -133,6 +137,74 @@ def test_items_of_a_buffer_may_be_larger_than_bytes(queue: Queue) -> None:
 def numpy_rows(size: int) -> np.ndarray[Any, np.dtype[np.int32]]:
     """Return an array of two dimensions and about so many bytes."""
     return np.arange(size // 32 * 8, dtype=np.int32).reshape(-1, 8)
+
+
+def test_batch_of_pages_needs_no_index(queue: Queue) -> None:
+    """I6: the commit does not sync its indexes, so a power cut may take them."""
+    sent = [noise(100 + i % 7, i) for i in range(1000)]
+    with queue.producer() as producer:
+        producer.send_many(sent, timestamps=range(1000))
+    queue.close()
+    indexes = [name for name in os.listdir(queue.directory) if name.endswith(".idx")]
+    assert len(indexes) > 3
+    for name in indexes:
+        path = os.path.join(queue.directory, name)
+        size = os.path.getsize(path)
+        os.truncate(path, 0)
+        os.truncate(path, size)
+    with Queue(queue.directory) as again:
+        assert payloads(again) == sent
+        assert again.as_of(500) == 500
+        assert [again.between(i, i + 1).payloads for i in (0, 400, 999)] == [
+            [sent[0]], [sent[400]], [sent[999]],
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize("even", [False, True])
+def test_a_staged_page_that_was_changed_is_not_published(tmp_path: Path, *, even: bool) -> None:
+    """I19: each frame is checked, although several are at a time; those before it are rewritten."""
+    sent = [b"%03d" % i * (1 if even else i % 3) for i in range(11)]
+    with Queue(tmp_path / "q", page_bytes=4096) as queue, queue.producer() as producer:
+        producer.send_many(sent)
+        store = internals(queue).store
+        page = map_file(store.folder, fmt.page_name("queue", 1), 4096, writable=True)
+        index = map_file(
+            store.folder, fmt.index_name("queue", 1), store.meta.index_bytes, writable=True
+        )
+        at = fmt.PAGE_HEADER_BYTES
+        for i, payload in enumerate(sent):
+            copy = private_region(page.read(0, 4096), 4096)
+            copy.queue_id = store.meta.queue_id
+            assert _core.assign_sequences(copy, index, 0, 11, 70, -1, bytes(16)) == 11
+            copy.write(0, page.read(0, 4096))
+            copy.write(at + 8, bytes([copy.read(at + 8, 1)[0] ^ 1]))  # of its timestamp
+            assert _core.assign_sequences(copy, index, 0, 11, 70, -1, bytes(16)) == i
+            at += fmt.frame_bytes(len(payload))
+
+
+def test_pages_are_staged_with_the_memory_that_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next page is made in the background, and only if messages for it are known."""
+    page_bytes, asked = 1 << 20, []
+    real = Roller.prepare
+
+    def prepare(self: Roller, number: int, **sizes: Any) -> None:  # noqa: ANN401
+        if (number, sizes["filled_bytes"]) not in asked:
+            asked.append((number, sizes["filled_bytes"]))
+        real(self, number, **sizes)
+
+    monkeypatch.setattr(Roller, "prepare", prepare)
+    with Queue(tmp_path / "q", page_bytes=page_bytes) as queue:
+        sent = [noise(1000, i) for i in range(2600)]
+        path = tmp_path / "staged"
+        staging = stage(internals(queue).store, str(path), [chunk_of(sent, None)])
+        assert [page.size for page in staging.pages][-1] > 0
+        numbers = {number for number, _ in asked}
+        assert numbers == {2, 3}
+        assert {size for number, size in asked if number == 2} == {page_bytes}
+        assert all(0 < size < page_bytes for number, size in asked if number == 3)
+        assert len(list(path.glob("queue-*.page"))) == 3
 
 
 @settings(max_examples=25, deadline=None)

@@ -94,10 +94,12 @@ def check_size(store: Store, lengths: np.ndarray[Any, np.dtype[np.int64]]) -> No
         )  # fmt: skip
     limit = store.page_limit
     page_bytes = store.meta.page_bytes
-    is_large = lengths > fmt.payload_bytes_max(page_bytes)
-    small_bytes = int((lengths[~is_large] + fmt.FRAME_HEADER_BYTES).sum())
+    payload_bytes_max = fmt.payload_bytes_max(page_bytes)
+    large = lengths[lengths > payload_bytes_max] if largest > payload_bytes_max else lengths[:0]
+    small_bytes = int(lengths.sum() - large.sum())
+    small_bytes += (len(lengths) - len(large)) * fmt.FRAME_HEADER_BYTES
     pages = 1 + small_bytes // page_bytes
-    pages += sum(fragment_count(page_bytes, size) for size in lengths[is_large].tolist())
+    pages += sum(fragment_count(page_bytes, size) for size in large.tolist())
     pages |= 1  # a commit has an odd number of them
     if pages >= limit:
         raise too_many_pages(store, pages, int(lengths.sum()))

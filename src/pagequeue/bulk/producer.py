@@ -21,39 +21,54 @@ if TYPE_CHECKING:
     from pagequeue.util.timestamps import Clock
 
 
-STAGING_AHEAD_BYTES: Final = 4 << 20
-"""So many bytes of a staged page are taken from memory at once, in the thread that fills them."""
+STAGING_AHEAD_BYTES: Final = 16 << 20
+"""So many bytes of a staged page are taken from memory ahead of need, in the background."""
 
 
 class BulkProducer(Producer):
     """A producer with the steps of a bulk commit, for `bulk` alone."""
 
-    __slots__ = ("_check", "_is_staging")
+    __slots__ = ("_check", "_is_staging", "_rest_bytes")
 
     _check: Callable[[], None] | None
     _is_staging: bool
+    _rest_bytes: int
 
     def __new__(cls, store: Store, clock: Clock | None = None, sync_every: int = 0) -> Self:
         """Attach as `Producer` does."""
         self = super().__new__(cls, store, clock, sync_every)
         self._check = None
         self._is_staging = False
+        self._rest_bytes = 0
         return self
 
     def stage_only(self) -> None:
-        """Prepare no page ahead of need: this queue is temporary, and ends soon."""
+        """Prepare memory and pages only for what `expect` told: this queue is temporary."""
         self._is_staging = True
+
+    def expect(self, rest_bytes: int) -> None:
+        """Say how many bytes of frames follow those that are sent next."""
+        self._rest_bytes = rest_bytes
 
     def _populate_ahead(self, position: int) -> None:
         page = self._page
         if not self._is_staging or page is None:
             super()._populate_ahead(position)
             return
-        end = min(position + STAGING_AHEAD_BYTES, len(page.region))
-        if end > position:
-            frame_bytes = position / max(self._store.tail.count, 1)
-            page.populate(position, end, frame_bytes)
-        self._ahead(end)
+        store, page_bytes = self._store, len(page.region)
+        start = max(page.populated, position)
+        end = min(position + min(STAGING_AHEAD_BYTES, self._rest_bytes), page_bytes)
+        frame_bytes = position / max(store.tail.count, 1)
+        if end > start:
+            page.populated = end
+            store.background.submit(lambda: page.populate(start, end, frame_bytes))
+        beyond = self._rest_bytes - (page_bytes - position)
+        if beyond > 0:  # written at once, its memory costs half as much
+            store.roller.prepare(
+                page.number + 1, reach=STAGING_AHEAD_BYTES, filled_bytes=min(beyond, page_bytes),
+                frame_bytes=frame_bytes,
+            )  # fmt: skip
+        self._ahead(position + STAGING_AHEAD_BYTES // 4)
 
     def call_while_waiting(self, check: Callable[[], None] | None) -> None:
         """Call this while waiting for room; it raises when the publication is not wanted."""

@@ -27,6 +27,7 @@ from pagequeue.bulk.staged_fragments import (
     write_start,
 )
 from pagequeue.columns.inputs import COLUMNS
+from pagequeue.meta.all_and_read_meta import field_of
 from pagequeue.meta.write_meta import Tail
 from pagequeue.page.header import CHECKSUM_AT, PageHeader, parse_header
 from pagequeue.page.page import map_file
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
 BATCH_BYTES: Final = 1 << 20
 EMPTY_PREFIX: Final = "empty"
 """Prefix of the names of staged pages without messages."""
+ALIGN_SHIFT: Final = fmt.FRAME_ALIGN_BYTES.bit_length() - 1
+ALIGN_PAD: Final = fmt.FRAME_HEADER_BYTES + fmt.FRAME_ALIGN_BYTES - 1
+INDEX_POSITION: Final = field_of(fmt.INDEX_RECORD, "position")
 SHARE: Final = 8
 """A batch takes at most a page divided by this, so that little of each page remains empty."""
 
@@ -427,13 +431,15 @@ def _send(producer: BulkProducer, staging: Store, chunk: Chunk) -> None:
     count = len(chunk.lengths)
     limit_bytes = min(BATCH_BYTES, staging.meta.page_bytes // SHARE)
     limit_count = max(1, staging.meta.index_capacity // SHARE)
-    ends = np.cumsum(-(-(chunk.lengths + fmt.FRAME_HEADER_BYTES) // fmt.FRAME_ALIGN_BYTES))
+    # Shifted, because dividing takes as long as all of the rest.
+    ends = np.cumsum((chunk.lengths + ALIGN_PAD) >> ALIGN_SHIFT)
     begin = before = 0
     while begin < count:
         room = before + limit_bytes // fmt.FRAME_ALIGN_BYTES
         end = int(np.searchsorted(ends, room, side="right"))
         end = min(max(end, begin + 1), begin + limit_count, count)
         part = part_of(chunk, begin, end)
+        producer.expect(int(ends[-1] - ends[end - 1]) << ALIGN_SHIFT)
         producer.send_part(part.payloads, part.times)
         begin, before = end, int(ends[end - 1])
 
@@ -524,9 +530,11 @@ def _assign_page(
     index = map_file(folder, index_name, meta.index_bytes, writable=True)
     first = header.first_sequence
     assert first is not None
+    last = max(page.size - 1, 0) * fmt.INDEX_RECORD_BYTES
+    used = int.from_bytes(index.read(last + INDEX_POSITION, 4), "little")  # but the last frame
     with contextlib.suppress(OSError):  # else a page fault for each 4 KiB
-        region.populate(0, len(region))
-        index.populate(0, page.size * fmt.INDEX_RECORD_BYTES)
+        region.populate(0, min(used + fmt.FRAME_HEADER_BYTES, len(region)))
+        index.populate(0, last + fmt.INDEX_RECORD_BYTES)
     done = _core.assign_sequences(
         region, index, page.counted_from, page.size, first, time, meta.queue_id
     )
@@ -538,11 +546,11 @@ def _assign_page(
         )  # fmt: skip
     region.write(0, header.encode())
     try:
+        # Not the index: recovery writes that of each page after the durable mark, and a flush syncs
+        # it before the mark moves.
         region.sync(0, len(region))
-        index.sync(0, len(index))
     except OSError as error:
         raise_typed(error, folder.full(name), "syncing a page")
     if not page.size:
         return header.floor_timestamp
-    at = (page.size - 1) * fmt.INDEX_RECORD_BYTES
-    return int.from_bytes(index.read(at, 8), "little")
+    return int.from_bytes(index.read(last, 8), "little")
