@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from multiprocessing.synchronize import Barrier
     from pathlib import Path
 
+    from pagequeue.types import CodecName
     from stress.bench_consumers.case import Case
 
 VALUE = {"image": "1.png", "size": [640, 480]}
@@ -299,7 +300,10 @@ def replay(base: Path, *, quick: bool) -> list[Figure]:
     """Open a journal without a snapshot: all entries are applied."""
     count = 10_000 if quick else REPLAYED
     figures = []
-    for codec, entry in (("bytes", b"x" * 100), ("msgpack", ["a", 5]), ("json", ["a", 5])):
+    kinds: list[tuple[CodecName, object]] = [
+        ("bytes", b"x" * 100), ("msgpack", ["a", 5]), ("json", ["a", 5]),
+    ]  # fmt: skip
+    for codec, entry in kinds:
         directory = base / codec
         with Journal(directory, Count(), codec=codec, page_bytes=64 << 20) as journal:
             payload = journal._encode(entry)

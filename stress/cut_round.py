@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pagequeue import Queue
+    from pagequeue.types import Sync
 
 PAGE_BYTES = 32 << 10
 OS_PAGE_BYTES = 4096
@@ -55,7 +56,7 @@ class Policy(NamedTuple):
         return Policy()
 
     @property
-    def sync(self) -> str | int | timedelta:
+    def sync(self) -> Sync:
         """Return it as `Queue` takes it."""
         if self.every == 1:
             return "always"
@@ -113,7 +114,7 @@ class Actor:
     uid: int
     keeps: bool = False
 
-    def open(self, sync: str | int | timedelta = "none") -> Queue:
+    def open(self, sync: Sync = "none") -> Queue:
         """Open the queue."""
         return opened(self.path, keeps=self.keeps, sync=sync)
 
@@ -257,7 +258,7 @@ def opened(
     *,
     read_only: bool = False,
     keeps: bool = False,
-    sync: str | int | timedelta = "none",
+    sync: Sync = "none",
 ) -> Queue:
     """Open a queue; with `keeps`, messages that its named consumers acknowledged are removed."""
     from pagequeue import Queue, Retention  # noqa: PLC0415  the core is chosen by now

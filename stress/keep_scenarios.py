@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pagequeue import NamedConsumer, Queue
+    from pagequeue.types import OnFull
 
 PAGE_BYTES: Final = 4096
 PAGES, EACH = 8, 3
@@ -51,7 +52,7 @@ class Scenario:
     aged: bool = False
     acknowledged: bool = False
     protects: bool = True
-    on_full: str = "raise"
+    on_full: OnFull = "raise"
     places: tuple[int | None, ...] = (BEHIND_AT,)
     cut: bool = False
 

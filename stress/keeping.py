@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pagequeue import Consumer, Message, NamedConsumer, Producer, Queue
+    from pagequeue.types import OnExpired, OnFull
     from stress.traffic import Op
 
 PAGE_BYTES: Final = 8192
@@ -63,7 +64,7 @@ class Terms:
 
     pages: int | None
     age: float | None
-    on_full: str
+    on_full: OnFull
     keeps: bool
     reuses: bool = True
     acknowledged: bool = False
@@ -245,7 +246,7 @@ def opened(ground: Keeping, queue: Queue, slot: int) -> NamedConsumer:
     """Open a named consumer; it resumes where it acknowledged last, or was about to."""
     from pagequeue import NamedConsumer  # noqa: PLC0415  the core is chosen by now
 
-    on_expired = "raise" if ground.terms.keeps else "skip"
+    on_expired: OnExpired = "raise" if ground.terms.keeps else "skip"
     consumer = queue.consumer(name_of(slot), on_expired=on_expired)
     assert isinstance(consumer, NamedConsumer)
     found = consumer.acknowledged

@@ -31,6 +31,8 @@ from stress.traffic import RECORD, Log
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pagequeue.types import Sync
+
 PLACES_FILE: Final = "places"
 TEMPLATE_UID = uid_of(MIXED, 1)
 TEMPLATE_OPS = 60
@@ -183,7 +185,7 @@ def act(scene: Scene, scenario: Scenario, uid: int, at: At | None) -> None:
     from pagequeue import Queue  # noqa: PLC0415  the core is chosen by now
 
     victim = Victim(at, scene.directory / PLACES_FILE)
-    sync = "always" if scenario.durable else "none"
+    sync: Sync = "always" if scenario.durable else "none"
     with Queue(scene.path, page_bytes=PAGE_BYTES, sync=sync) as queue, queue.producer() as producer:
         few = scenario.recovers or scenario.fresh or scenario.kind in {PUBLISH, LARGE}
         for number in range(2 if few else SENDS):

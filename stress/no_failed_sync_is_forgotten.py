@@ -26,7 +26,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from stress import children, driver, shim
 from stress.campaign import Budget, Outcome
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pagequeue import Producer, Queue
+    from pagequeue.types import OnSyncFailure
 
 SHORT_SECONDS = 8.0
 HANG_SECONDS = 15.0
@@ -142,7 +143,7 @@ class Scene:
             self.path,
             page_bytes=page_bytes,
             sync=SYNCS[self.mode],
-            on_sync_failure=policy or self.policy.replace("mixed", "stop"),
+            on_sync_failure=cast("OnSyncFailure", policy or self.policy.replace("mixed", "stop")),
         )
         shim.begin(order)
         return queue

@@ -29,6 +29,8 @@ from stress.traffic import VIOLATIONS_MAX
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from pagequeue.types import Sync
+
 SHORT_SECONDS = 40.0
 
 PUBLISH_POINTS = range(1, 9)
@@ -140,7 +142,7 @@ class Campaign:
         def body() -> None:
             from pagequeue import Queue, _core  # noqa: PLC0415  the core is chosen by now
 
-            sync = "always" if point in FLUSH_POINTS else "none"
+            sync: Sync = "always" if point in FLUSH_POINTS else "none"
             queue = Queue(scene.path, page_bytes=PAGE_BYTES, sync=sync)
             with queue, queue.producer() as producer:
                 _core.set_kill_point(point, at_pass)  # type: ignore[attr-defined]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pagequeue import Consumer, Message, Queue
+    from pagequeue.types import Sync
 
 PAGE_BYTES = 32 << 10
 SHAPE = Shape(row_parts=64, large_parts=6, large_bytes=100 << 10)
@@ -33,7 +34,7 @@ STALL_SECONDS = 1.0
 RUNNING, NO_MORE_SENDING, NO_MORE = range(3)
 
 PRODUCER, CONSUMER, HELPER = "producer", "consumer", "helper"
-SYNCS = ("none", "none", "none", "always", 7, timedelta(milliseconds=8))
+SYNCS: tuple[Sync, ...] = ("none", "none", "none", "always", 7, timedelta(milliseconds=8))
 BURST_OPS_MAX = 48
 PAUSE_SECONDS_MAX = 0.006
 

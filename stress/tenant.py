@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pagequeue import Problem, Producer, Queue
+    from pagequeue.types import Sync
 
 CASE = WORD = struct.Struct("<Q")
 LOG_RECORDS_MAX = 200_000
@@ -104,7 +105,8 @@ class Tenant:
         rng = random.Random(self.uid)
         if rng.random() < 0.4:
             self.refused_to_open(rng)
-        sync = rng.choice(("none", "none", 7, timedelta(milliseconds=5)))
+        kinds: tuple[Sync, ...] = ("none", "none", 7, timedelta(milliseconds=5))
+        sync = rng.choice(kinds)
         with self.opened(sync) as queue, queue.producer() as producer:
             self.before = queue.tail_sequence
             for _ in range(rng.randint(1, 4)):
@@ -118,7 +120,7 @@ class Tenant:
             if queue.durable_sequence != queue.tail_sequence:
                 raise Forbidden("flush returned, and not all is durable")
 
-    def opened(self, sync: str | int | timedelta = "none") -> Queue:
+    def opened(self, sync: Sync = "none") -> Queue:
         """Open the queue."""
         from pagequeue import Queue  # noqa: PLC0415
 

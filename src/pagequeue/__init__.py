@@ -209,6 +209,7 @@ __all__ = [
 
 _PUBLIC_MODULES = (
     "errors", "format", "journal", "logging", "metrics", "multiprocessing", "spark", "tasks",
+    "types",
 )  # fmt: skip
 
 

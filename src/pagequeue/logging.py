@@ -22,11 +22,11 @@ from pagequeue.system.directory import FILE_MODE
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Collection
 
     from pagequeue.maintenance.retention import Retention
     from pagequeue.send.producer import Producer
     from pagequeue.store.flush import Sync
+    from pagequeue.util.literals import CodecName, Trusted
 
 __all__ = ["QueueHandler"]
 
@@ -94,11 +94,11 @@ class QueueHandler(logging.Handler):
         prefix: str = "queue",
         page_bytes: int | None = None,
         retention: Retention | None = None,
-        codec: str | None = None,
+        codec: CodecName | None = None,
         sync: Sync = "none",
         lock_timeout: float = LOCK_SECONDS,
         file_mode: int = FILE_MODE,
-        trust: Collection[str] = (),
+        trust: Trusted = (),
     ) -> None:
         super().__init__(level)
         self._open = partial(

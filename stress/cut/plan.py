@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pagequeue import Queue
+    from pagequeue.types import OnSyncFailure, Sync
 
 START: Final = 1_700_000_000_000_000_000
 HANDLES, PROCESSES, RACE = "handles", "processes", "race"
@@ -32,7 +33,15 @@ KEEPS_SHARE: Final = 0.3
 REUSES_SHARE: Final = 0.7
 """Of those, the ones in which files of retired pages are reused."""
 POLICIES: Final = ("stop", "seal")
-SYNCS: Final = ("none", "none", "none", "always", 3, 7, timedelta(milliseconds=50))
+SYNCS: Final[tuple[Sync, ...]] = (
+    "none",
+    "none",
+    "none",
+    "always",
+    3,
+    7,
+    timedelta(milliseconds=50),
+)
 """Timers that flush more often keep the recorder busy, and starve the other processes."""
 PAGE_BYTES: Final = (4096, 8192, 8192, 16384, 32768)
 PUBLISH_POINTS: Final = range(1, 9)
@@ -80,8 +89,8 @@ class Plan:
     producers: int
     steps: int
     page_bytes: int
-    sync: str | int | timedelta
-    policy: str
+    sync: Sync
+    policy: OnSyncFailure
     clock: str
     echo: int
     kept: int = 0

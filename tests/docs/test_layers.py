@@ -90,6 +90,7 @@ def test_package_shows_public_names_only() -> None:
     """What is not documented is not offered by a prompt's completion, and what is shown exists."""
     modules = {
         "errors", "format", "journal", "logging", "metrics", "multiprocessing", "spark", "tasks",
+        "types",
     }  # fmt: skip
     shown = set(dir(pagequeue))
     assert set(pagequeue.__all__) | {"errors", "format"} <= shown

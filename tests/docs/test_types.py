@@ -1,14 +1,34 @@
-"""The package's own types are complete: a type checker of a user infers none of them."""
+"""The package's types are complete: a user's type checker infers none, and all can be imported."""
 
 from __future__ import annotations
 
 import ast
+import builtins
+import inspect
+import re
+import typing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import pagequeue
+from pagequeue import journal, logging, multiprocessing, tasks, types
+from pagequeue.schema.codec import NAMES
+from pagequeue.store.flush import sync_policy
+from pagequeue.system.trust import ALL
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MODULES = (pagequeue, journal, logging, multiprocessing, tasks)
+ELSEWHERE = {
+    "Any", "ArrayLike", "Buffer", "Callable", "DTypeLike", "Iterable", "Iterator", "Mapping",
+    "NDArray", "Self", "Sequence", "datetime", "logging.LogRecord", "np.dtype", "np.int64",
+    "np.void", "os.PathLike", "timedelta",
+}  # fmt: skip
+"""Names of the standard library and of NumPy."""
+VARIABLES = {"Found", "State", "T"}
 PACKAGE = Path(pagequeue.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
@@ -63,3 +83,64 @@ def test_public_attributes_have_a_type(path: Path) -> None:
         f"{kind.name}.{name}" for kind in classes if kind.name[0] != "_" for name in untyped(kind)
     }
     assert found == set()
+
+
+def annotated(module: object) -> Iterator[tuple[str, str]]:
+    """Yield each annotation of a module's public functions and methods, without constructors."""
+    for name in module.__all__:  # type: ignore[attr-defined]
+        thing = getattr(module, name)
+        members = {name: thing} if inspect.isfunction(thing) else {}
+        if isinstance(thing, type):
+            owners = reversed(thing.__mro__)
+            members = {one: value for kind in owners for one, value in vars(kind).items()}
+        for member, value in members.items():
+            function = value.fget if isinstance(value, property) else value
+            function = getattr(function, "__func__", function)
+            is_ours = str(getattr(function, "__module__", "")).startswith("pagequeue")
+            if member.startswith("_") or not is_ours or not inspect.isfunction(function):
+                continue
+            for annotation in function.__annotations__.values():
+                yield f"{name}.{member}", re.sub(r"['\"][^'\"]*['\"]", "", str(annotation))
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_names_in_public_signatures_can_be_imported(module: object) -> None:
+    """From the package, one of its public modules, or `pagequeue.types`."""
+    public = {name for one in (*MODULES, types) for name in one.__all__} | set(dir(builtins))
+    found = {
+        (name, where)
+        for where, annotation in annotated(module)
+        for name in re.findall(r"[A-Za-z_][\w.]*", annotation)
+    }
+    assert found
+    assert {one for one in found if one[0] not in public | ELSEWHERE | VARIABLES} == set()
+
+
+def test_names_of_options_are_those_that_are_taken() -> None:
+    """A literal that an option refuses, or one that is missing, misleads a type checker."""
+    assert set(typing.get_args(types.CodecName)) == set(NAMES)
+    assert set(typing.get_args(types.Trust)) == ALL
+    for name in typing.get_args(types.SyncName):
+        sync_policy(name)
+
+
+@pytest.mark.parametrize(
+    ("option", "names"),
+    [
+        ("on_full", types.OnFull), ("on_sync_failure", types.OnSyncFailure),
+        ("on_expired", types.OnExpired), ("commit", types.CommitMode),
+    ],
+)  # fmt: skip
+def test_each_name_of_an_option_is_taken(tmp_path: Path, option: str, names: object) -> None:
+    """And no other; the error lists exactly these."""
+    wrong: dict[str, typing.Any] = {option: "other"}
+    with pagequeue.Queue(tmp_path, page_bytes=4096) as queue:
+        calls = {
+            "commit": lambda: queue.persist([], "worker", **wrong),
+            "on_expired": lambda: queue.consumer(**wrong),
+        }
+        call = calls.get(option, lambda: pagequeue.Queue(tmp_path, **wrong))
+        with pytest.raises(pagequeue.InvalidOption) as refused:
+            call()
+    listed = re.findall(r'"(\w+)"', refused.value.remedy or "")
+    assert sorted(listed) == sorted(typing.get_args(names))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +14,9 @@ from pagequeue.cli.problem_text import page_progress
 from pagequeue.errors import InvalidOption
 from pagequeue.page.zstd import LEVEL_DEFAULT, LEVEL_MAX, LEVEL_MIN
 from pagequeue.util.text import grouped, human_bytes
+
+if TYPE_CHECKING:
+    from pagequeue.util.literals import Trust
 
 
 @click.command()
@@ -29,7 +33,13 @@ from pagequeue.util.text import grouped, human_bytes
 @options.prefix_option
 @options.trust_option
 def command(
-    directory: str, level: int, prefix: str, trust: tuple[str, ...], *, rotate: bool, as_json: bool
+    directory: str,
+    level: int,
+    prefix: str,
+    trust: tuple[Trust, ...],
+    *,
+    rotate: bool,
+    as_json: bool,
 ) -> None:
     """Compress the sealed pages of the queue in DIR; needs the extra `zstd`.
 

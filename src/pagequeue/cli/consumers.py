@@ -14,6 +14,7 @@ from pagequeue.util.text import grouped
 
 if TYPE_CHECKING:
     from pagequeue import ConsumerInfo
+    from pagequeue.util.literals import Trust
 
 
 COLUMNS: Final = ("consumer", "next", "lag", "last ack", "state")
@@ -47,7 +48,7 @@ def row_of(consumer: ConsumerInfo) -> list[str]:
 @options.prefix_option
 @options.trust_option
 def command(
-    directory: str, prefix: str, trust: tuple[str, ...], *, as_json: bool, remove: str | None
+    directory: str, prefix: str, trust: tuple[Trust, ...], *, as_json: bool, remove: str | None
 ) -> None:
     """List the named consumers and groups of the queue in DIR: position, lag, last ack.
 

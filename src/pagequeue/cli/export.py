@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pagequeue import Queue
     from pagequeue.export.files import Writing
     from pagequeue.schema.schema import Schema
+    from pagequeue.util.literals import Trust
 
 
 def _begin(file_format: str, kind: Schema) -> Callable[[IO[bytes]], Writing]:
@@ -75,7 +76,7 @@ def command(
     target: str,
     file_format: str | None,
     prefix: str,
-    trust: tuple[str, ...],
+    trust: tuple[Trust, ...],
     *,
     since: int | None,
     until: int | None,

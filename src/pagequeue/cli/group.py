@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pagequeue import Claim, ConsumerInfo, Group, Message, Queue
+    from pagequeue.util.literals import Trust
 
 COLUMNS: Final = ("group", "lag", "claimed", "waiting", "dead letters", "last ack", "state")
 DEAD_COLUMNS: Final = ("message", "deliveries", "moved", "reason", "payload")
@@ -84,7 +85,7 @@ def _row(info: ConsumerInfo) -> list[str]:
 @options.json_option("Print one JSON object per line.")
 @options.prefix_option
 @options.trust_option
-def ls(directory: str, prefix: str, trust: tuple[str, ...], *, as_json: bool) -> None:
+def ls(directory: str, prefix: str, trust: tuple[Trust, ...], *, as_json: bool) -> None:
     """List the groups of the queue in DIR.
 
     The lag counts all messages that are not acknowledged; claimed ones have a worker, waiting ones
@@ -237,7 +238,7 @@ def claim(
     max_deliveries: int | None,
     retry_after: float,
     prefix: str,
-    trust: tuple[str, ...],
+    trust: tuple[Trust, ...],
     *,
     follow: bool,
     as_json: bool,
@@ -310,7 +311,7 @@ def _dead_figures(letter: DeadLetter) -> dict[str, object]:
 @options.prefix_option
 @options.trust_option
 def dead(
-    directory: str, name: str, prefix: str, trust: tuple[str, ...], *, purge: bool, as_json: bool
+    directory: str, name: str, prefix: str, trust: tuple[Trust, ...], *, purge: bool, as_json: bool
 ) -> None:
     """Print the dead letters of the group NAME: what was delivered too often, and why.
 
@@ -348,7 +349,7 @@ def requeue(
     name: str,
     count: int | None,
     prefix: str,
-    trust: tuple[str, ...],
+    trust: tuple[Trust, ...],
     *,
     as_json: bool,
 ) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pagequeue.export.files import RowGroup
+    from pagequeue.util.literals import Trust
 
 
 class _Source:
@@ -108,7 +109,7 @@ def command(
     source: str,
     file_format: str | None,
     prefix: str,
-    trust: tuple[str, ...],
+    trust: tuple[Trust, ...],
     skip_count: int,
     page_bytes: int | None,
     *,

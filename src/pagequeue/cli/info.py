@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +12,9 @@ from pagequeue.cli import options
 from pagequeue.cli import watch as watching
 from pagequeue.cli.json_output import print_json
 from pagequeue.util.text import human_bytes
+
+if TYPE_CHECKING:
+    from pagequeue.util.literals import Trust
 
 
 def _text(name: str, value: object) -> str:
@@ -47,7 +51,7 @@ def _text(name: str, value: object) -> str:
 def command(
     directory: str,
     prefix: str,
-    trust: tuple[str, ...],
+    trust: tuple[Trust, ...],
     interval: float,
     count: int | None,
     *,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pagequeue.journal import Machine
+    from pagequeue.util.literals import Trust
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 COMMANDS: Final = {
@@ -77,7 +78,7 @@ def machine_of(place: str) -> Machine[Any]:
 def open_journal(
     directory: str,
     prefix: str,
-    trust: tuple[str, ...],
+    trust: tuple[Trust, ...],
     machine: Machine[Any],
     *,
     read_only: bool = False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,6 +11,9 @@ from pagequeue.cli import options
 from pagequeue.cli.journal import machine_of, machine_option, open_journal
 from pagequeue.cli.json_output import print_json
 from pagequeue.util.text import grouped, human_bytes
+
+if TYPE_CHECKING:
+    from pagequeue.util.literals import Trust
 
 
 @click.command()
@@ -25,7 +29,7 @@ from pagequeue.util.text import grouped, human_bytes
 def command(
     directory: str,
     prefix: str,
-    trust: tuple[str, ...],
+    trust: tuple[Trust, ...],
     machine: str,
     keep: int,
     *,

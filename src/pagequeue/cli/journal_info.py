@@ -17,6 +17,7 @@ from pagequeue.util.timestamps import to_datetime
 
 if TYPE_CHECKING:
     from pagequeue.journal.snapshots import SnapshotInfo
+    from pagequeue.util.literals import Trust
 
 LINES = ("codec", "head_sequence", "tail_sequence", "durable_sequence", "entries_to_apply")
 
@@ -26,7 +27,7 @@ LINES = ("codec", "head_sequence", "tail_sequence", "durable_sequence", "entries
 @options.json_option()
 @options.prefix_option
 @options.trust_option
-def command(directory: str, prefix: str, trust: tuple[str, ...], *, as_json: bool) -> None:
+def command(directory: str, prefix: str, trust: tuple[Trust, ...], *, as_json: bool) -> None:
     """Show the entries and snapshots of the journal in DIR.
 
     All snapshots are read and checked; the journal's machine is not needed.

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from pagequeue.cli import options
 from pagequeue.cli.journal import machine_of, machine_option, open_journal
 from pagequeue.cli.json_output import print_json
+
+if TYPE_CHECKING:
+    from pagequeue.util.literals import Trust
 
 
 @click.command()
@@ -24,7 +28,7 @@ from pagequeue.cli.json_output import print_json
 def command(
     directory: str,
     prefix: str,
-    trust: tuple[str, ...],
+    trust: tuple[Trust, ...],
     machine: str,
     moment: int | None,
     *,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +15,9 @@ from pagequeue.cli.problem_text import line_of, page_progress, silenced_warnings
 from pagequeue.journal.info import journal_info
 from pagequeue.util.text import grouped, printable_name
 
+if TYPE_CHECKING:
+    from pagequeue.util.literals import Trust
+
 
 @click.command()
 @options.directory_argument
@@ -22,7 +26,7 @@ from pagequeue.util.text import grouped, printable_name
 @options.prefix_option
 @options.trust_option
 def command(
-    directory: str, prefix: str, trust: tuple[str, ...], machine: str | None, *, as_json: bool
+    directory: str, prefix: str, trust: tuple[Trust, ...], machine: str | None, *, as_json: bool
 ) -> int:
     """Check the entries and snapshots of the journal in DIR.
 

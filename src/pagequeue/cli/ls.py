@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pagequeue import Stats
+    from pagequeue.util.literals import Trust
 
 COLUMNS: Final = ("queue", "messages", "on disk", "newest", "consumers", "largest lag", "problem")
 RIGHT: Final = frozenset({"messages", "on disk", "newest", "consumers", "largest lag"})
@@ -37,7 +38,7 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def _stats(directory: str, prefix: str, trust: tuple[str, ...]) -> Stats | str:
+def _stats(directory: str, prefix: str, trust: tuple[Trust, ...]) -> Stats | str:
     """Return the figures of a queue, or why it cannot be read."""
     try:
         with options.open_to_read(directory, prefix, trust) as queue:
@@ -90,7 +91,7 @@ def _figures(directory: str, prefix: str, found: Stats | str) -> dict[str, objec
 )
 @options.json_option("Print one JSON object per line.")
 @options.trust_option
-def command(directory: str, trust: tuple[str, ...], *, as_json: bool) -> int:
+def command(directory: str, trust: tuple[Trust, ...], *, as_json: bool) -> int:
     """List the queues in DIR and below: messages, disk use, lag of their slowest consumer.
 
     Those of dead letters and of journals too. The exit code is 1 if one cannot be read.

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from pagequeue import Queue, Stats
+    from pagequeue.util.literals import Trust
 
 
 class _Reopened:
     """A queue for the collector that is opened as soon as it can be: it has `up` 0 until then."""
 
-    def __init__(self, directory: str, prefix: str, trust: tuple[str, ...]) -> None:
+    def __init__(self, directory: str, prefix: str, trust: tuple[Trust, ...]) -> None:
         self.directory = directory
         self.prefix = prefix
         self.problem: str | None = None
@@ -118,7 +119,7 @@ def command(
     interval: float | None,
     count: int | None,
     prefix: str,
-    trust: tuple[str, ...],
+    trust: tuple[Trust, ...],
 ) -> None:
     """Give Prometheus depth, lag, ages and bytes of the queues in DIR...; opens them read-only.
 

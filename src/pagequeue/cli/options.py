@@ -22,6 +22,8 @@ from pagequeue.util.time_text import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from pagequeue.util.literals import CodecName, Trust
 _Value = TypeVar("_Value")
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 _SIZE: Final = re.compile(r"(\d{1,18})([KMG]?)(?:i?B)?", re.ASCII | re.IGNORECASE)
@@ -161,7 +163,7 @@ def chosen_framing(*, null: bool, length_prefixed: bool) -> Framing:
     return Framing.NULL if null else Framing.NEWLINE
 
 
-def open_to_read(directory: str, prefix: str, trust: tuple[str, ...]) -> Queue:
+def open_to_read(directory: str, prefix: str, trust: tuple[Trust, ...]) -> Queue:
     """Return the queue, opened without write permission."""
     try:
         return Queue(directory, prefix=prefix, create=False, read_only=True, trust=trust)
@@ -172,11 +174,11 @@ def open_to_read(directory: str, prefix: str, trust: tuple[str, ...]) -> Queue:
 def open_to_write(
     directory: str,
     prefix: str,
-    trust: tuple[str, ...],
+    trust: tuple[Trust, ...],
     *,
     create: bool,
     page_bytes: int | None = None,
-    codec: str | None = None,
+    codec: CodecName | None = None,
 ) -> Queue:
     """Return the queue, opened for writing."""
     try:

@@ -20,6 +20,7 @@ from pagequeue.util.text import grouped
 
 if TYPE_CHECKING:
     from pagequeue import Queue
+    from pagequeue.util.literals import Trust
 
 
 def _count(queue: Queue, since: int | None, until: int | None) -> tuple[TimeBins, SizeBins]:
@@ -89,7 +90,7 @@ def command(
     other: str | None,
     rule: str | None,
     prefix: str,
-    trust: tuple[str, ...],
+    trust: tuple[Trust, ...],
     *,
     since: int | None,
     until: int | None,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pagequeue import Batch, Consumer, Queue
 
     Render = Callable[[Batch], bytes]
+    from pagequeue.util.literals import Trust
 
 POLL_SECONDS: Final = 0.5
 """How often an idle follower checks that its own reader still exists."""
@@ -266,7 +267,7 @@ def command(
     ack_every: int | None,
     output_format: str,
     prefix: str,
-    trust: tuple[str, ...],
+    trust: tuple[Trust, ...],
     follow: bool,
     null: bool,
     length_prefixed: bool,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,13 +11,16 @@ from pagequeue.cli import options
 from pagequeue.cli.json_output import print_json
 from pagequeue.util.text import message_range
 
+if TYPE_CHECKING:
+    from pagequeue.util.literals import Trust
+
 
 @click.command()
 @options.directory_argument
 @options.json_option("Print one JSON object; null if the active page was empty.")
 @options.prefix_option
 @options.trust_option
-def command(directory: str, prefix: str, trust: tuple[str, ...], *, as_json: bool) -> None:
+def command(directory: str, prefix: str, trust: tuple[Trust, ...], *, as_json: bool) -> None:
     """Seal the active page of the queue in DIR and continue in a new one.
 
     Only sealed pages are compressed, shipped and removed. Others can send and receive meanwhile.

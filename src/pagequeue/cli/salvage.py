@@ -17,6 +17,7 @@ from pagequeue.util.timestamps import to_datetime
 
 if TYPE_CHECKING:
     from pagequeue import Loss
+    from pagequeue.util.literals import Trust
 
 
 def _loss(loss: Loss) -> str:
@@ -44,7 +45,7 @@ def _loss(loss: Loss) -> str:
 @options.prefix_option
 @options.trust_option
 def command(
-    directory: str, target: str, prefix: str, trust: tuple[str, ...], *, as_json: bool
+    directory: str, target: str, prefix: str, trust: tuple[Trust, ...], *, as_json: bool
 ) -> int:
     """Copy every message of the queue in DIR that still validates into a new queue.
 

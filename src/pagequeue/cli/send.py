@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pagequeue import Producer, Queue
+    from pagequeue.util.literals import CodecName, Trust
 
 READ_BYTES: Final = 1 << 20
 MESSAGE_BYTES_MAX: Final = 64 << 20
@@ -176,9 +177,9 @@ def command(
     messages: tuple[str, ...],
     file: str | None,
     prefix: str,
-    trust: tuple[str, ...],
+    trust: tuple[Trust, ...],
     page_bytes: int | None,
-    codec: str | None,
+    codec: CodecName | None,
     *,
     null: bool,
     length_prefixed: bool,

@@ -14,6 +14,7 @@ from pagequeue.util.text import grouped, human_bytes
 
 if TYPE_CHECKING:
     from pagequeue import ShipReport
+    from pagequeue.util.literals import Trust
 
 
 def parse_mode(text: str) -> int:
@@ -61,7 +62,7 @@ def command(
     directory: str,
     target: str,
     prefix: str,
-    trust: tuple[str, ...],
+    trust: tuple[Trust, ...],
     *,
     rotate: bool,
     consumer: str | None,

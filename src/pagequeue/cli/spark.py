@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from pagequeue.util.literals import Trust
+
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 
 COMMANDS: Final = {
@@ -102,7 +104,7 @@ damage_option: Final = click.option(
 )  # fmt: skip
 
 
-def source_options(prefix: str, trust: tuple[str, ...], on_damage: str) -> dict[str, Any]:
+def source_options(prefix: str, trust: tuple[Trust, ...], on_damage: str) -> dict[str, Any]:
     """Return the options of the Spark source for the queues to read."""
     options = {"prefix": prefix, "onDamage": on_damage}
     if trust:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
+    from pagequeue.util.literals import Trust
+
 FILE_SIZE: Final = "128M"
 
 
@@ -82,7 +84,7 @@ def command(
     queues: tuple[str, ...],
     table: str,
     prefix: str,
-    trust: tuple[str, ...],
+    trust: tuple[Trust, ...],
     every: float | None,
     consumer: str | None,
     checkpoint: str | None,

@@ -18,6 +18,7 @@ from pagequeue.util.console import output_console
 
 if TYPE_CHECKING:
     from pagequeue.spark.pipeline import Profile
+    from pagequeue.util.literals import Trust
 
 
 def _show(profile: Profile) -> None:
@@ -59,7 +60,7 @@ def command(
     source: tuple[str, ...],
     target: str | None,
     prefix: str,
-    trust: tuple[str, ...],
+    trust: tuple[Trust, ...],
     on_damage: str,
     master: str | None,
     settings: dict[str, str],

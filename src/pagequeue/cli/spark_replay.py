@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from pagequeue.cli import options
 from pagequeue.cli import spark as sparks
 from pagequeue.cli.json_output import print_json
 from pagequeue.util.text import grouped
+
+if TYPE_CHECKING:
+    from pagequeue.util.literals import Trust
 
 
 def _time(text: str) -> str:
@@ -46,7 +51,7 @@ def command(
     table: str,
     directory: str,
     prefix: str,
-    trust: tuple[str, ...],
+    trust: tuple[Trust, ...],
     since: str | None,
     until: str | None,
     page_bytes: int | None,

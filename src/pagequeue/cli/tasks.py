@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pagequeue.tasks import Task, TaskStats
+    from pagequeue.util.literals import Trust
 
 VALUE_CHARACTERS: Final = 60
 """Of a value in a table; `--json` prints all of it."""
@@ -79,7 +80,7 @@ def _later(text: str) -> int:
         return parse_time(text, now)
 
 
-def _opened(directory: str, prefix: str, trust: tuple[str, ...], **given: Any) -> TaskStore:  # noqa: ANN401
+def _opened(directory: str, prefix: str, trust: tuple[Trust, ...], **given: Any) -> TaskStore:  # noqa: ANN401
     given = {"create": False, **given}
     try:
         return TaskStore(directory, prefix=prefix, trust=trust, **given)
@@ -159,7 +160,7 @@ def _print_queues(stats: TaskStats, *, as_json: bool) -> None:
 def ls(
     directory: str,
     prefix: str,
-    trust: tuple[str, ...],
+    trust: tuple[Trust, ...],
     *,
     as_json: bool,
     queue: str | None,
@@ -221,7 +222,7 @@ def insert(
     queue: str,
     values: tuple[str, ...],
     prefix: str,
-    trust: tuple[str, ...],
+    trust: tuple[Trust, ...],
     *,
     as_json: bool,
     file: str | None,
@@ -271,7 +272,7 @@ def claim(
     directory: str,
     queues: tuple[str, ...],
     prefix: str,
-    trust: tuple[str, ...],
+    trust: tuple[Trust, ...],
     *,
     as_json: bool,
     lease: float,
@@ -304,7 +305,7 @@ def done(
     directory: str,
     tasks: list[tuple[int, int | None]],
     prefix: str,
-    trust: tuple[str, ...],
+    trust: tuple[Trust, ...],
     *,
     as_json: bool,
 ) -> None:
@@ -332,7 +333,7 @@ def retry(
     directory: str,
     tasks: list[tuple[int, int | None]],
     prefix: str,
-    trust: tuple[str, ...],
+    trust: tuple[Trust, ...],
     *,
     as_json: bool,
     dead: bool,

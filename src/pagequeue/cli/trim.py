@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +15,9 @@ from pagequeue.cli.json_output import print_json
 from pagequeue.errors import InvalidOption
 from pagequeue.util.text import grouped, human_bytes
 from pagequeue.util.time_text import parse_duration
+
+if TYPE_CHECKING:
+    from pagequeue.util.literals import Trust
 
 
 def parse_age(text: str) -> timedelta:
@@ -48,7 +52,7 @@ def command(
     max_age: timedelta | None,
     max_bytes: int | None,
     prefix: str,
-    trust: tuple[str, ...],
+    trust: tuple[Trust, ...],
     *,
     acknowledged: bool,
     drop_unacked: bool,

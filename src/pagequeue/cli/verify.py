@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,13 +13,16 @@ from pagequeue.cli.json_output import print_json
 from pagequeue.cli.problem_text import line_of, page_progress, remedies
 from pagequeue.util.text import grouped
 
+if TYPE_CHECKING:
+    from pagequeue.util.literals import Trust
+
 
 @click.command()
 @options.directory_argument
 @options.json_option()
 @options.prefix_option
 @options.trust_option
-def command(directory: str, prefix: str, trust: tuple[str, ...], *, as_json: bool) -> int:
+def command(directory: str, prefix: str, trust: tuple[Trust, ...], *, as_json: bool) -> int:
     """Check every message of the queue in DIR.
 
     Prints one line for each problem and exits with code 1 if there is one. Also works on a queue

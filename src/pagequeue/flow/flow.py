@@ -14,7 +14,7 @@ gets the last stored message and returns the upstream.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 from pagequeue import _core, errors
 from pagequeue._core import Message
@@ -26,16 +26,16 @@ from pagequeue.wait.notifier import SLICE_SECONDS
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable, Iterable
     from types import TracebackType
-    from typing import TypeAlias
 
     from typing_extensions import Buffer
 
     from pagequeue.receive.named_consumer import NamedConsumer
     from pagequeue.store.store import Store
 
-    Upstream: TypeAlias = Iterable[Buffer] | AsyncIterable[Buffer]
-    Source: TypeAlias = Upstream | Callable[[Message | None], Upstream]
-
+Upstream: TypeAlias = "Iterable[Buffer] | AsyncIterable[Buffer]"
+"""What a flow draws from."""
+Source: TypeAlias = "Upstream | Callable[[Message | None], Upstream]"
+"""The same, or a function of the last stored message that returns it."""
 CLOSE_SECONDS: Final = 1.0
 """Longest time that closing waits for the upstream's pending element."""
 SLICE_NS: Final = int(SLICE_SECONDS * 1e9)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pagequeue._core import Claim, Message, Region
     from pagequeue.group.dead_letters import DeadLetter
     from pagequeue.store.store import Place, Store
+    from pagequeue.util.literals import OnExpired
 
 MANY_MAX = 1 << 20
 EXPIRED_REMEDY = "open the group with on_expired='skip', which continues at {head}, the head"
@@ -100,7 +101,7 @@ class Group(_core.Claims, Closing):
         *,
         lease: float,
         max_deliveries: int | None,
-        on_expired: str,
+        on_expired: OnExpired,
         clock: Callable[[], int] | None,
         wall: Callable[[], int] | None,
     ) -> Self:

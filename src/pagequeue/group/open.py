@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pagequeue.store.store import Store
+    from pagequeue.util.literals import OnExpired
     from pagequeue.util.timestamps import TimeLike
 
 
@@ -31,7 +32,7 @@ def open_group(
     since: TimeLike | None,
     sequence: int | None,
     latest: bool,
-    on_expired: str,
+    on_expired: OnExpired,
     capacity: int | None,
     clock: Callable[[], int] | None = None,
     wall: Callable[[], int] | None = None,
@@ -133,7 +134,7 @@ def _open(
     *,
     lease: float,
     max_deliveries: int | None,
-    on_expired: str,
+    on_expired: OnExpired,
     clock: Callable[[], int] | None,
     wall: Callable[[], int] | None,
 ) -> Group:

@@ -45,13 +45,14 @@ from pagequeue.util.text import counted, message_range
 from pagequeue.util.timestamps import system_clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
     from numpy.typing import DTypeLike
 
     from pagequeue.integrity.inspection import Inspection
     from pagequeue.meta.all_and_read_meta import AllMeta
     from pagequeue.schema.schema import Schema
+    from pagequeue.util.literals import CodecName, Trusted
 
 log: logging.Logger = logging.getLogger("pagequeue")
 LOCK_TIMEOUT = 10.0
@@ -100,11 +101,11 @@ def repair_queue(
     directory: str | os.PathLike[str],
     *,
     prefix: str = "queue",
-    trust: Collection[str] = (),
+    trust: Trusted = (),
     lock_timeout: float = LOCK_TIMEOUT,
     progress: Callable[[int, int], None] | None = None,
     dtype: DTypeLike | None = None,
-    codec: str | None = None,
+    codec: CodecName | None = None,
 ) -> RepairReport:
     """Repair a queue as far as possible without losing a message.
 

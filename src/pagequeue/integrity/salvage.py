@@ -37,10 +37,11 @@ from pagequeue.system.trust import trusted
 from pagequeue.util.closing import Closing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
     from pagequeue.meta.all_and_read_meta import AllMeta
     from pagequeue.page.fragments import FragmentPage
+    from pagequeue.util.literals import Trusted
 
 LOCK_TIMEOUT = 10.0
 
@@ -173,7 +174,7 @@ def salvage_queue(
     target: str | os.PathLike[str],
     *,
     prefix: str = "queue",
-    trust: Collection[str] = (),
+    trust: Trusted = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> SalvageReport:
     """Copy all valid messages into a new queue, and flush it.

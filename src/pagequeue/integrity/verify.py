@@ -36,9 +36,11 @@ from pagequeue.util.cached import Kept
 from pagequeue.util.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
+
+    from pagequeue.util.literals import Trusted
 
 WORD_BYTES = 4
 NO_FRAGMENTS = "the fragments of this message are missing"
@@ -82,7 +84,7 @@ def verify_queue(
     directory: str | os.PathLike[str],
     *,
     prefix: str = "queue",
-    trust: Collection[str] = (),
+    trust: Trusted = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> VerifyReport:
     """Check all files of a queue, also of one that is too damaged to open; only read them.

@@ -12,7 +12,8 @@ from pagequeue.queue.queue import Queue, internals
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Collection
+
+    from pagequeue.util.literals import Trusted
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class JournalInfo:
 
 
 def journal_info(
-    directory: str | os.PathLike[str], *, prefix: str = "queue", trust: Collection[str] = ()
+    directory: str | os.PathLike[str], *, prefix: str = "queue", trust: Trusted = ()
 ) -> JournalInfo:
     """Return what a journal's files tell, without its machine, and without writing a byte.
 

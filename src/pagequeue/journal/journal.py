@@ -26,7 +26,7 @@ from pagequeue.wait.coroutine import check_timeout, first
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
     from pagequeue.journal.compaction import CompactionReport
     from pagequeue.journal.machine import Machine
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pagequeue.journal.snapshots import SnapshotInfo
     from pagequeue.store.flush import Sync
     from pagequeue.store.store import Store
+    from pagequeue.util.literals import CodecName, Trusted
     from pagequeue.util.timestamps import TimeLike
 
 log: logging.Logger = logging.getLogger("pagequeue")
@@ -102,7 +103,7 @@ class Journal(Closing, Generic[State]):
         directory: str | os.PathLike[str],
         machine: Machine[State],
         *,
-        codec: str = "json",
+        codec: CodecName = "json",
         sync: Sync = "none",
         snapshots: int = 2,
         read_only: bool = False,
@@ -113,7 +114,7 @@ class Journal(Closing, Generic[State]):
         lock_timeout: float = 10.0,
         clock: Callable[[], int] | None = None,
         file_mode: int = 0o600,
-        trust: Collection[str] = (),
+        trust: Trusted = (),
     ) -> None:
         self._keep = check_snapshots(snapshots)
         self._machine = machine

@@ -28,11 +28,12 @@ from pagequeue.system.directory import Directory
 from pagequeue.system.os_errors import raise_typed
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from pagequeue.journal.machine import Machine
     from pagequeue.send.producer import Producer
     from pagequeue.store.store import Store
+    from pagequeue.util.literals import Trusted
 
 FORMAT: Final = 1
 NAME: Final = re.compile(r"snapshot-(\d{20})")
@@ -88,7 +89,7 @@ class Snapshots:
         folder: the open directory; None: it does not exist, and may not be created.
     """
 
-    def __init__(self, store: Store, trust: Collection[str]) -> None:
+    def __init__(self, store: Store, trust: Trusted) -> None:
         self._store = store
         self._trust = trust
         self.path: str = store.folder.full(fmt.journal_name(store.prefix))

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pagequeue.maintenance.retention import Retention
     from pagequeue.page.header import PageHeader
     from pagequeue.store.store import Store
+    from pagequeue.util.literals import OnFull
 
 log: logging.Logger = logging.getLogger("pagequeue")
 
@@ -52,7 +53,7 @@ class Retainer:
     """Applies one process's retention to an open queue, without keeping it open."""
 
     def __init__(
-        self, store: Store, policy: Retention, on_full: str, full_timeout: float | None
+        self, store: Store, policy: Retention, on_full: OnFull, full_timeout: float | None
     ) -> None:
         self._known = weakref.ref(store)
         self.policy = policy

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pagequeue.maintenance.retention import Retention, TrimReport
     from pagequeue.maintenance.size_limit import SizeLimit
     from pagequeue.store.store import Store
+    from pagequeue.util.literals import OnFull
 
 log: logging.Logger = logging.getLogger("pagequeue")
 FIRST_PAUSE: Final = 0.001
@@ -45,7 +46,7 @@ class RoomMaker:
         on_full: "raise", "block" or "drop_oldest".
     """
 
-    def __init__(self, limit: SizeLimit, on_full: str) -> None:
+    def __init__(self, limit: SizeLimit, on_full: OnFull) -> None:
         self._limit = limit
         self._on_full = on_full
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pagequeue.receive.pace import Speed
+    from pagequeue.util.literals import OnExpired
     from pagequeue.util.timestamps import TimeLike
 
 PATIENCE_SECONDS: Final = 0.05
@@ -44,7 +45,7 @@ def merge(
     follow: bool = False,
     patience: float = PATIENCE_SECONDS,
     speed: Speed | None = None,
-    on_expired: str = "raise",
+    on_expired: OnExpired = "raise",
     names: Iterable[str] | None = None,
 ) -> Merge:
     """Return one stream of several queues, by timestamp, then place in the list, then sequence.

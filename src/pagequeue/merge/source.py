@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pagequeue.columns.batch import Batch
     from pagequeue.schema.schema import Schema
     from pagequeue.store.store import Store
+    from pagequeue.util.literals import OnExpired
     from pagequeue.util.wakeup import Wakeup
 
 LOAD_COUNT: Final = 65536
@@ -52,7 +53,7 @@ class MergeSource(Consumer):
     _held: Batch | None
     _at: int
 
-    def __new__(cls, store: Store, queue: int, *, on_expired: str) -> Self:
+    def __new__(cls, store: Store, queue: int, *, on_expired: OnExpired) -> Self:
         """Make a source without a position; `begin` sets it."""
         self = super().__new__(cls, store, on_expired=on_expired)
         self._kind = "merge"

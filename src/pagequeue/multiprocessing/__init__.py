@@ -19,10 +19,10 @@ from collections import deque
 from multiprocessing import queues
 from queue import Empty, Full
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from pagequeue import errors
-from pagequeue.multiprocessing.base import Base, QueueClosed, backoff_sleep
+from pagequeue.multiprocessing.base import Base, QueueClosed, T, backoff_sleep
 from pagequeue.multiprocessing.pickling import UnpicklingError, dumps, loads
 from pagequeue.util.numbers import number, whole
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Empty", "Full", "JoinableQueue", "Queue", "QueueClosed", "SimpleQueue"]
 
-T = TypeVar("T")
 if TYPE_CHECKING:  # their classes have a parameter in the stubs only
     _StandardSimpleQueue = queues.SimpleQueue[Any]
     _StandardQueue = queues.Queue[Any]

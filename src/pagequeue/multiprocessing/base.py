@@ -26,11 +26,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
     from pagequeue._core import Message
     from pagequeue.multiprocessing.large_objects import LargeObjects
     from pagequeue.store.flush import Sync
 
-T = TypeVar("T")
+if TYPE_CHECKING:  # a queue whose objects are not named holds any
+    T = TypeVarWithDefault("T", default=Any)
+else:
+    T = TypeVar("T")
 AT_EXIT: Final = -10
 """Exit priority: below 0 runs after `multiprocessing` joined this process's children."""
 SLEEP_SECONDS_MIN: Final = 50e-6

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pagequeue.queue.lifecycle import OpenOptions, OpenQueue
     from pagequeue.receive.named_consumer import NamedConsumer
     from pagequeue.store.store import Store
+    from pagequeue.util.literals import CommitMode, OnExpired
     from pagequeue.util.timestamps import TimeLike
 
 
@@ -30,8 +31,8 @@ def persist(
     name: str,
     *,
     since: TimeLike | None,
-    commit: str,
-    on_expired: str,
+    commit: CommitMode,
+    on_expired: OnExpired,
 ) -> Flow:
     """Store what an iterator yields, and return it again; as `Queue.persist`."""
     store = queue.writable("persist")

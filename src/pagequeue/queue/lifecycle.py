@@ -21,7 +21,7 @@ from pagequeue.maintenance.retainer import Retainer
 from pagequeue.maintenance.retention import KEEP_ALL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
     from pagequeue.maintenance.retention import Retention
     from pagequeue.store.store import Store
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pagequeue.util.timestamps import Clock
 
     Handle = TypeVar("Handle", bound=Closing)
+    from pagequeue.util.literals import OnFull, Trusted
 Found = TypeVar("Found")
 
 
@@ -49,14 +50,14 @@ class OpenOptions:
     """
 
     open_store: Callable[..., Store]
-    retaining: tuple[Retention, str, float | None]
+    retaining: tuple[Retention, OnFull, float | None]
     compressing: tuple[int | None, int]
     seals: bool
     syncs: bool
     sync_every: int
     flush_seconds: float | None
     clock: Clock | None
-    trust: Collection[str]
+    trust: Trusted
 
 
 class OpenQueue:

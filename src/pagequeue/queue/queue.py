@@ -38,7 +38,7 @@ from pagequeue.util.closing import Closing
 from pagequeue.util.timestamps import TimeLike, system_clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
     import numpy as np
     from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -56,6 +56,14 @@ if TYPE_CHECKING:
     from pagequeue.send.async_send import Many, Times
     from pagequeue.store.power_loss_recovery import RecoveryReport
     from pagequeue.store.sealed import Sealed
+    from pagequeue.util.literals import (
+        CodecName,
+        CommitMode,
+        OnExpired,
+        OnFull,
+        OnSyncFailure,
+        Trusted,
+    )
     from pagequeue.wait.shared_jobs import SharedJob
 
 LOCK_TIMEOUT = 10.0
@@ -141,18 +149,18 @@ class Queue(Closing):
         read_only: bool = False,
         page_bytes: int | None = None,
         sync: Sync = "none",
-        on_sync_failure: str = "stop",
+        on_sync_failure: OnSyncFailure = "stop",
         lock_timeout: float = LOCK_TIMEOUT,
         clock: Callable[[], int] | None = None,
         file_mode: int = FILE_MODE,
-        trust: Collection[str] = (),
+        trust: Trusted = (),
         retention: Retention | None = None,
-        on_full: str = "raise",
+        on_full: OnFull = "raise",
         full_timeout: float | None = None,
         compress_after: int | None = None,
         compress_level: int = LEVEL_DEFAULT,
         dtype: DTypeLike | None = None,
-        codec: str | None = None,
+        codec: CodecName | None = None,
     ) -> None:
         if not os.fspath(directory):
             raise errors.InvalidOption(
@@ -233,7 +241,7 @@ class Queue(Closing):
         return self._store.schema.dtype
 
     @property
-    def codec(self) -> str:
+    def codec(self) -> CodecName:
         """The name of the codec; "bytes": objects are sent as they are, and must be bytes-like.
 
         Example:
@@ -416,7 +424,7 @@ class Queue(Closing):
         sequence: int | None = None,
         latest: bool = False,
         durable_only: bool = False,
-        on_expired: str = "raise",
+        on_expired: OnExpired = "raise",
     ) -> Consumer:
         """Return a new consumer; without a place to begin, at the earliest message.
 
@@ -463,7 +471,7 @@ class Queue(Closing):
         since: TimeLike | None = None,
         sequence: int | None = None,
         latest: bool = False,
-        on_expired: str = "raise",
+        on_expired: OnExpired = "raise",
         capacity: int | None = None,
     ) -> Group:
         """Return a handle of a work group: workers in any number of processes share its messages.
@@ -519,8 +527,8 @@ class Queue(Closing):
         name: str,
         *,
         since: TimeLike | None = None,
-        commit: str = "auto",
-        on_expired: str = "raise",
+        commit: CommitMode = "auto",
+        on_expired: OnExpired = "raise",
     ) -> Flow:
         """Store what an iterator yields, in the background, and return it again, at least once.
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pagequeue.queue.lifecycle import OpenQueue
     from pagequeue.receive.pace import Pace, Speed
     from pagequeue.store.store import Store
+    from pagequeue.util.literals import OnExpired
     from pagequeue.util.timestamps import TimeLike
 
 BATCH_COUNT = 65536
@@ -45,7 +46,7 @@ def consumer(
     sequence: int | None,
     latest: bool,
     durable_only: bool,
-    on_expired: str,
+    on_expired: OnExpired,
 ) -> Consumer:
     """Return a new consumer; as `Queue.consumer`."""
     made: Consumer

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pagequeue.store.store import Place, Store
+    from pagequeue.util.literals import OnExpired
     from pagequeue.wait.coroutine import Found
 
 GOOD = {_core.READ_FRAME, _core.READ_END}
@@ -251,7 +252,7 @@ class Consumer(PageReader):
     _turns: Turns
 
     def __new__(
-        cls, store: Store, *, durable_only: bool = False, on_expired: str = "raise"
+        cls, store: Store, *, durable_only: bool = False, on_expired: OnExpired = "raise"
     ) -> Self:
         """Make a consumer without a place; `seek` sets one."""
         check_expired(store.folder.path, on_expired)

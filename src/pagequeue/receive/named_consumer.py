@@ -21,6 +21,7 @@ from pagequeue.util.numbers import whole
 if TYPE_CHECKING:
     from pagequeue._core import Message
     from pagequeue.store.store import Store
+    from pagequeue.util.literals import OnExpired
     from pagequeue.util.timestamps import TimeLike
 
 log: logging.Logger = logging.getLogger("pagequeue")
@@ -46,7 +47,7 @@ class NamedConsumer(Consumer):
     _cursor: Cursor
 
     def __new__(
-        cls, store: Store, name: str, *, durable_only: bool = False, on_expired: str = "raise"
+        cls, store: Store, name: str, *, durable_only: bool = False, on_expired: OnExpired = "raise"
     ) -> Self:
         """Make a consumer without a place; `open_consumer` sets one."""
         self = super().__new__(cls, store, durable_only=durable_only, on_expired=on_expired)
@@ -224,7 +225,7 @@ def open_consumer(
     sequence: int | None,
     latest: bool,
     durable_only: bool,
-    on_expired: str,
+    on_expired: OnExpired,
 ) -> NamedConsumer:
     """Open a named consumer; create it if it does not exist.
 

@@ -7,7 +7,7 @@ the schema determines a message's `value` and what `send` accepts.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import DTypeLike
     from typing_extensions import Buffer
+
+    from pagequeue.util.literals import CodecName
 
 DTYPE: Final = "dtype"
 CODEC: Final = "codec"
@@ -43,7 +45,7 @@ class Schema:
     """
 
     dtype: np.dtype[np.void] | None = None
-    codec: str = codecs.BYTES
+    codec: CodecName = codecs.BYTES
     unpickles: bool = False
     path: str | None = None
     is_journal: bool = False
@@ -62,6 +64,7 @@ class Schema:
             raise ValueError(f"{JOURNAL} is {options[JOURNAL]!r}, not true")
         is_journal = JOURNAL in options
         if DTYPE not in options:
+            codec = cast("CodecName", codec)
             return cls(codec=codec, is_journal=is_journal)
         if codec != codecs.BYTES:
             raise ValueError("records have no codec")
@@ -161,7 +164,7 @@ class RequestedSchema:
     """
 
     dtype: np.dtype[np.void] | None = None
-    codec: str | None = None
+    codec: CodecName | None = None
     is_journal: bool = False
 
     def of_new_queue(self) -> Schema:
@@ -207,7 +210,7 @@ ANY_SCHEMA: Final = RequestedSchema()
 
 
 def requested_schema(
-    dtype: DTypeLike | None, codec: str | None, path: str, *, is_journal: bool = False
+    dtype: DTypeLike | None, codec: CodecName | None, path: str, *, is_journal: bool = False
 ) -> RequestedSchema:
     """Return the schema that the options `dtype` and `codec` request.
 

@@ -10,7 +10,7 @@ import glob
 import json
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from pagequeue import errors
 from pagequeue.system.trust import trusted
@@ -18,6 +18,8 @@ from pagequeue.util.time_text import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from pagequeue.util.literals import Trust
 
 Value = TypeVar("Value")
 PARTS_MAX: Final = 100_000
@@ -59,7 +61,7 @@ class ReadOptions:
 
     paths: tuple[str, ...]
     prefix: str = "queue"
-    trust: tuple[str, ...] = ()
+    trust: tuple[Trust, ...] = ()
     since: int | None = None
     until: int | None = None
     first: int | None = None
@@ -95,7 +97,7 @@ class WriteOptions:
 
     path: str
     prefix: str = "queue"
-    trust: tuple[str, ...] = ()
+    trust: tuple[Trust, ...] = ()
     page_bytes: int | None = None
     writer: str | None = None
     piece: int = 0
@@ -132,9 +134,10 @@ class _Given:
             )
         return text or choices[0]
 
-    def trust(self) -> tuple[str, ...]:
+    def trust(self) -> tuple[Trust, ...]:
         names = (name.strip() for name in (self.text("trust") or "").split(","))
-        return tuple(sorted(trusted([name for name in names if name], "option trust")))
+        checked = sorted(trusted([name for name in names if name], "option trust"))
+        return cast("tuple[Trust, ...]", tuple(checked))
 
 
 def _timestamp(text: str) -> int:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from pagequeue.spark.options import ReadOptions
+    from pagequeue.util.literals import Trust
 
 USUAL: Final = "queue"
 
@@ -39,7 +40,7 @@ class Found(NamedTuple):
 
     directory: str
     prefix: str
-    trust: tuple[str, ...] = ()
+    trust: tuple[Trust, ...] = ()
 
     @property
     def name(self) -> str:

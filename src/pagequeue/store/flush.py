@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from pagequeue import errors
 from pagequeue.format import FIRST_PAGE, SEQUENCE_MAX
 from pagequeue.system.descriptors import used
+from pagequeue.util.literals import SyncName
 from pagequeue.util.numbers import number, whole
 from pagequeue.util.text import message_range
 from pagequeue.util.wakeup import Wakeup
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
     from pagequeue.system.file_lock import FileLock
 
 
-Sync = str | int | timedelta
+Sync = SyncName | int | timedelta
+"""How durable messages are across a power cut."""
 GATHER_SHARE = 2
 """A sync waits for the senders that shared the last one: at most that sync's time over this."""
 WAIT_NS = 10_000_000

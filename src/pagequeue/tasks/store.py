@@ -35,12 +35,13 @@ from pagequeue.util.timestamps import NS_PER_S, to_ns
 from pagequeue.wait.coroutine import check_timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pagequeue.journal.compaction import CompactionReport
     from pagequeue.store.flush import Sync
     from pagequeue.tasks.plan import Ref
     from pagequeue.tasks.state import State
+    from pagequeue.util.literals import CodecName, Trusted
     from pagequeue.util.timestamps import TimeLike
 
 Found = TypeVar("Found")
@@ -107,7 +108,7 @@ class TaskStore(Closing):
         self,
         directory: str | os.PathLike[str],
         *,
-        codec: str | None = None,
+        codec: CodecName | None = None,
         worker: str | None = None,
         max_deliveries: int | None = None,
         sync: Sync = "none",
@@ -120,7 +121,7 @@ class TaskStore(Closing):
         lock_timeout: float = 10.0,
         clock: Callable[[], int] | None = None,
         file_mode: int = 0o600,
-        trust: Collection[str] = (),
+        trust: Trusted = (),
     ) -> None:
         path = os.fspath(directory)
         if codec is not None and codec not in CODECS:

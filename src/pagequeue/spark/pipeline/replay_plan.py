@@ -25,6 +25,8 @@ from pagequeue.system.trust import trusted
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from pagequeue.util.literals import Trust
+
 VERSION: Final = 2
 START: Final = "replay-"
 NEVER: Final = fmt.TIMESTAMP_MAX + 1
@@ -132,7 +134,7 @@ def make(
 
 
 def path_of(
-    directory: str, prefix: str, trust: tuple[str, ...], identity: Iterable[object]
+    directory: str, prefix: str, trust: tuple[Trust, ...], identity: Iterable[object]
 ) -> tuple[str, str]:
     """Return the path of a replay's plan, and its name in the ledger.
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from pagequeue.util.literals import Trust
     from pagequeue.util.timestamps import TimeLike
 
 SLICE_COUNT: Final = 1_000_000
@@ -77,7 +78,7 @@ def replay(
     until: TimeLike | str | None = None,
     page_bytes: int | None = None,
     prefix: str = "queue",
-    trust: tuple[str, ...] = (),
+    trust: tuple[Trust, ...] = (),
     slice_count: int = SLICE_COUNT,
     progress: Callable[[int, int], None] | None = None,
 ) -> Replayed:
