@@ -11,6 +11,7 @@ from pagequeue._core import Reader, Writer
 from pagequeue.bulk.append import PayloadWriter
 from pagequeue.flow.flow import Source, Upstream
 from pagequeue.meta.write_meta import Tail
+from pagequeue.queue.queue_options import QueueOptions
 from pagequeue.receive.consumer import PageReader
 from pagequeue.receive.pace import Speed
 from pagequeue.schema.schema import Schema
@@ -41,6 +42,7 @@ __all__ = [
     "OnSyncFailure",
     "PageReader",
     "PayloadWriter",
+    "QueueOptions",
     "Reader",
     "Ref",
     "Schema",

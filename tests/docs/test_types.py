@@ -28,8 +28,42 @@ ELSEWHERE = {
     "np.void", "os.PathLike", "timedelta",
 }  # fmt: skip
 """Names of the standard library and of NumPy."""
-VARIABLES = {"Found", "State", "T"}
+VARIABLES = {"Found", "Sent", "State", "T"}
 PACKAGE = Path(pagequeue.__file__).parent
+README = (Path(__file__).parents[2] / "README.md").read_text()
+RIGHT = """
+from typing import Any
+from pagequeue import Producer, Queue
+from pagequeue.types import QueueOptions
+
+options: QueueOptions = {"sync": "always", "on_full": "block", "trust": ("other_owner",)}
+plain = Queue("plain", **options)
+plain.producer().send(b"bytes")
+text = Queue("text", codec="utf-8")
+text.producer().send("a text")
+records = Queue("records", dtype=[("price", "<f8")])
+records.producer().send((1.5,))
+objects = Queue("objects", codec="json")
+objects.producer().send({"a": [1]})
+
+
+def send_any(producer: Producer, value: Any) -> None:
+    producer.send(value)
+
+
+send_any(text.producer(), 5)
+"""
+WRONG = """
+from pagequeue import Queue
+
+Queue("a").producer().send("a text")
+Queue("a", codec="utf-8").producer().send(b"bytes")
+Queue("a", codec="jsn")
+Queue("a", on_full="drop-oldest")
+Queue("a", sync="sometimes")
+Queue("a", trust=["everybody"])
+Queue("a").consumer(on_expired="ignore")
+"""
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -144,3 +178,27 @@ def test_each_name_of_an_option_is_taken(tmp_path: Path, option: str, names: obj
             call()
     listed = re.findall(r'"(\w+)"', refused.value.remedy or "")
     assert sorted(listed) == sorted(typing.get_args(names))
+
+
+@pytest.mark.slow
+def test_type_checker_knows_what_a_queue_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its codec or dtype; each wrong line is found, and the README's programs are right."""
+    api = pytest.importorskip("mypy.api")
+    monkeypatch.setenv("MYPYPATH", str(PACKAGE.parent))  # it finds no editable installation
+    (tmp_path / "right.py").write_text(RIGHT)
+    (tmp_path / "wrong.py").write_text(WRONG)
+    programs = re.findall(r"(?<!-->\n)```python\n(.*?)```", README, re.DOTALL)
+    assert programs
+    for number, text in enumerate(programs):
+        (tmp_path / f"readme_{number}.py").write_text(text)
+    found, told, _ = api.run([
+        "--strict", "--ignore-missing-imports", "--no-error-summary", "--config-file=",
+        f"--cache-dir={tmp_path / 'cache'}", *map(str, sorted(tmp_path.glob("*.py"))),
+    ])  # fmt: skip
+    assert told == ""
+    lines = [line for line in found.splitlines() if " error: " in line]
+    numbers = [int(line.split(":")[1]) for line in lines if "wrong.py" in line]
+    assert sorted(set(numbers)) == list(range(4, 11))
+    assert [line for line in lines if "wrong.py" not in line] == []

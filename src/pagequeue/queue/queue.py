@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Generic, overload
 
 from pagequeue import errors
 from pagequeue.bulk import messages
@@ -28,7 +28,7 @@ from pagequeue.queue.lifecycle import OpenOptions, OpenQueue
 from pagequeue.receive.pace import pace_of
 from pagequeue.schema.schema import requested_schema
 from pagequeue.send.codec_producer import make_producer
-from pagequeue.send.producer import Producer
+from pagequeue.send.producer import Producer, Sent
 from pagequeue.store import options
 from pagequeue.store.flush import Sync, sync_policy
 from pagequeue.store.store import Store
@@ -39,9 +39,11 @@ from pagequeue.util.timestamps import TimeLike, system_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any, Literal, Unpack
 
     import numpy as np
     from numpy.typing import ArrayLike, DTypeLike, NDArray
+    from typing_extensions import Buffer
 
     from pagequeue.columns.batch import Batch
     from pagequeue.flow.flow import Flow, Source
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from pagequeue.integrity.repair import RepairReport
     from pagequeue.maintenance.compress import CompressReport
     from pagequeue.maintenance.retention import TrimReport
+    from pagequeue.queue.queue_options import QueueOptions
     from pagequeue.receive.batches import Batches
     from pagequeue.receive.consumer import Consumer
     from pagequeue.receive.pace import Speed
@@ -69,7 +72,7 @@ if TYPE_CHECKING:
 LOCK_TIMEOUT = 10.0
 
 
-class Queue(Closing):
+class Queue(Closing, Generic[Sent]):
     """A persistent queue in a directory. Threads may share it; each process opens its own.
 
     Args:
@@ -139,6 +142,33 @@ class Queue(Closing):
     _is_journal = False
     """Whether the queue is created as a journal's, and must be one; see `pagequeue.journal`."""
 
+    @overload
+    def __init__(
+        self: Queue[Buffer],
+        directory: str | os.PathLike[str],
+        *,
+        codec: Literal["bytes"] | None = None,
+        dtype: None = None,
+        **options: Unpack[QueueOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Queue[str],
+        directory: str | os.PathLike[str],
+        *,
+        codec: Literal["utf-8"],
+        dtype: None = None,
+        **options: Unpack[QueueOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Queue[Any],
+        directory: str | os.PathLike[str],
+        *,
+        codec: CodecName | None = None,
+        dtype: DTypeLike | None = None,
+        **options: Unpack[QueueOptions],
+    ) -> None: ...
     # Opening keeps I5 and I10.
     def __init__(
         self,
@@ -303,7 +333,7 @@ class Queue(Closing):
 
     # --- sending and receiving --------------------------------------------------------------------
 
-    def producer(self) -> Producer:
+    def producer(self) -> Producer[Sent]:
         """Return a new producer.
 
         Raises:

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from typing_extensions import Buffer
+    from typing_extensions import TypeVar as TypeVarWithDefault
 
     from pagequeue.columns.inputs import ColumnInput
     from pagequeue.page.page import WritablePage
@@ -48,6 +49,10 @@ if TYPE_CHECKING:
     from pagequeue.store.store import Store
     from pagequeue.util.timestamps import Clock
 
+if TYPE_CHECKING:  # what is sent; `Producer` alone sends any objects
+    Sent = TypeVarWithDefault("Sent", default=Any)
+else:
+    Sent = TypeVar("Sent")
 FIRST_AHEAD_BYTES: Final = 64 << 10
 """A producer that sends less than this takes its page faults as they come."""
 SLOW_AHEAD_BYTES: Final = 2 << 20
@@ -64,7 +69,7 @@ LATE: Final = {_core.EVENT_STARVED, _core.EVENT_OVERTAKEN}
 SIZES: Final = {_core.EVENT_TOO_LARGE, _core.EVENT_BATCH_TOO_LARGE, _core.EVENT_WRONG_SIZE}
 
 
-class Producer(_core.Writer, Closing):
+class Producer(_core.Writer, Closing, Generic[Sent]):
     """Sends messages to one queue. Threads may share it; after a fork the child opens its own.
 
     Made by `Queue.producer()`.
@@ -133,6 +138,18 @@ class Producer(_core.Writer, Closing):
 
     def __init__(self, store: Store, clock: Clock | None = None, sync_every: int = 0) -> None:
         """`__new__` does everything, before any call of the core."""
+
+    if TYPE_CHECKING:  # the core's, for what this queue takes
+
+        def send(  # type: ignore[override]  # noqa: D102 - the core has it
+            self,
+            payload: Sent,
+            /,
+            *,
+            timestamp: int | None = None,
+            at: int | None = None,
+            timeout: float | None = None,
+        ) -> int: ...
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"page {self._page_number}"
@@ -338,7 +355,7 @@ class Producer(_core.Writer, Closing):
 
     async def send_async(
         self,
-        payload: Buffer,
+        payload: Sent,
         *,
         timestamp: int | None = None,
         at: int | None = None,
