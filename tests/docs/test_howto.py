@@ -1,4 +1,4 @@
-"""The tutorial and the how-to guides run as printed, and print what they show.
+"""The tutorial, the concepts and the how-to guides run as printed, and print what they show.
 
 A page is read from top to bottom, in one directory. A Python block whose first line is `# NAME` is
 written to that file and run; a bash block is run; a text block is what the block before it printed,
@@ -24,8 +24,8 @@ from pagequeue import metrics
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 HOWTO = DOCS / "howto"
 GUIDES = {path.stem: path for path in sorted(HOWTO.glob("*.md")) if path.stem != "index"}
-PAGES = {"tutorial": DOCS / "tutorial.md", **GUIDES}
-QUICK = ("arrays", "containers", "services", "sizing")
+PAGES = {name: DOCS / f"{name}.md" for name in ("tutorial", "concepts")} | GUIDES
+QUICK = ("arrays", "concepts", "containers", "services", "sizing")
 """Pages whose programs start few processes; the others are marked `slow`."""
 BLOCK = re.compile(r"(?:<!-- (\w+): (\S+) -->\n)?```(\w+)\n(.*?)```", re.DOTALL)
 LINES_MAX = 80
