@@ -8,7 +8,7 @@ import re
 import shutil
 import struct
 import subprocess
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -29,7 +29,6 @@ from pyspark.sql import functions as f
 from pagequeue import spark as pages
 from pagequeue.spark.native import building
 from pagequeue.spark.native import reader as native
-from pagequeue.spark.pipeline.spark_errors import told
 from pagequeue.spark.planning import PART_BYTES_MIN
 
 if TYPE_CHECKING:
@@ -44,6 +43,14 @@ START = 1_700_000_000_000_000_000
 STEP = 1001
 COUNT = 300
 READERS = ("python", "native")
+
+
+class Verdict(NamedTuple):
+    """What a query ends with: class, text and attributes of the error."""
+
+    kind: str
+    text: str
+    attributes: dict[str, object]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -80,16 +87,14 @@ def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
     )
 
 
-def verdict(way: Callable[[], object]) -> tuple[str, str] | None:
-    """Return the error of this package that a query ends with, by class and text; None: none."""
+def verdict(way: Callable[[], object]) -> Verdict | None:
+    """Return the error of this package that a query ends with; None: it ends well."""
     try:
-        way()
-    except Exception as error:
-        try:
-            told(error)
-        except errors.PageQueueError as own:
-            return type(own).__name__, str(own)
-        raise
+        with pages.typed_errors():
+            way()
+    except errors.PageQueueError as own:
+        told = {name: value for name, value in vars(own).items() if name[0] != "_"}
+        return Verdict(type(own).__name__, str(own), told)
     return None
 
 

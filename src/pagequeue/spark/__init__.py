@@ -11,6 +11,7 @@ from __future__ import annotations
 from pagequeue.errors import MissingExtra
 
 try:
+    from pagequeue.spark.error_text import typed_errors
     from pagequeue.spark.java import find_java
     from pagequeue.spark.session import gaps, read, register, session
     from pagequeue.spark.source import PageQueueSource
@@ -23,4 +24,6 @@ except ModuleNotFoundError as _error:
         remedy="pip install 'pagequeue[spark]'",
     ) from _error
 
-__all__ = ["PageQueueSource", "find_java", "gaps", "read", "register", "session"]
+__all__ = [
+    "PageQueueSource", "find_java", "gaps", "read", "register", "session", "typed_errors",
+]  # fmt: skip

@@ -21,6 +21,7 @@ from pagequeue.queue.queue import internals
 from pagequeue.receive.batches import BATCH_BYTES
 from pagequeue.receive.replay import Replay
 from pagequeue.spark.columns import Need, Rows, Table
+from pagequeue.spark.error_text import noted
 from pagequeue.util.text import message_range
 
 if TYPE_CHECKING:
@@ -46,11 +47,12 @@ def read_part(part: Part, table: Table, options: ReadOptions) -> Iterator[Any]:
         CorruptFrame, CorruptPage, MissingPage: damage, unless it is skipped.
         Expired: retention took messages since the read was planned, unless that is skipped.
     """
-    for piece in part.pieces:
-        layout = table.layout(piece.found.dtype())
-        for rows in _PieceReader(piece, layout.need, options).rows():
-            if rows.size:
-                yield layout.batch(rows)
+    with noted():
+        for piece in part.pieces:
+            layout = table.layout(piece.found.dtype())
+            for rows in _PieceReader(piece, layout.need, options).rows():
+                if rows.size:
+                    yield layout.batch(rows)
 
 
 def expired_since(store: Store, sequence: int) -> errors.Expired:

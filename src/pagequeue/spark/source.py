@@ -13,6 +13,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader
 
 from pagequeue import errors
 from pagequeue.spark.columns import Table, schema_of
+from pagequeue.spark.error_text import noted
 from pagequeue.spark.options import place_options, read_options, write_options
 from pagequeue.spark.path_glob import find, one_dtype
 from pagequeue.spark.planning import Part, plan
@@ -45,10 +46,12 @@ class PageQueueSource(DataSource):
         """Return the name that `format` takes."""
         return NAME
 
+    @noted()
     def schema(self) -> StructType:
         """Return all columns: records have one for each field, other messages `payload`."""
         return inferred(place_options(self.options))
 
+    @noted()
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a table."""
         return BatchReader(dict(self.options), schema)
@@ -112,6 +115,7 @@ class BatchReader(DataSourceReader):
             )
         self._table = Table(schema)
 
+    @noted()
     def partitions(self) -> list[InputPartition]:
         """Return what each task reads."""
         return plan(self._options, self._table)

@@ -21,6 +21,7 @@ from pyspark.sql.streaming.datasource import (
 
 from pagequeue import errors
 from pagequeue.queue.queue import Queue, internals
+from pagequeue.spark.error_text import noted
 from pagequeue.spark.path_glob import Found, end_of, find, open_each
 from pagequeue.spark.planning import Part, plan_ranges
 from pagequeue.spark.reading import read_part
@@ -58,6 +59,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- on the driver ----------------------------------------------------------------------------
 
+    @noted()
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's
         """Return where a query begins that has no checkpoint."""
         each = open_each(self._options)
@@ -85,11 +87,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(self._options.bytes_max)
         return ReadAllAvailable()
 
+    @noted()
     def reportLatestOffset(self) -> Offsets:  # noqa: N802 - Spark's
         """Return where all queues end, as of now."""
         options = self._options
         return {found.name: end_of(queue, options) for found, queue in open_each(options)}
 
+    @noted()
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's
         """Return where the next micro-batch ends."""
         there: set[str] = set()
@@ -155,6 +159,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends[found.name] = first + 1  # one message that is larger than all of the room
         return ends
 
+    @noted()
     def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
         """Return what each task of a micro-batch reads."""
         there = {found.name: found for found in find(self._options)}

@@ -22,6 +22,7 @@ from urllib.parse import quote, unquote
 from pagequeue import errors
 from pagequeue.queue.queue import internals
 from pagequeue.spark.columns import Need
+from pagequeue.spark.error_text import attributes_of
 from pagequeue.spark.native import intervals
 from pagequeue.spark.native.conditions import ranges
 from pagequeue.spark.options import read_options
@@ -46,11 +47,12 @@ class Planner:
     """What the JVM calls: a `java.util.function.Function` of text to text."""
 
     def apply(self, request: str) -> str:
-        """Return the plan for a request; an error of this package comes after a `!`."""
+        """Return the plan for a request; an error and its attributes come after a `!`."""
         try:
             return answer(request)
         except errors.PageQueueError as error:
-            return f"!{type(error).__name__}: {' '.join(str(error).splitlines())}"
+            line = " ".join(str(error).splitlines())
+            return f"!{type(error).__name__}: {line}\n{attributes_of(error)}"
 
     def equals(self, other: object) -> bool:
         """Whether it is this object, for Java."""

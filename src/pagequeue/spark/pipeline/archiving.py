@@ -17,12 +17,12 @@ from pyspark.sql import functions as f
 
 from pagequeue import errors
 from pagequeue.spark.columns import schema_of
+from pagequeue.spark.error_text import raise_own
 from pagequeue.spark.options import read_options
 from pagequeue.spark.path_glob import end_of, find, open_each
 from pagequeue.spark.pipeline import table_layout
 from pagequeue.spark.pipeline.compaction import FILE_BYTES, Compactor
 from pagequeue.spark.pipeline.publish import Publisher
-from pagequeue.spark.pipeline.spark_errors import told
 from pagequeue.spark.session import register
 from pagequeue.spark.source import NAME
 
@@ -238,7 +238,7 @@ def _await(query: StreamingQuery, run: _Run, stop: threading.Event | None) -> No
     except Exception as error:
         if isinstance(run.failure, errors.PageQueueError):
             raise run.failure from error
-        told(error)
+        raise_own(error)
         raise
     finally:
         run.end(query)

@@ -19,6 +19,7 @@ from pyspark.sql import functions as f
 
 from pagequeue import errors
 from pagequeue.plot.histograms import TIME_BINS, TIME_FIRST_NS, SizeBins, TimeBins
+from pagequeue.spark.error_text import raise_own
 from pagequeue.spark.options import read_options
 from pagequeue.spark.path_glob import open_each
 from pagequeue.spark.pipeline import table_layout
@@ -32,7 +33,6 @@ from pagequeue.spark.pipeline.profile_counts import (
 )
 from pagequeue.spark.pipeline.progress import watched
 from pagequeue.spark.pipeline.replaying import COLUMNS, Bound
-from pagequeue.spark.pipeline.spark_errors import told
 from pagequeue.spark.session import read
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def profile(
         with watched(spark, progress):
             counted = _count(rows)
     except Exception as error:
-        told(error)
+        raise_own(error)
         raise
     for queue, found in lags.items():
         counted.setdefault(queue, QueueProfile(queue)).lags = found

@@ -23,10 +23,10 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 from pagequeue import errors
 from pagequeue.bulk.publisher import BulkPublisher
 from pagequeue.queue.queue import Queue, internals
+from pagequeue.spark.error_text import raise_own
 from pagequeue.spark.pipeline import replay_plan as plans
 from pagequeue.spark.pipeline import replay_slices, table_layout
 from pagequeue.spark.pipeline.directories import lock_on
-from pagequeue.spark.pipeline.spark_errors import told
 from pagequeue.spark.session import register
 from pagequeue.spark.source import NAME
 from pagequeue.util.time_text import parse_time
@@ -244,7 +244,7 @@ class _Replay:
             writer.save(self._store.folder.path)
         except Exception as error:
             try:
-                told(error)
+                raise_own(error)
             except errors.TimestampOrder:
                 raise self._too_late() from error
             raise

@@ -58,7 +58,7 @@ final class Compressed {
         this.path = path;
         this.pageBytes = pageBytes;
         if (size <= BLOCKS_AT || size > pageBytes) {
-            throw bad(size + " bytes in a queue of pages of " + pageBytes);
+            throw bad(size + " bytes in a queue of pages of " + pageBytes, size);
         }
         byte[] start = new byte[BLOCKS_AT];
         Place.read(channel, path, start, 0, 0, BLOCKS_AT);
@@ -71,11 +71,11 @@ final class Compressed {
         int got = Place.read(channel, path, front, 0, 0, front.length);
         String reason = PageFile.wrong(front, got);
         if (reason != null) {
-            throw bad(reason);
+            throw bad(reason, 0);
         }
         PageFile.refuseNewer(front, path);
         if (!PageFile.begins(front, MAGIC)) {
-            throw bad("not a compressed page");
+            throw bad("not a compressed page", 0);
         }
         if (got < BLOCKS_AT + count * BLOCK_BYTES) {
             throw bad("cut off");
@@ -92,7 +92,7 @@ final class Compressed {
         if (method != METHOD_ZSTD) {
             throw Problem.of("NewerFormat", path, "compressed by method "
                 + Integer.toUnsignedString(method) + ", this version knows " + METHOD_ZSTD,
-                "upgrade pagequeue");
+                "upgrade pagequeue").with("version", PageFile.FORMAT);
         }
         firstSequence = fields.getLong(40);
         usedBytes = fields.getLong(HEAD_AT + 8);
@@ -121,7 +121,8 @@ final class Compressed {
                 + Long.toUnsignedString(fields.getLong(HEAD_AT + 16)));
         }
         if (needed != size) {
-            throw bad("the file has " + size + " bytes, its head states " + needed);
+            throw bad("the file has " + size + " bytes, its head states " + needed,
+                Math.min(size, needed));
         }
         if (fields.getLong(HEAD_AT) != pageBytes) {
             throw bad("of a page of " + fields.getLong(HEAD_AT) + " bytes, not " + pageBytes);
@@ -129,7 +130,12 @@ final class Compressed {
     }
 
     private Problem bad(String reason) {
-        return Problem.page(path, "compressed head: " + reason);
+        return bad(reason, HEAD_AT);
+    }
+
+    private Problem bad(String reason, long position) {
+        String text = "compressed head: " + reason;
+        return Problem.page(path, text, position, text);
     }
 
     /** Raise if the fields contradict each other. */
@@ -158,9 +164,10 @@ final class Compressed {
 
     private Problem damage(int number, String reason) {
         long sequence = firstSequence + ordinals[number];
-        return Problem.of("CorruptFrame", path, "message " + sequence
-            + " and those after it, in the bytes from " + offsets[number]
-            + " on: compressed block: " + reason, Problem.SALVAGE);
+        String text = "compressed block: " + reason;
+        return Problem.damage("CorruptFrame", path, "message " + sequence
+            + " and those after it, in the bytes from " + offsets[number] + " on: " + text,
+            offsets[number], text).with("sequence", sequence);
     }
 
     /** Read bytes of the page as it was, at most to the end of a block; zeros after the last. */

@@ -17,9 +17,10 @@ final class Gone {
         }
         long tail = place.tail();
         if (tail >= 0 && sequence >= tail) {
-            return new Problem("SequenceOutOfRange: " + place.directory + ": message " + sequence
+            return Problem.of("SequenceOutOfRange", place.directory, "message " + sequence
                 + " was there when the read was planned, and is not: it was cut off by a "
-                + "recovery; read again");
+                + "recovery; read again", null).with("head_sequence", place.headSequence())
+                .with("tail_sequence", tail);
         }
         return damage;
     }

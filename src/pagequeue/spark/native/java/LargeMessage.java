@@ -38,8 +38,9 @@ final class LargeMessage {
                 position, "the head of a large message is invalid"));
         }
         if (size > ARRAY_BYTES_MAX) {
-            throw new Problem("MessageTooLarge: " + size + " bytes of payloads exceed the "
-                + Integer.MAX_VALUE + " bytes of a copy: take smaller batches, or views");
+            throw Problem.of("MessageTooLarge", null, size + " bytes of payloads exceed the "
+                + Integer.MAX_VALUE + " bytes of a copy", "take smaller batches, or views")
+                .with("size_bytes", size).with("limit_bytes", Integer.MAX_VALUE);
         }
     }
 

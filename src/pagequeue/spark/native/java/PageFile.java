@@ -51,7 +51,8 @@ final class PageFile {
             } else {
                 compressed = null;
                 if (size != place.pageBytes) {
-                    throw Problem.page(path, size + " bytes, must be " + place.pageBytes);
+                    throw Problem.page(path, size + " bytes, must be " + place.pageBytes,
+                        Math.min(size, place.pageBytes), "wrong size");
                 }
             }
             header(head, got);
@@ -67,8 +68,8 @@ final class PageFile {
         if (number < place.headPage()) {
             return place.expired(sequence);
         }
-        return Problem.of("MissingPage", place.path(place.pageName(number)),
-            "page " + number + " is not there", Problem.SALVAGE);
+        return Problem.damage("MissingPage", place.path(place.pageName(number)),
+            "page " + number + " is not there", 0, "missing page");
     }
 
     /** What is wrong with the bytes of a page's header by themselves; null: nothing. */
@@ -103,7 +104,8 @@ final class PageFile {
         int format = ByteBuffer.wrap(head).order(ByteOrder.LITTLE_ENDIAN).getInt(8);
         if (format != FORMAT) {
             throw Problem.of("NewerFormat", path, "written in format "
-                + Integer.toUnsignedString(format) + ", this is " + FORMAT, "upgrade pagequeue");
+                + Integer.toUnsignedString(format) + ", this is " + FORMAT, "upgrade pagequeue")
+                .with("version", Integer.toUnsignedLong(format));
         }
     }
 
@@ -158,13 +160,15 @@ final class PageFile {
     /** The error for a file that ends before a frame does. */
     Problem lost(long sequence) {
         long size = Place.size(channel, path);
-        return Problem.page(path, "truncated while it was open, at " + size
-            + " bytes, on reading message " + sequence);
+        String reason = "truncated while it was open";
+        return Problem.page(path, reason + ", at " + size + " bytes, on reading message "
+            + sequence, size, reason).with("sequence", sequence);
     }
 
     /** The error for a page with another first sequence than the page before it asks for. */
     Problem beginsWith(long wanted) {
-        return Problem.page(path, "begins with message " + first + ", must be " + wanted);
+        return Problem.page(path, "begins with message " + first + ", must be " + wanted, 0,
+            "wrong first sequence");
     }
 
     void close() {

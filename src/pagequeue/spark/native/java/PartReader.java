@@ -30,7 +30,7 @@ final class PartReader implements PartitionReader {
         try {
             return step();
         } catch (Problem error) {
-            throw error.plain();
+            throw error.ofSpark();
         }
     }
 
@@ -81,9 +81,10 @@ final class PartReader implements PartitionReader {
     private void checkSizes() {
         for (int i = 0; recordBytes > 0 && i < rows.count; i++) {
             if (rows.sizes[i] != recordBytes) {
-                throw new Problem("RecordSize: message " + (rows.first + i) + " has "
-                    + rows.sizes[i] + " bytes, the dtype " + recordBytes
-                    + ": give the dtype of the sent records");
+                throw Problem.of("RecordSize", null, "message " + (rows.first + i) + " has "
+                    + rows.sizes[i] + " bytes, the dtype " + recordBytes,
+                    "give the dtype of the sent records").with("sequence", rows.first + i)
+                    .with("size_bytes", rows.sizes[i]).with("record_bytes", recordBytes);
             }
         }
     }

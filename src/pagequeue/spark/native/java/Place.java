@@ -111,20 +111,23 @@ final class Place {
             if (owner != user && owner != 0 && user != 0 && !accepts("other_owner")) {
                 throw Problem.of("UnsafePath", directory, "the directory belongs to uid " + owner
                     + ", this is uid " + user + "; its owner can exchange the files at any time",
-                    "use a directory of your own, or accept that with trust=(\"other_owner\",)");
+                    "use a directory of your own, or accept that with trust=(\"other_owner\",)")
+                    .with("trust", "other_owner");
             }
             boolean isOpen = (mode & WORLD_WRITABLE) != 0 && (mode & STICKY) == 0;
             if (isOpen && !accepts("world_writable")) {
                 throw Problem.of("UnsafePath", directory, "everybody may write to the directory "
                     + "and exchange the files", "run chmod o-w on it, or set its sticky bit, or "
-                    + "accept that with trust=(\"world_writable\",)");
+                    + "accept that with trust=(\"world_writable\",)")
+                    .with("trust", "world_writable");
             }
             String type = Files.getFileStore(path).type();
             boolean isShared = SHARED.contains(type) || type.startsWith("fuse.");
             if (isShared && !accepts("network_file_system")) {
                 throw Problem.of("UnsafePath", directory, "the file system is " + type,
                     "use a local directory, or, if only one host ever uses the queue, accept it "
-                    + "with trust=(\"network_file_system\",)");
+                    + "with trust=(\"network_file_system\",)")
+                    .with("trust", "network_file_system");
             }
             return owner;
         } catch (NoSuchFileException error) {
@@ -155,7 +158,7 @@ final class Place {
                 throw Problem.of("UnsafePath", full, "the file belongs to uid " + owner
                     + ", neither to this user (uid " + user + ") nor to root nor to the "
                     + "directory's owner", "put a file of your own there, or accept it with "
-                    + "trust=(\"other_owner\",)");
+                    + "trust=(\"other_owner\",)").with("trust", "other_owner");
             }
             Set how = new HashSet();
             how.add(StandardOpenOption.READ);
@@ -227,6 +230,12 @@ final class Place {
         return meta(prefix + "-readMeta").getLong(32);
     }
 
+    /** The sequence of the first message that is retained; 0: unknown. */
+    long headSequence() {
+        ByteBuffer words = meta(prefix + "-readMeta");
+        return words.getLong((words.getLong(32) & 1) == 0 ? 48 : 40);
+    }
+
     /** One past the last message that was published; -1: unknown. */
     long tail() {
         ByteBuffer words = meta(prefix + "-writeMeta");
@@ -239,6 +248,7 @@ final class Place {
     Problem expired(long sequence) {
         return Problem.of("Expired", directory, "retention passed this place",
             "retention removed messages from " + sequence + " on since the read was planned: "
-            + "read again, give a stream the option consumer, or onExpired=skip");
+            + "read again, give a stream the option consumer, or onExpired=skip")
+            .with("head_sequence", headSequence()).with("seek_sequence", (String) null);
     }
 }

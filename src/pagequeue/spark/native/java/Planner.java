@@ -17,12 +17,12 @@ public final class Planner {
     static String ask(String request) {
         Function planner = python;
         if (planner == null) {
-            throw new Problem("InvalidOption: the native reader has no driver in Python here: "
-                + "read with pagequeue.spark.read");
+            throw Problem.of("InvalidOption", null, "the native reader has no driver in Python "
+                + "here", "read with pagequeue.spark.read");
         }
         String answer = (String) planner.apply(request);
         if (answer.startsWith("!")) {
-            throw new Problem(answer.substring(1));
+            throw Problem.ofPython(answer.substring(1));
         }
         return answer;
     }

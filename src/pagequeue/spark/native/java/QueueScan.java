@@ -77,7 +77,12 @@ final class QueueScan implements Scan, Batch, SupportsReportStatistics {
     }
 
     public InputPartition[] planInputPartitions() {
-        String[] parts = plan();
+        String[] parts;
+        try {
+            parts = plan();
+        } catch (Problem error) {
+            throw error.ofSpark();
+        }
         List found = new ArrayList();
         for (int i = 2; i < parts.length; i++) {
             found.add(new Part(parts[i]));

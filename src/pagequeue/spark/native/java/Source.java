@@ -10,7 +10,8 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 /** What Spark makes of the name of this class as a format. Python gives schema and options. */
 public final class Source implements TableProvider {
     public StructType inferSchema(CaseInsensitiveStringMap options) {
-        throw new Problem("InvalidOption: no schema: read with pagequeue.spark.read");
+        throw Problem.of("InvalidOption", null, "no schema", "read with pagequeue.spark.read")
+            .ofSpark();
     }
 
     public boolean supportsExternalMetadata() {
