@@ -111,10 +111,9 @@ def test_typed_errors_leaves_other_errors_alone() -> None:
 
 @pytest.mark.parametrize("reader", ["python", "native"])
 def test_a_damaged_frame_is_typed_whichever_reader_read(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str
+    spark: SparkSession, tmp_path: Path, reader: str
 ) -> None:
     """A task's error and planning's: a plain action tells all as text, typed_errors as a class."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = tmp_path / 'a ${b} <c> "%s" \\é'
     with Queue(path, page_bytes=4096) as queue, queue.producer() as producer:
         for number in range(300):

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import zipfile
 from functools import reduce
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -56,14 +57,6 @@ class Verdict(NamedTuple):
     kind: str
     text: str
     attributes: dict[str, object]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Any:  # noqa: ANN401 - a fixture
-    """Keep the user's own cache out of it: the jar is built here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 def fill(directory: Path, count: int = COUNT, *, first: int = 0, **options: Any) -> Path:  # noqa: ANN401
@@ -649,14 +642,21 @@ def test_what_retention_took_is_expired(spark: SparkSession, tmp_path: Path) -> 
 # --- the reader itself ----------------------------------------------------------------------------
 
 
+def is_native(frame: DataFrame) -> bool:
+    """Whether `explain` shows the native reader."""
+    return "pagequeue (native reader)" in frame._jdf.queryExecution().toString()
+
+
 def test_the_reader_that_is_asked_for_is_told(spark: SparkSession, filled: Path) -> None:
-    """What the native one does not know is an error with a remedy, and `auto` is the Python one."""
-    plan = pages.read(spark, filled, reader="native")._jdf.queryExecution().toString()
-    assert "pagequeue (native reader)" in plan
+    """What the native one does not know is an error with a remedy, and the default is Python's."""
+    assert is_native(pages.read(spark, filled, reader="native"))
+    assert is_native(pages.read(spark, filled, Reader="native"))
+    assert not is_native(pages.read(spark, filled))
     for reader in ("auto", "python"):
+        assert not is_native(pages.read(spark, filled, reader="python"))
         frame = spark.read.format("pagequeue").option("reader", reader).load(str(filled))
-        assert "native" not in frame._jdf.queryExecution().toString()
-    with pytest.raises(errors.InvalidOption, match=r"onDamage=skip.*python"):
+        assert not is_native(frame)
+    with pytest.raises(errors.InvalidOption, match=r"onDamage=skip.*python.*auto"):
         pages.read(spark, filled, reader="native", onDamage="skip")
     with pytest.raises(errors.InvalidOption, match="reader is 'other'"):
         pages.read(spark, filled, reader="native", Reader="other")
@@ -667,6 +667,73 @@ def test_the_reader_that_is_asked_for_is_told(spark: SparkSession, filled: Path)
     assert found.kind == "InvalidOption"
     dtype = np.dtype([("text", "U4"), ("big", ">u8"), ("n", ">u4")])
     assert set(native.column_specs(dtype)) == {*native.OWN, "n"}
+
+
+def test_auto_is_the_native_reader_where_it_can(
+    spark: SparkSession, filled: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line of the log tells; the wrong value of any option is an error at once."""
+    with caplog.at_level("INFO", "pagequeue"):
+        frame = pages.read(spark, filled, reader="auto", fromSequence=9)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{filled}: read by the native reader"
+    ]
+    assert is_native(frame)
+    assert rows(frame.drop("queue", "timestamp")) == plain(filled)[9:]
+    with pytest.raises(errors.InvalidOption, match="since"):
+        pages.read(spark, filled, reader="auto", since="yesterday")
+
+
+FALLBACKS: dict[str, str] = {
+    "onDamage": "it does not know onDamage=skip",
+    "onExpired": "it does not know onExpired=skip",
+    "dtype": "it does not know the type of the column 'text'",
+    "compiler": "its classes cannot be compiled in this session (",
+}
+
+
+@pytest.mark.parametrize("case", sorted(FALLBACKS))
+def test_auto_is_the_python_source_where_the_native_reader_cannot(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    case: str,
+) -> None:
+    """The same table, and one line of the log tells why; asked for by name it is an error."""
+    options: dict[str, str] = {"onDamage": "skip"} if case == "onDamage" else {}
+    if case == "dtype":
+        records = np.array([("a", 1), ("b", 2)], [("text", "U4"), ("number", "<i4")])
+        with Queue(tmp_path / "q", dtype=records.dtype) as queue, queue.producer() as producer:
+            producer.send_many(records)
+        wanted: list[tuple[Any, ...]] = [("a", 1), ("b", 2)]
+    else:
+        fill(tmp_path / "q", 20)
+        wanted = plain(tmp_path / "q")
+    if case == "onExpired":
+        options = {"onexpired": "skip"}
+    if case == "compiler":
+        monkeypatch.setattr(building, "sources", lambda: {"A.java": "no Java"})
+        monkeypatch.setattr(native, "_ready", set())
+    with caplog.at_level("INFO", "pagequeue"):
+        frame = pages.read(spark, tmp_path / "q", reader="auto", **options)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(f"{tmp_path / 'q'}: read by the Python source: {FALLBACKS[case]}")
+    assert not is_native(frame)
+    mine = ("text", "number") if case == "dtype" else ("sequence", "timestamp_ns", "payload")
+    assert rows(frame.select(*mine)) == wanted
+    with pytest.raises(errors.InvalidOption, match=re.escape(FALLBACKS[case])):
+        pages.read(spark, tmp_path / "q", reader="native", **options)
+    if case == "dtype":  # the columns that it knows
+        assert is_native(pages.read(spark, tmp_path / "q", reader="auto", columns=["number"]))
+
+
+def test_a_session_of_spark_connect_has_the_python_source() -> None:
+    """It has no JVM to put classes into."""
+    schema = inferred(place_options({"path": "none"}))
+    why = native.cannot(SimpleNamespace(), {}, native.OWN, schema)  # type: ignore[arg-type]
+    assert why is not None
+    assert "Spark Connect" in why
 
 
 def test_the_jar_is_kept_where_nobody_else_can_write(

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.spark
 PAGE_BYTES = 4096
 START = 1_700_000_000_000_000_000
 COUNT = 500
+READERS = ("python", "auto")
 
 
 def fill(directory: Path, count: int = COUNT, label: str = "m", *, first: int = 0) -> Path:
@@ -59,20 +60,22 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fill(tmp_path_factory.mktemp("read") / "q")
 
 
-def test_large_messages_are_rows(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("reader", READERS)
+def test_large_messages_are_rows(spark: SparkSession, tmp_path: Path, reader: str) -> None:
     """I23: one larger than a page is one row, with the others around it."""
     with Queue(tmp_path / "q", page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
         producer.send_many([b"a", bytes(range(256)) * 500, b"b"])
         producer.send_many([b"c"] * 2000)
-    frame = spark.read.format("pagequeue").load(str(tmp_path / "q"))
+    frame = pages.read(spark, tmp_path / "q", reader=reader)
     assert rows(frame) == plain(tmp_path / "q")
     assert frame.count() == 2003
     assert frame.agg(f.max(f.length("payload"))).collect()[0][0] == 128_000
 
 
-def test_all_columns_equal_a_plain_read(spark: SparkSession, filled: Path) -> None:
+@pytest.mark.parametrize("reader", READERS)
+def test_all_columns_equal_a_plain_read(spark: SparkSession, filled: Path, reader: str) -> None:
     """The table is the queue: names, sequences, times and payloads."""
-    frame = spark.read.format("pagequeue").load(str(filled))
+    frame = pages.read(spark, filled, reader=reader)
     assert frame.columns == ["queue", "sequence", "timestamp", "timestamp_ns", "payload"]
     assert rows(frame) == plain(filled)
     assert [row[0] for row in frame.select("queue").distinct().collect()] == [str(filled)]
@@ -80,16 +83,17 @@ def test_all_columns_equal_a_plain_read(spark: SparkSession, filled: Path) -> No
     assert off.count() == 0
 
 
+@pytest.mark.parametrize("reader", READERS)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "columns", [["sequence"], ["timestamp_ns"], ["queue", "timestamp"], ["payload", "sequence"]]
 )
 def test_a_subset_of_columns_is_that_of_all(
-    spark: SparkSession, filled: Path, columns: list[str]
+    spark: SparkSession, filled: Path, columns: list[str], reader: str
 ) -> None:
     """A user's schema names fewer columns, in any order."""
-    wanted = spark.read.format("pagequeue").load(str(filled)).select(*columns).collect()
-    given = pages.read(spark, filled, columns=columns)
+    wanted = pages.read(spark, filled, reader=reader).select(*columns).collect()
+    given = pages.read(spark, filled, reader=reader, columns=columns)
     assert given.columns == columns
     assert sorted(given.collect()) == sorted(wanted)
 
@@ -106,6 +110,7 @@ def test_without_payload_no_payload_is_touched(spark: SparkSession, tmp_path: Pa
         spark.read.format("pagequeue").load(str(tmp_path / "q")).count()
 
 
+@pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize(
     ("options", "bounds"),
     [
@@ -119,32 +124,42 @@ def test_without_payload_no_payload_is_touched(spark: SparkSession, tmp_path: Pa
     ],
 )
 def test_ranges_are_inclusive_at_the_beginning_and_not_at_the_end(
-    spark: SparkSession, filled: Path, options: dict[str, object], bounds: tuple[int, int]
+    spark: SparkSession,
+    filled: Path,
+    options: dict[str, object],
+    bounds: tuple[int, int],
+    reader: str,
 ) -> None:
     """Ranges by sequence and by time are those of plain reading."""
-    frame = pages.read(spark, filled, **options)  # type: ignore[arg-type]
+    frame = pages.read(spark, filled, reader=reader, **options)  # type: ignore[arg-type]
     assert rows(frame) == plain(filled)[slice(*bounds)]
 
 
+@pytest.mark.parametrize("reader", READERS)
 @pytest.mark.slow
-def test_a_read_can_skip_messages_that_are_not_durable(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_read_can_skip_messages_that_are_not_durable(
+    spark: SparkSession, tmp_path: Path, reader: str
+) -> None:
     """With `durableOnly` a frame ends where what is on stable storage ends."""
     with Queue(tmp_path / "q", page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
         producer.send_many([b"a", b"b"])
         producer.flush()
         producer.send(b"c")
-        assert len(rows(pages.read(spark, tmp_path / "q"))) == 3
-        assert len(rows(pages.read(spark, tmp_path / "q", durableOnly="true"))) == 2
+        assert len(rows(pages.read(spark, tmp_path / "q", reader=reader))) == 3
+        assert len(rows(pages.read(spark, tmp_path / "q", reader=reader, durableOnly="true"))) == 2
         with pytest.raises(Exception, match="durableOnly is 'yes': give one of false, true"):
-            rows(pages.read(spark, tmp_path / "q", durableOnly="yes"))
+            rows(pages.read(spark, tmp_path / "q", reader=reader, durableOnly="yes"))
 
 
+@pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("part_bytes", [1, 100, 5000, 1 << 30])
 def test_partitions_have_every_message_once(
-    spark: SparkSession, filled: Path, part_bytes: int
+    spark: SparkSession, filled: Path, part_bytes: int, reader: str
 ) -> None:
     """Many partitions to a page, or one for many pages: the rows are the same, in order."""
-    frame = pages.read(spark, filled, partitionBytes=part_bytes if part_bytes > 1 else 400)
+    frame = pages.read(
+        spark, filled, reader=reader, partitionBytes=part_bytes if part_bytes > 1 else 400
+    )
     assert rows(frame) == plain(filled)
     counted = frame.groupBy(f.spark_partition_id()).agg(
         f.min("sequence").alias("first"), f.max("sequence").alias("last"), f.count("*").alias("n")
@@ -153,17 +168,23 @@ def test_partitions_have_every_message_once(
         assert row.last - row.first + 1 == row.n
 
 
-def test_globs_and_several_paths_are_one_table(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("reader", READERS)
+def test_globs_and_several_paths_are_one_table(
+    spark: SparkSession, tmp_path: Path, reader: str
+) -> None:
     """Every queue that is meant is read once, whichever way it is named."""
     for name in ("a1", "a2", "b1"):
         fill(tmp_path / name, 20, name)
-    frame = spark.read.format("pagequeue")
-    assert rows(frame.load(str(tmp_path / "a*"))) == plain(tmp_path / "a1") + plain(tmp_path / "a2")
-    both = frame.load([str(tmp_path / "a1"), str(tmp_path / "*1")])
-    assert rows(both) == plain(tmp_path / "a1") + plain(tmp_path / "b1")
-    assert frame.load(str(tmp_path / "none*")).count() == 0
+
+    def table(*paths: str) -> DataFrame:
+        given = [str(tmp_path / path) for path in paths]
+        return pages.read(spark, given if len(given) > 1 else given[0], reader=reader)
+
+    assert rows(table("a*")) == plain(tmp_path / "a1") + plain(tmp_path / "a2")
+    assert rows(table("a1", "*1")) == plain(tmp_path / "a1") + plain(tmp_path / "b1")
+    assert table("none*").count() == 0
     (tmp_path / "a3").mkdir()
-    assert frame.load(str(tmp_path / "a*")).count() == 40
+    assert table("a*").count() == 40
 
 
 def test_path_without_a_queue_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
@@ -183,38 +204,41 @@ def test_path_without_a_queue_is_an_error(spark: SparkSession, tmp_path: Path) -
         spark.read.format("pagequeue").schema(schema).load(str(tmp_path / "q")).count()
 
 
+@pytest.mark.parametrize("reader", READERS)
 @pytest.mark.slow
-def test_empty_and_compressed_queues_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_empty_and_compressed_queues_read(spark: SparkSession, tmp_path: Path, reader: str) -> None:
     """No message gives no row; compressed pages give what they had."""
     Queue(tmp_path / "q", page_bytes=PAGE_BYTES).close()
-    assert spark.read.format("pagequeue").load(str(tmp_path / "q")).count() == 0
+    assert pages.read(spark, tmp_path / "q", reader=reader).count() == 0
     fill(tmp_path / "q")
     with Queue(tmp_path / "q") as queue:
         assert queue.compress().pages > 0
-    assert rows(spark.read.format("pagequeue").load(str(tmp_path / "q"))) == plain(tmp_path / "q")
+    assert rows(pages.read(spark, tmp_path / "q", reader=reader)) == plain(tmp_path / "q")
 
 
+@pytest.mark.parametrize("reader", READERS)
 @pytest.mark.slow
 def test_the_live_page_is_read_up_to_the_tail_at_planning(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, reader: str
 ) -> None:
     """Producers go on meanwhile; a frame keeps what was there when it was first used."""
     with Queue(tmp_path / "q", page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
         producer.send(b"one")
-        frame = spark.read.format("pagequeue").load(str(tmp_path / "q"))
+        frame = pages.read(spark, tmp_path / "q", reader=reader)
         assert frame.count() == 1
         producer.send(b"two")
         assert frame.count() == 1
-        assert spark.read.format("pagequeue").load(str(tmp_path / "q")).count() == 2
+        assert pages.read(spark, tmp_path / "q", reader=reader).count() == 2
         before = {path.name: path.read_bytes() for path in (tmp_path / "q").glob("*Meta*")}
-        assert spark.read.format("pagequeue").load(str(tmp_path / "q")).count() == 2
+        assert pages.read(spark, tmp_path / "q", reader=reader).count() == 2
         after = {path.name: path.read_bytes() for path in (tmp_path / "q").glob("*Meta*")}
         assert before == after
 
 
+@pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("compressed", [False, True])
 def test_damage_fails_the_task_or_is_a_gap_that_is_counted(
-    spark: SparkSession, tmp_path: Path, compressed: bool
+    spark: SparkSession, tmp_path: Path, compressed: bool, reader: str
 ) -> None:
     """A damaged frame names file, place and remedy; skipped, all others are there."""
     fill(tmp_path / "q")
@@ -225,10 +249,10 @@ def test_damage_fails_the_task_or_is_a_gap_that_is_counted(
         flip(page, 300)
     else:
         flip(page, page.read_bytes().index(b"m", 1500))
-    frame = spark.read.format("pagequeue").load(str(tmp_path / "q"))
+    frame = pages.read(spark, tmp_path / "q", reader=reader)
     with pytest.raises(PySparkException, match=rf"{page.name}.*salvage"):
-        frame.count()
-    skipped = pages.read(spark, tmp_path / "q", onDamage="skip")
+        frame.collect()
+    skipped = pages.read(spark, tmp_path / "q", reader=reader, onDamage="skip")
     there = rows(skipped)
     assert set(there) < {(n, START + n * 1001, f"m{n}".encode() * 3) for n in range(COUNT)}
     missing = pages.gaps(skipped).collect()
@@ -238,47 +262,50 @@ def test_damage_fails_the_task_or_is_a_gap_that_is_counted(
         assert len(there) == COUNT - 1
 
 
+@pytest.mark.parametrize("reader", READERS)
 @pytest.mark.slow
-def test_a_missing_page_is_a_gap(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_missing_page_is_a_gap(spark: SparkSession, tmp_path: Path, reader: str) -> None:
     """A missing page fails the read, or costs exactly its messages."""
     fill(tmp_path / "q")
     with Queue(tmp_path / "q", read_only=True) as queue:
         first, end = (queue._store.first_sequence(number) for number in (3, 4))
     (tmp_path / "q" / fmt.page_name("queue", 3)).unlink()
     with pytest.raises(PySparkException, match="page 3 is not there"):
-        spark.read.format("pagequeue").load(str(tmp_path / "q")).count()
-    there = rows(pages.read(spark, tmp_path / "q", onDamage="skip"))
+        pages.read(spark, tmp_path / "q", reader=reader).collect()
+    there = rows(pages.read(spark, tmp_path / "q", reader=reader, onDamage="skip"))
     assert [row[0] for row in there] == [n for n in range(COUNT) if not first <= n < end]
 
 
+@pytest.mark.parametrize("reader", READERS)
 @pytest.mark.slow
 def test_messages_removed_by_retention_meanwhile_are_an_error_or_skipped(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, reader: str
 ) -> None:
     """Planned, then trimmed: an error with the remedy, or the rest."""
     fill(tmp_path / "q")
-    frame = spark.read.format("pagequeue").load(str(tmp_path / "q"))
-    skipping = pages.read(spark, tmp_path / "q", onExpired="skip")
+    frame = pages.read(spark, tmp_path / "q", reader=reader)
+    skipping = pages.read(spark, tmp_path / "q", reader=reader, onExpired="skip")
     assert (frame.count(), skipping.count()) == (COUNT, COUNT)  # now both are planned
     with Queue(tmp_path / "q", retention=Retention(max_bytes=3 * PAGE_BYTES)) as queue:
         queue.trim()
         head = queue.head_sequence
     assert head > 0
     with pytest.raises(PySparkException, match="retention removed messages"):
-        frame.count()
+        frame.collect()
     assert rows(skipping) == plain(tmp_path / "q")
-    assert spark.read.format("pagequeue").load(str(tmp_path / "q")).count() == COUNT - head
+    assert pages.read(spark, tmp_path / "q", reader=reader).count() == COUNT - head
 
 
+@pytest.mark.parametrize("reader", READERS)
 @pytest.mark.slow
 @pytest.mark.parametrize("pushdown", ["true", "false"])
 def test_results_are_right_with_every_setting_of_pushdown(
-    spark: SparkSession, filled: Path, pushdown: str
+    spark: SparkSession, filled: Path, pushdown: str, reader: str
 ) -> None:
     """A frame that was filtered once is whole afterwards, in unions and joins with itself too."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", pushdown)
     try:
-        frame = spark.read.format("pagequeue").load(str(filled))
+        frame = pages.read(spark, filled, reader=reader)
         some = frame.where("sequence < 10")
         assert some.count() == 10
         assert frame.count() == COUNT

@@ -82,6 +82,7 @@ def start_session() -> SparkSession:
     )
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["XDG_CACHE_HOME"] = str(there / "cache")  # the native reader's jar is built here
     options = SETTINGS["spark.driver.extraJavaOptions"]
     logging = f"-Dlog4j2.configurationFile=file:{there / 'log4j2.properties'}"
     return session(

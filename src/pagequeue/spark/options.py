@@ -56,7 +56,7 @@ class ReadOptions:
         records_max: messages of a micro-batch, None: no limit.
         bytes_max: bytes of a micro-batch, None: no limit.
         consumer: the name under which progress is acknowledged, None: none.
-        reader: "auto", "python" or "native": which implementation reads a table.
+        reader: "python", "native", or "auto" for the native one where it can: what reads a table.
     """
 
     paths: tuple[str, ...]
@@ -74,7 +74,7 @@ class ReadOptions:
     records_max: int | None = None
     bytes_max: int | None = None
     consumer: str | None = None
-    reader: str = "auto"
+    reader: str = "python"
 
     @property
     def is_glob(self) -> bool:
@@ -199,7 +199,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         records_max=options.parsed("maxRecordsPerTrigger", _counted),
         bytes_max=options.parsed("maxBytesPerTrigger", _counted),
         consumer=options.text("consumer"),
-        reader=options.choice("reader", "auto", "python", "native"),
+        reader=options.choice("reader", "python", "auto", "native"),
     )
 
 

@@ -19,6 +19,7 @@ from pagequeue import errors
 from pagequeue.spark.columns import schema_of
 from pagequeue.spark.java import find_java
 from pagequeue.spark.native import reader as native
+from pagequeue.spark.native.building import NotCompiled
 from pagequeue.spark.options import place_options, read_options
 from pagequeue.spark.source import NAME, PageQueueSource, dtype_of, inferred
 from pagequeue.util.timestamps import system_clock as now
@@ -98,8 +99,9 @@ def read(
         until: only messages before the first that is not older.
         options: as for `format("pagequeue")`; and `reader="native"`: pages are read in the JVM,
             filters on `queue`, `sequence` and the times become ranges, and `count`, `min` and `max`
-            of them read no payload. `explain()` shows what is pushed down. "auto", the default, is
-            "python" as yet.
+            of them read no payload. `reader="auto"` is the native reader where it can read this,
+            and "python", the default, where it cannot: the log says which, and why, and
+            `explain()` shows which, and what is pushed down.
 
     Raises:
         InvalidOption: a column or an option is unknown, or the native reader is asked for what it
@@ -118,26 +120,41 @@ def read(
             if not isinstance(bound, str):
                 bound = str(max(to_ns(bound, now, name=name), 0))  # noqa: PLW2901 - as text
             given[name] = bound
-    if given.get("reader") == "native":
-        return _native(spark, {**given, "paths": json.dumps(paths)}, columns)
+    place = {**given, "paths": json.dumps(paths)}
+    if any(name.lower() == "reader" for name in given):
+        wanted = read_options(place, streaming=False).reader  # what is wrong anywhere is told now
+    else:
+        wanted = "python"
+    if wanted != "python":
+        chosen = _native(spark, place, columns)
+        if not isinstance(chosen, str):
+            log.info("%s: read by the native reader", ", ".join(paths))
+            return chosen
+        if wanted == "native":
+            raise errors.InvalidOption(
+                f"the native reader cannot read this: {chosen}",
+                remedy='give reader="python", or "auto"',
+            )
+        log.info("%s: read by the Python source: %s", ", ".join(paths), chosen)
     reader = spark.read.format(NAME).options(**given)
     if columns is not None:
-        place = place_options({**given, "paths": json.dumps(paths)})
-        reader = reader.schema(inferred(place, columns))
+        reader = reader.schema(inferred(place_options(place), columns))
     return reader.load(paths if several else paths[0])
 
 
-def _native(spark: SparkSession, given: dict[str, str], columns: Sequence[str] | None) -> DataFrame:
-    read_options(given, streaming=False)  # whatever is wrong is told now, as far as it is known
+def _native(
+    spark: SparkSession, given: dict[str, str], columns: Sequence[str] | None
+) -> DataFrame | str:
+    """Return what the native reader reads, or why it cannot."""
     dtype = dtype_of(place_options(given))
     schema = schema_of(columns, dtype)
     why = native.cannot(spark, given, native.column_specs(dtype), schema)
     if why is not None:
-        raise errors.InvalidOption(
-            f"the native reader cannot read this: {why}", remedy='give reader="python"'
-        )
-    log.info("%s: read by the native reader", given["paths"])
-    return native.frame(spark, given, dtype, schema)
+        return f"it {why}"
+    try:
+        return native.frame(spark, given, dtype, schema)
+    except NotCompiled as error:
+        return str(error)
 
 
 def gaps(frame: DataFrame) -> DataFrame:

@@ -26,6 +26,10 @@ OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
 
 
+class NotCompiled(Exception):
+    """The session cannot compile the classes, or they cannot be kept; the text says why."""
+
+
 def sources() -> dict[str, str]:
     """Return the Java sources by file name."""
     there = resources.files("pagequeue.spark.native") / "java"
@@ -72,7 +76,19 @@ def jar_bytes(classes: Mapping[str, bytes]) -> bytes:
 
 
 def jar(spark: Any) -> str:  # noqa: ANN401 - pyspark is partly typed
-    """Return the path of the jar, built if the cache does not have it."""
+    """Return the path of the jar, built if the cache does not have it.
+
+    Raises:
+        NotCompiled: the session has no compiler, or none that takes the sources.
+    """
+    try:
+        return _jar(spark)
+    except Exception as error:
+        why = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise NotCompiled(f"its classes cannot be compiled in this session ({why})") from error
+
+
+def _jar(spark: Any) -> str:  # noqa: ANN401 - the same
     digest = hashlib.sha256(repr((spark.version, sources())).encode()).hexdigest()
     directory = _cache()
     path = os.path.join(directory, f"reader-{digest}.jar")

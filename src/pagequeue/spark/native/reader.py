@@ -1,4 +1,4 @@
-"""Chooses the native reader where it can read what is asked for, and sets it up in a session."""
+"""Whether the native reader can read what is asked for, and its set-up in a session."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _ready: set[str] = set()
 def cannot(
     spark: SparkSession, options: Mapping[str, str], specs: Mapping[str, str], schema: StructType
 ) -> str | None:
-    """Return why the native reader cannot read this; None: it can."""
+    """Return why the native reader cannot read this, after "it"; None: it can."""
     if getattr(spark, "_jvm", None) is None:
-        return "the session has no JVM of its own (Spark Connect)"
+        return "needs a session with a JVM of its own (this is Spark Connect)"
     for name in ("onDamage", "onExpired"):
         given = {key.lower(): value for key, value in options.items()}
         if given.get(name.lower()) == "skip":
-            return f"it does not know {name}=skip"
+            return f"does not know {name}=skip"
     unknown = [field.name for field in schema.fields if field.name not in specs]
-    return f"it does not know the type of the column {unknown[0]!r}" if unknown else None
+    return f"does not know the type of the column {unknown[0]!r}" if unknown else None
 
 
 def column_specs(dtype: np.dtype[np.void] | None) -> dict[str, str]:
@@ -70,7 +70,11 @@ def frame(
     dtype: np.dtype[np.void] | None,
     schema: StructType,
 ) -> DataFrame:
-    """Return queues as a table that the native reader reads."""
+    """Return queues as a table that the native reader reads.
+
+    Raises:
+        NotCompiled: the session cannot compile its classes.
+    """
     prepare(spark)
     specs = column_specs(dtype)
     columns = " ".join(f"{quote(name, safe='')}:{spec}" for name, spec in specs.items())
