@@ -10,6 +10,7 @@ import struct
 import subprocess
 import zipfile
 from functools import reduce
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,7 +40,6 @@ from pagequeue.spark.source import BatchReader, inferred
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -350,6 +350,35 @@ def test_limits_aggregates_and_columns_are_pushed_down(spark: SparkSession, fill
     assert jvm.count() == COUNT
 
 
+def test_what_is_pushed_down_checks_what_it_reads(spark: SparkSession, tmp_path: Path) -> None:
+    """A count opens no page, a time is of a checked frame; `check="all"` reads every frame."""
+    fill(tmp_path / "q")
+    with Queue(tmp_path / "q", read_only=True) as queue:
+        last = queue._store.seek_sequence(COUNT - 1)
+        flip(Path(last.page.path), last.position + 8)  # of its time
+    _payload(tmp_path / "q")
+    used, every = (
+        pages.read(spark, tmp_path / "q", reader="native", check=check) for check in ("used", "all")
+    )
+    ends = used.agg(f.count("*"), f.min("sequence"), f.max("sequence")).collect()[0]
+    assert tuple(ends) == (COUNT, 0, COUNT - 1)
+    assert used.agg(f.min("timestamp_ns")).collect()[0][0] == START
+    newest = verdict(lambda: used.agg(f.max("timestamp_ns")).collect())
+    assert newest is not None
+    assert (newest.kind, newest.attributes["sequence"]) == ("CorruptFrame", COUNT - 1)
+    found = verdict(every.count)
+    assert found is not None
+    assert found.text.startswith(f"{_page(tmp_path / 'q', 2)}: message ")
+    few = every.where("sequence < 3")  # what a filter leaves out is not read
+    assert few.count() == 3
+    plan = few.groupBy().count()._jdf.queryExecution().toString()
+    assert "PushedAggregates: []" in plan
+    assert "Checked: all" in plan
+    assert "Checked: used" in used._jdf.queryExecution().toString()
+    _page(tmp_path / "q", 2).unlink()
+    assert pages.read(spark, tmp_path / "q", reader="native").count() == COUNT
+
+
 # --- damage ---------------------------------------------------------------------------------------
 
 
@@ -511,6 +540,8 @@ def _same_verdict(
         failed = [one for one in wanted if one is not None] or [None]
         found = _native_verdict(spark, there, partitionBytes=part_bytes)
         assert found in failed
+        counted = pages.read(spark, there, reader="native", check="all", partitionBytes=part_bytes)
+        assert verdict(counted.count) in failed
         results.append(found)
     return results
 

@@ -111,6 +111,28 @@ def test_without_payload_no_payload_is_touched(spark: SparkSession, tmp_path: Pa
 
 
 @pytest.mark.parametrize("reader", READERS)
+def test_check_all_finds_damage_that_no_column_needs(
+    spark: SparkSession, tmp_path: Path, reader: str
+) -> None:
+    """With `check="all"` each message that a query counts is read, without payload too."""
+    fill(tmp_path / "q")
+
+    def table(check: str) -> DataFrame:
+        columns = ["sequence"]
+        return pages.read(spark, tmp_path / "q", reader=reader, columns=columns, check=check)
+
+    assert table("all").count() == COUNT
+    page = tmp_path / "q" / fmt.page_name("queue", 2)
+    flip(page, page.read_bytes().index(b"m", 1500))
+    assert table("used").count() == COUNT
+    for query in (table("all").count, table("all").agg(f.max("sequence")).collect):
+        with pytest.raises(PySparkException, match=rf"{page.name}.*salvage"):
+            query()
+    with pytest.raises(Exception, match="option check is 'some': give one of used, all"):
+        table("some").count()
+
+
+@pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize(
     ("options", "bounds"),
     [

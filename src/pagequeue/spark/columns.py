@@ -158,6 +158,7 @@ class Layout:
     Args:
         schema: some of the columns, in any order.
         dtype: of the queues; None: messages are of any size.
+        least: what is read in any case.
 
     Attributes:
         need: what must be read.
@@ -166,7 +167,7 @@ class Layout:
         InvalidOption: a column is not known, or has another type.
     """
 
-    def __init__(self, schema: StructType, dtype: Dtype) -> None:
+    def __init__(self, schema: StructType, dtype: Dtype, least: Need = Need.NOTHING) -> None:
         self._columns: list[Column] = []
         fields = []
         for field in schema.fields:
@@ -180,7 +181,7 @@ class Layout:
             self._columns.append(found)
             fields.append(pa.field(field.name, found.arrow, field.nullable))
         self._schema = pa.schema(fields)
-        self.need: Need = max((found.need for found in self._columns), default=Need.NOTHING)
+        self.need: Need = max([least, *(found.need for found in self._columns)])
 
     def batch(self, rows: Rows) -> Any:  # noqa: ANN401 - pyarrow is not typed
         """Return rows as a record batch of exactly Spark's schema."""
@@ -193,15 +194,17 @@ class Table:
 
     Args:
         schema: the one that was inferred, or the user's.
+        least: what is read in any case.
     """
 
-    def __init__(self, schema: StructType) -> None:
+    def __init__(self, schema: StructType, least: Need = Need.NOTHING) -> None:
         self._schema = schema
+        self._least = least
         self._layouts: dict[Dtype, Layout] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Tasks make what they need of it."""
-        return {"_schema": self._schema, "_layouts": {}}
+        return {"_schema": self._schema, "_least": self._least, "_layouts": {}}
 
     def layout(self, dtype: Dtype) -> Layout:
         """Return what was asked for, in queues of one dtype.
@@ -210,5 +213,5 @@ class Table:
             InvalidOption: a column is not known there, or has another type.
         """
         if dtype not in self._layouts:
-            self._layouts[dtype] = Layout(self._schema, dtype)
+            self._layouts[dtype] = Layout(self._schema, dtype, self._least)
         return self._layouts[dtype]

@@ -25,7 +25,7 @@ Value = TypeVar("Value")
 PARTS_MAX: Final = 100_000
 READING: Final = (
     "path", "paths", "prefix", "trust", "since", "until", "fromSequence", "toSequence",
-    "partitionBytes", "onDamage", "onExpired", "durableOnly", "reader",
+    "partitionBytes", "onDamage", "onExpired", "durableOnly", "reader", "check",
 )  # fmt: skip
 STREAMING: Final = (
     "path", "paths", "prefix", "trust", "startingOffsets", "maxRecordsPerTrigger",
@@ -56,6 +56,8 @@ class ReadOptions:
         records_max: messages of a micro-batch, None: no limit.
         bytes_max: bytes of a micro-batch, None: no limit.
         consumer: the name under which progress is acknowledged, None: none.
+        checks_all: whether each frame of the wanted messages is read and checked, whatever the
+            query needs of it.
         reader: "python", "native", or "auto" for the native one where it can: what reads a table.
     """
 
@@ -74,6 +76,7 @@ class ReadOptions:
     records_max: int | None = None
     bytes_max: int | None = None
     consumer: str | None = None
+    checks_all: bool = False
     reader: str = "python"
 
     @property
@@ -199,6 +202,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         records_max=options.parsed("maxRecordsPerTrigger", _counted),
         bytes_max=options.parsed("maxBytesPerTrigger", _counted),
         consumer=options.text("consumer"),
+        checks_all=options.choice("check", "used", "all") == "all",
         reader=options.choice("reader", "python", "auto", "native"),
     )
 

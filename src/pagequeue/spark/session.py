@@ -101,7 +101,8 @@ def read(
             filters on `queue`, `sequence` and the times become ranges, and `count`, `min` and `max`
             of them read no payload. `reader="auto"` is the native reader where it can read this,
             and "python", the default, where it cannot: the log says which, and why, and
-            `explain()` shows which, and what is pushed down.
+            `explain()` shows which, and what is pushed down. What a query does not read is not
+            checked: `count` sees no damage, with `check="all"` it reads and checks every frame.
 
     Raises:
         InvalidOption: a column or an option is unknown, or the native reader is asked for what it

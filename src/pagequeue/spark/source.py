@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader
 
 from pagequeue import errors
-from pagequeue.spark.columns import Table, schema_of
+from pagequeue.spark.columns import Need, Table, schema_of
 from pagequeue.spark.error_text import noted
 from pagequeue.spark.options import place_options, read_options, write_options
 from pagequeue.spark.path_glob import find, one_dtype
@@ -113,7 +113,7 @@ class BatchReader(DataSourceReader):
                 "the native reader is another source",
                 remedy='read with pagequeue.spark.read(..., reader="native")',
             )
-        self._table = Table(schema)
+        self._table = Table(schema, Need.PAYLOADS if self._options.checks_all else Need.NOTHING)
 
     @noted()
     def partitions(self) -> list[InputPartition]:

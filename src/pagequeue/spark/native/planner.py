@@ -94,9 +94,10 @@ def answer(request: str) -> str:
     given, retained, sizes, aggregates, *conditions = request.split("\n")
     told = json.loads(unquote(given))
     need, limit = map(int, sizes.split(" "))
+    options = read_options(told["options"], streaming=False)
     wanted = _Request(
-        read_options(told["options"], streaming=False), told["dtype"], retained, Need(need), limit,
-        aggregates.split(), [text for text in conditions if text],
+        options, told["dtype"], retained, Need.PAYLOADS if options.checks_all else Need(need),
+        limit, aggregates.split(), [text for text in conditions if text],
     )  # fmt: skip
     with contextlib.ExitStack() as stack:
         plan = _Plan(wanted, stack)

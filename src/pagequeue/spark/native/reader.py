@@ -9,6 +9,7 @@ from urllib.parse import quote
 from pagequeue.spark.columns import own_name
 from pagequeue.spark.native.building import jar
 from pagequeue.spark.native.planner import Planner, given_text
+from pagequeue.spark.options import read_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,6 +81,8 @@ def frame(
     columns = " ".join(f"{quote(name, safe='')}:{spec}" for name, spec in specs.items())
     reader = spark.read.format(FORMAT).schema(schema)
     reader = reader.option("given", given_text(options, dtype)).option("columns", columns)
+    checks_all = read_options(options, streaming=False).checks_all
+    reader = reader.option("checksAll", checks_all)
     return reader.option("recordBytes", 0 if dtype is None else dtype.itemsize).load()
 
 

@@ -90,7 +90,7 @@ final class Builder implements SupportsPushDownV2Filters, SupportsPushDownRequir
 
     /** Each aggregate as a word: count, or min or max with the column's kind; null: another one. */
     private String[] words(Aggregation aggregation) {
-        if (aggregation.groupByExpressions().length > 0) {
+        if (table.checksAll || aggregation.groupByExpressions().length > 0) {
             return null;
         }
         AggregateFunc[] all = aggregation.aggregateExpressions();

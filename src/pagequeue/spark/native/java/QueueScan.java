@@ -129,7 +129,8 @@ final class QueueScan implements Scan, Batch, SupportsReportStatistics {
             text.append(i == 0 ? "" : ", ").append(pushed[i]);
         }
         text.append("], PushedLimit: ").append(limit < 0 ? "none" : String.valueOf(limit));
-        return text.append(", PushedAggregates: [").append(join(aggregates)).append("]").toString();
+        text.append(", PushedAggregates: [").append(join(aggregates)).append("]");
+        return text.append(", Checked: ").append(table.checksAll ? "all" : "used").toString();
     }
 
     private static final class Size implements Statistics {

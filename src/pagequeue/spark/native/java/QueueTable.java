@@ -16,6 +16,8 @@ final class QueueTable implements SupportsRead {
     /** The options as given to Python, quoted. */
     final String given;
     final int recordBytes;
+    /** Whether each frame of the wanted messages is read, whatever the query needs of it. */
+    final boolean checksAll;
     private final Map specs = new HashMap();
     private String snapshot = "";
 
@@ -23,6 +25,7 @@ final class QueueTable implements SupportsRead {
         this.schema = schema;
         given = options.get("given");
         recordBytes = options.getInt("recordBytes", 0);
+        checksAll = options.getBoolean("checksAll", false);
         String[] columns = options.get("columns").split(" ");
         for (int i = 0; i < columns.length; i++) {
             int at = columns[i].indexOf(':');
