@@ -28,6 +28,7 @@ pytest.importorskip("pyarrow")
 import pyspark
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
@@ -912,12 +913,35 @@ PLANTS: dict[str, tuple[str, str, str, Callable[[Path], None]]] = {
 }  # fmt: skip
 
 
+OFFSETS: dict[str, tuple[str, str, str]] = {
+    "nofirst": (
+        "PartReader.java",
+        "new Messages(place, number(words, 1), number(words, 2), number(words, 3),",
+        "new Messages(place, number(words, 1), number(words, 2), number(words, 3) + 1,",
+    ),
+    "nolast": ("PartReader.java", "number(words, 4), words[5]", "number(words, 4) - 1, words[5]"),
+    "latetimes": (
+        "PartReader.java",
+        "new Times(place, number(words, 1), number(words, 2), number(words, 3),",
+        "new Times(place, number(words, 1), number(words, 2), number(words, 3) + 1,",
+    ),
+    "latenumbers": ("Numbers.java", "rows.first = at;", "rows.first = at + 1;"),
+    "latesequence": ("Messages.java", "rows.first = at;", "rows.first = at + 1;"),
+    "earlypayload": (
+        "Messages.java", "window.at(position) + Frames.HEADER;",
+        "window.at(position) + Frames.HEADER - 1;",
+    ),
+    "nextpayload": ("Messages.java", "window.at(position) + Frames.HEADER;",
+                    "window.at(window.frames.next) + Frames.HEADER;"),
+}  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def planted(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A jar of all readers with a bug, each in a package of its own: compiled at once."""
     texts = {
         f"{name}/{file}": text
-        for name, (changed, old, new, _) in PLANTS.items()
+        for name, (changed, old, new, *_) in (PLANTS | OFFSETS).items()
         for file, text in _renamed(name, changed, old, new).items()
     }
     jar = tmp_path_factory.mktemp("planted") / "planted.jar"
@@ -944,6 +968,32 @@ def test_a_reader_that_does_not_check_is_caught(
     assert rows(jvm.drop("queue", "timestamp")) == plain(tmp_path / "q")
     with pytest.raises(AssertionError):  # behind planning, because that checks headers too
         _same_after_planning(spark, tmp_path / "q", damage)
+
+
+def _offsets_hold(spark: SparkSession, path: Path) -> None:
+    """Each message is there once, with its own sequence, time and payload, in pieces of pages."""
+    wanted = plain(path)
+    for part_bytes in (300, WHOLE):
+        jvm = pages.read(spark, path, reader="native", partitionBytes=part_bytes)
+        assert rows(jvm.drop("queue", "timestamp")) == wanted
+        assert rows(jvm.select("sequence", "timestamp_ns")) == [row[:2] for row in wanted]
+        assert rows(jvm.select("sequence")) == [row[:1] for row in wanted]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(OFFSETS))
+def test_offsets_that_are_off_by_one_are_caught(
+    spark: SparkSession,
+    filled: Path,
+    planted: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    """At the beginning and the end of a piece, in times, sequences and payloads."""
+    _offsets_hold(spark, filled)
+    _use(spark, monkeypatch, planted, name)
+    with pytest.raises((AssertionError, PySparkException)):
+        _offsets_hold(spark, filled)
 
 
 @pytest.mark.slow
