@@ -687,6 +687,8 @@ def test_what_retention_took_is_expired(spark: SparkSession, tmp_path: Path) -> 
     assert jvm.selectExpr(total).collect() == python.selectExpr(total).collect()
     fill(tmp_path / "q", 50, first=COUNT)
     assert jvm.selectExpr(total, "count(*)").collect()[0][1] == COUNT
+    physical = jvm.select("payload")._jdf.queryExecution()
+    physical.executedPlan().execute().getNumPartitions()  # planned before retention takes pages
     with Queue(tmp_path / "q", retention=Retention(max_bytes=3 * PAGE_BYTES)) as queue:
         queue.trim()
         head = queue.head_sequence
@@ -698,6 +700,12 @@ def test_what_retention_took_is_expired(spark: SparkSession, tmp_path: Path) -> 
     assert found[0] is not None
     assert found[0].kind == "Expired"
     assert found[0].attributes["head_sequence"] == head
+    by_task = verdict(lambda: physical.executedPlan().execute().count())
+    assert by_task is not None
+    assert (by_task.kind, by_task.attributes) == (
+        found[0].kind,
+        found[0].attributes | {"remedy": by_task.attributes["remedy"]},
+    )
     assert len(jvm.where(f"sequence >= {head}").select("payload").collect()) == COUNT - head
 
 
