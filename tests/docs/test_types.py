@@ -37,7 +37,7 @@ from pagequeue import Producer, Queue
 from pagequeue.types import QueueOptions
 
 options: QueueOptions = {"sync": "always", "on_full": "block", "trust": ("other_owner",)}
-plain = Queue("plain", **options)
+plain: Queue[bytes] = Queue("plain", **options)
 plain.producer().send(b"bytes")
 text = Queue("text", codec="utf-8")
 text.producer().send("a text")

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pagequeue.util.timestamps import Clock
 
 if TYPE_CHECKING:  # what is sent; `Producer` alone sends any objects
-    Sent = TypeVarWithDefault("Sent", default=Any)
+    Sent = TypeVarWithDefault("Sent", default=Any, contravariant=True)  # noqa: PLC0105
 else:
     Sent = TypeVar("Sent")
 FIRST_AHEAD_BYTES: Final = 64 << 10
