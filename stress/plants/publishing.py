@@ -86,8 +86,8 @@ PUBLISHING = (
         "rows_sums_mixed", "the checksums of an array's rows are those of their neighbours",
         "a frame that no producer sent", {STEP: 15.0, BYTES: 15.0},
         {"protocol/crc32c.c": [(
-            "    states[2] = update_hardware(c, three",
-            "    states[2] = update_hardware(b, three",
+            "    four(crcs, crc, pieces[0], pieces[1], pieces[2], pieces[3], bytes);",
+            "    four(crcs, crc, pieces[0], pieces[1], pieces[1], pieces[3], bytes);",
         )]},
     ),
     in_c(
@@ -181,7 +181,7 @@ PUBLISHING = (
         "no_queue_in_checksum", "the queue's id is no part of the checksums of its frames",
         "I2, a frame of another queue validates", {DAMAGE: 60.0},
         {"protocol/crc32c.c": [(
-            "    return path.update(PQ_CRC_START, queue_id, PQ_QUEUE_ID_BYTES);",
+            "    return pq_crc_update(PQ_CRC_START, queue_id, PQ_QUEUE_ID_BYTES);",
             "    return PQ_CRC_START + 0 * queue_id[0];",
         )]},
     ),
@@ -189,8 +189,9 @@ PUBLISHING = (
         "copy_summed_from_source", "a payload is copied, then summed where its owner changes it",
         "I2, a checksum of other bytes than the frame has", {BYTES: 30.0},
         {"protocol/crc32c.c": [(
-            "    return path.copy(state, to, data, bytes);",
-            "    memcpy(to, data, bytes);\n    return path.update(state, data, bytes);",
+            "    return path_for(bytes)->copy(state, to, data, bytes);",
+            ("    memcpy(to, data, bytes);\n"
+            "    return path_for(bytes)->update(state, data, bytes);"),
         )]},
     ),
     in_c(

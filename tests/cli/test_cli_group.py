@@ -92,6 +92,20 @@ def test_command_that_fails_has_its_message_redelivered_by_a_later_run(
     assert seen.read_text().splitlines()[COUNT:] == ["job 1"]
 
 
+@pytest.mark.parametrize("follow", [False, True])
+def test_dead_letter_tells_how_the_command_ended(
+    directory: Path, capfd: Capture, *, follow: bool
+) -> None:
+    """The last failure is the reason."""
+    limits = ["--max-deliveries", 1, *(["--follow", "--count", 1] if follow else [])]
+    words = ("sh", "-c", "cat >/dev/null; exit 3")
+    assert call(capfd, "group", "claim", directory, "mailers", *limits, "--", *words)[0] == 1
+    out = call(capfd, "group", "dead", directory, "mailers", "--json")[1]
+    letters = [json.loads(line) for line in out.splitlines()]
+    assert {letter["reason"] for letter in letters} == {"sh ended with 3"}
+    assert len(letters) == (1 if follow else COUNT)
+
+
 def test_lease_is_extended_while_the_command_runs(directory: Path, capfd: Capture) -> None:
     """A command that takes longer than the lease ends in an acknowledgement, not in LeaseLost."""
     arguments = ("group", "claim", directory, "mailers", "--count", 1, "--lease", 0.9)

@@ -181,11 +181,11 @@ def _work(
         how many messages were claimed, and for how many of them it failed.
     """
     done, failed = 0, 0
-    kept: dict[int, Claim] = {}
+    kept: dict[int, tuple[Claim, str]] = {}  # and why the command failed
     for claimed in claims:
         sequence = claimed.message.sequence
         if sequence in kept:  # its lease ended meanwhile
-            kept[sequence] = claimed
+            kept[sequence] = claimed, kept[sequence][1]
             continue
         done += 1
         code = _run(claimed, words, lease)
@@ -193,17 +193,17 @@ def _work(
             claimed.ack()
             continue
         failed += 1
+        reason = f"{words[0]} ended with {code}"
         options.note(
-            f"message {sequence}: {words[0]} ended with {code}, "
-            f"{grouped(claimed.deliveries, 'delivery')} so far"
+            f"message {sequence}: {reason}, {grouped(claimed.deliveries, 'delivery')} so far"
         )
         if at_once:
-            claimed.nack(delay=delay)
+            claimed.nack(delay=delay, reason=reason)
         else:
-            kept[sequence] = claimed
-    for claimed in kept.values():
+            kept[sequence] = claimed, reason
+    for claimed, reason in kept.values():
         with contextlib.suppress(LeaseLost):  # then it is redelivered already
-            claimed.nack(delay=delay)
+            claimed.nack(delay=delay, reason=reason)
     return done, failed
 
 
