@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pagequeue.integrity import repair_page, salvage, verify
 from pagequeue.store import opening, store
-from pagequeue.system import descriptors
 from stress.plants.plant import APART, COMBINED, DAMAGE, GROWTH, PIPE, in_c, in_python
 from stress.plants.rewrite import rewrite
 
@@ -21,9 +20,10 @@ LASTING = (
         "salvage_keeps_its_target", "the clock of what salvage makes refers to all of it",
         "soak", {GROWTH: 30.0},
     ),
-    in_python(
+    in_c(
         "standard_numbers_taken", "a file of the queue gets the number of a closed stream",
         "what is printed lands in a page", {PIPE: 20.0},
+        {"python/descriptor.c": [("    if (fd <= STANDARD_MAX) {", "    if (0) {")]},
     ),
     in_python(
         "own_clock_believed", "leases go by the clock of each container", "a lease that is robbed",
@@ -68,11 +68,6 @@ def salvage_keeps_its_target() -> None:
         "__init__",
         ("clock = partial(now.__getitem__, 0)", "clock = lambda: (now[0], self)[0]"),
     )
-
-
-def standard_numbers_taken() -> None:
-    """Numbers are all alike."""
-    vars(descriptors)["STANDARD_MAX"] = -1
 
 
 def own_clock_believed() -> None:
