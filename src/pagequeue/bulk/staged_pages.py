@@ -195,16 +195,32 @@ def stage(
         synced: as for `Staging`.
 
     Raises:
-        DiskFull: the pages do not fit. RecordSize: a record has another size.
-        TimestampOrder: times decrease.
+        DiskFull, SystemLimit: writing or syncing a page failed; no message was sent.
+        RecordSize: a record has another size. TimestampOrder: times decrease.
     """
-    staging = Staging(store, path, report_progress, synced=synced)
-    try:
+    with (
+        _failed_sync_named(path),
+        contextlib.closing(Staging(store, path, report_progress, synced=synced)) as staging,
+    ):
         for chunk in chunks:
             staging.add(chunk)
         return staging.finish()
-    finally:
-        staging.close()
+
+
+@contextlib.contextmanager
+def _failed_sync_named(path: str) -> Iterator[None]:
+    """Raise a failed sync of the temporary queue as what it is: no page was published.
+
+    The queue that the messages are for is not latched, and takes more.
+    """
+    try:
+        yield
+    except errors.SyncFailed as error:
+        if error.path is None or not error.path.startswith(path):
+            raise
+        number = error.errno or getattr(error.__cause__, "errno", None) or errno.EIO
+        failure = OSError(number, os.strerror(number))
+        raise_typed(failure, path, "syncing staged pages")
 
 
 class Staging:
@@ -247,39 +263,15 @@ class Staging:
     def close(self) -> None:
         """Close the temporary queue and its directory."""
         try:
-            with self._failed_sync_named():
-                if self._producer is not None:
-                    self._producer.close()
-                if self._queue is not None:
-                    self._queue.close()
+            if self._producer is not None:
+                self._producer.close()
+            if self._queue is not None:
+                self._queue.close()
         finally:
             self._folder.close()
 
-    @contextlib.contextmanager
-    def _failed_sync_named(self) -> Iterator[None]:
-        """Raise a failed sync of the temporary queue as what it is: no page was published.
-
-        The queue that the messages are for is not latched, and takes more.
-        """
-        try:
-            yield
-        except errors.SyncFailed as error:
-            if error.path is None or not error.path.startswith(self._path):
-                raise
-            number = error.errno or getattr(error.__cause__, "errno", None) or errno.EIO
-            failure = OSError(number, os.strerror(number))
-            raise_typed(failure, self._path, "syncing staged pages")
-
     def add(self, chunk: Chunk) -> None:
-        """Write more messages.
-
-        Raises:
-            DiskFull, SystemLimit: writing or syncing a staged page failed; no message was sent.
-        """
-        with self._failed_sync_named():
-            self._add(chunk)
-
-    def _add(self, chunk: Chunk) -> None:
+        """Write more messages."""
         times = chunk.times
         if times is not None and len(times):
             if self._first_time is None:
@@ -336,8 +328,7 @@ class Staging:
         """Take the pages of one large message."""
         if time is not None and self._first_time is None:
             self._first_time = self._last_time = time
-        with self._failed_sync_named():
-            self._take_sealed(all_of_them=True)
+        self._take_sealed(all_of_them=True)
         for fragment in fragments:
             self._add_page(
                 StagedPage(
@@ -366,10 +357,6 @@ class Staging:
 
     def finish(self) -> StagedPages:
         """Return all pages; the last one is not sealed, and becomes the active one."""
-        with self._failed_sync_named():
-            return self._all_pages()
-
-    def _all_pages(self) -> StagedPages:
         self._take_sealed(all_of_them=False)
         queue = self._queue
         tail = None if queue is None else queue.tail

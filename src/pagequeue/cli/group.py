@@ -17,11 +17,11 @@ import click
 from pagequeue import DeadLetter, LeaseLost, NothingReceived
 from pagequeue.cli import options, values
 from pagequeue.cli.json_output import print_json
-from pagequeue.cli.lazy import SuggestingGroup
+from pagequeue.cli.lazy import InOrder
 from pagequeue.cli.outlet import Outlet
 from pagequeue.cli.receive import POLL_SECONDS, printable
-from pagequeue.cli.tables import print_table
-from pagequeue.util.text import grouped
+from pagequeue.cli.tables import print_table, shortened
+from pagequeue.util.text import grouped, without_controls
 from pagequeue.util.timestamps import iso_time
 
 if TYPE_CHECKING:
@@ -32,19 +32,10 @@ if TYPE_CHECKING:
 
 COLUMNS: Final = ("group", "lag", "claimed", "waiting", "dead letters", "last ack", "state")
 DEAD_COLUMNS: Final = ("message", "deliveries", "moved", "reason", "payload")
-PAYLOAD_CHARACTERS: Final = 60
-"""Of a payload in a table; `--json` prints all of it."""
 EXIT_COMMAND_FAILED: Final = 1
 
 
-class _InOrder(SuggestingGroup):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order of this file."""
-        del ctx
-        return list(self.commands)
-
-
-@click.group(cls=_InOrder)
+@click.group(cls=InOrder)
 def command() -> None:
     """Work groups: list them, claim messages, see and requeue dead letters.
 
@@ -280,16 +271,10 @@ def claim(
 
 
 def _dead_row(letter: DeadLetter) -> list[str]:
-    text = "" if letter.payload is None else _short(printable(letter.payload))
-    reason = _short(printable(letter.reason.encode()))
+    text = "" if letter.payload is None else shortened(printable(letter.payload))
+    reason = shortened(without_controls(letter.reason))
     moved = letter.moved_at.isoformat(timespec="seconds")
     return [f"{letter.sequence:,}", f"{letter.deliveries:,}", moved, reason, text]
-
-
-def _short(text: str) -> str:
-    if len(text) <= PAYLOAD_CHARACTERS:
-        return text
-    return f"{text[: PAYLOAD_CHARACTERS - 3]}..."
 
 
 def _dead_figures(letter: DeadLetter) -> dict[str, object]:

@@ -34,6 +34,15 @@ class SuggestingGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
+class InOrder(SuggestingGroup):
+    """A group that lists its commands in the order in which they were added."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of the help."""
+        del ctx
+        return list(self.commands)
+
+
 class LazyGroup(SuggestingGroup):
     """A group that imports a command on first use.
 

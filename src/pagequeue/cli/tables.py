@@ -14,6 +14,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 GAP: Final = "  "
+CELL_CHARACTERS: Final = 60
+"""Of a text that `shortened` cuts."""
+
+
+def shortened(text: str) -> str:
+    """Return what a cell of a table shows of a payload, value or reason of any length."""
+    if len(text) <= CELL_CHARACTERS:
+        return text
+    return f"{text[: CELL_CHARACTERS - 3]}..."
 
 
 def print_table(

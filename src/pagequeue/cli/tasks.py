@@ -14,8 +14,9 @@ import click
 from pagequeue.cli import options
 from pagequeue.cli.error_text import message_of
 from pagequeue.cli.json_output import print_json
+from pagequeue.cli.lazy import InOrder
 from pagequeue.cli.send import source
-from pagequeue.cli.tables import print_table
+from pagequeue.cli.tables import print_table, shortened
 from pagequeue.cli.values import encoded, jsonable
 from pagequeue.errors import CodecMismatch, InvalidOption
 from pagequeue.schema.codec import codec_of
@@ -32,21 +33,12 @@ if TYPE_CHECKING:
     from pagequeue.tasks import Task, TaskStats
     from pagequeue.util.literals import Trust
 
-VALUE_CHARACTERS: Final = 60
-"""Of a value in a table; `--json` prints all of it."""
 _REF: Final = re.compile(r"(\d{1,18})(?::(\d{1,18}))?", re.ASCII)
 COLUMNS: Final = ("task", "queue", "status", "since / until", "deliveries", "value", "reason")
 QUEUE_COLUMNS: Final = ("queue", "ready", "waiting", "claimed", "dead", "oldest ready")
 
 
-class _InOrder(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order of this file."""
-        del ctx
-        return list(self.commands)
-
-
-@click.group(cls=_InOrder)
+@click.group(cls=InOrder)
 def command() -> None:
     """Tasks that processes share: list, insert, claim, finish and retry them.
 
@@ -119,9 +111,7 @@ def _print_tasks(tasks: Iterable[Task], now: int, *, as_json: bool) -> None:
 
 def _task_row(task: Task, now: int) -> list[str]:
     status = task.status(now)
-    value = encoded(_shown(task)).decode()
-    if len(value) > VALUE_CHARACTERS:
-        value = f"{value[: VALUE_CHARACTERS - 3]}..."
+    value = shortened(encoded(_shown(task)).decode())
     return [
         f"{task.id}:{task.version}", task.queue,
         f"{status} by {task.worker}" if status == "claimed" else status,
