@@ -44,6 +44,11 @@ END_SECONDS = 10.0
 """So long a call that must end may take."""
 HANGS_SECONDS = 60.0
 CALLS_MAX = 400
+FIRST_SEND_CALLS = 400
+THREADS = "/pagequeue/util/"
+"""In the names of the files that start threads."""
+THREAD_CALLS = 12
+"""Places there at which a first send can be interrupted, about."""
 OPENING_CALLS_MAX = 2500
 """Places at which opening can be interrupted, about."""
 TAKEN = ("POP_TOP", "RETURN_VALUE")
@@ -202,11 +207,22 @@ class Closing:
     def beside_a_handler(self) -> None:
         """Send from a signal handler while a producer is made, then close."""
         queue = self.open()
-        signal.signal(signal.SIGALRM, lambda *_: queue.producer().send(b"handler"))
-        signal.setitimer(signal.ITIMER_REAL, self.rng.uniform(1e-6, 2e-4))
-        queue.producer().send(b"main")
-        while signal.getitimer(signal.ITIMER_REAL)[0]:
-            pass
+
+        def handle(*_: object) -> None:
+            queue.producer().send(b"handler")
+
+        def send() -> None:
+            queue.producer().send(b"main")
+
+        if self.rng.random() < 0.5:
+            calls_max, inside = self.rng.choice([(FIRST_SEND_CALLS, ""), (THREAD_CALLS, THREADS)])
+            self.at_some_place(send, calls_max, handle, inside)
+        else:
+            signal.signal(signal.SIGALRM, handle)
+            signal.setitimer(signal.ITIMER_REAL, self.rng.uniform(1e-6, 2e-4))
+            send()
+            while signal.getitimer(signal.ITIMER_REAL)[0]:
+                pass
         workers = sum(thread.name == "pagequeue" for thread in threading.enumerate())
         ended(f"close() with {workers} background threads", queue.close)
 
@@ -232,10 +248,26 @@ class Closing:
 
     def interrupt(self, call: Callable[[], Any], calls_max: int) -> Any:  # noqa: ANN401 - what it returns
         """Raise KeyboardInterrupt at one of so many places in a call; return its result or None."""
+
+        def interrupt() -> None:
+            raise KeyboardInterrupt
+
+        return self.at_some_place(call, calls_max, interrupt)
+
+    def at_some_place(
+        self, call: Callable[[], Any], calls_max: int, act: Callable[[], object], inside: str = ""
+    ) -> Any:  # noqa: ANN401 - what it returns
+        """Act at one of so many places in a call, as a signal handler does.
+
+        Only places in files count whose names contain a text. Return the call's result, or None if
+        it was interrupted.
+        """
         left = [self.rng.randrange(1, calls_max)]
         before: dict[FrameType, str] = {}
 
         def trace(frame: FrameType, event: str, _: object) -> Any:  # noqa: ANN401 - as sys.settrace requires
+            if inside not in frame.f_code.co_filename:
+                return trace
             frame.f_trace_opcodes = True
             if event == "call":
                 left[0] -= 1
@@ -245,7 +277,7 @@ class Closing:
                 before[frame] = name
             if left[0] == 0 and event in {"call", "opcode"}:
                 sys.settrace(None)
-                raise KeyboardInterrupt
+                act()
             return trace
 
         result: list[Any] = []
