@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 SHORT_SECONDS = 10.0
 
 SIZES = {"tmpfs": 64 * MIB, "ext4": 64 * MIB, "xfs": None}
-PAGE_BYTES = (16 << 10, 64 << 10, 256 << 10, MIB)
+PAGE_BYTES = (16 << 10, 64 << 10, 256 << 10, MIB, 4 * MIB)
 CROWD = 3
 CROWD_PART = 0.25
 ALONE_SECONDS = 60.0

@@ -247,7 +247,10 @@ def torn_tail_kept() -> None:
     rewrite(
         power_loss_recovery.Recovery,
         "_cut",
-        ("zeroed = region.zero(scan.whole_position)", "zeroed = 0"),
+        (
+            "zeroed = zero_after(self.folder, page_name, region, scan.whole_position)",
+            "zeroed = 0",
+        ),
     )
 
 

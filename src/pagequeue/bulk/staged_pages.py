@@ -509,12 +509,12 @@ def _assign_page(
     """Turn one staged page into a page of the queue; return its last timestamp."""
     meta = store.meta
     name = fmt.page_name(page.prefix, page.number)
-    region = map_file(folder, name, meta.page_bytes, writable=True)
+    region = map_file(folder, name, meta.page_bytes, writable=True, reserved=False)
     region.queue_id = parse_header(
         region.read(0, fmt.PAGE_HEADER_BYTES), folder.full(name)
     ).queue_id
     index_name = fmt.index_name(page.prefix, page.number)
-    index = map_file(folder, index_name, meta.index_bytes, writable=True)
+    index = map_file(folder, index_name, meta.index_bytes, writable=True, reserved=False)
     first = header.first_sequence
     assert first is not None
     last = max(page.size - 1, 0) * fmt.INDEX_RECORD_BYTES

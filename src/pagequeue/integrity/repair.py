@@ -31,7 +31,7 @@ from pagequeue.meta.write_meta import WriteMeta
 from pagequeue.page.compressed_format import is_compressed
 from pagequeue.page.compressed_page import map_page
 from pagequeue.page.listing import page_numbers
-from pagequeue.page.page import scan_region, writable_index
+from pagequeue.page.page import index_to_rebuild, scan_region
 from pagequeue.schema.schema import requested_schema
 from pagequeue.store.exclusive import exclusive, remove_bad_lock_file
 from pagequeue.store.options import check_options
@@ -476,7 +476,7 @@ class _Repair:
                 continue
             if header.first_sequence is not None:
                 self.folder.remove(name)
-                index = writable_index(self.folder, self.prefix, meta, number)
+                index = index_to_rebuild(self.folder, self.prefix, meta, number)
                 scan_region(page, index, header, header.first_sequence, None, use=_core.INDEX_WRITE)
                 self.report.did(f"made {name} again from its page")
                 self.found = None

@@ -276,7 +276,7 @@ def sync_header(store: Store, number: int) -> None:
     flushed would take as long as writing it.
     """
     name = fmt.page_name(store.prefix, number)
-    page = map_plain(store.folder, name, store.meta, writable=True)
+    page = map_plain(store.folder, name, store.meta, writable=True, reserved=False)
     first = parse_header(
         page.read(0, fmt.PAGE_HEADER_BYTES), store.folder.full(name)
     ).first_sequence

@@ -8,14 +8,16 @@ without.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
+import math
 import os
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.meta.all_and_read_meta import size_now
+from pagequeue.meta.all_and_read_meta import field_of, size_now
 from pagequeue.page import search
 from pagequeue.page.header import REMEDY, bad_header, decode_header
 from pagequeue.page.spare import page_from_spare
@@ -28,9 +30,21 @@ if TYPE_CHECKING:
     from pagequeue.meta.all_and_read_meta import AllMeta
     from pagequeue.page.header import PageHeader
     from pagequeue.system.directory import Directory
+    from pagequeue.system.replaced import Identity
 
 log: logging.Logger = logging.getLogger("pagequeue")
+FIRST_SEQUENCE_AT: Final = field_of(fmt.PAGE_HEADER, "first_sequence")
+INDEX_POSITION: Final = field_of(fmt.INDEX_RECORD, "position")
 NO_FILE = -1
+RESERVE_MIN = 256 << 10
+"""Blocks are reserved so many bytes at once at least. Smaller pages are reserved whole."""
+RESERVE_STEP_MAX = 8 << 20
+"""Or so many at most, because on tmpfs that takes as long as writing them."""
+RELEASE_SHARE = 16
+RELEASE_STEP = 64 << 10
+"""A multiple of any OS page."""
+CANNOT = {errno.EOPNOTSUPP, errno.ENOSYS}
+"""The file system reserves nothing."""
 INDEX_SPARE = 1.5
 """Safety factor for the expected frequency of index records."""
 REASONS = {
@@ -80,8 +94,18 @@ def missing_page(path: str, number: int) -> errors.MissingPage:
     )
 
 
-def map_file(folder: Directory, name: str, size_bytes: int, *, writable: bool) -> _core.Region:
+def map_file(
+    folder: Directory, name: str, size_bytes: int, *, writable: bool, reserved: bool = True
+) -> _core.Region:
     """Map a page or an index of exactly this size.
+
+    Args:
+        folder: of the queue.
+        name: of the file.
+        size_bytes: its size.
+        writable: whether it is mapped for writing.
+        reserved: whether all of a file that is written to must have blocks; False: the caller
+            writes only where it has some, or reserves them first.
 
     Raises:
         CorruptPage: it has another size.
@@ -92,8 +116,8 @@ def map_file(folder: Directory, name: str, size_bytes: int, *, writable: bool) -
             status = os.fstat(fd)
             found = status.st_size
             if found == size_bytes:
-                if writable and status.st_blocks * 512 < size_bytes:
-                    # A sparse copy: without blocks, a full disk would raise SIGBUS (I10).
+                if writable and reserved and not _has_all_blocks(status):
+                    # Without blocks, a full disk would raise SIGBUS (I10).
                     os.posix_fallocate(fd, 0, size_bytes)
                 region = _core.Region(fd, size_bytes, writable)
                 region.on_lost = partial(lost_page, path)
@@ -106,13 +130,24 @@ def map_file(folder: Directory, name: str, size_bytes: int, *, writable: bool) -
     )  # fmt: skip
 
 
-def map_plain(folder: Directory, name: str, meta: AllMeta, *, writable: bool) -> _core.Region:
-    """Map a page that is not compressed.
+def _has_all_blocks(status: os.stat_result) -> bool:
+    """Whether blocks are reserved for all of a file.
+
+    A file system's own blocks count too; but a file that a queue left with fewer lacks RESERVE_MIN
+    at least, which is more than these can be.
+    """
+    return status.st_blocks * 512 >= status.st_size
+
+
+def map_plain(
+    folder: Directory, name: str, meta: AllMeta, *, writable: bool, reserved: bool = True
+) -> _core.Region:
+    """Map a page that is not compressed; arguments as of `map_file`.
 
     Raises:
         CorruptPage: its size is not that of the queue's pages.
     """
-    region = map_file(folder, name, meta.page_bytes, writable=writable)
+    region = map_file(folder, name, meta.page_bytes, writable=writable, reserved=reserved)
     region.queue_id = meta.queue_id
     return region
 
@@ -141,25 +176,138 @@ def private_region(data: bytes, size_bytes: int) -> _core.Region:
 class WritablePage:
     """A page and its index, mapped for writing; the producers of a process share it.
 
+    Their blocks are reserved in steps as messages come, the same share of both: a queue with little
+    in it takes little room. Any number of processes may reserve the same.
+
+    Args:
+        folder: of the queue.
+        prefix: of its file names.
+        number: of the page.
+        region: the map of the page.
+        index: the map of its index.
+        reserved: the position up to which the page surely has blocks, and the index its share;
+            None: what the files say.
+
     Attributes:
         number: of the page.
         region: the map of the page.
         index: the map of its index.
         populated: the position up to which page faults were taken, or soon will be.
+        reserved: as above.
     """
 
-    __slots__ = ("index", "number", "populated", "region")
+    __slots__ = ("_files", "_folder", "index", "number", "populated", "region", "reserved")
 
-    def __init__(self, number: int, region: _core.Region, index: _core.Region) -> None:
+    def __init__(
+        self,
+        folder: Directory,
+        prefix: str,
+        number: int,
+        region: _core.Region,
+        index: _core.Region,
+        reserved: int | None = None,
+    ) -> None:
+        self._folder = folder
+        names = fmt.page_name(prefix, number), fmt.index_name(prefix, number)
+        found = [folder.status(name) for name in names]
+        self._files = [
+            (name, (-1, -1) if status is None else (status.st_dev, status.st_ino))
+            for name, status in zip(names, found, strict=True)
+        ]
+        if reserved is None:
+            is_whole = all(status is not None and _has_all_blocks(status) for status in found)
+            reserved = len(region) if is_whole else 0
         self.number: int = number
         self.region: _core.Region = region
         self.index: _core.Region = index
         self.populated: int = 0
+        self.reserved: int = reserved
+
+    @property
+    def reserved_bytes(self) -> tuple[int, int]:
+        """How much of the page and of the index has blocks; (0, 0): all."""
+        size = len(self.region)
+        if self.reserved >= size:
+            return 0, 0
+        return max(self.reserved, 1), self.reserved * len(self.index) // size
+
+    def reserve(self, end: int) -> None:
+        """Reserve blocks of the page up to a position at least, and of the index as many.
+
+        Raises:
+            DiskFull, SystemLimit: the disk has none; what was there stays as it is.
+            QueueNotFound: the page was removed or replaced; then it is not the active one.
+        """
+        size = len(self.region)
+        end = min(end, size)
+        while (begin := self.reserved) < end:
+            step = min(max(begin, RESERVE_MIN), RESERVE_STEP_MAX)
+            try:
+                self._reserve(begin, max(end, begin + step))
+            except errors.DiskFull:
+                self._reserve(begin, end)  # the message may fit where a step does not
+
+    def _reserve(self, begin: int, end: int) -> None:
+        size = len(self.region)
+        end = -(-end // RELEASE_STEP) * RELEASE_STEP
+        if end + RESERVE_MIN > size:
+            end = size
+        page, index = self._files
+        self._reserve_file(*page, begin, end)
+        share = len(self.index) / size
+        # An index is only a hint: one that was removed is written on, and rebuilt by a reader.
+        with contextlib.suppress(errors.QueueNotFound):
+            self._reserve_file(*index, int(begin * share), math.ceil(end * share))
+        self.reserved = max(self.reserved, end)
+
+    def _reserve_file(self, name: str, identity: Identity, first: int, end: int) -> None:
+        with self._folder.opened(name, writable=True) as fd:
+            status = os.fstat(fd)
+            if (status.st_dev, status.st_ino) != identity:
+                raise errors.QueueNotFound(
+                    "another file has this name now",
+                    path=self._folder.full(name), remedy="open the queue again",
+                )  # fmt: skip
+            _reserve(fd, first, end, self._folder.full(name))
+
+    def release(self, count: int) -> None:
+        """Give back the blocks that a sealed page of `count` messages and its index do not need.
+
+        They read as zeros, as before: nobody writes to a sealed page any more.
+        """
+        size, first = len(self.region), self.region.load(FIRST_SEQUENCE_AT)
+        used, index_used = fmt.PAGE_HEADER_BYTES, count * fmt.INDEX_RECORD_BYTES
+        if count:
+            last = index_used - fmt.INDEX_RECORD_BYTES + INDEX_POSITION
+            position = int.from_bytes(self.index.read(last, 4), "little")
+            found, _, _, used = _core.peek(self.region, position, first + count - 1)
+            if found != _core.READ_FRAME:
+                return
+        # Of the page not a little, because its file can be used again only if it has all blocks.
+        if size - used < size // RELEASE_SHARE:
+            used = size
+        for (name, identity), use, whole in zip(
+            self._files, (used, index_used), (size, len(self.index)), strict=True
+        ):
+            begin = -(-(use + fmt.PAGE_HEADER_BYTES) // RELEASE_STEP) * RELEASE_STEP
+            # The last OS page stays: it tells whether the file was truncated.
+            if whole - RELEASE_STEP - begin < RESERVE_MIN:
+                continue
+            with contextlib.suppress(OSError), self._folder.opened(name, writable=True) as fd:
+                status = os.fstat(fd)
+                if (status.st_dev, status.st_ino) == identity:
+                    _core.release(fd, begin, whole - RELEASE_STEP - begin)
 
     def populate(self, start: int, end: int, frame_bytes: float) -> None:
-        """Take the page faults of a range of the page, and of the index records it will need."""
-        index_start = _index_bytes(start / INDEX_SPARE, frame_bytes, len(self.index))
-        index_end = _index_bytes(end, frame_bytes, len(self.index))
+        """Reserve a range of the page and the index records it will need; take its page faults.
+
+        Raises:
+            DiskFull, SystemLimit, QueueNotFound: as `reserve`.
+        """
+        self.reserve(end)
+        index_bytes = self.reserved_bytes[1] or len(self.index)
+        index_start = _index_bytes(start / INDEX_SPARE, frame_bytes, index_bytes)
+        index_end = _index_bytes(end, frame_bytes, index_bytes)
         with contextlib.suppress(OSError):  # an old system, or memory is short: no prefaulting
             self.region.populate(start, end - start)
             self.index.populate(index_start, index_end - index_start)
@@ -175,6 +323,7 @@ def make_page(
     frame_bytes: float = 1.0,
     synced: bool = False,
     may_reuse: bool = False,
+    may_grow: bool = False,
 ) -> WritablePage:
     """Make a page's two files, blocks reserved; the page itself appears last.
 
@@ -189,29 +338,35 @@ def make_page(
         frame_bytes: expected size of a frame; the same share of the index is faulted in.
         synced: whether the page must be on stable storage before it gets its name.
         may_reuse: whether a file that retention retired may be reused, with all of its memory.
+        may_grow: whether blocks are reserved for its beginning only; more follow as messages come.
 
     Raises:
         DiskFull: there is no room; no file is left.
     """
+    reserved = meta.page_bytes
+    if may_grow and not filled_bytes and reserved > 4 * RESERVE_MIN:
+        reserved = RESERVE_MIN
     # 1. The index. Dies here: an index without a page, which the next one replaces.
     index_name = fmt.index_name(prefix, header.page_number)
     index = folder.make(
         index_name,
         b"",
         size_bytes=meta.index_bytes,
+        reserved_bytes=reserved * meta.index_bytes // meta.page_bytes,
         filled_bytes=_index_bytes(filled_bytes, frame_bytes, meta.index_bytes),
         maker="next",
     )
     # 2. The page. Dies before its rename: the same. After it: producers can roll into the page.
     page_name = fmt.page_name(prefix, header.page_number)
     region = None
-    if may_reuse:
+    if may_reuse and reserved == meta.page_bytes:
         region = page_from_spare(folder, prefix, page_name, header.encode(), meta.page_bytes)
     try:
         region = region or folder.make(
             page_name,
             header.encode(),
             size_bytes=meta.page_bytes,
+            reserved_bytes=reserved,
             filled_bytes=filled_bytes,
             maker="next",
             synced=synced,
@@ -222,7 +377,7 @@ def make_page(
     index.on_lost = partial(lost_page, folder.full(index_name))
     region.on_lost = partial(lost_page, folder.full(page_name))
     region.queue_id = meta.queue_id
-    return WritablePage(header.page_number, region, index)
+    return WritablePage(folder, prefix, header.page_number, region, index, reserved)
 
 
 def _index_bytes(used_bytes: float, frame_bytes: float, limit_bytes: int) -> int:
@@ -340,7 +495,7 @@ class Page:
         if repair:
             log.warning("%s: its index is missing or wrong and is rebuilt", self.path)
             try:
-                region = writable_index(self._folder, self._prefix, self._meta, self.number)
+                region = index_to_rebuild(self._folder, self._prefix, self._meta, self.number)
             except (errors.RetryError, errors.AccessDenied) as error:
                 log.warning("%s", error)  # reading continues without: it is only a hint (I6)
         if region is None:
@@ -351,15 +506,67 @@ class Page:
         return region
 
 
-def writable_index(folder: Directory, prefix: str, meta: AllMeta, number: int) -> _core.Region:
+def writable_index(
+    folder: Directory, prefix: str, meta: AllMeta, number: int, *, reserved: bool = True
+) -> _core.Region:
     """Map an index for writing; replace it by an empty one if it is missing or of wrong size."""
     name = fmt.index_name(prefix, number)
     try:
-        return map_file(folder, name, meta.index_bytes, writable=True)
+        return map_file(folder, name, meta.index_bytes, writable=True, reserved=reserved)
     except (errors.QueueNotFound, errors.CorruptPage):
         index = folder.make(name, b"", size_bytes=meta.index_bytes)
         index.on_lost = partial(lost_page, folder.full(name))
         return index
+
+
+def index_to_rebuild(folder: Directory, prefix: str, meta: AllMeta, number: int) -> _core.Region:
+    """Map an index for writing, with blocks for the records of all frames that its page can have.
+
+    The frames lie in the blocks of the page; a compressed one can have any number of them.
+
+    Raises:
+        DiskFull, SystemLimit: reserving blocks failed.
+    """
+    status = folder.status(fmt.page_name(prefix, number))
+    if status is None or status.st_size != meta.page_bytes or _has_all_blocks(status):
+        return writable_index(folder, prefix, meta, number)
+    index = writable_index(folder, prefix, meta, number, reserved=False)
+    share = status.st_blocks * 512 * meta.index_bytes // meta.page_bytes
+    name = fmt.index_name(prefix, number)
+    with folder.opened(name, writable=True) as fd:
+        _reserve(fd, 0, min(share + RELEASE_STEP, meta.index_bytes), folder.full(name))
+    return index
+
+
+def zero_after(folder: Directory, name: str, region: _core.Region, position: int) -> int:
+    """Zero what is not zero after a position of a mapped file; return how many bytes were changed.
+
+    Holes are not read: on tmpfs that takes memory, and where there is none it fails.
+    """
+    changed, size = 0, len(region)
+    with folder.opened(name, writable=False) as fd:
+        while position < size:
+            try:
+                begin = os.lseek(fd, position, os.SEEK_DATA)
+                end = os.lseek(fd, begin, os.SEEK_HOLE)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # no data follows
+                    break
+                begin, end = position, size  # the system tells no holes
+            end = min(end, size)
+            changed += region.zero(begin, end)
+            position = end
+    return changed
+
+
+def _reserve(fd: int, begin: int, end: int, path: str) -> None:
+    """Reserve blocks of a file for a range, or for all of it where the system cannot do that."""
+    try:
+        _core.reserve(fd, begin, end - begin)
+    except OSError as error:
+        if error.errno not in CANNOT:
+            raise_typed(error, path, "reserving blocks")
+        os.posix_fallocate(fd, 0, os.fstat(fd).st_size)
 
 
 def scan_region(

@@ -38,7 +38,7 @@ LOSSES_MIN: Final = 16
 """As the core's: a call loses so many pages to other senders whatever its timeout."""
 LARGE: Final = -1
 """In place of an event: the messages take several pages, and all of sending them may block."""
-MAY_BLOCK: Final = {_core.EVENT_FULL, _core.EVENT_FAILED}
+MAY_BLOCK: Final = {_core.EVENT_FULL, _core.EVENT_FAILED, _core.EVENT_UNRESERVED}
 
 
 def starved(path: str, seconds: float) -> errors.QueueFull:
@@ -56,11 +56,13 @@ class Deferred(Exception):
 
     Attributes:
         event: of the core.
+        value: of the event.
         page_number: of the page that was active for the producer.
     """
 
-    def __init__(self, event: int, page_number: int) -> None:
+    def __init__(self, event: int, value: int, page_number: int) -> None:
         self.event = event
+        self.value = value
         self.page_number = page_number
 
 
@@ -89,7 +91,7 @@ class DeferredEvents:
         if not self.sync_up_to or (me := threading.get_ident()) not in self.sync_up_to:
             return False
         if event in MAY_BLOCK:
-            raise Deferred(event, page_number)
+            raise Deferred(event, value, page_number)
         if event != _core.EVENT_SYNC:
             return False
         self.sync_up_to[me] = value
@@ -104,7 +106,7 @@ class DeferredEvents:
     def check_may_block(self, page_number: int) -> None:
         """Raise Deferred if this thread may not block."""
         if self.sync_up_to and threading.get_ident() in self.sync_up_to:
-            raise Deferred(LARGE, page_number)
+            raise Deferred(LARGE, 0, page_number)
 
 
 class Sending(Protocol):
@@ -115,6 +117,7 @@ class Sending(Protocol):
     @property
     def _deferred(self) -> DeferredEvents: ...
     def _roll_from(self, number: int, deadline: float, check: Callable[[], None]) -> object: ...
+    def _reserve_blocks(self, frames_bytes: int) -> None: ...
     def _check_open(self) -> None: ...
     def _check_whole(self) -> None: ...
     def _sent_already(self) -> AbstractContextManager[None]: ...
@@ -192,7 +195,7 @@ async def _resolved(producer: Sending, deferred: Deferred, deadline: float) -> N
         deadline = math.inf
     if (left := deadline - time.monotonic()) > 0:
         # One job for all tasks, whose deadlines differ: so the job itself has none.
-        what = (id(producer), deferred.event, deferred.page_number)
+        what = (id(producer), deferred.event, deferred.value, deferred.page_number)
         job = jobs.run(what, partial(_resolve, producer, deferred, math.inf))
         if await job.wait(None if left == math.inf else left):
             return
@@ -208,6 +211,8 @@ def _resolve(producer: Sending, deferred: Deferred, deadline: float, job: Shared
 
     if deferred.event == _core.EVENT_FULL:
         producer._roll_from(deferred.page_number, deadline, check)
+    elif deferred.event == _core.EVENT_UNRESERVED:
+        producer._reserve_blocks(deferred.value)
     else:
         producer._store.flusher.resume()
 

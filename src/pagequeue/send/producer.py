@@ -26,7 +26,7 @@ from pagequeue.columns.inputs import (
 )
 from pagequeue.meta.all_and_read_meta import field_of, lost_meta
 from pagequeue.meta.write_meta import Tail
-from pagequeue.page.page import lost_page
+from pagequeue.page.page import FIRST_SEQUENCE_AT, lost_page
 from pagequeue.send import async_send
 from pagequeue.send.async_send import DeferredEvents, starved
 from pagequeue.store.sealed import sealed_page
@@ -63,7 +63,6 @@ FAST_AHEAD_BYTES: Final = 24 << 20
 FAST_BYTES_PER_S: Final = 40 << 20
 PAUSE_SECONDS: Final = 0.0005
 NS_PER_S: Final = 1e9
-FIRST_SEQUENCE_AT: Final = field_of(fmt.PAGE_HEADER, "first_sequence")
 NS_MAX: Final = 2**62
 LATE: Final = {_core.EVENT_STARVED, _core.EVENT_OVERTAKEN}
 SIZES: Final = {_core.EVENT_TOO_LARGE, _core.EVENT_BATCH_TOO_LARGE, _core.EVENT_WRONG_SIZE}
@@ -568,6 +567,8 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
             self._move()
         elif event == _core.EVENT_FULL:  # the value is how long this call may still be blocked
             self._roll_from(self._page_number, time.monotonic() + value / NS_PER_S)
+        elif event == _core.EVENT_UNRESERVED:
+            self._reserve_blocks(value)
         elif event == _core.EVENT_FAILED:
             self._store.flusher.resume()
         else:
@@ -689,8 +690,32 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
             # Kept only now that the core has attached: an exception before changes nothing.
             old: list[object] = [self._page]
             self._page = page
+            self._reserved(*page.reserved_bytes)
             store.roller.forget_before(page.number)
             store.background.drop(old)
+
+    def _reserve_blocks(self, frames_bytes: int) -> None:
+        """Reserve blocks of the active page for so many bytes of frames.
+
+        Raises:
+            DiskFull, SystemLimit: it has none left; nothing was sent.
+        """
+        store, page = self._store, self._page
+        tail = store.tail
+        if page is None or tail.page_number != page.number:
+            return  # the core finds that out
+        try:
+            with store.folder.descriptor:
+                page.reserve(tail.position + frames_bytes + fmt.FRAME_HEADER_BYTES)
+        except errors.QueueNotFound:
+            if store.tail.page_number == page.number:
+                raise
+        self._tell_reserved(page)
+
+    def _tell_reserved(self, page: WritablePage) -> None:
+        with self._guard:
+            if self._page is page:
+                self._reserved(*page.reserved_bytes)
 
     def _roll_from(
         self,
@@ -736,8 +761,12 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
                 if result not in {_core.APPEND_DONE, _core.APPEND_MOVED}:
                     raise self._damaged()
                 if result == _core.APPEND_DONE:
+                    old, before = self._page, self._first_sequence
                     # From its map: retention may have removed the file already.
                     first_sequence = next_page.region.load(FIRST_SEQUENCE_AT)
+                    if old is not None:
+                        count = first_sequence - before
+                        store.background.submit(partial(_release, store, old, count))
                     if store.after_roll is not None:
                         store.background.submit(store.after_roll)
         self._move()
@@ -803,14 +832,23 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         if end > start:
             page.populated = end
             store.background.submit(lambda: page.populate(start, end, frame_bytes))
-        if fast or position >= page_bytes // 2:
+        # The first page of a queue that will stay small is not followed by a whole second one.
+        soon = page_bytes // (4 if page.number == fmt.FIRST_PAGE else page_bytes)
+        if (fast and position >= soon) or position >= page_bytes // 2:
             store.roller.prepare(
                 page.number + 1,
                 reach=reach,
                 filled_bytes=page_bytes if is_filled else 0,
                 frame_bytes=frame_bytes,
             )
-        self._ahead(position + reach // 4)
+        following = position + reach // 4
+        self._ahead(min(following, soon) if position < soon else following)
+
+
+def _release(store: Store, page: WritablePage, count: int) -> None:
+    """Give back blocks that a sealed page does not need."""
+    with store.folder.descriptor:
+        page.release(count)
 
 
 # --- what a producer refuses ----------------------------------------------------------------------

@@ -19,11 +19,11 @@ from pagequeue.page.page import (
     PROOF,
     REASONS,
     Scan,
+    index_to_rebuild,
     map_plain,
     missing_page,
     scan_region,
 )
-from pagequeue.page.page import writable_index as open_index
 from pagequeue.util import text
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class CrashRecovery:
                 path=self._folder.full(fmt.page_name(self._prefix, tail.page_number)),
                 position=0, reason="wrong first sequence", remedy=REMEDY,
             )  # fmt: skip
-        index = open_index(self._folder, self._prefix, self._meta, tail.page_number)
+        index = index_to_rebuild(self._folder, self._prefix, self._meta, tail.page_number)
         if first == tail.first_sequence:
             position = _core.locate(page, index, first, tail.count, tail.count)
             if tail.count and position == tail.position:
@@ -153,7 +153,7 @@ class CrashRecovery:
             or _core.peek(page, PAGE_START, sequence)[0] not in PROOF
         ):
             return None
-        index = open_index(self._folder, self._prefix, self._meta, number)
+        index = index_to_rebuild(self._folder, self._prefix, self._meta, number)
         return header, scan_region(page, index, header, sequence, None, use=_core.INDEX_WRITE)
 
     def _refuse_damage(self, number: int, scan: Scan, counted: Tail) -> None:

@@ -32,11 +32,13 @@ from pagequeue.page.page import (
     PROOF,
     REASONS,
     Scan,
+    index_to_rebuild,
     make_page,
     map_plain,
     missing_page,
     scan_region,
     writable_index,
+    zero_after,
 )
 from pagequeue.store.crash_recovery import BATCH_OPEN, CrashRecovery
 from pagequeue.store.pending_commit import resolve_in_recovery, unpublished
@@ -358,18 +360,19 @@ class Recovery:
         if self._is_torn(number, region, first, durable):
             if is_compressed(first_bytes(self.folder, name)):
                 self._make(number, first, header.floor_timestamp)
-            region = map_plain(self.folder, name, self.meta, writable=True)
-            index = writable_index(self.folder, self.prefix, self.meta, number)
+            region = map_plain(self.folder, name, self.meta, writable=True, reserved=False)
+            index = writable_index(self.folder, self.prefix, self.meta, number, reserved=False)
             self.report.did(f"dropped message {first}, a large one that was not on stable storage")
             return region, index, _nothing_in(first, header)
         if first < durable:
             scan = scan_region(region, None, header, first, durable - first)
             if scan.whole_sequence < durable and scan.stopped != _core.READ_END:
                 raise self._damage(number, scan, durable)
-        index = writable_index(self.folder, self.prefix, self.meta, number)
+        index = index_to_rebuild(self.folder, self.prefix, self.meta, number)
         scan = scan_region(region, index, header, first, None, use=_core.INDEX_WRITE)
         if scan.stopped != _core.READ_END:  # it is not sealed, and will be written to
-            region = map_plain(self.folder, name, self.meta, writable=True)
+            # Only what is not zero is written, and lies in blocks.
+            region = map_plain(self.folder, name, self.meta, writable=True, reserved=False)
         return region, index, scan
 
     def _is_torn(self, number: int, region: _core.Region, first: int, durable: int) -> bool:
@@ -429,7 +432,7 @@ class Recovery:
         header = PageHeader(number, self.meta.queue_id, first_sequence, floor, self.clock())
         # Synced before it has its name: after a power cut, a first page without its header would be
         # damage.
-        make_page(self.folder, self.prefix, self.meta, header, synced=True)
+        make_page(self.folder, self.prefix, self.meta, header, synced=True, may_grow=True)
         return header
 
     def _follow(self, number: int, before: Scan, promised: int, durable_page: int) -> PageHeader:
@@ -518,9 +521,10 @@ class Recovery:
         self, region: _core.Region, index: _core.Region, header: PageHeader, scan: Scan
     ) -> None:
         dropped = scan.sequence - scan.whole_sequence
-        zeroed = region.zero(scan.whole_position)
+        page_name, index_name = self._names(header.page_number)
+        zeroed = zero_after(self.folder, page_name, region, scan.whole_position)
         count = scan.whole_sequence - (header.first_sequence or 0)
-        index.zero(count * fmt.INDEX_RECORD_BYTES)
+        zero_after(self.folder, index_name, index, count * fmt.INDEX_RECORD_BYTES)
         self.report.messages_dropped = dropped
         self.report.bytes_zeroed = zeroed
         if zeroed:

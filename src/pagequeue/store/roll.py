@@ -209,9 +209,9 @@ class Roller:
 
     def _mapped(self, number: int) -> WritablePage:
         name = fmt.page_name(self._prefix, number)
-        region = map_plain(self._folder, name, self._meta, writable=True)
-        index = writable_index(self._folder, self._prefix, self._meta, number)
-        return WritablePage(number, region, index)
+        region = map_plain(self._folder, name, self._meta, writable=True, reserved=False)
+        index = writable_index(self._folder, self._prefix, self._meta, number, reserved=False)
+        return WritablePage(self._folder, self._prefix, number, region, index)
 
     def _make(
         self, number: int, filled_bytes: int, frame_bytes: float, commit: CommitPages | None = None
@@ -261,6 +261,7 @@ class Roller:
                     filled_bytes=filled_bytes,
                     frame_bytes=frame_bytes,
                     may_reuse=may_reuse,
+                    may_grow=not self._is_fast,
                 )
         return self._mapped(number)
 

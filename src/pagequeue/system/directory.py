@@ -397,6 +397,7 @@ class Directory:
         data: bytes,
         *,
         size_bytes: int,
+        reserved_bytes: int | None = None,
         filled_bytes: int = 0,
         maker: str = "",
         synced: bool = False,
@@ -410,6 +411,8 @@ class Directory:
             name: the file's final name; an existing file is replaced.
             data: its first bytes.
             size_bytes: its size.
+            reserved_bytes: of these, blocks are reserved for so many at the beginning, and for the
+                last OS page; for all of them where the file system cannot; None: for all.
             filled_bytes: of these, page faults are taken as well.
             maker: names the maker where only one can exist at a time; "": any number can.
             synced: whether the file must be on stable storage before it gets its name.
@@ -422,8 +425,9 @@ class Directory:
         try:
             with self.descriptor as folder:
                 return _core.Region.make(
-                    folder, temporary, name, data, size_bytes, filled_bytes, self._file_mode,
-                    synced, is_page(name), False,
+                    folder, temporary, name, data, size_bytes,
+                    size_bytes if reserved_bytes is None else reserved_bytes, filled_bytes,
+                    self._file_mode, synced, is_page(name), False,
                 )  # fmt: skip
         except OSError as error:
             raise_typed(error, self.full(name), f"making a file of {size_bytes} bytes")
@@ -443,8 +447,8 @@ class Directory:
             self._rename(spare, temporary)
             with self.descriptor as folder:
                 return _core.Region.make(
-                    folder, temporary, name, data, size_bytes, 0, self._file_mode, False, True,
-                    True,
+                    folder, temporary, name, data, size_bytes, size_bytes, 0, self._file_mode,
+                    False, True, True,
                 )  # fmt: skip
         except OSError:  # whatever the reason: the caller makes a new file
             self.remove(temporary)

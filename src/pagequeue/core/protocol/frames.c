@@ -270,6 +270,10 @@ pq_append_result pq_append(const pq_place *at, const pq_batch *batch, int64_t no
     if (end + END_MARK_BYTES > at->page_bytes || count + item_count > at->index_capacity) {
         return PQ_APPEND_FULL;
     }
+    if (at->reserved_bytes != 0 && (end + END_MARK_BYTES > at->reserved_bytes ||
+                                    count + item_count >= at->reserved_records)) {
+        return PQ_APPEND_UNRESERVED;
+    }
     uint64_t sequence = at->first_sequence + count;
     if (sequence > PQ_SEQUENCE_MAX - item_count) {
         return PQ_APPEND_EXHAUSTED;

@@ -127,6 +127,9 @@ typedef struct {
     uint64_t first_sequence;
     uint8_t *index;
     uint64_t index_capacity;
+    /* Of both files, how much surely has blocks: writing to more could find the disk full, which is
+     * a signal in a map. 0 = all of them have. */
+    uint64_t reserved_bytes, reserved_records;
     uint32_t queue_state; /* from which its frames' checksums start */
     uint64_t sequence_limit; /* appending this sequence or a higher one is refused; 0 = none is */
     uint64_t only_at; /* sequence + 1 that the first message must get; 0 = any */
@@ -179,6 +182,7 @@ typedef enum {
     PQ_APPEND_LOST,      /* a map was truncated: the frames may be lost */
     PQ_APPEND_OVER_LIMIT, /* the bound group has as many waiting as its limit allows */
     PQ_APPEND_OVERTAKEN, /* another sequence is next than `only_at` asks for */
+    PQ_APPEND_UNRESERVED, /* it fits, but blocks must be reserved first */
 } pq_append_result;
 
 typedef struct {

@@ -92,6 +92,7 @@ static PyObject *region_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 typedef struct {
     Py_buffer data;
     uint64_t bytes, filled;
+    uint64_t reserved; /* so much has blocks; the rest is reserved when it is needed */
     int mode, synced;
     int held;  /* shared lock on the file for as long as the map lives */
     int again; /* a retired file under the temporary name is used */
@@ -109,9 +110,45 @@ static int write_at(int fd, const void *data, size_t bytes, uint64_t at) {
     return 0;
 }
 
-/* Blocks for all of it: no room is an error here, never a signal later. */
+#if defined(__linux__)
+/* Not `posix_fallocate`: where the system cannot, that writes, beside others who do. Without
+ * KEEP_SIZE a page that was replaced meanwhile by a shorter file would grow. */
+static int reserve_range(int fd, uint64_t at, uint64_t bytes) {
+    while (fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t)at, (off_t)bytes) != 0) {
+        if (errno != EINTR) {
+            return errno;
+        }
+    }
+    return 0;
+}
+#else
+static int reserve_range(int fd, uint64_t at, uint64_t bytes) {
+    (void)fd, (void)at, (void)bytes;
+    return EOPNOTSUPP;
+}
+#endif
+
+/* Its beginning, and its last OS page, which tells whether it was truncated. */
+static int reserve_part(int fd, const content *wanted) {
+    uint64_t last = (uint64_t)sysconf(_SC_PAGESIZE);
+    while (ftruncate(fd, (off_t)wanted->bytes) != 0) {
+        if (errno != EINTR) {
+            return errno;
+        }
+    }
+    int error = reserve_range(fd, 0, wanted->reserved);
+    return error != 0 ? error : reserve_range(fd, wanted->bytes - last, last);
+}
+
+/* Blocks for all that is wanted: no room is an error here, never a signal later. */
 static int reserve(int fd, const content *wanted) {
     uint64_t from = 0;
+    if (wanted->reserved < wanted->bytes) {
+        int result = reserve_part(fd, wanted);
+        if (result != EOPNOTSUPP && result != ENOSYS) {
+            return result;
+        }
+    }
 #if defined(__linux__)
     struct statfs system;
     if (fstatfs(fd, &system) == 0 && system.f_type == TMPFS_MAGIC) {
@@ -136,6 +173,42 @@ static int fill(int fd, const content *wanted) {
         error = write_at(fd, zeros, (size_t)step, at);
     }
     return error != 0 ? error : write_at(fd, wanted->data.buf, (size_t)wanted->data.len, 0);
+}
+
+PyObject *pq_core_reserve(PyObject *Py_UNUSED(module), PyObject *args) {
+    int fd, error;
+    unsigned long long at, bytes;
+    if (!PyArg_ParseTuple(args, "iKK:reserve", &fd, &at, &bytes)) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    error = reserve_range(fd, at, bytes);
+    Py_END_ALLOW_THREADS
+    if (error != 0) {
+        errno = error;
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    Py_RETURN_NONE;
+}
+
+/* The file keeps its size, and reads as zeros there. */
+PyObject *pq_core_release(PyObject *Py_UNUSED(module), PyObject *args) {
+    int fd, result = -1;
+    unsigned long long at, bytes;
+    if (!PyArg_ParseTuple(args, "iKK:release", &fd, &at, &bytes)) {
+        return NULL;
+    }
+#if defined(__linux__)
+    Py_BEGIN_ALLOW_THREADS
+    result = fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at, (off_t)bytes);
+    Py_END_ALLOW_THREADS
+#else
+    errno = EOPNOTSUPP;
+#endif
+    if (result != 0) {
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    Py_RETURN_NONE;
 }
 
 /* A descriptor of the same file that is not the number of a standard stream: where these are
@@ -274,19 +347,20 @@ static int make_file(int folder, const char *temporary, const char *name, const 
 static PyObject *region_make(PyTypeObject *type, PyObject *args) {
     int folder, error;
     const char *temporary, *name;
-    unsigned long long bytes, filled;
+    unsigned long long bytes, filled, reserved;
     content wanted;
     void *base = NULL;
-    if (!PyArg_ParseTuple(args, "issy*KKiiii:make", &folder, &temporary, &name, &wanted.data,
-                          &bytes, &filled, &wanted.mode, &wanted.synced, &wanted.held,
+    if (!PyArg_ParseTuple(args, "issy*KKKiiii:make", &folder, &temporary, &name, &wanted.data,
+                          &bytes, &reserved, &filled, &wanted.mode, &wanted.synced, &wanted.held,
                           &wanted.again)) {
         return NULL;
     }
     wanted.bytes = bytes;
     wanted.filled = filled;
+    wanted.reserved = reserved;
     Region *self = NULL;
     if (bytes == 0 || bytes > PQ_PAGE_BYTES_MAX || (uint64_t)wanted.data.len > bytes ||
-        filled > bytes) {
+        filled > reserved || reserved > bytes || (uint64_t)wanted.data.len > reserved) {
         PyErr_SetString(PyExc_ValueError, "the content must fit into the file");
     } else {
         self = region_start(type, bytes, 1);
@@ -393,7 +467,7 @@ static PyMethodDef region_methods[] = {
     {"store_half", (PyCFunction)pq_region_store_half, METH_VARARGS,
      "Store 4 bytes, release order."},
     {"zero", (PyCFunction)pq_region_zero, METH_VARARGS,
-     "Zero to the end; return the bytes changed."},
+     "Zero to the end, or to a place; return the bytes changed."},
     {"populate", (PyCFunction)pq_region_populate, METH_VARARGS,
      "Take the page faults of a range now."},
     {"forget", (PyCFunction)pq_region_forget, METH_VARARGS,

@@ -104,18 +104,18 @@ PyObject *pq_region_store_half(Region *self, PyObject *args) {
     return done(self);
 }
 
-/* Zero from `at` to the end, but only what is not zero yet, so that clean OS pages stay clean. */
+/* Zero from `at` to an end, but only what is not zero yet, so that clean OS pages stay clean. */
 PyObject *pq_region_zero(Region *self, PyObject *args) {
     static const uint8_t zeros[ZERO_STEP_BYTES];
-    unsigned long long at, zeroed = 0;
-    if (!PyArg_ParseTuple(args, "K:zero", &at) || !is_writable(self) ||
-        !in_bounds(self, at, self->bytes > at ? self->bytes - at : 0, 0)) {
+    unsigned long long at, end = self->bytes, zeroed = 0;
+    if (!PyArg_ParseTuple(args, "K|K:zero", &at, &end) || !is_writable(self) ||
+        !in_bounds(self, end, 0, 0) || !in_bounds(self, at, end > at ? end - at : 0, 0)) {
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS
-    while (at < self->bytes) {
+    while (at < end) {
         size_t step = ZERO_STEP_BYTES - (size_t)(at % ZERO_STEP_BYTES);
-        step = step < self->bytes - at ? step : (size_t)(self->bytes - at);
+        step = step < end - at ? step : (size_t)(end - at);
         if (memcmp(self->base + at, zeros, step) != 0) {
             memset(self->base + at, 0, step);
             zeroed += step;

@@ -418,6 +418,8 @@ static PyMethodDef functions[] = {
      "Raise if payloads of a page were truncated away."},
     {"assign_sequences", pq_core_assign_sequences, METH_VARARGS,
      "Give the frames of a page other sequences."},
+    {"reserve", pq_core_reserve, METH_VARARGS, "Reserve blocks of a file for a range."},
+    {"release", pq_core_release, METH_VARARGS, "Give the blocks of a range of a file back."},
     {"resync", pq_core_resync, METH_VARARGS, "Find the next frame after damage."},
     {"peek", pq_core_peek, METH_VARARGS, "Return what is at a position."},
 #ifdef PAGEQUEUE_KILL_POINTS

@@ -37,7 +37,8 @@
     EVENT(UNFILLED)        /* reader: not inflated here yet; value: the position */ \
     EVENT(WRONG_SIZE)      /* writer: no record has that size; value: bytes of the payload */ \
     EVENT(STARVED)         /* writer: others took each page first; value: ns that they did */ \
-    EVENT(OVERTAKEN)       /* writer: another sequence is next than was asked for; value: it */
+    EVENT(OVERTAKEN)       /* writer: another sequence is next than was asked for; value: it */ \
+    EVENT(UNRESERVED)      /* writer: blocks must be reserved; value: bytes of the frames */
 
 typedef enum {
 #define PQ_EVENT_MEMBER(name) EVENT_##name,
@@ -151,5 +152,8 @@ PyObject *pq_core_assign_sequences(PyObject *module, PyObject *args);
 PyObject *pq_core_times(PyObject *module, PyObject *args);
 PyObject *pq_core_resync(PyObject *module, PyObject *args);
 PyObject *pq_core_peek(PyObject *module, PyObject *args);
+/* python/mapped_file.c */
+PyObject *pq_core_reserve(PyObject *module, PyObject *args);
+PyObject *pq_core_release(PyObject *module, PyObject *args);
 
 #endif

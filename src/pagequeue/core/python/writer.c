@@ -134,6 +134,7 @@ static pq_event event_of(int result) {
     case PQ_APPEND_LOST: return EVENT_LOST;
     case PQ_APPEND_OVER_LIMIT: return EVENT_OVER_LIMIT;
     case PQ_APPEND_OVERTAKEN: return EVENT_OVERTAKEN;
+    case PQ_APPEND_UNRESERVED: return EVENT_UNRESERVED;
     default: return EVENT_DAMAGED;
     }
 }
@@ -282,6 +283,7 @@ static PyObject *writer_attach(Writer *self, PyObject *args) {
     self->at.first_sequence = first_sequence;
     self->at.index = index->base;
     self->at.index_capacity = index->bytes / PQ_INDEX_RECORD_BYTES;
+    self->at.reserved_bytes = 1; /* until `_reserved` says more: another thread can send now */
     self->ahead_at = ahead_at;
     Py_XDECREF((PyObject *)old_page);
     Py_XDECREF((PyObject *)old_index);
@@ -294,6 +296,17 @@ static PyObject *writer_ahead(Writer *self, PyObject *args) {
         return NULL;
     }
     self->ahead_at = position;
+    Py_RETURN_NONE;
+}
+
+/* How much of the page that it is attached to, and of its index, has blocks; 0 = all. */
+static PyObject *writer_reserved(Writer *self, PyObject *args) {
+    unsigned long long page_bytes, index_bytes;
+    if (!PyArg_ParseTuple(args, "KK:_reserved", &page_bytes, &index_bytes)) {
+        return NULL;
+    }
+    self->at.reserved_bytes = page_bytes;
+    self->at.reserved_records = index_bytes / PQ_INDEX_RECORD_BYTES;
     Py_RETURN_NONE;
 }
 
@@ -367,6 +380,7 @@ static PyMethodDef writer_methods[] = {
     {"_bulk_commit", (PyCFunction)pq_writer_commit_pages, METH_VARARGS, NULL},
     {"_attach", (PyCFunction)writer_attach, METH_VARARGS, NULL},
     {"_ahead", (PyCFunction)writer_ahead, METH_VARARGS, NULL},
+    {"_reserved", (PyCFunction)writer_reserved, METH_VARARGS, NULL},
     {"_roll", (PyCFunction)writer_roll, METH_VARARGS, NULL},
     {"_bind", (PyCFunction)pq_writer_bind, METH_VARARGS, NULL},
     {"_detach", (PyCFunction)writer_detach, METH_NOARGS, NULL},
