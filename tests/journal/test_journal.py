@@ -275,6 +275,35 @@ def test_coroutines_share_a_journal(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_coroutine_compacts_and_the_loop_runs_meanwhile(tmp_path: Path) -> None:
+    """A thread does it: the loop serves others while the machine dumps its state."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow(Accounts):
+        def dump(self, state: dict[str, int]) -> Iterator[bytes]:
+            begun.set()
+            assert go_on.wait(60.0)
+            return iter(list(super().dump(state)))
+
+    async def run() -> None:
+        with Journal(tmp_path / "j", Slow(), page_bytes=PAGE) as journal:
+            journal.update(lambda _: ["ann", 1])
+            compacting = asyncio.create_task(journal.compact_async())
+            assert await asyncio.to_thread(begun.wait, 60.0)
+            updating = asyncio.create_task(journal.update_async(lambda _: ["ann", 1]))
+            await asyncio.sleep(0.05)
+            assert not compacting.done()
+            assert not updating.done()
+            go_on.set()
+            assert (await compacting).sequence == 1
+            assert await updating == 1
+            assert [snapshot.sequence for snapshot in journal.snapshots()] == [1]
+            with another_handle(journal, read_only=True) as follower, pytest.raises(ReadOnlyQueue):
+                await follower.compact_async()
+
+    asyncio.run(run())
+
+
 class OwnWay(Accounts):
     """Applies its own entries by another method, which can be told to fail."""
 

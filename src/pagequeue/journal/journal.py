@@ -547,6 +547,23 @@ class Journal(Closing, Generic[State]):
         finally:
             self._leave()
 
+    async def compact_async(self) -> CompactionReport:
+        """Compact as `compact` does, in a thread, and let the event loop run meanwhile.
+
+        Until it is done, only async forms may use the journal from the loop: others wait for the
+        state, and the loop with them. If the task is cancelled, the thread still compacts.
+
+        Raises:
+            PoisonEntry, DiskFull, SystemLimit, SyncFailed: as for `compact`; no entry was removed.
+            ReadOnlyQueue, LockTimeout, ClosedError, ForkedError: as for `compact`.
+
+        Example:
+            >>> (await journal.compact_async()).sequence
+            1000
+        """
+        # Keeps I22.
+        return await self._in_thread(self.compact)
+
     def _compact_if_worth_it(self) -> None:
         """Compact when the log since the last snapshot is larger than that snapshot."""
         replica = self._replica

@@ -779,6 +779,18 @@ class TaskStore(Closing):
         """
         return self.journal.compact()
 
+    async def compact_async(self) -> CompactionReport:
+        """Compact as `compact` does, in a thread, and let the event loop run meanwhile.
+
+        Until it is done, only async forms may use the store from the loop; as for
+        `Journal.compact_async`.
+
+        Example:
+            >>> (await store.compact_async()).held_by
+            ()
+        """
+        return await self.journal.compact_async()
+
     def flush(self, timeout: float | None = None) -> int:
         """Put all transactions so far on stable storage, as `Journal.flush`.
 
