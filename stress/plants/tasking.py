@@ -49,8 +49,8 @@ def successor_apart() -> None:
         claim.TaskClaim,
         "ack",
         (
-            "wanted = self._store._transaction(insert, change, delete, depend, [self.task.ref])",
-            "wanted = self._store._transaction((), change, delete, depend, [self.task.ref])",
+            "wanted = self._wanted(insert, change, delete, depend)",
+            "wanted = self._wanted((), change, delete, depend)",
         ),
         (
             "return self._finish(wanted, durable=durable)\n",

@@ -116,10 +116,7 @@ class TaskClaim:
             >>> modified.inserted[0].queue
             'publish'
         """
-        self._check()
-        if not any((insert, change, delete, depend)):
-            return self._finish(None, durable=durable)
-        wanted = self._store._transaction(insert, change, delete, depend, [self.task.ref])  # noqa: SLF001
+        wanted = self._wanted(insert, change, delete, depend)
         return self._finish(wanted, durable=durable)
 
     async def ack_async(
@@ -150,9 +147,22 @@ class TaskClaim:
             >>> modified.inserted[0].queue
             'publish'
         """
-        self._check()
-        wanted = self._store._transaction(insert, change, delete, depend, [self.task.ref])  # noqa: SLF001
+        wanted = self._wanted(insert, change, delete, depend)
         return await self._store._in_thread(partial(self._finish, wanted, durable=durable))  # noqa: SLF001
+
+    def _wanted(
+        self,
+        insert: Iterable[NewTask],
+        change: Mapping[Ref, Mapping[str, Any]] | None,
+        delete: Iterable[Ref],
+        depend: Iterable[Ref],
+    ) -> Transaction | None:
+        """Return the transaction that finishes the task; None: it does nothing else."""
+        if self._is_settled:
+            raise self._settled()
+        if not any((insert, change, delete, depend)):
+            return None
+        return self._store._transaction(insert, change, delete, depend, (self.task.ref,))  # noqa: SLF001
 
     def _finish(self, wanted: Transaction | None, *, durable: bool) -> Modified:
         """Do a transaction that finishes the task; None: one that does nothing else."""
@@ -283,11 +293,14 @@ class TaskClaim:
 
     def _check(self) -> None:
         if self._is_settled:
-            raise errors.UsageError(
-                f"this claim of task {self.task.id} was already acknowledged or given back",
-                path=self._store.directory,
-                remedy="acknowledge or give back each claim once",
-            )
+            raise self._settled()
+
+    def _settled(self) -> errors.UsageError:
+        return errors.UsageError(
+            f"this claim of task {self.task.id} was already acknowledged or given back",
+            path=self._store.directory,
+            remedy="acknowledge or give back each claim once",
+        )
 
     def _settle(self) -> None:
         self._is_settled = True
