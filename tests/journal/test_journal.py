@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from journals import PAGE, Accounts, Counts, Log
-from support import Clock
+from support import Clock, flip
 
 from pagequeue import (
     AccessError,
     ClosedError,
     ConcurrentUse,
+    CorruptFrame,
     CorruptMeta,
     DtypeMismatch,
     ForkedError,
@@ -302,6 +303,28 @@ def test_coroutine_compacts_and_the_loop_runs_meanwhile(tmp_path: Path) -> None:
                 await follower.compact_async()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("count", [9, 600], ids=["one by one", "in batches"])
+def test_follower_stops_before_damage_and_goes_on_after_its_repair(
+    tmp_path: Path, count: int
+) -> None:
+    """It applies no entry twice, however often it is asked meanwhile."""
+    with (
+        Journal(tmp_path / "j", Accounts(), page_bytes=PAGE) as journal,
+        Journal(tmp_path / "j", Accounts(), read_only=True) as follower,
+    ):
+        for name in ["ann"] * (count - 3) + ["last"] * 3:
+            journal.update(lambda _, name=name: [name, 1])
+        page = tmp_path / "j" / "queue-0000000001.page"
+        position = page.read_bytes().index(b"last")
+        flip(page, position)
+        for _ in range(2):
+            with pytest.raises(CorruptFrame):
+                follower.catch_up()
+        flip(page, position)
+        assert follower.catch_up() == count
+        assert follower.state == journal.state == {"ann": count - 3, "last": 3}
 
 
 class OwnWay(Accounts):

@@ -211,14 +211,13 @@ class Replica(Builder):
         self._stopped: Stopped | None = None
         self._consumer = queue.consumer(latest=True)
         self._poll = self._consumer.poll
+        self._is_ready = False  # what interrupts a change of state or consumer leaves it so
         self._restore()
 
     def _take(self, built: Built) -> None:
-        self._is_whole = False
         self.state, self.sequence, self.snapshot, self.log_bytes = built
-        self._is_whole = True
 
-    def advance(self) -> int:  # noqa: C901 - a hot path
+    def advance(self) -> int:
         """Apply all entries that were published; return how many there were.
 
         Raises:
@@ -228,43 +227,37 @@ class Replica(Builder):
             CorruptFrame, CorruptPage, MissingPage: the log is damaged.
         """
         begun = self.sequence
-        if (
-            self._stopped is not None or not self._is_whole or self._consumer.sequence != begun
-        ):  # fmt: skip
+        if not self._is_ready:
             self._recover()
+        self._is_ready = False
         poll = self._poll
         try:
             message = poll()
-            if message is None:
-                return 0
-            decode, apply, version = self._decode, self._apply, self._version
-            count = 0
-            while message is not None:
-                payload = message.payload
-                self._is_whole = False
-                try:
-                    written, entry = decode(payload)
-                    if written != version:
-                        entry = self._codec.upcast(written, entry, self.sequence)
-                    after = apply(self.state, entry, message.timestamp)
-                except MemoryError:
-                    raise
-                except Exception as error:
-                    raise Stopped(self.sequence) from error
-                if after is not None:
-                    self.state = after
-                self.sequence += 1
-                self._is_whole = True
-                self.log_bytes += len(payload)
-                count += 1
-                if count % ONE_BY_ONE == 0 and self._consumer.lag > ONE_BY_ONE:
-                    self._advance_far()
-                message = poll()
-        except errors.Expired:  # compaction removed what was not read yet
-            self._restore()
-        except Stopped as stopped:
-            self._rewind(stopped)
-            raise self.refusal(stopped) from stopped.__cause__
+            if message is not None:
+                decode, apply, version = self._decode, self._apply, self._version
+                count = 0
+                while message is not None:
+                    payload = message.payload
+                    try:
+                        written, entry = decode(payload)
+                        if written != version:
+                            entry = self._codec.upcast(written, entry, self.sequence)
+                        after = apply(self.state, entry, message.timestamp)
+                    except MemoryError:
+                        raise
+                    except Exception as error:
+                        raise Stopped(self.sequence) from error
+                    if after is not None:
+                        self.state = after
+                    self.sequence += 1
+                    self.log_bytes += len(payload)
+                    count += 1
+                    if count % ONE_BY_ONE == 0 and self._consumer.lag > ONE_BY_ONE:
+                        self._advance_far()
+                    message = poll()
+        except (errors.PageQueueError, Stopped) as error:
+            self._resolve(error)
+        self._is_ready = True
         return self.sequence - begun
 
     def advance_own(self, entry: Any, payload_bytes: int) -> None:  # noqa: ANN401 - of the machine
@@ -281,10 +274,10 @@ class Replica(Builder):
         if apply_own is None:
             self.advance()
             return
+        self._is_ready = False
         try:
             message = self._poll()
             assert message is not None
-            self._is_whole = False
             try:
                 after = apply_own(self.state, entry, message.timestamp)
             except MemoryError:
@@ -294,17 +287,25 @@ class Replica(Builder):
             if after is not None:
                 self.state = after
             self.sequence += 1
-            self._is_whole = True
             self.log_bytes += payload_bytes
-        except errors.Expired:  # compacted already
-            self._restore()
-        except Stopped as stopped:
-            self._rewind(stopped)
-            raise self.refusal(stopped) from stopped.__cause__
+        except (errors.PageQueueError, Stopped) as error:
+            self._resolve(error)
+        self._is_ready = True
+
+    def _resolve(self, error: errors.PageQueueError | Stopped) -> None:
+        """Continue after what kept entries from being applied, or raise it."""
+        if isinstance(error, Stopped):  # at the state before the entry
+            self._take(self._built_up_to(error.sequence))
+            self._stopped = error
+            raise self.refusal(error) from error.__cause__
+        if not isinstance(error, errors.Expired):  # the consumer's: the state is whole
+            self._is_ready = self._consumer.sequence == self.sequence
+            raise error
+        self._restore()  # compaction removed what was not read yet
 
     def _advance_far(self) -> None:
         """Apply what was published in batches."""
-        self._is_whole = False
+        self._consumer.seek(latest=True)  # elsewhere: an interrupted replay leaves a changed state
         self._take(self.replay(Built(self.state, self.sequence, self.snapshot, self.log_bytes)))
         self._consumer.seek(sequence=self.sequence)
 
@@ -317,8 +318,7 @@ class Replica(Builder):
         if self._stopped is not None and self._queue.head_sequence <= self.sequence:
             raise self.refusal(self._stopped) from self._stopped.__cause__
         self._stopped = None
-        if not self._is_whole:
-            self._take(self._built_up_to(self.sequence))
+        self._take(self._built_up_to(self.sequence))
         try:
             self._consumer.seek(sequence=self.sequence)
         except errors.Expired:
@@ -330,13 +330,9 @@ class Replica(Builder):
             self._take(self.build())
             with contextlib.suppress(errors.Expired):
                 self._consumer.seek(sequence=self.sequence)
+                self._is_ready = True
                 return
         raise self._opened.readable().expired("call again: compaction was always faster")
-
-    def _rewind(self, stopped: Stopped) -> None:
-        """Build the state before the entry that could not be applied."""
-        self._take(self._built_up_to(stopped.sequence))
-        self._stopped = stopped
 
     def _built_up_to(self, end: int) -> Built:
         """Return the state up to a sequence; a later one if compaction passed that."""
