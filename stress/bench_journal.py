@@ -306,7 +306,7 @@ def replay(base: Path, *, quick: bool) -> list[Figure]:
     for codec, entry in kinds:
         directory = base / codec
         with Journal(directory, Count(), codec=codec, page_bytes=64 << 20) as journal:
-            payload = journal._encode(entry)
+            payload = journal._codec.encode(entry)
             for begin in range(0, count, 10_000):
                 journal._producer.send_many([payload] * min(10_000, count - begin))
         rates = []
@@ -354,7 +354,7 @@ def reopening(base: Path, *, quick: bool) -> list[Figure]:
 def _churn(store: TaskStore, entries: int) -> None:
     """Write so many entries that leave no task, and compact now and then, as a user would."""
     task = store.insert("dead", 0)
-    encode, send_many = store.journal._encode, store.journal._producer.send_many
+    encode, send_many = store.journal._codec.encode, store.journal._producer.send_many
     written = 0
     while written < entries:
         versions = range(task.version + written, task.version + min(entries, written + 5_000))

@@ -135,7 +135,8 @@ class Journal(Closing, Generic[State]):
             self._snapshots = Snapshots(self._opened.store, trust)
             self._files.callback(self._snapshots.close)
             self._replica = Replica(self.queue, machine, entry_codec, self._snapshots)
-            self._encode = entry_codec.encode
+            self._codec = entry_codec
+            self._dumps, self._version = entry_codec.dumps, entry_codec.version
             if not read_only:
                 self._open_writing()
                 if compact_on_open:
@@ -403,7 +404,12 @@ class Journal(Closing, Generic[State]):
             entry = decide(replica.state)
             if entry is None:
                 return NOTHING
-            payload = self._encode(entry)
+            try:
+                payload = self._dumps((self._version, entry))
+            except MemoryError:
+                raise
+            except Exception as error:
+                raise self._codec.refusal(entry, error) from error
             at = replica.sequence
             try:
                 sequence = self._send(payload, at=at)

@@ -6,6 +6,7 @@ is deterministic: `apply` uses only the state, the entry and its timestamp.
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from pagequeue import errors
@@ -20,6 +21,7 @@ CODECS: Final = ("json", "msgpack", "bytes", "pickle")
 VERSION_BYTES: Final = 4
 """In the codec "bytes" an entry begins with its version; in the others it is a pair."""
 VERSION_MAX: Final = 2**31 - 1
+_version_of: Final = struct.Struct("<I").unpack_from
 
 
 class Machine(Protocol[State]):
@@ -101,7 +103,7 @@ class EntryCodec:
 
     Attributes:
         version: of the machine.
-        encode: returns the payload of an entry of this version.
+        dumps: returns the payload of a version and an entry; raises what its library raises.
         decode: returns version and entry of a payload.
 
     Raises:
@@ -126,9 +128,9 @@ class EntryCodec:
         self._upcast: Callable[[int, Any], Any] | None = getattr(machine, "upcast", None)
         found = codec_of(codec)
         self._name = codec
-        self._dumps: Callable[[tuple[int, Any]], bytes] = found.encode  # type: ignore[assignment]
+        self.dumps: Callable[[tuple[int, Any]], bytes] = found.encode  # type: ignore[assignment]
         if codec == "bytes":
-            self._dumps = _joined
+            self.dumps = _joined
         self.decode: Callable[[bytes], Any] = _split if codec == "bytes" else found.decode
 
     def encode(self, entry: Any) -> bytes:  # noqa: ANN401 - what the codec encodes
@@ -138,15 +140,19 @@ class EntryCodec:
             NotEncodable: the codec cannot encode it.
         """
         try:
-            return self._dumps((self.version, entry))
+            return self.dumps((self.version, entry))
         except MemoryError:
             raise
         except Exception as error:
-            raise errors.NotEncodable(
-                f"codec {self._name!r} cannot encode this {type(entry).__name__} ({error}); "
-                "no entry was appended",
-                path=self._path, remedy="return an entry that the codec supports",
-            ) from error  # fmt: skip
+            raise self.refusal(entry, error) from error
+
+    def refusal(self, entry: Any, error: Exception) -> errors.NotEncodable:  # noqa: ANN401 - the same
+        """Return the error for an entry that `dumps` did not encode."""
+        return errors.NotEncodable(
+            f"codec {self._name!r} cannot encode this {type(entry).__name__} ({error}); "
+            "no entry was appended",
+            path=self._path, remedy="return an entry that the codec supports",
+        )  # fmt: skip
 
     def upcast(self, version: int, entry: Any, sequence: int) -> Any:  # noqa: ANN401 - the same
         """Return an entry of this version for one of another.
@@ -171,4 +177,4 @@ def _joined(pair: tuple[int, Any]) -> bytes:
 def _split(payload: bytes) -> tuple[int, bytes]:
     if len(payload) < VERSION_BYTES:
         raise ValueError(f"{len(payload)} bytes, and its version alone takes {VERSION_BYTES}")
-    return int.from_bytes(payload[:VERSION_BYTES], "little"), payload[VERSION_BYTES:]
+    return _version_of(payload)[0], payload[VERSION_BYTES:]

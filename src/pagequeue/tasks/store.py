@@ -893,7 +893,9 @@ def _text(name: str, value: object) -> str:
 
 
 def _nanoseconds(name: str, seconds: float, *, above: float) -> int:
-    value = seconds if type(seconds) is float else number(name, seconds)
+    if type(seconds) is float and 0 < seconds <= SECONDS_MAX:  # mostly
+        return math.ceil(seconds * NS_PER_S)
+    value = number(name, seconds)
     if not above < value <= SECONDS_MAX or (above < 0 and value < 0):
         raise errors.InvalidOption(
             f"{name} is {seconds} s", remedy="give seconds, at most ten years"
