@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pagequeue import Conflict, Queue, errors
-from pagequeue.tasks import NewTask, TaskStore
+from pagequeue.tasks import NewTask, TaskStore, state
 from pagequeue.util.timestamps import NS_PER_S
 
 if TYPE_CHECKING:
@@ -576,3 +576,47 @@ def test_store_that_is_closed_refuses_everything(opened: Callable[..., TaskStore
         store.tasks()
     with pytest.raises(errors.UsageError):
         claim.ack()
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, MemoryError])
+def test_task_is_found_after_a_claim_that_was_interrupted(
+    opened: Callable[..., TaskStore],
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[BaseException],
+) -> None:
+    """Between taking a scheduled task from one heap and entering it in the other."""
+
+    def interrupted(*_: object) -> None:
+        raise kind
+
+    with opened() as store:
+        store.insert("mail", 1, at=timedelta(seconds=5))
+        clock.pass_by(10)
+        with monkeypatch.context() as patch:
+            patch.setattr(state, "heappush", interrupted)
+            with pytest.raises(kind):
+                store.claim("mail", timeout=0)
+        assert store.claim("mail", timeout=0).value == 1
+
+
+@pytest.mark.parametrize("count", [3, 40])
+@pytest.mark.parametrize("names", [["a"], ["a", "b"]], ids=["one queue", "two queues"])
+def test_many_are_claimed_in_order_whatever_the_share_that_is_taken(
+    opened: Callable[..., TaskStore], clock: Clock, count: int, names: list[str]
+) -> None:
+    """By priority, then since when they can be claimed; those left come next, in order too."""
+    with opened(max_deliveries=2) as store:
+        wanted: list[tuple[int, Any, int]] = []
+        for number in range(100):
+            task = NewTask(
+                names[number % len(names)], number, priority=number * 7 % 5,
+                at=clock.now - number * 13 % 10,
+            )  # fmt: skip
+            wanted.append((-task.priority, task.at, number))
+            store.modify(insert=[task])
+        found: list[int] = []
+        while len(found) < 100:
+            claims = store.claim_many(names, count, timeout=0)
+            found += [claim.value for claim in claims]
+        assert found == [value for *_, value in sorted(wanted)]

@@ -401,7 +401,12 @@ class Journal(Closing, Generic[State]):
         try:
             replica = self._replica
             replica.advance()
-            entry = decide(replica.state)
+            try:
+                entry = decide(replica.state)
+            except BaseException as error:
+                if isinstance(error, MemoryError) or not isinstance(error, Exception):
+                    replica.doubt()  # it may have arranged the state anew, and not to the end
+                raise
             if entry is None:
                 return NOTHING
             try:

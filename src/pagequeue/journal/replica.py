@@ -292,6 +292,10 @@ class Replica(Builder):
             self._resolve(error)
         self._is_ready = True
 
+    def doubt(self) -> None:
+        """Build the state again before its next use."""
+        self._is_ready = False
+
     def _resolve(self, error: errors.PageQueueError | Stopped) -> None:
         """Continue after what kept entries from being applied, or raise it."""
         if isinstance(error, Stopped):  # at the state before the entry

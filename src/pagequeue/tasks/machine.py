@@ -24,6 +24,7 @@ its task is damage, and `apply` raises before it changes anything.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from heapq import heappop
 from typing import TYPE_CHECKING, Any, Final
 
@@ -102,8 +103,9 @@ class TaskMachine:
             operation = entry[1]
             _EFFECTS[operation[0]](state, now, operation)
             return
+        effects = _EFFECTS
         for operation in entry[1:]:
-            _EFFECTS[operation[0]](state, now, operation)
+            effects[operation[0]](state, now, operation)
 
     def dump(self, state: State) -> Iterator[bytes]:
         """Yield a state in chunks; equal states yield equal chunks."""
@@ -323,8 +325,8 @@ def _claim(state: State, now: int, operation: Sequence[Any]) -> None:
     state.totals[CLAIMED] += 1
 
 
-def _remove(state: State, now: int, number: int) -> None:
-    record = state.tasks.pop(number)
+def _remove(total: int, state: State, now: int, operation: Sequence[Any]) -> None:
+    record = state.tasks.pop(operation[1])
     record.version = GONE
     if record.key is not None:
         del state.keys[record.key]
@@ -335,16 +337,7 @@ def _remove(state: State, now: int, number: int) -> None:
         heappop(waiting)
     else:
         lane.first(now)
-
-
-def _finish(state: State, now: int, operation: Sequence[Any]) -> None:
-    _remove(state, now, operation[1])
-    state.totals[DONE] += 1
-
-
-def _delete(state: State, now: int, operation: Sequence[Any]) -> None:
-    _remove(state, now, operation[1])
-    state.totals[DELETED] += 1
+    state.totals[total] += 1
 
 
 def _change(state: State, now: int, operation: Sequence[Any]) -> None:
@@ -415,7 +408,8 @@ def _codec(state: State, now: int, operation: Sequence[Any]) -> None:
 
 
 _EFFECTS: Final[dict[int, Callable[[State, int, Sequence[Any]], None]]] = {
-    INSERT: _insert, CLAIM: _claim, FINISH: _finish, DELETE: _delete, CHANGE: _change,
+    INSERT: _insert, CLAIM: _claim, FINISH: partial(_remove, DONE),
+    DELETE: partial(_remove, DELETED), CHANGE: _change,
     DEPEND: _depend, NACK: _nack, EXTEND: _extend, BURY: _bury, CODEC: _codec,
 }  # fmt: skip
 

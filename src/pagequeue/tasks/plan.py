@@ -24,12 +24,14 @@ from pagequeue.tasks.machine import (
 from pagequeue.tasks.task import Modified, Task, task_of
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable, Iterator, Sequence
 
     from pagequeue.tasks.state import Lane, Ready, Record, State
 
 LEASE_ENDED: Final = "was kept until its lease ended"
 GIVEN_BACK: Final = "was given back"
+SORTED_SHARE: Final = 8
+"""A heap is sorted when it has at most so many entries for each one that is taken."""
 
 Ref = tuple[int, int]
 _TASK: Final = tuple.__new__
@@ -117,8 +119,12 @@ def modify(state: State, now: int, wanted: Transaction, path: str) -> tuple[list
         changed.append(_changed(task_of(state.tasks[ref[0]], codec), change, at))
     inserted: list[Task] = []
     for number, new in enumerate(wanted.insert, state.next_id):
-        entry.append((INSERT, *new))
-        inserted.append(_inserted(number, new, now, codec))
+        queue, payload, at, priority, key = new
+        entry.append((INSERT, queue, payload, at, priority, key))
+        inserted.append(_TASK(Task, (
+            number, 1, queue, payload, now if at is None else at, priority, 0, None, None, False,
+            now, key, codec,
+        )))  # fmt: skip
     return entry, Modified(tuple(inserted), tuple(changed))
 
 
@@ -150,15 +156,17 @@ def finish_one(state: State, now: int, number: int, version: int, path: str) -> 
 
 
 def _check_versions(state: State, wanted: Transaction, path: str) -> None:
-    conflicts = [
-        conflict
-        for refs in (wanted.finish, wanted.delete, wanted.depend, [ref for ref, _ in wanted.change])
-        for ref in refs
-        if (conflict := _conflict(state, ref)) is not None
-    ]
+    tasks = state.tasks
+    conflicts: list[Conflict] = []
+    for refs in (wanted.finish, wanted.delete, wanted.depend, [ref for ref, _ in wanted.change]):
+        for number, version in refs:
+            record = tasks.get(number)
+            if record is None or record.version != version:
+                actual = None if record is None else record.version
+                conflicts.append(Conflict(number, version, actual))
     conflicts += [
-        Conflict(number, None, state.tasks[number].version, key)
-        for *_, key in wanted.insert
+        Conflict(number, None, tasks[number].version, key)
+        for _, _, _, _, key in wanted.insert
         if key is not None and (number := state.keys.get(key, 0))
     ]
     if conflicts:
@@ -188,14 +196,6 @@ def stale(path: str, conflicts: Sequence[Conflict]) -> Stale:
         path=path, remedy="read the tasks again and decide anew; a lost claim is another worker's",
         conflicts=tuple(conflicts),
     )  # fmt: skip
-
-
-def _inserted(number: int, new: Insertion, now: int, codec: str) -> Task:
-    queue, payload, at, priority, key = new
-    return _TASK(Task, (
-        number, 1, queue, payload, now if at is None else at, priority, 0, None, None, False, now,
-        key, codec,
-    ))  # fmt: skip
 
 
 def _claimed(record: Record, until: int, worker: str, codec: str) -> Task:
@@ -269,9 +269,7 @@ def claim(
     lanes = [lane for name in names if (lane := state.lanes.get(name)) is not None]
     entry: list[Any] = [now]
     tasks: list[Task] = []
-    passed: list[tuple[Lane, Ready]] = []
-    while len(tasks) < limit_count and (found := _first(lanes, now)) is not None:
-        lane, ready = found
+    for ready in _in_order(lanes, now, limit_count):
         record = ready[4]
         if max_deliveries is not None and record.deliveries >= max_deliveries:
             entry.append([BURY, record.id, record.version, reason_of(record)])
@@ -280,9 +278,6 @@ def claim(
             tasks.append(_claimed(record, until, worker, codec))
             if len(tasks) == limit_count:
                 break
-        passed.append((lane, heappop(lane.ready)))
-    for lane, ready in passed:  # the state stays as it is until the entry takes effect
-        heappush(lane.ready, ready)
     if tasks:
         return Claims(entry, tasks, None)
     times = [time for lane in lanes if (time := lane.next_time()) is not None]
@@ -308,6 +303,30 @@ def claim_one(
     record, until = found[4], now + lease_ns
     task = _claimed(record, until, worker, state.codec or "")
     return [now, (CLAIM, record.id, record.version, until, worker)], task
+
+
+def _in_order(lanes: list[Lane], now: int, count: int) -> Iterator[Ready]:
+    """Yield the entries of tasks that can be claimed, in the order in which they are.
+
+    Args:
+        lanes: of the tasks; they are as they were when the iterator is closed.
+        now: ns since 1970.
+        count: so many will do, mostly.
+    """
+    if len(lanes) == 1 and lanes[0].first(now) is not None:
+        ready = lanes[0].ready
+        if len(ready) <= SORTED_SHARE * count:  # a sorted list is a heap, too
+            ready.sort()
+            yield from [entry for entry in ready if entry[4].version == entry[3]]
+            return
+    passed: list[tuple[Lane, Ready]] = []
+    try:
+        while (found := _first(lanes, now)) is not None:
+            yield found[1]
+            passed.append((found[0], heappop(found[0].ready)))
+    finally:  # the state stays as it is until the entry takes effect
+        for lane, entry in passed:
+            heappush(lane.ready, entry)
 
 
 def _first(lanes: list[Lane], now: int) -> tuple[Lane, Ready] | None:

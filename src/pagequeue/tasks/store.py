@@ -610,8 +610,7 @@ class TaskStore(Closing):
 
     def _claims_of(self, found: plan.Claims) -> list[TaskClaim]:
         claims = [TaskClaim(self, task) for task in found.tasks]
-        for claim in claims:
-            self._claims[claim.task.id] = claim
+        self._claims.update([(claim.task.id, claim) for claim in claims])
         return claims
 
     def _seconds(
