@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import os
 import pickle
 import threading
@@ -42,6 +43,7 @@ from pagequeue import (
 from pagequeue.cli import main
 from pagequeue.journal import Journal, Machine
 from pagequeue.multiprocessing import Queue as ObjectQueue
+from pagequeue.tasks import TaskStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -272,8 +274,26 @@ def test_coroutines_share_a_journal(tmp_path: Path) -> None:
             assert journal.state == {f"c{i}": 20 for i in range(3)}
             assert await journal.wait_async(0.01) is False
             assert await journal.update_async(lambda _: None) is None
+            assert await journal.catch_up_async() == 60
+            assert await journal.read_async(len) == 3
+            assert await journal.at_async(timedelta(0)) == journal.state
+            assert (await journal.verify_async()).ok
 
     asyncio.run(run())
+
+
+def test_every_call_that_can_wait_has_an_async_form() -> None:
+    """It takes what the other takes; opening, closing and looking at heads of files are short."""
+    for kind, short in ((Journal, {"close", "snapshots"}), (TaskStore, {"close"})):
+        calls = {
+            name: inspect.signature(call)
+            for name, call in inspect.getmembers(kind, inspect.isfunction)
+            if not name.startswith("_")
+        }
+        forms = {name: form for name, form in calls.items() if not name.endswith("_async")}
+        assert {name for name in forms if f"{name}_async" not in calls} == short
+        for name in set(forms) - short:
+            assert calls[f"{name}_async"].parameters == forms[name].parameters
 
 
 def test_coroutine_compacts_and_the_loop_runs_meanwhile(tmp_path: Path) -> None:

@@ -62,6 +62,9 @@ def test_coroutines_do_what_threads_do(store: TaskStore) -> None:
         with pytest.raises(errors.Stale, match="not in the store any more"):
             await claims[1].ack_async()
         assert [task.id for task in store] == [3]
+        assert await store.tasks_async("c", status="ready") == [await store.get_async(3)]
+        assert await store.tasks_async(moment=timedelta(days=1)) == []
+        assert await store.stats_async() == store.stats()
         assert await store.flush_async() == store.flush() == store.journal.sequence
         assert (await store.compact_async()).sequence == store.journal.sequence
 

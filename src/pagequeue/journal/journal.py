@@ -209,6 +209,18 @@ class Journal(Closing, Generic[State]):
         finally:
             self._leave()
 
+    async def catch_up_async(self) -> int:
+        """Catch up as `catch_up` does, in a thread, and let the event loop run meanwhile.
+
+        Raises:
+            PoisonEntry, NewerFormat, CorruptSnapshot, ClosedError: as for `catch_up`.
+
+        Example:
+            >>> await journal.catch_up_async()
+            1000
+        """
+        return await self._in_thread(self.catch_up)
+
     def read(self, query: Callable[[State], Found]) -> Found:
         """Return what a function finds in the newest state; no thread changes it meanwhile.
 
@@ -228,6 +240,21 @@ class Journal(Closing, Generic[State]):
             return query(self._replica.state)
         finally:
             self._leave()
+
+    async def read_async(self, query: Callable[[State], Found]) -> Found:
+        """Read as `read` does, in a thread, and let the event loop run meanwhile.
+
+        Args:
+            query: as for `read`; it is called in that thread.
+
+        Raises:
+            PoisonEntry, NewerFormat, CorruptSnapshot, ClosedError: as for `catch_up`.
+
+        Example:
+            >>> await journal.read_async(lambda state: state["ann"])
+            5
+        """
+        return await self._in_thread(lambda: self.read(query))
 
     def wait(self, timeout: float | None = None, *, after: int | None = None) -> bool:
         """Wait until an entry was published, and apply all that were.
@@ -561,8 +588,8 @@ class Journal(Closing, Generic[State]):
     async def compact_async(self) -> CompactionReport:
         """Compact as `compact` does, in a thread, and let the event loop run meanwhile.
 
-        Until it is done, only async forms may use the journal from the loop: others wait for the
-        state, and the loop with them. If the task is cancelled, the thread still compacts.
+        Meanwhile use only async forms from the loop: others wait for the state, and stop it. If the
+        task is cancelled, the thread still compacts.
 
         Raises:
             PoisonEntry, DiskFull, SystemLimit, SyncFailed: as for `compact`; no entry was removed.
@@ -629,6 +656,22 @@ class Journal(Closing, Generic[State]):
         state: State = self._replica.build(end).state
         return state
 
+    async def at_async(self, moment: TimeLike) -> State:
+        """Return the state as of a time as `at` does, and let the event loop run meanwhile.
+
+        Args:
+            moment: as for `at`: int ns since 1970, UTC, an aware datetime, or a timedelta.
+
+        Raises:
+            Expired, PoisonEntry, NewerFormat, CorruptSnapshot, NaiveDatetime, InvalidOption: as for
+                `at`.
+
+        Example:
+            >>> await journal.at_async(timedelta(hours=1))
+            {}
+        """
+        return await self._in_thread(lambda: self.at(moment))
+
     def _end_of(self, store: Store, ns: int) -> int:
         """Return the sequence after the last entry that is not later than a time.
 
@@ -665,6 +708,23 @@ class Journal(Closing, Generic[State]):
             return check_journal(self._replica, self._machine, self.queue, report)
         finally:
             self._leave()
+
+    async def verify_async(
+        self, progress: Callable[[int, int], None] | None = None
+    ) -> JournalReport:
+        """Check all as `verify` does, in a thread, and let the event loop run meanwhile.
+
+        Args:
+            progress: as for `verify`; it is called in that thread.
+
+        Raises:
+            ClosedError, ForkedError: the handle cannot be used.
+
+        Example:
+            >>> (await journal.verify_async()).ok
+            True
+        """
+        return await self._in_thread(lambda: self.verify(progress))
 
     # --- one thread at a time ---------------------------------------------------------------------
 

@@ -718,6 +718,18 @@ class TaskStore(Closing):
 
         return self.journal.read(look)
 
+    async def get_async(self, task_id: int) -> Task | None:
+        """Return a task as `get` does, and let the event loop run meanwhile.
+
+        Args:
+            task_id: its number.
+
+        Example:
+            >>> (await store.get_async(1)).queue
+            'mail'
+        """
+        return await self._in_thread(lambda: self.get(task_id))
+
     def tasks(
         self,
         queue: str | None = None,
@@ -753,6 +765,30 @@ class TaskStore(Closing):
 
         return self.journal.read(look) if moment is None else look(self.journal.at(now))
 
+    async def tasks_async(
+        self,
+        queue: str | None = None,
+        *,
+        status: TaskStatus | None = None,
+        moment: TimeLike | None = None,
+    ) -> list[Task]:
+        """Return tasks as `tasks` does, and let the event loop run meanwhile.
+
+        Args:
+            queue: as for `tasks`.
+            status: as for `tasks`.
+            moment: as for `tasks`.
+
+        Raises:
+            InvalidOption: the status is unknown.
+            As for `Journal.at`, with `moment`.
+
+        Example:
+            >>> [task.id for task in await store.tasks_async("mail", status="ready")]
+            [1, 2]
+        """
+        return await self._in_thread(lambda: self.tasks(queue, status=status, moment=moment))
+
     def stats(self) -> TaskStats:
         """Return figures of all task queues, counted now.
 
@@ -762,6 +798,15 @@ class TaskStore(Closing):
         """
         now, journal = self._clock(), self.journal
         return journal.read(lambda state: _stats(state, now, journal.sequence))
+
+    async def stats_async(self) -> TaskStats:
+        """Return figures as `stats` does, and let the event loop run meanwhile.
+
+        Example:
+            >>> (await store.stats_async()).queues["mail"].ready
+            2
+        """
+        return await self._in_thread(self.stats)
 
     def __iter__(self) -> Iterator[Task]:
         """Iterate over all tasks as they are now, oldest first."""
@@ -781,8 +826,7 @@ class TaskStore(Closing):
     async def compact_async(self) -> CompactionReport:
         """Compact as `compact` does, in a thread, and let the event loop run meanwhile.
 
-        Until it is done, only async forms may use the store from the loop; as for
-        `Journal.compact_async`.
+        Meanwhile use only async forms from the loop, as for `Journal.compact_async`.
 
         Example:
             >>> (await store.compact_async()).held_by
