@@ -198,9 +198,11 @@ def task_cycle(base: Path, *, quick: bool) -> list[Figure]:
     ]  # fmt: skip
 
 
-def _share(kind: type[Any], directory: Path, count: int, barrier: Barrier) -> None:
+def _share(
+    kind: type[Any], directory: Path, count: int, barrier: Barrier, *, durable: bool
+) -> None:
     """Do so many cycles at the same time as others: any task may come."""
-    tasks: Tasks = kind(directory)
+    tasks: Tasks = kind(directory, durable=durable)
     try:
         barrier.wait(SHARED_SECONDS_MAX)
         for _ in range(count):
@@ -212,13 +214,15 @@ def _share(kind: type[Any], directory: Path, count: int, barrier: Barrier) -> No
     tasks.close()
 
 
-def _shared(kind: type[Any], directory: Path, count: int) -> float:
+def _shared(kind: type[Any], directory: Path, count: int, *, durable: bool) -> float:
     """Return the seconds for each task of several processes together."""
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(PROCESSES + 1)
-    kind(directory).close()
+    kind(directory, durable=durable).close()
     workers = [
-        context.Process(target=_share, args=(kind, directory, count, barrier))
+        context.Process(
+            target=_share, args=(kind, directory, count, barrier), kwargs={"durable": durable}
+        )
         for _ in range(PROCESSES)
     ]
     for worker in workers:
@@ -234,16 +238,26 @@ def _shared(kind: type[Any], directory: Path, count: int) -> float:
 
 
 def four_processes(base: Path, *, quick: bool) -> list[Figure]:
-    """Insert, claim and finish in four processes at once; each applies the entries of all."""
-    count, rounds = (50, 1) if quick else (SHARED_CYCLES, 3)
-    found = [
-        (
-            _shared(Ours, base / f"ours-{number}", count),
-            _shared(Sqlite, base / f"theirs-{number}", count),
-        )
-        for number in range(rounds)
-    ]
-    return [_ratio("four processes", SHARED_GOAL, found)]
+    """Insert, claim and finish in four processes at once; each applies the entries of all.
+
+    Durable, each step waits for a sync, which the processes share when they come together.
+    """
+    rounds = 1 if quick else 3
+    figures = []
+    for name, durable, cycles in (
+        ("four processes", False, SHARED_CYCLES),
+        ("four processes, durable", True, DURABLE_CYCLES),
+    ):
+        count = 20 if quick else cycles
+        found = [
+            tuple(
+                _shared(kind, base / f"{name}-{kind.__name__}-{number}", count, durable=durable)
+                for kind in (Ours, Sqlite)
+            )
+            for number in range(rounds)
+        ]
+        figures.append(_ratio(name, SHARED_GOAL, [(ours, theirs) for ours, theirs in found]))
+    return figures
 
 
 def send_at(base: Path, *, quick: bool) -> list[Figure]:
