@@ -44,7 +44,7 @@ def dependency_not_compared() -> None:
 
 
 def successor_apart() -> None:
-    """First the one, then the other."""
+    """First the one, then the other, after a pause in which a kill comes often enough."""
     rewrite(
         claim.TaskClaim,
         "ack",
@@ -56,6 +56,7 @@ def successor_apart() -> None:
             "return self._finish(wanted, durable=durable)\n",
             (
                 "self._finish(wanted, durable=durable)\n"
+                "    __import__('time').sleep(0.002)\n"
                 "    return self._store.modify(insert=insert)\n"
             ),
         ),
