@@ -1,15 +1,14 @@
 """Forbids that the drop-in for multiprocessing.Queue loses or doubles an object when one dies.
 
-Two producers put objects, small ones and now and then one that has a file of its own; four workers
-get them, and with a JoinableQueue call `task_done` when they are done, often holding several. A
-watcher reads `qsize`, `full` and `empty`, with some `maxsize` or none. All of them are killed at
-random, now and then all at once, and started again; some workers exit in the middle of their work.
-In the end all remaining objects are got, often while a watcher still has the queue open, `join`
-returns, and what each process wrote down (`item_log.py`) is proved: with a JoinableQueue a worker
-finished every object that was put, no worker got one that a living one had, or one that was done;
-with a Queue no worker got one twice, and no more are gone than processes that were killed. No more
-than `maxsize` ever waited (I17), and no large object's file is missing or stays (I18). A case is a
-kill.
+Two producers put objects, small ones and some that have a file of their own; four workers get them,
+and with a JoinableQueue call `task_done` when they are done, often holding several. A watcher reads
+`qsize`, `full` and `empty`, with some `maxsize` or none. All of them are killed at random, now and
+then all at once, and started again; some workers exit in the middle of their work. In the end all
+remaining objects are got, often while a watcher still has the queue open, `join` returns, and what
+each process wrote down (`item_log.py`) is proved: with a JoinableQueue a worker finished every
+object that was put, no worker got one that a living one had, or one that was done; with a Queue no
+worker got one twice, and no more are gone than processes that were killed. No more than `maxsize`
+ever waited (I17), and no large object's file is missing or stays (I18). A case is a kill.
 """
 
 from __future__ import annotations
@@ -50,7 +49,8 @@ ROUND_SECONDS = 2.5
 MEAN_PAUSE = 0.015
 SLOTS = ("producer", "producer", "worker", "worker", "worker", "worker", "watcher")
 KILL_ALL_SHARE = 0.05
-LARGE_SHARE = 0.02
+LARGE_SHARES = (0.02, 0.3)
+"""Of a producer's objects; the second is of every other producer, so that many die with a file."""
 HELD_MAX = 4
 MAXSIZES = (0, 0, 1, 5, 100)
 DRAIN_SECONDS = 30.0
@@ -87,9 +87,10 @@ def produce(ground: Ground, uid: int) -> None:
     """Put objects until killed."""
     rng = random.Random(uid)
     log, queue = ItemLog(ground.log_path), ground.queue()
+    large_share = LARGE_SHARES[uid % 2]
     for number in range(1 << 20):
         item = uid << 20 | number
-        size_bytes = PAGE_BYTES * 2 if rng.random() < LARGE_SHARE else rng.randrange(200)
+        size_bytes = PAGE_BYTES * 2 if rng.random() < large_share else rng.randrange(200)
         log.note(PUTTING, uid, item)
         queue.put((item, bytes(size_bytes)))
         log.note(PUT, uid, item)

@@ -38,6 +38,8 @@ ROLL_POINTS = range(11, 16)
 FLUSH_POINTS = range(16, 18)
 LEAP_POINTS = range(31, 36)
 """Of publishing many pages by one store."""
+LEAPS = ("publish", "large", "batch with large")
+"""Kinds of traffic that do so."""
 POINTS = (*PUBLISH_POINTS, *ROLL_POINTS, *FLUSH_POINTS)
 BEFORE_HEADER, BEHIND_ROLL = 11, 15
 PASSES_MAX = 12
@@ -99,7 +101,7 @@ class Campaign:
             either: tuple[bool | None, ...] = (None,)  # with a survivor or without, by chance
             steps = list(product(POINTS, ("single", "batch", "rotate", "rows"), either))
             steps += product(POINTS, ("publish", "large"), either)
-            steps += product(LEAP_POINTS, ("publish", "large"), either if turn else (True, False))
+            steps += product(LEAP_POINTS, LEAPS, either if turn else (True, False))
             self.rng.shuffle(steps)
             steps.sort(key=lambda step: step[0] not in LEAP_POINTS)  # the rarest first
             for point, kind, has_survivor in steps:
@@ -125,7 +127,7 @@ class Campaign:
             if not self.victim(scene, point, at_pass, kind):
                 scene.violations.append("the victim did not reach that point")
             # A publisher dies there in a roll of a staged page, or of the queue.
-            if again == BEHIND_ROLL and point == BEFORE_HEADER and kind not in {"publish", "large"}:
+            if again == BEHIND_ROLL and point == BEFORE_HEADER and kind not in LEAPS:
                 scene.tear_next_header(sequence_first=self.rng.random() < 0.5)
             if again is not None:
                 self.victim(scene, again, 1, "mixed")

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from stress import children
 from stress.publications import wrong_entries
-from stress.traffic import RECORD, SEEN, Log, Op, Proof, Shape, chained
+from stress.traffic import LARGE_IN_BATCH, RECORD, SEEN, Log, Op, Proof, Shape, chained
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,13 +29,13 @@ PAGE_NUMBER_AT, TAIL_EVEN_AT, FIRST_EVEN_AT, TAIL_ODD_AT = 192, 200, 208, 216
 FIRST_SEQUENCE_AT = 40
 LEFT_BY_PUBLISHERS = {"queue-publishing", "queue-sending"}
 
-MIXED, SINGLE, BATCH, ROTATE, ROWS, PUBLISH, PUBLISH_BATCH, LARGE = range(8)
+MIXED, SINGLE, BATCH, ROTATE, ROWS, PUBLISH, PUBLISH_BATCH, LARGE, BATCH_WITH_LARGE = range(9)
 KINDS = {
     "mixed": MIXED, "single": SINGLE, "batch": BATCH, "rotate": ROTATE, "rows": ROWS,
-    "publish": PUBLISH, "large": LARGE,
+    "publish": PUBLISH, "large": LARGE, "batch with large": BATCH_WITH_LARGE,
 }  # fmt: skip
-_SIZES = {"payload_bytes_max": 1200, "batch_bytes_max": 2600, "batch_count_max": 8}
-_LARGE = {"large_bytes": 4 * PAGE_BYTES}
+_SIZES: dict[str, Any] = {"payload_bytes_max": 1200, "batch_bytes_max": 2600, "batch_count_max": 8}
+_LARGE: dict[str, Any] = {"large_bytes": 4 * PAGE_BYTES}
 SHAPES = (
     Shape(**_SIZES, batch_parts=80, rotate_parts=20, row_parts=64),
     Shape(**_SIZES, batch_parts=0, rotate_parts=0),
@@ -45,6 +45,7 @@ SHAPES = (
     Shape(**_SIZES, batch_parts=20, rotate_parts=10, publish_parts=200),
     Shape(60, batch_parts=0, rotate_parts=0, publish_parts=256, publish_count_max=12),
     Shape(**_SIZES, batch_parts=40, rotate_parts=10, **_LARGE, large_parts=192),
+    Shape(**_SIZES, rotate_parts=10, **_LARGE, large_parts=240, large_ways=(LARGE_IN_BATCH,)),
 )
 
 

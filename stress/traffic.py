@@ -34,7 +34,7 @@ VIOLATIONS_MAX = 5
 SMALL_BYTES_MAX = 3950
 """What has fewer bytes fits into one page, however small."""
 LARGE_SENT, LARGE_STREAMED, LARGE_IN_BATCH, LARGE_BATCH, DISCARDED = range(5)
-LARGE_WAYS = 5
+LARGE_WAYS = tuple(range(5))
 
 
 class Op(NamedTuple):
@@ -100,7 +100,7 @@ class Shape:
     What is published is mostly more than one page of 4096 bytes holds. Of the large operations,
     each has about `large_bytes` and does not fit into one page: a message that is sent or written
     as a file, a batch with such a message in it, a batch of small ones, or a file that is
-    discarded.
+    discarded; `large_ways` are those that it can be.
     """
 
     payload_bytes_max: int = 8192
@@ -113,6 +113,7 @@ class Shape:
     publish_count_max: int = 60
     large_parts: int = 0
     large_bytes: int = 0
+    large_ways: tuple[int, ...] = LARGE_WAYS
 
     def op(self, uid: int, number: int) -> Op:
         """Return operation `number` of producer `uid`."""
@@ -147,7 +148,7 @@ class Shape:
     def _large(self, uid: int, number: int, seed: bytes) -> Op:
         size = HEADER.size + self.large_bytes * (64 + seed[61]) // 192
         limit = min(self.payload_bytes_max, size)
-        way = seed[60] % LARGE_WAYS
+        way = self.large_ways[seed[60] % len(self.large_ways)]
         if way == DISCARDED:
             return Op([], discards=_payload(uid, number, 0, 1, size))
         if way in {LARGE_SENT, LARGE_STREAMED}:

@@ -93,7 +93,8 @@ def engine(defines: tuple[tuple[str, str], ...]) -> ctypes.CDLL:
     path = variant.build_program(sources, [*flags, *variant.define_flags(dict(defines))])
     library = ctypes.CDLL(str(path))
     signatures = {
-        "cut_load": (c_void_p, c_char_p, c_uint64, c_char_p, c_uint64, c_uint64, c_uint64),
+        "cut_load": (c_void_p, c_char_p, c_uint64, c_char_p, c_uint64, c_char_p, c_uint64,
+                     c_uint64),
         "cut_free": (None, c_void_p),
         "cut_choose": (None, c_void_p, c_uint64, c_int),
         "cut_choose_last": (None, c_void_p),
@@ -131,8 +132,9 @@ class States:
     def __init__(self, recording: Recording, defines: Mapping[str, str]) -> None:
         self._engine = engine(tuple(sorted(defines.items())))
         self._log, self._sent = recording.log, recording.sent  # the engine points into them
+        self._continues = bytes(continues for _, _, continues in recording.messages())
         self._trace = self._engine.cut_load(
-            self._log, len(self._log), self._sent, len(self._sent),
+            self._log, len(self._log), self._sent, len(self._sent), self._continues,
             recording.promised, recording.least,
         )  # fmt: skip
         if not self._trace:

@@ -8,6 +8,7 @@ luck, keeps them apart.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import random
 from dataclasses import dataclass
@@ -59,6 +60,12 @@ PUBLISH_COUNT_MAX: Final = 120
 LARGE_PARTS: Final = 32
 PUBLISHED_PAGE_BYTES_MAX: Final = 8192
 """More would be too much to record."""
+LARGE_SHARE: Final = 0.08
+"""Of the plans, those in which mostly large messages and batches with such are sent."""
+LARGE_PAGE_BYTES: Final = PAGE_BYTES[0]
+LARGE_PLAN_PARTS: Final = 160
+LARGE_PLAN_STEPS_MAX: Final = 20
+"""Each of them takes several pages, which have to be recorded."""
 MIXED, SINGLES, BATCHES, HABITS = range(4)
 """What a producer of echoes sends, by its uid modulo the number of habits."""
 
@@ -82,6 +89,7 @@ class Plan:
         consumers: named ones; each belongs to the producer in its place.
         reuses: whether files of retired pages become the next ones.
         publishes: whether some of what is sent is published as one, mostly in pages.
+        large: whether most of what is sent does not fit into one page.
     """
 
     seed: int
@@ -97,6 +105,7 @@ class Plan:
     consumers: int = 0
     reuses: bool = False
     publishes: bool = False
+    large: bool = False
 
     @classmethod
     def of(cls, seed: int) -> Plan:
@@ -107,7 +116,7 @@ class Plan:
         keeps = keeping.random() < KEEPS_SHARE
         if keeps:  # many pages, so that some are removed
             page_bytes = keeping.choice(PAGE_BYTES[:2])
-        return cls(
+        plan = cls(
             seed=seed,
             kind=rng.choice(KINDS),
             producers=rng.randint(2, 4),
@@ -124,6 +133,12 @@ class Plan:
             and not keeps
             and random.Random(seed ^ 0x1EA9).random() < PUBLISHES_SHARE,
         )
+        if not keeps and random.Random(seed ^ 0xB16).random() < LARGE_SHARE:
+            plan = dataclasses.replace(
+                plan, page_bytes=LARGE_PAGE_BYTES, steps=min(plan.steps, LARGE_PLAN_STEPS_MAX),
+                echo=0, publishes=True, large=True,
+            )  # fmt: skip
+        return plan
 
     @property
     def words(self) -> str:
@@ -134,6 +149,7 @@ class Plan:
             f"{self.page_bytes}, sync {self.sync}, {self.policy}, clock {self.clock}, "
             f"{self.consumers} named consumers, {self.kept or 'all'} pages kept"
             f"{', used again' * self.reuses}{', published in parts' * self.publishes}"
+            f"{', mostly large' * self.large}"
         )
 
     def ticks(self) -> Callable[[], int] | None:
@@ -173,7 +189,7 @@ class Plan:
             row_parts=64,
             publish_parts=PUBLISH_PARTS * self.publishes,
             publish_count_max=PUBLISH_COUNT_MAX,
-            large_parts=LARGE_PARTS * self.publishes,
+            large_parts=LARGE_PLAN_PARTS if self.large else LARGE_PARTS * self.publishes,
             large_bytes=2 * self.page_bytes,
         )
         return shape.op(uid, number)

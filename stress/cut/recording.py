@@ -19,7 +19,7 @@ import numpy as np
 
 from pagequeue import format as fmt
 from stress.traced import trace
-from stress.traffic import VIOLATIONS_MAX
+from stress.traffic import HEADER, VIOLATIONS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -102,7 +102,7 @@ class Recording:
     large: list[bytes] = field(default_factory=list)
 
     def messages(self) -> list[tuple[int, bytes, bool]]:
-        """Return what was sent: timestamp, payload, whether its batch continues."""
+        """Return what was sent: timestamp, payload, whether its batch or bulk commit continues."""
         found = []
         large = iter(self.large)
         at = 0
@@ -115,6 +115,9 @@ class Recording:
                 payload = next(large)
             found.append((timestamp, payload, bool(fmt.has_more(length))))
             at += _frame_bytes(self.sent, at)
+        for i, (one, following) in enumerate(itertools.pairwise(found)):
+            if _is_continued(one[1], following[1]):
+                found[i] = (*one[:2], True)
         return found
 
     def events(self) -> Iterator[Event]:
@@ -202,6 +205,14 @@ class Recording:
         if sum(sizes) != len(rest):
             raise ValueError(f"{path} is not a whole recording")
         return cls(log=parts[0], sent=parts[1], large=parts[2:], **head)
+
+
+def _is_continued(payload: bytes, following: bytes) -> bool:
+    """Whether the next message is of the same call; no frame says that of a bulk commit."""
+    if min(len(payload), len(following)) < HEADER.size:
+        return False
+    uid, number, place = HEADER.unpack_from(payload)[:3]
+    return HEADER.unpack_from(following)[:3] == (uid, number, place + 1)
 
 
 def _frame_bytes(data: bytes, at: int) -> int:

@@ -32,14 +32,17 @@ LABEL_VARIABLE: Final = "PAGEQUEUE_CUT_LABEL"
 """Names the file that records which state is being tried, in case the process dies of it."""
 DIE_PUBLISHING: Final = "die publishing"
 SHIP: Final = "ship"
+LARGE: Final = "large"
 TURNS: Final = (
     "fail",
     "die",
+    LARGE,
     "flush",
     "die",
     "send",
     "flush inside",
     "take",
+    LARGE,
     SHIP,
     DIE_PUBLISHING,
     "trim",
@@ -132,7 +135,7 @@ class Worker:
         while True:
             seed = self.rng.getrandbits(31)
             plan = Plan.of(seed)
-            if verb == "publish" and plan.publishes:
+            if (verb == "publish" and plan.publishes) or (verb == LARGE and plan.large):
                 return seed
             steps = steps_of(plan)
             if verb == DIE_PUBLISHING and any(step.point in LEAP_POINTS for step in steps):

@@ -68,6 +68,7 @@ typedef struct {
     uint32_t file_count, name_count;
     cut_syncs directory;
     const uint8_t **frames; /* what was sent, by sequence, as encoded in a page */
+    const uint8_t *continues; /* for each of them: whether its batch or bulk commit does */
     uint64_t frame_count;
     uint64_t least; /* every recovery finds so many messages, guaranteed or not */
     /* the state */
@@ -95,7 +96,8 @@ typedef struct {
 
 /* cut_trace.c */
 cut_trace *cut_load(const uint8_t *log, uint64_t log_bytes, const uint8_t *sent,
-                    uint64_t sent_bytes, uint64_t promised, uint64_t least);
+                    uint64_t sent_bytes, const uint8_t *continues, uint64_t promised,
+                    uint64_t least);
 void cut_free(cut_trace *trace);
 
 /* cut_state.c */

@@ -351,28 +351,6 @@ static cut_result delivered(recovery *run, uint64_t begin, uint64_t last, uint64
     return sequence < end ? wrong(run, CUT_DAMAGED, last, 0, sequence) : CUT_FINE;
 }
 
-#define HEADER_BYTES 24u /* of what the suite sends: uid u64, number u32, place u16, count u16, ... */
-
-/* Whether a batch or a bulk commit continues across a sequence. */
-static int is_inside(const cut_trace *trace, uint64_t sequence) {
-    uint16_t place[2];
-    if (sequence == 0 || sequence >= trace->frame_count) {
-        return 0;
-    }
-    const uint8_t *before = trace->frames[sequence - 1], *behind = trace->frames[sequence];
-    uint32_t words[2];
-    memcpy(&words[0], before, 4);
-    memcpy(&words[1], behind, 4);
-    if ((words[0] & PQ_LENGTH_MASK) < PQ_FRAME_BYTES + HEADER_BYTES ||
-        (words[1] & PQ_LENGTH_MASK) < PQ_FRAME_BYTES + HEADER_BYTES ||
-        memcmp(before + PQ_FRAME_BYTES, behind + PQ_FRAME_BYTES, 12) != 0) {
-        return 0; /* of another operation, or of an unknown one */
-    }
-    memcpy(&place[0], before + PQ_FRAME_BYTES + 12, 2);
-    memcpy(&place[1], behind + PQ_FRAME_BYTES + 12, 2);
-    return place[1] == place[0] + 1;
-}
-
 static cut_result recovered(recovery *run) {
     const cut_trace *trace = run->trace;
     pq_scanned found = {0};
@@ -394,9 +372,7 @@ static cut_result recovered(recovery *run) {
     if (result != CUT_FINE || found.whole_sequence == 0) {
         return result;
     }
-    uint32_t word;
-    memcpy(&word, trace->frames[found.whole_sequence - 1], 4);
-    if (pq_has_more(word) || is_inside(trace, found.whole_sequence)) {
+    if (trace->continues[found.whole_sequence - 1]) {
         return wrong(run, CUT_PART_OF_BATCH, number, found.whole_position, found.whole_sequence);
     }
     return CUT_FINE;

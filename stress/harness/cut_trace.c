@@ -210,15 +210,17 @@ static int read_sent(cut_trace *trace, const uint8_t *sent, uint64_t sent_bytes)
     return 1;
 }
 
-/* The caller keeps log and frames as long as the trace. NULL: they are invalid. */
+/* The caller keeps log, frames and flags as long as the trace. NULL: they are invalid. */
 cut_trace *cut_load(const uint8_t *log, uint64_t log_bytes, const uint8_t *sent,
-                    uint64_t sent_bytes, uint64_t promised, uint64_t least) {
+                    uint64_t sent_bytes, const uint8_t *continues, uint64_t promised,
+                    uint64_t least) {
     pq_crc_choose(PQ_CRC_BEST);
     cut_trace *trace = calloc(1, sizeof *trace);
     if (trace == NULL) {
         return NULL;
     }
     trace->least = least;
+    trace->continues = continues;
     trace->made = CUT_NOWHERE;
     if (!read_log(trace, log, log_bytes, promised) || !read_sent(trace, sent, sent_bytes)) {
         cut_free(trace);

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pagequeue.bulk import publisher, staged_fragments, staged_pages
 from pagequeue.maintenance import trim_plan
 from pagequeue.page import fragments
+from pagequeue.store import power_loss_recovery
 from stress.plants.plant import DAMAGE, KILL, RETAIN, SIM, STEP, in_python, switched
 from stress.plants.rewrite import rewrite
 
@@ -28,6 +29,10 @@ LARGE = (
     switched(
         "fragment_unchecked", "the checksum of a fragment's block is not compared",
         "I23, bytes that were not sent", {DAMAGE: 30.0},
+    ),
+    in_python(
+        "fragments_not_recovered", "recovery after a power cut checks no fragments of a message",
+        "I23, a message without all of its bytes", {SIM: 90.0},
     ),
     in_python(
         "live_writers_pages_removed", "staged pages are removed, whether their writer lives or not",
@@ -101,6 +106,11 @@ def staged_pages_not_synced() -> None:
         ("if self._synced:", "if False:"),
     )
     rewrite(staged_fragments, "write_start", ("if synced:", "if False:"))
+
+
+def fragments_not_recovered() -> None:
+    """A head that is on the disk passes for its message, to recovery and to readers before it."""
+    rewrite(power_loss_recovery.Recovery, "_is_torn", ("if first < durable or", "if True or"))
 
 
 def live_writers_pages_removed() -> None:

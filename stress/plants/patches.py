@@ -102,6 +102,7 @@ from stress.plants.keeping import (  # noqa: F401  the same
     unacked_not_looked_at,
 )
 from stress.plants.large import (  # noqa: F401  the same
+    fragments_not_recovered,
     half_a_message_kept,
     live_writers_pages_removed,
     staged_pages_not_synced,

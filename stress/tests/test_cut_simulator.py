@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pagequeue import format as fmt
 from stress import driver
 from stress import no_simulated_cut_loses_what_was_flushed as campaign
 from stress.campaign import Budget
 from stress.cut.native import MODES, RESULTS, States
 from stress.cut.plan import KINDS, PUBLISH_POINTS, Plan, steps_of
 from stress.cut.recording import NOWHERE, Event, Kind, Recording
+from stress.traffic import HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -236,6 +238,21 @@ def test_what_was_sent_is_known(recorded: Recording) -> None:
     ]
 
 
+def test_a_bulk_commit_continues_up_to_its_last_message() -> None:
+    """I19: no frame says so, and of a large message only the head is a frame; its bytes tell."""
+    small, large, last = (
+        HEADER.pack(7, 1, place, 3, size, 0) + bytes(size - HEADER.size)
+        for place, size in enumerate((40, 9000, 24))
+    )
+    other = HEADER.pack(7, 2, 0, 1, 24, 0)
+    head = fmt.LARGE_MESSAGE | fmt.FRAME_HEADER_BYTES + fmt.LARGE_HEAD.itemsize
+    words = [(len(small) + 16, small), (head, bytes(16)), (len(last) + 16, last), (40, other)]
+    sent = b"".join(word.to_bytes(4, "little") + bytes(12) + data for word, data in words)
+    recording = Recording("made", 0, b"", sent, large=[large])
+    found = [(payload, more) for _, payload, more in recording.messages()]
+    assert found == [(small, True), (large, True), (last, False), (other, False)]
+
+
 def test_the_end_of_a_run_is_the_whole_queue(recorded: Recording) -> None:
     """Without a cut the fast engine finds every message."""
     states = States(recorded, {})
@@ -315,6 +332,7 @@ def test_plans_follow_from_their_seed() -> None:
     with_consumers = {"take", "trim"}
     others = {"send", "flush", "reopen", "restart", "die", "flush inside", "fail"}
     assert verbs == others | with_consumers
+    assert 8 < sum(plan.large for plan in plans) < 30
     keeping = [plan for plan in plans if plan.consumers]
     assert 30 < len(keeping) < 90
     assert any(plan.kept and plan.reuses for plan in keeping)
