@@ -153,14 +153,51 @@ def test_reader_can_request_copies_of_a_batch(queue: Queue) -> None:
     assert pa.schema(batch) == pa.record_batch(batch).schema == COPIED
 
 
-def test_copy_that_arrow_cannot_hold_is_refused(
+def test_copies_of_more_than_2_gib_have_large_offsets(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Offsets have 32 bits: a typed error, and not a wrapped number."""
+    """Offsets of 32 bits hold no more; the schema says which a batch has."""
+    batch, few = queue.last(1000), queue.last(1)
+    monkeypatch.setattr(arrow, "COPY_BYTES_MAX", 5000)
+    rows = batch.to_arrow()
+    assert rows.schema.field("payload").type == pa.large_binary()
+    assert rows.column("payload").to_pylist() == batch.payloads
+    rows.validate(full=True)
+    assert pa.schema(batch) == pa.record_batch(batch).schema == rows.schema
+    assert few.to_arrow().schema == pa.schema(few) == COPIED
+    with pytest.raises(MessageTooLarge, match="take smaller batches"):
+        batch.__arrow_c_array__(COPIED.__arrow_c_schema__())
+    assert len(batch.to_arrow(copy=False)) == len(PAYLOADS)
+
+
+def test_large_messages_among_others_have_large_offsets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same for what no page holds, also as text; a view of such a message is refused."""
+    with Queue(tmp_path / "texts", page_bytes=4096, codec="utf-8") as queue:
+        texts = ["a", "b" * 9000, "c" * 50]
+        queue.producer().send_many(texts)
+        batch = queue.between()
+        monkeypatch.setattr(arrow, "COPY_BYTES_MAX", 8000)
+        rows = batch.to_arrow()
+        assert rows.schema.field("payload").type == pa.large_string()
+        assert rows.column("payload").to_pylist() == texts
+        with pytest.raises(MessageTooLarge, match="take a copy"):
+            batch.to_arrow(copy=False)
+
+
+def test_stream_has_large_offsets_if_its_reader_requests_them(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All batches of a stream have one schema, which is fixed before the first one is read."""
     monkeypatch.setattr(arrow, "COPY_BYTES_MAX", 1000)
     with pytest.raises(MessageTooLarge, match="take smaller batches"):
-        queue.last(1000).to_arrow()
-    assert len(queue.last(1000).to_arrow(copy=False)) == len(PAYLOADS)
+        queue.batches(limit_count=1000).to_arrow().read_all()
+    wide = COPIED.set(2, pa.field("payload", pa.large_binary()))
+    capsule = queue.batches(limit_count=1000).__arrow_c_stream__(wide.__arrow_c_schema__())
+    table = pa.RecordBatchReader._import_from_c_capsule(capsule).read_all()
+    assert table.schema == wide
+    assert rows_of(table) == sent(queue)
 
 
 # --- a part of a queue ---------------------------------------------------------------------------

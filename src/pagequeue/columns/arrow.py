@@ -7,7 +7,7 @@ its file is not recycled (I13), also after the queue is closed or removed.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -18,12 +18,12 @@ from pagequeue.util.optional import pyarrow
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from pagequeue.columns.batch import Batch, PageSlice
+    from pagequeue.columns.batch import Batch
     from pagequeue.schema.schema import Schema
 
 TEXT_CODECS: Final = frozenset({"utf-8", "json"})
 COPY_BYTES_MAX: Final = 2**31 - 1
-"""An array of type binary has offsets of 32 bits."""
+"""An array of type binary has offsets of 32 bits, and so have views."""
 
 
 def is_text(kind: Schema | None) -> bool:
@@ -31,11 +31,13 @@ def is_text(kind: Schema | None) -> bool:
     return kind is not None and kind.dtype is None and kind.codec in TEXT_CODECS
 
 
-def schema(kind: Schema | None = None, *, copy: bool = False, text: bool = False) -> Any:  # noqa: ANN401 - pyarrow's
+def schema(
+    kind: Schema | None = None, *, copy: bool = False, text: bool = False, wide: bool = False
+) -> Any:  # noqa: ANN401 - pyarrow's
     """Return the schema of batches, as views or as copies; records have a column for each field.
 
-    With `text` copies are strings where `is_text`. `own_names` gives the names of the columns
-    `sequence` and `timestamp`.
+    With `text` copies are strings where `is_text`; with `wide` they have offsets of 64 bits.
+    `own_names` gives the names of the columns `sequence` and `timestamp`.
 
     Raises:
         MissingExtra: pyarrow is not installed.
@@ -44,7 +46,7 @@ def schema(kind: Schema | None = None, *, copy: bool = False, text: bool = False
     pa = pyarrow()
     dtype = None if kind is None else kind.dtype
     if dtype is None:
-        copied = pa.string() if text and is_text(kind) else pa.binary()
+        copied = _copied_type(pa, is_string=text and is_text(kind), wide=wide)
         fields = [("payload", copied if copy else pa.binary_view())]
     else:
         assert dtype.names is not None
@@ -52,6 +54,19 @@ def schema(kind: Schema | None = None, *, copy: bool = False, text: bool = False
     names = own_names([name for name, _ in fields])
     own = [(names["sequence"], pa.int64()), (names["timestamp"], pa.timestamp("ns", "UTC"))]
     return pa.schema(own + fields)
+
+
+def _copied_type(pa: Any, *, is_string: bool, wide: bool) -> Any:  # noqa: ANN401 - the same
+    """Return the type of copied payloads."""
+    if wide:
+        return pa.large_string() if is_string else pa.large_binary()
+    return pa.string() if is_string else pa.binary()
+
+
+def schema_of(batch: Batch) -> Any:  # noqa: ANN401 - the same
+    """Return the schema of `Batch.to_arrow`."""
+    wide = int(batch.lengths.sum()) > COPY_BYTES_MAX
+    return schema(batch._kind, copy=True, text=True, wide=wide)  # noqa: SLF001 - its own package
 
 
 def own_names(fields: Collection[str]) -> dict[str, str]:
@@ -67,19 +82,28 @@ def own_names(fields: Collection[str]) -> dict[str, str]:
     return names
 
 
-def record_batch(batch: Batch, *, copy: bool, text: bool = False) -> Any:  # noqa: ANN401 - the same
-    """Return a batch as a `pyarrow.RecordBatch`; see `Batch.to_arrow`."""
+def record_batch(batch: Batch, *, copy: bool, text: bool = False, wide: bool | None = False) -> Any:  # noqa: ANN401 - the same
+    """Return a batch as a `pyarrow.RecordBatch`; see `Batch.to_arrow`.
+
+    Args:
+        batch: the messages.
+        copy: whether payloads are copies, or views of the pages.
+        text: whether copies are strings where `is_text`.
+        wide: whether copies have offsets of 64 bits; None: where they need them.
+    """
     kind = batch._kind  # noqa: SLF001 - its own package
-    columns = schema(kind, copy=copy, text=text)
     pa = pyarrow()
     count = len(batch)
     if kind is not None and kind.dtype is not None:
+        columns = schema(kind)
         arrays = arrow_arrays(batch.to_numpy())
         batch._check_intact()  # noqa: SLF001 - its own package
     else:
-        arrays = [_payload(pa, batch, pa.binary() if copy else pa.binary_view(), copy=copy)]
-        if columns.field("payload").type == pa.string():
-            arrays = [_text(pa, batch, arrays[0])]
+        payloads = _copy(pa, batch, wide=wide) if copy else _view(pa, batch)
+        wide = pa.types.is_large_binary(payloads.type)
+        columns = schema(kind, copy=copy, text=text, wide=wide)
+        column = columns.field("payload").type
+        arrays = [payloads if payloads.type == column else _text(pa, batch, payloads, column)]
     sequence = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(batch.sequences)])
     timestamp = pa.Array.from_buffers(
         columns.field(1).type, count, [None, pa.py_buffer(batch.timestamps)]
@@ -89,33 +113,39 @@ def record_batch(batch: Batch, *, copy: bool, text: bool = False) -> Any:  # noq
 
 def payload_array(batch: Batch) -> Any:  # noqa: ANN401 - the same
     """Return the payloads as a copy of type binary, also those of records."""
-    pa = pyarrow()
-    return _payload(pa, batch, pa.binary(), copy=True)
+    return _copy(pyarrow(), batch, wide=False)
 
 
-def _payload(pa: Any, batch: Batch, column: Any, *, copy: bool) -> Any:  # noqa: ANN401 - the same
-    """Return the payloads as one array."""
+def _copy(pa: Any, batch: Batch, *, wide: bool | None) -> Any:  # noqa: ANN401 - the same
+    """Return the payloads as one array of their own; `wide` as for `record_batch`."""
+    parts = batch._parts()  # noqa: SLF001 - its own package
+    count = len(batch)
+    ends = np.zeros(count + 1, np.int64)
+    if count:
+        lengths = np.concatenate([part.lengths for part in parts]) if parts else batch.lengths
+        np.cumsum(lengths, out=ends[1:])
+    size_bytes = int(ends[-1])
+    if wide is None:
+        wide = size_bytes > COPY_BYTES_MAX
+    if not wide:
+        _check_size(size_bytes, "of a copy", "take smaller batches, or views")
+    column = _copied_type(pa, is_string=False, wide=wide)
+    if count and not parts:
+        return pa.array(batch.payloads, column)
+    data, at = np.empty(size_bytes, np.uint8), 0
+    for part in parts:
+        at = _core.pack(part.region, part.spans, part.first_sequence, data.data, at)
+    offsets = pa.py_buffer(ends if wide else ends.astype(np.int32))
+    return pa.Array.from_buffers(column, count, [None, offsets, pa.py_buffer(data)])
+
+
+def _view(pa: Any, batch: Batch) -> Any:  # noqa: ANN401 - the same
+    """Return the payloads as views: each mapped page is a buffer; large messages are copies."""
     parts = batch._parts()  # noqa: SLF001 - its own package
     if len(batch) and not parts:
-        size_bytes = int((batch.lengths.sum if copy else batch.lengths.max)())
-        _check_copy(size_bytes)
-        return pa.array(batch.payloads, column)
-    return (_copied if copy else _viewed)(pa, parts, len(batch))
-
-
-def _text(pa: Any, batch: Batch, payloads: Any) -> Any:  # noqa: ANN401 - the same
-    """Return copied payloads as strings, without another copy; each is checked to be UTF-8."""
-    try:
-        return payloads.cast(pa.string())
-    except pa.ArrowInvalid:
-        raise errors.NotDecodable(
-            f"a payload of {batch!r} is not UTF-8, as those of its codec are",
-            remedy="take bytes, with copy=False",
-        ) from None
-
-
-def _viewed(pa: Any, parts: list[PageSlice], count: int) -> Any:  # noqa: ANN401 - the same
-    """Return the payloads as views: each mapped page is a buffer."""
+        longest = int(batch.lengths.max())
+        _check_size(longest, "that a view can have", "take a copy, by to_arrow()")
+        return pa.array(batch.payloads, pa.binary_view())
     pages: dict[_core.Region, int] = {}
     views = [
         _core.views(
@@ -125,44 +155,48 @@ def _viewed(pa: Any, parts: list[PageSlice], count: int) -> Any:  # noqa: ANN401
     ]
     whole = views[0] if len(views) == 1 else b"".join(views)
     buffers = [None, pa.py_buffer(whole), *map(pa.py_buffer, pages)]
-    return pa.Array.from_buffers(pa.binary_view(), count, buffers)
+    return pa.Array.from_buffers(pa.binary_view(), len(batch), buffers)
 
 
-def _copied(pa: Any, parts: list[PageSlice], count: int) -> Any:  # noqa: ANN401 - the same
-    """Return a contiguous copy of the payloads."""
-    ends = np.zeros(count + 1, np.int64)
-    if parts:
-        np.cumsum(np.concatenate([part.lengths for part in parts]), out=ends[1:])
-    size_bytes = int(ends[-1])
-    _check_copy(size_bytes)
-    data, at = np.empty(size_bytes, np.uint8), 0
-    for part in parts:
-        at = _core.pack(part.region, part.spans, part.first_sequence, data.data, at)
-    offsets = pa.py_buffer(ends.astype(np.int32))
-    return pa.Array.from_buffers(pa.binary(), count, [None, offsets, pa.py_buffer(data)])
+def _text(pa: Any, batch: Batch, payloads: Any, column: Any) -> Any:  # noqa: ANN401 - the same
+    """Return copied payloads as strings, without another copy; each is checked to be UTF-8."""
+    try:
+        return payloads.cast(column)
+    except pa.ArrowInvalid:
+        raise errors.NotDecodable(
+            f"a payload of {batch!r} is not UTF-8, as those of its codec are",
+            remedy="take bytes, with copy=False",
+        ) from None
 
 
-def _check_copy(size_bytes: int) -> None:
+def _check_size(size_bytes: int, what: str, remedy: str) -> None:
     """Raise MessageTooLarge if one array, or one value of it, cannot hold so many bytes."""
     if size_bytes > COPY_BYTES_MAX:
         raise errors.MessageTooLarge(
-            f"{size_bytes} bytes of payloads exceed the {COPY_BYTES_MAX} bytes of a copy",
-            size_bytes=size_bytes, limit_bytes=COPY_BYTES_MAX,
-            remedy="take smaller batches, or views",
+            f"{size_bytes} bytes of payloads exceed the {COPY_BYTES_MAX} bytes {what}",
+            size_bytes=size_bytes, limit_bytes=COPY_BYTES_MAX, remedy=remedy,
         )  # fmt: skip
 
 
 # --- capsules -------------------------------------------------------------------------------------
 
 
-def _wanted(requested_schema: object, *, copy: bool) -> tuple[Any, bool]:
-    """Return the schema that a reader requests, and whether it needs copies of payloads."""
+class _Wanted(NamedTuple):
+    """What a reader requests: a schema, copies of payloads, and `wide` as for `record_batch`."""
+
+    schema: Any
+    copy: bool
+    wide: bool | None
+
+
+def _wanted(requested_schema: object, *, copy: bool) -> _Wanted:
     pa = pyarrow()
     if requested_schema is None:
-        return None, copy
+        return _Wanted(None, copy, None)
     wanted = pa.Schema._import_from_c_capsule(requested_schema)  # noqa: SLF001 - the only way
-    fields = [field for field in wanted if field.name == "payload"]
-    return wanted, not (fields and fields[0].type.equals(pa.binary_view()))
+    kinds = [field.type for field in wanted if field.name == "payload"] or [None]
+    wide = kinds[0] in {pa.large_binary(), pa.large_string()}
+    return _Wanted(wanted, kinds[0] != pa.binary_view(), wide)
 
 
 def array_capsules(batch: Batch, requested_schema: object) -> tuple[object, object]:
@@ -171,24 +205,29 @@ def array_capsules(batch: Batch, requested_schema: object) -> tuple[object, obje
     Raises:
         As for `record_batch`; and what pyarrow raises if it cannot cast to the schema.
     """
-    wanted, copy = _wanted(requested_schema, copy=True)
-    capsules: tuple[object, object] = record_batch(batch, copy=copy, text=True).__arrow_c_array__(
-        None if wanted is None else wanted.__arrow_c_schema__()
+    wanted = _wanted(requested_schema, copy=True)
+    rows = record_batch(batch, copy=wanted.copy, text=True, wide=wanted.wide)
+    capsules: tuple[object, object] = rows.__arrow_c_array__(
+        None if wanted.schema is None else wanted.schema.__arrow_c_schema__()
     )
     return capsules
 
 
-def batch_reader(batches: Iterator[Batch], kind: Schema, *, copy: bool = True) -> Any:  # noqa: ANN401 - the same
+def batch_reader(
+    batches: Iterator[Batch], kind: Schema, *, copy: bool = True, wide: bool = False
+) -> Any:  # noqa: ANN401 - the same
     """Return a `pyarrow.RecordBatchReader` that reads batches one by one.
 
-    It raises what reading a batch raises; a stream capsule of it has only the text of an error.
+    It raises what reading a batch raises; a stream capsule of it has only the text of an error. All
+    of its batches have one schema: without `wide` more than 2 GiB of payloads are refused.
 
     Raises:
         MissingExtra: pyarrow is not installed.
     """
     # No generator: that would be at its end after an error, and the rest seem to be read.
-    made = map(partial(record_batch, copy=copy, text=True), batches)
-    return pyarrow().RecordBatchReader.from_batches(schema(kind, copy=copy, text=True), made)
+    made = map(partial(record_batch, copy=copy, text=True, wide=wide), batches)
+    columns = schema(kind, copy=copy, text=True, wide=wide)
+    return pyarrow().RecordBatchReader.from_batches(columns, made)
 
 
 def stream_capsule(
@@ -199,8 +238,9 @@ def stream_capsule(
     Raises:
         MissingExtra: pyarrow is not installed; and what it raises if it cannot cast to the schema.
     """
-    wanted, copy = _wanted(requested_schema, copy=copy)
-    capsule: object = batch_reader(batches, kind, copy=copy).__arrow_c_stream__(
-        None if wanted is None else wanted.__arrow_c_schema__()
+    wanted = _wanted(requested_schema, copy=copy)
+    reader = batch_reader(batches, kind, copy=wanted.copy, wide=bool(wanted.wide))
+    capsule: object = reader.__arrow_c_stream__(
+        None if wanted.schema is None else wanted.schema.__arrow_c_schema__()
     )
     return capsule

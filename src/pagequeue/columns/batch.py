@@ -292,8 +292,8 @@ class Batch(Sequence[Message]):
 
         Args:
             copy: True: `payload` is a copy of type binary, or string with the codecs `"utf-8"` and
-                `"json"`. False: it is a view of the pages, of type binary_view, which fewer
-                operations of libraries take.
+                `"json"`; of more than 2 GiB it is large_binary or large_string. False: it is a view
+                of the pages, of type binary_view, which fewer operations of libraries take.
 
         Returns:
             columns `sequence` (int64), `timestamp` (timestamp[ns, UTC]) and `payload`; in a queue
@@ -306,11 +306,11 @@ class Batch(Sequence[Message]):
         Raises:
             MissingExtra: pyarrow is not installed.
             NotEncodable: Arrow has no type for a field of the dtype; the text names it.
-            MessageTooLarge: a copy would exceed 2 GiB: take smaller batches.
+            MessageTooLarge: with `copy=False`, a message exceeds 2 GiB: take a copy.
             NotDecodable: a payload that should be text is not UTF-8.
             CorruptPage: the file of a page was truncated meanwhile.
         """
-        return arrow.record_batch(self, copy=copy, text=True)
+        return arrow.record_batch(self, copy=copy, text=True, wide=None)
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
         """Return the messages as Arrow's two capsules, for any library that takes them.
@@ -325,7 +325,7 @@ class Batch(Sequence[Message]):
 
     def __arrow_c_schema__(self) -> object:
         """Return the capsule of the schema of `__arrow_c_array__`."""
-        return arrow.schema(self._kind, copy=True, text=True).__arrow_c_schema__()
+        return arrow.schema_of(self).__arrow_c_schema__()
 
     # --- messages ---------------------------------------------------------------------------------
 

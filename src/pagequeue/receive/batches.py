@@ -95,7 +95,8 @@ class Batches(Iterator[Batch], Closing):
 
         Args:
             requested_schema: the schema that the reader prefers, as a capsule: payloads are copied
-                unless its `payload` is of type binary_view.
+                unless its `payload` is of type binary_view; large_binary is needed where a message
+                exceeds 2 GiB.
 
         Raises:
             MissingExtra: pyarrow is not installed.
@@ -120,6 +121,8 @@ class Batches(Iterator[Batch], Closing):
             MissingExtra: pyarrow is not installed.
             Expired: retention removed the beginning of the part.
             ClosedError: the queue was closed; also from the reader, if it is closed meanwhile.
+            MessageTooLarge: from the reader: a message exceeds 2 GiB, and its batches have one
+                schema: take `Batch.to_arrow` of each.
 
         Example:
             >>> queue.batches().to_arrow().read_all().num_rows
