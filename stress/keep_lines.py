@@ -1,6 +1,6 @@
 """Dying at the N-th executed Python line of trimming, of making room, and of what moves a cursor.
 
-Each case begins with the copy of a queue of eight pages and two named consumers, made once. The
+Each case begins with the copy of a queue of some pages and two named consumers, made once. The
 witness is a process that has the queue open before the victim comes, or opens it afterwards; then
 the first opener recovers it. It proves the messages and continues with it.
 """
@@ -23,16 +23,14 @@ from stress.keep_scenarios import (
     BEHIND,
     BEHIND_AT,
     DONE,
-    DONE_AT,
-    EACH,
     MUCH,
     NEW,
     PAGE_BYTES,
-    PAGES,
-    TOTAL,
+    Layout,
     Scenario,
-    payload,
 )
+from stress.steps import PAGE_NUMBER_AT
+from stress.tampering import overwrite
 from stress.traced import At, Deaths, Victim
 from stress.traffic import VIOLATIONS_MAX
 
@@ -50,16 +48,16 @@ PLACES_FILE: Final = "places"
 # --- one case -------------------------------------------------------------------------------------
 
 
-def make_template(path: str) -> None:
+def make_template(path: str, layout: Layout) -> None:
     """Make the queue that all cases begin with."""
     from pagequeue import Queue  # noqa: PLC0415  the core is chosen by now
 
     with Queue(path, page_bytes=PAGE_BYTES) as queue:
         names = {DONE: queue.consumer(DONE), BEHIND: queue.consumer(BEHIND)}
         with queue.producer() as producer:
-            for sequence in range(TOTAL):
-                producer.send(payload(sequence))
-        for name, place in ((DONE, DONE_AT), (BEHIND, BEHIND_AT)):
+            for sequence in range(layout.total):
+                producer.send(layout.payload(sequence))
+        for name, place in ((DONE, layout.total), (BEHIND, BEHIND_AT)):
             for _ in range(place):
                 names[name].receive(0)
             names[name].ack(durable=True)
@@ -122,9 +120,10 @@ class Witness:
         """Compare all messages; return the head."""
         head, tail = queue.head_sequence, queue.tail_sequence
         messages = [(m.sequence, m.payload) for m in queue.replay()]
+        payload = self.scenario.layout.payload
         assert messages == [(i, payload(i)) for i in range(head, tail)], f"not {head} to {tail}"
         assert self.scenario.tail <= tail <= self.scenario.tail + 2 * MUCH, f"it ends at {tail}"
-        assert head % EACH == 0, f"the head is {head}"
+        assert self.scenario.layout.begins_page(head), f"the head is {head}"
         problems = queue.verify().problems
         assert not problems, f"verify: {problems}"
         return head
@@ -135,7 +134,7 @@ class Witness:
 
         tail = self.scenario.tail
         allowed: dict[str, tuple[int | None, ...]] = {
-            DONE: (min(DONE_AT, tail),), BEHIND: self.scenario.places, NEW: (None, 0, 10),
+            DONE: (tail,), BEHIND: self.scenario.places, NEW: (None, 0, 10),
         }  # fmt: skip
         for name, places in allowed.items():
             if name not in cursors:
@@ -152,7 +151,7 @@ class Witness:
         """Send some more: every consumer receives all from its place on."""
         from pagequeue import QueueFull  # noqa: PLC0415  the core is chosen by now
 
-        tail = queue.tail_sequence
+        tail, payload = queue.tail_sequence, self.scenario.layout.payload
         with queue.producer() as producer, suppress(QueueFull):
             producer.send(payload(tail))
         end = queue.tail_sequence
@@ -171,9 +170,9 @@ def place_copy(template: Path, path: str, scenario: Scenario) -> None:
     """Put the queue where the case wants it."""
     shutil.copytree(template, path)
     if scenario.cut:
-        with open(os.path.join(path, f"queue-{PAGES:010}.page"), "r+b") as file:
-            file.seek(64 + 8)
-            file.write(b"torn")
+        meta = Path(path, "queue-writeMeta").read_bytes()
+        number = int.from_bytes(meta[PAGE_NUMBER_AT : PAGE_NUMBER_AT + 8], "little")
+        overwrite(Path(path, f"queue-{number:010}.page"), 64 + 8, b"torn")
         return
     from pagequeue import Queue  # noqa: PLC0415  the core is chosen by now
 
@@ -223,7 +222,10 @@ def run(budget: Budget, scenarios: tuple[Scenario, ...]) -> Outcome:
         base, template = Path(d), Path(d) / "template"
         errors = children.ErrorFile(base / "errors")
         children.ended(
-            children.fork(lambda: make_template(str(template)), errors, "template"), HANG_SECONDS
+            children.fork(
+                lambda: make_template(str(template), scenarios[0].layout), errors, "template"
+            ),
+            HANG_SECONDS,
         )
         outcome.violations += errors.said()
         errors.close()

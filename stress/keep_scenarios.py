@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -16,17 +16,44 @@ if TYPE_CHECKING:
     from pagequeue.types import OnFull
 
 PAGE_BYTES: Final = 4096
-PAGES, EACH = 8, 3
-TOTAL: Final = PAGES * EACH
+EACH: Final = 3
+TOTAL: Final = 8 * EACH
 DONE, BEHIND, NEW = "done", "behind", "new"
-DONE_AT, BEHIND_AT, ON = 24, 13, 5
+BEHIND_AT, ON = 13, 5
 """The consumer `behind` is in page 5, and receives so many more."""
 MUCH: Final = 4 * EACH
+LARGE_AT: Final = 15
+LARGE_BYTES: Final = 2 * PAGE_BYTES
+"""It takes three pages, and the next messages an empty one after them or the next but one."""
 
 
-def payload(sequence: int) -> bytes:
-    """Return the payload of a message; three fill a page."""
-    return b"%d:" % sequence + b"." * 1290
+@dataclass(frozen=True)
+class Layout:
+    """The messages that all cases of a campaign begin with; both consumers are in front of the end.
+
+    Attributes:
+        total: how many there are.
+        large_at: the sequence of one that takes pages of its own; None: there is none.
+    """
+
+    total: int = TOTAL
+    large_at: int | None = None
+
+    def payload(self, sequence: int) -> bytes:
+        """Return the payload of a message; three fill a page."""
+        size = LARGE_BYTES if sequence == self.large_at else 1290
+        return b"%d:" % sequence + b"." * size
+
+    def begins_page(self, sequence: int) -> bool:
+        """Whether a message is the first of its page."""
+        if self.large_at is None or sequence < self.large_at:
+            return sequence % EACH == 0
+        return sequence == self.large_at or (sequence - self.large_at - 1) % EACH == 0
+
+
+SMALL: Final = Layout()
+WITH_LARGE: Final = Layout(TOTAL + 1, LARGE_AT)
+"""`behind` passes the large one, and pages of three messages follow it."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +71,7 @@ class Scenario:
         places: where `behind` may be afterwards; None: it may be gone.
         cut: whether the queue's last page is torn, so that opening it recovers it; then the victim
             dies in opening, and `done` is ahead of the tail.
+        layout: of the queue that it begins with.
     """
 
     name: str
@@ -55,6 +83,7 @@ class Scenario:
     on_full: OnFull = "raise"
     places: tuple[int | None, ...] = (BEHIND_AT,)
     cut: bool = False
+    layout: Layout = SMALL
 
     def open(self, path: str) -> Queue:
         """Open the queue with this scenario's retention."""
@@ -74,7 +103,7 @@ class Scenario:
     @property
     def tail(self) -> int:
         """The next sequence before the victim comes."""
-        return TOTAL - EACH if self.cut else TOTAL
+        return self.layout.total - EACH if self.cut else self.layout.total
 
 
 # --- what victims do ------------------------------------------------------------------------------
@@ -90,7 +119,7 @@ def _send(queue: Queue) -> None:
 
     with queue.producer() as producer, suppress(QueueFull):
         for _ in range(EACH):
-            producer.send(payload(queue.tail_sequence))  # the victim before may have sent all
+            producer.send(SMALL.payload(queue.tail_sequence))  # the victim before may have sent all
 
 
 def _send_much(queue: Queue) -> None:
@@ -100,7 +129,7 @@ def _send_much(queue: Queue) -> None:
     _remove(queue)
     with queue.producer() as producer, suppress(QueueFull):  # the one before sent a part of it
         for i in range(MUCH):
-            producer.send(payload(queue.tail_sequence))
+            producer.send(SMALL.payload(queue.tail_sequence))
             if i % EACH == 0:
                 queue.trim()
 
@@ -189,17 +218,18 @@ TRIMMING: Final = (
     Scenario("drop the oldest", _send, pages=3, on_full="drop_oldest", protects=False),
     Scenario("remove a consumer and trim", _remove_and_trim, pages=3, places=(BEHIND_AT, None)),
 )
-CURSORS: Final = (
+_CURSORS: Final = (
     Scenario("receive without acknowledging", _receive),
     Scenario("acknowledge", _ack, places=(BEHIND_AT, BEHIND_AT + ON)),
     Scenario("acknowledge some", _ack_some, places=(BEHIND_AT, BEHIND_AT + 1, BEHIND_AT + 2)),
     Scenario("rewind", _seek_back, places=(BEHIND_AT, 7)),
-    Scenario("skip", _seek_latest, places=(BEHIND_AT, TOTAL)),
+    Scenario("skip", _seek_latest, places=(BEHIND_AT, WITH_LARGE.total)),
     Scenario("make a consumer", _make),
     Scenario("make a consumer and trim", _make_and_trim, pages=3),
     Scenario("remove a consumer and recreate it", _remove_and_make,
-             places=(BEHIND_AT, None, TOTAL)),
+             places=(BEHIND_AT, None, WITH_LARGE.total)),
     Scenario("acknowledge while retention runs", _ack, pages=3,
              places=(BEHIND_AT, BEHIND_AT + ON)),
     Scenario("recover with a cursor ahead of the tail", _nothing, cut=True),
 )  # fmt: skip
+CURSORS: Final = tuple(replace(scenario, layout=WITH_LARGE) for scenario in _CURSORS)

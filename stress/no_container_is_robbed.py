@@ -3,10 +3,11 @@
 Every process but the host's is process 1 of its PID namespace, so their thread ids are equal. One
 is stopped by a real SIGSTOP while it holds the writers' lock, or that of a group; others try the
 lock and are killed while they try. None may get through, none may wait without end. Then the holder
-is continued or killed, and host and container continue; every message is proved (I1 to I4, I8), and
-every claim is acknowledged once (I14, I15). Either the host or the holder opens the queue first,
-and so has the mutex. A container with another clock does not end the host's leases, and one that
-cannot tell the boot does not write. A case is a stop, or one of these two.
+is continued or killed, and host and container continue, with large messages too; every message is
+proved (I1 to I4, I8, I23), and every claim is acknowledged once (I14, I15). Either the host or the
+holder opens the queue first, and so has the mutex. A container with another clock does not end the
+host's leases, and one that cannot tell the boot does not write. A case is a stop, or one of these
+two.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ BYTE_LOCKED, MARKED, MARK_CLEARED = 41, 42, 43
 """Points of a holder that has no mutex; at the first and the last a mutex user may get through."""
 GROUP = "workers"
 TOLD_FD = 900
+LARGE = bytes(2 * PAGE_BYTES)
 SHORT_WAIT_SECONDS = 0.2
 STOPS_AT_POINTS = {
     "os/writers_lock.c": [
@@ -120,12 +122,12 @@ class Case:
         with self.open(1e-6) as queue, queue.producer() as producer:
             group = queue.group(GROUP, lease=600.0) if self.is_group else None
             os.write(ready, b"r")
-            for _ in range(attempts):
+            for number in range(attempts):
                 try:
                     if group is not None:
                         group.claim(timeout=0)
                     else:
-                        producer.send(b"robbed")
+                        producer.send(LARGE if number % 3 == 1 else b"robbed")
                 except LockTimeout:
                     continue
                 self.scene.errors.say("got through while another container held the lock")
@@ -316,7 +318,9 @@ def campaign(budget: Budget) -> Outcome:
             failed = len(outcome.violations) >= VIOLATIONS_MAX
             if enough or failed or time.monotonic() >= deadline:
                 return outcome
-            uids = [uid_of(KINDS["single"], number + i) for i in range(3)]
+            # Not the holder: it would stop while it stages pages, with a lock of its own.
+            kinds = [KINDS[kind] for kind in ("single", "large", "large")]
+            uids = [uid_of(kind, number + i) for i, kind in enumerate(kinds)]
             number += 3
             with (
                 tempfile.TemporaryDirectory(prefix="pagequeue-apart-", dir=base) as directory,

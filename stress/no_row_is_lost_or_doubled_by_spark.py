@@ -1,14 +1,14 @@
 """Forbids that Spark loses, doubles, reorders or half shows a row, whichever process is killed.
 
-A producer sends numbered messages to a queue that keeps few pages and blocks when Spark, a named
-consumer, lags. A driver (`spark_driver`) copies them to another queue by a streaming query, and
-writes jobs of labelled rows to the same one. Its Python workers (of tasks, of the source, of
-commits) are killed at random moments, and now and then the driver itself, Java and all; the next
-one continues from the checkpoint. Every other kill waits until a micro-batch was done since the
-last one, so that there are rows to lose. Meanwhile a reader checks whether it ever sees a part of a
-job. In the end a last driver finishes: each message must be there once and in order, each job that
-was reported as done in whole, each other one in whole or not at all, in a queue without problems. A
-case is a process that was killed. Needs the extra `spark` and a Java.
+A producer sends numbered messages, some larger than a page, to a queue that keeps few pages and
+blocks when Spark, a named consumer, lags. A driver (`spark_driver`) copies them to another queue by
+a streaming query, and writes jobs of labelled rows to the same one. Its Python workers (of tasks,
+of the source, of commits) are killed at random moments, and now and then the driver itself, Java
+and all; the next one continues from the checkpoint. Every other kill waits until a micro-batch was
+done since the last one, so that there are rows to lose. Meanwhile a reader checks whether it ever
+sees a part of a job. In the end a last driver finishes: each message must be there once and in
+order, each job that was reported as done in whole, each other one in whole or not at all, in a
+queue without problems. A case is a process that was killed. Needs the extra `spark` and a Java.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pathlib import Path
 
 from pagequeue import PageQueueError, Queue, Retention
 from stress.campaign import Budget, Outcome
-from stress.spark_driver import PAGE_BYTES
+from stress.spark_driver import PAGE_BYTES, row_of
 
 SHORT_SECONDS = 45.0
 VIOLATIONS_MAX = 5
@@ -67,7 +67,7 @@ class Feeder(threading.Thread):
                 with queue.producer() as producer:
                     while not self.stopping.wait(0.03):
                         for _ in range(random.Random(self.sent).choice((1, 1, 5, 40))):
-                            producer.send(b"s %d" % self.sent)
+                            producer.send(row_of("s", self.sent))
                             self.sent += 1
         except PageQueueError as error:
             self.failure = f"the producer: {error}"
@@ -247,7 +247,7 @@ def judge(directory: Path, sent: int) -> list[str]:
     wrong = []
     there = payloads(directory / "to")
     streamed = [payload for payload in there if payload.startswith(b"s ")]
-    wanted = [b"s %d" % number for number in range(sent)]
+    wanted = [row_of("s", number) for number in range(sent)]
     if streamed != wanted:
         lost = len(set(wanted) - set(streamed))
         doubled = len(streamed) - len(set(streamed))
@@ -258,7 +258,7 @@ def judge(directory: Path, sent: int) -> list[str]:
     for label, (count, done) in job_counts(directory / "jobs").items():
         places = at.get(label, [])
         rows = [there[place] for place in places]
-        whole = rows == [f"{label} {number}".encode() for number in range(count)]
+        whole = rows == [row_of(label, number) for number in range(count)]
         together = not places or places[-1] - places[0] == count - 1
         if (rows or done) and not (whole and together):
             wrong.append(f"{label}: {len(rows)} of {count} rows, done: {done}, whole: {whole}")

@@ -3,10 +3,11 @@
 Six workers share a task store: they insert jobs of three steps, claim, finish with the next step as
 successor, give back, extend, save, sleep over their leases, and change tasks under conditions; they
 compact, so that others restore from snapshots; and they are killed at random and started again. A
-recorder keeps every entry, each before compaction may remove it. In the end the workers finish the
-remaining tasks, and `task_audit.py` judges the entries: one commit for each version of a task,
-every dependency current, each step of a job once, the results of all calls, and at hundreds of
-places the state of a process against one replayed from scratch. A case is a transaction.
+recorder keeps every entry, some of several pages, each before compaction may remove it. In the end
+the workers finish the remaining tasks, and `task_audit.py` judges the entries: one commit for each
+version of a task, every dependency current, each step of a job once, the results of all calls, and
+at hundreds of places the state of a process against one replayed from scratch. A case is a
+transaction.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ MEAN_PAUSE = 0.12
 DRAIN_SECONDS = 120.0
 PAGE_BYTES = 1 << 16
 WAITING_MAX = 60
+LARGE_SHARE = 0.03
+"""Of the jobs, those whose value does not fit into a page of the store."""
 LEASES = (0.01, 0.05, 0.3, 2.0)
 QUEUES = ("a", "b", "c")
 RECORDER = "recorder"
@@ -104,13 +107,20 @@ class Worker:
             return
         new = [
             NewTask(
-                self.rng.choice(QUEUES), {"job": f"{self.rng.getrandbits(60):x}", "step": 0},
+                self.rng.choice(QUEUES), self.job(),
                 self.rng.choice((None, None, timedelta(milliseconds=20))),
                 self.rng.choice((0, 0, 1)),
             )
             for _ in range(self.rng.randrange(1, 4))
         ]  # fmt: skip
         self.store.modify(insert=new)
+
+    def job(self) -> dict[str, Any]:
+        """Return the value of a new job's first step."""
+        value: dict[str, Any] = {"job": f"{self.rng.getrandbits(60):x}", "step": 0}
+        if self.rng.random() < LARGE_SHARE:
+            value["data"] = self.rng.choice("xyz") * (2 * PAGE_BYTES)
+        return value
 
     def work(self) -> None:
         """Claim a task, and use a claim, perhaps one that was kept for too long."""

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PAGE_BYTES = 16384
+LARGE_EVERY = 61
+LARGE_BYTES = 20_000
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -26,6 +28,12 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "1",
     "spark.default.parallelism": "2",
 }
+
+
+def row_of(label: str, number: int) -> bytes:
+    """Return a row of a job, or of the producer's messages; now and then one of two pages."""
+    padding = b"." * LARGE_BYTES if number % LARGE_EVERY == 1 else b""
+    return f"{label} {number}".encode() + padding
 
 
 class Driver:
@@ -48,7 +56,7 @@ class Driver:
             file.write(f"{text}\n")
 
     def write_job(self) -> None:
-        """Write a table of rows, few or many pages of them.
+        """Write a table of rows, few or many pages of them, as `row_of` says.
 
         By the main thread: in others Spark 4.3 finds no source that was registered.
         """
@@ -56,7 +64,8 @@ class Driver:
         count = self.rng.choice((3, 200, 2500))
         label = f"j{self.life}.{self.number}"
         rows = self.spark.range(0, count, 1, self.rng.choice((1, 2))).selectExpr(
-            f"concat('{label} ', id) as payload"
+            f"concat('{label} ', id, if(id % {LARGE_EVERY} = 1, repeat('.', {LARGE_BYTES}), '')) "
+            "as payload"
         )
         self.note(f"begin {label} {count}")
         try:

@@ -106,7 +106,8 @@ class Audit:
             return
         if code == INSERT:
             self.versions[self.next_id] = 1
-            self.values[self.next_id] = json.loads(operation[2])
+            value = self.values[self.next_id] = json.loads(operation[2])
+            self.counts["large jobs"] += "data" in value
             self.next_id += 1
             return
         number, version = operation[1:3]
