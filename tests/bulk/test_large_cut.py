@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import os
 import random
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pagequeue import CorruptFrame, Queue, SyncFailed
+from pagequeue import CorruptFrame, Queue, SyncFailed, _core
 from pagequeue import format as fmt
 from pagequeue.bulk import staged_fragments
 from pagequeue.integrity.verify import verify_queue
 from pagequeue.meta.ledger import publishing_name
 from pagequeue.page import fragments
 from pagequeue.queue.queue import internals
+from pagequeue.system import directory
 from stress.tampering import pretend_power_cut
 
 if TYPE_CHECKING:
@@ -191,6 +193,39 @@ def test_only_a_single_message_that_nobody_flushes_is_not_synced(
             producer.send(BIG)
         assert bool(calls) == (how in {"batch", "always"})
         assert payloads(queue)[1] == BIG
+
+
+def test_temporary_queue_of_staged_pages_is_never_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M1: nobody reads it after a power cut; its pages are synced with their place in the queue."""
+    synced: list[str] = []
+
+    def path_of(fd: int) -> str:
+        return os.readlink(f"/proc/self/fd/{fd}")
+
+    def noted(real: Callable[[int], object]) -> Callable[[int], object]:
+        def call(fd: int) -> object:
+            synced.append(path_of(fd))
+            return real(fd)
+
+        return call
+
+    def make(folder: int, *given: Any) -> _core.Region:  # noqa: ANN401 - of Region.make
+        if given[6]:
+            synced.append(f"{path_of(folder)}/{given[1]}")
+        return _core.Region.make(folder, *given)
+
+    with Queue(tmp_path / "q", page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
+        for name in ("fsync", "fdatasync"):
+            monkeypatch.setattr(os, name, noted(getattr(os, name)))
+        made_by = SimpleNamespace(Region=SimpleNamespace(make=make))
+        monkeypatch.setattr(directory, "_core", made_by)
+        producer.send_many([b"x" * 1000] * 30)
+        assert queue.tail_sequence == 30
+    assert str(tmp_path / "q" / publishing_name("queue")) in synced
+    staged = {path.rpartition("/")[2] for path in synced if "/queue-staged/" in path}
+    assert all(name.startswith("empty-") for name in staged), staged
 
 
 def test_fragment_that_a_failed_sync_lost_is_never_synced_again(tmp_path: Path) -> None:

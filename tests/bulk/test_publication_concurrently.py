@@ -234,7 +234,7 @@ def test_a_staged_page_whose_sync_fails_stops_only_its_own_call(
                 raise OSError(number, os.strerror(number))
         real(fd)
 
-    sent = [b"%05d" % i * 40 for i in range(LARGE_COUNT)]
+    sent = [*(b"%05d" % i * 40 for i in range(LARGE_COUNT)), b"x" * 3 * queue.page_bytes]
     with queue.producer() as producer:
         producer.send(b"first")
         monkeypatch.setattr(os, "fdatasync", fails_once)

@@ -8,7 +8,6 @@ knows of them until they are renamed.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -198,29 +197,10 @@ def stage(
         DiskFull, SystemLimit: writing or syncing a page failed; no message was sent.
         RecordSize: a record has another size. TimestampOrder: times decrease.
     """
-    with (
-        _failed_sync_named(path),
-        contextlib.closing(Staging(store, path, report_progress, synced=synced)) as staging,
-    ):
+    with contextlib.closing(Staging(store, path, report_progress, synced=synced)) as staging:
         for chunk in chunks:
             staging.add(chunk)
         return staging.finish()
-
-
-@contextlib.contextmanager
-def _failed_sync_named(path: str) -> Iterator[None]:
-    """Raise a failed sync of the temporary queue as what it is: no page was published.
-
-    The queue that the messages are for is not latched, and takes more.
-    """
-    try:
-        yield
-    except errors.SyncFailed as error:
-        if error.path is None or not error.path.startswith(path):
-            raise
-        number = error.errno or getattr(error.__cause__, "errno", None) or errno.EIO
-        failure = OSError(number, os.strerror(number))
-        raise_typed(failure, path, "syncing staged pages")
 
 
 class Staging:
@@ -296,7 +276,7 @@ class Staging:
             self._queue = Store(
                 self._path, store.prefix, create=True, read_only=False,
                 page_bytes=store.meta.page_bytes, lock_timeout=store.lock_timeout, clock=_no_time,
-                file_mode=store.folder.file_mode, trust=store.folder.trust,
+                file_mode=store.folder.file_mode, trust=store.folder.trust, durable=False,
             )  # fmt: skip
             self._producer = BulkProducer(self._queue, _no_time)
             self._producer.stage_only()

@@ -55,6 +55,7 @@ class Asked(TypedDict):
     file_mode: NotRequired[int]
     trust: NotRequired[frozenset[str]]
     schema: NotRequired[RequestedSchema]
+    durable: NotRequired[bool]
 
 
 class Opening:
@@ -71,6 +72,7 @@ class Opening:
         file_mode: permission bits of new files, whatever the umask.
         trust: names of accepted circumstances; see `trust.py`.
         schema: of a new queue; an existing one must agree with it.
+        durable: as for `Directory`: False for a queue of staged pages.
 
     Attributes:
         folder: the directory.
@@ -95,6 +97,7 @@ class Opening:
         file_mode: int = FILE_MODE,
         trust: frozenset[str] = NOTHING,
         schema: RequestedSchema = ANY_SCHEMA,
+        durable: bool = True,
     ) -> None:
         self._prefix = prefix
         self._clock = clock
@@ -104,8 +107,8 @@ class Opening:
         self._locks: list[FileLock] = []
         self.report: RecoveryReport = RecoveryReport()
         self.folder: Directory = Directory(
-            path, create=create and not read_only, read_only=read_only, file_mode=file_mode,
-            trust=trust,
+            path, create=create and not read_only, durable=durable, read_only=read_only,
+            file_mode=file_mode, trust=trust,
         )  # fmt: skip
         try:
             self.meta: AllMeta = (

@@ -405,6 +405,8 @@ class Recovery:
             SyncFailed: the failure latch is set, so that no process in this boot trusts the
                 contents of memory; no message was acknowledged yet.
         """
+        if not self.folder.is_durable:
+            return
         try:
             for name in names:
                 with self.folder.opened(name, writable=False) as fd:

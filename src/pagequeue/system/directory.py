@@ -75,8 +75,8 @@ class Directory:
     Args:
         path: of the directory.
         create: make it if it is missing.
-        durable: with `create`, sync the directory that the new one is in. Only a directory of
-            temporary files does without.
+        durable: whether syncs are done, also that of the directory that a new one is in. Only a
+            directory of temporary files, which nobody reads after a power cut, does without.
         read_only: the caller will not write to it.
         file_mode: permission bits of new files, whatever the umask.
         trust: names of accepted circumstances; see `trust.py`.
@@ -87,6 +87,7 @@ class Directory:
         owner: uid of the directory's owner.
         latch: called with the system's error number when a sync of the directory fails. That sync
             can have dropped the names of any file, so the next one may succeed without them.
+        is_durable: whether syncs are done.
     """
 
     def __init__(
@@ -102,10 +103,11 @@ class Directory:
         self._guard = FileIdentityGuard()
         self.path = path
         self.latch: Callable[[int], None] | None = None
+        self.is_durable: bool = durable
         self._file_mode = file_mode
         self._trust = trust
         if create:
-            self._create(durable=durable)
+            self._create()
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             self.descriptor: Descriptor = opened(path, flags)
@@ -125,14 +127,14 @@ class Directory:
             self.close()
             raise
 
-    def _create(self, *, durable: bool) -> None:
+    def _create(self) -> None:
         """Make the directory and its missing parents, each durable before the next one."""
         missing = [self.path]
         while not os.path.lexists(parent := os.path.dirname(missing[-1])):
             missing.append(parent)
         try:
             for path in reversed(missing):
-                self._make_directory(path, durable=durable)
+                self._make_directory(path)
         except NotADirectoryError as error:
             raise errors.NotADirectory(
                 "a part of this path is not a directory", path=self.path,
@@ -141,7 +143,7 @@ class Directory:
         except OSError as error:
             raise_typed(error, self.path, "making the directory")
 
-    def _make_directory(self, path: str, *, durable: bool) -> None:
+    def _make_directory(self, path: str) -> None:
         mode = directory_mode(self._file_mode)
         try:
             os.mkdir(path, mode)
@@ -153,7 +155,7 @@ class Directory:
         with used(opened(path, flags)) as fd:
             if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
                 os.chmod(f"/proc/self/fd/{fd}", mode)
-        if not durable:
+        if not self.is_durable:
             return
         try:
             sync_directory(os.path.dirname(path))
@@ -169,6 +171,8 @@ class Directory:
         Raises:
             SystemLimit: the sync failed.
         """
+        if not self.is_durable:
+            return
         try:
             sync_directory(os.path.dirname(self.path))
         except OSError as error:
@@ -427,7 +431,7 @@ class Directory:
                 return _core.Region.make(
                     folder, temporary, name, data, size_bytes,
                     size_bytes if reserved_bytes is None else reserved_bytes, filled_bytes,
-                    self._file_mode, synced, is_page(name), False,
+                    self._file_mode, synced and self.is_durable, is_page(name), False,
                 )  # fmt: skip
         except OSError as error:
             raise_typed(error, self.full(name), f"making a file of {size_bytes} bytes")
@@ -474,6 +478,8 @@ class Directory:
 
         A failure latches an open queue, whichever operation called for the sync.
         """
+        if not self.is_durable:
+            return
         with self.descriptor as folder:
             try:
                 os.fsync(folder)
