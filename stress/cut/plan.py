@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from stress.keeping import use_small_pages_again
-from stress.traffic import HEADER, Op, Shape
+from stress.traffic import HEADER, LARGE_IN_BATCH, LARGE_WAYS, Op, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +64,9 @@ LARGE_SHARE: Final = 0.08
 """Of the plans, those in which mostly large messages and batches with such are sent."""
 LARGE_PAGE_BYTES: Final = PAGE_BYTES[0]
 LARGE_PLAN_PARTS: Final = 160
-LARGE_PLAN_STEPS_MAX: Final = 20
+LARGE_PLAN_WAYS: Final = (*LARGE_WAYS, *4 * [LARGE_IN_BATCH])
+LARGE_PLAN_SYNCS: Final[tuple[Sync, ...]] = ("none", "none", "none", "always", 7)
+LARGE_PLAN_STEPS_MAX: Final = 12
 """Each of them takes several pages, which have to be recorded."""
 MIXED, SINGLES, BATCHES, HABITS = range(4)
 """What a producer of echoes sends, by its uid modulo the number of habits."""
@@ -136,7 +138,8 @@ class Plan:
         if not keeps and random.Random(seed ^ 0xB16).random() < LARGE_SHARE:
             plan = dataclasses.replace(
                 plan, page_bytes=LARGE_PAGE_BYTES, steps=min(plan.steps, LARGE_PLAN_STEPS_MAX),
-                echo=0, publishes=True, large=True,
+                sync=LARGE_PLAN_SYNCS[seed % len(LARGE_PLAN_SYNCS)], echo=0, publishes=True,
+                large=True,
             )  # fmt: skip
         return plan
 
@@ -191,6 +194,7 @@ class Plan:
             publish_count_max=PUBLISH_COUNT_MAX,
             large_parts=LARGE_PLAN_PARTS if self.large else LARGE_PARTS * self.publishes,
             large_bytes=2 * self.page_bytes,
+            large_ways=LARGE_PLAN_WAYS if self.large else LARGE_WAYS,
         )
         return shape.op(uid, number)
 

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #define CUT_OS_PAGE_BYTES 4096u
-#define CUT_FILES_MAX 256u
+#define CUT_FILES_MAX 384u
 #define CUT_FILE_OS_PAGES_MAX 64u /* of one file */
 #define CUT_NAME_BYTES_MAX 104u
 #define CUT_NOWHERE UINT64_MAX

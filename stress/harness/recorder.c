@@ -208,7 +208,8 @@ static void look_in(int folder, int depth) {
                     look_in(below, depth + 1);
                     close(below);
                 }
-            } else if (depth == 0 || begins(name, "queue-0")) {
+            } else if (depth == 0 || begins(name, "queue-0") || begins(name, "fragment-0") ||
+                       begins(name, "empty-0")) {
                 look_at_entry(folder, name, entry->d_ino);
             }
         }

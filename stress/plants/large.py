@@ -32,7 +32,7 @@ LARGE = (
     ),
     in_python(
         "fragments_not_recovered", "recovery after a power cut checks no fragments of a message",
-        "I23, a message without all of its bytes", {SIM: 90.0},
+        "I23, a message without all of its bytes", {SIM: 180.0},
     ),
     in_python(
         "live_writers_pages_removed", "staged pages are removed, whether their writer lives or not",
