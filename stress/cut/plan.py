@@ -136,8 +136,9 @@ class Plan:
             and random.Random(seed ^ 0x1EA9).random() < PUBLISHES_SHARE,
         )
         if not keeps and random.Random(seed ^ 0xB16).random() < LARGE_SHARE:
-            plan = dataclasses.replace(
-                plan, page_bytes=LARGE_PAGE_BYTES, steps=min(plan.steps, LARGE_PLAN_STEPS_MAX),
+            plan = dataclasses.replace(  # a race would take too long while it is recorded
+                plan, kind=HANDLES if plan.kind == RACE else plan.kind,
+                page_bytes=LARGE_PAGE_BYTES, steps=min(plan.steps, LARGE_PLAN_STEPS_MAX),
                 sync=LARGE_PLAN_SYNCS[seed % len(LARGE_PLAN_SYNCS)], echo=0, publishes=True,
                 large=True,
             )  # fmt: skip
