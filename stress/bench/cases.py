@@ -10,7 +10,13 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from stress.bench.figures import append_then_replay, first_to_last, latency, slower_loop
+from stress.bench.figures import (
+    append_then_replay,
+    first_to_last,
+    latency,
+    latency_of_first,
+    slower_loop,
+)
 from stress.bench.large_loops import (
     check_calls,
     consume_stream,
@@ -61,6 +67,8 @@ FILES = "plain files"
 LMDB = "LMDB"
 MP_QUEUE = "multiprocessing.Queue"
 NO_OPS = "C no-ops"
+RING = "shared-memory ring"
+OUR_RING = "pagequeue, bounded"
 
 
 def _peer(module: str, name: str) -> type[Peer] | None:
@@ -81,6 +89,8 @@ PEERS = {
     LMDB: _peer("lmdb_store", "LmdbStore"),
     MP_QUEUE: _peer("mp_queue", "MultiprocessingQueue"),
     NO_OPS: _peer("no_op", "NoOp"),
+    RING: _peer("shared_ring", "SharedRing"),
+    OUR_RING: _peer("our_ring", "OurRing"),
 }
 
 
@@ -290,6 +300,33 @@ def _rolls(scale: _Scale) -> Case:
     )
 
 
+def _ring(size_bytes: int, count: int, least: float) -> _Maker:
+    def make(scale: _Scale) -> Case:
+        piped = _Load(((produce, consume),), first_to_last)
+        plans = [scale.plan(peer, count, size_bytes, piped) for peer in (OUR_RING, RING)]
+        if size_bytes < 64 * KIB:
+            plans.append(scale.plan(ZEROMQ, count // 2, size_bytes, piped))
+        text = f"at least {least:g} x the ring in shared memory"
+        return Case(
+            f"ring-{size_bytes // KIB}-kib",
+            f"16 MiB between sender and receiver, {size_bytes // KIB} KiB, one call each",
+            tuple(plans),
+            (Target(text, "messages_per_s", least, RING, ours=OUR_RING),),
+        )
+
+    return make
+
+
+def _ring_pace(scale: _Scale) -> Case:
+    rest = _Load(((produce_paced, consume),), latency_of_first, {"pace_ns": 100_000})
+    return Case(
+        "ring-pace",
+        "send into 16 MiB that a receiver drains, one every 100 us, 64 KiB",
+        tuple(scale.plan(peer, 40_000, 64 * KIB, rest) for peer in (OUR_RING, RING)),
+        (Target("p99.99 at most 100 us", "send_p99.99_us", 100.0, ours=OUR_RING, at_most=True),),
+    )
+
+
 CASES = {
     "one-call": _one_call,
     "batches": _batches,
@@ -314,6 +351,9 @@ CASES = {
     "replay": _replay,
     "seek": _seek,
     "rolls": _rolls,
+    "ring-64-kib": _ring(64 * KIB, 60_000, 0.8),
+    "ring-1-kib": _ring(KIB, 1_500_000, 1.0),
+    "ring-pace": _ring_pace,
 }
 
 

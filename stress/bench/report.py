@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 LIBRARIES = ("pagequeue", "pyzmq", "lmdb", "numpy")
 SCHEMA = 1
 MANY_PER_S = 100_000
-IN_BYTES = {"large", "64-mib", "1-gib", "64-mib-streamed", "1-gib-streamed"}
+IN_BYTES = {
+    "large", "64-mib", "1-gib", "64-mib-streamed", "1-gib-streamed", "ring-64-kib", "ring-1-kib",
+}  # fmt: skip
 REACHED = {True: "reached", False: "NOT reached", None: "not measured"}
 
 

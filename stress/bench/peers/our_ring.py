@@ -1,0 +1,56 @@
+"""pagequeue as a ring: a bounded queue whose sender waits for the receiver's acknowledgements."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pagequeue import Queue, Retention
+from stress.bench.peers.base import Peer
+from stress.bench.peers.shared_ring import RING_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PAGE_BYTES = 2 << 20
+ACKNOWLEDGED_BYTES = 256 << 10
+"""Acknowledged so often: a sixty-fourth of the ring."""
+
+
+class OurRing(Peer):
+    """One end of the queue."""
+
+    gives_messages = True
+
+    def _queue(self) -> Queue[Any]:
+        retention = Retention(max_bytes=RING_BYTES, drop_acknowledged=True)
+        return self.stack.enter_context(
+            Queue(
+                self.plan.directory / "main",
+                page_bytes=PAGE_BYTES,
+                retention=retention,
+                on_full="block",
+                full_timeout=self.plan.stall_seconds,
+            )
+        )
+
+    def open_send(self, channel: str = "main") -> Callable[[bytes], object]:
+        """Return a producer's `send`."""
+        del channel
+        return self.stack.enter_context(self._queue().producer()).send
+
+    def open_receive(self) -> Callable[..., Any]:
+        """Return what receives, and acknowledges once for so many bytes."""
+        self.receive_argument = self.plan.stall_seconds
+        consumer = self.stack.enter_context(self._queue().consumer("ring"))
+        receive, ack, left = consumer.receive, consumer.ack, self.plan.count
+        every = max(1, ACKNOWLEDGED_BYTES // self.plan.size_bytes)
+
+        def receive_and_ack(timeout: float) -> Any:  # noqa: ANN401 - a Message
+            nonlocal left
+            message = receive(timeout)
+            left -= 1
+            if left % every == 0:
+                ack(message)
+            return message
+
+        return receive_and_ack
