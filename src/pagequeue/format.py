@@ -102,6 +102,8 @@ WRITE_META: Final = np.dtype(
             "gather_begun",  # 1 + the turn for which somebody watches `gather_until`
             "doorbell",  # futex word, moves when sleepers are woken
             "waiters",  # 1 = somebody may be asleep
+            "room_bell",  # futex word, moves when senders that wait for room are woken
+            "room_wanted",  # 1 + the sequence below which all must be done, 0 = no sender waits
         ],
         "formats": [
             "V8", "<u4", "<u4", "V16",
@@ -109,7 +111,7 @@ WRITE_META: Final = np.dtype(
             "<u8", "<u8", "<u8", "<u8", "<u8", "<i8", "<u8",
             "<u8", "<u8", "<u4", "<u8", "V16", "<i8",
             "<u8", "<i8", "<u4", "<u4", "<u4",
-            "<u4", "<u4",
+            "<u4", "<u4", "<u4", "<u8",
         ],
         "offsets": [
             0, 8, 12, 16,
@@ -117,7 +119,7 @@ WRITE_META: Final = np.dtype(
             192, 200, 208, 216, 224, 232, 240,
             256, 264, 272, 280, 288, 304,
             320, 328, 336, 340, 344,
-            384, 388,
+            384, 388, 392, 400,
         ],
         "itemsize": 512,
     }

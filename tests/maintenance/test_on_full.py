@@ -7,6 +7,7 @@ import json
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +24,10 @@ from pagequeue import (
     Retention,
     SyncFailed,
 )
+from pagequeue import format as fmt
+from pagequeue.maintenance import room
 from pagequeue.maintenance.size_limit import SizeLimit
+from pagequeue.meta.all_and_read_meta import field_of
 from pagequeue.send.producer import Producer
 
 if TYPE_CHECKING:
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
 
 FULL = b"x" * 1300
 """Three fit into a page of 4096 bytes."""
+ROOM_WANTED = field_of(fmt.WRITE_META, "room_wanted")
 FOUR_PAGES = Retention(max_bytes=4 * SMALL)
 
 
@@ -146,6 +151,39 @@ def test_block_sleeps_until_there_is_space(disk: Disk) -> None:
             assert pages_of(disk) <= 4
         thread.join()
         assert sent == received == list(range(60))
+
+
+@pytest.mark.parametrize("how", ["ack", "seek", "group", "other process"])
+def test_acknowledgement_wakes_a_blocked_sender(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """A sender that waits for room sleeps until what it needs is acknowledged, and no longer."""
+    monkeypatch.setattr(room, "SLICE_SECONDS", 600.0)
+    with disk.open(retention=FOUR_PAGES, on_full="block", full_timeout=60) as queue:
+        group = queue.group("workers") if how == "group" else None
+        consumer = None if group else queue.consumer("slow")
+        meta = queue._store.write_meta.region
+        with ThreadPoolExecutor(1) as pool, queue.producer() as producer:
+            assert [producer.send(FULL) for _ in range(12)] == list(range(12))
+            sending = pool.submit(producer.send, FULL)
+            until(lambda: meta.load(ROOM_WANTED) != 0)
+            if group is not None:
+                for claim in [group.claim(0) for _ in range(3)]:
+                    assert not sending.done()
+                    claim.ack()
+            elif how == "seek":
+                consumer.seek(sequence=3)
+            elif how == "other process":
+                consumer.close()
+                finish(start("receive_and_ack", disk.directory, "slow", 3))
+            else:
+                consumer.receive_many(2)
+                consumer.ack()
+                time.sleep(0.1)
+                assert not sending.done()
+                consumer.receive()
+                consumer.ack()
+            assert sending.result(SOON) == 12
 
 
 def test_block_ends_after_its_timeout(disk: Disk) -> None:

@@ -479,6 +479,13 @@ def send_until_blocked(directory: str, count: int = 10**6) -> None:
             print_now(json.dumps(["interrupted", queue.tail_sequence]))
 
 
+def receive_and_ack(directory: str, name: str, count: int) -> None:
+    """Receive so many messages as a named consumer, and acknowledge them."""
+    with Queue(directory) as queue, queue.consumer(name) as consumer:
+        consumer.receive_many(count)
+        consumer.ack()
+
+
 def ack_slowly(directory: str, name: str, count: int) -> None:
     """Receive so many messages, acknowledging every fifth a little later."""
     with Queue(directory) as queue, queue.consumer(name) as consumer:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
-from pagequeue import errors
+from pagequeue import _core, errors
+from pagequeue.maintenance.trim_plan import first_of, retained_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
     from pagequeue.util.literals import OnFull
 
 log: logging.Logger = logging.getLogger("pagequeue")
-FIRST_PAUSE: Final = 0.001
-LONGEST_PAUSE: Final = 0.05
+SLICE_SECONDS: Final = 0.05
+"""The longest sleep: for a consumer that died before it woke us, was removed, or fell idle."""
 NAMED_COUNT: Final = 5
 """Consumers that an error names; all of them are in its `held_by`."""
 
@@ -84,9 +86,10 @@ class RoomMaker:
                 path=store.folder.path, held_by=(),
                 remedy="raise max_bytes or write them in parts",
             )  # fmt: skip
-        pause = FIRST_PAUSE
         while True:
             limit = page_limit - (number - store.tail.page_number)
+            blocks = self._on_full == "block" and check is not None
+            bell = self._announce(store, limit) if blocks else 0
             protects = trimmer.policy.keep_unacked
             report = trimmer.trim_to(store, limit, protects=protects)
             if self._limit.allows(store, number):
@@ -100,15 +103,28 @@ class RoomMaker:
                 return
             if self._on_full == "raise" or check is None or time.monotonic() >= deadline:
                 raise self._full(store, report.held_by)
-            # Poll: an acknowledgement does not wake senders, because it would have to find them.
-            time.sleep(max(0.0, min(pause, deadline - time.monotonic())))
-            pause = min(2 * pause, LONGEST_PAUSE)
+            seconds = min(SLICE_SECONDS, max(0.0, deadline - time.monotonic()))
+            _core.await_room(store.write_meta.region, bell, int(seconds * 1e9))
             check()
             store.folder.descriptor.check()
             if store.write_meta.is_failed:
                 raise store.flusher.failed(store.write_meta.failed_errno)
             if store.tail.page_number >= number:
                 return  # another process created it
+
+    def _announce(self, store: Store, limit: float) -> int:
+        """Announce that a sender waits; before it looks, so that it misses no acknowledgement.
+
+        Returns:
+            the bell, which moves when all before the page that must become the head is done.
+        """
+        head_page, head_sequence = store.head
+        wanted = self._limit.first_kept(store, head_page, limit)
+        sequence = head_sequence  # wakes early where nothing better is known
+        if wanted > head_page:
+            with contextlib.suppress(errors.PageQueueError):  # planning raises it
+                sequence = first_of(retained_header(store, wanted))
+        return _core.room_bell(store.write_meta.region, sequence)
 
     def _has_room(self, trimmer: Trimmer, store: Store, number: int) -> bool:
         """Whether pages up to this number fit; if so, remove retired pages, which take space."""

@@ -130,6 +130,7 @@ class NamedConsumer(Consumer):
         # Dies between: the place is right, the time is that of the previous acknowledgement.
         region.store(NEXT, wanted)
         region.store(LAST_ACK, store.clock())
+        _core.made_room(store.write_meta.region, wanted)
         if durable:
             self._cursor.sync()
 
@@ -180,6 +181,7 @@ class NamedConsumer(Consumer):
         with store.roller.lock.exclusive(store.lock_timeout, "moving a consumer"):
             super().seek(since=since, sequence=sequence, latest=latest)
             self._cursor.meta.seek(self.sequence, store.clock())
+        _core.made_room(store.write_meta.region, self.sequence)
 
     def _check(self) -> None:
         """Raise if this handle cannot be used now, by this thread."""

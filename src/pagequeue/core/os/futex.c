@@ -103,6 +103,38 @@ void pq_wake(uint8_t *meta) {
     wake_at(meta + PQ_WRITE_META_DOORBELL);
 }
 
+/* A sender that waits for room announces the sequence below which all must be done, plans once more
+ * and sleeps while the bell has the value that this returns. Of several the lowest counts: the
+ * others wake early, and announce again. */
+uint32_t pq_room_prepare(uint8_t *meta, uint64_t sequence) {
+    uint64_t *wanted = (uint64_t *)(meta + PQ_WRITE_META_ROOM_WANTED);
+    uint32_t bell = pq_load_u32(meta + PQ_WRITE_META_ROOM_BELL);
+    uint64_t found = __atomic_load_n(wanted, __ATOMIC_RELAXED);
+    while ((found == 0 || found > sequence + 1) &&
+           !__atomic_compare_exchange_n(wanted, &found, sequence + 1, 0, __ATOMIC_SEQ_CST,
+                                        __ATOMIC_RELAXED)) {
+    }
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    return bell;
+}
+
+void pq_room_sleep(const uint8_t *meta, uint32_t bell, int64_t ns) {
+    sleep_at(meta + PQ_WRITE_META_ROOM_BELL, bell, ns);
+}
+
+/* After a store that makes all below `sequence` done for one consumer or group. */
+void pq_room_wake(uint8_t *meta, uint64_t sequence) {
+    uint64_t *wanted = (uint64_t *)(meta + PQ_WRITE_META_ROOM_WANTED);
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    uint64_t found = __atomic_load_n(wanted, __ATOMIC_RELAXED);
+    if (found == 0 || sequence + 1 < found) {
+        return;
+    }
+    __atomic_exchange_n(wanted, 0, __ATOMIC_SEQ_CST);
+    __atomic_add_fetch((uint32_t *)(meta + PQ_WRITE_META_ROOM_BELL), 1, __ATOMIC_SEQ_CST);
+    wake_at(meta + PQ_WRITE_META_ROOM_BELL);
+}
+
 /* A process that waits for a flush sleeps on the turn, which only flushers move: the doorbell
  * would wake them all for every message. -1 = a signal came. */
 int pq_sleep_turn(const uint8_t *meta, uint32_t turn, int64_t ns) {

@@ -276,6 +276,9 @@ uint32_t pq_doorbell(const uint8_t *meta);
 void pq_register(uint8_t *meta);
 void pq_sleep(const uint8_t *meta, uint32_t doorbell, int64_t ns);
 void pq_wake(uint8_t *meta);
+uint32_t pq_room_prepare(uint8_t *meta, uint64_t sequence);
+void pq_room_sleep(const uint8_t *meta, uint32_t bell, int64_t ns);
+void pq_room_wake(uint8_t *meta, uint64_t sequence);
 int pq_sleep_turn(const uint8_t *meta, uint32_t turn, int64_t ns);
 int pq_wake_turn(const uint8_t *meta);
 

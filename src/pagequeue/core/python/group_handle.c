@@ -159,12 +159,17 @@ static pq_claim_result apply(pq_table *table, pq_group_attempt *try) {
 static void with_lock(void *what) {
     pq_group_attempt *try = what;
     pq_table *table = try->table;
+    const uint8_t *floor_at = table->base + PQ_GROUP_META_NEXT_SEQUENCE;
+    uint64_t floor = pq_load_u64(floor_at);
     try->result = PQ_CLAIM_MEMORY;
     if (pq_table_begin(table) == 0) {
         try->result = apply(table, try);
         pq_table_end(table);
     }
     pq_lock_release(&table->lock);
+    if (pq_load_u64(floor_at) != floor) {
+        pq_room_wake(try->by.meta, pq_load_u64(floor_at));
+    }
     try->is_lost = pq_region_lost(try->file);
     if (try->is_lost) {
         pq_lock_forget(&table->lock);

@@ -265,6 +265,47 @@ static PyObject *core_await_doorbell(PyObject *Py_UNUSED(module), PyObject *args
     Py_RETURN_NONE;
 }
 
+/* Announce that a sender waits until all below a sequence is done; return the bell to sleep with. */
+static PyObject *core_room_bell(PyObject *Py_UNUSED(module), PyObject *args) {
+    Region *meta;
+    unsigned long long sequence;
+    if (!PyArg_ParseTuple(args, "O!K:room_bell", pq_region_type, &meta, &sequence) ||
+        pq_region_check(meta, PQ_WRITE_META_BYTES, 1, "write meta") < 0) {
+        return NULL;
+    }
+    uint32_t bell = pq_room_prepare(meta->base, sequence);
+    return pq_region_intact(meta) ? PyLong_FromUnsignedLong(bell) : NULL;
+}
+
+/* Sleep while the bell of senders has a value, but no longer than `ns`. */
+static PyObject *core_await_room(PyObject *Py_UNUSED(module), PyObject *args) {
+    Region *meta;
+    unsigned int bell;
+    long long ns;
+    if (!PyArg_ParseTuple(args, "O!IL:await_room", pq_region_type, &meta, &bell, &ns) ||
+        pq_region_check(meta, PQ_WRITE_META_BYTES, 0, "write meta") < 0) {
+        return NULL;
+    }
+    if (ns > 0) {
+        Py_BEGIN_ALLOW_THREADS
+        pq_room_sleep(meta->base, bell, ns);
+        Py_END_ALLOW_THREADS
+    }
+    Py_RETURN_NONE;
+}
+
+/* Wake the senders for which all below a sequence had to be done; it was stored before. */
+static PyObject *core_made_room(PyObject *Py_UNUSED(module), PyObject *args) {
+    Region *meta;
+    unsigned long long sequence;
+    if (!PyArg_ParseTuple(args, "O!K:made_room", pq_region_type, &meta, &sequence) ||
+        pq_region_check(meta, PQ_WRITE_META_BYTES, 1, "write meta") < 0) {
+        return NULL;
+    }
+    pq_room_wake(meta->base, sequence);
+    Py_RETURN_NONE;
+}
+
 /* Whether to try the flush lock now; not if the sequence is durable or the latch changed. */
 static PyObject *core_await_turn(PyObject *Py_UNUSED(module), PyObject *args) {
     Region *meta;
@@ -387,6 +428,9 @@ static PyMethodDef functions[] = {
     {"reset_group", core_reset_group, METH_VARARGS,
      "Reset a group's lock, void its claims; only when exclusive. Return its next sequence."},
     {"wake", core_wake, METH_VARARGS, "Wake everyone who sleeps on the doorbell."},
+    {"room_bell", core_room_bell, METH_VARARGS, "Announce a sender that waits for room."},
+    {"await_room", core_await_room, METH_VARARGS, "Sleep until there may be room."},
+    {"made_room", core_made_room, METH_VARARGS, "Wake the senders that waited for a sequence."},
     {"await_turn", core_await_turn, METH_VARARGS, "Sleep until a sequence is durable, or flush."},
     {"end_turn", core_end_turn, METH_VARARGS, "End a turn to flush; return how many were asleep."},
     {"wake_turn", core_wake_turn, METH_VARARGS, "Wake everyone who waits for a flush."},
