@@ -64,7 +64,9 @@ class Retainer:
         self._stored: set[int] = set()  # sequences of last messages that were kept
         if policy.max_idle is not None:
             store.max_idle_ns = policy.max_idle // MICROSECOND * 1000
-        if policy.max_bytes is not None or policy.max_age is not None or policy.drop_acknowledged:
+        is_ring = store.meta.ring_bytes is not None  # trimmed by the roll that needs the page
+        trims = policy.max_age is not None or policy.drop_acknowledged
+        if (policy.max_bytes is not None or trims) and not is_ring:
             store.after_roll = self.trim_quietly
         if policy.max_bytes is not None:
             store.page_limit = self._limit.page_limit
@@ -135,6 +137,8 @@ class Retainer:
         folder, prefix = store.folder, store.prefix
         if plan.has_flow:
             self._keep_last(store, plan)
+        elif store.meta.ring_bytes is not None:
+            return  # recovery after a power cut looks for the head (FORMAT.md, "Rings")
         try:
             for name, place in plan.places.items():
                 if place.sequence is None or (at := synced.get(name)) == place:
@@ -221,10 +225,11 @@ class Retainer:
         if not any(map(folder.exists, below)):  # these are removed last
             return 0
         # T3. Before T4: the page of an older head on the disk would be missing.
-        try:
-            sync_state(folder, fmt.read_meta_name(prefix))
-        except OSError as error:
-            raise store.flusher.latched(error) from error
+        if store.meta.ring_bytes is None:
+            try:
+                sync_state(folder, fmt.read_meta_name(prefix))
+            except OSError as error:
+                raise store.flusher.latched(error) from error
         # T4. Keep the newest page as the spare (U1): it is the one most likely in memory.
         removed = self._keep_as_spare(store, head_page - 1)
         for name in self._retired(store, head_page):

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pagequeue.system.directory import Directory
 
 HALF: Final = 2**32 - 1
+RING: Final = "ring"
+"""The option of a ring, in allMeta."""
 WRITTEN_AGAIN_BYTES: Final = 8
 """The magic."""
 SHARED: Final = ("magic", "version", "queue_id")
@@ -123,6 +125,13 @@ def _read(folder: Directory, name: str, limit_bytes: int) -> bytes:
 # --- what was fixed at creation -------------------------------------------------------------------
 
 
+def check_ring(options: dict[str, Any], page_bytes: int) -> None:
+    """Raise ValueError if the options make the queue a ring of an invalid size."""
+    ring = options.get(RING, 2 * page_bytes)
+    if type(ring) is not int or ring < 2 * page_bytes:
+        raise ValueError(f"a ring of {ring!r} bytes with pages of {page_bytes}")
+
+
 @dataclass(frozen=True)
 class AllMeta:
     """The values that are fixed at creation.
@@ -140,6 +149,11 @@ class AllMeta:
     page_bytes: int
     options: dict[str, Any] = field(default_factory=dict)
     schema: Schema = field(default_factory=Schema, compare=False)
+
+    @property
+    def ring_bytes(self) -> int | None:
+        """Of a ring: the bytes that its page files may take; None: the queue is none."""
+        return self.options.get(RING)
 
     @property
     def index_capacity(self) -> int:
@@ -194,6 +208,7 @@ class AllMeta:
             options = json.loads(text) if text else {}
             if not isinstance(options, dict):
                 raise ValueError("not a JSON object")  # noqa: TRY301, TRY004 - one place for all
+            check_ring(options, page_bytes)
             schema = Schema.from_options(options)
         except (ValueError, RecursionError) as error:
             raise errors.CorruptMeta(

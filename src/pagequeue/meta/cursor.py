@@ -332,9 +332,17 @@ def readable_cursors(
 
 
 def lower_cursors(
-    folder: Directory, prefix: str, queue_id: bytes, tail_sequence: int, did: Callable[[str], None]
+    folder: Directory,
+    prefix: str,
+    queue_id: bytes,
+    head_sequence: int,
+    tail_sequence: int,
+    did: Callable[[str], None],
 ) -> None:
     """Lower every cursor that is ahead of the tail to it; the caller has the queue alone (I11).
+
+    Raise those before the head of a ring to it: they had acknowledged what was used again, and a
+    power cut took that back. Elsewhere the head is given as 0.
 
     An unreadable file is left: no other file records its consumer's place. The lowered cursor is a
     new file, durable before anything new is sent: otherwise the old one could come back at the next
@@ -343,14 +351,33 @@ def lower_cursors(
     for name, meta in readable_cursors(folder, prefix, queue_id):
         if isinstance(meta, errors.PageQueueError):
             log.warning("%s", meta)
-        elif meta.next_sequence > tail_sequence and not meta.is_group:
+        elif meta.is_group:
+            continue
+        elif meta.next_sequence > tail_sequence:
             # Dies or cut before the rename: it is still ahead, and the next recovery lowers it.
-            CursorMeta.make(
-                folder, prefix, queue_id, name, next_sequence=tail_sequence,
-                created=meta.created, last_ack=meta.last_ack,
-                flow_from=min(meta.flow_from, tail_sequence + 1),
-            )  # fmt: skip
+            _move(folder, prefix, queue_id, name, meta, tail_sequence)
             did(
                 f"lowered consumer {name!r} from {meta.next_sequence} to {tail_sequence}, the next "
                 "sequence: the power cut took later messages that it had acknowledged"
             )
+        elif meta.next_sequence < head_sequence:
+            # Dies or cut before the rename: the same again.
+            _move(folder, prefix, queue_id, name, meta, head_sequence)
+            did(
+                f"raised consumer {name!r} from {meta.next_sequence} to {head_sequence}, the head: "
+                "it had acknowledged what the ring used again"
+            )
+
+
+def _move(
+    folder: Directory,
+    prefix: str,
+    queue_id: bytes,
+    name: str,
+    meta: CursorMeta,
+    next_sequence: int,
+) -> None:
+    CursorMeta.make(
+        folder, prefix, queue_id, name, next_sequence=next_sequence, created=meta.created,
+        last_ack=meta.last_ack, flow_from=min(meta.flow_from, next_sequence + 1),
+    )  # fmt: skip

@@ -18,12 +18,12 @@ from pagequeue.integrity.repair import RepairReport, repair_queue
 from pagequeue.integrity.rewrite_unsynced import rewriter
 from pagequeue.maintenance.compress import Compressor
 from pagequeue.maintenance.retainer import Retainer
-from pagequeue.maintenance.retention import KEEP_ALL
+from pagequeue.maintenance.retention import KEEP_ALL, Retention
+from pagequeue.store.options import refuse_beside_ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pagequeue.maintenance.retention import Retention
     from pagequeue.store.store import Store
     from pagequeue.util.closing import Closing
     from pagequeue.util.timestamps import Clock
@@ -39,7 +39,7 @@ class OpenOptions:
 
     Attributes:
         open_store: opens the directory.
-        retaining: the retention, `on_full` and `full_timeout`.
+        retaining: the retention, `on_full` and `full_timeout`, as they were given.
         compressing: `compress_after` and `compress_level`.
         seals: whether a failed sync seals the page; else it stops the queue.
         syncs: whether `sync` is not "none".
@@ -50,7 +50,7 @@ class OpenOptions:
     """
 
     open_store: Callable[..., Store]
-    retaining: tuple[Retention, OnFull, float | None]
+    retaining: tuple[Retention | None, OnFull | None, float | None]
     compressing: tuple[int | None, int]
     seals: bool
     syncs: bool
@@ -88,8 +88,7 @@ class OpenQueue:
         if not store.read_only:
             store.bulk = BULK
             try:
-                _check_retention(store, options.retaining[0])
-                self.retainer = Retainer(store, *options.retaining)
+                self.retainer = Retainer(store, *_retaining(store, options))
                 self.compressor = Compressor(store, *options.compressing)
             except BaseException:
                 store.close()
@@ -205,11 +204,40 @@ class OpenQueue:
             store.close()
 
 
-def _check_retention(store: Store, policy: Retention) -> None:
-    """Raise if a retention would remove a journal's entries; compaction removes them."""
+def options_of_no_ring(
+    retention: Retention | None,
+    on_full: OnFull | None,
+    syncs: bool,
+    compress_after: int | None,
+) -> dict[str, bool]:
+    """Return the options that a ring excludes, and whether each is given so."""
+    return {
+        "retention": retention is not None,
+        'on_full="drop_oldest"': on_full == "drop_oldest",
+        "sync": syncs,
+        "compress_after": compress_after is not None,
+    }
+
+
+def _retaining(store: Store, options: OpenOptions) -> tuple[Retention, OnFull, float | None]:
+    """Return the retention and what it does when it is reached.
+
+    Raises:
+        JournalOnly: a retention would remove a journal's entries; compaction removes them.
+        InvalidOption: the queue is a ring, which has its own.
+    """
+    given, on_full, timeout = options.retaining
+    policy, ring_bytes = given or KEEP_ALL, store.meta.ring_bytes
+    if ring_bytes is not None:
+        refuse_beside_ring(
+            store.folder.path,
+            options_of_no_ring(given, on_full, options.syncs, options.compressing[0]),
+        )
+        return Retention(max_bytes=ring_bytes), on_full or "block", timeout
     if store.schema.is_journal and policy != KEEP_ALL:
         raise errors.JournalOnly(
             "a journal has no retention: only compaction knows which entries a snapshot replaces",
             path=store.folder.path,
             remedy="leave retention out, and call Journal.compact",
         )
+    return policy, on_full or "raise", timeout

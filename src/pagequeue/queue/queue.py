@@ -19,12 +19,12 @@ from pagequeue.integrity.verify import VerifyReport, verify
 from pagequeue.maintenance.consumers import ConsumerInfo, consumers, remove_consumer
 from pagequeue.maintenance.info import Info, info
 from pagequeue.maintenance.pages import PageInfo, pages
-from pagequeue.maintenance.retention import KEEP_ALL, Retention
+from pagequeue.maintenance.retention import Retention
 from pagequeue.maintenance.ship import ShipReport, ship
 from pagequeue.maintenance.stats import Stats, stats
 from pagequeue.page.zstd import LEVEL_DEFAULT
 from pagequeue.queue import flows, reading
-from pagequeue.queue.lifecycle import OpenOptions, OpenQueue
+from pagequeue.queue.lifecycle import OpenOptions, OpenQueue, options_of_no_ring
 from pagequeue.receive.pace import pace_of
 from pagequeue.schema.schema import requested_schema
 from pagequeue.send.codec_producer import make_producer
@@ -108,12 +108,20 @@ class Queue(Closing, Generic[Sent]):
             named consumers have not acknowledged the pages that would be removed. `"raise"`:
             `QueueFull`. `"block"`: the sender sleeps until there is room. `"drop_oldest"`: these
             pages are removed, oldest first. This is checked once for each page, not for each
-            message.
+            message. None: `"block"` in a ring, else `"raise"`.
         full_timeout: seconds that a call may be blocked in all before it raises `QueueFull`; None
             waits for ever.
         compress_after: compress sealed pages that are followed by so many others, in the
             background when this process rolls; None: only when `compress` is called.
         compress_level: of Zstandard, from -7 (fast) to 19 (small).
+        ring: bytes of a new queue that is a ring: its page files never take more, pages that all
+            named consumers and groups have acknowledged are used again, and a sender that finds
+            none waits until one is. While there is no named consumer the oldest messages go. Pages
+            have an eighth of it unless `page_bytes` is given; a message, and a batch, should fit
+            into one. Every later opening is of the same ring, given again or not; it takes no
+            `retention`, no `compress_after`, no `sync` but `"none"`, and not
+            `on_full="drop_oldest"`. A kill loses nothing; a power cut any or all of what was not
+            flushed, or was acknowledged. None: no ring, or that of the queue.
         dtype: of a new queue of fixed records, a NumPy dtype with fields; an existing queue must
             have the same; None takes that of the queue.
         codec: of a new queue, what encodes objects as payloads: `"bytes"`, `"utf-8"`, `"json"`,
@@ -185,10 +193,11 @@ class Queue(Closing, Generic[Sent]):
         file_mode: int = FILE_MODE,
         trust: Trusted = (),
         retention: Retention | None = None,
-        on_full: OnFull = "raise",
+        on_full: OnFull | None = None,
         full_timeout: float | None = None,
         compress_after: int | None = None,
         compress_level: int = LEVEL_DEFAULT,
+        ring: int | None = None,
         dtype: DTypeLike | None = None,
         codec: CodecName | None = None,
     ) -> None:
@@ -201,19 +210,26 @@ class Queue(Closing, Generic[Sent]):
         file_mode = options.check_file_mode(path, file_mode)
         sync_every, flush_seconds = sync_policy(sync)
         options.check_sync_failure(path, on_sync_failure)
-        full_timeout = options.check_full(path, on_full, full_timeout)
+        full_timeout = options.check_full(path, on_full or "raise", full_timeout)
         if not isinstance(retention, Retention | None):
             raise TypeError(f"retention must be a Retention, not {type(retention).__name__}")
         compressing = options.check_compress(path, compress_after, compress_level)
+        if (ring := options.check_ring(path, ring, page_bytes)) is not None:
+            options.refuse_beside_ring(
+                path, options_of_no_ring(retention, on_full, sync != "none", compress_after)
+            )
+            if self._is_journal:
+                raise errors.InvalidOption("ring of a journal", remedy="leave ring out")
         open_store = partial(
             Store, path, prefix, read_only=read_only, page_bytes=page_bytes,
             lock_timeout=lock_timeout, clock=clock or system_clock, file_mode=file_mode,
             trust=trusted(trust, path),
             schema=requested_schema(dtype, codec, path, is_journal=self._is_journal),
+            ring_bytes=ring,
         )  # fmt: skip
         how = OpenOptions(
             open_store=open_store,
-            retaining=(retention or KEEP_ALL, on_full, full_timeout),
+            retaining=(retention, on_full, full_timeout),
             compressing=compressing,
             seals=on_sync_failure == "seal",
             syncs=sync != "none",

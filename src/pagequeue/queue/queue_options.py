@@ -25,7 +25,8 @@ class QueueOptions(TypedDict, total=False):
     file_mode: int
     trust: Trusted
     retention: Retention | None
-    on_full: OnFull
+    on_full: OnFull | None
     full_timeout: float | None
     compress_after: int | None
     compress_level: int
+    ring: int | None

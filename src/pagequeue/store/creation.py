@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pagequeue import errors
 from pagequeue import format as fmt
-from pagequeue.meta.all_and_read_meta import AllMeta, ReadMeta, read_all_meta, write_all_meta
+from pagequeue.meta.all_and_read_meta import RING, AllMeta, ReadMeta, read_all_meta, write_all_meta
 from pagequeue.meta.write_meta import WriteMeta
 from pagequeue.page.listing import page_numbers
 from pagequeue.system.os_errors import raise_typed
@@ -47,13 +47,16 @@ class Creation:
         self._folder = folder
         self._prefix = prefix
 
-    def begin(self, created: int, page_bytes: int, schema: Schema) -> AllMeta:
+    def begin(
+        self, created: int, page_bytes: int, schema: Schema, ring_bytes: int | None = None
+    ) -> AllMeta:
         """Make the allMeta.
 
         Dies after it: a queue without pages, which the next opener completes or recreates.
         """
         folder, prefix = self._folder, self._prefix
-        meta = AllMeta(uuid.uuid4().bytes, created, page_bytes, schema.options(), schema)
+        options = schema.options() | ({} if ring_bytes is None else {RING: ring_bytes})
+        meta = AllMeta(uuid.uuid4().bytes, created, page_bytes, options, schema)
         if len(meta.encode()) > fmt.ALL_META_MAX_BYTES:
             raise errors.InvalidOption(
                 "dtype: its names and fields are too many", path=folder.path, remedy="give fewer"

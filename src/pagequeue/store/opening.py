@@ -24,6 +24,7 @@ from pagequeue.page.listing import page_numbers
 from pagequeue.schema.schema import ANY_SCHEMA, RequestedSchema
 from pagequeue.store.creation import Creation, refuse_confusion
 from pagequeue.store.exclusive import ensure_no_writer
+from pagequeue.store.options import page_bytes_of
 from pagequeue.store.power_loss_recovery import Recovery, RecoveryReport
 from pagequeue.system.directory import FILE_MODE, Directory
 from pagequeue.system.file_lock import FileLock
@@ -56,6 +57,7 @@ class Asked(TypedDict):
     trust: NotRequired[frozenset[str]]
     schema: NotRequired[RequestedSchema]
     durable: NotRequired[bool]
+    ring_bytes: NotRequired[int | None]
 
 
 class Opening:
@@ -73,6 +75,8 @@ class Opening:
         trust: names of accepted circumstances; see `trust.py`.
         schema: of a new queue; an existing one must agree with it.
         durable: as for `Directory`: False for a queue of staged pages.
+        ring_bytes: a new queue is a ring of this size; an existing one must have the same; None
+            accepts any, and a queue that is no ring.
 
     Attributes:
         folder: the directory.
@@ -98,12 +102,14 @@ class Opening:
         trust: frozenset[str] = NOTHING,
         schema: RequestedSchema = ANY_SCHEMA,
         durable: bool = True,
+        ring_bytes: int | None = None,
     ) -> None:
         self._prefix = prefix
         self._clock = clock
         self._lock_timeout = lock_timeout
         self._page_bytes = page_bytes
         self._requested_schema = schema
+        self._ring_bytes = ring_bytes
         self._locks: list[FileLock] = []
         self.report: RecoveryReport = RecoveryReport()
         self.folder: Directory = Directory(
@@ -246,7 +252,7 @@ class Opening:
         if self._has_meta():
             try:
                 self._check_asked(read_all_meta(self.folder, self._prefix))
-            except (errors.PageSizeMismatch, errors.DtypeMismatch, errors.CodecMismatch):
+            except errors.InvalidOption:
                 if not Creation(self.folder, self._prefix).is_unfinished():
                     raise
             except errors.QueueNotFound:
@@ -282,8 +288,9 @@ class Opening:
         if meta is None:
             unfinished = True
             self._refuse_pages_without(fmt.all_meta_name(self._prefix))
-            page_bytes = self._page_bytes or fmt.PAGE_BYTES_DEFAULT
-            meta = creation.begin(self._clock(), page_bytes, self._schema_of_new_queue(page_bytes))
+            page_bytes = self._page_bytes or page_bytes_of(self._ring_bytes)
+            schema = self._schema_of_new_queue(page_bytes)
+            meta = creation.begin(self._clock(), page_bytes, schema, self._ring_bytes)
         try:
             self.report = Recovery(self.folder, self._prefix, meta, self._clock).run()
         except errors.RetryError:
@@ -359,8 +366,10 @@ class Opening:
 
     def _is_asked(self, meta: AllMeta) -> bool:
         """Whether a queue is what was asked for, if anything was."""
-        return self._page_bytes in {None, meta.page_bytes} and self._requested_schema.agrees(
-            meta.schema
+        return (
+            self._page_bytes in {None, meta.page_bytes}
+            and self._ring_bytes in {None, meta.ring_bytes}
+            and self._requested_schema.agrees(meta.schema)
         )
 
     def _schema_of_new_queue(self, page_bytes: int) -> Schema:
@@ -382,4 +391,11 @@ class Opening:
                 path=self.folder.path, page_bytes=meta.page_bytes,
                 remedy="leave page_bytes out, or choose another directory or prefix",
             )  # fmt: skip
+        if self._ring_bytes not in {None, meta.ring_bytes}:
+            found = "no ring" if meta.ring_bytes is None else f"a ring of {meta.ring_bytes} bytes"
+            raise errors.InvalidOption(
+                f"the queue is {found}, and ring is {self._ring_bytes}",
+                path=self.folder.path,
+                remedy="leave ring out, or choose another directory or prefix",
+            )
         return self._requested_schema.opened(meta.schema, self.folder.path)

@@ -9,6 +9,10 @@ from pagequeue.system.directory import FILE_MODE, FILE_MODE_MAX
 from pagequeue.util.numbers import number, whole
 
 LEASE_SECONDS_MAX = 1e9
+RING_PAGES = 8
+"""Pages of a ring, where no page size is given: fewer are free too seldom, more are rolled into too
+often."""
+RING_PAGES_MIN = 4
 
 
 def check_options(
@@ -41,6 +45,39 @@ def check_options(
             f"lock_timeout is {lock_timeout}", path=path, remedy="give 0 or more"
         )
     return page_bytes, seconds
+
+
+def page_bytes_of(ring_bytes: int | None) -> int:
+    """Return the page size of a new queue for which none was given."""
+    if ring_bytes is None:
+        return fmt.PAGE_BYTES_DEFAULT
+    step = fmt.PAGE_BYTES_STEP
+    return min(max(ring_bytes // RING_PAGES // step * step, step), fmt.PAGE_BYTES_DEFAULT)
+
+
+def check_ring(path: str, ring: int | None, page_bytes: int | None) -> int | None:
+    """Return the size of a ring; raise InvalidOption for an invalid one."""
+    if ring is None:
+        return None
+    is_bool = isinstance(ring, bool)
+    ring = whole("ring", ring)
+    least = RING_PAGES_MIN * (page_bytes or fmt.PAGE_BYTES_MIN)
+    if is_bool or ring < least:
+        raise errors.InvalidOption(
+            f"ring is {ring}", path=path, remedy=f"give {least} bytes or more"
+        )
+    return ring
+
+
+def refuse_beside_ring(path: str, given: dict[str, bool]) -> None:
+    """Raise InvalidOption if one of these options was given for a ring, which excludes them."""
+    for name, was_given in given.items():
+        if was_given:
+            raise errors.InvalidOption(
+                f"{name} and a ring exclude each other",
+                path=path,
+                remedy=f"leave {name} out, or use a queue that is no ring",
+            )
 
 
 def check_file_mode(path: str, mode: int) -> int:

@@ -42,6 +42,7 @@ from pagequeue.page.page import (
 )
 from pagequeue.store.crash_recovery import BATCH_OPEN, CrashRecovery
 from pagequeue.store.pending_commit import resolve_in_recovery, unpublished
+from pagequeue.store.ring_recovery import kept_run
 from pagequeue.util.text import counted
 
 if TYPE_CHECKING:
@@ -130,14 +131,19 @@ class Recovery:
         read = self._read_meta(numbers)
         self._write, known = self._write_meta(read)
         write = self._write
+        is_ring = self.meta.ring_bytes is not None
         if known and write.is_recovered:
             crash = CrashRecovery(self.folder, self.prefix, self.meta, write, self.report.did)
             self.report.messages_recovered = crash.run()
         else:
+            if is_ring and (numbers or known):
+                read, numbers = self._keep_run(write, read, numbers)
+                known = True
             self._scan(write, read, numbers, durable_known=known)
         # Cut in the middle of it: the state is not marked as recovered; the next open repeats it.
         tail = write.tail.sequence
-        lower_cursors(self.folder, self.prefix, self.meta.queue_id, tail, self.report.did)
+        low = read.head_sequence if is_ring else 0
+        lower_cursors(self.folder, self.prefix, self.meta.queue_id, low, tail, self.report.did)
         recover_groups(
             self.folder, self.prefix, self.meta.queue_id, tail, self.report.did, self.clock
         )
@@ -259,6 +265,59 @@ class Recovery:
         if before.sequence < promised:
             raise self._wrong_first(number, before.sequence)
         return None
+
+    # --- a ring, after a power cut ----------------------------------------------------------------
+
+    def _keep_run(
+        self, write: WriteMeta, read: ReadMeta, numbers: list[int]
+    ) -> tuple[ReadMeta, list[int]]:
+        """Make one run of whole pages the ring, and remove the others (ring_recovery.py).
+
+        Cut in between: the same run is found again, because what is removed is never part of it,
+        and the head moves before any page below it is removed.
+        """
+        if write.is_failed_in_this_boot:
+            raise self._sync_failed(write)
+        durable = write.durable_sequence
+        run, found = kept_run(self.folder, self.prefix, self.meta, numbers, durable)
+        head_page, head_sequence = read.head
+        kept = [page.number for page in run]
+        if not run:
+            first = max([head_sequence, durable, *(page.end for page in found)])
+            floor = max((page.timestamp for page in found), default=0)
+            kept = [max([*numbers, head_page, write.durable_page]) + 1]
+            self._make(kept[0], first, floor)
+            head_page, head_sequence = kept[0], first
+        elif head_page not in kept:
+            head_page, head_sequence = run[0].number, run[0].first
+        if (head_page, head_sequence) != read.head:
+            ReadMeta.make(
+                self.folder, self.prefix, self.meta.queue_id,
+                head_page=head_page, head_sequence=head_sequence,
+            )  # fmt: skip
+            self._sync()
+            self.report.did(
+                f"moved the head to message {head_sequence}, page {head_page}: a ring is trimmed "
+                "without a sync"
+            )
+            read = ReadMeta(self.folder, self.prefix, self.meta.queue_id, writable=True)
+        if durable < head_sequence or not kept[0] <= write.durable_page <= kept[-1]:
+            # The mark is in a page that is gone; nothing after the head was on stable storage.
+            place = [page.number for page in run if page.first <= max(durable, head_sequence)]
+            write.set_durable(max(durable, head_sequence), place[-1] if place else kept[0])
+        others = [number for number in numbers if number not in kept]
+        for number in reversed(others):
+            for name in self._names(number):
+                self.folder.remove(name)
+        if others:
+            self.report.did(f"removed {counted(len(others), 'page')} that the ring had used again")
+        for page in run:  # an index can be another page's, or older than its page
+            index = writable_index(self.folder, self.prefix, self.meta, page.number)
+            region = map_page(self.folder, fmt.page_name(self.prefix, page.number), self.meta)
+            header = self._header(page.number)
+            scan_region(region, index, header, page.first, None, use=_core.INDEX_WRITE)
+            index.zero((page.end - page.first) * fmt.INDEX_RECORD_BYTES)
+        return read, kept
 
     # --- after a power cut, a copy or a lost write meta -------------------------------------------
 

@@ -1,0 +1,252 @@
+"""Rings: bounded queues whose pages are trimmed without a sync and used again."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import threading
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pagequeue import InvalidOption, Queue, QueueFull, Retention
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PAGE = 4096
+RING = 8 * PAGE
+OS_PAGE = 4096
+
+
+def body(sequence: int) -> bytes:
+    """Return the payload of a message, of a length of its own."""
+    return sequence.to_bytes(8, "little") * (10 + sequence * 7 % 90)
+
+
+def send(queue: Queue[Any], count: int) -> None:
+    """Send the next messages."""
+    with queue.producer() as producer:
+        for _ in range(count):
+            producer.send(body(queue.tail_sequence))
+
+
+def files(directory: Path, ending: str = ".page") -> list[Path]:
+    """Return the files of a kind, in order."""
+    return sorted(directory.glob(f"*{ending}"))
+
+
+# --- the option -----------------------------------------------------------------------------------
+
+
+def test_ring_is_bounded_and_its_sender_waits(tmp_path: Path) -> None:
+    """One word gives page size, limit and waiting, to every process that opens it."""
+    with Queue(tmp_path, ring=RING) as queue, Queue(tmp_path) as receiver:
+        assert queue.page_bytes == PAGE
+        consumer = receiver.consumer("reader")
+        sender = threading.Thread(target=send, args=(queue, 1000))
+        sender.start()
+        for sequence in range(1000):
+            message = consumer.receive(60)
+            assert message.payload == body(sequence)
+            consumer.ack(message)
+            assert len(files(tmp_path)) <= RING // PAGE
+        sender.join()
+        assert queue.verify().ok
+
+
+def test_full_ring_raises_where_that_was_asked_for(tmp_path: Path) -> None:
+    """Waiting is the default only; the timeout of the queue counts."""
+    with Queue(tmp_path, ring=RING, on_full="raise") as queue:
+        queue.consumer("slow")
+        with pytest.raises(QueueFull, match="'slow'"):
+            send(queue, 1000)
+    with Queue(tmp_path, full_timeout=0.05) as queue, pytest.raises(QueueFull):
+        send(queue, 1000)
+
+
+def test_ring_without_named_consumers_drops_the_oldest(tmp_path: Path) -> None:
+    """Nobody is waited for; what is retained is right."""
+    with Queue(tmp_path, ring=RING) as queue:
+        send(queue, 1000)
+        head = queue.head_sequence
+        assert 1000 - 16 > head > 800
+        assert [m.payload for m in queue.replay()] == [body(n) for n in range(head, 1000)]
+
+
+@pytest.mark.parametrize(
+    ("size", "page_bytes"),
+    [
+        (64 << 20, 8 << 20),
+        (16 << 20, 2 << 20),
+        (100_000, 12288),
+        (16384, 4096),
+        (1 << 34, 64 << 20),
+    ],
+)
+def test_pages_of_a_ring_are_an_eighth_of_it(tmp_path: Path, size: int, page_bytes: int) -> None:
+    """At least an OS page, at most those of other queues."""
+    with Queue(tmp_path, ring=size) as queue:
+        assert queue.page_bytes == page_bytes
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"ring": 16383}, InvalidOption),
+        ({"ring": 0}, InvalidOption),
+        ({"ring": True}, InvalidOption),
+        ({"ring": "1"}, TypeError),
+        ({"ring": 1.5}, TypeError),
+        ({"ring": RING, "page_bytes": RING}, InvalidOption),
+        ({"ring": RING, "retention": Retention()}, InvalidOption),
+        ({"ring": RING, "sync": "always"}, InvalidOption),
+        ({"ring": RING, "sync": timedelta(seconds=1)}, InvalidOption),
+        ({"ring": RING, "on_full": "drop_oldest"}, InvalidOption),
+        ({"ring": RING, "compress_after": 2}, InvalidOption),
+    ],
+)
+def test_contradicting_options_are_refused(
+    tmp_path: Path, options: dict[str, Any], error: type[Exception]
+) -> None:
+    """Nothing is made; an existing ring refuses them too, whether `ring` is given again or not."""
+    with pytest.raises(error):
+        Queue(tmp_path / "new", **options)
+    assert not (tmp_path / "new").exists()
+    del options["ring"]
+    if options and "page_bytes" not in options:
+        Queue(tmp_path / "old", ring=RING).close()
+        with pytest.raises(error):
+            Queue(tmp_path / "old", **options)
+        Queue(tmp_path / "old").close()
+
+
+def test_other_size_and_other_queue_are_refused(tmp_path: Path) -> None:
+    """What is fixed at creation is compared."""
+    Queue(tmp_path, ring=RING).close()
+    Queue(tmp_path, ring=RING).close()
+    with pytest.raises(InvalidOption, match="a ring of 32768 bytes"):
+        Queue(tmp_path, ring=2 * RING)
+    Queue(tmp_path, prefix="plain").close()
+    with pytest.raises(InvalidOption, match="no ring"):
+        Queue(tmp_path, prefix="plain", ring=RING)
+
+
+def test_trimming_a_ring_syncs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sync would stop sender and receiver for milliseconds in each page."""
+    with Queue(tmp_path, ring=RING, full_timeout=5) as queue:
+        consumer = queue.consumer("reader")
+        send(queue, 20)
+        for name in ("fsync", "fdatasync", "sync"):
+            monkeypatch.setattr(f"os.{name}", lambda *_: pytest.fail("a sync"))
+        for _ in range(100):
+            while consumer.poll() is not None:
+                pass
+            consumer.ack()
+            send(queue, 15)
+        assert queue.head_sequence > 1000
+
+
+# --- a power cut ----------------------------------------------------------------------------------
+
+
+def snapshot(directory: Path) -> dict[str, tuple[int, bytes]]:
+    """Return each file's inode number and content."""
+    return {
+        path.name: (path.stat().st_ino, path.read_bytes())
+        for path in directory.iterdir()
+        if not path.name.endswith(".lock")
+    }
+
+
+def mixed(chance: random.Random, before: bytes, after: bytes) -> bytes:
+    """Return a file of which each OS page is on the disk as it was, or as it is."""
+    before = before.ljust(len(after), b"\0")
+    share = chance.random()
+    return b"".join(
+        (after if chance.random() < share else before)[at : at + OS_PAGE]
+        for at in range(0, len(after), OS_PAGE)
+    )
+
+
+def cut(
+    chance: random.Random,
+    directory: Path,
+    synced: dict[str, tuple[int, bytes]],
+    now: dict[str, tuple[int, bytes]],
+) -> None:
+    """Write a state that a power cut can leave between two moments; at the first all was synced.
+
+    Every file has its old name or the new one, is there or not, and each of its OS pages is old or
+    new; a file that was used again has the bytes of both uses.
+    """
+    old = {inode: (name, data) for name, (inode, data) in synced.items()}
+    new = {inode: (name, data) for name, (inode, data) in now.items()}
+    wanted: dict[str, bytes] = {}
+    for inode in old.keys() | new.keys():
+        was, is_ = old.get(inode), new.get(inode)
+        if was is None:
+            assert is_ is not None
+            name, data = is_
+            if chance.random() < 0.5:
+                wanted.setdefault(name, mixed(chance, b"", data))
+        elif is_ is None:
+            if chance.random() < 0.5:
+                wanted.setdefault(*was)
+        else:
+            name = chance.choice((was[0], is_[0]))
+            wanted[name] = mixed(chance, was[1], is_[1])
+    for name, data in wanted.items():
+        (directory / name).write_bytes(data)
+        (directory / name).chmod(0o600)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_power_cut_leaves_a_ring_that_works(tmp_path: Path, seed: int) -> None:
+    """What was flushed and not trimmed is there, what is read is right, and all goes on."""
+    chance = random.Random(seed)
+    live = tmp_path / "live"
+    with Queue(live, ring=RING, full_timeout=5) as queue:
+        consumer = queue.consumer("reader")
+        send(queue, chance.randrange(40))
+        for _ in range(chance.randrange(30)):
+            if consumer.sequence < queue.tail_sequence:
+                consumer.receive_many(chance.randrange(1, 20))
+            consumer.ack()
+            if queue.tail_sequence - consumer.acknowledged < 20:
+                send(queue, chance.randrange(20))
+        flushed = queue.producer().flush()
+        acknowledged = consumer.acknowledged
+        synced = snapshot(live)
+        for _ in range(chance.randrange(60)):
+            if consumer.sequence < queue.tail_sequence:
+                consumer.receive_many(chance.randrange(1, 20))
+            consumer.ack()
+            if queue.tail_sequence - consumer.acknowledged < 20:
+                send(queue, chance.randrange(20))
+        head = queue.head_sequence
+        now = snapshot(live)
+    for copy in range(8):
+        directory = tmp_path / f"cut{copy}"
+        directory.mkdir()
+        cut(chance, directory, synced, now)
+        with Queue(directory, full_timeout=5) as queue:
+            assert queue.tail_sequence >= (flushed if head < flushed else 0)
+            assert queue.head_sequence <= max(head, queue.tail_sequence)
+            found = {message.sequence: message.payload for message in queue.replay()}
+            assert found == {n: body(n) for n in range(queue.head_sequence, queue.tail_sequence)}
+            consumer = queue.consumer("reader")
+            first = consumer.sequence
+            assert first >= min(acknowledged, queue.tail_sequence)
+            assert queue.verify().ok
+            received = []
+            for count in [5] * 20 + [0]:
+                while (message := consumer.poll()) is not None:
+                    received.append(message.sequence)
+                consumer.ack()
+                send(queue, count)
+            assert received == list(range(first, queue.tail_sequence))
+        with Queue(directory) as queue:
+            assert not queue.recovery.actions
+        shutil.rmtree(directory)
