@@ -139,7 +139,7 @@ def head_moved_after_files() -> None:
 
 def trim_is_quadratic() -> None:
     """Files are removed under the lock, and each time the directory is listed."""
-    loop = """    for name in self._retired(store, head_page):
+    loop = """    for name in self._retired(store, kept):
         status = folder.status(name)
         removed += 0 if status is None else status.st_size
         folder.remove(name)
@@ -261,7 +261,8 @@ def cursor_not_lowered() -> None:
 def lowered_cursor_not_synced() -> None:
     """A cursor is lowered by a store, which reaches the disk at any time or never."""
 
-    def lower(folder: Any, prefix: str, queue_id: bytes, tail: int, _did: object) -> None:  # noqa: ANN401
+    def lower(folder: Any, prefix: str, queue_id: bytes, *rest: Any) -> None:  # noqa: ANN401
+        _, tail, _ = rest
         for name in cursor.cursor_names(folder, prefix):
             words = cursor.CursorMeta(folder, prefix, queue_id, name, writable=True)
             if words.next_sequence > tail:

@@ -6,11 +6,13 @@ import random
 import shutil
 import threading
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import pytest
 
-from pagequeue import InvalidOption, Queue, QueueFull, Retention
+from pagequeue import Expired, InvalidOption, NamedConsumer, Queue, QueueFull, Retention
+from pagequeue.system.directory import Directory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -250,3 +252,124 @@ def test_power_cut_leaves_a_ring_that_works(tmp_path: Path, seed: int) -> None:
         with Queue(directory) as queue:
             assert not queue.recovery.actions
         shutil.rmtree(directory)
+
+
+# --- pages that are used again --------------------------------------------------------------------
+
+
+def lap(queue: Queue[Any], consumer: NamedConsumer, count: int = 100) -> None:
+    """Send and acknowledge messages, more than the ring holds."""
+    for _ in range(count):
+        send(queue, 5)
+        while (message := consumer.poll()) is not None:
+            assert message.payload == body(message.sequence)
+        consumer.ack()
+
+
+def test_page_is_used_again_while_it_stays_mapped(tmp_path: Path) -> None:
+    """I13: after the first lap no file is made; producers go on in the same memory."""
+    with Queue(tmp_path, ring=RING, full_timeout=5) as queue, queue.producer() as producer:
+        consumer = queue.consumer("reader")
+        inodes = []
+        for _ in range(300):
+            sequence = queue.tail_sequence
+            producer.send(body(sequence))
+            message = consumer.receive(5)
+            assert message.payload == body(sequence)
+            consumer.ack()
+            inodes.append({path.stat().st_ino for path in files(tmp_path)})
+        assert inodes[-1] == inodes[-100]
+        assert len(files(tmp_path)) == len(files(tmp_path, ".idx")) == RING // PAGE
+        assert queue.verify().ok
+
+
+@pytest.mark.parametrize("reader", ["named", "fan-out"])
+def test_view_of_a_page_never_changes(tmp_path: Path, reader: str) -> None:
+    """I13: a page of which somebody holds a view is not used again, whatever was acknowledged."""
+    with Queue(tmp_path, ring=RING, full_timeout=5) as queue:
+        consumer = queue.consumer("reader")
+        lap(queue, consumer)
+        name = "reader2" if reader == "named" else None
+        other = queue.consumer(name, latest=True)
+        queue.rotate()  # so that the three are in one page
+        with queue.producer() as producer:
+            first = producer.send_many([bytes([n]) * 64 for n in range(3)]).start
+        array = other.receive_many(3).to_numpy(np.dtype("V64"))
+        consumer.receive_many(3)
+        consumer.ack()
+        if isinstance(other, NamedConsumer):
+            other.ack()
+            other.close()
+            queue.remove_consumer("reader2")
+        lap(queue, consumer)
+        assert queue.head_sequence > first + 100
+        assert [array[n].tobytes() for n in range(3)] == [bytes([n]) * 64 for n in range(3)]
+        assert array.base is not None  # a view, and no copy
+
+
+def test_reader_that_is_passed_gets_expired(tmp_path: Path) -> None:
+    """It finishes the page that it is in, then learns it; nothing of another page reaches it."""
+    with Queue(tmp_path, ring=RING, full_timeout=5) as queue:
+        consumer = queue.consumer("reader")
+        lap(queue, consumer)
+        behind = queue.consumer(latest=True)
+        begin = queue.tail_sequence
+        lap(queue, consumer)
+        seen = 0
+        with pytest.raises(Expired) as caught:  # noqa: PT012 - whichever poll it is
+            while (message := behind.poll()) is not None:
+                assert message.sequence == begin + seen
+                assert message.payload == body(message.sequence)
+                seen += 1
+        assert caught.value.head_sequence == queue.head_sequence > begin
+        assert seen < 30
+
+
+def test_two_producers_take_turns(tmp_path: Path) -> None:
+    """A page that another process has mapped for writing is not used again; a new one is made."""
+    with (
+        Queue(tmp_path, ring=RING, full_timeout=5) as queue,
+        Queue(tmp_path, full_timeout=5) as second,
+    ):
+        consumer = queue.consumer("reader")
+        for _ in range(30):
+            for sender in (queue, second):
+                lap(sender, consumer, 3)
+        assert len(files(tmp_path)) <= RING // PAGE
+        assert queue.verify().ok
+
+
+@pytest.mark.parametrize("at", ["before", "page renamed", "index renamed"])
+def test_killed_while_a_page_is_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """X1 to X5: the next opener finds a ring without that page, and continues."""
+
+    class Killed(BaseException):
+        """As far as a process came."""
+
+    def die(folder: Directory, *options: object) -> None:
+        _, _, (page, index), (next_page, next_index), *_ = cast("Any", options)
+        if at != "before":
+            folder.rename(page, f"{next_page}.tmp-next")
+        if at == "index renamed":
+            folder.rename(index, next_index)
+        raise Killed
+
+    live = tmp_path / "live"
+    with Queue(live, ring=RING, full_timeout=5) as queue:
+        consumer = queue.consumer("reader")
+        lap(queue, consumer)
+        with monkeypatch.context() as patch:
+            patch.setattr(Directory, "renew", die)
+            with pytest.raises(Killed):
+                lap(queue, consumer)
+        shutil.copytree(live, tmp_path / "copy")
+        lap(queue, consumer)  # and so does a process that was open meanwhile
+        assert queue.verify().ok
+        assert not list(live.glob("*tmp*"))
+    with Queue(tmp_path / "copy", full_timeout=5) as queue:
+        consumer = queue.consumer("reader")
+        assert not list((tmp_path / "copy").glob("*tmp*"))
+        lap(queue, consumer)
+        assert queue.verify().ok

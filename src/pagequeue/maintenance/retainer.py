@@ -231,8 +231,13 @@ class Retainer:
             except OSError as error:
                 raise store.flusher.latched(error) from error
         # T4. Keep the newest page as the spare (U1): it is the one most likely in memory.
-        removed = self._keep_as_spare(store, head_page - 1)
-        for name in self._retired(store, head_page):
+        if store.meta.ring_bytes is None:
+            removed = self._keep_as_spare(store, head_page - 1)
+            kept = head_page
+        else:  # the roll that asked for room uses the newest one again
+            removed = 0
+            kept = head_page - 1 if store.roller.can_renew(head_page - 1) else head_page
+        for name in self._retired(store, kept):
             status = folder.status(name)
             removed += 0 if status is None else status.st_size
             folder.remove(name)

@@ -324,6 +324,7 @@ def make_page(
     synced: bool = False,
     may_reuse: bool = False,
     may_grow: bool = False,
+    kept: bool = False,
 ) -> WritablePage:
     """Make a page's two files, blocks reserved; the page itself appears last.
 
@@ -339,6 +340,7 @@ def make_page(
         synced: whether the page must be on stable storage before it gets its name.
         may_reuse: whether a file that retention retired may be reused, with all of its memory.
         may_grow: whether blocks are reserved for its beginning only; more follow as messages come.
+        kept: whether the page can be renewed.
 
     Raises:
         DiskFull: there is no room; no file is left.
@@ -370,6 +372,7 @@ def make_page(
             filled_bytes=filled_bytes,
             maker="next",
             synced=synced,
+            kept=kept,
         )
     except errors.DiskFull:
         folder.remove(index_name)
@@ -378,6 +381,14 @@ def make_page(
     region.on_lost = partial(lost_page, folder.full(page_name))
     region.queue_id = meta.queue_id
     return WritablePage(folder, prefix, header.page_number, region, index, reserved)
+
+
+def renamed_page(folder: Directory, prefix: str, page: WritablePage, number: int) -> WritablePage:
+    """Return a page whose files got the names of another number, still mapped."""
+    page_name, index_name = fmt.page_name(prefix, number), fmt.index_name(prefix, number)
+    page.region.on_lost = partial(lost_page, folder.full(page_name))
+    page.index.on_lost = partial(lost_page, folder.full(index_name))
+    return WritablePage(folder, prefix, number, page.region, page.index)
 
 
 def _index_bytes(used_bytes: float, frame_bytes: float, limit_bytes: int) -> int:

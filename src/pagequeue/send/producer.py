@@ -764,7 +764,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
                     old, before = self._page, self._first_sequence
                     # From its map: retention may have removed the file already.
                     first_sequence = next_page.region.load(FIRST_SEQUENCE_AT)
-                    if old is not None:
+                    if old is not None and store.meta.ring_bytes is None:  # else used again whole
                         count = first_sequence - before
                         store.background.submit(partial(_release, store, old, count))
                     if store.after_roll is not None:
@@ -819,6 +819,9 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
             return
         then, there = self._ahead_since
         now = time.monotonic()
+        if store.meta.ring_bytes is not None and page.populated >= len(page.region):
+            self._ahead(len(page.region))
+            return
         self._ahead_since = (now, position)
         fast = position - there > (now - then) * FAST_BYTES_PER_S
         reach = FAST_AHEAD_BYTES if fast else SLOW_AHEAD_BYTES

@@ -13,14 +13,21 @@ import math
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue.meta.all_and_read_meta import field_of
 from pagequeue.meta.ledger import publishing_name
 from pagequeue.page.compressed_format import is_compressed
 from pagequeue.page.header import PageHeader, decode_header, first_bytes, parse_header
-from pagequeue.page.page import WritablePage, make_page, map_plain, writable_index
+from pagequeue.page.page import (
+    WritablePage,
+    make_page,
+    map_plain,
+    renamed_page,
+    writable_index,
+)
 from pagequeue.page.spare import drop_spare, has_spare
 from pagequeue.store.pending_commit import resolve_pending
 
@@ -35,6 +42,7 @@ if TYPE_CHECKING:
     from pagequeue.util.worker import Background
 
 log: logging.Logger = logging.getLogger("pagequeue")
+FIRST_SEQUENCE_AT: Final = field_of(fmt.PAGE_HEADER, "first_sequence")
 
 
 class Roller:
@@ -46,6 +54,7 @@ class Roller:
             page is no longer needed, or None: do not wait, and with the deadline of the call;
             raises QueueFull if the limit is reached.
         full_timeout: seconds that a call may be blocked in all; None: for ever.
+        head: returns the head page and its first sequence.
     """
 
     def __init__(
@@ -70,6 +79,9 @@ class Roller:
         self._lock_timeout = lock_timeout
         self._sync_names = sync_names
         self._pages: dict[int, WritablePage] = {}  # the active one, and the next if it is there
+        self._left: dict[int, WritablePage] = {}  # of a ring: those before it, to be used again
+        self._is_ring = meta.ring_bytes is not None
+        self.head: Callable[[], tuple[int, int]] = lambda: (fmt.FIRST_PAGE, 0)
         self._asked = 0
         self._is_fast = False  # whether all memory of a page is wanted at once
         self.make_room: Callable[[int, Callable[[], None] | None, float], None] | None = None
@@ -88,9 +100,40 @@ class Roller:
     def forget_before(self, number: int) -> None:
         """Forget the pages before this one."""
         with self._guard:
-            old: list[object] = [self._pages.pop(key) for key in list(self._pages) if key < number]
+            left = [self._pages.pop(key) for key in list(self._pages) if key < number]
+            old: list[object] = [page for page in left if not page.region.is_renewable]
+            self._left |= {page.number: page for page in left if page.region.is_renewable}
+            head_page = self.head()[0]
+            old += [self._left.pop(key) for key in list(self._left) if key < head_page - 1]
         if old:
             self._background.drop(old)
+
+    def can_renew(self, number: int) -> bool:
+        """Whether a retired page of a ring is mapped here, so that the next one can use it."""
+        return number in self._left
+
+    def _renewed(self, header: PageHeader) -> WritablePage | None:
+        """Make the next page of a ring of the one that was retired last (X1 to X5).
+
+        Returns:
+            None if that is not mapped here, or another process or thread has it open.
+        """
+        head_page, head_sequence = self.head()
+        with self._guard:
+            page = self._left.pop(head_page - 1, None)
+        if page is None or page.region.broken or page.index.broken:
+            return None
+        count = head_sequence - page.region.load(FIRST_SEQUENCE_AT)
+        old, new = self._names(page.number), self._names(header.page_number)
+        used = (count + 1) * fmt.INDEX_RECORD_BYTES
+        if not self._folder.renew(page.region, page.index, old, new, header.encode(), used):
+            return None
+        renewed = renamed_page(self._folder, self._prefix, page, header.page_number)
+        renewed.populated = len(renewed.region)
+        return renewed
+
+    def _names(self, number: int) -> tuple[str, str]:
+        return fmt.page_name(self._prefix, number), fmt.index_name(self._prefix, number)
 
     def deadline(self, timeout: float | None = None) -> float:
         """Return until when a call may wait for room, in seconds of the monotonic clock.
@@ -164,6 +207,8 @@ class Roller:
             filled_bytes: bytes whose memory is allocated at once.
             frame_bytes: mean size of frames so far.
         """
+        if self._is_ring:
+            return  # by the roll itself: it is quick, and a thread would wait for the GIL
         with self._guard:
             if number <= self._asked:
                 return
@@ -248,6 +293,8 @@ class Roller:
                         self._refuse_used(page)
                         return page
                 header = PageHeader(number, self._meta.queue_id, None, 0, self._clock())
+                if self._is_ring:
+                    return self._renewed(header) or self._fresh(header)
                 # A spare pays off where all memory of the page is needed at once; for a slow
                 # producer its zeros would only be written to the disk.
                 may_reuse = self._is_fast
@@ -264,6 +311,17 @@ class Roller:
                     may_grow=not self._is_fast,
                 )
         return self._mapped(number)
+
+    def _fresh(self, header: PageHeader) -> WritablePage:
+        """Make a new page of a ring, whose memory will be used again and again."""
+        page_bytes = self._meta.page_bytes
+        page = make_page(
+            self._folder, self._prefix, self._meta, header, filled_bytes=page_bytes,
+            frame_bytes=page_bytes, kept=True,
+        )  # fmt: skip
+        page.populate(0, page_bytes, page_bytes)
+        page.populated = page_bytes
+        return page
 
     def _refuse_used(self, page: WritablePage) -> None:
         """Raise if the prepared next page has messages: a foreign file.
@@ -294,3 +352,4 @@ class Roller:
         """Release the maps."""
         with self._guard:
             self._pages.clear()
+            self._left.clear()

@@ -152,6 +152,8 @@ class Store:
             self.lock_timeout,
             self.flusher.sync_names,
         )
+        read_meta = self.read_meta
+        self.roller.head = lambda: read_meta.head  # without a reference to this object
 
     @property
     def may_repair(self) -> bool:
@@ -298,9 +300,12 @@ class Store:
         old: list[object] = []
         with self._guard:
             self._cache[number] = page
-            if len(self._cache) > CACHED_PAGES:
+            is_ring = self.meta.ring_bytes is not None
+            while len(self._cache) > (1 if is_ring else CACHED_PAGES):
                 old.append(self._cache.popitem(last=False))
-        if old:
+        if old and is_ring:
+            old.clear()  # at once: the sender waits to use it again
+        elif old:
             self.background.drop(old)
         self.drop_retired()
         return page

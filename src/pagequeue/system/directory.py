@@ -405,6 +405,7 @@ class Directory:
         filled_bytes: int = 0,
         maker: str = "",
         synced: bool = False,
+        kept: bool = False,
     ) -> _core.Region:
         """Make a file of reserved blocks, `data` and then zeros; return its map.
 
@@ -420,6 +421,7 @@ class Directory:
             filled_bytes: of these, page faults are taken as well.
             maker: names the maker where only one can exist at a time; "": any number can.
             synced: whether the file must be on stable storage before it gets its name.
+            kept: whether the map keeps the file open, so that `renew` can use it again.
 
         Raises:
             DiskFull, SystemLimit, AccessDenied: making it failed; no file is left.
@@ -431,7 +433,7 @@ class Directory:
                 return _core.Region.make(
                     folder, temporary, name, data, size_bytes,
                     size_bytes if reserved_bytes is None else reserved_bytes, filled_bytes,
-                    self._file_mode, synced and self.is_durable, is_page(name), False,
+                    self._file_mode, synced and self.is_durable, is_page(name), False, kept,
                 )  # fmt: skip
         except OSError as error:
             raise_typed(error, self.full(name), f"making a file of {size_bytes} bytes")
@@ -452,11 +454,46 @@ class Directory:
             with self.descriptor as folder:
                 return _core.Region.make(
                     folder, temporary, name, data, size_bytes, size_bytes, 0, self._file_mode,
-                    False, True, True,
+                    False, True, True, False,
                 )  # fmt: skip
         except OSError:  # whatever the reason: the caller makes a new file
             self.remove(temporary)
             return None
+
+    def renew(
+        self,
+        region: _core.Region,
+        index: _core.Region,
+        old: tuple[str, str],
+        new: tuple[str, str],
+        header: bytes,
+        index_used: int,
+    ) -> bool:
+        """Use the files of a retired page, which stay mapped, for another one.
+
+        Args:
+            region: the map of the page, which was made with `kept`.
+            index: that of its index.
+            old: the names of page and index.
+            new: those that they get.
+            header: of the new page.
+            index_used: bytes of the index that have records.
+
+        Returns:
+            False if they are unusable, mostly because a reader has the page open; both are removed.
+        """
+        temporary = f"{new[0]}.tmp-next"
+        self.remove(temporary)
+        try:
+            with self.descriptor as folder:
+                region.renew(
+                    folder, index, old[0], temporary, new[0], old[1], new[1], header, index_used
+                )
+        except OSError:  # whatever the reason: the caller makes a new file
+            for name in (temporary, *old):
+                self.remove(name)
+            return False
+        return True
 
     def rename(self, name: str, to: str) -> None:
         """Rename a file; an existing one of the new name is replaced.

@@ -36,6 +36,7 @@ static Region *region_start(PyTypeObject *type, uint64_t bytes, int writable) {
     self->queue_state = 0;
     self->has_queue = 0;
     self->writable = (char)writable;
+    self->fd = -1;
     Py_INCREF(Py_None);
     self->on_lost = Py_None;
     Py_INCREF(Py_None);
@@ -96,6 +97,7 @@ typedef struct {
     int mode, synced;
     int held;  /* shared lock on the file for as long as the map lives */
     int again; /* a retired file under the temporary name is used */
+    int kept;  /* the open file stays open with the map, so that it can be renewed */
 } content;
 
 static int write_at(int fd, const void *data, size_t bytes, uint64_t at) {
@@ -308,7 +310,7 @@ static int use_again(int folder, const char *temporary, const char *name, const 
 
 /* Temporary name, blocks, content, map, rename. Returns an errno; then no file remains. */
 static int make_file(int folder, const char *temporary, const char *name, const content *wanted,
-                     void **base) {
+                     void **base, int *kept) {
     int fd = above_standard(openat(
         folder, temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, wanted->mode));
     if (fd < 0) {
@@ -335,11 +337,89 @@ static int make_file(int folder, const char *temporary, const char *name, const 
             munmap(*base, (size_t)wanted->bytes);
         }
     }
-    close(fd);
+    if (error == 0 && wanted->kept) {
+        *kept = fd;
+    } else {
+        close(fd);
+    }
     if (error != 0) {
         unlinkat(folder, temporary, 0);
     }
     return error;
+}
+
+typedef struct {
+    int folder;
+    const char *page, *temporary, *next_page, *index, *next_index; /* names */
+    Py_buffer header;    /* of the next page */
+    uint64_t index_used; /* bytes of the index that have records */
+} renewal;
+
+/* A retired page of a ring becomes the next one and stays mapped: X1 to X5 of FORMAT.md (I13). The
+ * lock is raised on the open file that this map has it on, so it is had only if no other open file
+ * of the page is left in any process: no reader has it mapped, and no view of it is held. Its index
+ * is mapped only by those that have the page mapped. Returns an errno; then the page has its
+ * temporary name, or its old one. */
+static int renew(Region *self, Region *index, const renewal *how) {
+    int folder = how->folder;
+    struct stat mine, named;
+    if (fstat(self->fd, &mine) != 0 ||
+        fstatat(folder, how->page, &named, AT_SYMLINK_NOFOLLOW) != 0) {
+        return errno;
+    }
+    if (mine.st_ino != named.st_ino || mine.st_dev != named.st_dev || mine.st_nlink != 1 ||
+        (uint64_t)mine.st_size != self->bytes) {
+        return ENOTSUP;
+    }
+    if (renameat(folder, how->page, folder, how->temporary) != 0) { /* X1 */
+        return errno;
+    }
+    /* X2. Not converted atomically: when it fails the shared lock is gone too. */
+    if (flock(self->fd, LOCK_EX | LOCK_NB) != 0) {
+        return errno;
+    }
+    uint64_t used = how->index_used < index->bytes ? how->index_used : index->bytes;
+    memset(index->base, 0, (size_t)used); /* X3 */
+    if (renameat(folder, how->index, folder, how->next_index) != 0) {
+        return errno;
+    }
+    uint8_t *base = self->base; /* X4 */
+    memset(base, 0, PQ_PAGE_HEADER_BYTES + PQ_FRAME_BYTES);
+    memcpy(base, how->header.buf, (size_t)how->header.len);
+    if (flock(self->fd, LOCK_SH | LOCK_NB) != 0 ||
+        renameat(folder, how->temporary, folder, how->next_page) != 0) { /* X5 */
+        return errno;
+    }
+    return 0;
+}
+
+static PyObject *region_renew(Region *self, PyObject *args) {
+    int error;
+    Region *index;
+    unsigned long long used;
+    renewal how;
+    if (!PyArg_ParseTuple(args, "iO!sssssy*K:renew", &how.folder, pq_region_type, &index,
+                          &how.page, &how.temporary, &how.next_page, &how.index,
+                          &how.next_index, &how.header, &used)) {
+        return NULL;
+    }
+    how.index_used = used;
+    if (self->fd < 0 || !self->writable || !index->writable || self->bytes < PQ_PAGE_BYTES_MIN ||
+        how.header.len != PQ_PAGE_HEADER_BYTES) {
+        PyBuffer_Release(&how.header);
+        PyErr_SetString(PyExc_ValueError, "only a page that was made to be renewed can be");
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    error = renew(self, index, &how);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&how.header);
+    if (error != 0) {
+        errno = error;
+        PyErr_SetFromErrno(PyExc_OSError);
+        return NULL;
+    }
+    Py_RETURN_NONE;
 }
 
 /* All of it in one call, because a thread that shares the interpreter with a busy producer waits
@@ -350,9 +430,10 @@ static PyObject *region_make(PyTypeObject *type, PyObject *args) {
     unsigned long long bytes, filled, reserved;
     content wanted;
     void *base = NULL;
-    if (!PyArg_ParseTuple(args, "issy*KKKiiii:make", &folder, &temporary, &name, &wanted.data,
+    int kept = -1;
+    if (!PyArg_ParseTuple(args, "issy*KKKiiiii:make", &folder, &temporary, &name, &wanted.data,
                           &bytes, &reserved, &filled, &wanted.mode, &wanted.synced, &wanted.held,
-                          &wanted.again)) {
+                          &wanted.again, &wanted.kept)) {
         return NULL;
     }
     wanted.bytes = bytes;
@@ -367,7 +448,8 @@ static PyObject *region_make(PyTypeObject *type, PyObject *args) {
     }
     if (self != NULL) {
         Py_BEGIN_ALLOW_THREADS
-        error = (wanted.again ? use_again : make_file)(folder, temporary, name, &wanted, &base);
+        error = wanted.again ? use_again(folder, temporary, name, &wanted, &base)
+                             : make_file(folder, temporary, name, &wanted, &base, &kept);
         Py_END_ALLOW_THREADS
         if (error != 0) {
             errno = error;
@@ -376,6 +458,7 @@ static PyObject *region_make(PyTypeObject *type, PyObject *args) {
             self = NULL;
         } else {
             region_begin(self, base);
+            self->fd = kept;
         }
     }
     PyBuffer_Release(&wanted.data);
@@ -406,6 +489,9 @@ static void region_dealloc(Region *self) {
         Py_BEGIN_ALLOW_THREADS
         munmap(base, bytes);
         Py_END_ALLOW_THREADS
+    }
+    if (self->fd >= 0) {
+        close(self->fd);
     }
     Py_XDECREF(self->on_lost);
     Py_XDECREF(self->filler);
@@ -459,6 +545,8 @@ int pq_region_intact(Region *region) {
 static PyMethodDef region_methods[] = {
     {"make", (PyCFunction)region_make, METH_VARARGS | METH_CLASS,
      "Make a file of reserved blocks under a temporary name, rename it, and map it."},
+    {"renew", (PyCFunction)region_renew, METH_VARARGS,
+     "Make a retired page of a ring the next one, if no other process or thread has it open."},
     {"read", (PyCFunction)pq_region_read, METH_VARARGS, "Return a copy of some bytes."},
     {"write", (PyCFunction)pq_region_write, METH_VARARGS, "Copy bytes in; not for shared words."},
     {"load", (PyCFunction)pq_region_load, METH_VARARGS, "Load 8 bytes with acquire order."},
@@ -486,6 +574,10 @@ static PyMemberDef region_members[] = {
      "What fills it as it is read; None: all that will be here is."},
     {NULL, 0, 0, 0, NULL},
 };
+
+static PyObject *region_is_renewable(Region *self, void *Py_UNUSED(unused)) {
+    return PyBool_FromLong(self->fd >= 0);
+}
 
 static PyObject *region_broken(Region *self, void *Py_UNUSED(unused)) {
     return PyBool_FromLong(pq_region_probe(self));
@@ -519,6 +611,7 @@ static int region_set_queue_id(Region *self, PyObject *value, void *Py_UNUSED(un
 static PyGetSetDef region_getset[] = {
     {"queue_id", NULL, (setter)region_set_queue_id,
      "Of a page: the id of its queue, from which its frames' checksums start.", NULL},
+    {"is_renewable", (getter)region_is_renewable, NULL, "Whether it was made to be renewed.", NULL},
     {"broken", (getter)region_broken, NULL, "Whether the file was truncated; checks its end.",
      NULL},
     {"lost_at", (getter)region_lost_at, NULL, "Where it was found to be truncated, or its size.",

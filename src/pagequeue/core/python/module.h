@@ -56,6 +56,7 @@ typedef struct {
     PyObject *filler;  /* what fills it as it is read; None: all that will be here is */
     uint32_t queue_state; /* of a page's queue: its frames' checksums start from it */
     char has_queue, writable;
+    int fd; /* of a page that can be renewed: its open file, which has the shared lock; -1 = none */
 } Region;
 
 extern PyTypeObject *pq_region_type, *pq_message_type, *pq_writer_type, *pq_reader_type;
