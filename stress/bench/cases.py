@@ -68,7 +68,7 @@ LMDB = "LMDB"
 MP_QUEUE = "multiprocessing.Queue"
 NO_OPS = "C no-ops"
 RING = "shared-memory ring"
-OUR_RING = "pagequeue, bounded"
+OUR_RING = "pagequeue, ring"
 
 
 def _peer(module: str, name: str) -> type[Peer] | None:

@@ -86,10 +86,9 @@ class RoomMaker:
                 path=store.folder.path, held_by=(),
                 remedy="raise max_bytes or write them in parts",
             )  # fmt: skip
+        bell: int | None = None
         while True:
             limit = page_limit - (number - store.tail.page_number)
-            blocks = self._on_full == "block" and check is not None
-            bell = self._announce(store, limit) if blocks else 0
             protects = trimmer.policy.keep_unacked
             report = trimmer.trim_to(store, limit, protects=protects)
             if self._limit.allows(store, number):
@@ -103,6 +102,9 @@ class RoomMaker:
                 return
             if self._on_full == "raise" or check is None or time.monotonic() >= deadline:
                 raise self._full(store, report.held_by)
+            if bell is None:  # most often there is room at once: announced only now
+                bell = self._announce(store, limit)
+                continue
             seconds = min(SLICE_SECONDS, max(0.0, deadline - time.monotonic()))
             _core.await_room(store.write_meta.region, bell, int(seconds * 1e9))
             check()
@@ -111,6 +113,7 @@ class RoomMaker:
                 raise store.flusher.failed(store.write_meta.failed_errno)
             if store.tail.page_number >= number:
                 return  # another process created it
+            bell = self._announce(store, limit)
 
     def _announce(self, store: Store, limit: float) -> int:
         """Announce that a sender waits; before it looks, so that it misses no acknowledgement.

@@ -209,14 +209,20 @@ def retained_header(store: Store, number: int) -> PageHeader:
     Raises:
         Expired: another process trimmed meanwhile. MissingPage: it should exist.
     """
+    known = store.ring_headers.get(number)
+    if known is not None and number >= store.read_meta.head_page:
+        return known
     try:
-        return read_header(store.folder, store.prefix, store.meta.queue_id, number)
+        header = read_header(store.folder, store.prefix, store.meta.queue_id, number)
+        if store.meta.ring_bytes is not None and number <= store.tail.page_number:
+            store.keep_header(header)
     except errors.QueueNotFound as error:
         if number < store.read_meta.head_page:
             raise store.expired() from error
         raise missing_page(
             store.folder.full(fmt.page_name(store.prefix, number)), number
         ) from error
+    return header
 
 
 def place_of(cursor: CursorMeta | errors.PageQueueError, *, protects: bool, idle: bool) -> Place:

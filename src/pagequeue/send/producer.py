@@ -689,10 +689,12 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
             )
             # Kept only now that the core has attached: an exception before changes nothing.
             old: list[object] = [self._page]
+            is_renewable = self._page is not None and self._page.region.is_renewable
             self._page = page
             self._reserved(*page.reserved_bytes)
             store.roller.forget_before(page.number)
-            store.background.drop(old)
+            if not is_renewable:  # else the roller has it, and to wake the thread costs more
+                store.background.drop(old)
 
     def _reserve_blocks(self, frames_bytes: int) -> None:
         """Reserve blocks of the active page for so many bytes of frames.

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from pagequeue.meta.all_and_read_meta import AllMeta, ReadMeta
     from pagequeue.meta.write_meta import Tail, WriteMeta
+    from pagequeue.page.header import PageHeader
     from pagequeue.page.page import Page
     from pagequeue.schema.schema import Schema
     from pagequeue.store.opening import Asked
@@ -90,6 +91,7 @@ class Store:
         self.max_idle_ns: int | None = None  # a consumer silent for longer keeps no pages
         self._cache: OrderedDict[int, Page] = OrderedDict()
         self._first_timestamps: dict[int, int] = {}
+        self.ring_headers: dict[int, PageHeader] = {}  # by number; for the trimming of a ring
         self.sealed: dict[int, SealedPage] = {}  # by number; for `info`
         self._guard = threading.RLock()  # a finalizer may come back in
         self._notifier: Notifier | None = None
@@ -324,6 +326,13 @@ class Store:
         """
         self.forget(number)
         return self.page(number)
+
+    def keep_header(self, header: PageHeader) -> None:
+        """Remember the header of a page that was rolled into: it never changes, in a ring."""
+        head_page = self.read_meta.head_page
+        for number in [n for n in list(self.ring_headers) if n < head_page]:
+            self.ring_headers.pop(number, None)
+        self.ring_headers[header.page_number] = header
 
     def drop_retired(self) -> None:
         """Drop pages below the head: the file of a mapped page is not reused."""

@@ -1,17 +1,16 @@
-"""pagequeue as a ring: a bounded queue whose sender waits for the receiver's acknowledgements."""
+"""pagequeue as a ring, whose sender waits for the receiver's acknowledgements."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pagequeue import Queue, Retention
+from pagequeue import Queue
 from stress.bench.peers.base import Peer
 from stress.bench.peers.shared_ring import RING_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PAGE_BYTES = 2 << 20
 ACKNOWLEDGED_BYTES = 256 << 10
 """Acknowledged so often: a sixty-fourth of the ring."""
 
@@ -22,15 +21,9 @@ class OurRing(Peer):
     gives_messages = True
 
     def _queue(self) -> Queue[Any]:
-        retention = Retention(max_bytes=RING_BYTES, drop_acknowledged=True)
+        stall_seconds = self.plan.stall_seconds
         return self.stack.enter_context(
-            Queue(
-                self.plan.directory / "main",
-                page_bytes=PAGE_BYTES,
-                retention=retention,
-                on_full="block",
-                full_timeout=self.plan.stall_seconds,
-            )
+            Queue(self.plan.directory / "main", ring=RING_BYTES, full_timeout=stall_seconds)
         )
 
     def open_send(self, channel: str = "main") -> Callable[[bytes], object]:
