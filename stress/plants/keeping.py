@@ -19,7 +19,7 @@ KEEPING = (
         {RETAIN: 25.0},
     ),
     in_python(
-        "head_page_first", "the head's page is stored before its sequence", "I12", {RETAIN: 60.0},
+        "head_page_first", "the head's page is stored before its sequence", "I12", {RETAIN: 240.0},
     ),
     in_python(
         "unacked_not_looked_at", "retention takes what is not acknowledged", "I11",

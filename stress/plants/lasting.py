@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pagequeue.integrity import repair_page, salvage, verify
+from pagequeue.integrity import repair_page, verify
 from pagequeue.store import opening, store
-from stress.plants.plant import APART, COMBINED, DAMAGE, GROWTH, PIPE, in_c, in_python
+from stress.plants.plant import APART, COMBINED, DAMAGE, PIPE, in_c, in_python
 from stress.plants.rewrite import rewrite
 
 LASTING = (
@@ -15,10 +15,6 @@ LASTING = (
     in_python(
         "wrong_headers_passed_over", "verify takes every wrong header for one that recovery writes",
         "opening refuses what verify calls sound", {DAMAGE: 60.0},
-    ),
-    in_python(
-        "salvage_keeps_its_target", "the clock of what salvage makes refers to all of it",
-        "soak", {GROWTH: 30.0},
     ),
     in_c(
         "standard_numbers_taken", "a file of the queue gets the number of a closed stream",
@@ -58,15 +54,6 @@ def wrong_headers_passed_over() -> None:
         verify._Verification,
         "_may_be_torn",
         ("if number == self.found.head_page:\n        return False", "return True"),
-    )
-
-
-def salvage_keeps_its_target() -> None:
-    """The core's producer has a clock that has the target, which has the producer."""
-    rewrite(
-        salvage._Target,
-        "__init__",
-        ("clock = partial(now.__getitem__, 0)", "clock = lambda: (now[0], self)[0]"),
     )
 
 

@@ -56,7 +56,7 @@ LEAPING = (
     ),
     in_python(
         "given_up_and_not_synced", "what a dead publisher left is removed, but not for good",
-        "I19, a power cut publishes them after all", {SIM: 45.0},
+        "I19, a power cut publishes them after all", {SIM: 150.0},
     ),
     in_python(
         "half_a_roll_believed", "recovery begins in a page that was never rolled into",

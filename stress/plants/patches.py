@@ -113,7 +113,6 @@ from stress.plants.lasting import (  # noqa: F401  the same
     boot_not_asked_for,
     empty_page_given_up,
     own_clock_believed,
-    salvage_keeps_its_target,
     wrong_headers_passed_over,
 )
 from stress.plants.leaping import (  # noqa: F401  the same

@@ -219,7 +219,7 @@ FILES = (
     ),
     in_python(
         "all_meta_in_parts", "the allMeta is written again in place, in parts",
-        "an unusable queue", {STEP: 60.0},
+        "an unusable queue", {STEP: 300.0},
     ),
     in_python("symlinks_followed", "a symbolic link is followed", "safe files", {DAMAGE: 30.0}),
     in_python("fifo_blocks", "opening a FIFO blocks", "safe files", {DAMAGE: 30.0}),

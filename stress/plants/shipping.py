@@ -27,7 +27,7 @@ SHIPPING = (
     ),
     in_python(
         "manifest_before_copies", "the manifest can be on the disk before the pages' names are",
-        "I20, pages that are named and not there", {SIM: 60.0},
+        "I20, pages that are named and not there", {SIM: 180.0},
     ),
     in_python(
         "replica_ends_inside", "a replica can end between the pages of a large message",

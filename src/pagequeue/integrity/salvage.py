@@ -242,7 +242,7 @@ class _Target(Closing):
                 remedy="choose another target",
             )  # fmt: skip
         self.path = path
-        # Not a bound method: the core's producer would keep self alive, unseen by the collector.
+        # Not a bound method: without a cycle all of it goes with its last reference.
         self._now = now = [0]
         clock = partial(now.__getitem__, 0)
         self.store = Store(
