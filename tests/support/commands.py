@@ -42,6 +42,7 @@ COMMANDS = {
     "send": Command("{new} --file {lines}", has_json=False),
     "receive": Command("{q} --format json", has_json=False),
     "ls": Command("{q}"),
+    "top": Command("{q} --interval 0.1"),
     "info": Command("{q}"),
     "consumers": Command("{q}"),
     "group ls": Command("{q}"),

@@ -28,6 +28,7 @@ COMMANDS: Final = {
     "send": "pagequeue.cli.send",
     "receive": "pagequeue.cli.receive",
     "ls": "pagequeue.cli.ls",
+    "top": "pagequeue.cli.top",
     "info": "pagequeue.cli.info",
     "consumers": "pagequeue.cli.consumers",
     "group": "pagequeue.cli.group",

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from pagequeue import PageQueueError
-from pagequeue import format as fmt
 from pagequeue.cli import options
 from pagequeue.cli.error_text import message_of
 from pagequeue.cli.json_output import print_json
+from pagequeue.cli.survey import walk
 from pagequeue.cli.tables import print_table
 from pagequeue.cli.watch import age
 from pagequeue.util.text import human_bytes, printable_name
@@ -28,9 +27,8 @@ RIGHT: Final = frozenset({"messages", "on disk", "newest", "consumers", "largest
 
 def found_below(directory: str) -> Iterator[tuple[str, str]]:
     """Yield directory and prefix of each queue, in order of their names; links are not followed."""
-    for path, directories, files in os.walk(directory, onerror=_raise):
-        directories.sort()
-        for prefix in fmt.queues_in(files):
+    for path, prefixes in walk(directory, _raise):
+        for prefix in prefixes:
             yield path, prefix
 
 
