@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stress.claim_log import ACKED, CUT, ENDING, FLUSHED, FOREVER, RECORD, TAKEN, TAKING
+from stress.claim_log import ACKED, CUT, ENDING, FLUSHED, FOREVER, RECORD, REJECTED, TAKEN, TAKING
 
 if TYPE_CHECKING:
     import random
@@ -44,7 +44,7 @@ def guarantees(log_path: Path) -> tuple[set[int], set[int], int]:
     begun = rows["sequence"][((kinds == ENDING) & (rows["span"] > 0)) | (kinds == TAKEN)]
     flushes, cuts = rows[kinds == FLUSHED], rows["before"][kinds == CUT]
     flushed = set()
-    for row in rows[kinds == ACKED]:
+    for row in rows[(kinds == ACKED) | (kinds == REJECTED)]:
         cut = min((int(time) for time in cuts if time > row["after"]), default=FOREVER)
         if np.any((flushes["before"] > row["after"]) & (flushes["after"] < cut)):
             flushed.add(int(row["sequence"]))

@@ -9,9 +9,9 @@ two such spans of one message may overlap (I15), whatever was killed in between.
 from __future__ import annotations
 
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CLAIMED, ENDING, ACKED, EXTENDED, REFUSED, CLOSING, TAKING, TAKEN, CUT, FLUSHED = range(10)
+REJECTING, REJECTED = 10, 11
 NOTHING: Final = -1
 """In place of a sequence: no message was available."""
 RECORD: Final = np.dtype(
@@ -35,6 +36,19 @@ RECORD: Final = np.dtype(
 )
 VIOLATIONS_MAX = 20
 FOREVER: Final = 2**62
+
+
+class Letter(NamedTuple):
+    """A dead letter, as far as it is compared with what the workers wrote down."""
+
+    sequence: int
+    deliveries: int
+    reason: str
+
+
+def reason_for(worker: int, number: int) -> str:
+    """Return the reason that a worker rejects one of its claims for: no two are the same."""
+    return f"rejected {worker} {number}"
 
 
 class ClaimLog:
@@ -70,7 +84,9 @@ class Held:
     earliest_end: int  # of its lease
     latest_end: int
     ending: int = FOREVER  # when it began to be acknowledged or given back
-    acked: int = 0
+    acked: int = 0  # or rejected
+    rejecting: bool = False
+    rejected: bool = False
 
     def sure_end(self, deaths: dict[int, int]) -> int:
         """Return the time up to which it was certainly live."""
@@ -83,15 +99,18 @@ class Judge:
 
     Attributes:
         deaths: by worker: the time before it was killed, or of its last record.
-        dead_letters: sequences of the dead letters.
+        letters: the dead letters.
         done: sequences that the group reports as done, in the end.
+        deliveries_max: after which a message is a dead letter without being rejected.
     """
 
     deaths: dict[int, int]
-    dead_letters: set[int]
+    letters: list[Letter]
     done: set[int]
+    deliveries_max: int
     claims: int = 0
     refused: int = 0
+    rejected: int = 0
     cuts: list[int] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
 
@@ -114,11 +133,12 @@ class Judge:
             self._take_in(row, held, begun)
         self._look_at_overlaps(held)
         self._look_at_acknowledged(held, epochs, flushes)
+        self._look_at_letters(held)
         # A process killed right after taking a message has not recorded which one.
         unsaid = sum(
             1 if row["kind"] == TAKING else -1 if row["kind"] == TAKEN else 0 for row in rows
         )
-        lost = sorted(self.done - begun - self.dead_letters)
+        lost = sorted(self.done - begun - {letter.sequence for letter in self.letters})
         if len(lost) > unsaid:
             for sequence in lost:
                 self.wrong(f"message {sequence} is done, and no worker acknowledged it: lost")
@@ -138,7 +158,7 @@ class Judge:
             for claim in held.values():
                 if claim.worker == key[0]:
                     claim.ending = min(claim.ending, before)
-        elif kind in {ENDING, ACKED, EXTENDED, REFUSED}:
+        elif kind in {ENDING, ACKED, EXTENDED, REFUSED, REJECTING, REJECTED}:
             self._follow(kind, held[key], before, after, span, begun)
 
     def _follow(
@@ -149,8 +169,12 @@ class Judge:
             claim.ending = before
             if span:  # it is acknowledged, not given back
                 begun.add(claim.sequence)
-        elif kind == ACKED:
-            claim.acked = after
+        elif kind == REJECTING:  # its lease begins anew, and can be shorter then
+            claim.ending, claim.rejecting = before, True
+            claim.earliest_end = min(claim.earliest_end, before + span)
+        elif kind in {ACKED, REJECTED}:
+            claim.acked, claim.rejected = after, kind == REJECTED
+            self.rejected += claim.rejected
             if before > claim.latest_end:
                 self.wrong(f"{name}: acknowledged {before - claim.latest_end} ns after its lease")
         elif kind == EXTENDED:
@@ -202,3 +226,26 @@ class Judge:
                     )
             if claim.acked:
                 acked[claim.sequence] = claim.acked
+
+    def _look_at_letters(self, held: dict[tuple[int, int], Held]) -> None:
+        """Each rejected claim is one dead letter, and there is no other before its deliveries.
+
+        A reject that was killed, or whose lease ended meanwhile, can have sent its letter.
+        """
+        claims = {reason_for(*key): claim for key, claim in held.items() if claim.rejecting}
+        counts = Counter(letter.reason for letter in self.letters)
+        for reason, claim in claims.items():
+            name, count = f"message {claim.sequence}, delivery {claim.deliveries}", counts[reason]
+            if count > 1 or (claim.rejected and count == 0):
+                self.wrong(f"{name}: rejected, and {count} times among the dead letters")
+        for letter in self.letters:
+            rejected = claims.get(letter.reason)
+            name = f"dead letter of message {letter.sequence}, delivery {letter.deliveries}"
+            if rejected is None:
+                if letter.deliveries < self.deliveries_max:
+                    self.wrong(f"{name}: nobody rejected it")
+            elif (rejected.sequence, rejected.deliveries) != letter[:2]:
+                self.wrong(
+                    f"{name}: message {rejected.sequence}, delivery {rejected.deliveries} "
+                    "was rejected"
+                )

@@ -1,14 +1,15 @@
 """Forbids that a message of a group is claimed by two at one instant, or lost, after any kill.
 
-Four workers of one group claim, acknowledge, give back, extend, sleep over their leases and take,
-one at a time and many at once, while a producer sends and a helper flushes the group's state. They
-are killed at random, from outside and at each step of the group's table (kill points of the core),
-and started again. In some rounds all are killed now and then and the power is cut
+Four workers of one group claim, acknowledge, reject, give back, extend, sleep over their leases and
+take, one at a time and many at once, while a producer sends and a helper flushes the group's state.
+They are killed at random, from outside and at each step of the group's table (kill points of the
+core), and started again. In some rounds all are killed now and then and the power is cut
 (`claim_cuts.py`); in the others retention takes each page as soon as all in it is done. In the end
 the rest is claimed, and everything is proved from what each process wrote down (`claim_log.py`): no
 two live claims of a message at an instant (I15), no message done without an acknowledgement or a
 place among the dead letters (I14), no late acknowledgement, no message delivered again after its
-acknowledgement, except those that a cut took. A case is a kill.
+acknowledgement or rejection, except those that a cut took, and exactly one dead letter for each
+rejected claim. A case is a kill.
 """
 
 from __future__ import annotations
@@ -42,11 +43,15 @@ from stress.claim_log import (
     NOTHING,
     RECORD,
     REFUSED,
+    REJECTED,
+    REJECTING,
     TAKEN,
     TAKING,
     VIOLATIONS_MAX,
     ClaimLog,
     Judge,
+    Letter,
+    reason_for,
 )
 
 if TYPE_CHECKING:
@@ -177,7 +182,7 @@ class Worker:
         self.log.note(TAKEN, self.uid, sequence=sequence, before=_now())
 
     def use(self, number: int, claim: Any) -> None:  # noqa: ANN401
-        """Acknowledge, give back, extend, or sleep over it."""
+        """Acknowledge, reject, give back, extend, or sleep over it."""
         from pagequeue import errors  # noqa: PLC0415
 
         sequence, chance = claim.message.sequence, self.rng.random()
@@ -191,6 +196,12 @@ class Worker:
                 before = _now()
                 claim.ack()
                 self.log.note(ACKED, self.uid, number, sequence, before, _now())
+            elif chance < 0.8:
+                lease = int(self.lease * 1e9)
+                self.log.note(REJECTING, self.uid, number, sequence, before, span=lease)
+                before = _now()
+                claim.reject(reason_for(self.uid, number))
+                self.log.note(REJECTED, self.uid, number, sequence, before, _now())
             elif chance < 0.9:
                 self.log.note(ENDING, self.uid, number, sequence, before)
                 claim.nack(delay=self.rng.choice(DELAYS))
@@ -258,7 +269,7 @@ class Round:
         self.uids: dict[int, int] = {}
         self.deaths: dict[int, int] = {}
         self.counts = {"kills": 0, "deaths at a step": 0, "power cuts": 0, "cuts of copies": 0}
-        self.claims = self.refused = self.buried = 0
+        self.claims = self.refused = self.rejected = self.buried = 0
         self.violations: list[str] = []
 
     def start_worker(self, slot: int) -> None:
@@ -374,7 +385,7 @@ class Round:
         answer, seed = ground.directory / "cuts", self.rng.getrandbits(62)
 
         def body() -> None:
-            letters = set(dead_letters(ground))
+            letters = {letter.sequence for letter in dead_letters(ground)}
             wrong = many_cuts(
                 ground.group_file, ground.image_path, ground.log_path, ground.directory / "room",
                 letters, random.Random(seed), count,
@@ -406,9 +417,10 @@ class Round:
             return
         end, letters, problems = json.loads(answer.read_text())
         self.buried = len(letters)
-        judge = Judge(self.last_signs(), set(letters), set(range(end)))
+        letters = [Letter(*letter) for letter in letters]
+        judge = Judge(self.last_signs(), letters, set(range(end)), MAX_DELIVERIES)
         judge.judge(self.ground.log_path)
-        self.claims, self.refused = judge.claims, judge.refused
+        self.claims, self.refused, self.rejected = judge.claims, judge.refused, judge.rejected
         self.violations += judge.violations + problems
 
     def last_signs(self) -> dict[int, int]:
@@ -421,19 +433,20 @@ class Round:
         return deaths
 
 
-def dead_letters(ground: Ground) -> list[int]:
-    """Return the sequences of the dead letters."""
+def dead_letters(ground: Ground) -> list[Letter]:
+    """Return the dead letters."""
     from pagequeue import DeadLetter, Queue, QueueNotFound  # noqa: PLC0415
 
     prefix = f"queue.dead.{NAME}"
     try:
         with Queue(ground.path, prefix=prefix, read_only=True) as queue:
-            return [DeadLetter.decode(message).sequence for message in queue.replay()]
+            letters = map(DeadLetter.decode, queue.replay())
+            return [Letter(one.sequence, one.deliveries, one.reason) for one in letters]
     except QueueNotFound:
         return []
 
 
-def drain(ground: Ground) -> tuple[int, list[int], list[str]]:
+def drain(ground: Ground) -> tuple[int, list[Letter], list[str]]:
     """Claim and acknowledge all that is left; return the end, the dead letters, and problems."""
     worker = Worker(ground, 1)
     worker.lease = 5.0
@@ -458,6 +471,11 @@ def drain(ground: Ground) -> tuple[int, list[int], list[str]]:
                 worker.log.note(ACKED, 1, worker.number, sequence, before_ack, _now())
         letters = dead_letters(ground)
         problems = [f"{one.file}: {one.reason}" for one in queue.verify().problems]
+        (counted,) = [one.group.dead_letters for one in queue.consumers() if one.group is not None]
+        if counted > len(letters):
+            problems.append(
+                f"the group counts {counted} dead letters, and there are {len(letters)}"
+            )
         return queue.tail_sequence, letters, problems
 
 
@@ -480,7 +498,7 @@ def campaign(budget: Budget) -> Outcome:
             outcome.violations += [f"round {number}: {text}" for text in round_.violations]
             for name, count in {
                 **round_.counts, "claims": round_.claims, "late and refused": round_.refused,
-                "dead letters": round_.buried, "rounds": 1,
+                "rejected": round_.rejected, "dead letters": round_.buried, "rounds": 1,
                 "rounds with retention": not round_.ground.keeps_all,
             }.items():  # fmt: skip
                 totals[name] = totals.get(name, 0) + count

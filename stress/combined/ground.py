@@ -41,7 +41,8 @@ KINDS: Final = (
     "collect garbage", "fork", "spawn", "kill", "send", "send_many", "send a file",
     "discard a file", "message file", "send at", "publish",
     "flush", "rotate", "trim", "trim many pages", "compress", "ship", "flow",
-    "flow of a coroutine", "group claim", "group nack", "consumer receive", "unnamed consumer",
+    "flow of a coroutine", "group claim", "group nack", "group reject",
+    "consumer receive", "unnamed consumer",
     "replay", "batches", "merge", "inspect", "verify", "coroutine sends", "coroutine receives",
     "coroutine claims", "cancel",
     "signal handler", "few descriptors", "bystander", "command sends", "command receives",
@@ -58,7 +59,7 @@ EVENT_TYPE: Final = np.dtype(
 )  # fmt: skip
 BIRTH = struct.Struct("<QQ")  # uid, messages that a command line was given; 0: not one
 SEEN = struct.Struct("<QII")  # sequence, CRC-32 of the payload, state
-RECEIVED, ACKING, ACKED = range(3)
+RECEIVED, ACKING, ACKED, REJECTING, REJECTED = range(5)
 NO_QUEUE: Final = 255
 
 

@@ -23,6 +23,9 @@ from stress.combined.ground import (
     CREW,
     DOWN,
     READER,
+    RECEIVED,
+    REJECTED,
+    REJECTING,
     SHELL,
     Ground,
     Spec,
@@ -190,27 +193,38 @@ class Judge:
 
     def crew(self, queue: Queue) -> None:
         """Every message is acknowledged once by the group, or claimed by the one that drains it."""
-        acked: Counter[int] = Counter()
-        tried = set()
+        did: dict[int, Counter[int]] = {
+            state: Counter() for state in (RECEIVED, ACKING, ACKED, REJECTING, REJECTED)
+        }
         for sequence, _, state in self.ground.worked[self.spec.number].records():
-            acked[sequence] += state == ACKED
-            if state == ACKING:
-                tried.add(sequence)
-        twice = [sequence for sequence, count in acked.items() if count > 1]
-        if twice:
-            self.wrong(f"the group acknowledged messages twice: {twice[:5]}")
+            did[state][sequence] += 1
+        ended = did[ACKED] + did[REJECTED]
         rest = []
-        with queue.group(CREW) as group, contextlib.suppress(NothingReceived):
-            while True:
-                for claim in group.claim_many(100, timeout=0.05):
-                    rest.append(claim.message.sequence)
-                    claim.ack()
-        again = [sequence for sequence in rest if acked[sequence]]
-        if again:
-            self.wrong(f"the group gave out what was acknowledged: {again[:5]}")
-        missed = set(range(queue.tail_sequence)) - tried - set(rest)
-        if missed:
-            self.wrong(f"the group never gave out {len(missed)}: {sorted(missed)[:5]}")
+        with queue.group(CREW) as group:
+            with contextlib.suppress(NothingReceived):
+                while True:
+                    for claim in group.claim_many(100, timeout=0.05):
+                        rest.append(claim.message.sequence)
+                        claim.ack()
+            letters = list(group.dead_letters())
+        dead = {letter.sequence for letter in letters}
+        for text, sequences in {
+            "acknowledged or rejected twice": {one for one, count in ended.items() if count > 1},
+            "given out after it was acknowledged or rejected": ended.keys() & set(rest),
+            "rejected, and no dead letter": did[REJECTED].keys() - dead,
+            "a dead letter that nobody rejected": dead - did[REJECTING].keys(),
+            "a dead letter with other bytes": {
+                letter.sequence
+                for letter in letters
+                if letter.payload != self.all[letter.sequence].payload
+            },
+            "never given out": (
+                set(range(queue.tail_sequence)) - did[ACKING].keys() - dead - set(rest)
+            ),
+        }.items():
+            if sequences:
+                found = sorted(sequences)[:5]
+                self.wrong(f"the group: {len(sequences)} {text}: {found}")
 
     def shell(self, queue: Queue) -> None:
         """The command line's reader read every message before the place of its consumer."""

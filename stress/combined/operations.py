@@ -40,6 +40,8 @@ from stress.combined.ground import (
     READER,
     RECEIVED,
     REFUSED,
+    REJECTED,
+    REJECTING,
     Ground,
     Spec,
     check_sound,
@@ -357,7 +359,7 @@ def read(opening: Opening, rng: random.Random, limit: int = 30) -> None:
 
 
 def work(opening: Opening, rng: random.Random, limit: int = 20) -> None:
-    """Claim for the group; acknowledge most, give some back, keep some until the handle closes."""
+    """Claim for the group; acknowledge most; give back, reject or keep the others."""
     ground, number = opening.ground, opening.spec.number
     log = ground.worked[number]
     none = (NothingReceived, TooManyClaims, LeaseLost)
@@ -378,6 +380,11 @@ def work(opening: Opening, rng: random.Random, limit: int = 20) -> None:
                 elif draw < 0.9:
                     claim.nack(rng.choice((0.0, 0.0, 0.002)))
                     ground.note("group nack", number)
+                elif draw < 0.93:
+                    log.put(message.sequence, 0, REJECTING)
+                    claim.reject()
+                    log.put(message.sequence, 0, REJECTED)
+                    ground.note("group reject", number)
 
 
 # --- by signals -----------------------------------------------------------------------------------

@@ -37,3 +37,36 @@ def dead_letter_forgotten() -> None:
         "_move_to_dead_letters",
         ("self._dead.send(sequence, message, deliveries, cause)", "pass"),
     )
+
+
+def rejected_again() -> None:
+    """A rejected message is a dead letter, and is delivered again when its lease ends."""
+    rewrite(
+        group.Group,
+        "_send_to_dead_letters",
+        ("return self._settle_dead(slot, claim_id)", "return True"),
+    )
+
+
+def rejected_and_gone() -> None:
+    """A rejected message is acknowledged without being kept."""
+    rewrite(
+        group.Group,
+        "_send_to_dead_letters",
+        ("self._dead.send(sequence, message, deliveries, cause, reason)", "pass"),
+    )
+
+
+def rejected_twice() -> None:
+    """A rejected message is two dead letters."""
+    rewrite(
+        group.Group,
+        "_send_to_dead_letters",
+        (
+            "    return self._settle",
+            (
+                "    self._dead.send(sequence, message, deliveries, cause, reason)\n"
+                "    return self._settle"
+            ),
+        ),
+    )

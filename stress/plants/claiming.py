@@ -82,4 +82,15 @@ CLAIMING = (
         "dead_letter_forgotten", "a spent message is acknowledged and not kept", "I14",
         {CLAIM: 40.0},
     ),
+    in_python(
+        "rejected_again", "a rejected message is delivered again when its lease ends", "I14",
+        {CLAIM: 20.0, COMBINED: 60.0},
+    ),
+    in_python(
+        "rejected_and_gone", "a rejected message is acknowledged and not kept", "I14",
+        {CLAIM: 20.0, COMBINED: 60.0},
+    ),
+    in_python(
+        "rejected_twice", "a rejected message is two dead letters", "accounting", {CLAIM: 20.0},
+    ),
 )  # fmt: skip

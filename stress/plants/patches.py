@@ -30,6 +30,9 @@ from stress.plants.claim_patches import (  # noqa: F401  planted by name
     dead_letter_forgotten,
     living_owners_robbed,
     only_snapshot_overwritten,
+    rejected_again,
+    rejected_and_gone,
+    rejected_twice,
     table_of_another_boot_believed,
 )
 from stress.plants.closings import (  # noqa: F401  planted by name

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 
 from stress import no_claim_is_held_twice_or_lost as campaign
 from stress import variant
 from stress.campaign import Budget
-from stress.claim_log import ACKED, CLAIMED, CUT, ENDING, FLUSHED, RECORD, REFUSED, Judge
+from stress.claim_log import (
+    ACKED,
+    CLAIMED,
+    CUT,
+    ENDING,
+    FLUSHED,
+    RECORD,
+    REFUSED,
+    REJECTED,
+    REJECTING,
+    Judge,
+    Letter,
+    reason_for,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @pytest.mark.campaign
@@ -31,11 +49,13 @@ def test_a_planted_bug_is_found(bug: str) -> None:
     assert outcome.cases > 0
 
 
-def judged(tmp_path_factory: pytest.TempPathFactory, *rows: tuple[int, ...]) -> Judge:
+def judged(
+    tmp_path_factory: pytest.TempPathFactory, *rows: tuple[int, ...], letters: Sequence[Letter] = ()
+) -> Judge:
     """Return the judge's violations for a log."""
     path = tmp_path_factory.mktemp("log") / "log"
     path.write_bytes(np.array(list(rows), RECORD).tobytes())
-    judge = Judge({1: 10**9}, set(), set())
+    judge = Judge({1: 10**9}, list(letters), set(), 4)
     judge.judge(path)
     return judge
 
@@ -80,3 +100,25 @@ def test_judge_accepts_what_is_right(tmp_path_factory: pytest.TempPathFactory) -
         ),
     ):  # fmt: skip
         assert judged(tmp_path_factory, *rows).violations == []
+
+
+def test_judge_counts_dead_letters(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """One for each rejected claim, and none that nobody rejected before its last delivery."""
+    begun = (claimed(1, 1, 1000, 1), (REJECTING, 1, 1, 5, 1010, 0, 100, 0))
+    whole = (*begun, (REJECTED, 1, 1, 5, 1011, 1050, 0, 0))
+    letter, spent = Letter(5, 1, reason_for(1, 1)), Letter(6, 4, "was given back")
+    for rows, letters in (
+        (whole, [letter]), (whole, [letter, spent]), (begun, [letter]), (begun, []),
+        ((*begun, (REFUSED, 1, 1, 5, 1011, 1111, 0, 0)), [letter]),
+    ):  # fmt: skip
+        assert judged(tmp_path_factory, *rows, letters=letters).violations == []
+    for text, rows, letters in (
+        ("0 times among", whole, []),
+        ("2 times among", whole, [letter, letter]),
+        ("nobody rejected it", whole, [letter, Letter(6, 3, "was given back")]),
+        ("delivery 1 was rejected", whole, [Letter(7, 1, letter.reason)]),
+        ("delivered again", (*whole, claimed(2, 1, 1200, 2)), [letter]),
+        ("after its lease", (begun[0], begun[1], (REJECTED, 1, 1, 5, 1300, 1301, 0, 0)), [letter]),
+    ):
+        (violation,) = judged(tmp_path_factory, *rows, letters=letters).violations
+        assert text in violation
