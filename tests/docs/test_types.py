@@ -30,7 +30,8 @@ ELSEWHERE = {
 """Names of the standard library and of NumPy."""
 VARIABLES = {"Found", "Sent", "State", "T"}
 PACKAGE = Path(pagequeue.__file__).parent
-README = (Path(__file__).parents[2] / "README.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGES = (ROOT / "README.md", ROOT / "docs" / "guide.md")
 RIGHT = """
 from typing import Any
 from pagequeue import Producer, Queue
@@ -184,15 +185,16 @@ def test_each_name_of_an_option_is_taken(tmp_path: Path, option: str, names: obj
 def test_type_checker_knows_what_a_queue_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its codec or dtype; each wrong line is found, and the README's programs are right."""
+    """By its codec or dtype; wrong lines are found, the programs of README and guide are right."""
     api = pytest.importorskip("mypy.api")
     monkeypatch.setenv("MYPYPATH", str(PACKAGE.parent))  # it finds no editable installation
     (tmp_path / "right.py").write_text(RIGHT)
     (tmp_path / "wrong.py").write_text(WRONG)
-    programs = re.findall(r"(?<!-->\n)```python\n(.*?)```", README, re.DOTALL)
-    assert programs
-    for number, text in enumerate(programs):
-        (tmp_path / f"readme_{number}.py").write_text(text)
+    for page in PAGES:
+        programs = re.findall(r"(?<!-->\n)```python\n(.*?)```", page.read_text(), re.DOTALL)
+        assert programs
+        for number, text in enumerate(programs):
+            (tmp_path / f"{page.stem}_{number}.py").write_text(text)
     found, told, _ = api.run([
         "--strict", "--ignore-missing-imports", "--no-error-summary", "--config-file=",
         f"--cache-dir={tmp_path / 'cache'}", *map(str, sorted(tmp_path.glob("*.py"))),
