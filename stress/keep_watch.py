@@ -78,7 +78,12 @@ class Watcher:
         return []
 
     def old_bytes(self, uids: list[int], records: list[tuple[int, ...]]) -> list[str]:
-        """Return which operations of earlier pages are in the last two, which can be reused."""
+        """Return which operations of earlier pages are in the last two, which can be reused.
+
+        In a ring they are: a page is not zeroed, and a frame there tells that it is none of it.
+        """
+        if self.terms.ring:
+            return []
         from pagequeue import errors  # noqa: PLC0415
         from pagequeue.page.header import parse_header  # noqa: PLC0415
 

@@ -42,6 +42,9 @@ RECEIVED, ABOUT, ACKED = range(1, 4)
 FULL_SECONDS: Final = 0.03
 REUSES_SHARE: Final = 0.7
 ACKNOWLEDGED_SHARE: Final = 0.4
+RINGS_SHARE: Final = 0.25
+RING_PAGES: Final = 8
+"""Of which a ring consists, whatever its size."""
 REUSED_AT: Final = 64
 """In the shared memory of a round."""
 NEVER: Final = 1 << 60
@@ -60,6 +63,7 @@ class Terms:
         keeps: whether what is not acknowledged must stay.
         reuses: whether files of retired pages become the next ones, as those of large pages do.
         acknowledged: whether what all consumers have acknowledged goes at once.
+        ring: whether the queue is a ring of `pages` pages.
     """
 
     pages: int | None
@@ -68,6 +72,7 @@ class Terms:
     keeps: bool
     reuses: bool = True
     acknowledged: bool = False
+    ring: bool = False
 
     @staticmethod
     def drawn(rng: random.Random) -> Terms:
@@ -83,6 +88,8 @@ class Terms:
             Terms(pages, None, "drop_oldest", False, reuses),
             Terms(pages, age, "raise", False, reuses),
         )
+        if rng.random() < RINGS_SHARE:
+            return Terms(RING_PAGES, None, "block", keeps=True, reuses=False, ring=True)
         terms = rng.choice(kinds)
         return replace(terms, acknowledged=terms.keeps and rng.random() < ACKNOWLEDGED_SHARE)
 
@@ -92,6 +99,8 @@ class Terms:
 
         if self.reuses:
             use_small_pages_again()
+        if self.ring:
+            return Queue(path, ring=RING_PAGES * PAGE_BYTES, full_timeout=FULL_SECONDS)
         policy = Retention(
             max_age=None if self.age is None else timedelta(seconds=self.age),
             max_bytes=None if self.pages is None else self.pages * PAGE_BYTES,
@@ -205,7 +214,8 @@ def send(ground: Keeping, producer: Producer, op: Op) -> tuple[int, int] | None:
     try:
         return op.run(producer)
     except MessageTooLarge as error:
-        if ground.terms.pages is None or ground.terms.pages > MOST_PAGES:
+        fits = ground.terms.pages is None or ground.terms.pages > MOST_PAGES
+        if fits and not ground.terms.ring:  # which takes what fits into one page
             ground.errors.say(f"refused, though it can fit: {error}")
         return 0, 0
     except QueueFull as full:

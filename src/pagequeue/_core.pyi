@@ -219,7 +219,15 @@ class Writer:
         self, next_page: Region, header: Buffer, beyond: tuple[int, int, int, int, int], /
     ) -> int: ...
     def _attach(
-        self, page: Region, index: Region, number: int, first_sequence: int, ahead_at: int, /
+        self,
+        page: Region,
+        index: Region,
+        number: int,
+        first_sequence: int,
+        ahead_at: int,
+        page_reserved: int,
+        index_reserved: int,
+        /,
     ) -> None: ...
     def _ahead(self, position: int, /) -> None: ...
     def _reserved(self, page_bytes: int, index_bytes: int, /) -> None: ...

@@ -212,7 +212,7 @@ def test_temporary_queue_of_staged_pages_is_never_synced(
         return call
 
     def make(folder: int, *given: Any) -> _core.Region:  # noqa: ANN401 - of Region.make
-        if given[6]:
+        if given[7]:
             synced.append(f"{path_of(folder)}/{given[1]}")
         return _core.Region.make(folder, *given)
 

@@ -183,9 +183,9 @@ def test_region_too_small_for_its_use_is_refused(path: Path) -> None:
         lambda: _core.Reader(meta, False, False)._enter(small, 1, 64, 0),
         lambda: _core.Reader(meta, False, False)._enter(meta, 1, SIZE - 8, 0),
         lambda: _core.Reader(meta, False, False)._enter(meta, 1, 65, 0),
-        lambda: _core.Writer(meta, -1, False, 1.0, None, 0)._attach(small, meta, 1, 0, 0),
-        lambda: _core.Writer(meta, -1, False, 1.0, None, 0)._attach(read_only, meta, 1, 0, 0),
-        lambda: _core.Writer(meta, -1, False, 1.0, None, 0)._attach(meta, read_only, 1, 0, 0),
+        lambda: _core.Writer(meta, -1, False, 1.0, None, 0)._attach(small, meta, 1, 0, 0, 0, 0),
+        lambda: _core.Writer(meta, -1, False, 1.0, None, 0)._attach(read_only, meta, 1, 0, 0, 0, 0),
+        lambda: _core.Writer(meta, -1, False, 1.0, None, 0)._attach(meta, read_only, 1, 0, 0, 0, 0),
     ):
         with pytest.raises(ValueError, match=r"bytes or more|position"):
             call()
@@ -196,7 +196,7 @@ def test_page_of_no_queue_is_refused(path: Path) -> None:
     page, meta = mapped(path, writable=True), mapped(path, writable=True)
     for call in (
         lambda: _core.Reader(meta, False, False)._enter(page, 1, 64, 0),
-        lambda: _core.Writer(meta, -1, False, 1.0, None, 0)._attach(page, meta, 1, 0, 0),
+        lambda: _core.Writer(meta, -1, False, 1.0, None, 0)._attach(page, meta, 1, 0, 0, 0, 0),
         lambda: _core.scan(page, None, 0, 64, 0, 1, 0, 0),
     ):
         with pytest.raises(ValueError, match="of no queue: set its queue_id"):

@@ -49,7 +49,7 @@ def run(command: list[str], directory: Path, *, seconds: float = 100) -> str:
 
 def test_readme_has_its_blocks() -> None:
     """If the blocks were not found, this file would pass without testing anything."""
-    assert len(PYTHON) == 28
+    assert len(PYTHON) == 29
     assert len(SPARK) == 1
     assert len(SHELL) == 2
     assert PIPELINE

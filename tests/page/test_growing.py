@@ -83,6 +83,18 @@ def test_all_that_is_sent_has_blocks(tmp_path: Path) -> None:
     assert verify_queue(directory).problems == []
 
 
+@pytest.mark.parametrize("size", [0, 1, 8])
+def test_tiny_messages_need_more_of_the_index(tmp_path: Path, size: int) -> None:
+    """Its share of what is reserved ends before that of the page; one call or many."""
+    with Queue(tmp_path / "q", page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
+        producer.send_many([bytes(size)] * 10_000)
+        for _ in range(30_000):
+            producer.send(bytes(size))
+        assert len(queue) == 40_000
+        assert blocks(tmp_path / "q" / fmt.index_name("queue", 1)) >= 40_001 * 12
+    assert verify_queue(tmp_path / "q").problems == []
+
+
 def test_sealed_page_and_index_give_back_what_they_do_not_need(tmp_path: Path) -> None:
     """The index is then within 5 % of 12 bytes for each message."""
     directory = tmp_path / "q"

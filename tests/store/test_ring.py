@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pytest
 
-from pagequeue import Expired, InvalidOption, NamedConsumer, Queue, QueueFull, Retention
+from pagequeue import (
+    Expired,
+    InvalidOption,
+    MessageTooLarge,
+    NamedConsumer,
+    Queue,
+    QueueFull,
+    Retention,
+    verify_queue,
+)
 from pagequeue.system.directory import Directory
 
 if TYPE_CHECKING:
@@ -373,3 +382,20 @@ def test_killed_while_a_page_is_used_again(
         assert not list((tmp_path / "copy").glob("*tmp*"))
         lap(queue, consumer)
         assert queue.verify().ok
+
+
+def test_ring_takes_what_fits_into_one_page(tmp_path: Path) -> None:
+    """After a power cut it is one run of pages, which could begin inside of a large message."""
+    with Queue(tmp_path / "q", ring=1 << 20) as queue, queue.producer() as producer:
+        large = bytes(1 << 18)
+        with pytest.raises(MessageTooLarge, match="a ring takes what fits into one page"):
+            producer.send(large)
+        with pytest.raises(MessageTooLarge, match="a ring takes"):
+            producer.send_many([bytes(1000)] * 200)
+        with pytest.raises(MessageTooLarge, match="a ring takes"), producer.open() as message:
+            message.write(large)
+        with pytest.raises(MessageTooLarge, match="a ring takes"):
+            queue.publish("writer", 0, [large])
+        producer.send(b"small")
+        assert len(queue) == 1
+    assert not (tmp_path / "q" / "queue-staged").exists() or verify_queue(tmp_path / "q").ok

@@ -16,7 +16,7 @@ import numpy as np
 
 from pagequeue import errors
 from pagequeue import format as fmt
-from pagequeue.bulk.publisher import BulkPublisher, StagingDirectory, too_many_pages
+from pagequeue.bulk.publisher import BulkPublisher, StagingDirectory, check_no_ring, too_many_pages
 from pagequeue.bulk.staged_pages import Chunk, Staging, chunk_of, stage
 from pagequeue.columns.inputs import COLUMNS
 from pagequeue.page.fragments import fragment_count
@@ -92,6 +92,7 @@ def check_size(store: Store, lengths: np.ndarray[Any, np.dtype[np.int64]]) -> No
             path=store.folder.path, size_bytes=largest, limit_bytes=fmt.LARGE_BYTES_MAX,
             remedy="split it",
         )  # fmt: skip
+    check_no_ring(store, int(lengths.sum()))
     limit = store.page_limit
     page_bytes = store.meta.page_bytes
     payload_bytes_max = fmt.payload_bytes_max(page_bytes)

@@ -400,6 +400,7 @@ class BulkPublisher:
     ) -> range:
         """Publish staged pages, as soon as no other producer rolls meanwhile."""
         store = self._store
+        check_no_ring(store)
         if len(staged.pages) >= store.page_limit:
             raise too_many_pages(store, len(staged.pages))
         began, deadline = time.monotonic(), store.roller.deadline(timeout=timeout)
@@ -547,6 +548,21 @@ def staged_directory(
     folder = _staged(path, prefix, file_mode, trust)
     folder.close()
     return folder.path
+
+
+def check_no_ring(store: Store, size_bytes: int = 0) -> None:
+    """Raise MessageTooLarge for messages that need pages of their own, if the queue is a ring.
+
+    After a power cut a ring is one run of whole pages, which can begin with any page: also with
+    one inside of a message, or of a commit.
+    """
+    if store.meta.ring_bytes is not None:
+        limit = fmt.payload_bytes_max(store.meta.page_bytes)
+        raise errors.MessageTooLarge(
+            f"a ring takes what fits into one page, which holds {limit} bytes; nothing was sent",
+            path=store.folder.path, size_bytes=size_bytes or limit + 1, limit_bytes=limit,
+            remedy="send less at once, make a larger ring, or give it a larger page_bytes",
+        )  # fmt: skip
 
 
 def too_many_pages(store: Store, count: int, size_bytes: int = 0) -> errors.MessageTooLarge:

@@ -37,7 +37,9 @@ FIRST_SEQUENCE_AT: Final = field_of(fmt.PAGE_HEADER, "first_sequence")
 INDEX_POSITION: Final = field_of(fmt.INDEX_RECORD, "position")
 NO_FILE = -1
 RESERVE_MIN = 256 << 10
-"""Blocks are reserved so many bytes at once at least. Smaller pages are reserved whole."""
+"""Blocks are reserved so many bytes at once at least."""
+GROWS_FROM = 4 * RESERVE_MIN
+"""Larger pages are reserved in steps and give back what they do not need, others are whole."""
 RESERVE_STEP_MAX = 8 << 20
 """Or so many at most, because on tmpfs that takes as long as writing them."""
 RELEASE_SHARE = 16
@@ -208,6 +210,14 @@ class WritablePage:
         reserved: int | None = None,
     ) -> None:
         self._folder = folder
+        self._files: list[tuple[str, Identity]] = []
+        self.number: int = number
+        self.region: _core.Region = region
+        self.index: _core.Region = index
+        self.populated: int = 0
+        self.reserved: int = len(region) if reserved is None else reserved
+        if not self.is_large:  # system calls that a roll does not need
+            return
         names = fmt.page_name(prefix, number), fmt.index_name(prefix, number)
         found = [folder.status(name) for name in names]
         self._files = [
@@ -216,12 +226,12 @@ class WritablePage:
         ]
         if reserved is None:
             is_whole = all(status is not None and _has_all_blocks(status) for status in found)
-            reserved = len(region) if is_whole else 0
-        self.number: int = number
-        self.region: _core.Region = region
-        self.index: _core.Region = index
-        self.populated: int = 0
-        self.reserved: int = reserved
+            self.reserved = len(region) if is_whole else 0
+
+    @property
+    def is_large(self) -> bool:
+        """Whether its blocks are reserved in steps."""
+        return len(self.region) > GROWS_FROM
 
     @property
     def reserved_bytes(self) -> tuple[int, int]:
@@ -346,7 +356,7 @@ def make_page(
         DiskFull: there is no room; no file is left.
     """
     reserved = meta.page_bytes
-    if may_grow and not filled_bytes and reserved > 4 * RESERVE_MIN:
+    if may_grow and not filled_bytes and reserved > GROWS_FROM:
         reserved = RESERVE_MIN
     # 1. The index. Dies here: an index without a page, which the next one replaces.
     index_name = fmt.index_name(prefix, header.page_number)

@@ -88,11 +88,13 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         "_page",
         "_store",
         "_syncs",
+        "_told_reserved",
     )
 
     _store: Store
     _syncs: bool
     _page: WritablePage | None
+    _told_reserved: int
     _guard: threading.RLock
     _lock_file: LivenessLock
     _ahead_since: tuple[float, int]
@@ -124,6 +126,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         self._lock_file = lock_file  # closed when no call is inside: the core has its descriptor
         self._guard = threading.RLock()
         self._page = None
+        self._told_reserved = -1  # of the page, to the core
         self._ahead_since = (0.0, 0)
         self._deferred = DeferredEvents()
         self._syncs = sync_every > 0
@@ -686,12 +689,13 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
                 page.number,
                 tail.first_sequence,
                 tail.position + FIRST_AHEAD_BYTES,
+                *page.reserved_bytes,
             )
+            self._told_reserved = page.reserved
             # Kept only now that the core has attached: an exception before changes nothing.
             old: list[object] = [self._page]
             is_renewable = self._page is not None and self._page.region.is_renewable
             self._page = page
-            self._reserved(*page.reserved_bytes)
             store.roller.forget_before(page.number)
             if not is_renewable:  # else the roller has it, and to wake the thread costs more
                 store.background.drop(old)
@@ -702,13 +706,18 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         Raises:
             DiskFull, SystemLimit: it has none left; nothing was sent.
         """
-        store, page = self._store, self._page
+        store, number = self._store, self._page_number
         tail = store.tail
-        if page is None or tail.page_number != page.number:
+        if tail.page_number != number:
             return  # the core finds that out
+        # Not `_page`: a signal handler can send when the core has attached to a later one.
+        page = store.roller.page(number)
+        end = tail.position + frames_bytes + fmt.FRAME_HEADER_BYTES
+        if end <= page.reserved == self._told_reserved:
+            end = page.reserved + 1  # of the index it is too little: the messages are tiny
         try:
             with store.folder.descriptor:
-                page.reserve(tail.position + frames_bytes + fmt.FRAME_HEADER_BYTES)
+                page.reserve(end)
         except errors.QueueNotFound:
             if store.tail.page_number == page.number:
                 raise
@@ -716,7 +725,8 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
 
     def _tell_reserved(self, page: WritablePage) -> None:
         with self._guard:
-            if self._page is page:
+            if self._page_number == page.number:
+                self._told_reserved = page.reserved
                 self._reserved(*page.reserved_bytes)
 
     def _roll_from(
@@ -766,7 +776,8 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
                     old, before = self._page, self._first_sequence
                     # From its map: retention may have removed the file already.
                     first_sequence = next_page.region.load(FIRST_SEQUENCE_AT)
-                    if old is not None and store.meta.ring_bytes is None:  # else used again whole
+                    # The pages of a ring are used again, whole.
+                    if old is not None and old.is_large and store.meta.ring_bytes is None:
                         count = first_sequence - before
                         store.background.submit(partial(_release, store, old, count))
                     if store.after_roll is not None:

@@ -23,6 +23,7 @@ from pagequeue.page.page import (
     map_plain,
     missing_page,
     scan_region,
+    writable_index,
 )
 from pagequeue.util import text
 
@@ -115,7 +116,10 @@ class CrashRecovery:
                 path=self._folder.full(fmt.page_name(self._prefix, tail.page_number)),
                 position=0, reason="wrong first sequence", remedy=REMEDY,
             )  # fmt: skip
-        index = index_to_rebuild(self._folder, self._prefix, self._meta, tail.page_number)
+        # Its records have blocks: a producer reserves them before it writes frames.
+        index = writable_index(
+            self._folder, self._prefix, self._meta, tail.page_number, reserved=False
+        )
         if first == tail.first_sequence:
             position = _core.locate(page, index, first, tail.count, tail.count)
             if tail.count and position == tail.position:

@@ -22,6 +22,7 @@ from pagequeue.meta.ledger import publishing_name
 from pagequeue.page.compressed_format import is_compressed
 from pagequeue.page.header import PageHeader, decode_header, first_bytes, parse_header
 from pagequeue.page.page import (
+    GROWS_FROM,
     WritablePage,
     make_page,
     map_plain,
@@ -254,8 +255,9 @@ class Roller:
 
     def _mapped(self, number: int) -> WritablePage:
         name = fmt.page_name(self._prefix, number)
-        region = map_plain(self._folder, name, self._meta, writable=True, reserved=False)
-        index = writable_index(self._folder, self._prefix, self._meta, number, reserved=False)
+        whole = self._meta.page_bytes <= GROWS_FROM
+        region = map_plain(self._folder, name, self._meta, writable=True, reserved=whole)
+        index = writable_index(self._folder, self._prefix, self._meta, number, reserved=whole)
         return WritablePage(self._folder, self._prefix, number, region, index)
 
     def _make(

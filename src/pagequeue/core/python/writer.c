@@ -264,9 +264,9 @@ int pq_writer_append(Writer *self, pq_batch *batch, pq_payload *items, const pq_
 
 static PyObject *writer_attach(Writer *self, PyObject *args) {
     Region *page, *index;
-    unsigned long long number, first_sequence, ahead_at;
-    if (!PyArg_ParseTuple(args, "O!O!KKK:_attach", pq_region_type, &page, pq_region_type, &index,
-                          &number, &first_sequence, &ahead_at) ||
+    unsigned long long number, first_sequence, ahead_at, page_reserved, index_reserved;
+    if (!PyArg_ParseTuple(args, "O!O!KKKKK:_attach", pq_region_type, &page, pq_region_type, &index,
+                          &number, &first_sequence, &ahead_at, &page_reserved, &index_reserved) ||
         pq_page_check(page, 1, "page") < 0 ||
         pq_region_check(index, PQ_INDEX_RECORD_BYTES, 1, "index") < 0) {
         return NULL;
@@ -283,7 +283,8 @@ static PyObject *writer_attach(Writer *self, PyObject *args) {
     self->at.first_sequence = first_sequence;
     self->at.index = index->base;
     self->at.index_capacity = index->bytes / PQ_INDEX_RECORD_BYTES;
-    self->at.reserved_bytes = 1; /* until `_reserved` says more: another thread can send now */
+    self->at.reserved_bytes = page_reserved;
+    self->at.reserved_records = index_reserved / PQ_INDEX_RECORD_BYTES;
     self->ahead_at = ahead_at;
     Py_XDECREF((PyObject *)old_page);
     Py_XDECREF((PyObject *)old_index);
