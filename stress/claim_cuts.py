@@ -70,7 +70,9 @@ def many_cuts(  # one of them is used afterwards; these are only checked
         room.mkdir()
         (room / group_file.name).write_bytes(mixed(before, now, rng))
         folder = Directory(str(room), create=False)
-        recover_groups(folder, "queue", queue_id, fmt.SEQUENCE_MAX, lambda _: None, lambda: 10**18)
+        recover_groups(
+            folder, "queue", queue_id, 0, fmt.SEQUENCE_MAX, lambda _: None, lambda: 10**18
+        )
         group = GroupTable(folder, "queue", queue_id, name, writable=False)
         rows = np.frombuffer(
             group.region.read(fmt.GROUP_TABLE_AT, group.capacity * fmt.GROUP_RECORD.itemsize),

@@ -399,3 +399,34 @@ def test_ring_takes_what_fits_into_one_page(tmp_path: Path) -> None:
         producer.send(b"small")
         assert len(queue) == 1
     assert not (tmp_path / "q" / "queue-staged").exists() or verify_queue(tmp_path / "q").ok
+
+
+def test_power_cut_leaves_no_group_before_the_head(tmp_path: Path) -> None:
+    """V5: the group file on the disk can be an older one than the head."""
+    directory, old, cut = tmp_path / "q", tmp_path / "old", tmp_path / "cut"
+    with Queue(directory, ring=RING) as queue, queue.producer() as producer:
+        group, consumer = queue.group("workers"), queue.consumer("reader")
+
+        def use(count: int) -> None:
+            for _ in range(count):
+                producer.send_many([bytes(300)] * 10)
+                for claim in group.claim_many(100, timeout=1.0):
+                    claim.ack()
+                consumer.receive_many(100, timeout=1.0)
+                consumer.ack()
+
+        use(2)
+        shutil.copytree(directory, old)
+        use(20)
+        producer.send_many([bytes(300)] * 10)
+        shutil.copytree(directory, cut)
+    for file in old.glob("*readMeta*"):
+        shutil.copy(file, cut / file.name)
+    with Queue(cut) as queue, queue.group("workers") as group:
+        left = queue.tail_sequence - queue.head_sequence
+        assert left >= 10
+        assert [one.lag <= left for one in queue.consumers()] == [True, True]
+        found: list[int] = []
+        while len(found) < left:
+            found += [claim.message.sequence for claim in group.claim_many(left, timeout=1.0)]
+        assert found == list(range(queue.head_sequence, queue.tail_sequence))

@@ -123,7 +123,12 @@ def _finish(store: Store, name: str, capacity: int | None) -> None:
         )
     if file.is_unfinished:
         with store.read_meta.making(ReadMeta.CONSUMERS_MADE):
-            recreate(folder, store.prefix, queue_id, file, store.tail.sequence, store.clock())
+            is_ring = store.meta.ring_bytes is not None
+            head_sequence = store.read_meta.head_sequence if is_ring else 0
+            recreate(
+                folder, store.prefix, queue_id, file, head_sequence, store.tail.sequence,
+                store.clock(),
+            )  # fmt: skip
     else:
         file.close()
 

@@ -315,6 +315,7 @@ def recover_groups(
     folder: Directory,
     prefix: str,
     queue_id: bytes,
+    head_sequence: int,
     tail_sequence: int,
     did: Callable[[str], None],
     clock: Callable[[], int],
@@ -324,6 +325,8 @@ def recover_groups(
     No process that claimed a message is alive. In a trusted table the claims are voided and the
     rest stays; otherwise the file is recreated from the state that survives a power cut, not ahead
     of the tail, before anything new is sent: the old file could come back at the next power cut.
+    The head of a ring is given, elsewhere 0: of what is before it a power cut can have taken the
+    acknowledgements, but the ring had used its pages again.
     """
     names = [name for name, meta in readable_cursors(folder, prefix, queue_id)
              if not isinstance(meta, errors.PageQueueError) and meta.is_group]  # fmt: skip
@@ -337,11 +340,17 @@ def recover_groups(
             group.reset()
             group.close()
         else:
-            did(recreate(folder, prefix, queue_id, group, tail_sequence, clock()))
+            did(recreate(folder, prefix, queue_id, group, head_sequence, tail_sequence, clock()))
 
 
 def recreate(
-    folder: Directory, prefix: str, queue_id: bytes, group: GroupTable, tail_sequence: int, now: int
+    folder: Directory,
+    prefix: str,
+    queue_id: bytes,
+    group: GroupTable,
+    head_sequence: int,
+    tail_sequence: int,
+    now: int,
 ) -> str:
     """Recreate a group's file from the state that survives a power cut; return what was done.
 
@@ -351,7 +360,7 @@ def recreate(
     before, name, capacity = group.last_snapshot(), group.name, group.capacity
     created, last_ack = (group.region.load(_word(word)) for word in ("created", "last_ack"))
     group.close()
-    kept = before.within(before.floor, tail_sequence)
+    kept = before.within(max(before.floor, head_sequence), tail_sequence)
     make_group_file(
         folder, prefix, queue_id, name, kept, capacity=capacity, created=created,
         last_ack=last_ack, now=now, monotonic=_core.monotonic(),

@@ -145,7 +145,7 @@ class Recovery:
         low = read.head_sequence if is_ring else 0
         lower_cursors(self.folder, self.prefix, self.meta.queue_id, low, tail, self.report.did)
         recover_groups(
-            self.folder, self.prefix, self.meta.queue_id, tail, self.report.did, self.clock
+            self.folder, self.prefix, self.meta.queue_id, low, tail, self.report.did, self.clock
         )
         resolve_in_recovery(
             self.folder, self.prefix, self.meta, write.tail, self.report.did, self._sync
