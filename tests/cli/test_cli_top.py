@@ -45,7 +45,8 @@ class Terminal:
         self.resize(columns, lines)
         self.settings = termios.tcgetattr(self.theirs)
         self.shown = b""
-        known = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+        sizes = {"COLUMNS", "LINES"}  # readline sets them in the environment of who imports it
+        known = {name: value for name, value in os.environ.items() if name not in sizes}
         code = f"import sys, fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n{before}\n{RUN}"
         self.process = subprocess.Popen(
             [sys.executable, "-c", code, "top", "--interval", "0.05", *map(str, arguments)],
