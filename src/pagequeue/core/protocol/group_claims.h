@@ -30,7 +30,7 @@ typedef struct {
 
 /* What a claim is made with. */
 typedef struct {
-    const uint8_t *meta; /* the write meta */
+    uint8_t *meta; /* the write meta */
     const uint8_t *page; /* the page that the caller has mapped, NULL = none */
     uint64_t page_bytes, page_number;
     uint32_t queue_state; /* from which its frames' checksums start */
