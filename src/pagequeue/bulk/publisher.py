@@ -556,7 +556,7 @@ def check_no_ring(store: Store, size_bytes: int = 0) -> None:
     After a power cut a ring is one run of whole pages, which can begin with any page: also with
     one inside of a message, or of a commit.
     """
-    if store.meta.ring_bytes is not None:
+    if store.meta.is_ring:
         limit = fmt.payload_bytes_max(store.meta.page_bytes)
         raise errors.MessageTooLarge(
             f"a ring takes what fits into one page, which holds {limit} bytes; nothing was sent",

@@ -123,8 +123,7 @@ def _finish(store: Store, name: str, capacity: int | None) -> None:
         )
     if file.is_unfinished:
         with store.read_meta.making(ReadMeta.CONSUMERS_MADE):
-            is_ring = store.meta.ring_bytes is not None
-            head_sequence = store.read_meta.head_sequence if is_ring else 0
+            head_sequence = store.read_meta.head_sequence if store.meta.is_ring else 0
             recreate(
                 folder, store.prefix, queue_id, file, head_sequence, store.tail.sequence,
                 store.clock(),

@@ -64,9 +64,9 @@ class Retainer:
         self._stored: set[int] = set()  # sequences of last messages that were kept
         if policy.max_idle is not None:
             store.max_idle_ns = policy.max_idle // MICROSECOND * 1000
-        is_ring = store.meta.ring_bytes is not None  # trimmed by the roll that needs the page
         trims = policy.max_age is not None or policy.drop_acknowledged
-        if (policy.max_bytes is not None or trims) and not is_ring:
+        # A ring is trimmed by the roll that needs the page.
+        if (policy.max_bytes is not None or trims) and not store.meta.is_ring:
             store.after_roll = self.trim_quietly
         if policy.max_bytes is not None:
             store.page_limit = self._limit.page_limit
@@ -137,7 +137,7 @@ class Retainer:
         folder, prefix = store.folder, store.prefix
         if plan.has_flow:
             self._keep_last(store, plan)
-        elif store.meta.ring_bytes is not None:
+        elif store.meta.is_ring:
             return  # recovery after a power cut looks for the head (FORMAT.md, "Rings")
         try:
             for name, place in plan.places.items():
@@ -225,13 +225,13 @@ class Retainer:
         if not any(map(folder.exists, below)):  # these are removed last
             return 0
         # T3. Before T4: the page of an older head on the disk would be missing.
-        if store.meta.ring_bytes is None:
+        if not store.meta.is_ring:
             try:
                 sync_state(folder, fmt.read_meta_name(prefix))
             except OSError as error:
                 raise store.flusher.latched(error) from error
         # T4. Keep the newest page as the spare (U1): it is the one most likely in memory.
-        if store.meta.ring_bytes is None:
+        if not store.meta.is_ring:
             removed = self._keep_as_spare(store, head_page - 1)
             kept = head_page
         else:  # the roll that asked for room uses the newest one again

@@ -214,7 +214,7 @@ def retained_header(store: Store, number: int) -> PageHeader:
         return known
     try:
         header = read_header(store.folder, store.prefix, store.meta.queue_id, number)
-        if store.meta.ring_bytes is not None and number <= store.tail.page_number:
+        if store.meta.is_ring and number <= store.tail.page_number:
             store.keep_header(header)
     except errors.QueueNotFound as error:
         if number < store.read_meta.head_page:

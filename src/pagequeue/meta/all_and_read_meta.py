@@ -156,6 +156,11 @@ class AllMeta:
         return self.options.get(RING)
 
     @property
+    def is_ring(self) -> bool:
+        """Whether the queue is a ring."""
+        return self.ring_bytes is not None
+
+    @property
     def index_capacity(self) -> int:
         """Records in one index file."""
         return fmt.index_capacity(self.page_bytes)

@@ -24,6 +24,8 @@ from pagequeue.page.spare import page_from_spare
 from pagequeue.system.os_errors import raise_typed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -271,6 +273,16 @@ class WritablePage:
         self.reserved = max(self.reserved, end)
 
     def _reserve_file(self, name: str, identity: Identity, first: int, end: int) -> None:
+        with self._opened(name, identity) as fd:
+            _reserve(fd, first, end, self._folder.full(name))
+
+    @contextlib.contextmanager
+    def _opened(self, name: str, identity: Identity) -> Iterator[int]:
+        """Open the page or its index for as long as a block runs.
+
+        Raises:
+            QueueNotFound: the file that is mapped has its name no more.
+        """
         with self._folder.opened(name, writable=True) as fd:
             status = os.fstat(fd)
             if (status.st_dev, status.st_ino) != identity:
@@ -278,7 +290,7 @@ class WritablePage:
                     "another file has this name now",
                     path=self._folder.full(name), remedy="open the queue again",
                 )  # fmt: skip
-            _reserve(fd, first, end, self._folder.full(name))
+            yield fd
 
     def release(self, count: int) -> None:
         """Give back the blocks that a sealed page of `count` messages and its index do not need.
@@ -303,10 +315,8 @@ class WritablePage:
             # The last OS page stays: it tells whether the file was truncated.
             if whole - RELEASE_STEP - begin < RESERVE_MIN:
                 continue
-            with contextlib.suppress(OSError), self._folder.opened(name, writable=True) as fd:
-                status = os.fstat(fd)
-                if (status.st_dev, status.st_ino) == identity:
-                    _core.release(fd, begin, whole - RELEASE_STEP - begin)
+            with contextlib.suppress(OSError), self._opened(name, identity) as fd:
+                _core.release(fd, begin, whole - RELEASE_STEP - begin)
 
     def populate(self, start: int, end: int, frame_bytes: float) -> None:
         """Reserve a range of the page and the index records it will need; take its page faults.
@@ -371,7 +381,7 @@ def make_page(
     # 2. The page. Dies before its rename: the same. After it: producers can roll into the page.
     page_name = fmt.page_name(prefix, header.page_number)
     region = None
-    if may_reuse and reserved == meta.page_bytes:
+    if may_reuse:
         region = page_from_spare(folder, prefix, page_name, header.encode(), meta.page_bytes)
     try:
         region = region or folder.make(

@@ -777,7 +777,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
                     # From its map: retention may have removed the file already.
                     first_sequence = next_page.region.load(FIRST_SEQUENCE_AT)
                     # The pages of a ring are used again, whole.
-                    if old is not None and old.is_large and store.meta.ring_bytes is None:
+                    if old is not None and old.is_large and not store.meta.is_ring:
                         count = first_sequence - before
                         store.background.submit(partial(_release, store, old, count))
                     if store.after_roll is not None:
@@ -832,7 +832,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
             return
         then, there = self._ahead_since
         now = time.monotonic()
-        if store.meta.ring_bytes is not None and page.populated >= len(page.region):
+        if store.meta.is_ring and page.populated >= len(page.region):
             self._ahead(len(page.region))
             return
         self._ahead_since = (now, position)

@@ -392,7 +392,7 @@ class Opening:
                 remedy="leave page_bytes out, or choose another directory or prefix",
             )  # fmt: skip
         if self._ring_bytes not in {None, meta.ring_bytes}:
-            found = "no ring" if meta.ring_bytes is None else f"a ring of {meta.ring_bytes} bytes"
+            found = "no ring" if not meta.is_ring else f"a ring of {meta.ring_bytes} bytes"
             raise errors.InvalidOption(
                 f"the queue is {found}, and ring is {self._ring_bytes}",
                 path=self.folder.path,

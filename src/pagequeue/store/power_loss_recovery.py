@@ -131,7 +131,7 @@ class Recovery:
         read = self._read_meta(numbers)
         self._write, known = self._write_meta(read)
         write = self._write
-        is_ring = self.meta.ring_bytes is not None
+        is_ring = self.meta.is_ring
         if known and write.is_recovered:
             crash = CrashRecovery(self.folder, self.prefix, self.meta, write, self.report.did)
             self.report.messages_recovered = crash.run()

@@ -81,7 +81,7 @@ class Roller:
         self._sync_names = sync_names
         self._pages: dict[int, WritablePage] = {}  # the active one, and the next if it is there
         self._left: dict[int, WritablePage] = {}  # of a ring: those before it, to be used again
-        self._is_ring = meta.ring_bytes is not None
+        self._is_ring = meta.is_ring
         self.head: Callable[[], tuple[int, int]] = lambda: (fmt.FIRST_PAGE, 0)
         self._asked = 0
         self._is_fast = False  # whether all memory of a page is wanted at once
@@ -310,7 +310,7 @@ class Roller:
                     filled_bytes=filled_bytes,
                     frame_bytes=frame_bytes,
                     may_reuse=may_reuse,
-                    may_grow=not self._is_fast,
+                    may_grow=not may_reuse,
                 )
         return self._mapped(number)
 

@@ -302,7 +302,7 @@ class Store:
         old: list[object] = []
         with self._guard:
             self._cache[number] = page
-            is_ring = self.meta.ring_bytes is not None
+            is_ring = self.meta.is_ring
             while len(self._cache) > (1 if is_ring else CACHED_PAGES):
                 old.append(self._cache.popitem(last=False))
         if old and is_ring:

@@ -248,21 +248,26 @@ static PyObject *core_doorbell(PyObject *Py_UNUSED(module), PyObject *args) {
     return pq_region_intact(meta) ? PyLong_FromUnsignedLong(doorbell) : NULL;
 }
 
-/* Sleep while the doorbell has a value, but no longer than `ns`. */
-static PyObject *core_await_doorbell(PyObject *Py_UNUSED(module), PyObject *args) {
+/* Sleep while a bell of the write meta has a value, but no longer than `ns`. */
+static PyObject *sleep_on(PyObject *args, const char *format,
+                          void (*sleep)(const uint8_t *, uint32_t, int64_t)) {
     Region *meta;
-    unsigned int doorbell;
+    unsigned int bell;
     long long ns;
-    if (!PyArg_ParseTuple(args, "O!IL:await_doorbell", pq_region_type, &meta, &doorbell, &ns) ||
+    if (!PyArg_ParseTuple(args, format, pq_region_type, &meta, &bell, &ns) ||
         pq_region_check(meta, PQ_WRITE_META_BYTES, 0, "write meta") < 0) {
         return NULL;
     }
     if (ns > 0) {
         Py_BEGIN_ALLOW_THREADS
-        pq_sleep(meta->base, doorbell, ns);
+        sleep(meta->base, bell, ns);
         Py_END_ALLOW_THREADS
     }
     Py_RETURN_NONE;
+}
+
+static PyObject *core_await_doorbell(PyObject *Py_UNUSED(module), PyObject *args) {
+    return sleep_on(args, "O!IL:await_doorbell", pq_sleep);
 }
 
 /* Announce that a sender waits until all below a sequence is done; return the bell to sleep with. */
@@ -277,21 +282,8 @@ static PyObject *core_room_bell(PyObject *Py_UNUSED(module), PyObject *args) {
     return pq_region_intact(meta) ? PyLong_FromUnsignedLong(bell) : NULL;
 }
 
-/* Sleep while the bell of senders has a value, but no longer than `ns`. */
 static PyObject *core_await_room(PyObject *Py_UNUSED(module), PyObject *args) {
-    Region *meta;
-    unsigned int bell;
-    long long ns;
-    if (!PyArg_ParseTuple(args, "O!IL:await_room", pq_region_type, &meta, &bell, &ns) ||
-        pq_region_check(meta, PQ_WRITE_META_BYTES, 0, "write meta") < 0) {
-        return NULL;
-    }
-    if (ns > 0) {
-        Py_BEGIN_ALLOW_THREADS
-        pq_room_sleep(meta->base, bell, ns);
-        Py_END_ALLOW_THREADS
-    }
-    Py_RETURN_NONE;
+    return sleep_on(args, "O!IL:await_room", pq_room_sleep);
 }
 
 /* Wake the senders for which all below a sequence had to be done; it was stored before. */
