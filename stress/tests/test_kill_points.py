@@ -9,8 +9,8 @@ from stress import no_step_is_deadly as campaign
 from stress.campaign import Budget
 from stress.plants.registry import PLANTS
 
-POINTS = len(campaign.POINTS) * 5 + len(campaign.LEAP_POINTS) * len(campaign.LEAPS)
-"""Each with five kinds of traffic, and those of publishing pages with each kind of that."""
+POINTS = len(campaign.POINTS) * 6 + len(campaign.LEAP_POINTS) * len(campaign.LEAPS)
+"""Each with six kinds of traffic, and those of publishing pages with each kind of that."""
 
 
 @pytest.mark.campaign
