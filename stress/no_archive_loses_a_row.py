@@ -27,6 +27,7 @@ from pagequeue import Queue
 from pagequeue.meta.ledger import published_name, read_record
 from stress import no_row_is_lost_or_doubled_by_spark as spark_campaign
 from stress.campaign import Budget, Outcome
+from stress.spark_driver import row_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,8 +61,8 @@ def rows_of(table: Path) -> Counter[tuple[str, int]]:
     read = pq.read_table(table, columns=["queue", "sequence", "payload"]).to_pydict()
     for queue, sequence, payload in zip(*read.values(), strict=True):
         name = "s" if queue.startswith("/") else queue
-        if payload != f"{name} {sequence}".encode():
-            raise ValueError(f"{queue} {sequence} has payload {payload!r}")
+        if payload not in (f"{name} {sequence}".encode(), row_of(name, sequence)):
+            raise ValueError(f"{queue} {sequence} has payload {payload[:40]!r}")
         found[name, sequence] += 1
     return found
 
@@ -153,7 +154,7 @@ def replayed(directory: Path, sent: int) -> list[str]:
         there = [message.payload for message in queue.replay()]
         wrong = [f"verify: {problem}" for problem in queue.verify().problems]
         wrong += too_large(queue, sent)
-    wanted = [b"s %d" % number for number in range(sent)]
+    wanted = [row_of("s", number) for number in range(sent)]
     if there != wanted:
         lost = len(set(wanted) - set(there))
         doubled = len(there) - len(set(there))

@@ -48,6 +48,8 @@ PAGES_BYTES = (4096, 4 * 4096)
 """Many rolls, and pages of which a part can be lost."""
 TRIES_AFTER_FAILURE = 3
 FLUSH_EVERY = 3
+NOT_YET_SENT = ("queue-staged", "queue-publishing")
+"""Where a large message is until its commit: a failed sync there ends one call."""
 NAME_EVERY = 5
 PAUSE_SECONDS = 0.002
 SAID = struct.Struct("<QQQQ")  # uid, what, ns, sequence
@@ -164,7 +166,7 @@ class Scene:
                         self._name(queue, f"c{uid}-{op}")
                     time.sleep(PAUSE_SECONDS if self.mode == "in time" else 0)
                 except (SystemLimit, DiskFull) as error:  # by the errno that failed the sync
-                    if "queue-staged" not in (error.path or ""):
+                    if not any(name in (error.path or "") for name in NOT_YET_SENT):
                         raise
                     # Nothing was sent; no other sender has to know of it.
                     uid += len(SHAPES)

@@ -131,6 +131,7 @@ class Campaign:
                 scene.tear_next_header(sequence_first=self.rng.random() < 0.5)
             if again is not None:
                 self.victim(scene, again, 1, "mixed")
+            scene.verify()
             if survivor:
                 scene.let_survivor_go_on()
             scene.prove()

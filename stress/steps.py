@@ -194,6 +194,13 @@ class Scene:
             file.seek(FIRST_SEQUENCE_AT)
             file.write(sequence.to_bytes(8, "little") if sequence_first else b"half")
 
+    def verify(self) -> None:
+        """Verify the queue as the dead left it, before any process opens it."""
+        from pagequeue import verify_queue  # noqa: PLC0415
+
+        report = verify_queue(self.path)
+        self.violations += [f"verify, not opened: {problem}" for problem in report.problems]
+
     def prove(self, end_sequence: int | None = None) -> None:
         """Open the queue again, continue, and compare all of it.
 

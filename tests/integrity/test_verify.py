@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from pathlib import Path
@@ -17,7 +18,11 @@ from pagequeue import format as fmt
 from pagequeue.integrity import verify as verify_room
 from pagequeue.integrity.problem import problem_of
 from pagequeue.maintenance import consumers
+from pagequeue.meta.all_and_read_meta import read_all_meta
+from pagequeue.meta.ledger import publishing_name, write_record
 from pagequeue.meta.write_meta import Tail, WriteMeta
+from pagequeue.page.fragments import WRONG_BLOCK
+from pagequeue.store.pending_commit import Record
 from pagequeue.system.directory import Directory
 from stress.tampering import overwrite
 
@@ -346,3 +351,74 @@ def test_group_is_not_damaged_because_the_queue_was_closed(
     monkeypatch.setattr(consumers, "_group_state", closing)
     with pytest.raises(errors.ClosedError):
         queue.consumers()
+
+
+@pytest.fixture
+def led(tmp_path: Path) -> Iterator[tuple[Path, Tail, Tail]]:
+    """Return a queue that ends in a large message, and its tails before and after that one."""
+    with Queue(tmp_path / "led", page_bytes=SMALL) as queue, queue.producer() as producer:
+        producer.send(b"small")
+        before = queue._store.tail
+        producer.send(bytes(3 * SMALL))
+        yield tmp_path / "led", before, queue._store.tail
+
+
+def test_commit_without_its_last_step_is_no_problem(led: tuple[Path, Tail, Tail]) -> None:
+    """Its publisher died between M7 and M8: its messages are published, the tail is not moved."""
+    path, before, after = led
+    pages = range(before.page_number + 1, after.page_number + 1)
+    with opened(path) as write:
+        write.tail = before
+    record = Record(pages.start, before.sequence, 0, after, None, {})
+    with directory(path) as folder:
+        write_record(folder, publishing_name("queue"), record.as_json())
+
+    report = verify_queue(path)
+
+    assert report.ok, report.problems
+    assert (report.pages_checked, report.messages_checked) == (after.page_number - 1, 2)
+
+
+def test_damage_behind_a_commit_without_its_last_step_is_found(
+    led: tuple[Path, Tail, Tail],
+) -> None:
+    """The pages that it published are checked, though the tail is before them."""
+    path, before, after = led
+    with opened(path) as write:
+        write.tail = before
+    page = path / fmt.page_name("queue", after.page_number - 1)
+    overwrite(page, fmt.PAGE_HEADER_BYTES + 200, b"damage")
+
+    assert WRONG_BLOCK in [problem.reason for problem in verify_queue(path).problems]
+
+
+def test_tail_in_the_last_page_of_fragments_is_no_problem(led: tuple[Path, Tail, Tail]) -> None:
+    """Recovery leaves it there where the next page has no message: the next producer rolls."""
+    path, _, after = led
+    number, position = after.page_number - 1, fmt.PAGE_HEADER_BYTES
+    with opened(path) as write:
+        write.tail = Tail(number, position, 0, after.first_sequence, after.last_timestamp)
+
+    report = verify_queue(path)
+
+    assert report.ok, report.problems
+    assert (report.pages_checked, report.messages_checked) == (number, 2)
+
+
+@contextlib.contextmanager
+def directory(path: Path) -> Iterator[Directory]:
+    """Open the directory of a queue."""
+    folder = Directory(str(path), create=False, read_only=False, trust=frozenset())
+    try:
+        yield folder
+    finally:
+        folder.close()
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[WriteMeta]:
+    """Open the write meta of a queue, to put the tail where a dead producer left it."""
+    with directory(path) as folder:
+        meta = WriteMeta(folder, "queue", read_all_meta(folder, "queue").queue_id, writable=True)
+        yield meta
+        meta.close()

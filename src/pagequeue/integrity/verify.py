@@ -18,7 +18,7 @@ from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.integrity.inspection import Inspection, head_now, inspect
 from pagequeue.integrity.problem import Problem, problem_of
-from pagequeue.integrity.verify_tail import TailCheck
+from pagequeue.integrity.verify_tail import TailCheck, followed
 from pagequeue.meta.ledger import damaged
 from pagequeue.meta.manifest import read_manifest
 from pagequeue.page.compressed_format import BLOCK_REASON
@@ -153,7 +153,8 @@ class _Verification:
         copied = self._end_as_shipped()
         found.numbers = [number for number in found.numbers if number not in copied]
         tail = None if found.awaits_recovery or found.written is None else found.written.tail
-        self.tail = tail
+        self.stated = tail
+        self.tail = tail = None if tail is None else followed(found, self.meta, tail)
         self.last = tail.page_number if tail else self._last_begun()
         # Listed after reading the tail: other processes can have added pages meanwhile.
         present = page_numbers(found.prefix, found.folder.names())
@@ -258,10 +259,11 @@ class _Verification:
 
     def _check_past_tail(self) -> None:
         """Check the files after the last page: at most one prepared page may follow."""
-        if self.tail is not None:
-            TailCheck(self.found, self.meta, self.tail, self.report.problems).run()
-        spare = self.last + 1
         pending = self._pending()
+        if self.stated is not None:
+            problems = self.report.problems
+            TailCheck(self.found, self.meta, self.stated, pending, problems).run()
+        spare = self.last + 1
         for number in [n for n in self.found.numbers if n >= spare]:
             name = fmt.page_name(self.found.prefix, number)
             if number in pending:
@@ -417,6 +419,8 @@ class _Verification:
         index = self._index(number, first)
         use = _core.INDEX_NONE if index is None else _core.INDEX_CHECK
         scan = scan_region(page, index, header, first, count, use=use)
+        if at_tail and _core.peek(page, scan.position, scan.sequence)[0] == _core.READ_END:
+            scan = scan._replace(stopped=_core.READ_END)  # the next producer rolls
         self.report.pages_checked += 1
         ended = self._is_end(number, scan, count, first)
         if not ended:

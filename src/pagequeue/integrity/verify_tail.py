@@ -15,27 +15,71 @@ from pagequeue import format as fmt
 from pagequeue.integrity.problem import Problem
 from pagequeue.meta.all_and_read_meta import field_of
 from pagequeue.meta.cursor import cursor_files
-from pagequeue.meta.write_meta import WriteMeta
-from pagequeue.page.header import decode_header
-from pagequeue.page.page import BAD, PROOF, REASONS, Scan, map_plain
+from pagequeue.meta.write_meta import Tail, WriteMeta
+from pagequeue.page.header import PageHeader, decode_header
+from pagequeue.page.page import BAD, PROOF, REASONS, Scan, map_plain, scan_region
 
 if TYPE_CHECKING:
     from pagequeue.integrity.inspection import Inspection
     from pagequeue.meta.all_and_read_meta import AllMeta
-    from pagequeue.meta.write_meta import Tail
 
 LAST_TIMESTAMP = field_of(fmt.WRITE_META, "last_timestamp")
+
+
+def followed(found: Inspection, meta: AllMeta, tail: Tail) -> Tail:
+    """Return where a bulk commit led from the tail, where its last step is not done (M8).
+
+    Its end-of-page marker publishes the pages; readers follow it before the tail does.
+    """
+    at = tail
+    while is_tail(found, meta, tail):
+        try:
+            page, _ = _mapped(found, meta, at.page_number)
+            if _core.peek(page, at.position, at.sequence)[0] != _core.READ_END:
+                break
+            page, header = _mapped(found, meta, at.page_number + 1)
+        except errors.NOT_RETRYABLE:
+            break  # only prepared, or damaged, which is noted with the pages
+        first = header.first_sequence
+        if first != at.sequence or _core.peek(page, fmt.PAGE_HEADER_BYTES, first)[0] not in PROOF:
+            break
+        scan = scan_region(page, None, header, first, None)
+        count = scan.whole_sequence - first
+        at = Tail(header.page_number, scan.whole_position, count, first, scan.whole_timestamp)
+    return at
+
+
+def is_tail(found: Inspection, meta: AllMeta, tail: Tail) -> bool:
+    """Whether the tail is still as it was read: no message was sent meanwhile."""
+    try:
+        write = WriteMeta(found.folder, found.prefix, meta.queue_id, writable=False)
+    except errors.NOT_RETRYABLE:
+        return False
+    return write.tail == tail
+
+
+def _mapped(found: Inspection, meta: AllMeta, number: int) -> tuple[_core.Region, PageHeader]:
+    name = fmt.page_name(found.prefix, number)
+    page = map_plain(found.folder, name, meta, writable=False)
+    data = page.read(0, fmt.PAGE_HEADER_BYTES)
+    return page, decode_header(data, meta.queue_id, number, found.path(number))
 
 
 class TailCheck:
     """Compares the tail fields of a queue, as they were read, with its active page."""
 
     def __init__(
-        self, found: Inspection, meta: AllMeta, tail: Tail, problems: list[Problem]
+        self,
+        found: Inspection,
+        meta: AllMeta,
+        tail: Tail,
+        pending: range,
+        problems: list[Problem],
     ) -> None:
         self.found = found
         self.meta = meta
         self.tail = tail
+        self.pending = pending  # pages of a bulk commit, which can be published already
         self.problems = problems
         self.path: str = found.folder.full(fmt.write_meta_name(found.prefix))
 
@@ -44,10 +88,7 @@ class TailCheck:
         self._check_names()
         number = self.tail.page_number
         try:
-            name = fmt.page_name(self.found.prefix, number)
-            page = map_plain(self.found.folder, name, self.meta, writable=False)
-            data = page.read(0, fmt.PAGE_HEADER_BYTES)
-            header = decode_header(data, self.meta.queue_id, number, self.found.path(number))
+            page, header = _mapped(self.found, self.meta, number)
             if header.first_sequence is not None:
                 self._compare(page, header.first_sequence, header.floor_timestamp)
         except errors.NOT_RETRYABLE:
@@ -115,18 +156,11 @@ class TailCheck:
         except errors.NOT_RETRYABLE:
             return  # noted with the pages
         state = _core.peek(following, fmt.PAGE_HEADER_BYTES, scan.sequence)[0]
-        if state in PROOF and self._is_unchanged():
+        if state in PROOF and number not in self.pending and self._is_unchanged():
             self._note("tail", f"it is before page {number}, which has messages")
 
     def _is_unchanged(self) -> bool:
-        """Whether the tail is still as it was read: no message was sent meanwhile."""
-        try:
-            write = WriteMeta(
-                self.found.folder, self.found.prefix, self.meta.queue_id, writable=False
-            )
-        except errors.NOT_RETRYABLE:
-            return False
-        return write.tail == self.tail
+        return is_tail(self.found, self.meta, self.tail)
 
     def _check_names(self) -> None:
         """Check that each file that processes write to has a single name."""
