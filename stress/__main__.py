@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 DEFAULT_SECONDS = 60.0
+LONGER_MAX = 4
+"""On a slow machine a short budget can be too small for one case: then it grows so often."""
 ALL = "all"
 
 
@@ -49,13 +51,18 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def attempt(name: str, options: argparse.Namespace, seed: int) -> Outcome:
     """Run one campaign; one that raises has failed, and the next ones still get their turn."""
+    outcome = Outcome(0)
     try:
         campaign = load(name)
         seconds = campaign.SHORT_SECONDS if options.short else options.seconds or DEFAULT_SECONDS
-        return campaign.run(Budget(float(seconds), options.cases, seed))
+        for times in range(LONGER_MAX if options.short else 1):
+            outcome = campaign.run(Budget(float(seconds) * 2**times, options.cases, seed))
+            if outcome.cases > 0 or outcome.violations:
+                break
     except Exception as error:  # noqa: BLE001  any exception is reported and fails the run
         traceback.print_exc()
-        return Outcome(0, [f"raised {type(error).__name__}: {error}"])
+        outcome = Outcome(0, [f"raised {type(error).__name__}: {error}"])
+    return outcome
 
 
 def as_record(name: str, outcome: Outcome, elapsed: float, seed: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pagequeue.bulk import publisher, staged_pages
+from pagequeue.integrity import verify
 from pagequeue.store import crash_recovery, pending_commit, power_loss_recovery
 from stress.plants.plant import BYTES, COMBINED, SIM, STEP, in_c, in_python
 from stress.plants.rewrite import rewrite
@@ -70,6 +71,10 @@ LEAPING = (
         "fragments_end_recovery", "recovery ends at a page that has a fragment and no message",
         "I19, published messages after it are taken for damage", {STEP: 60.0},
     ),
+    in_python(
+        "mark_at_tail_passed_over", "verify does not look for an end-of-page mark at the tail",
+        "false report of damage", {STEP: 40.0},
+    ),
 )  # fmt: skip
 
 
@@ -128,3 +133,8 @@ def mark_not_looked_for() -> None:
 def fragments_end_recovery() -> None:
     """The walk goes on only where a page begins with a message."""
     rewrite(crash_recovery.CrashRecovery, "_following", ("not in PROOF", "!= _core.READ_FRAME"))
+
+
+def mark_at_tail_passed_over() -> None:
+    """A page that ends in a mark counts as one to which messages can still be added."""
+    rewrite(verify._Verification, "_check_frames", ("if at_tail and _core", "if False and _core"))

@@ -123,6 +123,7 @@ from stress.plants.leaping import (  # noqa: F401  the same
     fragments_end_recovery,
     given_up_and_not_synced,
     half_a_roll_believed,
+    mark_at_tail_passed_over,
     mark_before_pages,
     mark_not_looked_for,
     published_again,

@@ -87,6 +87,20 @@ def test_budget_reaches_the_campaign(
     assert {record["seed"] for record in found} == {5}
 
 
+def test_short_budget_grows_until_a_case_was_run(
+    write: Callable[[str, str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a slow machine it can be too small for one case; a violation ends the run at once."""
+    write("no_a", "return Outcome(int(budget.seconds >= 10), notes={'s': budget.seconds})\n")
+    write("no_b", "return Outcome(0, [f'{budget.seconds} s'])\n")
+    write("no_c", "return Outcome(0)\n")
+    assert main(["all", "--json", "--short"]) == 1
+    late, wrong, never = records(capsys)
+    assert (late["cases"], late["notes"]["s"], late["failed"]) == (1, 10.0, False)
+    assert wrong["violations"] == ["2.5 s"]
+    assert never["failed"]
+
+
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
