@@ -3,7 +3,8 @@
 A bystander is a queue to which no process writes; processes open, read and close it all the time,
 always without write permission. Of the bystander, and of foreign files in the queues' directories,
 neither inode, size, time of change nor bytes may change. In queues that are written to, a page that
-has a name keeps its inode, unless the queue is compressed.
+has a name keeps its inode, unless the queue is compressed. A page of a bulk commit counts once that
+is published: where its publisher dies before, others remove it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pagequeue import Queue
+from pagequeue.meta.ledger import publishing_name
 from stress.combined.ground import PAGE_BYTES, strangers
 
 if TYPE_CHECKING:
@@ -112,6 +114,7 @@ class LiveWatch:
         wrong = []
         for directory in sorted({spec.directory for spec in self.specs}):
             there = identities(directory)
+            settled = self._settled(directory, there)
             for name, identity in there.items():
                 spec = self._owner(directory, name)
                 if spec is None:
@@ -120,7 +123,9 @@ class LiveWatch:
                     continue
                 if not name.endswith(".page") or spec.retention is not None or spec.compresses:
                     continue
-                first = self.inodes.setdefault((directory, name), identity.inode)
+                if name in settled:
+                    self.inodes.setdefault((directory, name), identity.inode)
+                first = self.inodes.get((directory, name), identity.inode)
                 if first != identity.inode:
                     wrong.append(f"{directory}/{name}: another file, inode {first} before")
             for known, name in self.inodes:
@@ -129,6 +134,23 @@ class LiveWatch:
         new = [text for text in wrong if text not in self.told]
         self.told.update(new)
         return new
+
+    def _settled(self, directory: str, there: dict[str, Identity]) -> set[str]:
+        """Return the files that stay: they existed at a moment at which no commit was pending."""
+        pending = [
+            spec.prefix
+            for spec in self.specs
+            if spec.directory == directory
+            and os.path.exists(os.path.join(directory, publishing_name(spec.prefix)))
+        ]
+        again = identities(directory)
+        return {
+            name
+            for name, identity in there.items()
+            if name in again
+            and again[name].inode == identity.inode
+            and not any(name.startswith(f"{prefix}-") for prefix in pending)
+        }
 
     def _owner(self, directory: str, name: str) -> Spec | None:
         for spec in self.specs:

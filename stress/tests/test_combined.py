@@ -127,6 +127,24 @@ def test_file_of_no_queue_in_a_live_directory_is_found(ground: Ground) -> None:
     assert live.changed_strangers()
 
 
+def test_page_that_goes_is_found_unless_its_commit_was_never_published(ground: Ground) -> None:
+    """Others remove the pages of a publisher that died before it published them."""
+    spec = next(spec for spec in ground.specs if spec.retention is None and not spec.compresses)
+    live = files.LiveWatch(ground.specs)
+    page = Path(spec.directory, f"{spec.prefix}-0000000900.page")
+    record = Path(spec.directory, f"{spec.prefix}-publishing")
+    record.touch()
+    page.touch()
+    assert live.changed() == []
+    page.unlink()
+    record.unlink()
+    assert live.changed() == []
+    page.touch()
+    assert live.changed() == []
+    page.unlink()
+    assert live.changed() == [f"{page}: gone, though that queue is never trimmed"]
+
+
 def test_violation_is_told_with_what_was_done_before(ground: Ground) -> None:
     """The last operations on the queue, by whom, and how they ended."""
     ground.note("bystander", NO_QUEUE)
