@@ -55,13 +55,17 @@ def rows_of(table: Path) -> Counter[tuple[str, int]]:
     """
     import pyarrow.parquet as pq  # type: ignore[import-untyped]  # noqa: PLC0415 - the extra
 
+    from stress.archive_steps import payload_of  # noqa: PLC0415 - the same
+
     found: Counter[tuple[str, int]] = Counter()
     if not any(table.glob("queue=*/*/*/*.parquet")):
         return found
     read = pq.read_table(table, columns=["queue", "sequence", "payload"]).to_pydict()
     for queue, sequence, payload in zip(*read.values(), strict=True):
-        name = "s" if queue.startswith("/") else queue
-        if payload not in (f"{name} {sequence}".encode(), row_of(name, sequence)):
+        is_sparks = queue.startswith("/")
+        name = "s" if is_sparks else queue
+        wanted = row_of(name, sequence) if is_sparks else payload_of(name, sequence)
+        if payload != wanted:
             raise ValueError(f"{queue} {sequence} has payload {payload[:40]!r}")
         found[name, sequence] += 1
     return found

@@ -15,7 +15,9 @@ import random
 import shutil
 import tempfile
 import time
+from collections import Counter
 from itertools import count, product
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from pagequeue.types import Sync
+
+    Step = tuple[int, str, bool | None]
 
 SHORT_SECONDS = 40.0
 
@@ -61,15 +65,17 @@ class Campaign:
         self.deaths: Deaths[tuple[Scenario, int]] = Deaths()
 
     def run(self) -> Outcome:
-        """Take points of the core and lines of Python in turn."""
+        """Give points of the core and lines of Python the same time."""
         with tempfile.TemporaryDirectory(prefix="pagequeue-step-", dir=self.base) as directory:
             template = Template(Path(directory))
             points = self.points()
             lines = self.lines(template)
-            for turn in count():
-                if self.finished():
-                    break
-                next(points if turn % 2 == 0 else lines)
+            spent = {points: 0.0, lines: 0.0}
+            while not self.finished():
+                kind = min(spent, key=spent.__getitem__)
+                started = time.monotonic()
+                next(kind)
+                spent[kind] += time.monotonic() - started
         return self.outcome
 
     def finished(self) -> bool:
@@ -101,10 +107,8 @@ class Campaign:
             either: tuple[bool | None, ...] = (None,)  # with a survivor or without, by chance
             steps = list(product(POINTS, ("single", "batch", "rotate", "rows"), either))
             steps += product(POINTS, ("publish", "large"), either)
-            steps += product(LEAP_POINTS, LEAPS, either if turn else (True, False))
-            self.rng.shuffle(steps)
-            steps.sort(key=lambda step: step[0] not in LEAP_POINTS)  # the rarest first
-            for point, kind, has_survivor in steps:
+            leaps = list(product(LEAP_POINTS, LEAPS, either if turn else (True, False)))
+            for point, kind, has_survivor in self.woven(leaps, steps):
                 at_pass = 1 + turn if turn < 2 else self.rng.randint(1, PASSES_MAX)
                 name = f"point {point}, pass {at_pass}, {kind}"
                 survivor = self.rng.random() < 0.75 if has_survivor is None else has_survivor
@@ -115,6 +119,20 @@ class Campaign:
                 self.scene(name, self.at_point(point, at_pass, kind, again, survivor=survivor))
                 notes[f"{kind} {point}"] = notes.get(f"{kind} {point}", 0) + 1
                 yield
+
+    def woven(self, rare: list[Step], usual: list[Step]) -> list[Step]:
+        """Mix so that a short run meets both lists evenly, and each point before any again."""
+        placed = []
+        for steps in (rare, usual):
+            self.rng.shuffle(steps)
+            turns = Counter[int]()
+            order: list[tuple[int, int, Step]] = []
+            for step in steps:
+                order.append((turns[step[0]], len(order), step))
+                turns[step[0]] += 1
+            placed += [(at / len(steps), step) for at, (*_, step) in enumerate(sorted(order))]
+        placed.sort(key=itemgetter(0))
+        return [step for _, step in placed]
 
     def at_point(
         self, point: int, at_pass: int, kind: str, again: int | None, *, survivor: bool

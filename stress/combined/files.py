@@ -114,7 +114,13 @@ class LiveWatch:
         wrong = []
         for directory in sorted({spec.directory for spec in self.specs}):
             there = identities(directory)
-            settled = self._settled(directory, there)
+            # What existed before and after a moment at which no commit was pending stays.
+            pending = [
+                spec
+                for spec in self.specs
+                if os.path.exists(os.path.join(directory, publishing_name(spec.prefix)))
+            ]
+            again = identities(directory)
             for name, identity in there.items():
                 spec = self._owner(directory, name)
                 if spec is None:
@@ -123,7 +129,8 @@ class LiveWatch:
                     continue
                 if not name.endswith(".page") or spec.retention is not None or spec.compresses:
                     continue
-                if name in settled:
+                is_there = name in again and again[name].inode == identity.inode
+                if is_there and spec not in pending:
                     self.inodes.setdefault((directory, name), identity.inode)
                 first = self.inodes.get((directory, name), identity.inode)
                 if first != identity.inode:
@@ -134,23 +141,6 @@ class LiveWatch:
         new = [text for text in wrong if text not in self.told]
         self.told.update(new)
         return new
-
-    def _settled(self, directory: str, there: dict[str, Identity]) -> set[str]:
-        """Return the files that stay: they existed at a moment at which no commit was pending."""
-        pending = [
-            spec.prefix
-            for spec in self.specs
-            if spec.directory == directory
-            and os.path.exists(os.path.join(directory, publishing_name(spec.prefix)))
-        ]
-        again = identities(directory)
-        return {
-            name
-            for name, identity in there.items()
-            if name in again
-            and again[name].inode == identity.inode
-            and not any(name.startswith(f"{prefix}-") for prefix in pending)
-        }
 
     def _owner(self, directory: str, name: str) -> Spec | None:
         for spec in self.specs:

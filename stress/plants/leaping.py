@@ -73,7 +73,7 @@ LEAPING = (
     ),
     in_python(
         "mark_at_tail_passed_over", "verify does not look for an end-of-page mark at the tail",
-        "false report of damage", {STEP: 40.0},
+        "false report of damage", {STEP: 90.0},
     ),
 )  # fmt: skip
 
@@ -132,7 +132,18 @@ def mark_not_looked_for() -> None:
 
 def fragments_end_recovery() -> None:
     """The walk goes on only where a page begins with a message."""
-    rewrite(crash_recovery.CrashRecovery, "_following", ("not in PROOF", "!= _core.READ_FRAME"))
+    rewrite(
+        crash_recovery.CrashRecovery,
+        "_following",
+        (
+            "if not continues(page, header, sequence):",
+            (
+                "if not continues(page, header, sequence) or (\n"
+                "        _core.peek(page, PAGE_START, sequence)[0] != _core.READ_FRAME\n"
+                "    ):"
+            ),
+        ),
+    )
 
 
 def mark_at_tail_passed_over() -> None:

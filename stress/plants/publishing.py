@@ -58,14 +58,14 @@ MODELS = (
 PUBLISHING = (
     switched(
         "no_zero_next", "the commit word after a new frame is not zeroed first",
-        "I4, a dirty tail shows garbage as a length", {STEP: 15.0},
+        "I4, a dirty tail shows garbage as a length", {STEP: 30.0},
     ),
     switched(
-        "length_first", "the length is stored before the payload", "I2", {STEP: 15.0},
+        "length_first", "the length is stored before the payload", "I2", {STEP: 30.0},
     ),
     switched(
         "batch_first_length_first", "the first length of a batch is not stored last", "I8",
-        {STEP: 15.0},
+        {STEP: 60.0},
     ),
     switched(
         "no_checksum", "the checksum is not checked", "a length on disk without its payload",
@@ -73,7 +73,7 @@ PUBLISHING = (
     ),
     in_c(
         "rows_first_length_first", "the first length of an array's rows is not stored last", "I8",
-        {STEP: 15.0},
+        {STEP: 60.0},
         {"protocol/frames.c": [(
             "            first_length = word;\n",
             ("            first_length = word;\n"
@@ -84,7 +84,7 @@ PUBLISHING = (
     ),
     in_c(
         "rows_sums_mixed", "the checksums of an array's rows are those of their neighbours",
-        "a frame that no producer sent", {STEP: 15.0, BYTES: 15.0},
+        "a frame that no producer sent", {STEP: 30.0, BYTES: 15.0},
         {"protocol/crc32c.c": [(
             "    four(crcs, crc, pieces[0], pieces[1], pieces[2], pieces[3], bytes);",
             "    four(crcs, crc, pieces[0], pieces[1], pieces[1], pieces[3], bytes);",
@@ -92,7 +92,7 @@ PUBLISHING = (
     ),
     in_c(
         "split_tail", "position and count are advanced in two stores", "I3, they drift apart",
-        {STEP: 15.0},
+        {STEP: 30.0},
         {"protocol/frames.c": [(
             "    tail_advance(at, end, count + item_count);",
             ("    tail_advance(at, end, count);\n    PQ_KILL_POINT(7);\n"
@@ -101,14 +101,14 @@ PUBLISHING = (
     ),
     in_c(
         "tail_first", "the tail is advanced before the frames are published",
-        "I3, a hole that no reader passes", {STEP: 15.0},
+        "I3, a hole that no reader passes", {STEP: 30.0},
         {"protocol/frames.c": [(
             "    PQ_KILL_POINT(4);\n",
             "    tail_advance(at, end, count + item_count);\n    PQ_KILL_POINT(4);\n",
         )]},
     ),
     in_c(
-        "dead_not_settled", "what a dead holder published is laid over", "I3", {STEP: 15.0},
+        "dead_not_settled", "what a dead holder published is laid over", "I3", {STEP: 30.0},
         {"protocol/frames.c": [(
             "        if (found == PQ_READ_NOTHING) {\n            break;",
             "        if (found != PQ_READ_END) {\n            break;",

@@ -405,20 +405,15 @@ def test_tail_in_the_last_page_of_fragments_is_no_problem(led: tuple[Path, Tail,
     assert (report.pages_checked, report.messages_checked) == (number, 2)
 
 
-@contextlib.contextmanager
-def directory(path: Path) -> Iterator[Directory]:
+def directory(path: Path) -> contextlib.closing[Directory]:
     """Open the directory of a queue."""
-    folder = Directory(str(path), create=False, read_only=False, trust=frozenset())
-    try:
-        yield folder
-    finally:
-        folder.close()
+    return contextlib.closing(Directory(str(path), create=False))
 
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[WriteMeta]:
     """Open the write meta of a queue, to put the tail where a dead producer left it."""
     with directory(path) as folder:
-        meta = WriteMeta(folder, "queue", read_all_meta(folder, "queue").queue_id, writable=True)
-        yield meta
-        meta.close()
+        queue_id = read_all_meta(folder, "queue").queue_id
+        with contextlib.closing(WriteMeta(folder, "queue", queue_id, writable=True)) as meta:
+            yield meta

@@ -153,7 +153,6 @@ class _Verification:
         copied = self._end_as_shipped()
         found.numbers = [number for number in found.numbers if number not in copied]
         tail = None if found.awaits_recovery or found.written is None else found.written.tail
-        self.stated = tail
         self.tail = tail = None if tail is None else followed(found, self.meta, tail)
         self.last = tail.page_number if tail else self._last_begun()
         # Listed after reading the tail: other processes can have added pages meanwhile.
@@ -260,9 +259,9 @@ class _Verification:
     def _check_past_tail(self) -> None:
         """Check the files after the last page: at most one prepared page may follow."""
         pending = self._pending()
-        if self.stated is not None:
-            problems = self.report.problems
-            TailCheck(self.found, self.meta, self.stated, pending, problems).run()
+        written, problems = self.found.written, self.report.problems
+        if self.tail is not None and written is not None:  # the fields as they were read
+            TailCheck(self.found, self.meta, written.tail, pending, problems).run()
         spare = self.last + 1
         for number in [n for n in self.found.numbers if n >= spare]:
             name = fmt.page_name(self.found.prefix, number)

@@ -16,8 +16,16 @@ from pagequeue.integrity.problem import Problem
 from pagequeue.meta.all_and_read_meta import field_of
 from pagequeue.meta.cursor import cursor_files
 from pagequeue.meta.write_meta import Tail, WriteMeta
-from pagequeue.page.header import PageHeader, decode_header
-from pagequeue.page.page import BAD, PROOF, REASONS, Scan, map_plain, scan_region
+from pagequeue.page.page import (
+    BAD,
+    PROOF,
+    REASONS,
+    Scan,
+    continues,
+    map_plain,
+    map_with_header,
+    scan_region,
+)
 
 if TYPE_CHECKING:
     from pagequeue.integrity.inspection import Inspection
@@ -32,20 +40,21 @@ def followed(found: Inspection, meta: AllMeta, tail: Tail) -> Tail:
     Its end-of-page marker publishes the pages; readers follow it before the tail does.
     """
     at = tail
-    while is_tail(found, meta, tail):
-        try:
-            page, _ = _mapped(found, meta, at.page_number)
-            if _core.peek(page, at.position, at.sequence)[0] != _core.READ_END:
+    try:
+        page, _ = map_with_header(found.folder, found.prefix, meta, at.page_number)
+        while (
+            _core.peek(page, at.position, at.sequence)[0] == _core.READ_END
+            and is_tail(found, meta, tail)  # other processes go on, too
+        ):
+            number, first = at.page_number + 1, at.sequence
+            page, header = map_with_header(found.folder, found.prefix, meta, number)
+            if not continues(page, header, first):
                 break
-            page, header = _mapped(found, meta, at.page_number + 1)
-        except errors.NOT_RETRYABLE:
-            break  # only prepared, or damaged, which is noted with the pages
-        first = header.first_sequence
-        if first != at.sequence or _core.peek(page, fmt.PAGE_HEADER_BYTES, first)[0] not in PROOF:
-            break
-        scan = scan_region(page, None, header, first, None)
-        count = scan.whole_sequence - first
-        at = Tail(header.page_number, scan.whole_position, count, first, scan.whole_timestamp)
+            scan = scan_region(page, None, header, first, None)
+            count = scan.whole_sequence - first
+            at = Tail(number, scan.whole_position, count, first, scan.whole_timestamp)
+    except errors.NOT_RETRYABLE:
+        pass  # only prepared, or damaged, which is noted with the pages
     return at
 
 
@@ -56,13 +65,6 @@ def is_tail(found: Inspection, meta: AllMeta, tail: Tail) -> bool:
     except errors.NOT_RETRYABLE:
         return False
     return write.tail == tail
-
-
-def _mapped(found: Inspection, meta: AllMeta, number: int) -> tuple[_core.Region, PageHeader]:
-    name = fmt.page_name(found.prefix, number)
-    page = map_plain(found.folder, name, meta, writable=False)
-    data = page.read(0, fmt.PAGE_HEADER_BYTES)
-    return page, decode_header(data, meta.queue_id, number, found.path(number))
 
 
 class TailCheck:
@@ -88,7 +90,7 @@ class TailCheck:
         self._check_names()
         number = self.tail.page_number
         try:
-            page, header = _mapped(self.found, self.meta, number)
+            page, header = map_with_header(self.found.folder, self.found.prefix, self.meta, number)
             if header.first_sequence is not None:
                 self._compare(page, header.first_sequence, header.floor_timestamp)
         except errors.NOT_RETRYABLE:

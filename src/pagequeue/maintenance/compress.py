@@ -42,8 +42,8 @@ from pagequeue.page.compressed_format import (
     read_at,
 )
 from pagequeue.page.fragments import content_end, fragment_damage
-from pagequeue.page.header import REMEDY, decode_header, first_bytes
-from pagequeue.page.page import REASONS, map_plain, private_region, scan_region
+from pagequeue.page.header import REMEDY, first_bytes
+from pagequeue.page.page import REASONS, map_with_header, private_region, scan_region
 from pagequeue.system.os_errors import raise_typed
 from pagequeue.system.page_lock import hold
 
@@ -278,12 +278,9 @@ class _Sealed:
     def __init__(self, store: Store, number: int) -> None:
         self._store = store
         end_sequence = store.first_sequence(number + 1)
-        name = fmt.page_name(store.prefix, number)
-        self._path = store.folder.full(name)
+        self._path = store.folder.full(fmt.page_name(store.prefix, number))
         self.page_bytes = store.meta.page_bytes
-        self._page = map_plain(store.folder, name, store.meta, writable=False)
-        data = self._page.read(0, fmt.PAGE_HEADER_BYTES)
-        self._header = decode_header(data, store.meta.queue_id, number, self._path)
+        self._page, self._header = map_with_header(store.folder, store.prefix, store.meta, number)
         first = self._header.first_sequence
         index = private_region(b"", store.meta.index_bytes)
         self._scan = scan = scan_region(

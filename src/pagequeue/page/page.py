@@ -156,6 +156,32 @@ def map_plain(
     return region
 
 
+def map_with_header(
+    folder: Directory, prefix: str, meta: AllMeta, number: int
+) -> tuple[_core.Region, PageHeader]:
+    """Map a page that is not compressed, only to read it, and decode its header.
+
+    Raises:
+        PageQueueError: it or its file is damaged, missing or inaccessible.
+    """
+    name = fmt.page_name(prefix, number)
+    page = map_plain(folder, name, meta, writable=False)
+    data = page.read(0, fmt.PAGE_HEADER_BYTES)
+    return page, decode_header(data, meta.queue_id, number, folder.full(name))
+
+
+def continues(page: _core.Region, header: PageHeader, sequence: int) -> bool:
+    """Whether a page follows the end-of-page marker at `sequence`, and something is in it.
+
+    That is a message, or the marker of a page that only has a fragment, or nothing: in a bulk
+    commit pages with messages can follow it.
+    """
+    return (
+        header.first_sequence == sequence
+        and _core.peek(page, fmt.PAGE_HEADER_BYTES, sequence)[0] in PROOF
+    )
+
+
 def private_page(data: bytes, meta: AllMeta) -> _core.Region:
     """Map private memory as a page of a queue, padded with zeros."""
     region = private_region(data, meta.page_bytes)

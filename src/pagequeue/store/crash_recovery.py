@@ -13,14 +13,14 @@ from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.meta.all_and_read_meta import field_of
 from pagequeue.meta.write_meta import Tail
-from pagequeue.page.header import REMEDY, PageHeader, decode_header
+from pagequeue.page.header import REMEDY, PageHeader
 from pagequeue.page.page import (
     BAD,
-    PROOF,
     REASONS,
     Scan,
+    continues,
     index_to_rebuild,
-    map_plain,
+    map_with_header,
     missing_page,
     scan_region,
     writable_index,
@@ -91,14 +91,11 @@ class CrashRecovery:
         return max(recovered, 0)
 
     def _map(self, number: int) -> tuple[_core.Region, PageHeader]:
-        name = fmt.page_name(self._prefix, number)
-        path = self._folder.full(name)
         try:
-            page = map_plain(self._folder, name, self._meta, writable=False)
+            return map_with_header(self._folder, self._prefix, self._meta, number)
         except errors.QueueNotFound as error:
+            path = self._folder.full(fmt.page_name(self._prefix, number))
             raise missing_page(path, number) from error
-        data = page.read(0, fmt.PAGE_HEADER_BYTES)
-        return page, decode_header(data, self._meta.queue_id, number, path)
 
     def _scan(self, tail: Tail) -> tuple[int, PageHeader, Scan]:
         """Walk from the tail on; from the page's first frame, if the tail is not a frame's end."""
@@ -143,19 +140,12 @@ class CrashRecovery:
         )  # fmt: skip
 
     def _following(self, number: int, sequence: int) -> tuple[PageHeader, Scan] | None:
-        """Walk the page after an end-of-page marker, if something is in it.
-
-        That is a message, or the marker of a page that only has a fragment, or nothing: in a bulk
-        commit pages with messages can follow it.
-        """
+        """Walk the page after an end-of-page marker, if something is in it."""
         try:
             page, header = self._map(number)
         except errors.DamageError:
             return None  # it is only prepared: the next producer rolls into it
-        if (
-            header.first_sequence != sequence
-            or _core.peek(page, PAGE_START, sequence)[0] not in PROOF
-        ):
+        if not continues(page, header, sequence):
             return None
         index = index_to_rebuild(self._folder, self._prefix, self._meta, number)
         return header, scan_region(page, index, header, sequence, None, use=_core.INDEX_WRITE)
