@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS = 180.0
 SHORT_COUNT = 8
-SHORT_BUDGET = 30.0
+SHORT_BUDGET = 15.0
 """A short run takes only such as need no more."""
 CONTROL_SECONDS = 30.0
 WORDS_MAX = 110
