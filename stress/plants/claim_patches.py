@@ -44,7 +44,7 @@ def rejected_again() -> None:
     rewrite(
         group.Group,
         "_send_to_dead_letters",
-        ("return self._settle_dead(slot, claim_id)", "return True"),
+        ("return self._settle(slot, claim_id, True)", "return True"),
     )
 
 

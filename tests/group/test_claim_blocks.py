@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from pagequeue import Claim
     from pagequeue.group.group import Group
 
 
@@ -186,6 +188,38 @@ def test_rejected_message_is_a_dead_letter_at_once(queue: Queue) -> None:
             call()
     assert group.requeue_dead_letters() == 2
     assert [claim.message.payload for claim in group.claim_many(2, 0)] == [b"m0", b"m1"]
+
+
+def test_each_dead_letter_of_many_workers_is_counted(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I15: the count is raised under the group's lock, with the acknowledgement."""
+    each, workers = 300, 4
+    send(queue, each * workers - 2, "n")
+    group = queue.group("work")
+    monkeypatch.setattr(group._dead, "send", lambda *_: None)
+    claims = [group.claim_many(each, 0) for _ in range(workers)]
+    while (left := each * workers - sum(map(len, claims))) > 0:
+        claims.append(group.claim_many(left, 0))
+    flat = [claim for some in claims for claim in some]
+
+    def reject(share: list[Claim]) -> None:
+        for claim in share:
+            claim.reject()
+
+    threads = [threading.Thread(target=reject, args=(flat[n::workers],)) for n in range(workers)]
+    switch_seconds = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    finally:
+        sys.setswitchinterval(switch_seconds)
+    found = queue.consumers()[0].group
+    assert found is not None
+    assert found.dead_letters == each * workers
 
 
 def test_claim_that_is_not_live_rejects_nothing(queue: Queue) -> None:

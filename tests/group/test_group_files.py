@@ -300,6 +300,24 @@ def test_a_group_behind_retention_raises_expired(tmp_path: Path) -> None:
         assert group.missed > 0
 
 
+def test_removed_message_is_missed_and_no_dead_letter(tmp_path: Path) -> None:
+    """A message that was delivered too often, and is gone, is counted once, as what it is."""
+    keep = Retention(max_bytes=3 * PAGE_BYTES)
+    with Queue(tmp_path, page_bytes=PAGE_BYTES, retention=keep, on_full="drop_oldest") as queue:
+        with queue.group("work") as group:
+            send(queue, 20)
+            group.claim_many(5, timeout=0)  # its worker dies
+        send(queue, 1000)
+        with queue.group("work", max_deliveries=1, on_expired="skip") as group:
+            head = queue.head_sequence
+            assert group.claim(timeout=0).message.sequence == head
+            assert group.missed == head
+            assert list(group.dead_letters()) == []
+            found = queue.consumers()[0].group
+            assert found is not None
+            assert found.dead_letters == 0
+
+
 @pytest.fixture
 def bounded() -> Iterator[None]:
     """A claim that never returns fails its test."""

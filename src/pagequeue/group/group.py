@@ -554,15 +554,13 @@ class Group(_core.Claims, Closing):
             number = number or store.page_of_sequence(sequence)
             return large_message(store.page, number, position, timestamp, sequence, self._decoder)
         except errors.Expired:
-            self._count_missed()
+            self._skip()
             return None
 
-    def _count_missed(self) -> None:
-        """Count a claimed message that retention removed; raise Expired unless that is skipped."""
+    def _skip(self) -> None:
+        """Let the core skip a claimed message that retention removed; else raise Expired."""
         if not self._skips:
             raise  # noqa: PLE0704 - the caller handles Expired
-        file = self._group_file
-        file.region.store(file.MISSED, file.region.load(file.MISSED) + 1)
 
     def _find(
         self, sequence: int, number: int, position: int, reason: int
@@ -575,7 +573,7 @@ class Group(_core.Claims, Closing):
                 return store.page(number).ready(position), position
             place: Place = store.seek_sequence(sequence)
         except errors.Expired:
-            self._count_missed()
+            self._skip()
             return None
         return place.page.ready(place.position), place.position
 
@@ -623,9 +621,10 @@ class Group(_core.Claims, Closing):
             message: Message | None = self._read(sequence, number, position)
         except errors.DamageError:
             message, cause = None, fmt.CAUSE_DAMAGE
-        if message is not None or cause == fmt.CAUSE_DAMAGE:
+        is_dead = message is not None or cause == fmt.CAUSE_DAMAGE
+        if is_dead:
             self._dead.send(sequence, message, deliveries, cause)
-        self._settle_dead(slot, claim_id)
+        self._settle(slot, claim_id, is_dead)  # else retention removed it: it is missed
 
     def _send_to_dead_letters(
         self,
@@ -642,15 +641,7 @@ class Group(_core.Claims, Closing):
         Dies after sending it: it is claimed again, and can be sent there twice.
         """
         self._dead.send(sequence, message, deliveries, cause, reason)
-        return self._settle_dead(slot, claim_id)
-
-    def _settle_dead(self, slot: int, claim_id: int) -> bool:
-        """Acknowledge a message that is a dead letter now; False: the claim is not live."""
-        file = self._group_file
-        is_live = self._settle(slot, claim_id, True, 0, 0)
-        if is_live:
-            file.region.store(file.DEAD_LETTERS, file.region.load(file.DEAD_LETTERS) + 1)
-        return is_live
+        return self._settle(slot, claim_id, True)
 
     # --- dead owners ------------------------------------------------------------------------------
 

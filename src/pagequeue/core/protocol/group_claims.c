@@ -238,6 +238,11 @@ void pq_table_acked_at(pq_table *table, int64_t realtime) {
     put_u64(META(LAST_ACK), (uint64_t)realtime);
 }
 
+void pq_table_count(pq_table *table, uint32_t word_at, uint64_t more) {
+    uint8_t *word = table->base + word_at;
+    put_u64(word, get_u64(word) + more);
+}
+
 int pq_table_restore(pq_table *table, const pq_claim *message, int64_t due) {
     uint32_t slot = pq_table_take_slot(table);
     if (slot == UINT32_MAX) {
@@ -284,7 +289,7 @@ int pq_table_skip(pq_table *table, uint64_t sequence, uint64_t place) {
     if (next >= sequence) {
         return 0;
     }
-    put_u64(META(MISSED), get_u64(META(MISSED)) + (sequence - next));
+    pq_table_count(table, PQ_GROUP_META_MISSED, sequence - next);
     pq_table_advance(table, sequence, place);
     pq_table_raise_floor(table);
     return 1;

@@ -55,6 +55,8 @@ pq_claim_result pq_claim_nack(pq_table *table, uint32_t slot, uint64_t id, int64
 pq_claim_result pq_claim_extend(pq_table *table, uint32_t slot, uint64_t id, int64_t now,
                                 int64_t lease_end);
 void pq_table_acked_at(pq_table *table, int64_t realtime);
+/* Raises a word that counts. */
+void pq_table_count(pq_table *table, uint32_t word_at, uint64_t more);
 /* Make an acknowledged message, or one of a snapshot, wait again; 0 = no record is free. */
 int pq_table_restore(pq_table *table, const pq_claim *message, int64_t due);
 /* Whatever an owner has claimed is to be claimed again; every owner's with UINT64_MAX. */

@@ -91,12 +91,10 @@ void pq_group_give_back(Claims *self, pq_claim *got, uint32_t count, int64_t del
     PyErr_Restore(type, value, trace);
 }
 
-/* The claim's message was removed: acknowledge it. */
+/* The claim's message was removed: acknowledge it, and count it as missed. */
 static int forget(Claims *self, pq_claim *got) {
-    if (got->id == 0) {
-        return 1;
-    }
-    pq_group_attempt try = {.what = PQ_DO_ACK, .got = got};
+    pq_group_attempt try = {.what = got->id == 0 ? PQ_DO_COUNT : PQ_DO_ACK, .got = got,
+                            .counts = PQ_GROUP_META_MISSED};
     try.by.now = pq_group_now(self);
     try.wall = pq_group_wall(self, try.by.now);
     return !PyErr_Occurred() && pq_group_run(self, &try);

@@ -132,11 +132,17 @@ static pq_claim_result claim_some(pq_table *table, pq_group_attempt *try) {
 static pq_claim_result apply(pq_table *table, pq_group_attempt *try) {
     pq_claim *got = try->got;
     int64_t now = try->by.now;
+    pq_claim_result found;
     switch (try->what) {
     case PQ_DO_CLAIM: return claim_some(table, try);
     case PQ_DO_ACK:
         pq_table_acked_at(table, try->wall);
-        return pq_claim_ack(table, got->slot, got->id, now);
+        found = pq_claim_ack(table, got->slot, got->id, now);
+        if (found == PQ_CLAIM_DONE && try->counts != 0) {
+            pq_table_count(table, try->counts, 1);
+        }
+        return found;
+    case PQ_DO_COUNT: pq_table_count(table, try->counts, 1); break;
     case PQ_DO_NACK: return pq_claim_nack(table, got->slot, got->id, now, try->until, got->cause);
     case PQ_DO_EXTEND: return pq_claim_extend(table, got->slot, got->id, now, try->until);
     case PQ_DO_RELEASE: try->count = pq_table_release(table, try->by.owner); break;

@@ -38,7 +38,7 @@ typedef struct {
 
 typedef enum {
     PQ_DO_CLAIM, PQ_DO_ACK, PQ_DO_NACK, PQ_DO_EXTEND, PQ_DO_RELEASE, PQ_DO_OWNERS, PQ_DO_PLACE,
-    PQ_DO_SKIP, PQ_DO_RESTORE, PQ_DO_SNAPSHOT
+    PQ_DO_SKIP, PQ_DO_RESTORE, PQ_DO_SNAPSHOT, PQ_DO_COUNT
 } pq_group_do;
 
 typedef struct {
@@ -51,6 +51,7 @@ typedef struct {
     int64_t until;      /* lease end, or when it is due */
     int64_t wall;
     uint64_t sequence, place;
+    uint32_t counts; /* the word of the table that rises by one; 0 = none */
     uint64_t *owners;
     uint8_t *records;
     pq_claim_result result;

@@ -109,20 +109,20 @@ PyObject *pq_claims_snapshot(Claims *self, PyObject *Py_UNUSED(unused)) {
     return result;
 }
 
-/* Acknowledge or return a claim without a Claim object: one that was spent. */
+/* Acknowledge a claim without a Claim object, one that was spent, and count it: as a dead letter, or
+ * as missed. */
 PyObject *pq_claims_settle(Claims *self, PyObject *args) {
     unsigned long long id;
-    unsigned int slot, cause;
-    long long delay;
-    int acknowledges;
-    if (!PyArg_ParseTuple(args, "IKpLI:_settle", &slot, &id, &acknowledges, &delay, &cause)) {
+    unsigned int slot;
+    int is_dead;
+    if (!PyArg_ParseTuple(args, "IKp:_settle", &slot, &id, &is_dead)) {
         return NULL;
     }
-    pq_claim got = {.slot = slot, .id = id, .cause = cause};
-    pq_group_attempt try = {.what = acknowledges ? PQ_DO_ACK : PQ_DO_NACK, .got = &got};
+    pq_claim got = {.slot = slot, .id = id};
+    pq_group_attempt try = {.what = PQ_DO_ACK, .got = &got};
+    try.counts = is_dead ? PQ_GROUP_META_DEAD_LETTERS : PQ_GROUP_META_MISSED;
     try.by.now = pq_group_now(self);
     try.wall = pq_group_wall(self, try.by.now);
-    try.until = try.by.now + delay;
     if (PyErr_Occurred() || !pq_group_run(self, &try)) {
         return NULL;
     }
