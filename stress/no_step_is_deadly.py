@@ -15,7 +15,7 @@ import random
 import shutil
 import tempfile
 import time
-from collections import Counter
+from collections import defaultdict
 from itertools import count, product
 from operator import itemgetter
 from pathlib import Path
@@ -121,18 +121,18 @@ class Campaign:
                 yield
 
     def woven(self, rare: list[Step], usual: list[Step]) -> list[Step]:
-        """Mix so that a short run meets both lists evenly, and each point before any again."""
+        """Shuffle both lists, and mix them so that a short run meets both evenly."""
         placed = []
-        for steps in (rare, usual):
-            self.rng.shuffle(steps)
-            turns = Counter[int]()
-            order: list[tuple[int, int, Step]] = []
-            for step in steps:
-                order.append((turns[step[0]], len(order), step))
-                turns[step[0]] += 1
-            placed += [(at / len(steps), step) for at, (*_, step) in enumerate(sorted(order))]
+        for steps in (self.shuffled(rare), self.shuffled(usual)):
+            placed += [(at / len(steps), step) for at, step in enumerate(steps)]
         placed.sort(key=itemgetter(0))
         return [step for _, step in placed]
+
+    def shuffled(self, steps: list[Step]) -> list[Step]:
+        """Shuffle steps, but take each point once before any is taken again."""
+        times = defaultdict[int, "count[int]"](count)
+        order = self.rng.sample(steps, len(steps))
+        return sorted(order, key=lambda step: next(times[step[0]]))
 
     def at_point(
         self, point: int, at_pass: int, kind: str, again: int | None, *, survivor: bool

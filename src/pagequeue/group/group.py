@@ -554,13 +554,9 @@ class Group(_core.Claims, Closing):
             number = number or store.page_of_sequence(sequence)
             return large_message(store.page, number, position, timestamp, sequence, self._decoder)
         except errors.Expired:
-            self._skip()
-            return None
-
-    def _skip(self) -> None:
-        """Let the core skip a claimed message that retention removed; else raise Expired."""
-        if not self._skips:
-            raise  # noqa: PLE0704 - the caller handles Expired
+            if self._skips:
+                return None
+            raise
 
     def _find(
         self, sequence: int, number: int, position: int, reason: int
@@ -573,8 +569,9 @@ class Group(_core.Claims, Closing):
                 return store.page(number).ready(position), position
             place: Place = store.seek_sequence(sequence)
         except errors.Expired:
-            self._skip()
-            return None
+            if self._skips:
+                return None
+            raise
         return place.page.ready(place.position), place.position
 
     def _reopen_page(

@@ -91,15 +91,6 @@ void pq_group_give_back(Claims *self, pq_claim *got, uint32_t count, int64_t del
     PyErr_Restore(type, value, trace);
 }
 
-/* The claim's message was removed: acknowledge it, and count it as missed. */
-static int forget(Claims *self, pq_claim *got) {
-    pq_group_attempt try = {.what = got->id == 0 ? PQ_DO_COUNT : PQ_DO_ACK, .got = got,
-                            .counts = PQ_GROUP_META_MISSED};
-    try.by.now = pq_group_now(self);
-    try.wall = pq_group_wall(self, try.by.now);
-    return !PyErr_Occurred() && pq_group_run(self, &try);
-}
-
 /* Delivered as often as allowed: Python moves it to the dead letters, and acknowledges it. */
 static int dead_letter(Claims *self, pq_claim *got) {
     PyObject *answer = PyObject_CallMethod(
@@ -148,7 +139,7 @@ PyObject *pq_group_deliver(Claims *self, const pq_claim *claimed, int *is_none) 
     }
     if (message == Py_None) {
         Py_DECREF(message);
-        *is_none = forget(self, &got);
+        *is_none = pq_group_settle(self, &got, PQ_GROUP_META_MISSED) >= 0; /* it was removed */
         return NULL;
     }
     if (got.id == 0) {

@@ -132,17 +132,12 @@ static pq_claim_result claim_some(pq_table *table, pq_group_attempt *try) {
 static pq_claim_result apply(pq_table *table, pq_group_attempt *try) {
     pq_claim *got = try->got;
     int64_t now = try->by.now;
-    pq_claim_result found;
     switch (try->what) {
     case PQ_DO_CLAIM: return claim_some(table, try);
     case PQ_DO_ACK:
         pq_table_acked_at(table, try->wall);
-        found = pq_claim_ack(table, got->slot, got->id, now);
-        if (found == PQ_CLAIM_DONE && try->counts != 0) {
-            pq_table_count(table, try->counts, 1);
-        }
-        return found;
-    case PQ_DO_COUNT: pq_table_count(table, try->counts, 1); break;
+        return pq_claim_ack(table, got->slot, got->id, now);
+    case PQ_DO_COUNT: break;
     case PQ_DO_NACK: return pq_claim_nack(table, got->slot, got->id, now, try->until, got->cause);
     case PQ_DO_EXTEND: return pq_claim_extend(table, got->slot, got->id, now, try->until);
     case PQ_DO_RELEASE: try->count = pq_table_release(table, try->by.owner); break;
@@ -170,6 +165,9 @@ static void with_lock(void *what) {
     try->result = PQ_CLAIM_MEMORY;
     if (pq_table_begin(table) == 0) {
         try->result = apply(table, try);
+        if (try->counts != 0 && try->result == PQ_CLAIM_DONE) {
+            pq_table_count(table, try->counts, 1);
+        }
         pq_table_end(table);
     }
     pq_lock_release(&table->lock);
@@ -250,6 +248,17 @@ int pq_group_run(Claims *self, pq_group_attempt *try) {
     }
     Py_DECREF((PyObject *)self);
     return done;
+}
+
+int pq_group_settle(Claims *self, pq_claim *got, uint32_t counts) {
+    pq_group_attempt try = {.what = got->id == 0 ? PQ_DO_COUNT : PQ_DO_ACK, .got = got,
+                            .counts = counts};
+    try.by.now = pq_group_now(self);
+    try.wall = pq_group_wall(self, try.by.now);
+    if (PyErr_Occurred() || !pq_group_run(self, &try)) {
+        return -1;
+    }
+    return try.result == PQ_CLAIM_DONE;
 }
 
 /* --- what users call -------------------------------------------------------------------------- */

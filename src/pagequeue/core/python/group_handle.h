@@ -51,7 +51,7 @@ typedef struct {
     int64_t until;      /* lease end, or when it is due */
     int64_t wall;
     uint64_t sequence, place;
-    uint32_t counts; /* the word of the table that rises by one; 0 = none */
+    uint32_t counts; /* the word of the table that rises by one when it is done; 0 = none */
     uint64_t *owners;
     uint8_t *records;
     pq_claim_result result;
@@ -70,6 +70,9 @@ int pq_group_exit(Claims *self);
 int pq_group_leave(Claims *self);
 /* One attempt under the lock; 0 = raised. */
 int pq_group_run(Claims *self, pq_group_attempt *try);
+/* Acknowledge a claim, if it was not with its claiming, and raise a count of the table: 1 = done,
+ * 0 = the claim is not live, -1 = raised. */
+int pq_group_settle(Claims *self, pq_claim *got, uint32_t counts);
 /* Make what was claimed into messages; NULL = raised, and they were given back. */
 PyObject *pq_group_deliver(Claims *self, const pq_claim *got, int *is_none);
 /* Claim up to `limit`: how many, 0 = none came in time, -1 = raised. */

@@ -109,8 +109,8 @@ PyObject *pq_claims_snapshot(Claims *self, PyObject *Py_UNUSED(unused)) {
     return result;
 }
 
-/* Acknowledge a claim without a Claim object, one that was spent, and count it: as a dead letter, or
- * as missed. */
+/* Acknowledge a claim without a Claim object, one that was spent, and count it: as a dead letter,
+ * or as missed. */
 PyObject *pq_claims_settle(Claims *self, PyObject *args) {
     unsigned long long id;
     unsigned int slot;
@@ -119,14 +119,9 @@ PyObject *pq_claims_settle(Claims *self, PyObject *args) {
         return NULL;
     }
     pq_claim got = {.slot = slot, .id = id};
-    pq_group_attempt try = {.what = PQ_DO_ACK, .got = &got};
-    try.counts = is_dead ? PQ_GROUP_META_DEAD_LETTERS : PQ_GROUP_META_MISSED;
-    try.by.now = pq_group_now(self);
-    try.wall = pq_group_wall(self, try.by.now);
-    if (PyErr_Occurred() || !pq_group_run(self, &try)) {
-        return NULL;
-    }
-    return PyBool_FromLong(try.result == PQ_CLAIM_DONE);
+    int done = pq_group_settle(
+        self, &got, is_dead ? PQ_GROUP_META_DEAD_LETTERS : PQ_GROUP_META_MISSED);
+    return done < 0 ? NULL : PyBool_FromLong(done);
 }
 
 PyObject *pq_claims_read(Claims *self, PyObject *args) {
