@@ -22,7 +22,7 @@ from stress.roles import NO_MORE, RUNNING, Ground
 from stress.traffic import Log, Shape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from pagequeue import Consumer, Message, NamedConsumer, Producer, Queue
@@ -144,15 +144,18 @@ class Keeping(Ground):
         """Open the queue with this round's retention."""
         from pagequeue.system.directory import Directory  # noqa: PLC0415  the core is chosen by now
 
-        make_of = Directory.make_of
+        def counting(how: Callable[..., Any]) -> Callable[..., Any]:
+            def counted(folder: Directory, *args: Any, **options: Any) -> Any:  # noqa: ANN401
+                found = how(folder, *args, **options)
+                self.reused += found not in {None, False}
+                return found
 
-        def counted(folder: Directory, *args: Any, **options: Any) -> Any:  # noqa: ANN401
-            region = make_of(folder, *args, **options)
-            self.reused += region is not None
-            return region
+            return counted
 
-        if make_of.__name__ != counted.__name__:
-            setattr(Directory, "make_of", counted)  # noqa: B010  mypy forbids it in plain words
+        for name in ("make_of", "renew"):
+            how = getattr(Directory, name)
+            if how.__name__ != "counted":
+                setattr(Directory, name, counting(how))
         return self.terms.open(self.path, uid)
 
     @property

@@ -138,6 +138,13 @@ from stress.plants.piping import (  # noqa: F401  the same
     written_is_taken,
 )
 from stress.plants.rewrite import rewrite
+from stress.plants.rings import (  # noqa: F401  the same
+    blocks_believed,
+    older_run_believed,
+    ring_forgets_groups,
+    ring_keeps_its_old_head,
+    ring_raises_no_cursor,
+)
 from stress.plants.shipping import (  # noqa: F401  the same
     consumer_before_manifest,
     copies_not_synced,

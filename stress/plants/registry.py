@@ -34,6 +34,7 @@ from stress.plants.plant import (
     in_python,
 )
 from stress.plants.publishing import MODELS, PUBLISHING
+from stress.plants.rings import RINGS
 from stress.plants.shipping import SHIPPING
 from stress.plants.tasking import TASKING
 
@@ -259,7 +260,7 @@ FAILING = (
 PLANTS = (
     *MODELS, *PUBLISHING, *LOCKS, *DURABILITY, *RECOVERING, *FILES, *FAILING, *GROWING, *KEEPING,
     *CLAIMING, *PIPING, *FLOWS, *ITEMS, *COMPRESSING, *LEAPING, *SHIPPING, *CLOSINGS, *TASKING,
-    *COMBINING, *ARCHIVING, *LASTING, *MISREADING, *JOURNALING, *LARGE,
+    *COMBINING, *ARCHIVING, *LASTING, *MISREADING, *JOURNALING, *LARGE, *RINGS,
 )  # fmt: skip
 
 
