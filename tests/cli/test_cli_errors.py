@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from plugin import MESSAGES, Disk
-from safely import STRANGER
+from safely import STRANGER, stranger
 from test_cli import Capture, call, run
 
 from pagequeue import NewerFormat, Problem, Retention, errors
@@ -146,13 +146,8 @@ def test_unreadable_directory_is_an_error_of_the_queue(
     queue = reachable / "events"
     queue.mkdir(mode=0)
     call(capfdbinary, "info", reachable)  # all is imported before
-    before = os.geteuid()
-    if before == 0:
-        os.seteuid(STRANGER)
-    try:
+    with stranger():
         code, out, err = call(capfdbinary, "info", queue, "--json")
-    finally:
-        os.seteuid(before)
     assert code == 1
     assert "not allowed while opening the directory" in err
     assert json.loads(out)["error"]["type"] == "AccessDenied"

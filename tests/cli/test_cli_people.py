@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 from commands import names
+from safely import stranger
 
 from pagequeue import Queue
 from pagequeue.cli import main
@@ -255,6 +256,29 @@ def test_queues_below_a_directory_are_found(directory: Path, capfd: Capture) -> 
     code, out, _ = call(capfd, "ls", directory.parent)
     assert code == 1
     assert "other-allMeta" in next(line for line in out.splitlines() if "--prefix other" in line)
+
+
+def test_directory_that_cannot_be_listed_hides_no_queue(reachable: Path, capfd: Capture) -> None:
+    """It is a row with its problem; the directory that was asked for is an error."""
+    for name in ("a", "c"):
+        Queue(reachable / name, page_bytes=65_536, file_mode=0o644).close()
+    (reachable / "b").mkdir(mode=0)
+    call(capfd, "ls", reachable)  # all is imported before
+    with stranger():
+        code, out, _ = call(capfd, "ls", reachable, "--trust", "other_owner")
+        rows = call(capfd, "ls", reachable, "--trust", "other_owner", "--json")[1]
+        whole = call(capfd, "ls", reachable / "b")
+    assert code == 1
+    assert [line.split()[0] for line in out.splitlines()[1:]] == [
+        str(reachable / name) for name in "acb"
+    ]
+    assert out.splitlines()[-1].endswith("Permission denied")
+    assert [row.get("messages") for row in map(json.loads, rows.splitlines())] == [0, 0, None]
+    assert json.loads(rows.splitlines()[-1]) == {
+        "directory": str(reachable / "b"), "prefix": None, "problem": "Permission denied",
+    }  # fmt: skip
+    assert whole[:2] == (1, "")
+    assert "b: Permission denied" in whole[2]
 
 
 def test_colours_are_for_terminals_that_want_them(directory: Path) -> None:

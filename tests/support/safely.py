@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pagequeue import Queue, errors
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 NOBODY = 65534
@@ -43,6 +46,18 @@ def outcome(directory: Path, **options: Any) -> str:  # noqa: ANN401 - whatever 
     except errors.PageQueueError as error:
         return type(error).__name__
     return "open"
+
+
+@contextlib.contextmanager
+def stranger() -> Iterator[None]:
+    """Be a user whom permissions stop for as long as the block runs; root is stopped by none."""
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(STRANGER)
+    try:
+        yield
+    finally:
+        os.seteuid(before)
 
 
 def as_user(user: int, directory: Path, **options: object) -> str:

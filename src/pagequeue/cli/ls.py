@@ -6,18 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from pagequeue import PageQueueError
 from pagequeue.cli import options
-from pagequeue.cli.error_text import message_of
 from pagequeue.cli.json_output import print_json
-from pagequeue.cli.survey import walk
+from pagequeue.cli.survey import directory_problem, figures_of, walk
 from pagequeue.cli.tables import print_table
 from pagequeue.cli.watch import age
 from pagequeue.util.text import human_bytes, printable_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pagequeue import Stats
     from pagequeue.util.literals import Trust
 
@@ -25,36 +21,43 @@ COLUMNS: Final = ("queue", "messages", "on disk", "newest", "consumers", "larges
 RIGHT: Final = frozenset({"messages", "on disk", "newest", "consumers", "largest lag"})
 
 
-def found_below(directory: str) -> Iterator[tuple[str, str]]:
-    """Yield directory and prefix of each queue, in order of their names; links are not followed."""
-    for path, prefixes in walk(directory, _raise):
-        for prefix in prefixes:
-            yield path, prefix
+def found_below(
+    directory: str, trust: tuple[Trust, ...]
+) -> list[tuple[str, str | None, Stats | str]]:
+    """Return directory, prefix and figures of each queue, or why it cannot be read.
+
+    At the end the directories below that cannot be listed, without a prefix. Links are not
+    followed.
+
+    Raises:
+        OSError: the directory itself cannot be listed.
+    """
+    problems: list[tuple[str, None, str]] = []
+
+    def keep(error: OSError) -> None:
+        if error.filename == directory:
+            raise error
+        if problem := directory_problem(error, directory):
+            problems.append((problem[0], None, problem[1]))
+
+    found = [
+        (path, prefix, figures_of(path, prefix, trust))
+        for path, prefixes in walk(directory, keep)
+        for prefix in prefixes
+    ]
+    return [*found, *problems]
 
 
-def _raise(error: OSError) -> None:
-    raise error
-
-
-def _stats(directory: str, prefix: str, trust: tuple[Trust, ...]) -> Stats | str:
-    """Return the figures of a queue, or why it cannot be read."""
-    try:
-        with options.open_to_read(directory, prefix, trust) as queue:
-            return queue.stats()
-    except PageQueueError as error:
-        return message_of(error)
-
-
-def _name(directory: str, prefix: str) -> str:
+def _name(directory: str, prefix: str | None) -> str:
     path = printable_name(directory)
-    return path if prefix == "queue" else f"{path} --prefix {prefix}"
+    return path if prefix in ("queue", None) else f"{path} --prefix {prefix}"
 
 
 def _largest_lag(found: Stats) -> int | None:
     return max((one.lag for one in found.consumers if one.lag is not None), default=None)
 
 
-def _row(directory: str, prefix: str, found: Stats | str) -> list[str]:
+def _row(directory: str, prefix: str | None, found: Stats | str) -> list[str]:
     if isinstance(found, str):
         return [_name(directory, prefix), "-", "-", "-", "-", "-", found]
     lag = _largest_lag(found)
@@ -69,7 +72,7 @@ def _row(directory: str, prefix: str, found: Stats | str) -> list[str]:
     ]
 
 
-def _figures(directory: str, prefix: str, found: Stats | str) -> dict[str, object]:
+def _figures(directory: str, prefix: str | None, found: Stats | str) -> dict[str, object]:
     figures: dict[str, object] = {"directory": directory, "prefix": prefix}
     if isinstance(found, str):
         return figures | {"problem": found}
@@ -92,13 +95,14 @@ def _figures(directory: str, prefix: str, found: Stats | str) -> dict[str, objec
 def command(directory: str, trust: tuple[Trust, ...], *, as_json: bool) -> int:
     """List the queues in DIR and below: messages, disk use, lag of their slowest consumer.
 
-    Those of dead letters and of journals too. The exit code is 1 if one cannot be read.
+    Those of dead letters and of journals too. The exit code is 1 if one cannot be
+    read, or a directory below DIR.
 
     \b
     pagequeue ls
     pagequeue ls /var/lib/app --json
     """  # noqa: D301 - click's own mark is the character
-    found = [(path, prefix, _stats(path, prefix, trust)) for path, prefix in found_below(directory)]
+    found = found_below(directory, trust)
     if as_json:
         for one in found:
             print_json(_figures(*one))

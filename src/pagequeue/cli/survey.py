@@ -40,6 +40,27 @@ def walk(
         yield path, fmt.queues_in(files)
 
 
+def directory_problem(error: OSError, top: str) -> tuple[str, str] | None:
+    """Return the directory that could not be listed, and why; None if it disappeared meanwhile."""
+    path = os.fsdecode(error.filename) if error.filename else top
+    if isinstance(error, FileNotFoundError) and path != top:
+        return None  # since its parent was listed
+    return path, error.strerror or type(error).__name__
+
+
+def figures_of(directory: str, prefix: str, trust: tuple[Trust, ...]) -> Stats | str:
+    """Return the figures of a queue, or why it cannot be read."""
+    try:
+        with options.open_to_read(directory, prefix, trust) as queue:
+            return queue.stats()
+    except PageQueueError as error:
+        return message_of(error)
+    except OSError as error:
+        return os_error_text(error)
+    except click.ClickException as error:
+        return error.format_message()
+
+
 NEW: Final = "new"
 GONE: Final = "gone"
 
@@ -104,11 +125,9 @@ class Survey:
                         found[place] = self._row(place, prefix)
                     yield
             for error in problems:
-                path = os.fsdecode(error.filename) if error.filename else directory
-                # One below that disappeared since its parent was listed is no problem.
-                if not isinstance(error, FileNotFoundError) or path == directory:
-                    place = Place(path, None)
-                    found[place] = Row(place, state=error.strerror or type(error).__name__)
+                if problem := directory_problem(error, directory):
+                    place = Place(problem[0], None)
+                    found[place] = Row(place, state=problem[1])
         self._keep_gone(found)
         self._before = found
         self._rows = list(found.values())
@@ -116,15 +135,9 @@ class Survey:
     def _row(self, place: Place, prefix: str) -> Row:
         """Return the current row of a queue."""
         before = None if self._before is None else self._before.get(place)
-        try:
-            with options.open_to_read(place.directory, prefix, self._trust) as queue:
-                now = queue.stats()
-        except PageQueueError as error:
-            return Row(place, state=message_of(error))
-        except OSError as error:
-            return Row(place, state=os_error_text(error))
-        except click.ClickException as error:
-            return Row(place, state=error.format_message())
+        now = figures_of(place.directory, prefix, self._trust)
+        if isinstance(now, str):
+            return Row(place, state=now)
         if now.sync_failed:
             state = "a sync failed: run `pagequeue repair`"
         else:
