@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import tracemalloc
 from itertools import pairwise
@@ -444,8 +445,13 @@ def test_without_the_extra_no_page_is_compressed(
         queue.rotate()
         with pytest.raises(MissingExtra):
             queue.compress()
-    with pytest.raises(MissingExtra):
-        Queue(tmp_path, compress_after=1)
+    before = sorted(os.listdir("/proc/self/fd"))
+    for path in (tmp_path, tmp_path / "new"):
+        with pytest.raises(MissingExtra):
+            Queue(path, compress_after=1)
+    assert sorted(os.listdir("/proc/self/fd")) == before
+    assert not (tmp_path / "new").exists()
+    Queue(tmp_path, compress_after=1, read_only=True).close()  # compresses nothing
 
 
 def test_another_method_is_a_newer_format(compressed: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
+import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +37,8 @@ from pagequeue.send.producer import Producer
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from pagequeue.types import CodecName
 
 VALUES = {
     "bytes": b"\x00\xff",
@@ -221,7 +225,7 @@ def test_bytes_are_read_without_the_library(
     with Queue(tmp_path, codec="json") as queue, queue.producer() as producer:
         producer.send([1])
     monkeypatch.setattr(codec, "_known", {})
-    monkeypatch.setitem(__import__("sys").modules, "msgspec", None)
+    monkeypatch.setitem(sys.modules, "msgspec", None)
     with Queue(tmp_path) as queue, queue.producer() as producer:
         message = next(queue.replay())
         assert message.payload == b"[1]"
@@ -231,6 +235,25 @@ def test_bytes_are_read_without_the_library(
         with pytest.raises(MissingExtra):
             producer.send([2])
         assert len(queue) == 1
+
+
+@pytest.mark.parametrize("name", ["json", "msgpack", "arrow"])
+def test_codec_without_its_library_creates_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: CodecName
+) -> None:
+    """Nor does it open a queue that exists: the first message would fail."""
+    if name == "arrow":
+        pytest.importorskip("pyarrow")
+    Queue(tmp_path / "old", codec=name).close()
+    monkeypatch.setattr(codec, "_known", {})
+    for module in ("msgspec", "pyarrow", "pyarrow.ipc"):
+        monkeypatch.setitem(sys.modules, module, None)
+    before = sorted(os.listdir("/proc/self/fd"))
+    for directory in ("old", "new"):
+        with pytest.raises(MissingExtra, match=r"pagequeue\[(codecs|arrow)\]"):
+            Queue(tmp_path / directory, codec=name)
+    assert sorted(os.listdir("/proc/self/fd")) == before
+    assert os.listdir(tmp_path) == ["old"]
 
 
 def test_arrow_codec_has_a_table_in_each_message(tmp_path: Path) -> None:

@@ -98,8 +98,6 @@ class Compressor:
     """
 
     def __init__(self, store: Store, after: int | None, level: int) -> None:
-        if after is not None:
-            zstd.check(store.folder.path)
         self._known = weakref.ref(store)
         self._after = after
         self._level = level

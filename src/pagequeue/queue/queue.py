@@ -22,10 +22,11 @@ from pagequeue.maintenance.pages import PageInfo, pages
 from pagequeue.maintenance.retention import Retention
 from pagequeue.maintenance.ship import ShipReport, ship
 from pagequeue.maintenance.stats import Stats, stats
-from pagequeue.page.zstd import LEVEL_DEFAULT
+from pagequeue.page import zstd
 from pagequeue.queue import flows, reading
 from pagequeue.queue.lifecycle import OpenOptions, OpenQueue, options_of_no_ring
 from pagequeue.receive.pace import pace_of
+from pagequeue.schema.codec import codec_of
 from pagequeue.schema.schema import requested_schema
 from pagequeue.send.codec_producer import make_producer
 from pagequeue.send.producer import Producer, Sent
@@ -134,6 +135,8 @@ class Queue(Closing, Generic[Sent]):
             replace its files.
         PageSizeMismatch, DtypeMismatch, CodecMismatch: the queue has another one.
         NewerFormat: a newer version wrote it.
+        MissingExtra: the library of `codec` or `compress_after` is not installed; nothing was
+            created. A queue that has a codec opens without its library if `codec` is left out.
         CorruptMeta, CorruptPage, CorruptFrame, MissingPage: damage other than a torn tail.
         JournalOnly: the queue is a journal's, which removes entries itself, and has no `retention`.
         DiskFull: the first page does not fit on the disk.
@@ -196,7 +199,7 @@ class Queue(Closing, Generic[Sent]):
         on_full: OnFull | None = None,
         full_timeout: float | None = None,
         compress_after: int | None = None,
-        compress_level: int = LEVEL_DEFAULT,
+        compress_level: int = zstd.LEVEL_DEFAULT,
         ring: int | None = None,
         dtype: DTypeLike | None = None,
         codec: CodecName | None = None,
@@ -220,12 +223,16 @@ class Queue(Closing, Generic[Sent]):
             )
             if self._is_journal:
                 raise errors.InvalidOption("ring of a journal", remedy="leave ring out")
+        schema = requested_schema(dtype, codec, path, is_journal=self._is_journal)
+        # A missing library is found before anything is created, not by the first message.
+        if codec is not None:
+            codec_of(codec)
+        if compress_after is not None and not read_only:
+            zstd.check(path)
         open_store = partial(
             Store, path, prefix, read_only=read_only, page_bytes=page_bytes,
             lock_timeout=lock_timeout, clock=clock or system_clock, file_mode=file_mode,
-            trust=trusted(trust, path),
-            schema=requested_schema(dtype, codec, path, is_journal=self._is_journal),
-            ring_bytes=ring,
+            trust=trusted(trust, path), schema=schema, ring_bytes=ring,
         )  # fmt: skip
         how = OpenOptions(
             open_store=open_store,
