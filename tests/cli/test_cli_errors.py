@@ -12,7 +12,7 @@ from plugin import MESSAGES, Disk
 from safely import STRANGER, stranger
 from test_cli import Capture, call, run
 
-from pagequeue import NewerFormat, Problem, Retention, errors
+from pagequeue import NewerFormat, Problem, Queue, Retention, errors
 from pagequeue.cli.error_text import _TRUST, REMEDIES
 from pagequeue.cli.problem_text import remedies
 from pagequeue.integrity.problem import problem_of
@@ -85,7 +85,8 @@ PROVOKED = {
 
 def test_every_remedy_of_the_command_line_is_provoked() -> None:
     """A remedy that no error asks for any more is removed."""
-    assert PROVOKED.keys() == REMEDIES.keys()
+    # The one of permissions needs another user: see the test of a sender without permission.
+    assert PROVOKED.keys() | {errors.AccessDenied} == REMEDIES.keys()
     assert set(_TRUST) == ALL_TRUST
 
 
@@ -151,6 +152,23 @@ def test_unreadable_directory_is_an_error_of_the_queue(
     assert code == 1
     assert "not allowed while opening the directory" in err
     assert json.loads(out)["error"]["type"] == "AccessDenied"
+
+
+def test_sender_without_permission_learns_what_sending_needs(
+    reachable: Path, capfdbinary: Capture
+) -> None:
+    """Not how to open the queue read-only, which sends nothing; and nothing is created."""
+    (reachable / "old").mkdir()
+    Queue(reachable / "old", file_mode=0o644).close()
+    reachable.chmod(0o555)
+    call(capfdbinary, "info", reachable / "old")  # all is imported before
+    with stranger():
+        for directory in (reachable / "old", reachable / "new"):
+            code, _, err = call(capfdbinary, "send", directory, "x", "--trust", "other_owner")
+            assert code == 1
+            assert "sending, and whatever else changes a queue, needs permission to write" in err
+            assert "read-only" not in err
+    assert not (reachable / "new").exists()
 
 
 # --- repair and verify ----------------------------------------------------------------------------

@@ -40,6 +40,10 @@ REMEDIES: Final[dict[type[errors.PageQueueError], Callable[[Any], str | None]]] 
         "read it with other commands, or delete this file to turn the copy into an independent "
         "queue"
     ),
+    errors.AccessDenied: lambda _: (
+        "change owner or permissions; sending, and whatever else changes a queue, needs permission "
+        "to write the directory and its files, reading only permission to read them"
+    ),
     errors.PageSizeMismatch: lambda _: (
         "leave --page-bytes out, or choose another directory or prefix"
     ),
