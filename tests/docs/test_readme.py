@@ -17,6 +17,7 @@ BLOCKS = BLOCK.findall(
     "\n".join([README, *((ROOT / "docs" / f"{page}.md").read_text() for page in PAGES)])
 )
 LINES_MAX = 150
+SHOWN = re.compile(r"  # prints (.*)")
 LINK = re.compile(r"\]\((?!https?://)([^)#]*)(?:#([\w-]+))?\)")
 PYTHON = [text for mark, language, text in BLOCKS if language == "python" and not mark]
 SPARK = [text for mark, language, text in BLOCKS if language == "python" and mark == "spark"]
@@ -84,7 +85,17 @@ def test_python_block_runs(number: int, directory: Path) -> None:
     """Each Python block is a program that ends well."""
     file = directory / f"block{number}.py"
     file.write_text(PYTHON[number])
-    run([sys.executable, str(file)], directory)
+    out = run([sys.executable, str(file)], directory)
+    for shown in SHOWN.findall(PYTHON[number]):
+        assert f"{shown}\n" in out
+
+
+def test_python_blocks_of_the_readme_print_something() -> None:
+    """Else a reader who runs one does not see that it worked."""
+    blocks = [text for _, language, text in BLOCK.findall(README) if language == "python"]
+    assert len(blocks) == 6
+    assert all("print(" in text for text in blocks)
+    assert len(SHOWN.findall("".join(blocks))) == 4
 
 
 @pytest.mark.slow
@@ -112,7 +123,7 @@ def test_pipeline_block_ends_with_charts(directory: Path) -> None:
 def test_shell_block_prints_the_messages_sent(directory: Path) -> None:
     """The commands work one after the other."""
     out = run(["bash", "-euo", "pipefail", "-c", SHELL[0]], directory)
-    assert out.startswith("hello\nsecond message\nhellosecond message")
+    assert out.startswith("hello\nsecond message\n5\n14\n")
     assert "./greetings" in out
     out = run(["bash", "-euo", "pipefail", "-c", SHELL[1]], directory)
     lines = out.splitlines()
