@@ -129,6 +129,7 @@ def test_shell_block_prints_the_messages_sent(directory: Path) -> None:
     lines = out.splitlines()
     assert lines[:3] == ["99998", "99999", "100000"]
     assert '"sequence": 99999' in lines[3] or '"sequence":99999' in lines[3]
+    assert "1 page compressed" in out
 
 
 @pytest.mark.parametrize("mark", ["main", "tests"])
