@@ -296,6 +296,29 @@ def test_watch_shows_each_sample_on_a_dumb_terminal(directory: Path) -> None:
     assert on_terminal(*watch, TERM="dumb").count("not durable") == 3
 
 
+@pytest.mark.parametrize("columns", [40, 80])
+def test_watch_cuts_no_figure_on_a_narrow_terminal(directory: Path, columns: int) -> None:
+    """Each consumer is a block of lines where its line does not fit."""
+    watch = ("info", directory, "--watch", "--interval", 0.01, "--count", 2)
+    shown = on_terminal(*watch, columns=columns, NO_COLOR="1")
+    assert "…" not in shown
+    last = [line.strip() for line in shown.split("not durable")[-1].splitlines()]
+    if columns == 40:
+        for words in ("mailers", "lag       10", "acked/s   0", "state     group, not open"):
+            assert words in last
+    else:
+        assert any(re.match("mailers +10 .* group, not open$", line) for line in last)
+
+
+def test_info_shows_a_line_for_each_consumer(directory: Path, capfd: Capture) -> None:
+    """Name, position and lag, not every field of the object."""
+    out = call(capfd, "info", directory)[1]
+    assert re.search(r"\nconsumers +billing: next 0, lag 10\n +group mailers: next 0, lag 10$", out)
+    assert "capacity" not in out
+    with Queue(directory.parent / "new", page_bytes=65_536):
+        assert re.search(r"\nconsumers +-$", call(capfd, "info", directory.parent / "new")[1])
+
+
 # --- upkeep ---------------------------------------------------------------------------------------
 
 

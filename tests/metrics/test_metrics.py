@@ -204,7 +204,7 @@ def test_terminal_shows_the_table(queue: Queue) -> None:
     from rich.console import Console  # noqa: PLC0415
 
     out = io.StringIO()
-    Console(file=out, force_terminal=True, width=120).print(tables(queue, queue.stats(), None))
+    Console(file=out, force_terminal=True, width=120).print(tables(queue, queue.stats(), None, 120))
     assert "billing" in out.getvalue()
 
 

@@ -14,6 +14,7 @@ from pagequeue.cli.json_output import print_json
 from pagequeue.util.text import human_bytes
 
 if TYPE_CHECKING:
+    from pagequeue import ConsumerInfo
     from pagequeue.util.literals import Trust
 
 
@@ -26,11 +27,15 @@ def _text(name: str, value: object) -> str:
         return f"{exact} ({human_bytes(value)})" if name.endswith("_bytes") else exact
     if isinstance(value, datetime):
         return value.isoformat(timespec="microseconds")
-    if isinstance(value, list | tuple):
-        return ", ".join(_text(name, item) for item in value) or "-"
-    if isinstance(value, dict):
-        return " ".join(f"{key}={_text(key, item)}" for key, item in value.items())
     return str(value)
+
+
+def _consumer(found: ConsumerInfo) -> str:
+    """Return a consumer or group as text: `pagequeue consumers` has the rest."""
+    name = found.name if found.group is None else f"group {found.name}"
+    if found.next_sequence is None:
+        return f"{name}: damaged"
+    return f"{name}: next {found.next_sequence:,}, lag {_text('lag', found.lag)}"
 
 
 @click.command()
@@ -70,11 +75,13 @@ def command(
         if watch:
             watching.watch(queue, interval, count, as_json=as_json)
             return
-        figures = dataclasses.asdict(queue.info())
+        found = queue.info()
+    figures = dataclasses.asdict(found)
     if as_json:
         print_json(figures)
         return
     width = max(map(len, figures))
+    figures["consumers"] = f"\n{' ' * (width + 2)}".join(map(_consumer, found.consumers)) or None
     for name, value in figures.items():
         label = click.style(f"{name.replace('_', ' '):<{width}}", fg="cyan")
         click.echo(f"{label}  {_text(name, value)}")

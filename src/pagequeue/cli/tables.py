@@ -25,41 +25,52 @@ def shortened(text: str) -> str:
     return f"{text[: CELL_CHARACTERS - 3]}..."
 
 
-def print_table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[str] = frozenset()
-) -> None:
-    """Print rows of text under a line of titles; no text is cut, control characters are escaped.
+def table_lines(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    right: frozenset[str] = frozenset(),
+    width: int | None,
+) -> list[Text]:
+    """Return rows of text under a line of titles; no text is cut, control characters are escaped.
 
-    On a terminal that is too narrow for the longest line each row is a block of lines instead: the
-    first column, then each other one with its title.
+    Where the longest line does not fit each row is a block of lines instead: the first column, then
+    each other one with its title.
 
     Args:
         columns: their titles.
         rows: each with a text for each column.
         right: titles of columns of numbers.
+        width: cells of a line; None: as many as it takes.
     """
-    console = output_console()
     rows = [list(map(without_controls, row)) for row in rows]
     widths = [max(map(cell_len, column)) for column in zip(columns, *rows, strict=True)]
 
-    def line(texts: Sequence[str]) -> str:
+    def line(texts: Sequence[str], style: str = "") -> Text:
         cells = []
-        for title, text, width in zip(columns, texts, widths, strict=True):
-            padding = " " * (width - cell_len(text))
+        for title, text, cells_wide in zip(columns, texts, widths, strict=True):
+            padding = " " * (cells_wide - cell_len(text))
             cells.append(padding + text if title in right else text + padding)
-        return GAP.join(cells).rstrip()
-
-    def show(text: str, style: str = "") -> None:
-        console.print(Text(text, style), soft_wrap=True)
+        return Text(GAP.join(cells).rstrip(), style, no_wrap=True, overflow="ignore")
 
     lines = list(map(line, rows))
-    if not console.is_terminal or max(map(cell_len, lines), default=0) <= console.width:
-        show(line(columns), "cyan")
-        for text in lines:
-            show(text)
-        return
+    if width is None or max((one.cell_len for one in lines), default=0) <= width:
+        return [line(columns, "cyan"), *lines]
+    blocks = []
     title_width = max(map(cell_len, columns[1:]))
     for row in rows:
-        show(row[0], "cyan")
+        blocks.append(Text(row[0], "cyan"))
         for title, text in zip(columns[1:], row[1:], strict=True):
-            show(f"{GAP}{title}{' ' * (title_width - cell_len(title))}{GAP}{text}")
+            padding = " " * (title_width - cell_len(title))
+            blocks.append(Text(f"{GAP}{title}{padding}{GAP}{text}"))
+    return blocks
+
+
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[str] = frozenset()
+) -> None:
+    """Print a table as `table_lines` has it for the terminal; its arguments are the same."""
+    console = output_console()
+    width = console.width if console.is_terminal else None
+    for text in table_lines(columns, rows, right=right, width=width):
+        console.print(text, soft_wrap=True)

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from pagequeue import rates
 from pagequeue.cli.json_output import print_json
+from pagequeue.cli.tables import table_lines
 from pagequeue.util.console import output_console
 from pagequeue.util.text import grouped, human_bytes
 
@@ -52,11 +53,11 @@ def watch(queue: Queue, interval: float, count: int | None, *, as_json: bool) ->
     console = output_console()
     if not console.is_terminal or console.is_dumb_terminal:
         for sample in samples(queue, interval, count):
-            console.print(tables(queue, *sample))
+            console.print(tables(queue, *sample, console.width if console.is_terminal else None))
         return
     with Live(console=console, auto_refresh=False) as live:
         for sample in samples(queue, interval, count):
-            live.update(tables(queue, *sample), refresh=True)
+            live.update(tables(queue, *sample, console.width), refresh=True)
 
 
 def jsonable(found: Stats, since: Rates | None) -> dict[str, object]:
@@ -68,10 +69,11 @@ def jsonable(found: Stats, since: Rates | None) -> dict[str, object]:
     return figures
 
 
-def tables(queue: Queue, found: Stats, since: Rates | None) -> Group:
-    """Return a sample as tables for a terminal."""
+def tables(queue: Queue, found: Stats, since: Rates | None, width: int | None) -> Group:
+    """Return a sample as tables for a terminal that is so many cells wide, or for a pipe."""
     figures = Table.grid(padding=(0, 2))
-    figures.add_row("[cyan]queue[/]", Text(f"{queue.directory}, prefix {queue.prefix}"))
+    where = Text(f"{queue.directory}, prefix {queue.prefix}", overflow="fold")
+    figures.add_row("[cyan]queue[/]", where)
     figures.add_row("[cyan]messages[/]", f"{found.depth:,} in {grouped(found.page_count, 'page')}")
     undurable = max(0, found.tail_sequence - found.durable_sequence)
     figures.add_row("[cyan]not durable[/]", f"{undurable:,}")
@@ -82,26 +84,26 @@ def tables(queue: Queue, found: Stats, since: Rates | None) -> Group:
         figures.add_row("[cyan]sent[/]", f"{since.sent:,.0f} msg/s, {written}/s")
     if found.sync_failed:
         figures.add_row("[red]sync failed[/]", "writing has stopped: run `pagequeue repair`")
-    return Group(figures, *([_consumers(found, since)] if found.consumers else []))
+    return Group(figures, *(_consumers(found, since, width) if found.consumers else []))
 
 
-def _consumers(found: Stats, since: Rates | None) -> Table:
-    table = Table(box=None, padding=(0, 2), header_style="cyan")
-    table.add_column("consumer")
-    for title in ("lag", "acked/s", "oldest", "last ack"):
-        table.add_column(title, justify="right")
-    table.add_column("state")
+def _consumers(found: Stats, since: Rates | None, width: int | None) -> list[Text]:
+    numbers = ("lag", "acked/s", "oldest", "last ack")
+    rows = []
     for consumer in found.consumers:
         rate = None if since is None else since.acknowledged.get(consumer.name)
-        table.add_row(
-            Text(consumer.name),
-            "-" if consumer.lag is None else f"{consumer.lag:,}",
-            "-" if rate is None else f"{rate:,.0f}",
-            age(consumer.oldest_age),
-            age(consumer.last_ack_age),
-            _state(consumer),
+        rows.append(
+            (
+                consumer.name,
+                "-" if consumer.lag is None else f"{consumer.lag:,}",
+                "-" if rate is None else f"{rate:,.0f}",
+                age(consumer.oldest_age),
+                age(consumer.last_ack_age),
+                _state(consumer),
+            )
         )
-    return table
+    columns = ("consumer", *numbers, "state")
+    return table_lines(columns, rows, right=frozenset(numbers), width=width)
 
 
 def _state(consumer: ConsumerStats) -> str:
@@ -109,9 +111,10 @@ def _state(consumer: ConsumerStats) -> str:
         return "damaged"
     words = [consumer.kind] if consumer.kind != "consumer" else []
     if consumer.group is not None:
-        words.append(
-            f"{consumer.group.claimed:,} claimed, {consumer.group.waiting:,} to be redelivered"
-        )
+        if consumer.group.claimed:
+            words.append(f"{consumer.group.claimed:,} claimed")
+        if consumer.group.waiting:
+            words.append(f"{consumer.group.waiting:,} to be redelivered")
         if consumer.group.dead_letters:
             words.append(grouped(consumer.group.dead_letters, "dead letter"))
     words.append("open" if consumer.is_open else "not open")
