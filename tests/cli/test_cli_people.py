@@ -208,6 +208,20 @@ def test_empty_results_say_so(tmp_path: Path, capfd: Capture) -> None:
     assert "no message yet" in on_terminal("receive", tmp_path / "q")
 
 
+@pytest.mark.parametrize("words", [[], ["group"], ["tasks"], ["journal"], ["spark"]])
+def test_help_cuts_no_summary(words: list[str], capfd: Capture) -> None:
+    """The first sentence of each command is shown to its end, on as many lines as it takes."""
+    found = command_of(" ".join(words))
+    assert isinstance(found, click.Group)
+    shown = " ".join(call(capfd, *words, "--help")[1].split("Commands:")[1].split())
+    context = click.Context(found)
+    for name in found.list_commands(context):
+        command = found.get_command(context, name)
+        assert command is not None
+        first = " ".join((command.help or "").split("\n\n")[0].split()).partition(". ")[0]
+        assert f"{name} {first.removesuffix('.')}" in shown
+
+
 # --- tables and colours ---------------------------------------------------------------------------
 
 

@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 
 SIMILAR_MAX: Final = 3
 """Most commands that an error suggests."""
+SUMMARY_CHARACTERS: Final = 200
+"""More than any command's first sentence has: the help shows all of it, on several lines."""
 
 
 class SuggestingGroup(click.Group):
-    """A group that names the most similar commands when there is none of a name."""
+    """A group that names similar commands when there is none of a name, and cuts no summary."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -32,6 +34,17 @@ class SuggestingGroup(click.Group):
                     f"No such command {args[0]!r}; did you mean {' or '.join(similar)}?", ctx
                 )
         return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands with their summaries, which click would cut to one line."""
+        commands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [
+            (name, command.get_short_help_str(SUMMARY_CHARACTERS))
+            for name, command in commands
+            if command is not None
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 class InOrder(SuggestingGroup):

@@ -185,10 +185,10 @@ def command(
     length_prefixed: bool,
     flush: bool,
 ) -> None:
-    """Send each line of stdin, or of a file, to the queue in DIR.
+    """Send each MESSAGE, or each line of stdin or of a file, to the queue in DIR.
 
-    With MESSAGE..., send these instead. The queue is created if necessary. Lines are sent as soon
-    as they are read, so that 'tail -f log | pagequeue send DIR' works.
+    The queue is created if necessary. Lines are sent as soon as they are read, so that 'tail -f log
+    | pagequeue send DIR' works.
 
     \b
     pagequeue send events hello 'second message'
