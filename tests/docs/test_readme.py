@@ -90,6 +90,21 @@ def test_python_block_runs(number: int, directory: Path) -> None:
         assert f"{shown}\n" in out
 
 
+@pytest.mark.slow
+def test_blocks_of_readme_and_guide_run_again(tmp_path: Path) -> None:
+    """Readers try a block twice, in the same directory, where its queue then exists."""
+    guide = (ROOT / "docs" / "guide.md").read_text()
+    found = BLOCK.findall(f"{README}\n{guide}")
+    blocks = [text for mark, language, text in found if language == "python" and not mark]
+    assert blocks == PYTHON[: len(blocks)]
+    for number, block in enumerate(blocks * 2):
+        file = tmp_path / f"block{number % len(blocks)}.py"
+        file.write_text(block)
+        out = run([sys.executable, str(file)], tmp_path)
+        for shown in SHOWN.findall(block):
+            assert f"{shown}\n" in out
+
+
 def test_python_blocks_of_the_readme_print_something() -> None:
     """Else a reader who runs one does not see that it worked."""
     blocks = [text for _, language, text in BLOCK.findall(README) if language == "python"]
