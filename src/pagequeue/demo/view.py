@@ -10,11 +10,13 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    Task,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 from pagequeue.demo.flights import ORIGINS
 from pagequeue.util.console import messages_console, output_console
@@ -27,6 +29,14 @@ if TYPE_CHECKING:
     from pagequeue.demo.run import Rate, Report
 
 CHART_WIDTH: Final = 40
+
+
+class Count(MofNCompleteColumn):
+    """How many of how many; nothing for a phase, which is not counted."""
+
+    def render(self, task: Task) -> Text:
+        """Return the text of one bar."""
+        return Text() if task.total is None else super().render(task)
 
 
 class Bars:
@@ -59,7 +69,7 @@ def bars() -> Iterator[Bars]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        Count(),
         TimeElapsedColumn(),
     )
     with Progress(
