@@ -1,1 +1,1 @@
-"""Reading messages: consumers, replays and batches, blocking and under asyncio."""
+"""Reading messages: consumers, replays and batches; how they are woken is in the package `wait`."""

@@ -2,7 +2,8 @@
 
 The coroutine that returns a message takes it, without a suspension in between; a wakeup is only a
 hint. So a coroutine that is cancelled, at any time, has not moved the consumer, and one that is
-woken and finds no message waits again.
+woken and finds no message waits again. `wait/coroutine.py` has the sleep, `wait/notifier.py` what
+ends it.
 
 asyncio itself is imported only when a coroutine waits.
 """

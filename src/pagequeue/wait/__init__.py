@@ -1,4 +1,4 @@
-"""Waiting in coroutines: the notifier and jobs that threads do for event loops.
+"""How coroutines of all packages sleep (`coroutine.py`), are woken (`notifier.py`), use threads.
 
-A blocking call waits in the core: `core/python/idle.c`.
+A blocking call sleeps in the core: `core/python/idle.c`, on the futex of `core/os/futex.c`.
 """
