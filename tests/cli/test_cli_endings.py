@@ -23,7 +23,7 @@ from pagequeue.cli import main
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-QUICK = {"send", "receive", "info"}
+QUICK = {"send", "receive"}
 """Of the other commands too, with `-m slow`: each test here starts a process for each command."""
 
 
@@ -136,7 +136,7 @@ def test_no_closed_stderr_hides_that_a_command_failed(
         shutil.rmtree(directory / name_of_one)
     for path in ("lines", "rows.jsonl"):
         (directory / path).unlink()
-    assert run(words(name, directory)).returncode == 1
+    assert main(words(name, directory)) == 1
     assert run(words(name, directory), redirections).returncode == 1
 
 

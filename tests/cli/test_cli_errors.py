@@ -37,16 +37,19 @@ def filled(disk: Disk) -> Disk:
 
 @pytest.mark.parametrize("command", EACH, ids=" ".join)
 def test_refused_queue_is_accepted_with_the_option_that_the_error_names(
-    filled: Disk, command: list[str]
+    filled: Disk, command: list[str], capfdbinary: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A shell user is not asked to write trust=(...)."""
     filled.directory.chmod(0o777)
     name, *options = command
-    code, _, err = run(name, filled.directory, *options)
-    assert code == 1
-    assert "--trust world_writable" in err
-    assert "trust=" not in err
-    code, _, err = run(name, filled.directory, *options, "--trust", "world_writable")
+    trusting = [*options, "--trust", "world_writable"]
+    with open(os.devnull, encoding="utf-8") as nothing:
+        monkeypatch.setattr("sys.stdin", nothing)
+        code, _, err = call(capfdbinary, name, filled.directory, *options)
+        assert code == 1
+        assert "--trust world_writable" in err
+        assert "trust=" not in err
+        code, _, err = call(capfdbinary, name, filled.directory, *trusting)
     assert code == 0
     assert "error" not in err
 

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from tiers import slow_but_rows
 
 from pagequeue import Queue
 
@@ -29,6 +30,16 @@ def directory(tmp_path: Path) -> Path:
     with Queue(path, page_bytes=65_536) as queue, queue.producer() as producer:
         producer.send_many([b"%d" % number for number in range(COUNT)])
     return path
+
+
+FRAMED = [
+    ("", "head -n 3", 3),
+    ("--follow", "head -n 3", 3),
+    ("--format json", "head -n 70", 70),
+    ("--format raw --null", "head -z -n 5", 5),
+    ("--format raw --length-prefixed", "head -c 10", 2),
+    ("", "sed 4q", 4),
+]
 
 
 def acknowledged(directory: Path) -> int:
@@ -50,14 +61,7 @@ def shell(directory: Path, command: str) -> str:
 
 @pytest.mark.parametrize(
     ("options", "reader", "count"),
-    [
-        ("", "head -n 3", 3),
-        ("--follow", "head -n 3", 3),
-        ("--format json", "head -n 70", 70),
-        ("--format raw --null", "head -z -n 5", 5),
-        ("--format raw --length-prefixed", "head -c 10", 2),
-        ("", "sed 4q", 4),
-    ],
+    slow_but_rows([FRAMED[1], FRAMED[2], FRAMED[4]], FRAMED),
 )
 def test_a_reader_that_exits_has_all_acknowledged_messages(
     directory: Path, options: str, reader: str, count: int

@@ -22,3 +22,10 @@ def slow_but(quick: Iterable[Any], values: Iterable[Any]) -> list[Any]:
         value if value in wanted else pytest.param(value, marks=pytest.mark.slow)
         for value in parameters
     ]
+
+
+def slow_but_rows(quick: Iterable[tuple[Any, ...]], rows: Iterable[tuple[Any, ...]]) -> list[Any]:
+    """Return the same for parameters of several names, each of which is a tuple."""
+    wanted, found = list(quick), list(rows)
+    assert all(row in found for row in wanted), (wanted, found)
+    return [pytest.param(*row, marks=() if row in wanted else pytest.mark.slow) for row in found]
