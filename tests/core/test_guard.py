@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support import HERE, SOON, end, ready
+from tiers import slow_but_rows
 from truncated import OS_PAGE, PLACES, TRUNCATED, Scene
 
 if TYPE_CHECKING:
@@ -93,17 +94,20 @@ def test_users_of_a_truncated_write_meta_get_an_error(tmp_path: Path, size: int)
         assert found[name][:3] == ["CorruptMeta", TRUNCATED, size], name
 
 
+WAITS = [
+    ("receive", False, False),
+    ("receive_many", True, False),
+    ("iterate", False, True),
+    ("receive", True, True),
+]
+CUTS = [("page", 0), ("meta", 64), ("page", 2 * OS_PAGE + 9), ("meta", 0)]
+EACH = [(*wait, *cut) for wait in WAITS for cut in CUTS]
+PAIRS = [EACH[at] for at in (0, 1, 6, 7, 8, 9, 14, 15)]
+"""Each way to wait with a cut page and a cut meta, and each cut with two ways."""
+
+
 @pytest.mark.parametrize(
-    ("how", "read_only", "durable_only"),
-    [
-        ("receive", False, False),
-        ("receive_many", True, False),
-        ("iterate", False, True),
-        ("receive", True, True),
-    ],
-)
-@pytest.mark.parametrize(
-    ("what", "size"), [("page", 0), ("page", 2 * OS_PAGE + 9), ("meta", 0), ("meta", 64)]
+    ("how", "read_only", "durable_only", "what", "size"), slow_but_rows(PAIRS, EACH)
 )
 def test_a_waiting_consumer_is_woken_by_truncation(
     tmp_path: Path, how: str, read_only: bool, durable_only: bool, what: str, size: int

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from support import SMALL, SOON, ack_slowly, end, finish, ready, send_until_blocked, start, until
+from tiers import slow_but_rows
 
 from pagequeue import (
     ClosedError,
@@ -352,9 +353,12 @@ class Losing:
             self._other.rotate()
 
 
-@pytest.mark.parametrize("own", [False, True], ids=["the queue's", "the call's"])
-@pytest.mark.parametrize("how", ["filled", "sealed"])
-@pytest.mark.parametrize("way", WAYS)
+EACH = [(way, how, own) for way in WAYS for how in ("filled", "sealed") for own in (False, True)]
+PAIRS = [EACH[at] for at in (0, 3, 5, 6, 8, 11, 13, 14)]
+"""Each way with both kinds of loss and both timeouts, and each of those with each other."""
+
+
+@pytest.mark.parametrize(("way", "how", "own"), slow_but_rows(PAIRS, EACH))
 def test_timeout_bounds_a_call_that_loses_each_page_although_there_is_space(
     disk: Disk, monkeypatch: pytest.MonkeyPatch, way: str, how: str, *, own: bool
 ) -> None:

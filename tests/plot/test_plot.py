@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support import SMALL, Clock
+from tiers import slow_but
 
 from pagequeue import Queue
 from pagequeue.cli import main
@@ -36,17 +37,10 @@ def size_of(path: Path) -> tuple[int, int]:
     return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
 
 
-@pytest.mark.parametrize(
-    "times",
-    [
-        (),
-        (0,),
-        (0, 0, 0),
-        (0, 1),
-        tuple(range(0, 300 * 10**9, 10**9)),
-        (0, 10**18),
-    ],
-)
+TIMES = [(), (0,), (0, 0, 0), (0, 1), tuple(range(0, 300 * 10**9, 10**9)), (0, 10**18)]
+
+
+@pytest.mark.parametrize("times", slow_but([TIMES[0], TIMES[2], TIMES[5]], TIMES))
 def test_any_queue_has_a_picture(tmp_path: Path, times: tuple[int, ...], capsys: Capture) -> None:
     """None, one, many; within a microsecond or over thirty years."""
     directory = make(tmp_path / "q", *times)
