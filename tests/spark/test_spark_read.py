@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support import flip
+from tiers import slow_but_rows
 
 from pagequeue import Queue, Retention
 from pagequeue import format as fmt
@@ -173,15 +174,19 @@ def test_a_read_can_skip_messages_that_are_not_durable(
             rows(pages.read(spark, tmp_path / "q", reader=reader, durableOnly="yes"))
 
 
-@pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("part_bytes", [1, 100, 5000, 1 << 30])
+PARTS = [(part_bytes, reader) for part_bytes in (400, 100, 5000, 1 << 30) for reader in READERS]
+SLOW_PARTS = [(100, "python")]
+"""A process for each of hundreds of parts; 400 bytes are some parts to a page already."""
+
+
+@pytest.mark.parametrize(
+    ("part_bytes", "reader"), slow_but_rows([p for p in PARTS if p not in SLOW_PARTS], PARTS)
+)
 def test_partitions_have_every_message_once(
     spark: SparkSession, filled: Path, part_bytes: int, reader: str
 ) -> None:
     """Many partitions to a page, or one for many pages: the rows are the same, in order."""
-    frame = pages.read(
-        spark, filled, reader=reader, partitionBytes=part_bytes if part_bytes > 1 else 400
-    )
+    frame = pages.read(spark, filled, reader=reader, partitionBytes=part_bytes)
     assert rows(frame) == plain(filled)
     counted = frame.groupBy(f.spark_partition_id()).agg(
         f.min("sequence").alias("first"), f.max("sequence").alias("last"), f.count("*").alias("n")
