@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from plugin import MESSAGES, Disk
-from safely import STRANGER, stranger
+from safely import STRANGER, user
 from test_cli import Capture, call, run
 
 from pagequeue import NewerFormat, Problem, Queue, Retention, errors
@@ -150,7 +150,7 @@ def test_unreadable_directory_is_an_error_of_the_queue(
     queue = reachable / "events"
     queue.mkdir(mode=0)
     call(capfdbinary, "info", reachable)  # all is imported before
-    with stranger():
+    with user(STRANGER):
         code, out, err = call(capfdbinary, "info", queue, "--json")
     assert code == 1
     assert "not allowed while opening the directory" in err
@@ -165,7 +165,7 @@ def test_sender_without_permission_learns_what_sending_needs(
     Queue(reachable / "old", file_mode=0o644).close()
     reachable.chmod(0o555)
     call(capfdbinary, "info", reachable / "old")  # all is imported before
-    with stranger():
+    with user(STRANGER):
         for directory in (reachable / "old", reachable / "new"):
             code, _, err = call(capfdbinary, "send", directory, "x", "--trust", "other_owner")
             assert code == 1

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 from commands import names
-from safely import stranger
+from safely import STRANGER, user
 
 from pagequeue import Queue
 from pagequeue.cli import main
@@ -278,7 +278,7 @@ def test_directory_that_cannot_be_listed_hides_no_queue(reachable: Path, capfd: 
         Queue(reachable / name, page_bytes=65_536, file_mode=0o644).close()
     (reachable / "b").mkdir(mode=0)
     call(capfd, "ls", reachable)  # all is imported before
-    with stranger():
+    with user(STRANGER):
         code, out, _ = call(capfd, "ls", reachable, "--trust", "other_owner")
         rows = call(capfd, "ls", reachable, "--trust", "other_owner", "--json")[1]
         whole = call(capfd, "ls", reachable / "b")

@@ -48,6 +48,15 @@ def run(command: list[str], directory: Path, *, seconds: float = 100) -> str:
     return done.stdout
 
 
+def run_block(number: int, directory: Path) -> None:
+    """Run a Python block as a reader would: it prints what it says that it prints."""
+    file = directory / f"block{number}.py"
+    file.write_text(PYTHON[number])
+    out = run([sys.executable, str(file)], directory)
+    for shown in SHOWN.findall(PYTHON[number]):
+        assert f"{shown}\n" in out
+
+
 def test_readme_has_its_blocks() -> None:
     """If the blocks were not found, this file would pass without testing anything."""
     assert len(PYTHON) == 29
@@ -83,11 +92,7 @@ def test_links_lead_to_files_and_headings(page: str) -> None:
 @pytest.mark.parametrize("number", range(len(PYTHON)))
 def test_python_block_runs(number: int, directory: Path) -> None:
     """Each Python block is a program that ends well."""
-    file = directory / f"block{number}.py"
-    file.write_text(PYTHON[number])
-    out = run([sys.executable, str(file)], directory)
-    for shown in SHOWN.findall(PYTHON[number]):
-        assert f"{shown}\n" in out
+    run_block(number, directory)
 
 
 @pytest.mark.slow
@@ -97,12 +102,9 @@ def test_blocks_of_readme_and_guide_run_again(tmp_path: Path) -> None:
     found = BLOCK.findall(f"{README}\n{guide}")
     blocks = [text for mark, language, text in found if language == "python" and not mark]
     assert blocks == PYTHON[: len(blocks)]
-    for number, block in enumerate(blocks * 2):
-        file = tmp_path / f"block{number % len(blocks)}.py"
-        file.write_text(block)
-        out = run([sys.executable, str(file)], tmp_path)
-        for shown in SHOWN.findall(block):
-            assert f"{shown}\n" in out
+    for _ in range(2):
+        for number in range(len(blocks)):
+            run_block(number, tmp_path)
 
 
 def test_python_blocks_of_the_readme_print_something() -> None:

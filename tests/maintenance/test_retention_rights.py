@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from typing import TYPE_CHECKING
 
 import pytest
-from safely import NOBODY, STRANGER
+from safely import NOBODY, STRANGER, user
 from support import SMALL, payloads
 
 from pagequeue import AccessDenied, Queue, Retention
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becoming other users needs root")
 FULL = b"x" * 1300
 """Three fit into a page of 4096 bytes."""
-
-
-@contextlib.contextmanager
-def user(number: int) -> Iterator[None]:
-    """Be another user for as long as the block runs."""
-    os.seteuid(number)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 @pytest.fixture

@@ -49,11 +49,11 @@ def outcome(directory: Path, **options: Any) -> str:  # noqa: ANN401 - whatever 
 
 
 @contextlib.contextmanager
-def stranger() -> Iterator[None]:
-    """Be a user whom permissions stop for as long as the block runs; root is stopped by none."""
+def user(number: int) -> Iterator[None]:
+    """Be another user for as long as the block runs; who is not root stays who it is."""
     before = os.geteuid()
     if before == 0:
-        os.seteuid(STRANGER)
+        os.seteuid(number)
     try:
         yield
     finally:

@@ -16,12 +16,7 @@ def slow_but(quick: Iterable[Any], values: Iterable[Any]) -> list[Any]:
     Raises:
         AssertionError: a quick one is not among the values.
     """
-    wanted, parameters = list(quick), list(values)
-    assert all(value in parameters for value in wanted), (wanted, parameters)
-    return [
-        value if value in wanted else pytest.param(value, marks=pytest.mark.slow)
-        for value in parameters
-    ]
+    return slow_but_rows([(value,) for value in quick], [(value,) for value in values])
 
 
 def slow_but_rows(quick: Iterable[tuple[Any, ...]], rows: Iterable[tuple[Any, ...]]) -> list[Any]:

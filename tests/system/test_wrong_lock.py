@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from plugin import MESSAGES, Disk
-from safely import LOCK, STRANGER, as_user
+from safely import LOCK, STRANGER, as_user, user
 from support import end, ready, start
 
 from pagequeue import LockReplaced, UnsafePath, _core, repair_queue, verify_queue
@@ -111,13 +111,9 @@ def test_owner_gets_an_error_for_a_lock_file_of_another_user(reachable: Path) ->
     assert as_user(STRANGER, disk.directory, page_bytes=disk.page_bytes) == "open"
     os.chown(disk.directory / LOCK, 0, 0)
     assert as_user(STRANGER, disk.directory) == "AccessDenied"
-    before = os.geteuid()
-    os.seteuid(STRANGER)
-    try:
+    with user(STRANGER):
         (problem,) = verify_queue(disk.directory).problems
         assert "the directory's owner cannot open it" in problem.reason
         assert repair_queue(disk.directory).ok
         assert verify_queue(disk.directory).ok
-    finally:
-        os.seteuid(before)
     assert as_user(STRANGER, disk.directory) == "open"
