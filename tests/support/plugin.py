@@ -23,7 +23,7 @@ from pagequeue import format as fmt
 from stress.tampering import overwrite, pretend_power_cut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from pyspark.sql import SparkSession
 
@@ -188,17 +188,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         needs = [name for name in ("spark", "tool") if item.get_closest_marker(name)]
         item.user_properties.extend((NEEDS, name) for name in needs)
-
-
-@pytest.hookimpl(wrapper=True, optionalhook=True)
-def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
-    """Return how many processes `-n auto` starts: one more than xdist counts cores.
-
-    Tests that wait for disks, sleeping processes and Spark leave a third of the cores' time unused.
-    A number in the environment is not a count of cores, and stays.
-    """
-    count = yield
-    return count if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ else count + 1
 
 
 @pytest.hookimpl(optionalhook=True)
